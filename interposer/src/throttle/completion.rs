@@ -10,54 +10,33 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use weft_gate::accounts::{AccountIndex, StreamAccounts};
+use weft_gate::fences::{FENCE_PAUSE_NS, FenceState, MAX_FENCES, PendingFences};
 use weft_protocol::Ns;
 
-use super::streams::{Place, Streams};
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::paging::evicted;
 
-/// Predicted work between two fences of a stream, ns. A fence costs about 1 us: 1 % at most. It is
-/// a fifth of the usual delay bound (500 us), so the broker's view is fine enough.
-pub const QUANTUM: Ns = 100_000;
-
-/// Shortest time between two fences while credit is plenty, ns: no launch waits for them then.
-const PAUSE: Ns = 50_000;
-
-/// Pending fences. Beyond that work goes without.
-const MARKS: usize = 32;
-
-/// Unfenced work counts as ended at `last launch + DOUBT * outstanding + SLACK`.
-const DOUBT: Ns = 2;
-/// Constant part, ns. A driver's queue delays some us; another process's time slice lasts about 1.5
-/// ms.
-const SLACK: Ns = 5_000_000;
-
-#[derive(Debug, Clone, Copy)]
-struct Mark {
-    event: Event,
-    at: u16,
-    upto: Ns,
-}
-
+/// The events, and the fences that they stand for.
 #[derive(Debug, Default)]
-struct Inside {
+struct FenceEvents {
     context: Option<Context>,
-    marks: [Option<Mark>; MARKS],
-    spare: [Option<Event>; MARKS],
+    pending: PendingFences<Event>,
+    spare: [Option<Event>; MAX_FENCES],
     made: usize,
 }
 
 /// Completion tracker of one process.
 #[derive(Debug, Default)]
-pub struct Settle {
-    inside: Mutex<Inside>,
+pub struct CompletionTracker {
+    inside: Mutex<FenceEvents>,
     /// Time, ns, when work last ended or outstanding work last began.
     progress: AtomicU64,
     /// Time of the last fence due, ns.
     last: AtomicU64,
 }
 
-impl Settle {
+impl CompletionTracker {
     /// Time, ns, when work last ended or outstanding work last began.
     pub fn progress(&self) -> Ns {
         self.progress.load(Ordering::Relaxed)
@@ -66,7 +45,7 @@ impl Settle {
     /// Whether a fence is due; if so, restarts the interval.
     #[inline]
     pub fn due(&self, now: Ns) -> bool {
-        if now.saturating_sub(self.last.load(Ordering::Relaxed)) < PAUSE {
+        if now.saturating_sub(self.last.load(Ordering::Relaxed)) < FENCE_PAUSE_NS {
             return false;
         }
         self.last.store(now, Ordering::Relaxed);
@@ -79,46 +58,32 @@ impl Settle {
     }
 
     /// Records a fence behind the work launched to `stream`. The caller rules out captures.
-    pub fn mark(&self, driver: &EventCalls, streams: &Streams, place: Place, stream: usize) {
+    pub fn fence(&self, driver: &EventCalls, accounts: &StreamAccounts, place: AccountIndex, stream: usize) {
         if !place.own || !driver.has_events() {
             return;
         }
-        let Some(account) = streams.account(place.at) else {
+        let Some(account) = accounts.account(place.at) else {
             return;
         };
         let Ok(mut inside) = self.inside.try_lock() else { return };
-        let upto = account.issued.load(Ordering::Acquire);
-        if upto <= account.marked.load(Ordering::Acquire) {
-            return;
-        }
-        let Some(free) = inside.marks.iter().position(Option::is_none) else {
+        let Some(upto) = inside.pending.wanted(account) else {
             return;
         };
         let Some(event) = inside.event(driver) else { return };
         if !driver.relaxed(|| driver.record(event, stream)) {
-            inside.give_back(driver, event);
+            give_back(&mut inside.spare, driver, event);
             return;
         }
-        account.marked.fetch_max(upto, Ordering::AcqRel);
-        if account.first.load(Ordering::Relaxed) <= account.settled.load(Ordering::Acquire) {
-            account.first.store(upto, Ordering::Relaxed);
-        }
-        if let Some(slot) = inside.marks.get_mut(free) {
-            *slot = Some(Mark {
-                event,
-                at: place.at,
-                upto,
-            });
-        }
+        inside.pending.add(accounts, place, upto, event);
     }
 
     /// Polls the fences. Returns predicted work newly seen to have ended, ns.
-    pub fn poll(&self, driver: &EventCalls, streams: &Streams, now: Ns, captures: bool) -> Ns {
+    pub fn poll(&self, driver: &EventCalls, accounts: &StreamAccounts, now: Ns, captures: bool) -> Ns {
         let mut gained: Ns = 0;
         if !captures && let Ok(mut inside) = self.inside.try_lock() {
-            gained = inside.poll(driver, streams);
+            gained = inside.poll(driver, accounts);
         }
-        gained = gained.saturating_add(self.by_clock(streams, now));
+        gained = gained.saturating_add(self.by_clock(accounts, now));
         if gained > 0 {
             self.progress.store(now, Ordering::Relaxed);
         }
@@ -126,11 +91,8 @@ impl Settle {
     }
 
     /// Counts overdue unfenced work as ended; returns it in ns. No driver call.
-    pub fn by_clock(&self, streams: &Streams, now: Ns) -> Ns {
-        let kept = evicted::kept_until(now);
-        streams
-            .open()
-            .fold(0, |sum: Ns, account| sum.saturating_add(by_time(account, now, kept)))
+    pub fn by_clock(&self, accounts: &StreamAccounts, now: Ns) -> Ns {
+        accounts.complete_overdue(now, evicted::kept_until(now))
     }
 
     /// Notes that a synchronising call ended work.
@@ -139,15 +101,9 @@ impl Settle {
     }
 
     /// Predicted time of the next fence, ns; `None` without fences.
-    pub fn expects(&self, streams: &Streams) -> Option<Ns> {
+    pub fn expects(&self, accounts: &StreamAccounts) -> Option<Ns> {
         let inside = self.inside.try_lock().ok()?;
-        let begin = self.progress.load(Ordering::Relaxed);
-        let marks = inside.marks.iter().flatten();
-        let ends = marks.filter_map(|mark| {
-            let settled = streams.account(mark.at)?.settled.load(Ordering::Relaxed);
-            Some(begin.saturating_add(mark.upto.saturating_sub(settled)))
-        });
-        ends.min()
+        inside.pending.expected_end(accounts, self.progress())
     }
 
     /// Whether this thread can poll now: its context has the fences, and no other thread polls.
@@ -161,7 +117,7 @@ impl Settle {
     /// Whether a fence is pending: the device has outstanding work.
     pub fn awaits(&self) -> bool {
         match self.inside.try_lock() {
-            Ok(inside) => inside.marks.iter().any(Option::is_some),
+            Ok(inside) => !inside.pending.is_empty(),
             Err(_) => false,
         }
     }
@@ -173,36 +129,13 @@ impl Settle {
         };
         let its = context == 0 || inside.context.is_none_or(|own| own == context);
         if its {
-            *inside = Inside::default();
+            *inside = FenceEvents::default();
         }
         its
     }
 }
 
-/// Counts overdue unfenced work as ended. `kept`: until then a launch may have waited for memory,
-/// issued but not on the device.
-fn by_time(account: &super::streams::Account, now: Ns, kept: Ns) -> Ns {
-    let outstanding = account.outstanding();
-    if outstanding == 0 {
-        return 0;
-    }
-    let issued = account.issued.load(Ordering::Acquire);
-    let settled = account.settled.load(Ordering::Acquire);
-    let marked = account.marked.load(Ordering::Acquire);
-    // A pending fence decides on the work before it, and on the later work.
-    if marked > settled {
-        return 0;
-    }
-    let late = account
-        .last
-        .load(Ordering::Relaxed)
-        .max(kept)
-        .saturating_add(outstanding.saturating_mul(DOUBT))
-        .saturating_add(SLACK);
-    if now > late { account.settle(issued) } else { 0 }
-}
-
-impl Inside {
+impl FenceEvents {
     /// An event in the current context: a spare one, or a new one.
     fn event(&mut self, driver: &EventCalls) -> Option<Event> {
         let context = driver.current()?;
@@ -213,7 +146,7 @@ impl Inside {
         if let Some(event) = self.spare.iter_mut().find_map(Option::take) {
             return Some(event);
         }
-        if self.made >= MARKS {
+        if self.made >= MAX_FENCES {
             return None;
         }
         let event = driver.create(false)?;
@@ -221,62 +154,32 @@ impl Inside {
         Some(event)
     }
 
-    fn give_back(&mut self, driver: &EventCalls, event: Event) {
-        match self.spare.iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(event),
-            None => driver.destroy(event),
-        }
-    }
-
-    fn poll(&mut self, driver: &EventCalls, streams: &Streams) -> Ns {
+    fn poll(&mut self, driver: &EventCalls, accounts: &StreamAccounts) -> Ns {
         // Other contexts' events cannot be queried safely here.
-        if self.marks.iter().all(Option::is_none) || driver.current() != self.context {
+        if self.pending.is_empty() || driver.current() != self.context {
             return 0;
         }
-        let mut gained: Ns = 0;
-        driver.relaxed(|| self.ask(driver, streams, &mut gained));
-        gained
+        driver.relaxed(|| {
+            let FenceEvents {
+                pending, spare, made, ..
+            } = self;
+            let ask = |event| match driver.query(event) {
+                Reached::Yes => FenceState::Reached,
+                Reached::NotYet => FenceState::Pending,
+                Reached::Never => FenceState::Broken,
+            };
+            pending.poll(accounts, ask, |event, state| match state {
+                // A faulty event tells nothing; its work ends by time.
+                FenceState::Broken => *made = made.saturating_sub(1),
+                FenceState::Reached | FenceState::Pending => give_back(spare, driver, event),
+            })
+        })
     }
+}
 
-    fn ask(&mut self, driver: &EventCalls, streams: &Streams, gained: &mut Ns) {
-        // A stream's fences are reached in order: behind a pending one no query is needed.
-        let mut waiting: u64 = 0;
-        let mut order: [Option<Mark>; MARKS] = self.marks;
-        order.sort_unstable_by_key(|mark| mark.map_or(Ns::MAX, |mark| mark.upto));
-        for mark in order.into_iter().flatten() {
-            let bit = 1u64.checked_shl(u32::from(mark.at)).unwrap_or(0);
-            if waiting & bit != 0 {
-                continue;
-            }
-            match driver.query(mark.event) {
-                Reached::NotYet => {
-                    waiting |= bit;
-                    if let Some(account) = streams.account(mark.at) {
-                        account.first.store(mark.upto, Ordering::Relaxed);
-                    }
-                    continue;
-                }
-                Reached::Yes => {
-                    if let Some(account) = streams.account(mark.at) {
-                        *gained = gained.saturating_add(account.settle(mark.upto));
-                    }
-                    self.give_back(driver, mark.event);
-                }
-                Reached::Never => {
-                    // A faulty event tells nothing; its work ends by time.
-                    self.made = self.made.saturating_sub(1);
-                    if let Some(account) = streams.account(mark.at) {
-                        let settled = account.settled.load(Ordering::Acquire);
-                        account.marked.store(settled, Ordering::Release);
-                        account.first.store(0, Ordering::Relaxed);
-                    }
-                }
-            }
-            for slot in &mut self.marks {
-                if slot.is_some_and(|other| other.event == mark.event) {
-                    *slot = None;
-                }
-            }
-        }
+fn give_back(spare: &mut [Option<Event>], driver: &EventCalls, event: Event) {
+    match spare.iter_mut().find(|place| place.is_none()) {
+        Some(place) => *place = Some(event),
+        None => driver.destroy(event),
     }
 }

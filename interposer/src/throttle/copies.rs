@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use weft_gate::charge;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
 use super::post_launch::Want;
@@ -12,15 +13,6 @@ use crate::driver::stream::own_stream;
 use crate::driver::stream::{Event, Stream};
 use crate::driver::symbols::StreamOp;
 use crate::internal_error::{failpoint, guarded};
-
-/// Bytes below which a transfer passes: at 20 GB/s it takes 3 us, less than a wait.
-const SMALL_TRANSFER: u64 = 64 * 1024;
-
-/// Bytes per ns between host and device: PCIe 4 x16 gives 20 to 25 GB/s.
-const HOST_BANDWIDTH: u64 = 20;
-
-/// Bytes per ns on the device, read and written: about half of an A100's 1.5 TB/s.
-pub(super) const DEVICE_BANDWIDTH: u64 = 700;
 
 impl Session {
     /// Implements [`super::before_stream_op`].
@@ -47,31 +39,31 @@ impl Session {
             return;
         }
         match op {
-            StreamOp::EventRecord => self.busy.recorded(event, own_stream(stream)),
-            StreamOp::EventWait => self.busy.awaited(own_stream(stream), event),
+            StreamOp::EventRecord => self.active_streams.recorded(event, own_stream(stream)),
+            StreamOp::EventWait => self.active_streams.awaited(own_stream(stream), event),
             _ => {}
         }
     }
 
     fn transfer(&self, mode: Mode, op: StreamOp, bytes: u64, stream: Stream) {
         failpoint("transfer");
-        let (kernel, bandwidth) = match op {
-            StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, HOST_BANDWIDTH),
+        let (kernel, time) = match op {
+            StreamOp::CopyToDevice | StreamOp::CopyToHost => (HOST_COPY, charge::host_copy_time(bytes)),
             StreamOp::CopyOnDevice
             | StreamOp::Memset
             | StreamOp::EventRecord
             | StreamOp::EventWait
-            | StreamOp::Other => (DEVICE_COPY, DEVICE_BANDWIDTH),
+            | StreamOp::Other => (DEVICE_COPY, charge::device_copy_time(bytes)),
         };
-        let cost = self.link.slowed(bytes / bandwidth);
+        let cost = self.link.slowed(time);
         let own = own_stream(stream);
-        let stirs = self.busy.is_idle();
-        if mode == Mode::Background && bytes >= SMALL_TRANSFER {
+        let stirs = self.active_streams.is_idle();
+        if mode == Mode::Background && charge::is_gated(bytes) {
             let want = Want {
                 kernel,
                 cost,
                 stream,
-                place: self.streams.place(own),
+                place: self.accounts.place(own),
             };
             if !self.pass_at_once(kernel, cost, clock::now()) {
                 self.pass_in_turn(&want);
@@ -83,7 +75,7 @@ impl Session {
             self.link.write(Kind::Stir, now, 0, 0, stream as u64);
         }
         self.link.write(Kind::Transfer, now, kernel, cost, bytes);
-        if self.busy.mark(own) {
+        if self.active_streams.mark(own) {
             self.link.fence_and_ring();
         }
     }

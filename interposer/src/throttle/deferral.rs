@@ -4,10 +4,10 @@
 
 use std::sync::atomic::Ordering;
 
+use weft_gate::charge;
 use weft_protocol::Ns;
 use weft_protocol::lane::{Mode, flags};
 
-use super::copies::DEVICE_BANDWIDTH;
 use super::devices::session;
 use super::post_launch::Step;
 use super::post_launch::Ticket;
@@ -72,7 +72,7 @@ pub fn cost_of(launch: &LaunchInfo) -> Ns {
 
 /// Predicted time of a fill or copy of `bytes` on the device, ns.
 pub fn cost_of_bytes(bytes: u64) -> Ns {
-    devices::first().map_or(0, |session| session.link.slowed(bytes / DEVICE_BANDWIDTH))
+    devices::first().map_or(0, |session| session.link.slowed(charge::device_copy_time(bytes)))
 }
 
 /// Counts a deferred launch.

@@ -253,7 +253,7 @@ impl Helper {
         }
         self.learn_graphs();
         // The new lane's accounts begin at zero: earlier work is not in them.
-        session.streams.settle_all();
+        session.accounts.complete_all();
         session.link.epoch_page_place.put(&epoch_page)?;
         session.link.bell.hang(bell);
         // The job keeps the former broker's quota.
@@ -373,7 +373,7 @@ impl Helper {
         if background {
             // Work of a job that is busy elsewhere ends by the clock too.
             let now = clock::now();
-            let gained = session.settle.by_clock(&session.streams, now);
+            let gained = session.completion.by_clock(&session.accounts, now);
             session.report_settled(gained, now);
             if gained > 0 {
                 session.link.ring();

@@ -8,6 +8,8 @@
 //!   memory.
 //! * Nothing happens before [`begin`]: the preload is in every shell and helper that a job starts.
 //!
+//! What decides is [`weft_gate`]; this folder has the clock, the sleep and the driver for it.
+//!
 //! | file | holds |
 //! | --- | --- |
 //! | `devices` | which session a call is for, with several devices |
@@ -16,11 +18,10 @@
 //! | `sync_points` | synchronising calls, and ending streams and contexts |
 //! | `gate`, `ticket_lock`, `peers` | where background jobs wait; in which order; which launches do not |
 //! | `deferral` | what the launch queue asks |
-//! | `streams`, `completion` | how much work is outstanding, and when it has ended |
+//! | `completion` | fences behind the work, and when it has ended |
 //! | `autotune` | when the job times kernels itself |
 //! | `helper` | attach, the control channel, a broker's start and death |
 
-mod active_streams;
 mod autotune;
 mod completion;
 mod copies;
@@ -31,7 +32,6 @@ mod helper;
 mod peers;
 mod post_launch;
 mod state;
-mod streams;
 mod sync_points;
 #[cfg(test)]
 mod tests;
@@ -162,7 +162,7 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
 /// Forgets an event that is destroyed, or recorded out of sight.
 pub fn event_gone(event: Event) {
     for session in devices::all() {
-        session.busy.forget(event);
+        session.active_streams.forget(event);
     }
 }
 

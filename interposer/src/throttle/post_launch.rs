@@ -1,9 +1,9 @@
 //! Post-launch actions.
 #![forbid(unsafe_code)]
 
+use weft_gate::accounts::AccountIndex;
 use weft_protocol::Ns;
 
-use super::streams::Place;
 use crate::driver::stream::Stream;
 
 /// A post-launch action as two plain words, which pass the driver's call in registers. An enum
@@ -35,7 +35,7 @@ pub enum Rest {
     /// The work of a background job may want a fence.
     Background {
         /// Account of its stream.
-        place: Place,
+        place: AccountIndex,
         /// Launch time, ns.
         at: Ns,
     },
@@ -66,7 +66,7 @@ impl Step {
 
     /// Encodes [`Rest::Background`].
     #[inline(always)]
-    pub fn background(place: Place, at: Ns, first: bool) -> Step {
+    pub fn background(place: AccountIndex, at: Ns, first: bool) -> Step {
         let own = if place.own { OWN } else { 0 };
         let first = if first { FIRST } else { 0 };
         Step {
@@ -101,7 +101,7 @@ impl Step {
         let place = (self.what >> PLACE) as u16;
         match self.what & KIND {
             BACKGROUND => Rest::Background {
-                place: Place {
+                place: AccountIndex {
                     at: place,
                     own: self.what & OWN != 0,
                 },
@@ -146,7 +146,7 @@ pub struct Want {
     /// Stream.
     pub stream: Stream,
     /// Account of the stream.
-    pub place: Place,
+    pub place: AccountIndex,
 }
 
 #[cfg(test)]
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(Step::NOTHING.rest(), Rest::Nothing);
         assert!(Step::NOTHING.is_nothing());
         for own in [false, true] {
-            let place = Place { at: 63, own };
+            let place = AccountIndex { at: 63, own };
             let step = Step::background(place, u64::MAX, own);
             assert_eq!(step.is_first(), own);
             assert_eq!(step.rest(), Rest::Background { place, at: u64::MAX });

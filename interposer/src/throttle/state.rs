@@ -7,16 +7,19 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use weft_gate::accounts::{AccountIndex, StreamAccount, StreamAccounts};
+use weft_gate::active_streams::ActiveStreams;
+use weft_gate::charge;
+use weft_gate::fences::{FENCE_QUANTUM_NS, FenceDue, PLENTY_RATIO, fence_due};
+use weft_gate::run_ahead;
 use weft_protocol::Ns;
 use weft_protocol::lane::{Kind, Mode, flags};
 use weft_protocol::transport;
 
-use super::active_streams::Busy;
 use super::autotune::Tuning;
-use super::completion::{QUANTUM, Settle};
+use super::completion::CompletionTracker;
 use super::post_launch::{Rest, Step, Want};
-use super::streams::{Account, Place, Streams};
-use super::ticket_lock::Turn;
+use super::ticket_lock::TicketLock;
 use crate::admission::DeviceAdmission;
 use crate::client::costs::Costs;
 use crate::client::link::BrokerLink;
@@ -28,9 +31,6 @@ use crate::internal_error::{caught, failpoint, fails_at, guarded};
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::profiler::{Around, Half, Look, Sampler};
 use crate::thread;
-
-/// Credit is plenty at this multiple of the unfenced work.
-const PLENTY: Ns = 4;
 
 /// The session.
 #[derive(Debug)]
@@ -49,11 +49,11 @@ pub struct Session {
     /// Predicted times of graphs, from their kernels'.
     pub sums: Costs,
     /// Order at the gate.
-    pub turn: Turn,
+    pub tickets: TicketLock,
     /// Work of each stream.
-    pub streams: Streams,
+    pub accounts: StreamAccounts,
     /// Completions of that work.
-    pub settle: Settle,
+    pub completion: CompletionTracker,
     /// Samples.
     pub sampler: Sampler,
     /// Captures under way in the process.
@@ -71,7 +71,7 @@ pub struct Session {
     /// Admission to the device.
     pub admission: DeviceAdmission,
     /// Streams with work.
-    pub(super) busy: Busy,
+    pub(super) active_streams: ActiveStreams,
 }
 
 impl Session {
@@ -85,9 +85,9 @@ impl Session {
             never_switches: AtomicBool::new(false),
             sums: Costs::few(),
             tuning: Tuning::default(),
-            turn: Turn::default(),
-            streams: Streams::default(),
-            settle: Settle::default(),
+            tickets: TicketLock::default(),
+            accounts: StreamAccounts::default(),
+            completion: CompletionTracker::default(),
             sampler: Sampler::default(),
             captures: AtomicU32::new(0),
             hurry: AtomicU64::new(Ns::MAX),
@@ -96,7 +96,7 @@ impl Session {
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
             admission: DeviceAdmission::default(),
-            busy: Busy::default(),
+            active_streams: ActiveStreams::default(),
         })
     }
 
@@ -140,7 +140,7 @@ impl Session {
     #[inline]
     pub(super) fn long(&self, kernel: u64, cost: Ns) -> Ns {
         match self.has_longs.load(Ordering::Acquire) {
-            true => self.longs.get(kernel).map_or(cost, |long| long.max(cost)),
+            true => charge::long_time(cost, self.longs.get(kernel)),
             false => cost,
         }
     }
@@ -264,7 +264,7 @@ impl Session {
             return slowly();
         }
         // Last, because it has an effect.
-        let Some(ends_silence) = self.busy.mark_at_once(own_stream(stream)) else {
+        let Some(ends_silence) = self.active_streams.mark_at_once(own_stream(stream)) else {
             return slowly();
         };
         self.launched(kernel, stream, LaunchKind::Kernel, now, cost);
@@ -307,7 +307,7 @@ impl Session {
         let epoch = self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize;
         // First: another thread's synchronisation before the record must not report an idle
         // process.
-        let ends_silence = self.busy.mark(own_stream(stream));
+        let ends_silence = self.active_streams.mark(own_stream(stream));
         self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
         self.link.epoch_page.bump(epoch);
         if ends_silence {
@@ -361,7 +361,7 @@ impl Session {
         let mut now = clock::now();
         let cost = self.cost(kernel, kind, hint);
         let own = own_stream(stream);
-        let place = self.streams.place(own);
+        let place = self.accounts.place(own);
         let want = Want {
             kernel,
             cost,
@@ -378,7 +378,7 @@ impl Session {
                 return self.let_out(&want, kind, now);
             }
         }
-        self.busy.mark(own);
+        self.active_streams.mark(own);
         self.issue(&want, now);
         self.launched(kernel, stream, kind, now, cost);
         Step::background(place, now, self.rested())
@@ -390,7 +390,7 @@ impl Session {
     /// it.
     #[cold]
     fn let_out(&self, want: &Want, kind: LaunchKind, now: Ns) -> Step {
-        let ends_silence = self.busy.mark(own_stream(want.stream));
+        let ends_silence = self.active_streams.mark(own_stream(want.stream));
         self.issue(want, now);
         self.launched(want.kernel, want.stream, kind, now, want.cost);
         self.link
@@ -404,11 +404,11 @@ impl Session {
 
     /// Books work that went through the gate.
     pub(super) fn issue(&self, want: &Want, now: Ns) {
-        if self.streams.issue(want.place, want.cost, now) {
-            self.settle.begins(now);
+        if self.accounts.issue(want.place, want.cost, now) {
+            self.completion.begins(now);
         }
         // A race may lose one cost: the device is then polled a little early.
-        let free = self.free_at.load(Ordering::Relaxed).max(now).saturating_add(want.cost);
+        let free = run_ahead::end_after_launch(self.free_at.load(Ordering::Relaxed), now, want.cost);
         self.free_at.store(free, Ordering::Relaxed);
         self.link.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
     }
@@ -423,10 +423,10 @@ impl Session {
                 if elsewhere {
                     self.last_place.store(u32::from(place.at), Ordering::Relaxed);
                 }
-                if let Some(account) = self.streams.account(place.at)
-                    && (elsewhere || account.unmarked() >= QUANTUM)
+                if let Some(account) = self.accounts.account(place.at)
+                    && (elsewhere || account.unfenced() >= FENCE_QUANTUM_NS)
                 {
-                    self.marks(stream, place, at, result, elsewhere);
+                    self.fence(stream, place, at, result, elsewhere);
                 }
             }
             Rest::Sampled { place, sequence } => self.sampled(Half { place, sequence }, result),
@@ -440,35 +440,37 @@ impl Session {
 
     /// Records a fence if enough work is unfenced.
     #[inline(never)]
-    fn marks(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
-        caught(|| self.mark_now(stream, place, at, result, elsewhere));
+    fn fence(&self, stream: Stream, place: AccountIndex, at: Ns, result: u32, elsewhere: bool) {
+        caught(|| self.fence_now(stream, place, at, result, elsewhere));
     }
 
     /// `elsewhere`: the launch before went to another stream.
-    fn mark_now(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
+    fn fence_now(&self, stream: Stream, place: AccountIndex, at: Ns, result: u32, elsewhere: bool) {
         failpoint("mark");
-        let unmarked = self.streams.account(place.at).map_or(0, Account::unmarked);
+        let unfenced = self.accounts.account(place.at).map_or(0, StreamAccount::unfenced);
         if result != 0 {
             return;
         }
         // With little credit the next launch will wait for these completions; with much none will.
-        let left = u64::try_from(self.link.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
-        if unmarked < QUANTUM {
-            // A waiting launch puts its fence in its own stream. In a job that changes streams the
-            // work is on others, without fences, and counts as ended some ms late.
-            if elsewhere && left < QUANTUM * PLENTY && self.captures.load(Ordering::Acquire) == 0 {
-                let _whole = thread::uncancelled();
-                self.settle.mark(&self.driver, &self.streams, place, stream);
+        let credit = self.link.lane.orders.credit.load(Ordering::Relaxed);
+        match fence_due(unfenced, credit) {
+            FenceDue::No => {
+                // A waiting launch puts its fence in its own stream. In a job that changes streams
+                // the work is on others, without fences, and counts as ended some ms late.
+                let little = u64::try_from(credit).unwrap_or(0) < FENCE_QUANTUM_NS * PLENTY_RATIO;
+                if elsewhere && little && self.captures.load(Ordering::Acquire) == 0 {
+                    let _whole = thread::uncancelled();
+                    self.completion.fence(&self.driver, &self.accounts, place, stream);
+                }
+                return;
             }
-            return;
-        }
-        if left > unmarked.saturating_mul(PLENTY) && !self.settle.due(at) {
-            return;
+            FenceDue::Rarely if !self.completion.due(at) => return,
+            FenceDue::Rarely | FenceDue::Now => {}
         }
         // Not earlier: bursts come as far as this, and the two thread-state changes take 15 ns.
         let _whole = thread::uncancelled();
         if self.captures.load(Ordering::Acquire) == 0 {
-            self.settle.mark(&self.driver, &self.streams, place, stream);
+            self.completion.fence(&self.driver, &self.accounts, place, stream);
         }
         self.ask_device(at);
     }

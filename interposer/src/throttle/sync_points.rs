@@ -4,10 +4,10 @@
 
 use std::sync::atomic::Ordering;
 
+use weft_gate::active_streams::{EndedStreams, RemainingWork};
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 
-use super::active_streams::{Ended, Left};
 use super::state::Session;
 use crate::client::clock;
 use crate::driver::stream::own_stream;
@@ -27,11 +27,11 @@ pub enum Synced {
 
 /// Whether the process has just become idle, and whether that is certain.
 #[inline(always)]
-fn left(left: Left) -> (bool, bool) {
+fn left(left: RemainingWork) -> (bool, bool) {
     match left {
-        Left::AsBefore => (false, false),
-        Left::NothingProbably => (true, false),
-        Left::Nothing => (true, true),
+        RemainingWork::AsBefore => (false, false),
+        RemainingWork::NothingProbably => (true, false),
+        RemainingWork::Nothing => (true, true),
     }
 }
 
@@ -55,10 +55,10 @@ impl Session {
     #[inline(never)]
     fn foreground_synced(&self, stream: Stream) {
         let own = own_stream(stream);
-        if self.link.sampling() || fails_at("sync") || !self.busy.is_all(own) {
+        if self.link.sampling() || fails_at("sync") || !self.active_streams.is_all(own) {
             return self.synced_in_company(Synced::Stream(stream));
         }
-        self.busy.end_all();
+        self.active_streams.end_all();
         match clock::at_once() {
             Some(now) => self.foreground_idle(now),
             None => self.foreground_idle_by_system(),
@@ -95,13 +95,13 @@ impl Session {
         }
         // The streams whose work has ended, if known.
         let ended = match what {
-            Synced::Event(event) => Some(self.busy.reached(event)),
-            Synced::Stream(stream) => Some(self.busy.synced(own_stream(stream))),
+            Synced::Event(event) => Some(self.active_streams.reached(event)),
+            Synced::Stream(stream) => Some(self.active_streams.synced(own_stream(stream))),
             Synced::Context => None,
         };
         // Whether the process has just become idle, and whether that is certain.
         let (idle, certain) = match ended {
-            None => (self.busy.all_synced(), true),
+            None => (self.active_streams.all_synced(), true),
             Some(ended) => left(ended.left),
         };
         if mode == Mode::Foreground && !idle {
@@ -130,16 +130,16 @@ impl Session {
     }
 
     #[inline(always)]
-    fn settle_after(&self, ended: Option<Ended>, idle: bool, now: Ns) {
+    fn settle_after(&self, ended: Option<EndedStreams>, idle: bool, now: Ns) {
         let settle = |stream: usize| {
-            let place = self.streams.place(stream);
-            match self.streams.account(place.at) {
-                Some(account) if place.own => account.settle(Ns::MAX),
+            let place = self.accounts.place(stream);
+            match self.accounts.account(place.at) {
+                Some(account) if place.own => account.complete(Ns::MAX),
                 _ => 0,
             }
         };
         let gained = match ended {
-            _ if idle => self.streams.settle_all(),
+            _ if idle => self.accounts.complete_all(),
             Some(ended) if ended.streams().next().is_some() => ended.streams().map(settle).sum(),
             // An event that stands behind no known work.
             _ => {
@@ -148,14 +148,14 @@ impl Session {
             }
         };
         if gained > 0 {
-            self.settle.ended(now);
+            self.completion.ended(now);
             self.report_settled(gained, now);
         }
     }
 
     /// Handles a stream that is destroyed.
     pub fn stream_ending(&self, stream: Stream) {
-        let gained = self.streams.forget(own_stream(stream));
+        let gained = self.accounts.forget(own_stream(stream));
         self.report_settled(gained, clock::now());
     }
 
@@ -163,8 +163,8 @@ impl Session {
     pub fn context_ended(&self, context: usize) {
         self.sampler.forget(context);
         // Work in another context than the events' still ends by time.
-        if self.settle.forget(context) {
-            let gained = self.streams.settle_all();
+        if self.completion.forget(context) {
+            let gained = self.accounts.complete_all();
             self.report_settled(gained, clock::now());
         }
     }

@@ -1,52 +1,46 @@
-//! Ticket lock of the gate: launches leave in order of arrival, over all streams of the process.
+//! Ticket lock of the gate: [`TicketOrder`], and the sleep of a thread whose turn has not come.
 //!
-//! Holding one stream while another runs would deadlock programs whose streams wait on each other.
-//! Waits are bounded: after its deadline a thread goes and moves the turn on, past lost threads
-//! too.
+//! Waits are bounded: after its deadline a thread goes and moves the turn on.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::thread::futex::{self, Flags};
+use weft_gate::tickets::{TicketOrder, is_served};
 use weft_protocol::Ns;
 
 use crate::client::clock;
 
 /// Ticket lock of one process.
 #[derive(Debug, Default)]
-pub struct Turn {
-    next: AtomicU32,
-    serving: AtomicU32,
-}
+pub struct TicketLock(TicketOrder);
 
-impl Turn {
-    /// Whether the queue is empty. A launch that sees this may go without a ticket: it precedes all
-    /// later arrivals.
+impl TicketLock {
+    /// Whether the queue is empty: [`TicketOrder::is_empty`].
     #[inline]
     pub fn is_empty(&self) -> bool {
-        let serving = self.serving.load(Ordering::SeqCst);
-        self.next.load(Ordering::SeqCst) == serving
+        self.0.is_empty()
     }
 
     /// Takes a ticket.
     #[inline]
     pub fn take(&self) -> u32 {
-        self.next.fetch_add(1, Ordering::SeqCst)
+        self.0.take()
     }
 
     /// Whether it is this ticket's turn, or past it.
     #[inline]
-    pub fn come(&self, ticket: u32) -> bool {
-        // Wrapping: the difference of two tickets in use is far below 2^31.
-        self.serving.load(Ordering::SeqCst).wrapping_sub(ticket) as i32 >= 0
+    pub fn has_come(&self, ticket: u32) -> bool {
+        self.0.has_come(ticket)
     }
 
     /// Waits for the turn. False if `deadline` passed before.
     #[cold]
     pub fn wait(&self, ticket: u32, deadline: Ns) -> bool {
+        let word = self.0.serving();
         loop {
-            let serving = self.serving.load(Ordering::SeqCst);
-            if serving.wrapping_sub(ticket) as i32 >= 0 {
+            let serving = word.load(Ordering::SeqCst);
+            if is_served(ticket, serving) {
                 return true;
             }
             let now = clock::now();
@@ -54,26 +48,14 @@ impl Turn {
                 return false;
             }
             // Woken, interrupted or timed out: look again.
-            let _ = futex::wait(
-                &self.serving,
-                Flags::PRIVATE,
-                serving,
-                Some(&clock::timespec(deadline - now)),
-            );
+            let _ = futex::wait(word, Flags::PRIVATE, serving, Some(&clock::timespec(deadline - now)));
         }
     }
 
     /// Leaves and lets the next ticket go.
     #[inline]
     pub fn leave(&self, ticket: u32) {
-        let after = ticket.wrapping_add(1);
-        // Fails if a thread without patience has moved the turn further already.
-        let moved = self
-            .serving
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |serving| {
-                (after.wrapping_sub(serving) as i32 > 0).then_some(after)
-            });
-        if moved.is_ok() && self.next.load(Ordering::SeqCst) != after {
+        if self.0.leave(ticket) {
             self.wake();
         }
     }
@@ -81,19 +63,19 @@ impl Turn {
     /// Tickets taken so far.
     #[cfg(test)]
     pub fn arrived(&self) -> u32 {
-        self.next.load(Ordering::SeqCst)
+        self.0.arrived()
     }
 
     /// Tickets left so far.
     #[cfg(test)]
     pub fn left(&self) -> u32 {
-        self.serving.load(Ordering::SeqCst)
+        self.0.serving().load(Ordering::SeqCst)
     }
 
     #[cold]
     fn wake(&self) {
         // All of them: only the next one knows that it is meant. A handful of threads at most.
-        let _ = futex::wake(&self.serving, Flags::PRIVATE, i32::MAX as u32);
+        let _ = futex::wake(self.0.serving(), Flags::PRIVATE, i32::MAX as u32);
     }
 }
 
@@ -107,10 +89,8 @@ mod tests {
 
     #[test]
     fn they_leave_in_the_order_they_came() {
-        let turn = Turn::default();
         // Near the end of the numbers, so that they wrap within the test.
-        turn.next.store(u32::MAX - 20, Ordering::SeqCst);
-        turn.serving.store(u32::MAX - 20, Ordering::SeqCst);
+        let turn = TicketLock(TicketOrder::starting_at(u32::MAX - 20));
         let left = Mutex::new(Vec::new());
         let first = turn.take();
         thread::scope(|scope| {
@@ -126,7 +106,7 @@ mod tests {
                     }
                 });
             }
-            assert!(turn.come(first));
+            assert!(turn.has_come(first));
             turn.leave(first);
         });
         let left = left.into_inner().expect("no panic");
@@ -136,7 +116,7 @@ mod tests {
 
     #[test]
     fn nobody_stays_behind_one_that_never_comes_back() {
-        let turn = Turn::default();
+        let turn = TicketLock::default();
         let lost = turn.take();
         let second = turn.take();
         let third = turn.take();
@@ -145,9 +125,9 @@ mod tests {
         assert!(turn.wait(third, clock::now() + LONG));
         turn.leave(third);
         // If the lost thread comes back, it goes at once and moves nothing back.
-        assert!(turn.come(lost));
+        assert!(turn.has_come(lost));
         turn.leave(lost);
         let fourth = turn.take();
-        assert!(turn.come(fourth));
+        assert!(turn.has_come(fourth));
     }
 }

@@ -1,34 +1,27 @@
-//! What holds after every event that the core takes in, and after every turn of the broker.
+//! What holds after every event of the core, and after every turn of the broker.
 //!
-//! * **The foreground job never waits**: whoever is of the most important priority present is a
-//!   foreground job (or alone, or under `timeslice` and where equals take long turns a background
-//!   job like everybody); so says the core after every event, and so says its lane after every
-//!   turn. And no thread of it stands at the gate, but those that stood there when it became one,
-//!   until they are out.
-//! * **The bound**: no event raises what background jobs have out above the larger of the delay
-//!   bound and half of it plus the one kernel the credit is given for. What raises it beyond is
-//!   counted and must be one of: a background job whose own work does not end gets its next launch
-//!   (a stuck grant), a client that took more than it had. And over all honest background jobs, by
-//!   their own lanes (credit in the word that they can use, plus what they issued and did not
-//!   report as ended), the same bound holds.
-//! * **Credit is conserved**: granted = issued + revoked + left in the books; the books never say
-//!   that more was issued than was taken from the word; and after each turn granted - revoked -
-//!   taken is what stands in the word, to the nanosecond, of every client that does not write into
-//!   it.
-//! * **A dead client holds nothing**: it is not in the books, no decision is about it, and what is
-//!   out is the sum over those who live.
-//! * **Somebody wakes the broker**: while anybody waits in the books, a time is set at which the
-//!   core wants to be asked again, not ever again without time passing, and not unreasonably far
-//!   away.
-//! * **A client's launches are told in order**, each thread's; not looked at of liars, of clients
-//!   whose ring ran over (records are lost then), and, after a clock jumped, until all that was
-//!   launched before is told.
-//! * **An honest client is never let go**.
+//! * **The foreground job never waits.** The most important client is the foreground job (or alone;
+//!   under `timeslice`, and where equals take long turns, a background job). The core says so after
+//!   every event, its lane after every turn. No thread of it stands at the gate, except those that
+//!   stood there when it became the foreground job.
+//! * **The bound.** No event raises what background jobs have out above
+//!   `max(bound, bound / 2 + the kernel that the credit is for)`. Exceptions are counted: a grant
+//!   to a job whose own work does not end, and a client that took more than it had. By the lanes of
+//!   all honest background jobs (usable credit + issued - reported as ended) the same bound holds.
+//! * **Credit is conserved.** `granted = issued + revoked + left` in the books, and the books never
+//!   have more issued than taken from the word. After each turn
+//!   `granted - revoked - taken = the word`, to the ns, unless the client writes into the word.
+//! * **A dead client holds nothing.** It is not in the books, no decision is about it, and what is
+//!   out is the sum over the living.
+//! * **The broker is woken.** While a client waits in the books, the core names a time for its next
+//!   turn: not always at once, and not unreasonably late.
+//! * **A client's launches are told in order**, each thread's. Not judged: liars, overrun rings,
+//!   and launches from before a jump of the clock.
+//! * **An honest client is never let go.**
 //!
-//! The device is one queue a stream, in which each kernel ends at a time drawn at random, as if
-//! nobody else were there: what neighbours do to each other's times is in the draw alone. So a
-//! foreground job's delay on the device is not judged here (the lab does), only that nothing but
-//! the stated bound is ever out. A graph is a launch like others.
+//! The device is one queue a stream. Each kernel ends at a random time, which stands for all that
+//! neighbours do. So the delay of a foreground job is not judged here (the lab does). A graph is a
+//! launch like others.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -39,17 +32,16 @@ use weft_scheduler::{Client, ClientView, Core, Decision, Event, Mode, Ns, Policy
 use crate::process::{ProcessLife, SimProcess};
 use crate::scenario::MS;
 
-/// The farthest time that the core may ask for while somebody waits: the minimum share of a kernel
-/// of the longest cost, 10 s / 0.02.
+/// Latest next turn, ns, while a client waits: the longest cost / the minimum share, 10 s / 0.02.
 const MAX_DEADLINE_NS: Ns = 600_000 * MS;
 
-/// Turns that may ask for the next one at once, without time passing.
+/// Turns in a row that may ask for the next one at once.
 const AT_ONCE: u32 = 64;
 
 /// What does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
-    /// Which of the invariants.
+    /// Which invariant.
     pub what: &'static str,
     /// The figures.
     pub how: String,
@@ -61,7 +53,7 @@ fn broken(what: &'static str, how: impl FnOnce() -> String) -> Check {
     Err(Broken { what, how: how() })
 }
 
-/// The invariants' names: each is shown to be able to fail in `sabotage`.
+/// Names of the invariants. `sabotage` shows that each can fail.
 pub(crate) mod name {
     pub(crate) const FOREGROUND: &str = "the foreground job never waits";
     pub(crate) const BOUND: &str = "what background jobs have out is bounded";
@@ -73,24 +65,24 @@ pub(crate) mod name {
     pub(crate) const HONEST: &str = "an honest client is never let go";
 }
 
-/// What is remembered from event to event.
+/// What the checks remember from event to event.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     attached: HashMap<Client, bool>,
     last: Option<Snapshot>,
-    /// The largest cost that an honest client was granted for.
+    /// Largest cost, ns, that an honest client was granted for.
     longest: Ns,
-    /// The longest kernel that each client may have out.
+    /// Longest kernel, ns, that each client may have out.
     out: HashMap<Client, Ns>,
-    /// Room beyond the bound that was given for a reason.
+    /// Room beyond the bound, ns, that was given for a counted reason.
     excused: Ns,
     at_once: u32,
-    /// The bound is divided by this (0 and 1: it is what it is).
+    /// Divisor of the bound, for sabotage; 0 and 1 change nothing.
     pub(crate) strict: Ns,
 }
 
 impl Books {
-    /// After an event.
+    /// Checks the books after an event.
     pub(crate) fn event(
         &mut self,
         event: &Event,
@@ -150,7 +142,7 @@ impl Books {
         bound
     }
 
-    /// Nothing but grants raises what is out, and no grant above the bound.
+    /// Checks that only grants raise what is out, and none above the bound.
     fn bound(
         &mut self,
         event: &Event,
@@ -162,15 +154,15 @@ impl Books {
         let config = core.config();
         let Some(before) = &self.last else { return Ok(()) };
         let stuck = now.counters.stuck_grants - before.counters.stuck_grants;
-        // What a report raises by taking more than there was.
+        // A report may raise it: more was taken than there was.
         let mut room = before.exposure;
         let out_of = |view: &ClientView| view.outstanding.saturating_add(view.left.max(0).unsigned_abs());
         let of = |snapshot: &Snapshot, client: Client| snapshot.client(client).map_or(0, out_of);
         if let Event::Progress { client, .. } | Event::Revoked { client, left: ..0 } = event {
             room = room.saturating_add(of(now, *client).saturating_sub(of(before, *client)));
         }
-        // Credit that comes back is bounded with what was out before. What a liar says it has out
-        // is not there: beside it the run-ahead window goes on as it was given.
+        // Replenished credit is bounded with what was out before. What a liar claims to have out is
+        // not there, so another client's window goes on beside it.
         if let Event::Renewed { client, .. } = event {
             let lied: Ns = before
                 .clients
@@ -181,17 +173,15 @@ impl Books {
             let growth = of(now, *client).saturating_sub(of(before, *client));
             room = room.saturating_add(growth.min(lied));
         }
-        // Of a liar nothing is said but that it harms nobody else: what it reports of credit is its
-        // own affair.
+        // A liar may only harm no other client; its reports of its own credit are not judged.
         if let Event::Renewed { client, .. } | Event::Holds { client, .. } = event
             && honest(*client) == Some(false)
         {
             room = room.saturating_add(of(now, *client));
         }
-        // A word below zero: a launch went without credit (its wait expired), and took what was in
-        // the word with it. While its client waited that counted for nothing, since only the wait's
-        // end could use it: it is on its way as well, and a client that took more than it had. A
-        // report of the launch itself says so first where another thread of the process waits on.
+        // A word below zero: an expired wait let a launch go, which took the credit in the word
+        // too. That credit did not count while the client waited: only the end of the wait could
+        // use it. The launch's own report says so first if another thread of the process waits on.
         let overdrawn = match event {
             Event::Holds { client, left: ..0 } | Event::Revoked { client, left: ..0 } => Some(*client),
             Event::Progress { client, .. } => now.client(*client).filter(|view| view.left < 0).map(|_| *client),
@@ -202,8 +192,7 @@ impl Books {
         {
             room = room.saturating_add(view.left.max(0).unsigned_abs());
         }
-        // Credit that could not be used while its client waited for more counts again when the wait
-        // is over.
+        // Credit that its client could not use during a wait counts again after it.
         for view in &before.clients {
             let waits_still = now
                 .client(Client(view.client))
@@ -229,7 +218,7 @@ impl Books {
         {
             self.out.remove(&Client(view.client));
         }
-        // Behind one long kernel goes what half the bound holds.
+        // Behind one long kernel half the bound may go.
         let long = self.out.values().copied().max().unwrap_or(0);
         let mut most = config.delay_bound.max(config.delay_bound / 2 + long) / self.strict.max(1);
         for decision in decisions {
@@ -249,17 +238,16 @@ impl Books {
                 self.longest = self.longest.max(cost);
             }
             if stuck > 0 {
-                // Its next launch: what it had left and could not use, and the rest.
+                // Its next launch uses what it had left, and the new credit.
                 let had = before.client(*client).map_or(0, |view| view.left.max(0).unsigned_abs());
                 room = room.saturating_add(*credit).saturating_add(had);
                 self.excused = self.excused.saturating_add(*credit).saturating_add(had);
             }
         }
-        // Who becomes a foreground job while he stands at the gate goes, without credit: that is in
-        // the books and no background job's work. A run-ahead window that was told before knew
-        // nothing of it, and goes on beside it as it was given until the foreground job's launch
-        // epoch or the revocation ends it. So credit may come back beside it, as long as background
-        // jobs alone have no more out than they may.
+        // A job that becomes the foreground job at the gate launches without credit. That is in the
+        // books, but no background job's work. A window given before goes on beside it until the
+        // launch epoch or a revocation ends it. So credit may come back, as long as background jobs
+        // alone stay in the bound.
         if let Event::Renewed { .. } = event {
             let of_background_jobs = now.clients.iter().filter(|view| view.mode == "background").map(out_of);
             if of_background_jobs.fold(0, Ns::saturating_add) <= most {
@@ -277,7 +265,7 @@ impl Books {
         Ok(())
     }
 
-    /// After a turn, all decisions carried out. `wake`: when the core wants to be asked again.
+    /// Checks a turn whose decisions are carried out. `wake`: time of the core's next turn.
     pub(crate) fn turn(&mut self, core: &Core, wake: Option<Ns>, now: Ns, processes: &[SimProcess]) -> Check {
         let snapshot = core.snapshot();
         let config = core.config();
@@ -334,17 +322,17 @@ impl Books {
             return Ok(());
         };
         let Some(wake) = wake else {
-            // Whoever has taken its credit and is about to say so waits for nobody, and a wait that
-            // the core has not heard of is news to come.
+            // A client that took its credit and will say so needs no wake-up. Nor does a wait that
+            // the core has not heard of: that is news to come.
             let known = |process: &SimProcess| {
                 let sleep = process.at_the_gate()?;
                 let view = snapshot.client(process.client?)?;
-                // So is what another of its threads has taken and not told yet.
+                // Credit that another thread took and did not report yet is news to come too.
                 let told = process.lane().reports.issued.load(Ordering::Relaxed);
                 if i64::try_from(told).is_ok_and(|told| told < process.taken) {
                     return None;
                 }
-                let wait = view.waiting.filter(|wait| wait.since == sleep.arrived)?;
+                let wait = view.waiting.filter(|wait| wait.since == sleep.wait.arrived())?;
                 Some((wait, sleep))
             };
             return match processes.iter().find_map(known) {
@@ -365,17 +353,16 @@ impl Books {
     }
 }
 
-/// What foreground jobs launched without credit on their way out of the gate, and was not seen to
-/// end.
+/// Outstanding work, ns, that foreground jobs launched without credit as they left the gate.
 fn let_go_as_foreground_jobs(snapshot: &Snapshot) -> Ns {
     let foreground_jobs = snapshot.clients.iter().filter(|view| view.mode == "foreground");
     let without_credit = |view: &ClientView| view.outstanding.min(view.left.min(0).unsigned_abs());
     foreground_jobs.map(without_credit).fold(0, Ns::saturating_add)
 }
 
-/// The books of one client against its memory.
+/// Compares the books of one client with its memory.
 fn credit(process: &SimProcess, view: &ClientView, word: i64) -> Check {
-    // What came back meanwhile is in the word and not in the books yet.
+    // Credit replenished meanwhile is in the word, not yet in the books.
     let renewed = process.lane().reports.replenished.load(Ordering::Relaxed);
     let given = i128::from(view.granted) - i128::from(view.renewed) + i128::from(renewed) - i128::from(view.revoked);
     if given - i128::from(process.taken) != i128::from(word) {
@@ -397,8 +384,7 @@ fn credit(process: &SimProcess, view: &ClientView, word: i64) -> Check {
     Ok(())
 }
 
-/// Who is what, by priority.
-/// Where equals take long turns there are two of them at least.
+/// Checks that a client takes long turns with an equal at least.
 fn turns(snapshot: &Snapshot) -> Check {
     for view in snapshot.clients.iter().filter(|view| view.turns) {
         let equals = snapshot
@@ -414,6 +400,7 @@ fn turns(snapshot: &Snapshot) -> Check {
     Ok(())
 }
 
+/// Checks each client's mode, by priority.
 fn modes(core: &Core, snapshot: &Snapshot) -> Check {
     let first = snapshot.clients.iter().map(|view| view.priority).min();
     for view in &snapshot.clients {
@@ -447,9 +434,8 @@ mod tests {
     const US: Ns = 1_000;
 
     /// A foreground job dies while two background jobs stand at the gate. The more important one
-    /// becomes the foreground job and goes without credit; the other one, under the run-ahead
-    /// window that it was given before that was told, has back what it used. What does not hold of
-    /// it, if the bound is divided by `strict` at that moment.
+    /// becomes the foreground job and goes without credit. The other has an older run-ahead window
+    /// and replenishes its credit. Returns what breaks if the bound is divided by `strict` then.
     fn goes_on_beside_a_new_foreground_job(strict: Ns) -> Option<Broken> {
         let mut run = Aggregator::new();
         (0..20).for_each(|_| run.sampled(9, 100 * US, None));

@@ -1,11 +1,10 @@
 //! Deterministic simulation: the broker's real scheduler among processes that come, die, stall,
 //! lie, fork and change priority at any event, with clocks that jump.
 //!
-//! A run is a seed. The scheduler is the daemon's own (`weft_daemon::test_driver`): its core,
-//! its way of reading lanes as allegations, its way of carrying out decisions and of waiting, on
-//! real shared memory; only its clock and its thread are the world's. Clients are written after the
-//! interposer, on the same memory and with the same code at the credit word. `check` says what must
-//! hold, and when it is looked at.
+//! A run is a seed. The scheduler is the daemon's own (`weft_daemon::test_driver`), on real shared
+//! memory: the core, the reading of lanes, the carrying out of decisions, the waiting. Only its
+//! clock and its thread are the world's. Clients follow the interposer's steps, with its own code
+//! where it decides: `weft_gate` and the credit word. `check` says what must hold.
 //!
 //! | module | holds |
 //! |---|---|
@@ -16,9 +15,9 @@
 //! | `check` | the invariants |
 //! | `campaign` | many seeds |
 //!
-//! What it cannot see: orders of single memory accesses (`tests/memory-model` does, exhaustively,
-//! on the same files), the real interposer's own code beyond the credit word (its tests and
-//! `tests/clients` do), and whether a schedule is *good* (the lab does).
+//! What it cannot see: orders of single memory accesses (`tests/memory-model` does), the rest of
+//! the interposer (its tests and `tests/clients` do), and whether a schedule is *good* (the lab
+//! does).
 #![forbid(unsafe_code)]
 
 pub mod campaign;

@@ -1,8 +1,9 @@
 //! A client process: its memory, its queue at the gate, its threads.
 //!
 //! The lane and the epoch page are the real ones, and so is the code that changes the credit word
-//! (`Orders::take`). What waits and sleeps in the real interposer cannot be stepped in virtual
-//! time, so its rules are written down again in `thread`; each names the place it follows.
+//! (`Orders::take`). So are the gate's accounts, fences, tickets and rules (`weft_gate`). What
+//! waits and sleeps in the real interposer cannot be stepped in virtual time: its steps are written
+//! down again in `thread`; each names the place it follows.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -10,6 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weft_daemon::server::Host;
+use weft_gate::accounts::StreamAccounts;
+use weft_gate::active_streams::{ActiveStreams, RemainingWork};
+use weft_gate::charge;
+use weft_gate::fences::{FenceState, PendingFences};
+use weft_gate::tickets::TicketOrder;
 use weft_protocol::lane::{Kind, Lane, Record, bells, flags};
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Mode, Ns};
@@ -19,38 +25,10 @@ use crate::device::DeviceStream;
 use crate::scenario::{CHANCE_OF_THREADS, ClientOp, ScenarioJob};
 use crate::thread::{Sleep, Stage};
 
-/// Work of one stream (`streams::Account`).
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct StreamAccount {
-    pub issued: Ns,
-    pub marked: Ns,
-    pub settled: Ns,
-    pub last: Ns,
-}
-
-impl StreamAccount {
-    pub(crate) fn outstanding(&self) -> Ns {
-        self.issued - self.settled
-    }
-
-    pub(crate) fn unmarked(&self) -> Ns {
-        self.issued.saturating_sub(self.marked.max(self.settled))
-    }
-
-    /// Raises `settled`, says by how much.
-    pub(crate) fn settle(&mut self, upto: Ns) -> Ns {
-        let upto = upto.min(self.issued);
-        let gained = upto.saturating_sub(self.settled);
-        self.settled += gained;
-        gained
-    }
-}
-
-/// An event of ours in the stream (`settle::Mark`).
+/// An event of ours in a thread's stream: reached when so many of the stream's works have ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StreamMark {
-    pub upto: Ns,
-    /// Reached when so many of the stream's works have ended.
+pub(crate) struct SimEvent {
+    pub thread: usize,
     pub behind: u64,
 }
 
@@ -62,13 +40,7 @@ pub(crate) struct SimThread {
     pub next_at: Ns,
     pub chance: SeededChance,
     pub stream: DeviceStream,
-    pub account: StreamAccount,
-    pub marks: Vec<StreamMark>,
-    /// `busy::Busy`: whether the stream has work, and how often others were synchronised since it
-    /// had new work.
-    pub busy: bool,
-    pub silence: u32,
-    /// It has no core until then.
+    /// Time, ns, until which it has no core.
     pub stalled_until: Ns,
 }
 
@@ -83,7 +55,7 @@ pub(crate) enum ProcessLife {
 #[derive(Clone)]
 pub(crate) struct SimProcess {
     pub number: usize,
-    /// Its number at the broker; a forked child has none.
+    /// Number at the broker; a forked child has none.
     pub client: Option<Client>,
     pub lane: Arc<SharedLane>,
     pub host: Arc<Host>,
@@ -91,21 +63,24 @@ pub(crate) struct SimProcess {
     pub lies: bool,
     pub costs: HashMap<u64, Ns>,
     pub threads: Vec<SimThread>,
-    /// `turn::Turn`.
-    pub next_ticket: u64,
-    pub serving: u64,
-    /// `Settle::progress`.
+    /// Order at the gate.
+    pub tickets: TicketOrder,
+    /// Work of each thread's stream; a stream's handle is its thread's number.
+    pub accounts: StreamAccounts,
+    pub fences: PendingFences<SimEvent>,
+    pub active: ActiveStreams,
+    /// `CompletionTracker::progress`.
     pub progress: Ns,
     pub standstill: Option<u32>,
     pub clock_offset: i64,
     pub stalled_until: Ns,
-    /// Since when its lane says that it is a foreground job.
+    /// Time, ns, since which its lane says that it is a foreground job.
     pub foreground_since: Option<Ns>,
-    /// All that was ever taken from its credit word, with and without credit in it.
+    /// All that was taken from its credit word, with and without cover.
     pub taken: i64,
-    /// Of that, without.
+    /// Of that, without cover.
     pub overdrawn: i64,
-    /// The broker let go of it (a lane that lied).
+    /// Whether the broker let go of it, because its lane lied.
     pub let_go: bool,
 }
 
@@ -125,10 +100,6 @@ impl SimProcess {
             next_at: now,
             chance: SeededChance::new(seed, CHANCE_OF_THREADS + (job.number * 10 + number) as u64),
             stream: DeviceStream::default(),
-            account: StreamAccount::default(),
-            marks: Vec::new(),
-            busy: false,
-            silence: 0,
             stalled_until: 0,
         });
         SimProcess {
@@ -143,8 +114,10 @@ impl SimProcess {
                 .as_ref()
                 .map_or_else(HashMap::new, |profile| profile.mean_costs().into_iter().collect()),
             threads: threads.collect(),
-            next_ticket: 0,
-            serving: 0,
+            tickets: TicketOrder::default(),
+            accounts: StreamAccounts::default(),
+            fences: PendingFences::default(),
+            active: ActiveStreams::default(),
             progress: 0,
             standstill: None,
             clock_offset: 0,
@@ -156,8 +129,7 @@ impl SimProcess {
         }
     }
 
-    /// A child of a fork: the thread that forked, in private memory that reads as no broker
-    /// (`map::Place::clear`).
+    /// A forked child: the thread that forked, in private memory that reads as no broker.
     pub(crate) fn child(&self, number: usize, lane: Arc<SharedLane>, host: Arc<Host>) -> SimProcess {
         let mut child = self.clone();
         child.number = number;
@@ -172,8 +144,7 @@ impl SimProcess {
         &self.lane
     }
 
-    /// The launch of an honest background job that waits at the gate and, as things stand, may not
-    /// go.
+    /// A launch of an honest background job that waits at the gate and may not go now.
     pub(crate) fn at_the_gate(&self) -> Option<Sleep> {
         if self.lies || self.life != ProcessLife::Lives || self.mode() != Mode::Background {
             return None;
@@ -182,18 +153,17 @@ impl SimProcess {
         self.threads.iter().find_map(|thread| match thread.stage {
             Stage::Asleep(sleep) => {
                 let bound = orders.flags.load(Ordering::Relaxed) & flags::CREDIT_BOUND_TO_EPOCHS != 0;
-                let void =
-                    bound && orders.epochs.load(Ordering::Relaxed) != self.host.epoch_page.sum_above(self.epoch());
-                let covered =
-                    orders.credit.load(Ordering::Relaxed) >= i64::try_from(sleep.launch.cost).unwrap_or(i64::MAX);
-                (void || !covered).then_some(sleep)
+                let bound_to = bound.then(|| orders.epochs.load(Ordering::Relaxed));
+                let above = self.host.epoch_page.sum_above(self.epoch());
+                let credit = orders.credit.load(Ordering::Relaxed);
+                (!charge::covers(credit, sleep.launch.cost, bound_to, above)).then_some(sleep)
             }
             _ => None,
         })
     }
 
-    /// A thread at the gate of a foreground job, and how long after the process was told that it is
-    /// one, and had a core, it stands there.
+    /// A thread of a foreground job at the gate, and for how long, ns, the process has known its
+    /// mode and had a core.
     pub(crate) fn holds_up_a_foreground(&self, now: Ns) -> Option<(usize, Ns)> {
         if self.lies
             || self.let_go
@@ -209,7 +179,7 @@ impl SimProcess {
         Some((self.threads.iter().position(at)?, now.saturating_sub(since)))
     }
 
-    /// What its own clock says.
+    /// Time by its own clock, ns.
     pub(crate) fn clock(&self, now: Ns) -> Ns {
         now.saturating_add_signed(self.clock_offset)
     }
@@ -244,14 +214,14 @@ impl SimProcess {
         sleeps.load(Ordering::Relaxed) == bells::ALL && sleeps.swap(bells::NONE, Ordering::AcqRel) == bells::ALL
     }
 
-    /// `Session::ring_idle`: the same where the process has become idle.
+    /// `Session::ring_idle`: as `ring`, for a process that became idle.
     pub(crate) fn ring_idle(&self) -> bool {
         let sleeps = &self.lane.broker_sleeps;
         sleeps.load(Ordering::Relaxed) != bells::NONE && sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE
     }
 
     pub(crate) fn take_credit(&mut self, cost: Ns) -> bool {
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        let cost = charge::in_credit(cost);
         let took = self.lane.orders.take(&self.host.epoch_page, cost);
         if took {
             self.taken = self.taken.saturating_add(cost);
@@ -260,73 +230,45 @@ impl SimProcess {
     }
 
     pub(crate) fn overdraw(&mut self, cost: Ns) {
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        let cost = charge::in_credit(cost);
         self.lane.orders.overdraw(cost);
         self.taken = self.taken.saturating_add(cost);
         self.overdrawn = self.overdrawn.saturating_add(cost);
     }
 
-    pub(crate) fn outstanding(&self) -> Ns {
-        self.threads.iter().map(|thread| thread.account.outstanding()).sum()
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.threads.iter().all(|thread| !thread.busy)
-    }
-
-    /// `Busy::mark`: true if there was no work anywhere.
-    pub(crate) fn mark_busy(&mut self, thread: usize) -> bool {
-        let was_idle = self.is_idle();
-        let thread = &mut self.threads[thread];
-        (thread.busy, thread.silence) = (true, 0);
-        was_idle
-    }
-
-    /// `Busy::synced`: whether the process became idle, and whether that is certain.
-    pub(crate) fn busy_synced(&mut self, synced: usize) -> (bool, bool) {
-        /// As in `busy`.
-        const SILENT: u32 = 4;
-        let (mut had_work, mut left, mut certain) = (false, false, true);
-        for (at, thread) in self.threads.iter_mut().enumerate().filter(|(_, thread)| thread.busy) {
-            had_work = true;
-            if at == synced {
-                thread.busy = false;
-            } else {
-                thread.silence += 1;
-                if thread.silence >= SILENT {
-                    thread.busy = false;
-                    certain = false;
-                } else {
-                    left = true;
-                }
-            }
+    /// Ends the work of a synchronised stream: whether the process became idle, and whether that is
+    /// certain.
+    pub(crate) fn synced(&self, thread: usize) -> (bool, bool) {
+        match self.active.synced(thread).left {
+            RemainingWork::AsBefore => (false, false),
+            RemainingWork::NothingProbably => (true, false),
+            RemainingWork::Nothing => (true, true),
         }
-        (had_work && !left, certain)
     }
 
-    /// `Settle::poll`: predicted work newly seen to have ended.
+    /// Counts work as ended, of all streams or of this thread's; returns it, ns.
+    pub(crate) fn complete(&self, thread: usize, all: bool) -> Ns {
+        if all {
+            return self.accounts.complete_all();
+        }
+        let account = self.accounts.account(self.accounts.place(thread).at);
+        account.map_or(0, |account| account.complete(Ns::MAX))
+    }
+
+    /// `CompletionTracker::poll`: predicted work newly seen to have ended.
     pub(crate) fn ask_device(&mut self, now: Ns) -> Ns {
-        /// As in `settle`.
-        const DOUBT: Ns = 2;
-        const SLACK_NS: Ns = 5_000_000;
         let clock = self.clock(now);
-        let mut gained = 0;
-        for thread in &mut self.threads {
-            let ended = thread.stream.ended(now);
-            while let Some(mark) = thread.marks.first().copied().filter(|mark| mark.behind <= ended) {
-                thread.marks.remove(0);
-                gained += thread.account.settle(mark.upto);
+        let threads = &mut self.threads;
+        // A forked child has one thread: its parent's other streams are none of its own.
+        let ask = |event: SimEvent| {
+            let ended = threads.get_mut(event.thread).map(|thread| thread.stream.ended(now));
+            match ended.is_some_and(|ended| ended >= event.behind) {
+                true => FenceState::Reached,
+                false => FenceState::Pending,
             }
-            let account = &mut thread.account;
-            let outstanding = account.outstanding();
-            let late = account
-                .last
-                .saturating_add(outstanding * DOUBT)
-                .saturating_add(SLACK_NS);
-            if outstanding > 0 && account.marked <= account.settled && clock > late {
-                gained += account.settle(Ns::MAX);
-            }
-        }
+        };
+        let by_fences = self.fences.poll(&self.accounts, ask, |_, _| {});
+        let gained = by_fences + self.accounts.complete_overdue(clock, 0);
         if gained > 0 {
             self.progress = clock;
         }
@@ -341,26 +283,17 @@ impl SimProcess {
         }
     }
 
-    /// `Settle::mark`: an event behind what was launched on this thread's stream.
-    pub(crate) fn put_mark(&mut self, thread: usize) {
-        /// As in `settle`.
-        const MARKS: usize = 32;
-        if self.threads.iter().map(|thread| thread.marks.len()).sum::<usize>() >= MARKS {
-            return;
+    /// `CompletionTracker::mark`: an event behind what was launched on this thread's stream.
+    pub(crate) fn put_fence(&mut self, thread: usize) {
+        let place = self.accounts.place(thread);
+        let wanted = self
+            .accounts
+            .account(place.at)
+            .and_then(|account| self.fences.wanted(account));
+        if let Some(upto) = wanted {
+            let behind = self.threads[thread].stream.queued();
+            self.fences
+                .add(&self.accounts, place, upto, SimEvent { thread, behind });
         }
-        let thread = &mut self.threads[thread];
-        if thread.account.issued <= thread.account.marked {
-            return;
-        }
-        thread.account.marked = thread.account.issued;
-        thread.marks.push(StreamMark {
-            upto: thread.account.issued,
-            behind: thread.stream.queued(),
-        });
-    }
-
-    /// `Turn::leave`.
-    pub(crate) fn leave_turn(&mut self, ticket: u64) {
-        self.serving = self.serving.max(ticket + 1);
     }
 }

@@ -79,7 +79,7 @@ impl FaultWorld {
                     .iter_mut()
                     .find(|process| process.client == Some(*client))
                 {
-                    process.next_ticket += 1;
+                    process.tickets.take();
                 }
             }
             (Some(Sabotage::Reordered), _) => {

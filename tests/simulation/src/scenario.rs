@@ -1,8 +1,6 @@
-//! What happens in a run, drawn from its seed: the clients, what each of them does, and what goes
-//! wrong when.
+//! What happens in a run, drawn from its seed: the clients, what each does, and what goes wrong.
 //!
-//! Everything in it can be left out without changing the rest, which is how a failing scenario is
-//! made small.
+//! Any part can be left out without changing the rest. So a failing scenario is made small.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,10 +15,10 @@ use crate::chance::SeededChance;
 pub(crate) const US: Ns = 1_000;
 pub(crate) const MS: Ns = 1_000_000;
 
-/// The longest kernel of a client that does not lie, as predicted.
+/// Longest kernel of an honest client, as predicted, ns.
 pub(crate) const MAX_KERNEL_NS: Ns = 2 * MS;
 
-/// Kernels a thread of a job has.
+/// Kernels of one thread.
 const KERNELS: u64 = 6;
 
 /// What a thread does next.
@@ -30,7 +28,7 @@ pub(crate) enum ClientOp {
     Launch { kernel: u64, time: Ns },
     /// Launches a kernel that ends only when something later is queued, as auto-tuners do.
     Spin { kernel: u64, time: Ns },
-    /// A copy of so many bytes.
+    /// Copies.
     Copy { bytes: u64 },
     /// Waits until its stream is empty.
     Sync,
@@ -46,9 +44,9 @@ pub(crate) struct ScenarioJob {
     pub attach_at: Ns,
     pub profile: Option<Arc<Profile>>,
     pub profiling: bool,
-    /// What each of its threads does, over and over.
+    /// What each thread does, over and over.
     pub threads: Vec<Vec<ClientOp>>,
-    /// It may write anything into the shared memory.
+    /// Whether it may write anything into the shared memory.
     pub lies: bool,
     pub longest_wait: Duration,
 }
@@ -56,37 +54,37 @@ pub(crate) struct ScenarioJob {
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlannedTrouble {
-    /// A process ends at whatever instruction it is; the broker hears of it so much later.
+    /// A process ends at any instruction; the broker hears of it `heard_after` ns later.
     Dies { job: usize, heard_after: Ns },
-    /// It says goodbye.
+    /// A process detaches.
     Leaves { job: usize },
-    /// All its threads stand still (a stop signal, a swapped-out page).
+    /// All threads of a process stand still (a stop signal, a swapped-out page).
     Stalls { job: usize, time: Ns },
-    /// One of its threads does.
+    /// One thread stands still.
     ThreadStalls { job: usize, thread: usize, time: Ns },
-    /// The broker does, at whatever instruction it is.
+    /// The broker stands still, at any instruction.
     BrokerStalls { time: Ns },
     /// `weft set`.
     Priority { job: usize, priority: u8 },
-    /// Its clock jumps.
+    /// The clock of a process jumps.
     Jumps { job: usize, by: i64 },
     /// The broker's clock jumps.
     BrokerJumps { by: i64 },
-    /// It forks in the middle of what its first thread does; the child goes on from there.
+    /// A process forks in the middle of a step of its first thread; the child goes on from there.
     Forks { job: usize },
-    /// Its device is another than its profile's.
+    /// The device turns out not to be the profile's.
     Unprofiled { job: usize },
-    /// Its memory finds no room beside others', so that it takes turns of this length with its
-    /// equals; or does again.
+    /// A job's memory finds no room beside others', so it takes turns of this length, ns, with its
+    /// equals; `None`: there is room again.
     Crowded { job: usize, turn: Option<Ns> },
-    /// It writes what an honest client would not (of jobs that lie). The number chooses what.
+    /// A lying job writes what an honest one would not; `what` chooses.
     Lies { job: usize, what: u64 },
 }
 
 /// A run.
 #[derive(Debug, Clone)]
 pub struct FaultScenario {
-    /// All of it follows from this.
+    /// Seed that all of it follows from.
     pub seed: u64,
     pub(crate) config: Config,
     pub(crate) spin: bool,
@@ -99,8 +97,8 @@ pub struct FaultScenario {
 pub(crate) const CHANCE_OF_BROKER: u64 = 2;
 pub(crate) const CHANCE_OF_THREADS: u64 = 1000;
 
-/// In scenarios of seeds from here on jobs' memory may find no room, so that equals take long
-/// turns. Those below stay what they were.
+/// First seed of the scenarios in which memory may find no room, so that equals take long turns.
+/// Those below stay what they were.
 pub const SHORT_OF_ROOM: u64 = 40_000_000_000;
 
 impl FaultScenario {

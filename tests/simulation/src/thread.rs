@@ -1,76 +1,52 @@
-//! What one thread does next: the launch path, step by step, as the interposer has it. Between two
-//! steps anything may happen, its death too.
+//! The launch path of one thread, step by step, as the interposer has it. Between two steps
+//! anything may happen, the thread's death too. What decides is `weft_gate`.
 //!
 //! | here | interposer |
 //! |---|---|
 //! | `Next` of a foreground job, `Told` | `Session::hold_now` |
-//! | `Next` of a background job, `Queued`, `Asleep`, `Through` | `gate`: `pass`, `pass_waiting`, `wait_for_credit`, `sleep_for_credit` |
+//! | `Next` of a background job, `Queued`, `Asleep`, `Through` | `gate`: `pass_at_once`, `pass_in_turn`, `wait_for_credit`, `sleep_for_credit` |
 //! | `Took` | `Session::issue` |
 //! | `Booked` | `Session::launched` |
-//! | `Queues` | the driver's own launch, `Session::marks` |
+//! | `Queues` | the driver's own launch, `Session::fence` |
 //! | `Syncs` | `Session::synced` |
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
 
+use weft_gate::accounts::StreamAccount;
+use weft_gate::charge;
+use weft_gate::fences::{FenceDue, fence_due};
+use weft_gate::wait::{GateLook, GateWait, WaitEnd, WaitingClient, longest_wait, nap_length};
 use weft_protocol::lane::{HOST_COPY, Kind};
 use weft_scheduler::{Mode, Ns};
 
 use crate::process::SimProcess;
 use crate::scenario::{ClientOp, US};
 
-/// What a launch costs the job's own thread.
+/// Time of a launch on the job's own thread, ns.
 const LAUNCH_NS: Ns = 4_000;
-
-/// As in `gate`.
-const STANDSTILL_NS: Ns = 300_000_000;
-const MAX_NAP_NS: Ns = 1_000_000;
-const MIN_NAP_NS: Ns = 50_000;
-const DEFAULT_MAX_WAIT_NS: Ns = 1_000_000_000;
-const UTMOST_WAIT_NS: Ns = 30_000_000_000;
-const STUCK_PART: Ns = 8;
-const MIN_STUCK_NS: Ns = 5_000_000;
-/// As in `settle` and `state`.
-const QUANTUM_NS: Ns = 100_000;
-const PLENTY: Ns = 4;
-const SMALL_TRANSFER: u64 = 64 * 1024;
-const HOST_BANDWIDTH: u64 = 20;
 
 /// A launch or copy on its way.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PendingLaunch {
     pub kernel: u64,
     pub cost: Ns,
-    /// How long it really takes.
+    /// Its real time, ns.
     pub time: Ns,
     pub spins: bool,
     /// Bytes, where it is a copy.
     pub copies: Option<u64>,
 }
 
-/// Why a wait ended (`gate::Passed`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitEnd {
-    Credit,
-    Mode,
-    Expired,
-    Stuck,
-    Standstill,
-}
-
 /// At the head of the queue, asleep.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sleep {
     pub launch: PendingLaunch,
-    pub ticket: u64,
-    pub arrived: Ns,
-    pub deadline: Ns,
-    pub longest: Ns,
-    pub heartbeat: u32,
-    pub asked: Ns,
+    pub ticket: u32,
+    pub wait: GateWait,
     /// The bell as it was when the nap began.
     pub bell: u32,
-    /// The world's time when the wait began, whatever the process's own clock says.
+    /// The world's time, ns, at the begin of the wait.
     pub since: Ns,
 }
 
@@ -78,14 +54,14 @@ pub(crate) struct Sleep {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stage {
     Next,
-    /// A foreground job's record is written, the launch epoch comes.
+    /// A foreground job's record is written; next comes the launch epoch.
     Told {
         launch: PendingLaunch,
         ends_silence: bool,
     },
     Queued {
         launch: PendingLaunch,
-        ticket: u64,
+        ticket: u32,
         arrived: Ns,
         deadline: Ns,
         longest: Ns,
@@ -94,7 +70,7 @@ pub(crate) enum Stage {
     /// Through the gate, the turn not yet given on.
     Through {
         launch: PendingLaunch,
-        ticket: u64,
+        ticket: u32,
         passed: WaitEnd,
         arrived: Ns,
     },
@@ -145,14 +121,8 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             deadline,
             longest,
         } => {
-            if process.serving >= ticket {
-                wait_for_credit(
-                    process,
-                    at,
-                    now,
-                    (launch, ticket, arrived, deadline, longest),
-                    &mut stepped,
-                )
+            if process.tickets.has_come(ticket) {
+                wait_for_credit(process, at, now, (launch, ticket, arrived, longest), &mut stepped)
             } else if clock >= deadline {
                 through(process, at, now, (launch, ticket, arrived), WaitEnd::Expired)
             } else {
@@ -169,32 +139,26 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             arrived,
         } => {
             process.lane().reports.waiting.store(0, Ordering::Release);
-            match passed {
-                WaitEnd::Credit => {}
-                WaitEnd::Mode | WaitEnd::Expired | WaitEnd::Stuck | WaitEnd::Standstill => {
-                    process.overdraw(launch.cost)
-                }
+            if passed.is_overdraft() {
+                process.overdraw(launch.cost);
             }
-            process.leave_turn(ticket);
+            process.tickets.leave(ticket);
             stepped.passed = Some((passed, clock.saturating_sub(arrived)));
             Stage::Took(launch)
         }
         Stage::Took(launch) => {
             if launch.copies.is_none() {
-                process.mark_busy(at);
+                process.active.mark(at);
             }
-            let was_empty = process.threads[at].account.outstanding() == 0;
-            let account = &mut process.threads[at].account;
-            account.issued += launch.cost;
-            account.last = clock;
-            if was_empty {
+            let place = process.accounts.place(at);
+            if process.accounts.issue(place, launch.cost, clock) {
                 process.progress = clock;
             }
             process.lane().reports.issued.fetch_add(launch.cost, Ordering::AcqRel);
             Stage::Booked { launch, at: clock }
         }
         Stage::Booked { launch, at: issued_at } => {
-            if launch.copies.is_some() && process.is_idle() {
+            if launch.copies.is_some() && process.active.is_idle() {
                 process.write(Kind::Stir, at, clock, 0, 0, 0);
             }
             let kind = if launch.copies.is_some() {
@@ -203,7 +167,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
                 Kind::Launch
             };
             process.write(kind, at, issued_at, launch.kernel, launch.cost, 0);
-            if launch.copies.is_some() && process.mark_busy(at) {
+            if launch.copies.is_some() && process.active.mark(at) {
                 stepped.rings = process.ring();
             }
             Stage::Queues {
@@ -215,7 +179,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             process.threads[at].stream.queue(now, launch.time, launch.spins);
             next = LAUNCH_NS;
             if background {
-                marks(process, at, now);
+                fence(process, at, now);
             }
             advance(process, at)
         }
@@ -265,7 +229,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     let (kernel, time, spins, copies) = match op {
         ClientOp::Launch { kernel, time } => (kernel, time, false, None),
         ClientOp::Spin { kernel, time } => (kernel, time, true, None),
-        ClientOp::Copy { bytes } => (HOST_COPY, bytes / HOST_BANDWIDTH, false, Some(bytes)),
+        ClientOp::Copy { bytes } => (HOST_COPY, charge::host_copy_time(bytes), false, Some(bytes)),
         ClientOp::Sync => return Stage::Syncs,
         ClientOp::Host(time) => {
             *next = time.max(1);
@@ -274,7 +238,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     };
     let time = time.saturating_mul(factor) / 100;
     let cost = match copies {
-        Some(bytes) => bytes / HOST_BANDWIDTH,
+        Some(bytes) => charge::host_copy_time(bytes),
         None => process.cost(kernel),
     };
     let launch = PendingLaunch {
@@ -292,27 +256,23 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     match (process.mode(), copies) {
         (Mode::Free | Mode::Alone, _) => passes,
         (Mode::Foreground, None) => {
-            let ends_silence = process.mark_busy(at);
+            let ends_silence = process.active.mark(at);
             process.write(Kind::Launch, at, clock, launch.kernel, launch.cost, 0);
             Stage::Told { launch, ends_silence }
         }
-        (Mode::Background, Some(bytes)) if bytes < SMALL_TRANSFER => copy(process, at, clock, launch, stepped),
+        (Mode::Background, Some(bytes)) if !charge::is_gated(bytes) => copy(process, at, clock, launch, stepped),
         (Mode::Foreground, Some(_)) => copy(process, at, clock, launch, stepped),
         (Mode::Background, _) => {
             // `pass`: who finds the queue empty needs no place in it.
-            if process.next_ticket == process.serving && process.take_credit(cost) {
+            if process.tickets.is_empty() && process.take_credit(cost) {
                 return Stage::Took(launch);
             }
-            let ticket = process.next_ticket;
-            process.next_ticket += 1;
-            if process.serving >= ticket && process.take_credit(cost) {
-                process.leave_turn(ticket);
+            let ticket = process.tickets.take();
+            if process.tickets.has_come(ticket) && process.take_credit(cost) {
+                process.tickets.leave(ticket);
                 return Stage::Took(launch);
             }
-            let longest = match process.lane().orders.longest_wait.load(Ordering::Relaxed) {
-                0 => DEFAULT_MAX_WAIT_NS,
-                wait => wait.min(UTMOST_WAIT_NS),
-            };
+            let longest = longest_wait(process.lane().orders.longest_wait.load(Ordering::Relaxed));
             Stage::Queued {
                 launch,
                 ticket,
@@ -326,7 +286,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
 
 /// A copy that passes the gate.
 fn copy(process: &mut SimProcess, at: usize, clock: Ns, launch: PendingLaunch, stepped: &mut Stepped) -> Stage {
-    if process.is_idle() {
+    if process.active.is_idle() {
         process.write(Kind::Stir, at, clock, 0, 0, 0);
     }
     process.write(
@@ -337,7 +297,7 @@ fn copy(process: &mut SimProcess, at: usize, clock: Ns, launch: PendingLaunch, s
         launch.cost,
         launch.copies.unwrap_or(0),
     );
-    if process.mark_busy(at) {
+    if process.active.mark(at) {
         stepped.rings = process.ring();
     }
     Stage::Queues {
@@ -351,7 +311,7 @@ fn wait_for_credit(
     process: &mut SimProcess,
     at: usize,
     now: Ns,
-    (launch, ticket, arrived, deadline, longest): (PendingLaunch, u64, Ns, Ns, Ns),
+    (launch, ticket, arrived, longest): (PendingLaunch, u32, Ns, Ns),
     stepped: &mut Stepped,
 ) -> Stage {
     if process.take_credit(launch.cost) {
@@ -359,7 +319,7 @@ fn wait_for_credit(
     }
     let heartbeat = process.host.epoch_page.heartbeat.load(Ordering::Relaxed);
     if process.standstill == Some(heartbeat) {
-        return through(process, at, now, (launch, ticket, arrived), WaitEnd::Standstill);
+        return through(process, at, now, (launch, ticket, arrived), WaitEnd::BrokerStopped);
     }
     let reports = &process.lane().reports;
     reports.wanted_kernel.store(launch.kernel, Ordering::Relaxed);
@@ -368,16 +328,12 @@ fn wait_for_credit(
     process.write(Kind::Wait, at, arrived, launch.kernel, launch.cost, 0);
     reports.waiting.swap(1, Ordering::SeqCst);
     stepped.rings = process.ring();
-    process.put_mark(at);
+    process.put_fence(at);
     let bell = process.lane().orders.bell.load(Ordering::Acquire);
     Stage::Asleep(Sleep {
         launch,
         ticket,
-        arrived,
-        deadline,
-        longest,
-        heartbeat,
-        asked: arrived,
+        wait: GateWait::new(arrived, longest, heartbeat),
         bell,
         since: now,
     })
@@ -387,7 +343,7 @@ fn through(
     _: &mut SimProcess,
     _: usize,
     _: Ns,
-    (launch, ticket, arrived): (PendingLaunch, u64, Ns),
+    (launch, ticket, arrived): (PendingLaunch, u32, Ns),
     passed: WaitEnd,
 ) -> Stage {
     Stage::Through {
@@ -395,6 +351,54 @@ fn through(
         ticket,
         passed,
         arrived,
+    }
+}
+
+/// A thread at the head of the queue, at a time of its process's clock.
+struct AtTheGate<'a> {
+    process: &'a mut SimProcess,
+    cost: Ns,
+    now: Ns,
+    gained: bool,
+}
+
+impl WaitingClient for AtTheGate<'_> {
+    fn take_credit(&mut self, _: Ns) -> bool {
+        self.process.take_credit(self.cost)
+    }
+
+    fn is_background(&self) -> bool {
+        self.process.mode() == Mode::Background
+    }
+
+    fn is_hurried(&self, _: Ns) -> bool {
+        false
+    }
+
+    fn spin(&self) -> Ns {
+        0
+    }
+
+    fn poll(&mut self, _: Ns) {
+        self.gained = self.process.ask_device(self.now) > 0;
+    }
+
+    fn progress(&self) -> Ns {
+        self.process.progress
+    }
+
+    fn has_fences(&self) -> bool {
+        !self.process.fences.is_empty()
+    }
+
+    fn heartbeat(&self) -> u32 {
+        self.process.host.epoch_page.heartbeat.load(Ordering::Relaxed)
+    }
+
+    fn nap(&self, clock: Ns) -> Ns {
+        let SimProcess { accounts, fences, .. } = &*self.process;
+        let expected = fences.expected_end(accounts, self.process.progress);
+        nap_length(clock, expected, || accounts.outstanding() > 0)
     }
 }
 
@@ -407,76 +411,48 @@ fn asleep(
     next: &mut Ns,
     stepped: &mut Stepped,
 ) -> Stage {
-    let pass = |passed| Stage::Through {
-        launch: sleep.launch,
-        ticket: sleep.ticket,
-        passed,
-        arrived: sleep.arrived,
-    };
     let clock = process.clock(now);
-    let stuck_after = (sleep.longest / STUCK_PART).max(MIN_STUCK_NS);
     let bell = process.lane().orders.bell.load(Ordering::Acquire);
-    if process.take_credit(sleep.launch.cost) {
-        return pass(WaitEnd::Credit);
-    }
-    if process.mode() != Mode::Background {
-        return pass(WaitEnd::Mode);
-    }
-    if clock >= sleep.deadline {
-        return pass(WaitEnd::Expired);
-    }
-    if clock.saturating_sub(sleep.asked) >= MIN_NAP_NS {
-        sleep.asked = clock;
-        if process.ask_device(now) > 0 {
-            stepped.rings = process.ring();
-        }
-        let progress = process.progress.max(sleep.arrived.saturating_sub(stuck_after));
-        let awaits = process.threads.iter().any(|thread| !thread.marks.is_empty());
-        if clock.saturating_sub(progress) > stuck_after && awaits {
-            return pass(WaitEnd::Stuck);
-        }
-    }
-    let heartbeat = process.host.epoch_page.heartbeat.load(Ordering::Relaxed);
-    if clock.saturating_sub(sleep.arrived) > STANDSTILL_NS && heartbeat == sleep.heartbeat {
-        process.standstill = Some(heartbeat);
-        return pass(WaitEnd::Standstill);
-    }
-    sleep.bell = bell;
-    let expected = process
-        .threads
-        .iter()
-        .filter_map(|thread| {
-            let mark = thread.marks.first()?;
-            Some(
-                process
-                    .progress
-                    .saturating_add(mark.upto.saturating_sub(thread.account.settled)),
-            )
-        })
-        .min();
-    let length = match expected {
-        Some(end) if end > clock => end - clock,
-        Some(end) => (clock - end) / 4,
-        None if process.outstanding() > 0 => MAX_NAP_NS / 2,
-        None => MAX_NAP_NS,
+    let mut client = AtTheGate {
+        process,
+        cost: sleep.launch.cost,
+        now,
+        gained: false,
     };
-    let nap = length.clamp(MIN_NAP_NS, MAX_NAP_NS);
-    *next = nap.min(sleep.deadline.saturating_sub(clock)) + process.threads[at].chance.between(US, 30 * US);
-    Stage::Asleep(sleep)
+    let look = sleep.wait.look(clock, &mut client);
+    if client.gained {
+        stepped.rings = process.ring();
+    }
+    match look {
+        GateLook::Ends(passed) => {
+            if passed == WaitEnd::BrokerStopped {
+                process.standstill = Some(sleep.wait.heartbeat());
+            }
+            Stage::Through {
+                launch: sleep.launch,
+                ticket: sleep.ticket,
+                passed,
+                arrived: sleep.wait.arrived(),
+            }
+        }
+        GateLook::Spin => process.threads[at].stage,
+        GateLook::Nap(nap) => {
+            sleep.bell = bell;
+            *next = nap + process.threads[at].chance.between(US, 30 * US);
+            Stage::Asleep(sleep)
+        }
+    }
 }
 
-/// `Session::marks`.
-fn marks(process: &mut SimProcess, at: usize, now: Ns) {
-    let unmarked = process.threads[at].account.unmarked();
-    if unmarked < QUANTUM_NS {
-        return;
+/// `Session::fence`.
+fn fence(process: &mut SimProcess, at: usize, now: Ns) {
+    let account = process.accounts.account(process.accounts.place(at).at);
+    let unmarked = account.map_or(0, StreamAccount::unfenced);
+    let credit = process.lane().orders.credit.load(Ordering::Relaxed);
+    if fence_due(unmarked, credit) == FenceDue::Now {
+        process.put_fence(at);
+        process.ask_device(now);
     }
-    let left = u64::try_from(process.lane().orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
-    if left > unmarked.saturating_mul(PLENTY) {
-        return;
-    }
-    process.put_mark(at);
-    process.ask_device(now);
 }
 
 /// `Session::synced` of the thread's own stream.
@@ -496,15 +472,10 @@ fn syncs(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     if matches!(mode, Mode::Free | Mode::Alone) {
         return advance(process, at);
     }
-    let (idle, certain) = process.busy_synced(at);
+    let (idle, certain) = process.synced(at);
     let clock = process.clock(now);
     if mode == Mode::Background {
-        let mut gained = 0;
-        for (other, thread) in process.threads.iter_mut().enumerate() {
-            if other == at || (idle && certain) {
-                gained += thread.account.settle(Ns::MAX);
-            }
-        }
+        let gained = process.complete(at, idle && certain);
         if gained > 0 {
             process.progress = clock;
             process.report_settled(gained);

@@ -1,9 +1,8 @@
-//! The world of a run: the broker's scheduler taken by the hand, processes, their clocks, and what
-//! goes wrong; all in virtual time.
+//! The world of a run in virtual time: the broker's scheduler, driven step by step; processes;
+//! their clocks; and what goes wrong.
 //!
-//! Processes go on while the broker is in the middle of a turn: between any two events that the
-//! core takes in, and between any two decisions that are carried out, time passes and threads step,
-//! and now and then the broker loses its core just there.
+//! Processes go on in the middle of a broker's turn. Between any two events, and between any two
+//! decisions, time passes and threads step. Now and then the broker loses its core just there.
 #![forbid(unsafe_code)]
 
 mod troubles;
@@ -18,6 +17,7 @@ use std::sync::atomic::Ordering;
 
 use weft_daemon::server::Host;
 use weft_daemon::test_driver::{Ending, FakeClient, FakeClients, Moment, TestDriver, Wait};
+use weft_gate::wait::WaitEnd;
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Decision, Event, Mode, Ns};
 
@@ -26,26 +26,25 @@ use crate::check::{Books, Broken, name};
 use crate::clock;
 use crate::process::{ProcessLife, SimProcess};
 use crate::scenario::{CHANCE_OF_BROKER, FaultScenario, MS, PlannedTrouble, ScenarioJob, US};
-use crate::thread::{self, Stage, WaitEnd};
+use crate::thread::{self, Stage};
 
 /// What came of a run.
 #[derive(Debug, Default)]
 pub struct RunOutcome {
     /// Events that the core took in.
     pub events: u64,
-    /// What does not hold, if anything.
+    /// Invariant that does not hold, if any.
     pub broken: Option<Broken>,
-    /// The last of what happened, if it was written down.
+    /// Last lines of what happened, if written down.
     pub log: VecDeque<String>,
-    /// What the run came by: how often each kind of thing happened.
+    /// How often each kind of thing happened.
     pub counts: HashMap<&'static str, u64>,
 }
 
-/// Launches that a broker may be late by until records may be lost: a lane holds 4096 of all kinds
-/// and all threads.
+/// Launches that the broker may lag behind before records may be lost: a lane holds 4096 records.
 const LAGS: usize = 600;
 
-/// Lines that are kept.
+/// Lines kept.
 const LOG: usize = 400;
 
 pub(crate) struct FaultWorld {
@@ -60,22 +59,22 @@ pub(crate) struct FaultWorld {
     pub(crate) processes: Vec<SimProcess>,
     arrivals: Vec<ScenarioJob>,
     troubles: VecDeque<(Ns, PlannedTrouble)>,
-    /// Of those that equals take whose memory finds no room.
+    /// Longest turn, ns, that equals take whose memory finds no room.
     longest_turn: Ns,
-    /// How many of those began.
+    /// Such turns begun.
     long_turns: u64,
-    /// Deaths that the broker has not heard of, with the time when it does.
+    /// Deaths that the broker has not heard of, and when it will, ns.
     deaths: Vec<(Ns, Client)>,
     /// Clients whose end was told to the broker.
     ended: Vec<Client>,
-    /// Launches that the core must be told, in order, for each client and thread.
+    /// Launches of each client and thread that the core must be told, in order.
     pub(crate) told: HashMap<(Client, u64), VecDeque<u64>>,
     /// Clients whose records may have been lost.
     lagged: Vec<Client>,
-    /// Clients beside whom a clock jumped, until all that they had launched is told.
+    /// Clients with a jumped clock, until all launches before the jump are told.
     unsure: HashSet<Client>,
     pub(crate) books: Books,
-    /// Time that a background job may have to wait for reasons beyond the broker.
+    /// Time, ns, that a background job may have to wait for reasons beyond the broker.
     excuse: Ns,
     outcome: RunOutcome,
     keep_log: bool,
@@ -89,9 +88,9 @@ pub(crate) struct FaultWorld {
 /// How a run is made.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Manner {
-    /// Writes down the last of what happens.
+    /// Keeps the last lines of what happens.
     pub log: bool,
-    /// Writes all of it to stderr.
+    /// Writes all lines to stderr.
     pub verbose: bool,
 }
 
@@ -319,7 +318,8 @@ impl FaultWorld {
                 WaitEnd::Mode => "waits that ended with the mode",
                 WaitEnd::Expired => "waits that expired",
                 WaitEnd::Stuck => "waits of stuck work",
-                WaitEnd::Standstill => "waits for a broker that stood still",
+                WaitEnd::BrokerStopped => "waits for a broker that stood still",
+                WaitEnd::Unsplit => "tuning bursts",
             });
         }
         if stepped.rings {

@@ -39,13 +39,15 @@ fn launches_of_all_threads_and_streams_leave_in_the_order_they_came() {
         for number in 0..THREADS {
             scope.spawn(move || launch(session, &kernel(7, 0x2000 + number as usize * 0x100)));
             // The next thread comes when this one is in the queue.
-            until("a thread arrives at the gate", || session.turn.arrived() == number + 1);
+            until("a thread arrives at the gate", || {
+                session.tickets.arrived() == number + 1
+            });
         }
         assert_eq!(broker.launches(), [0; 0]);
         for number in 0..u64::from(THREADS) {
             let wanted = &broker.lane.reports;
             until("the next one waits", || {
-                wanted.waiting.load(Ordering::Acquire) == 1 && session.turn.left() == number as u32
+                wanted.waiting.load(Ordering::Acquire) == 1 && session.tickets.left() == number as u32
             });
             assert_eq!(wanted.wanted_kernel.load(Ordering::Relaxed), 7);
             assert_eq!(wanted.wanted_cost.load(Ordering::Relaxed), 1_000);
@@ -157,7 +159,7 @@ fn who_waits_while_his_job_becomes_the_foreground_job_raises_its_epoch() {
         for number in 0..2 {
             scope.spawn(move || launch(session, &kernel(7, 0x5100 + number * 0x100)));
         }
-        until("both are at the gate", || session.turn.arrived() == 2);
+        until("both are at the gate", || session.tickets.arrived() == 2);
         until("one waits for credit", || {
             broker.lane.reports.waiting.load(Ordering::Acquire) == 1
         });
@@ -242,7 +244,7 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
         kernel: 7,
         cost: 1_000,
         stream: 0xb000,
-        place: session.streams.place(0xb000),
+        place: session.accounts.place(0xb000),
     };
     assert_eq!(session.waits_by(&want, Some(first.deadline)), 3 * HOUR);
     broker.lane.orders.set_window(Some(window(2)));

@@ -137,7 +137,7 @@ fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
     // Another event in its place tells nothing.
     launch(session, &kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
-    session.busy.forget(event);
+    session.active_streams.forget(event);
     session.synced(Synced::Event(event));
     assert_eq!(idle(broker.records()), 0);
 }

@@ -1,22 +1,20 @@
-//! The daemon's half: when the broker looks at the lanes, what it tells the core, how it carries
-//! out what the core decides. Follows (`scheduler`, `lanes`) step by step; how to wait is decided
-//! by the daemon's own `waiting`.
+//! The daemon's half: how the broker waits, and what it tells the core of the lanes. Follows
+//! `broker/daemon/src` (`scheduler`, `lanes`) step by step; how to wait is decided by the daemon's
+//! own `waiting`.
 
 use std::time::Duration;
 
 use weft_daemon::test_driver::{Scene, Wait, Waiting};
 use weft_scheduler::{Client, Config, Core, Decision, Event, Mode, Snapshot};
 
-use super::gate::GateBell;
-use super::{LabMachine, MachineEvent};
+use super::lane::GateBell;
+use super::process::JobProcess;
 use crate::{Ns, US};
 
-/// The scheduler's.
-const ROUNDS: usize = 16;
-/// The lanes': a foreground job is asked to ring for its idleness no more often.
+/// The daemon's: shortest time between two requests to a foreground job to ring when idle.
 const RING_PAUSE_NS: Ns = 1_000 * US;
-/// A turn of a spinning broker: lanes are read that often.
-const ITERATION_NS: Ns = US;
+/// A turn of a spinning broker.
+pub(super) const ITERATION_NS: Ns = US;
 
 /// The daemon.
 #[derive(Debug)]
@@ -24,9 +22,9 @@ pub(super) struct Broker {
     core: Core,
     waiting: Waiting,
     wait: Wait,
-    /// It napped last, and will probably do so again.
+    /// Whether it napped last.
     naps: bool,
-    /// The turn that counts, and when it is.
+    /// The valid turn, and its time, ns.
     token: u32,
     next: Ns,
     last_record: Ns,
@@ -36,7 +34,7 @@ pub(super) struct Broker {
 }
 
 impl Broker {
-    /// `spin`: whether it has a core to spin on.
+    /// A broker with these settings. `spin`: it has a core to spin on.
     pub(super) fn new(config: Config, spin: bool) -> Broker {
         let reaction = config.open_after;
         Broker {
@@ -57,8 +55,7 @@ impl Broker {
         self.core.snapshot()
     }
 
-    /// Background job work that the core takes for out, and when it expects the last foreground
-    /// job's work to end.
+    /// What the core believes: background work that is out, ns, and the end of foreground work.
     pub(super) fn believes(&self) -> (Ns, Ns) {
         let snapshot = self.core.snapshot();
         let foreground_jobs = snapshot.clients.iter().filter(|client| client.mode == "foreground");
@@ -89,21 +86,17 @@ impl Broker {
             },
         );
         let at = match wait {
-            // A spin sees what changes at once; if nothing does, the next turn that counts is the
-            // one that is due.
+            // A spin sees changes at once; without any, the turn that is due comes next.
             Wait::Spin => next_wake.unwrap_or(now).max(now + ITERATION_NS),
             Wait::Nap(time) | Wait::Doze(time) | Wait::Sleep(time) => now + time.as_nanos() as Ns,
         };
         (wait, at)
     }
-}
 
-impl LabMachine {
-    /// Tells the core of everybody, before anything runs.
-    pub(super) fn attach_all(&mut self) {
-        let Some(mut broker) = self.broker.take() else { return };
-        let config = broker.core.config().clone();
-        for (job, process) in self.processes.iter_mut().enumerate() {
+    /// Tells the core of all jobs, before anything runs.
+    pub(super) fn attach_all(&mut self, processes: &mut [JobProcess]) {
+        for (job, process) in processes.iter_mut().enumerate() {
+            let config = self.core.config();
             let profile = process.lane.profile.clone();
             process.lane.unknown = config.unknown_cost;
             if let Some(profile) = &profile {
@@ -116,128 +109,68 @@ impl LabMachine {
                 priority: process.job.priority,
                 profile,
             };
-            broker.core.handle(0, event, &mut broker.decisions);
-        }
-        self.broker = Some(broker);
-        self.carry_out();
-        self.plan_turn();
-    }
-
-    /// A client has something to say, or has become idle: it rings if it is asked to.
-    pub(super) fn ring(&mut self, job: usize, idle: bool) {
-        let Some(broker) = &self.broker else { return };
-        let wanted = &mut self.processes[job].lane.bell;
-        let rings = *wanted == GateBell::All || (idle && *wanted == GateBell::Idle);
-        if !rings {
-            return;
-        }
-        *wanted = GateBell::None;
-        if broker.wait != Wait::Spin {
-            let at = self.wake_up();
-            self.turn_at(at);
+            self.core.handle(0, event, &mut self.decisions);
         }
     }
 
-    /// Before a turn after which the broker may nap.
-    fn want_bells_in_nap(&mut self) {
-        let now = self.now;
-        for process in &mut self.processes {
-            let lane = &mut process.lane;
-            let wanted = if lane.mode == Mode::Background {
-                GateBell::All
-            } else {
-                GateBell::Idle
-            };
-            let asked = lane.bell_asked.filter(|_| wanted == GateBell::Idle);
-            if lane.bell == wanted || asked.is_some_and(|asked| now - asked < RING_PAUSE_NS) {
-                continue;
-            }
-            if wanted == GateBell::Idle {
-                lane.bell_asked = Some(now);
-            }
-            lane.bell = wanted;
-        }
+    /// Whether it sees what changes at once.
+    pub(super) fn spins(&self) -> bool {
+        self.wait == Wait::Spin
     }
 
-    /// Before a sleep (`Some`: by anybody, or by background jobs alone) and after it.
-    fn want_bells(&mut self, by_anybody: Option<bool>) {
-        for process in &mut self.processes {
-            let lane = &mut process.lane;
-            lane.bell_asked = None;
-            lane.bell = match by_anybody {
-                Some(by_anybody) if by_anybody || lane.mode != Mode::Foreground => GateBell::All,
-                _ => GateBell::None,
-            };
+    /// Brings the next turn forward to `at`: its token, unless one comes earlier anyway.
+    pub(super) fn bring_forward(&mut self, at: Ns) -> Option<u32> {
+        if at >= self.next {
+            return None;
         }
+        self.token += 1;
+        self.next = at;
+        Some(self.token)
     }
 
-    /// A lane changed: a broker that spins sees it.
-    pub(super) fn news(&mut self) {
-        if self.broker.as_ref().is_some_and(|broker| broker.wait == Wait::Spin) {
-            self.turn_at(self.now + ITERATION_NS);
-        }
-    }
-
-    fn turn_at(&mut self, at: Ns) {
-        let Some(broker) = &mut self.broker else { return };
-        if at >= broker.next {
-            return;
-        }
-        broker.token += 1;
-        broker.next = at;
-        let token = broker.token;
-        self.at(at, MachineEvent::Turn { token });
-    }
-
-    fn plan_turn(&mut self) {
-        let (now, alone) = (self.now, self.processes.len() == 1);
-        let late = self.random.between(self.hosts.oversleep);
-        let Some(broker) = &mut self.broker else { return };
-        let (wait, at) = broker.choose(now, alone);
-        broker.wait = wait;
-        broker.naps = matches!(wait, Wait::Nap(_));
-        broker.next = Ns::MAX;
-        let late = if wait == Wait::Spin { 0 } else { late };
+    /// Goes to wait; says until when, if nothing happens. `late`: how much later a sleep ends.
+    pub(super) fn begin_wait(&mut self, now: Ns, late: Ns, processes: &mut [JobProcess]) -> Ns {
+        let (wait, at) = self.choose(now, processes.len() == 1);
+        self.wait = wait;
+        self.naps = matches!(wait, Wait::Nap(_));
+        self.next = Ns::MAX;
         match wait {
-            Wait::Sleep(_) => self.want_bells(Some(true)),
-            Wait::Doze(_) => self.want_bells(Some(false)),
+            Wait::Sleep(_) => want_bells(processes, Some(true)),
+            Wait::Doze(_) => want_bells(processes, Some(false)),
             Wait::Spin | Wait::Nap(_) => {}
         }
-        self.turn_at(at + late);
+        at + if self.spins() { 0 } else { late }
     }
 
-    pub(super) fn broker_turn(&mut self, token: u32) {
-        let Some(broker) = self.broker.as_ref().filter(|broker| broker.token == token) else {
-            return;
-        };
-        if broker.naps {
-            self.want_bells_in_nap();
-        } else if broker.wait != Wait::Spin {
-            self.want_bells(None);
+    /// Begins a turn, if this token's is the one that counts: says so.
+    pub(super) fn begin_turn(&self, token: u32, now: Ns, processes: &mut [JobProcess]) -> bool {
+        if self.token != token {
+            return false;
         }
-        self.read_lanes();
-        self.carry_out();
-        self.note_stands();
-        self.plan_turn();
+        if self.naps {
+            want_bells_in_nap(now, processes);
+        } else if !self.spins() {
+            want_bells(processes, None);
+        }
+        true
     }
 
-    fn read_lanes(&mut self) {
-        let now = self.now;
-        let Some(broker) = &mut self.broker else { return };
-        broker.background_waits = false;
-        for (job, process) in self.processes.iter_mut().enumerate() {
+    /// Reads all lanes and tells the core.
+    pub(super) fn read_lanes(&mut self, now: Ns, processes: &mut [JobProcess]) {
+        self.background_waits = false;
+        for (job, process) in processes.iter_mut().enumerate() {
             let client = Client(job as u64);
             let lane = &mut process.lane;
             if let Some((_, last)) = lane.records.last() {
-                broker.last_record = now;
+                self.last_record = now;
                 lane.told_idle = matches!(last, Event::Idle(..));
-                broker.events.append(&mut lane.records);
+                self.events.append(&mut lane.records);
             }
             let progressed = (lane.issued, lane.settled, lane.renewed) != lane.told;
             if progressed {
                 let renewed = lane.renewed > 0;
                 lane.told = (lane.issued, lane.settled, lane.renewed);
-                broker.events.push((
+                self.events.push((
                     now,
                     Event::Progress {
                         client,
@@ -247,15 +180,15 @@ impl LabMachine {
                 ));
                 if renewed {
                     let total = lane.renewed;
-                    broker.events.push((now, Event::Renewed { client, total }));
+                    self.events.push((now, Event::Renewed { client, total }));
                 }
             }
-            // Told again after other news, as the daemon does, and what is in the word before it.
+            // Told again after other news, as the daemon does; first what is in the word.
             if lane.waiting != lane.told_wait || (progressed && lane.waiting.is_some()) {
                 lane.told_wait = lane.waiting;
                 if lane.waiting.is_some() {
                     let left = lane.credit;
-                    broker.events.push((now, Event::Holds { client, left }));
+                    self.events.push((now, Event::Holds { client, left }));
                 }
                 let event = match lane.waiting {
                     Some(waiting) => Event::Waits {
@@ -266,90 +199,61 @@ impl LabMachine {
                     },
                     None => Event::Passed(client),
                 };
-                broker.events.push((now, event));
+                self.events.push((now, event));
             }
-            broker.background_waits |= lane.waiting.is_some() && lane.mode == Mode::Background;
+            self.background_waits |= lane.waiting.is_some() && lane.mode == Mode::Background;
         }
-        broker.events.sort_by_key(|(at, _)| *at);
-        for (_, event) in broker.events.drain(..) {
-            broker.core.handle(now, event, &mut broker.decisions);
+        self.events.sort_by_key(|(at, _)| *at);
+        for (_, event) in self.events.drain(..) {
+            self.core.handle(now, event, &mut self.decisions);
         }
-        if broker.core.next_wake(now).is_some_and(|at| at <= now) {
-            broker.core.handle(now, Event::Tick, &mut broker.decisions);
-        }
-    }
-
-    fn carry_out(&mut self) {
-        let now = self.now;
-        for _ in 0..ROUNDS {
-            let Some(broker) = &mut self.broker else { return };
-            let decisions = std::mem::take(&mut broker.decisions);
-            if decisions.is_empty() {
-                return;
-            }
-            let answers: Vec<Event> = decisions
-                .into_iter()
-                .filter_map(|decision| self.obey(decision))
-                .collect();
-            let Some(broker) = &mut self.broker else { return };
-            for event in answers {
-                broker.core.handle(now, event, &mut broker.decisions);
-            }
+        if self.core.next_wake(now).is_some_and(|at| at <= now) {
+            self.core.handle(now, Event::Tick, &mut self.decisions);
         }
     }
 
-    /// Writes an order into a lane.
-    fn obey(&mut self, decision: Decision) -> Option<Event> {
-        match decision {
-            Decision::Mode(client, mode) => {
-                let job = client.0 as usize;
-                let lane = &mut self.processes[job].lane;
-                let mut left = 0;
-                if (mode == Mode::Background) != (lane.mode == Mode::Background) {
-                    left = std::mem::take(&mut lane.credit);
-                    lane.window = None;
-                }
-                lane.mode = mode;
-                self.bell(job);
-                (left != 0).then_some(Event::Revoked { client, left })
-            }
-            Decision::Grant { client, credit, bound } => {
-                let job = client.0 as usize;
-                let above = self.sum_above(self.processes[job].job.priority);
-                let lane = &mut self.processes[job].lane;
-                let same = lane.bound == bound && (!bound || lane.epochs == above);
-                let mut left = None;
-                if !same {
-                    left = Some(std::mem::take(&mut lane.credit)).filter(|left| *left != 0);
-                    (lane.bound, lane.epochs) = (bound, above);
-                }
-                lane.credit += credit as i64;
-                self.bell(job);
-                left.map(|left| Event::Revoked { client, left })
-            }
-            Decision::RunAheadWindow(client, window) => {
-                let job = client.0 as usize;
-                self.processes[job].lane.window = window;
-                self.bell(job);
-                None
-            }
-            // What a timed launch tells is not modelled: jobs here see their ends at the gate.
-            Decision::Times(..) => None,
-            Decision::Revoke(client) => {
-                let job = client.0 as usize;
-                self.processes[job].lane.window = None;
-                let left = std::mem::take(&mut self.processes[job].lane.credit);
-                self.bell(job);
-                Some(Event::Revoked { client, left })
-            }
-        }
+    /// What the core has decided since the last call.
+    pub(super) fn take_decisions(&mut self) -> Vec<Decision> {
+        std::mem::take(&mut self.decisions)
     }
 
-    /// At the end: everything is told, so that the books can be compared with the words.
-    pub(super) fn settle_accounts(&mut self) {
-        if self.broker.is_some() {
-            self.read_lanes();
-            self.carry_out();
+    /// Tells the core what came of decisions.
+    pub(super) fn tell(&mut self, now: Ns, answers: Vec<Event>) {
+        for event in answers {
+            self.core.handle(now, event, &mut self.decisions);
         }
+    }
+}
+
+/// Sets the bells before a turn after which the broker may nap.
+fn want_bells_in_nap(now: Ns, processes: &mut [JobProcess]) {
+    for process in processes {
+        let lane = &mut process.lane;
+        let wanted = if lane.mode == Mode::Background {
+            GateBell::All
+        } else {
+            GateBell::Idle
+        };
+        let asked = lane.bell_asked.filter(|_| wanted == GateBell::Idle);
+        if lane.bell == wanted || asked.is_some_and(|asked| now - asked < RING_PAUSE_NS) {
+            continue;
+        }
+        if wanted == GateBell::Idle {
+            lane.bell_asked = Some(now);
+        }
+        lane.bell = wanted;
+    }
+}
+
+/// Sets the bells before a sleep (`Some(true)`: of all, `Some(false)`: not of foreground jobs) and
+/// after it (`None`).
+fn want_bells(processes: &mut [JobProcess], by_anybody: Option<bool>) {
+    for process in processes {
+        let lane = &mut process.lane;
+        lane.bell_asked = None;
+        lane.bell = match by_anybody {
+            Some(by_anybody) if by_anybody || lane.mode != Mode::Foreground => GateBell::All,
+            _ => GateBell::None,
+        };
     }
 }

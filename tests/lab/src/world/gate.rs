@@ -1,158 +1,37 @@
 //! The interposer's half: a launch passes by its job's mode, is recorded, and tells what of it has
-//! ended. Follows `interposer/src/throttle` (`gate`, `state`, `settle`, `busy`); constants that
-//! stand there are copied here by name.
+//! ended. Decides by `weft_gate`, whose first module says where the lab differs; the order of steps
+//! follows `interposer/src/throttle`.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use weft_profiles::Profile;
-use weft_protocol::credit::{MayLaunch, RunAheadWindow};
+use weft_gate::active_streams::SILENT_SYNCS;
+use weft_gate::charge::{self, QUEUED_WORK_RATIO};
+use weft_gate::fences::{FENCE_PAUSE_NS, FenceDue, fence_due};
+use weft_gate::run_ahead::{self, DEVICE_WAIT_NS};
+use weft_gate::wait::DEFAULT_LONGEST_WAIT_NS;
+use weft_protocol::credit::MayLaunch;
 use weft_protocol::lane::HOST_COPY;
 use weft_scheduler::{Client, Event, Mode};
 
+use super::lane::WaitingLaunch;
 use super::process::{Queued, SyncResult};
 use super::stand::{HeldReason, Stand};
 use super::{LabMachine, MachineEvent};
+use crate::Ns;
 use crate::job::{Play, name_of};
-use crate::{MS, Ns, US};
 
-/// Settle's: predicted work between two marks, and time between two while there is plenty of
-/// credit.
-const QUANTUM_NS: Ns = 100 * US;
-const PAUSE_NS: Ns = 50 * US;
-const PLENTY: Ns = 4;
-/// Busy's: synchronisations of other streams after which a silent one counts as ended.
-const SILENT: u32 = 4;
-/// How often a thread asks the device that waits at the gate for its own work to end.
-const ASK_NS: Ns = 2 * US;
-/// How long it does so before it tells the broker that it waits.
-const ANSWER_TIMEOUT_NS: Ns = 500 * US;
 /// The daemon's longest wait.
-const MAX_WAIT_NS: Ns = 1_000 * MS;
-/// Predicted work that the launch queue holds at most (`interposer/src/deferred/fifo.rs`).
-pub(super) const QUEUED_WORK_NS: Ns = MAX_WAIT_NS / 128;
-/// State's: transfers below pass; bytes a nanosecond.
-const SMALL_TRANSFER_BYTES: u64 = 64 * 1024;
-const HOST_BANDWIDTH: u64 = 20;
-const DEVICE_BANDWIDTH: u64 = 700;
-
-/// A launch at the gate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct WaitingLaunch {
-    pub(super) kernel: u64,
-    pub(super) cost: Ns,
-    pub(super) since: Ns,
-}
+const MAX_WAIT_NS: Ns = DEFAULT_LONGEST_WAIT_NS;
+/// Predicted work that the launch queue holds at most.
+pub(super) const QUEUED_WORK_NS: Ns = MAX_WAIT_NS / QUEUED_WORK_RATIO;
 
 /// What the gate says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gate {
     /// Go.
     Open,
-    /// The device decides: look again then.
+    /// The device decides: look again at this time.
     Later(Ns),
     /// The broker decides.
     Shut,
-}
-
-/// When a client rings for the broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum GateBell {
-    None,
-    /// When it becomes idle.
-    Idle,
-    /// Whenever it has something to say.
-    All,
-}
-
-/// A job's lane, and what its client keeps beside it.
-#[derive(Debug)]
-pub(super) struct GateLane {
-    pub(super) profile: Option<Arc<Profile>>,
-    pub(super) costs: HashMap<u64, Ns>,
-    pub(super) unknown: Ns,
-    /// What kernels may well take that are charged much less.
-    pub(super) longs: HashMap<u64, Ns>,
-    pub(super) mode: Mode,
-    pub(super) credit: i64,
-    pub(super) bound: bool,
-    pub(super) epochs: u64,
-    pub(super) issued: Ns,
-    pub(super) settled: Ns,
-    /// The launch that waits for the broker's word,
-    pub(super) waiting: Option<WaitingLaunch>,
-    /// or only for the device, under a run-ahead window.
-    paced: Option<WaitingLaunch>,
-    /// Until when the run-ahead window was under which the broker's word was asked for.
-    came_under: Option<Ns>,
-    pub(super) window: Option<RunAheadWindow>,
-    pub(super) renewed: Ns,
-    /// When the device is done with what this job has launched, as predicted.
-    free_at: Ns,
-    pub(super) told: (Ns, Ns, Ns),
-    pub(super) told_wait: Option<WaitingLaunch>,
-    /// When the broker wants to be rung, and when it last asked for a foreground job's idleness.
-    pub(super) bell: GateBell,
-    pub(super) bell_asked: Option<Ns>,
-    /// Whether the last that was told of it is that its work has ended.
-    pub(super) told_idle: bool,
-    pub(super) records: Vec<(Ns, Event)>,
-    /// Streams with work, with the synchronisations of others since.
-    busy: Vec<Option<u32>>,
-    /// When work was last seen to end or began; when a mark was due last.
-    pub(super) progress: Ns,
-    last_mark: Ns,
-    /// Which look at the gate is the valid one, and when it is.
-    pub(super) token: u32,
-    pub(super) look_at: Ns,
-}
-
-impl GateLane {
-    pub(super) fn new(profile: Option<Arc<Profile>>, streams: usize) -> GateLane {
-        GateLane {
-            profile,
-            costs: HashMap::new(),
-            unknown: 0,
-            longs: HashMap::new(),
-            mode: Mode::Free,
-            credit: 0,
-            bound: false,
-            epochs: 0,
-            issued: 0,
-            settled: 0,
-            waiting: None,
-            paced: None,
-            came_under: None,
-            window: None,
-            renewed: 0,
-            free_at: 0,
-            told: (0, 0, 0),
-            told_wait: None,
-            bell: GateBell::None,
-            bell_asked: None,
-            told_idle: false,
-            records: Vec::new(),
-            busy: vec![None; streams],
-            progress: 0,
-            last_mark: 0,
-            token: 0,
-            look_at: 0,
-        }
-    }
-
-    /// What a kernel of this cost may well take.
-    fn long(&self, kernel: u64, cost: Ns) -> Ns {
-        self.longs.get(&kernel).map_or(cost, |long| cost.max(*long))
-    }
-
-    pub(super) fn cost(&self, play: &Play) -> Ns {
-        match play {
-            Play::Compute { bytes, .. } if *bytes > 0 => bytes / DEVICE_BANDWIDTH,
-            Play::Compute { kernel, .. } => self.costs.get(kernel).copied().unwrap_or(self.unknown),
-            Play::Copy { bytes, .. } => bytes / HOST_BANDWIDTH,
-            _ => 0,
-        }
-    }
 }
 
 /// Whether the interposer takes it for a transfer: bytes, or a small one.
@@ -165,12 +44,12 @@ fn transfer_bytes(play: &Play) -> Option<u64> {
 }
 
 impl LabMachine {
-    /// The sum of the launch epochs of everybody more important.
+    /// Sum of the launch epochs above this priority.
     pub(super) fn sum_above(&self, priority: u8) -> u64 {
         self.epochs.iter().take(usize::from(priority)).sum()
     }
 
-    /// Whether the head of the queue may go now; if not, it waits.
+    /// Whether the head of the queue may go now; else it waits.
     pub(super) fn permitted(&mut self, job: usize, call: Queued, play: &Play) -> bool {
         let now = self.now;
         let allowed = if self.own.is_some() {
@@ -185,22 +64,20 @@ impl LabMachine {
             if let Some(since) = process.held_since.take() {
                 process.waits.push((since, now));
             }
-            self.stands(job, Stand::Away);
+            process.stands(now, Stand::Away);
         } else if process.held_since.is_none() {
             process.held_since = Some(now);
-            self.wants(job, call, play);
-            self.stands(
-                job,
-                match self.own {
-                    Some(_) => Stand::Held(HeldReason::Rule),
-                    None => Stand::Asks,
-                },
-            );
+            process.wants(self.seed, call, play);
+            let stand = match self.own {
+                Some(_) => Stand::Held(HeldReason::Rule),
+                None => Stand::Asks,
+            };
+            process.stands(now, stand);
         }
         allowed
     }
 
-    /// Whether a launch that finds nobody before it passes. Takes nothing.
+    /// Whether a launch with none before it would pass. Takes no credit.
     pub(super) fn passes_at_once(&self, job: usize, play: &Play) -> bool {
         let process = &self.processes[job];
         let lane = &process.lane;
@@ -208,18 +85,15 @@ impl LabMachine {
             return true;
         }
         let cost = lane.cost(play);
-        let holds = !lane.bound || lane.epochs == self.sum_above(process.job.priority);
         let backlog = self.clock_says(job).max(self.behind(job));
         let long = lane.long(name_of(play), cost);
-        let leave = lane
-            .window
-            .map_or(MayLaunch::Now, |window| window.may_launch(self.now, backlog, long));
-        lane.credit >= cost as i64 && holds && leave == MayLaunch::Now
+        let may = run_ahead::may_launch(lane.window, self.now, backlog, long);
+        lane.covers(cost, self.sum_above(process.job.priority)) && may == MayLaunch::Now
     }
 
     fn gate_permits(&mut self, job: usize, play: &Play) -> bool {
         let lane = &self.processes[job].lane;
-        let small = transfer_bytes(play).is_some_and(|bytes| bytes < SMALL_TRANSFER_BYTES);
+        let small = transfer_bytes(play).is_some_and(|bytes| !charge::is_gated(bytes));
         if lane.mode != Mode::Background || small {
             return true;
         }
@@ -234,7 +108,7 @@ impl LabMachine {
         match self.ask_gate(job, &waiting) {
             Gate::Open => return true,
             Gate::Later(at) => {
-                self.mark_all(job);
+                self.fence_all(job);
                 self.processes[job].lane.paced = Some(waiting);
                 self.look_later(job, at);
             }
@@ -243,7 +117,7 @@ impl LabMachine {
         false
     }
 
-    /// From now on the broker's word is waited for.
+    /// Begins a wait for the broker.
     fn begin_wait(&mut self, job: usize, waiting: WaitingLaunch) {
         let now = self.now;
         let gate_spin = self.hosts.gate_spin;
@@ -251,18 +125,17 @@ impl LabMachine {
         lane.paced = None;
         lane.came_under = lane.window.map(|window| window.deadline);
         lane.waiting = Some(WaitingLaunch { since: now, ..waiting });
-        self.mark_all(job);
+        self.fence_all(job);
         self.ring(job, false);
         self.look_later(job, now + gate_spin);
     }
 
-    /// How long the device is at work on what this job has launched, as predicted.
+    /// Predicted work of this job on the device, ns, by the clock.
     fn clock_says(&self, job: usize) -> Ns {
         self.processes[job].lane.free_at.saturating_sub(self.now)
     }
 
-    /// What has not begun, as far as is known: it lies behind a mark that was not reached when the
-    /// device was last asked.
+    /// Work, ns, that has not begun: it lies behind a fence that is not reached.
     fn behind(&self, job: usize) -> Ns {
         let streams = self.processes[job].streams.iter();
         let first = |stream: &super::process::ProcessStream| {
@@ -273,12 +146,12 @@ impl LabMachine {
         streams.filter_map(first).sum()
     }
 
-    /// Takes the credit for a launch, or says when to ask again without another word of the broker.
+    /// Takes the credit for a launch, or says when to look again without the broker.
     fn ask_gate(&mut self, job: usize, waiting: &WaitingLaunch) -> Gate {
         let now = self.now;
         let lane = &self.processes[job].lane;
         if lane.window.is_some() && lane.credit < waiting.cost as i64 {
-            self.mark_all(job);
+            self.fence_all(job);
             self.poll(job);
         }
         let lane = &self.processes[job].lane;
@@ -294,18 +167,18 @@ impl LabMachine {
             };
         };
         let (clock, behind) = (self.clock_says(job), self.behind(job));
-        let holds = !lane.bound || lane.epochs == self.sum_above(process.job.priority);
-        if !holds || now > waiting.since + ANSWER_TIMEOUT_NS {
+        let holds = charge::is_valid(lane.bound_to(), self.sum_above(process.job.priority));
+        if !holds || now > waiting.since + DEVICE_WAIT_NS {
             return Gate::Shut;
         }
         let awaits = process.outstanding > 0;
-        match window.may_launch(now, clock.max(behind), lane.long(waiting.kernel, waiting.cost)) {
-            MayLaunch::Never => Gate::Shut,
-            MayLaunch::At(_) if behind > clock => Gate::Later(now + ASK_NS),
-            MayLaunch::At(at) => Gate::Later(at),
-            MayLaunch::Now if self.take_credit(job, waiting.cost) => Gate::Open,
-            MayLaunch::Now if awaits => Gate::Later(now + ASK_NS),
-            MayLaunch::Now => Gate::Shut,
+        let may = window.may_launch(now, clock.max(behind), lane.long(waiting.kernel, waiting.cost));
+        if may == MayLaunch::Now && self.take_credit(job, waiting.cost) {
+            return Gate::Open;
+        }
+        match run_ahead::next_look(now, may, behind > clock, awaits) {
+            Some(at) => Gate::Later(at),
+            None => Gate::Shut,
         }
     }
 
@@ -317,10 +190,10 @@ impl LabMachine {
         self.at(at, MachineEvent::Gate { job: job as u16, token });
     }
 
-    /// The bell of a lane rang: who sleeps on it wakes a little later, who spins sees it at once.
+    /// The bell of a lane rings: a thread that sleeps on it wakes later, one that spins sees it.
     pub(super) fn bell(&mut self, job: usize) {
         let lane = &self.processes[job].lane;
-        // Who waits for the device only looks at his orders all the time.
+        // A launch that waits for the device alone sees its orders all the time.
         if lane.paced.is_some() && self.now < lane.look_at {
             let now = self.now;
             return self.look_later(job, now);
@@ -333,29 +206,24 @@ impl LabMachine {
         }
     }
 
-    /// Takes the credit, if the run-ahead window allows by the clock: by all that the kernel may
-    /// take under the run-ahead window that it came under.
+    /// Takes the credit if the run-ahead window allows it, by the clock
+    /// ([`run_ahead::takes_while_waiting`]).
     fn leaves(&mut self, job: usize, waiting: &WaitingLaunch) -> bool {
         let lane = &self.processes[job].lane;
         let backlog = self.clock_says(job);
-        let takes = match lane.window.map(|window| window.deadline) == lane.came_under {
-            true => lane.long(waiting.kernel, waiting.cost),
-            false => waiting.cost,
-        };
-        let allowed = lane
-            .window
-            .is_none_or(|window| window.may_launch(self.now, backlog, takes) == MayLaunch::Now);
-        allowed && self.take_credit(job, waiting.cost)
+        let long = || lane.long(waiting.kernel, waiting.cost);
+        let takes = run_ahead::takes_while_waiting(lane.window, lane.came_under, waiting.cost, long);
+        let may = run_ahead::may_launch(lane.window, self.now, backlog, takes);
+        may == MayLaunch::Now && self.take_credit(job, waiting.cost)
     }
 
     fn take_credit(&mut self, job: usize, cost: Ns) -> bool {
         let process = &self.processes[job];
         let lane = &process.lane;
-        let covered = lane.credit >= cost as i64;
-        if !covered || (lane.bound && lane.epochs != self.sum_above(process.job.priority)) {
+        if !lane.covers(cost, self.sum_above(process.job.priority)) {
             return false;
         }
-        self.processes[job].lane.credit -= cost as i64;
+        self.processes[job].lane.credit -= charge::in_credit(cost);
         true
     }
 
@@ -401,14 +269,14 @@ impl LabMachine {
         if let Some(since) = process.held_since.take() {
             process.waits.push((since, now));
         }
-        self.stands(job, Stand::Away);
-        // What waited has what it needs, so it goes; those behind it ask on their own.
+        process.stands(now, Stand::Away);
+        // The launch that waited goes; those behind it ask on their own.
         self.launch_head(job);
         self.launch_queued(job);
     }
 
-    /// A mark behind everything that the job launched.
-    fn mark_all(&mut self, job: usize) {
+    /// Puts a fence behind all work of the job.
+    fn fence_all(&mut self, job: usize) {
         for stream in &mut self.processes[job].streams {
             if stream.issued <= stream.marked {
                 continue;
@@ -421,7 +289,7 @@ impl LabMachine {
         }
     }
 
-    /// Sees what the device has reached. True if there is news.
+    /// Polls the fences. True if work was seen to end.
     fn poll(&mut self, job: usize) -> bool {
         let now = self.now;
         let process = &mut self.processes[job];
@@ -439,12 +307,12 @@ impl LabMachine {
         gained > 0
     }
 
-    /// `Orders::replenish`, and what is left on the device as far as is known.
+    /// `Orders::replenish`, and the upper bound of the predicted end.
     fn renew(&mut self, job: usize) {
         let above = self.sum_above(self.processes[job].job.priority);
         let now = self.now;
         let lane = &mut self.processes[job].lane;
-        lane.free_at = lane.free_at.min(now + (lane.issued - lane.settled));
+        lane.free_at = lane.free_at.min(run_ahead::latest_end(now, lane.issued - lane.settled));
         if let Some(window) = lane.window.filter(|_| lane.bound && lane.epochs == above) {
             let total = lane.settled.saturating_sub(window.non_refundable);
             lane.credit += total.saturating_sub(lane.renewed) as i64;
@@ -452,7 +320,7 @@ impl LabMachine {
         }
     }
 
-    /// Work went to the device: books and records.
+    /// Books and records work that went to the device.
     pub(super) fn launched(&mut self, job: usize, stream: u16, play: &Play) {
         let now = self.now;
         self.views[job].outstanding = self.processes[job].outstanding;
@@ -474,7 +342,7 @@ impl LabMachine {
         let (kernel, cost) = (name_of(play), process.lane.cost(play));
         let transfer = transfer_bytes(play);
         let was_idle = process.lane.busy.iter().all(Option::is_none);
-        let charged = mode == Mode::Background && transfer.is_none_or(|bytes| bytes >= SMALL_TRANSFER_BYTES);
+        let charged = mode == Mode::Background && transfer.is_none_or(charge::is_gated);
         if transfer.is_some() && was_idle && stirs {
             process.lane.records.push((now, Event::WakeUpHint(client, now)));
         }
@@ -501,7 +369,7 @@ impl LabMachine {
             self.ring(job, false);
         }
         if charged && kernel != HOST_COPY {
-            self.mark_now(job, stream);
+            self.fence_now(job, stream);
         }
     }
 
@@ -515,29 +383,25 @@ impl LabMachine {
         }
         at.issued += cost;
         process.lane.issued += cost;
-        process.lane.free_at = process.lane.free_at.max(now) + cost;
+        process.lane.free_at = run_ahead::end_after_launch(process.lane.free_at, now, cost);
         let issued = at.issued;
-        // The record of it in the stream was written before it was booked.
+        // The stream's record was written before this.
         if let Some(last) = at.in_flight.back_mut() {
             last.upto = issued;
         }
     }
 
-    /// After a background job's launch: it may be time for a mark, and for a look at the device.
-    fn mark_now(&mut self, job: usize, stream: u16) {
+    /// After a background job's launch: puts a fence and polls, if a fence is due.
+    fn fence_now(&mut self, job: usize, stream: u16) {
         let now = self.now;
         let process = &mut self.processes[job];
         let at = &mut process.streams[usize::from(stream)];
         let unmarked = at.issued - at.marked.max(at.settled).min(at.issued);
-        if unmarked < QUANTUM_NS {
-            return;
-        }
-        let left = process.lane.credit.max(0) as u64;
-        if left > unmarked * PLENTY {
-            if now - process.lane.last_mark < PAUSE_NS {
-                return;
-            }
-            process.lane.last_mark = now;
+        match fence_due(unmarked, process.lane.credit) {
+            FenceDue::No => return,
+            FenceDue::Rarely if now - process.lane.last_fence < FENCE_PAUSE_NS => return,
+            FenceDue::Rarely => process.lane.last_fence = now,
+            FenceDue::Now => {}
         }
         at.marked = at.issued;
         if let Some(last) = at.in_flight.back_mut() {
@@ -546,7 +410,7 @@ impl LabMachine {
         self.poll(job);
     }
 
-    /// A call that waited returns: what it says about the process.
+    /// Handles the return of a call that waited.
     pub(super) fn synced(&mut self, job: usize, synced: SyncResult) {
         if self.broker.is_none() {
             return;
@@ -566,7 +430,7 @@ impl LabMachine {
                         *busy = None;
                     } else if let Some(silence) = busy {
                         *silence += 1;
-                        if *silence >= SILENT {
+                        if *silence >= SILENT_SYNCS {
                             *busy = None;
                         }
                     }

@@ -1,25 +1,27 @@
-//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it from host
-//! threads, and what stands between them.
+//! A machine in virtual time: a GPU (the engine of the simulated one), jobs that launch from host
+//! threads, and what stands between.
 //!
-//! Event by event and exact: nothing happens on a grid. At one instant the device comes first, then
-//! the host, in the order in which things were set in motion.
+//! Events are exact: there is no grid of time. At one instant the device comes first, then the
+//! host, in the order in which events were set.
 //!
-//! * `play` moves the jobs: their threads, what waits for what, how far a host may be ahead of the
-//!   device.
-//! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` is the
-//!   daemon's: when it looks, what it tells the core, when its orders arrive. Both follow
-//!   `interposer/src/throttle` and `broker/daemon/src` step by step; the core is the real one.
+//! * `play` moves the jobs: threads, waits, how far a host may be ahead of the device.
+//! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` and `turn`
+//!   are the daemon's: when it looks, what it tells the core, when its orders arrive. They follow
+//!   `interposer/src/throttle` and `broker/daemon/src` step by step. The core is the real one, and
+//!   so are the gate's rules (`weft_gate`).
+//! * `process` and `lane` hold what the others work on.
 //!
-//! What is not modelled: memory, hosts that run out of cores, kernels that share the device side by
-//! side.
+//! Not modelled: memory, hosts that run out of cores, kernels that share the device.
 #![forbid(unsafe_code)]
 
 mod broker;
 mod gate;
+mod lane;
 mod play;
 mod process;
 mod rules;
 mod stand;
+mod turn;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,6 +36,7 @@ use crate::policy::{JobView, LabPolicy};
 use crate::random::Random;
 use crate::{MS, Ns, US};
 
+pub use process::JobRun;
 pub use stand::{HeldReason, Stand, StandChange};
 
 use broker::Broker;
@@ -42,30 +45,27 @@ use process::JobProcess;
 /// A job's launches that the driver takes ahead of the device: channels hold about a thousand.
 pub const AHEAD: usize = 1_000;
 
-/// From the end of work to the return of a host thread that waited for it by spinning, as CUDA does
-/// by default.
+/// Time, ns, from the end of work to the return of a host thread that spins for it, CUDA's default.
 pub const SYNC_RETURN_NS: Ns = 2 * US;
 
-/// What it takes a host to leave a launch behind: its parameters are copied.
+/// Time, ns, to defer a launch: its parameters are copied.
 pub const DEFER_NS: Ns = US / 2;
 
 /// How quick the host is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hosts {
-    /// A sleeping thread is woken: measured 25-65 us for a sleeping core.
+    /// Wake-up of a sleeping thread, ns: measured 25 to 65 us for a sleeping core.
     pub wake: (Ns, Ns),
-    /// A short nap ends so much late. A core that sleeps for 50 us sleeps lightly; unverified.
+    /// Lateness of a nap's end, ns. A core that sleeps for 50 us sleeps lightly; unverified.
     pub oversleep: (Ns, Ns),
     /// Whether the broker has a core to spin on.
     pub spin: bool,
-    /// How long a background job spins at the gate before it sleeps.
+    /// Time, ns, that a background job spins at the gate before it sleeps.
     pub gate_spin: Ns,
-    /// Launches that a background job's host may leave behind at a closed gate
-    /// (`interposer/src/deferred`, which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there
-    /// with the first.
+    /// Launches that a background job may defer at a closed gate (`interposer/src/deferred` holds
+    /// 1,024); 0, as with `WEFT_QUEUE=off`: it waits with the first.
     pub queue: usize,
-    /// Whether a foreground job's calls that are no launches are told (a copy to an idle device):
-    /// the first that tells of it.
+    /// Whether wake-up hints are told: the first copy of an idle job.
     pub stirs: bool,
 }
 
@@ -107,51 +107,32 @@ pub struct MachineSetup {
     pub jobs: Vec<(PlayedJob, Option<Arc<Profile>>)>,
     /// All chance.
     pub seed: u64,
-    /// The run ends when the first job has answered so many requests
+    /// Requests that the first job answers at least before the run ends.
     pub requests: u64,
-    /// and so much virtual time has passed,
+    /// Shortest run, ns of virtual time.
     pub least: Ns,
-    /// or after so much virtual time.
+    /// Longest run, ns of virtual time, whatever was answered.
     pub longest: Ns,
 }
 
 /// A piece of a kernel's run on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelPiece {
-    /// From,
+    /// Start, ns.
     pub start: Ns,
-    /// to.
+    /// End, ns.
     pub end: Ns,
-    /// When it could have begun, had the device been free: its stream was that far (or the piece
-    /// before it was stopped).
+    /// Time, ns, from which it could run: its stream was that far, or the piece before it was
+    /// stopped.
     pub ready: Ns,
-    /// When its launch had reached the device.
+    /// Time, ns, at which its launch had reached the device.
     pub visible: Ns,
-    /// Whose.
+    /// Index of the job.
     pub job: u16,
-    /// Its operation, counted from the job's beginning.
+    /// Operation, counted from the job's beginning.
     pub op: u32,
-    /// What it is called.
+    /// Hash of the kernel.
     pub kernel: u64,
-}
-
-/// What a job got.
-#[derive(Debug, Clone)]
-pub struct JobRun {
-    /// The job.
-    pub job: PlayedJob,
-    /// Latency of each request from its arrival to its answer.
-    pub latencies: Vec<Ns>,
-    /// When each request arrived.
-    pub arrivals: Vec<Ns>,
-    /// Time its kernels ran.
-    pub compute: Ns,
-    /// When it stood at the gate (weft) or waited for permission: from, to.
-    pub waits: Vec<(Ns, Ns)>,
-    /// How it stood, as that changed.
-    pub stands: Vec<StandChange>,
-    /// Operations begun.
-    pub ops: u64,
 }
 
 /// What came of a run.
@@ -161,7 +142,7 @@ pub struct MachineRun {
     pub jobs: Vec<JobRun>,
     /// Everything that the compute engine ran, in order of start.
     pub pieces: Vec<KernelPiece>,
-    /// How long it lasted.
+    /// Length of the run, ns.
     pub span: Ns,
     /// The device.
     pub device: Settings,
@@ -179,7 +160,7 @@ pub struct MachineRun {
     pub finished: bool,
 }
 
-/// What happens at a time of its own. Small, since there are millions.
+/// An event of the host. Small, since there are millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum MachineEvent {
     /// A host thread gets to an operation.
@@ -192,9 +173,9 @@ enum MachineEvent {
     Gate { job: u16, token: u32 },
     /// A turn of the broker.
     Turn { token: u32 },
-    /// The thread that launches what a host left behind comes to the next.
+    /// The drain thread comes to the next deferred launch.
     Issue { job: u16 },
-    /// A rule of the lab's own asked to be asked.
+    /// The time that a rule of the lab's own asked for.
     Ask,
 }
 
@@ -222,13 +203,13 @@ pub struct LabMachine {
 }
 
 impl LabMachine {
-    /// Everybody attached, nothing begun.
+    /// A machine with all jobs attached, before the first event.
     pub fn new(setup: MachineSetup) -> LabMachine {
         LabMachine::numbered(setup, 0)
     }
 
-    /// The same with jobs that count from `first` in all chance: a job alone then is what it is in
-    /// a set.
+    /// [`LabMachine::new`] with jobs numbered from `first` in all chance: a job alone then behaves
+    /// as in a set.
     pub fn numbered(setup: MachineSetup, first: usize) -> LabMachine {
         let device = Settings {
             // Copies come with their duration: a byte takes a nanosecond.
@@ -290,7 +271,7 @@ impl LabMachine {
         self.now + hop
     }
 
-    /// To the end.
+    /// Runs the machine to its end.
     pub fn run(mut self) -> MachineRun {
         let finished = loop {
             let host = self.heap.peek().map(|Reverse((at, _, _))| *at);
@@ -383,5 +364,5 @@ impl LabMachine {
     }
 }
 
-/// The longest a run may take in virtual time by default.
+/// Longest run by default, ns of virtual time.
 pub const MAX_RUN_NS: Ns = 3_600_000 * MS;

@@ -1,37 +1,50 @@
-//! A job at work: where its host threads are, what it has on the device, its lane.
+//! A job at work: its host threads, its work on the device, its lane.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use simgpu_engine::{ContextId, Engine, OpId, StreamId};
+use weft_gate::wait::nap_length;
 use weft_profiles::Profile;
 
-use super::JobRun;
-use super::gate::GateLane;
-use super::stand::StandChange;
-use crate::job::PlayedJob;
-use crate::{MS, Ns, US};
+use super::lane::GateLane;
+use super::stand::{Stand, StandChange};
+use crate::Ns;
+use crate::job::{Play, PlayedJob};
 
-/// The gate's naps (`interposer/src/throttle/gate.rs`).
-const MIN_NAP_NS: Ns = 50 * US;
-const MAX_NAP_NS: Ns = MS;
-const LATENESS: Ns = 4;
+/// What a job got.
+#[derive(Debug, Clone)]
+pub struct JobRun {
+    /// The job.
+    pub job: PlayedJob,
+    /// Latency of each request from its arrival to its answer.
+    pub latencies: Vec<Ns>,
+    /// When each request arrived.
+    pub arrivals: Vec<Ns>,
+    /// Time its kernels ran.
+    pub compute: Ns,
+    /// Waits at the gate (weft) or for permission: from, to.
+    pub waits: Vec<(Ns, Ns)>,
+    /// Where its next launch stood, as that changed.
+    pub stands: Vec<StandChange>,
+    /// Operations begun.
+    pub ops: u64,
+}
 
 /// Work on its way through a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InFlight {
-    /// When it was submitted, and could be seen by the device.
+    /// Time, ns, at which the device could see it.
     pub(super) visible: Ns,
-    /// The operation, counted from the job's beginning. `u32::MAX` for a wait, which is no work.
+    /// Operation, counted from the job's beginning; `u32::MAX`: a wait, which is no work.
     pub(super) op: u32,
-    /// What it is called.
+    /// Hash of the kernel.
     pub(super) kernel: u64,
     /// Runs on the compute engine.
     pub(super) compute: bool,
-    /// The last kernel of a launch: with it the launch has ended.
+    /// Whether it is the last kernel of its launch.
     pub(super) last: bool,
-    /// The background job's account of the stream up to here, and whether an event of ours stands
-    /// behind it.
+    /// The stream's account up to here, ns, and whether a fence stands behind it.
     pub(super) upto: Ns,
     pub(super) marked: bool,
 }
@@ -41,14 +54,14 @@ pub(super) struct InFlight {
 pub(super) struct ProcessStream {
     pub(super) id: StreamId,
     pub(super) in_flight: VecDeque<InFlight>,
-    /// Operations submitted and ended, waits included.
+    /// Operations submitted and ended, with waits.
     pub(super) submitted: u64,
     pub(super) done: u64,
-    /// When the last of them ended.
+    /// Time of the last end, ns.
     pub(super) last_end: Ns,
     pub(super) last_op: OpId,
-    /// The background job's account: predicted work issued, behind a mark, marked and reached by
-    /// the device, seen by the client.
+    /// Account of a background job, predicted ns: issued, fenced, reached by the device, seen by
+    /// the client to have ended.
     pub(super) issued: Ns,
     pub(super) marked: Ns,
     pub(super) reached: Ns,
@@ -72,7 +85,7 @@ pub(super) struct HostWaiter {
     pub(super) synced: SyncResult,
 }
 
-/// What a call that waited says about the process when it returns.
+/// What the return of a waiting call says has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SyncResult {
     All,
@@ -84,14 +97,14 @@ pub(super) enum SyncResult {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Queued {
     pub(super) op: u32,
-    /// Its request, and the count of operations before that.
+    /// Its request, and the operations before that.
     pub(super) request: u64,
     pub(super) base: u32,
-    /// Its host has been told that it is launched, and has gone on.
+    /// Whether its host was told that it is launched, and went on.
     pub(super) deferred: bool,
-    /// Its host waits until there is room to leave it behind.
+    /// Whether its host waits for room to defer it.
     pub(super) room: bool,
-    /// Predicted when it came.
+    /// Predicted time, ns, at its arrival.
     pub(super) cost: Ns,
 }
 
@@ -99,59 +112,51 @@ pub(super) struct Queued {
 #[derive(Debug)]
 pub(super) struct JobProcess {
     pub(super) job: PlayedJob,
-    /// Its number in all chance.
+    /// Number in all chance.
     pub(super) number: u64,
     pub(super) context: ContextId,
     pub(super) streams: Vec<ProcessStream>,
-    /// Where each event was recorded last.
+    /// Last record of each event: stream, operations before it, the operation.
     pub(super) events: Vec<Option<(u16, u64, OpId)>>,
-    /// The request at work: its number, when it arrived, operations not returned yet, the count of
-    /// operations before it.
+    /// The request at work: number, arrival, operations not returned yet, operations before it.
     pub(super) request: u64,
     pub(super) arrived: Ns,
     pub(super) remaining: usize,
     pub(super) base: u32,
-    /// When the next request arrives, where it does not wait for an answer.
+    /// Arrival of the next request, ns, if that does not wait for an answer.
     pub(super) next_arrival: Ns,
     /// Launches on the device.
     pub(super) outstanding: usize,
-    /// Operations that wait to be launched, in their order.
+    /// Operations that wait to be launched, in order.
     pub(super) queue: VecDeque<Queued>,
-    /// How many of them were left behind, and what they are predicted to take.
+    /// How many of them are deferred, and their predicted time, ns.
     pub(super) left: (usize, Ns),
     /// How many wait for room.
     pub(super) roomless: usize,
-    /// When the thread that launches what the host has left behind is free again.
+    /// Time, ns, at which the drain thread is free again.
     pub(super) issuer_free: Ns,
-    /// For when it has been asked to come again.
+    /// Time, ns, for which it was asked to come again.
     pub(super) issuer_asked: Ns,
     pub(super) waiters: Vec<HostWaiter>,
     pub(super) latencies: Vec<Ns>,
     pub(super) arrivals: Vec<Ns>,
     pub(super) lane: GateLane,
-    /// Since when the head of the queue waits for permission.
+    /// Time, ns, since which the head of the queue waits for permission.
     pub(super) held_since: Option<Ns>,
     pub(super) waits: Vec<(Ns, Ns)>,
-    /// How it stands between wanting to launch and launching, and how long the device will take for
-    /// what it wants.
+    /// Where its next launch stood, as that changed; and the device time of that launch, ns.
     pub(super) stands: Vec<StandChange>,
     pub(super) wanted: Ns,
 }
 
 impl JobProcess {
-    /// How long its thread at the gate naps before it looks again.
+    /// Nap, ns, of its thread at the gate.
     pub(super) fn nap(&self, now: Ns) -> Ns {
         let marks = self.streams.iter().filter(|stream| stream.marked > stream.settled);
         let expected = marks
             .map(|stream| self.lane.progress + (stream.marked - stream.settled))
             .min();
-        let length = match expected {
-            Some(end) if end > now => end - now,
-            Some(end) => (now - end) / LATENESS,
-            None if self.outstanding > 0 => MAX_NAP_NS / 2,
-            None => MAX_NAP_NS,
-        };
-        length.clamp(MIN_NAP_NS, MAX_NAP_NS)
+        nap_length(now, expected, || self.outstanding > 0)
     }
 
     pub(super) fn new(job: PlayedJob, number: u64, profile: Option<Arc<Profile>>, engine: &mut Engine) -> JobProcess {
@@ -196,6 +201,25 @@ impl JobProcess {
             wanted: 0,
             number,
             job,
+        }
+    }
+
+    /// Notes where its next launch stands.
+    pub(super) fn stands(&mut self, now: Ns, stand: Stand) {
+        if self.stands.last().is_some_and(|last| last.stand == stand) {
+            return;
+        }
+        let time = match stand {
+            Stand::Away => 0,
+            _ => self.wanted,
+        };
+        self.stands.push(StandChange { at: now, stand, time });
+    }
+
+    /// Notes the launch that it wants to make.
+    pub(super) fn wants(&mut self, seed: u64, call: Queued, play: &Play) {
+        if let Play::Compute { duration, .. } | Play::Copy { duration, .. } = *play {
+            self.wanted = self.job.device_time(seed, self.number, call.request, call.op, duration);
         }
     }
 

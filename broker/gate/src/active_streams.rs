@@ -14,7 +14,6 @@
 //! Invariant: an event stands for a stream's work only until the stream gets more work or another
 //! wait. Forgetting an event only delays: the stream stays busy until synchronised. If two threads
 //! use a stream at a record, one end may be believed too early, once.
-#![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -26,7 +25,7 @@ const STREAMS: usize = 8;
 const NONE: usize = usize::MAX;
 
 /// Synchronisations of other streams after which a silent one counts as ended.
-const SILENT: u32 = 4;
+pub const SILENT_SYNCS: u32 = 4;
 
 /// Flag in the silence count: events stand behind all work, which the next launch must clear.
 const RECORDED: u32 = 1 << 31;
@@ -37,14 +36,14 @@ const EVENTS: usize = 4;
 /// Streams waiting for one stream's work: one that works with it, and one where all meet.
 const WAITERS: usize = 2;
 
-/// Handles, on one cache line, because a synchronisation looks at all.
+/// StreamHandles, on one cache line, because a synchronisation looks at all.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Handles([AtomicUsize; STREAMS]);
+struct StreamHandles([AtomicUsize; STREAMS]);
 
 /// What stands behind all work of a stream. Valid while [`RECORDED`] is set.
 #[derive(Debug)]
-struct Behind {
+struct RecordedBehind {
     events: [AtomicUsize; EVENTS],
     /// Streams that wait for one of the events.
     waiters: [AtomicUsize; WAITERS],
@@ -52,11 +51,11 @@ struct Behind {
 
 /// Streams that have work.
 #[derive(Debug)]
-pub struct Busy {
-    streams: Handles,
+pub struct ActiveStreams {
+    streams: StreamHandles,
     /// Synchronisations of others since each stream's last work, and [`RECORDED`].
     silence: [AtomicU32; STREAMS],
-    behind: [Behind; STREAMS],
+    behind: [RecordedBehind; STREAMS],
     /// Places ever used: one in most jobs, which spares a synchronisation the others.
     used: AtomicUsize,
     more: AtomicBool,
@@ -64,7 +63,7 @@ pub struct Busy {
 
 /// What a synchronising call left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum RemainingWork {
     /// Work on other streams, or no work before.
     AsBefore,
     /// Nothing, by a guess about silent streams.
@@ -75,17 +74,17 @@ pub enum Left {
 
 /// Streams whose work has certainly ended, and what is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedStreams {
     /// What is left.
-    pub left: Left,
+    pub left: RemainingWork,
     streams: [usize; STREAMS + 1],
     count: usize,
 }
 
-impl Ended {
-    fn nothing() -> Ended {
-        Ended {
-            left: Left::AsBefore,
+impl EndedStreams {
+    fn nothing() -> EndedStreams {
+        EndedStreams {
+            left: RemainingWork::AsBefore,
             streams: [NONE; STREAMS + 1],
             count: 0,
         }
@@ -110,7 +109,7 @@ impl Ended {
     }
 }
 
-fn nobody<const N: usize>() -> [AtomicUsize; N] {
+fn no_handles<const N: usize>() -> [AtomicUsize; N] {
     std::array::from_fn(|_| AtomicUsize::new(NONE))
 }
 
@@ -140,7 +139,7 @@ fn put(all: &[AtomicUsize], handle: usize) {
     }
 }
 
-impl Behind {
+impl RecordedBehind {
     fn clear(&self) {
         for place in self.events.iter().chain(&self.waiters) {
             place.store(NONE, Ordering::Relaxed);
@@ -150,13 +149,13 @@ impl Behind {
 
 /// One stream's words.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
+struct ActiveStream<'a> {
     stream: &'a AtomicUsize,
     silence: &'a AtomicU32,
-    behind: &'a Behind,
+    behind: &'a RecordedBehind,
 }
 
-impl Place<'_> {
+impl ActiveStream<'_> {
     fn has(&self, stream: usize) -> bool {
         self.stream.load(Ordering::Relaxed) == stream
     }
@@ -167,19 +166,19 @@ impl Place<'_> {
     }
 
     /// Whether one of these streams waits for all of its work.
-    fn is_awaited_by(&self, ended: &Ended) -> bool {
+    fn is_awaited_by(&self, ended: &EndedStreams) -> bool {
         self.is_recorded() && ended.streams().any(|stream| one_is(&self.behind.waiters, stream))
     }
 }
 
-impl Default for Busy {
-    fn default() -> Busy {
-        Busy {
-            streams: Handles(std::array::from_fn(|_| AtomicUsize::new(NONE))),
+impl Default for ActiveStreams {
+    fn default() -> ActiveStreams {
+        ActiveStreams {
+            streams: StreamHandles(std::array::from_fn(|_| AtomicUsize::new(NONE))),
             silence: std::array::from_fn(|_| AtomicU32::new(0)),
-            behind: std::array::from_fn(|_| Behind {
-                events: nobody(),
-                waiters: nobody(),
+            behind: std::array::from_fn(|_| RecordedBehind {
+                events: no_handles(),
+                waiters: no_handles(),
             }),
             used: AtomicUsize::new(0),
             more: AtomicBool::new(false),
@@ -187,7 +186,7 @@ impl Default for Busy {
     }
 }
 
-impl Busy {
+impl ActiveStreams {
     fn slots(&self) -> impl Iterator<Item = (&AtomicUsize, &AtomicU32)> {
         self.streams
             .0
@@ -197,10 +196,10 @@ impl Busy {
     }
 
     /// Places of streams that have work.
-    fn places(&self) -> impl Iterator<Item = Place<'_>> {
+    fn places(&self) -> impl Iterator<Item = ActiveStream<'_>> {
         let places = self.slots().zip(&self.behind);
         places
-            .map(|((stream, silence), behind)| Place {
+            .map(|((stream, silence), behind)| ActiveStream {
                 stream,
                 silence,
                 behind,
@@ -252,8 +251,8 @@ impl Busy {
 
     /// Ends the work before an event that was reached.
     #[inline(never)]
-    pub fn reached(&self, event: usize) -> Ended {
-        let mut ended = Ended::nothing();
+    pub fn reached(&self, event: usize) -> EndedStreams {
+        let mut ended = EndedStreams::nothing();
         for place in self.places() {
             if place.is_recorded() && one_is(&place.behind.events, event) {
                 ended.add(place.stream.load(Ordering::Relaxed));
@@ -266,7 +265,7 @@ impl Busy {
     }
 
     /// Ends the work of these streams and of those that they waited for.
-    fn end(&self, mut ended: Ended) -> Ended {
+    fn end(&self, mut ended: EndedStreams) -> EndedStreams {
         // An ended stream may have waited for another: as many steps as places at most.
         for _ in 0..STREAMS {
             let before = ended.count;
@@ -279,7 +278,7 @@ impl Busy {
                 break;
             }
         }
-        let mut left = Left::Nothing;
+        let mut left = RemainingWork::Nothing;
         let mut had_work = false;
         for place in self.places() {
             had_work = true;
@@ -291,7 +290,7 @@ impl Busy {
         }
         ended.left = match had_work && !self.more.load(Ordering::Relaxed) {
             true => left,
-            false => Left::AsBefore,
+            false => RemainingWork::AsBefore,
         };
         ended
     }
@@ -302,7 +301,7 @@ impl Busy {
         self.mark_at_once(stream).unwrap_or_else(|| self.mark_slowly(stream))
     }
 
-    /// [`Busy::mark`] without a search; `None`: not possible, nothing changed.
+    /// [`ActiveStreams::mark`] without a search; `None`: not possible, nothing changed.
     #[inline(always)]
     pub fn mark_at_once(&self, stream: usize) -> Option<bool> {
         let [first, ..] = &self.streams.0;
@@ -331,7 +330,7 @@ impl Busy {
         first.load(Ordering::Relaxed) == stream && self.is_simple()
     }
 
-    /// Ends the work of the stream for which [`Busy::is_all`] holds.
+    /// Ends the work of the stream for which [`ActiveStreams::is_all`] holds.
     #[inline(always)]
     pub fn end_all(&self) {
         let [first, ..] = &self.streams.0;
@@ -344,7 +343,9 @@ impl Busy {
         self.used.load(Ordering::Acquire) == 1 && !self.more.load(Ordering::Relaxed)
     }
 
-    #[inline(never)]
+    /// Cold, so that it stays a call; inline, so that the call is direct, in the caller's crate.
+    #[cold]
+    #[inline]
     fn mark_slowly(&self, stream: usize) -> bool {
         let mut was_idle = !self.more.load(Ordering::Relaxed);
         let mut free = None;
@@ -386,7 +387,7 @@ impl Busy {
     /// Gives a stream the place of one that ends with another. False if there is none.
     #[cold]
     fn replace_awaited(&self, stream: usize) -> bool {
-        let ends_with_another = |place: &Place<'_>| {
+        let ends_with_another = |place: &ActiveStream<'_>| {
             place.is_recorded()
                 && self
                     .places()
@@ -411,12 +412,12 @@ impl Busy {
 
     /// Ends the work of a synchronised stream.
     #[inline(never)]
-    pub fn synced(&self, stream: usize) -> Ended {
-        let mut ended = Ended::nothing();
+    pub fn synced(&self, stream: usize) -> EndedStreams {
+        let mut ended = EndedStreams::nothing();
         ended.add(stream);
         if self.is_all(stream) {
             self.end_all();
-            ended.left = Left::Nothing;
+            ended.left = RemainingWork::Nothing;
             return ended;
         }
         self.end(ended)
@@ -445,68 +446,90 @@ fn claimed((place, silence): (&AtomicUsize, &AtomicU32), stream: usize) -> bool 
 
 /// Counts a synchronisation of another stream against this one.
 #[cold]
-fn silent((stream, silence): (&AtomicUsize, &AtomicU32)) -> Left {
-    if (silence.fetch_add(1, Ordering::Relaxed) & !RECORDED) + 1 < SILENT {
-        return Left::AsBefore;
+fn silent((stream, silence): (&AtomicUsize, &AtomicU32)) -> RemainingWork {
+    if (silence.fetch_add(1, Ordering::Relaxed) & !RECORDED) + 1 < SILENT_SYNCS {
+        return RemainingWork::AsBefore;
     }
     stream.store(NONE, Ordering::Relaxed);
-    Left::NothingProbably
+    RemainingWork::NothingProbably
 }
 
-impl Left {
+impl RemainingWork {
     /// Combines two parts of the work.
-    fn and(self, other: Left) -> Left {
+    fn and(self, other: RemainingWork) -> RemainingWork {
         match (self, other) {
-            (Left::AsBefore, _) | (_, Left::AsBefore) => Left::AsBefore,
-            (Left::NothingProbably, _) | (_, Left::NothingProbably) => Left::NothingProbably,
-            (Left::Nothing, Left::Nothing) => Left::Nothing,
+            (RemainingWork::AsBefore, _) | (_, RemainingWork::AsBefore) => RemainingWork::AsBefore,
+            (RemainingWork::NothingProbably, _) | (_, RemainingWork::NothingProbably) => RemainingWork::NothingProbably,
+            (RemainingWork::Nothing, RemainingWork::Nothing) => RemainingWork::Nothing,
+        }
+    }
+}
+
+/// A copy, as a forked child has it.
+impl Clone for ActiveStreams {
+    fn clone(&self) -> ActiveStreams {
+        let copy = |word: &AtomicUsize| AtomicUsize::new(word.load(Ordering::SeqCst));
+        ActiveStreams {
+            streams: StreamHandles(self.streams.0.each_ref().map(copy)),
+            silence: self
+                .silence
+                .each_ref()
+                .map(|word| AtomicU32::new(word.load(Ordering::SeqCst))),
+            behind: self.behind.each_ref().map(|behind| RecordedBehind {
+                events: behind.events.each_ref().map(copy),
+                waiters: behind.waiters.each_ref().map(copy),
+            }),
+            used: copy(&self.used),
+            more: AtomicBool::new(self.more.load(Ordering::SeqCst)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
     fn one_stream_is_busy_from_its_work_to_its_synchronisation() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         assert!(busy.is_idle());
         assert!(busy.mark(0));
         assert!(!busy.mark(0));
-        assert_eq!(busy.synced(0).left, Left::Nothing);
+        assert_eq!(busy.synced(0).left, RemainingWork::Nothing);
         assert!(busy.is_idle());
-        assert_eq!(busy.synced(0).left, Left::AsBefore, "there was nothing");
+        assert_eq!(busy.synced(0).left, RemainingWork::AsBefore, "there was nothing");
     }
 
     #[test]
     fn the_last_stream_makes_idle() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         assert!(busy.mark(7));
         assert!(!busy.mark(8));
-        assert_eq!(busy.synced(7).left, Left::AsBefore);
+        assert_eq!(busy.synced(7).left, RemainingWork::AsBefore);
         assert!(!busy.is_idle());
-        assert_eq!(busy.synced(8).left, Left::Nothing);
+        assert_eq!(busy.synced(8).left, RemainingWork::Nothing);
     }
 
     #[test]
     fn a_stream_that_is_never_looked_at_again_does_not_count_for_ever() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         busy.mark(99);
-        for _ in 1..SILENT {
+        for _ in 1..SILENT_SYNCS {
             busy.mark(0);
-            assert_eq!(busy.synced(0).left, Left::AsBefore);
+            assert_eq!(busy.synced(0).left, RemainingWork::AsBefore);
         }
         busy.mark(0);
-        assert_eq!(busy.synced(0).left, Left::NothingProbably);
+        assert_eq!(busy.synced(0).left, RemainingWork::NothingProbably);
         busy.mark(0);
-        assert_eq!(busy.synced(0).left, Left::Nothing);
+        assert_eq!(busy.synced(0).left, RemainingWork::Nothing);
         // A stream that goes on working counts.
         busy.mark(99);
-        for _ in 0..3 * SILENT {
+        for _ in 0..3 * SILENT_SYNCS {
             busy.mark(0);
             busy.mark(99);
-            assert_eq!(busy.synced(0).left, Left::AsBefore);
+            assert_eq!(busy.synced(0).left, RemainingWork::AsBefore);
         }
     }
 
@@ -516,34 +539,46 @@ mod tests {
 
     #[test]
     fn an_event_ends_its_stream_until_that_has_more_to_do() {
-        let busy = Busy::default();
-        assert_eq!(busy.reached(0x10).left, Left::AsBefore, "it was never recorded");
+        let busy = ActiveStreams::default();
+        assert_eq!(
+            busy.reached(0x10).left,
+            RemainingWork::AsBefore,
+            "it was never recorded"
+        );
         busy.mark(COMPUTE);
         busy.recorded(0x10, COMPUTE);
         // An allocator's event.
         busy.recorded(0x11, COMPUTE);
-        assert_eq!(busy.reached(0x10).left, Left::Nothing);
-        assert_eq!(busy.reached(0x10).left, Left::AsBefore, "nothing was left before");
+        assert_eq!(busy.reached(0x10).left, RemainingWork::Nothing);
+        assert_eq!(
+            busy.reached(0x10).left,
+            RemainingWork::AsBefore,
+            "nothing was left before"
+        );
         busy.mark(COMPUTE);
         busy.recorded(0x10, COMPUTE);
         busy.mark(COMPUTE);
-        assert_eq!(busy.reached(0x10).left, Left::AsBefore, "a launch since");
+        assert_eq!(busy.reached(0x10).left, RemainingWork::AsBefore, "a launch since");
         busy.recorded(0x10, COMPUTE);
         busy.forget(0x10);
-        assert_eq!(busy.reached(0x10).left, Left::AsBefore, "another event has its handle");
+        assert_eq!(
+            busy.reached(0x10).left,
+            RemainingWork::AsBefore,
+            "another event has its handle"
+        );
         assert!(!busy.is_idle());
     }
 
     #[test]
     fn a_copy_that_waited_for_the_launches_ends_these_too() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         busy.mark(COMPUTE);
         busy.recorded(0x10, COMPUTE);
         busy.awaited(COPIES, 0x10);
         busy.mark(COPIES);
         busy.recorded(0x20, COPIES);
         let ended = busy.reached(0x20);
-        assert_eq!(ended.left, Left::Nothing);
+        assert_eq!(ended.left, RemainingWork::Nothing);
         assert_eq!(ended.streams().collect::<Vec<_>>(), [COPIES, COMPUTE]);
         // The next step's launches are queued already.
         busy.mark(COMPUTE);
@@ -553,13 +588,13 @@ mod tests {
         busy.recorded(0x20, COPIES);
         busy.mark(COMPUTE);
         let ended = busy.reached(0x20);
-        assert_eq!(ended.left, Left::AsBefore);
+        assert_eq!(ended.left, RemainingWork::AsBefore);
         assert_eq!(ended.streams().collect::<Vec<_>>(), [COPIES]);
     }
 
     #[test]
     fn streams_that_meet_in_one_end_with_it() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         for _ in 0..3 {
             busy.mark(COMPUTE);
             busy.recorded(0x10, COMPUTE);
@@ -570,7 +605,7 @@ mod tests {
             busy.awaited(COMPUTE, 0x20);
             busy.forget(0x20);
             busy.mark(COMPUTE);
-            assert_eq!(busy.synced(COMPUTE).left, Left::Nothing);
+            assert_eq!(busy.synced(COMPUTE).left, RemainingWork::Nothing);
             assert!(busy.is_idle());
         }
         // Later work on the other stream is not awaited.
@@ -579,63 +614,63 @@ mod tests {
         busy.awaited(COMPUTE, 0x20);
         busy.mark(SIDE);
         busy.mark(COMPUTE);
-        assert_eq!(busy.synced(COMPUTE).left, Left::AsBefore);
+        assert_eq!(busy.synced(COMPUTE).left, RemainingWork::AsBefore);
         assert!(!busy.is_idle());
     }
 
     #[test]
     fn what_a_stream_waits_for_later_does_not_end_with_its_earlier_event() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         busy.mark(COMPUTE);
         busy.mark(SIDE);
         busy.recorded(0x10, COMPUTE);
         busy.recorded(0x20, SIDE);
         busy.awaited(COMPUTE, 0x20);
-        assert_eq!(busy.reached(0x10).left, Left::AsBefore);
+        assert_eq!(busy.reached(0x10).left, RemainingWork::AsBefore);
         busy.recorded(0x10, COMPUTE);
         let ended = busy.reached(0x10);
-        assert_eq!(ended.left, Left::Nothing, "{ended:?}");
+        assert_eq!(ended.left, RemainingWork::Nothing, "{ended:?}");
     }
 
     #[test]
     fn a_stream_without_work_hands_on_what_it_waits_for() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         busy.mark(COMPUTE);
         busy.recorded(0x10, COMPUTE);
         busy.awaited(SIDE, 0x10);
         busy.recorded(0x20, SIDE);
         busy.awaited(COPIES, 0x20);
-        assert_eq!(busy.synced(COPIES).left, Left::Nothing);
+        assert_eq!(busy.synced(COPIES).left, RemainingWork::Nothing);
         busy.mark(COMPUTE);
         busy.recorded(0x10, COMPUTE);
         busy.awaited(SIDE, 0x10);
         busy.recorded(0x20, SIDE);
-        assert_eq!(busy.reached(0x20).left, Left::Nothing);
+        assert_eq!(busy.reached(0x20).left, RemainingWork::Nothing);
     }
 
     #[test]
     fn more_events_and_waiters_than_fit_forget_the_oldest() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         busy.mark(COMPUTE);
         (0..=EVENTS).for_each(|event| busy.recorded(0x10 + event, COMPUTE));
-        assert_eq!(busy.reached(0x10).left, Left::AsBefore);
+        assert_eq!(busy.reached(0x10).left, RemainingWork::AsBefore);
         (1..=WAITERS + 1).for_each(|waiter| busy.awaited(0x100 * waiter, 0x11));
         busy.mark(0x100);
         busy.mark(0x200);
-        assert_eq!(busy.synced(0x100).left, Left::AsBefore);
-        assert_eq!(busy.synced(0x200).left, Left::Nothing);
+        assert_eq!(busy.synced(0x100).left, RemainingWork::AsBefore);
+        assert_eq!(busy.synced(0x200).left, RemainingWork::Nothing);
     }
 
     #[test]
     fn streams_that_met_make_room_for_others() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         busy.mark(COMPUTE);
         for stream in 0..10 * STREAMS {
             busy.mark(stream);
             busy.recorded(0x10, stream);
             busy.awaited(COMPUTE, 0x10);
         }
-        assert_eq!(busy.synced(COMPUTE).left, Left::Nothing);
+        assert_eq!(busy.synced(COMPUTE).left, RemainingWork::Nothing);
         assert!(busy.is_idle());
         // Without a place for the joining stream nothing would remember the others.
         for stream in 0..=STREAMS {
@@ -643,20 +678,20 @@ mod tests {
             busy.recorded(0x10, stream);
             busy.awaited(COMPUTE, 0x10);
         }
-        assert_eq!(busy.synced(COMPUTE).left, Left::AsBefore);
+        assert_eq!(busy.synced(COMPUTE).left, RemainingWork::AsBefore);
         assert!(!busy.is_idle());
     }
 
     #[test]
     fn ceiling_of_streams() {
-        let busy = Busy::default();
+        let busy = ActiveStreams::default();
         for stream in 0..=STREAMS {
             busy.mark(stream);
         }
         for stream in 0..=STREAMS {
             assert_eq!(
                 busy.synced(stream).left,
-                Left::AsBefore,
+                RemainingWork::AsBefore,
                 "the one that did not fit may be at work"
             );
         }
@@ -664,5 +699,51 @@ mod tests {
         assert!(busy.all_synced());
         assert!(busy.is_idle());
         assert!(!busy.all_synced());
+    }
+
+    /// What the lab keeps instead: the silence of each stream with work, without events.
+    #[derive(Default)]
+    struct SilentStreams([Option<u32>; STREAMS]);
+
+    impl SilentStreams {
+        fn synced(&mut self, stream: usize) -> RemainingWork {
+            if self.0.iter().all(Option::is_none) {
+                return RemainingWork::AsBefore;
+            }
+            let mut guessed = false;
+            self.0[stream] = None;
+            for silence in &mut self.0 {
+                *silence = silence.map(|silence| silence + 1);
+                guessed |= silence.take_if(|silence| *silence >= SILENT_SYNCS).is_some();
+            }
+            match (self.0.iter().all(Option::is_none), guessed) {
+                (false, _) => RemainingWork::AsBefore,
+                (true, true) => RemainingWork::NothingProbably,
+                (true, false) => RemainingWork::Nothing,
+            }
+        }
+    }
+
+    proptest! {
+        /// Without events, and with no more streams than fit, the lab's short rule is this one.
+        #[test]
+        fn the_rule_without_events(steps in prop::collection::vec((0..5u8, 0..STREAMS), 0..200)) {
+            let (active, mut silent) = (ActiveStreams::default(), SilentStreams::default());
+            for (what, stream) in steps {
+                let idle = silent.0.iter().all(Option::is_none);
+                match what {
+                    0..=1 => {
+                        prop_assert_eq!(active.mark(0x1000 + stream), idle);
+                        silent.0[stream] = Some(0);
+                    }
+                    2..=3 => prop_assert_eq!(active.synced(0x1000 + stream).left, silent.synced(stream)),
+                    _ => {
+                        prop_assert_eq!(active.all_synced(), !idle);
+                        silent = SilentStreams::default();
+                    }
+                }
+            }
+            prop_assert_eq!(active.is_idle(), silent.0.iter().all(Option::is_none));
+        }
     }
 }

@@ -1,0 +1,128 @@
+//! What a run-ahead window lets go, and when a launch that it holds back looks again.
+//!
+//! Such a launch first waits for the device alone ([`DEVICE_WAIT_NS`]): most kernels end sooner.
+//! Only then does the client tell the broker.
+
+use weft_protocol::Ns;
+use weft_protocol::credit::{MayLaunch, RunAheadWindow};
+
+/// Wait under a window, ns, until the broker is told: more than most kernels take.
+pub const DEVICE_WAIT_NS: Ns = 500_000;
+
+/// Poll interval meanwhile, ns; a poll costs about 1 us.
+pub const POLL_INTERVAL_NS: Ns = 2_000;
+
+/// Whether the window, if any, lets a launch of `takes` ns go behind `backlog` ns.
+#[inline]
+pub fn may_launch(window: Option<RunAheadWindow>, now: Ns, backlog: Ns, takes: Ns) -> MayLaunch {
+    match window {
+        None => MayLaunch::Now,
+        Some(window) => window.may_launch(now, backlog, takes),
+    }
+}
+
+/// Duration, ns, to check against the window for a launch that waits for the broker.
+///
+/// Under the window of its arrival a launch needs its `long` estimate. A window issued since then
+/// accounts for that, so the charged `cost` is enough.
+pub fn takes_while_waiting(
+    window: Option<RunAheadWindow>,
+    deadline_at_arrival: Option<Ns>,
+    cost: Ns,
+    long: impl FnOnce() -> Ns,
+) -> Ns {
+    match window.map(|window| window.deadline) == deadline_at_arrival {
+        true => long(),
+        false => cost,
+    }
+}
+
+/// When a launch that waits for the device alone looks again; `None`: the broker has to be told.
+///
+/// `by_fences`: fences hold the launch back, not the clock. `awaits_credit`: completions to come
+/// return credit.
+pub fn next_look(now: Ns, may: MayLaunch, by_fences: bool, awaits_credit: bool) -> Option<Ns> {
+    match may {
+        MayLaunch::Never => None,
+        MayLaunch::At(at) if !by_fences => Some(at),
+        MayLaunch::Now if !awaits_credit => None,
+        MayLaunch::At(_) | MayLaunch::Now => Some(now.saturating_add(POLL_INTERVAL_NS)),
+    }
+}
+
+/// Predicted end of a client's work after a launch of `cost` ns.
+#[inline]
+pub fn end_after_launch(predicted_end: Ns, now: Ns, cost: Ns) -> Ns {
+    predicted_end.max(now).saturating_add(cost)
+}
+
+/// Upper bound of that end: the device has at most the outstanding work.
+#[inline]
+pub fn latest_end(now: Ns, outstanding: Ns) -> Ns {
+    now.saturating_add(outstanding)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WINDOW: RunAheadWindow = RunAheadWindow {
+        safe_until: 100_000,
+        deadline: 1_000_000,
+        max_backlog: 10_000,
+        non_refundable: 0,
+    };
+
+    #[test]
+    fn without_a_window_only_credit_counts() {
+        assert_eq!(may_launch(None, 5, Ns::MAX, Ns::MAX), MayLaunch::Now);
+        assert_eq!(may_launch(Some(WINDOW), 0, 60_000, 40_001), MayLaunch::At(50_000));
+    }
+
+    #[test]
+    fn a_window_issued_during_the_wait_needs_the_charged_cost_only() {
+        let takes = |window, at_arrival| takes_while_waiting(window, at_arrival, 10, || 70);
+        assert_eq!(takes(Some(WINDOW), Some(WINDOW.deadline)), 70);
+        assert_eq!(takes(Some(WINDOW), Some(999)), 10);
+        assert_eq!(takes(Some(WINDOW), None), 10);
+        assert_eq!(takes(None, None), 70);
+    }
+
+    #[test]
+    fn a_launch_held_back_looks_again_or_tells_the_broker() {
+        let poll = Some(7 + POLL_INTERVAL_NS);
+        assert_eq!(next_look(7, MayLaunch::Never, true, true), None);
+        assert_eq!(next_look(7, MayLaunch::At(90), false, false), Some(90));
+        assert_eq!(next_look(7, MayLaunch::At(90), true, false), poll);
+        assert_eq!(next_look(7, MayLaunch::Now, false, true), poll);
+        assert_eq!(next_look(7, MayLaunch::Now, true, false), None);
+    }
+
+    proptest! {
+        /// A launch that looks when it is told to is let go then, or never: by the clock alone.
+        #[test]
+        fn the_clock_opens_the_window(
+            now in 0..2_000_000u64, backlog in 0..2_000_000u64, takes in 0..1_000_000u64,
+        ) {
+            if let MayLaunch::At(at) = may_launch(Some(WINDOW), now, backlog, takes) {
+                prop_assert!(at > now);
+                let end = end_after_launch(0, now, backlog);
+                let then = may_launch(Some(WINDOW), at, end.saturating_sub(at), takes);
+                prop_assert_eq!(then, MayLaunch::Now);
+            }
+        }
+
+        #[test]
+        fn the_predicted_end_counts_each_launch_once(
+            now in 0..u64::MAX / 4, costs in prop::collection::vec(0..1_000_000u64, 0..20),
+        ) {
+            let end = costs.iter().fold(0, |end, cost| end_after_launch(end, now, *cost));
+            let sum: Ns = costs.iter().sum();
+            if !costs.is_empty() {
+                prop_assert_eq!(end, latest_end(now, sum));
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A job's lane, and what its client keeps beside it: plain values, for one thread in virtual time.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weft_gate::charge;
+use weft_profiles::Profile;
+use weft_protocol::credit::RunAheadWindow;
+use weft_scheduler::{Event, Mode};
+
+use crate::Ns;
+use crate::job::Play;
+
+/// A launch at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WaitingLaunch {
+    pub(super) kernel: u64,
+    pub(super) cost: Ns,
+    pub(super) since: Ns,
+}
+
+/// On which news a client rings for the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GateBell {
+    None,
+    /// Its becoming idle.
+    Idle,
+    /// All.
+    All,
+}
+
+/// A job's lane, and what its client keeps beside it.
+#[derive(Debug)]
+pub(super) struct GateLane {
+    pub(super) profile: Option<Arc<Profile>>,
+    pub(super) costs: HashMap<u64, Ns>,
+    pub(super) unknown: Ns,
+    /// Likely times, ns, of kernels that are charged much less.
+    pub(super) longs: HashMap<u64, Ns>,
+    pub(super) mode: Mode,
+    pub(super) credit: i64,
+    pub(super) bound: bool,
+    pub(super) epochs: u64,
+    pub(super) issued: Ns,
+    pub(super) settled: Ns,
+    /// The launch that waits for the broker.
+    pub(super) waiting: Option<WaitingLaunch>,
+    /// The launch that waits for the device alone, under a run-ahead window.
+    pub(super) paced: Option<WaitingLaunch>,
+    /// Deadline of the run-ahead window, ns, under which the broker was told of the wait.
+    pub(super) came_under: Option<Ns>,
+    pub(super) window: Option<RunAheadWindow>,
+    pub(super) renewed: Ns,
+    /// Predicted end of this job's launches, ns.
+    pub(super) free_at: Ns,
+    pub(super) told: (Ns, Ns, Ns),
+    pub(super) told_wait: Option<WaitingLaunch>,
+    /// What the broker wants to be rung for, and when it last asked a foreground job for its end.
+    pub(super) bell: GateBell,
+    pub(super) bell_asked: Option<Ns>,
+    /// Whether the last record told was its becoming idle.
+    pub(super) told_idle: bool,
+    pub(super) records: Vec<(Ns, Event)>,
+    /// Of each stream with work: synchronisations of others since.
+    pub(super) busy: Vec<Option<u32>>,
+    /// Times, ns: work was last seen to end, or began; a fence was last due.
+    pub(super) progress: Ns,
+    pub(super) last_fence: Ns,
+    /// The valid look at the gate, and its time, ns.
+    pub(super) token: u32,
+    pub(super) look_at: Ns,
+}
+
+impl GateLane {
+    pub(super) fn new(profile: Option<Arc<Profile>>, streams: usize) -> GateLane {
+        GateLane {
+            profile,
+            costs: HashMap::new(),
+            unknown: 0,
+            longs: HashMap::new(),
+            mode: Mode::Free,
+            credit: 0,
+            bound: false,
+            epochs: 0,
+            issued: 0,
+            settled: 0,
+            waiting: None,
+            paced: None,
+            came_under: None,
+            window: None,
+            renewed: 0,
+            free_at: 0,
+            told: (0, 0, 0),
+            told_wait: None,
+            bell: GateBell::None,
+            bell_asked: None,
+            told_idle: false,
+            records: Vec::new(),
+            busy: vec![None; streams],
+            progress: 0,
+            last_fence: 0,
+            token: 0,
+            look_at: 0,
+        }
+    }
+
+    /// Likely time, ns, of a kernel of this cost.
+    pub(super) fn long(&self, kernel: u64, cost: Ns) -> Ns {
+        charge::long_time(cost, self.longs.get(&kernel).copied())
+    }
+
+    /// The sum of launch epochs that the credit is bound to, if any.
+    pub(super) fn bound_to(&self) -> Option<u64> {
+        self.bound.then_some(self.epochs)
+    }
+
+    /// Whether the credit covers a launch; `above`: the sum of launch epochs above its job's.
+    pub(super) fn covers(&self, cost: Ns, above: u64) -> bool {
+        charge::covers(self.credit, cost, self.bound_to(), above)
+    }
+
+    pub(super) fn cost(&self, play: &Play) -> Ns {
+        match play {
+            Play::Compute { bytes, .. } if *bytes > 0 => charge::device_copy_time(*bytes),
+            Play::Compute { kernel, .. } => self.costs.get(kernel).copied().unwrap_or(self.unknown),
+            Play::Copy { bytes, .. } => charge::host_copy_time(*bytes),
+            _ => 0,
+        }
+    }
+}
