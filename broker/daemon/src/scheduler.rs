@@ -79,6 +79,7 @@ pub enum Moment<'a> {
     Event {
         /// The time.
         now: Ns,
+        /// The event.
         event: &'a Event,
         /// The core's decisions on it.
         decisions: &'a [Decision],

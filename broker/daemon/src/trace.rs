@@ -52,6 +52,7 @@ pub struct Line {
 pub struct MemoryFigures {
     /// Managed memory in all.
     pub managed: u64,
+    /// Working set.
     pub working_set: u64,
     /// On the device; an estimate.
     pub resident: u64,
