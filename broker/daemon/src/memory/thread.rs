@@ -650,12 +650,16 @@ impl Thread {
         match (what, outcome) {
             (OrderKind::Advise(_), _) => {}
             (OrderKind::Prefetch | OrderKind::Populate, page_ops::PageOpStatus::Done) => residency.came(client, range),
-            (OrderKind::Prefetch | OrderKind::Populate, page_ops::PageOpStatus::Refused | page_ops::PageOpStatus::Gone) => {
-                residency.stays(client, range)
-            }
+            (
+                OrderKind::Prefetch | OrderKind::Populate,
+                page_ops::PageOpStatus::Refused | page_ops::PageOpStatus::Gone,
+            ) => residency.stays(client, range),
             (OrderKind::Evict | OrderKind::Release, page_ops::PageOpStatus::Done) => residency.went(client, range),
             (OrderKind::Discard, page_ops::PageOpStatus::Done) => residency.gone(client, range.granules()),
-            (OrderKind::Evict | OrderKind::Release | OrderKind::Discard, page_ops::PageOpStatus::Refused | page_ops::PageOpStatus::Gone) => {}
+            (
+                OrderKind::Evict | OrderKind::Release | OrderKind::Discard,
+                page_ops::PageOpStatus::Refused | page_ops::PageOpStatus::Gone,
+            ) => {}
         }
     }
 

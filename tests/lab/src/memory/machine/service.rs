@@ -242,7 +242,8 @@ pub fn serve(
     let rule = side.rule();
     let mut machine = PagingMachine::new(contender, workload, setting);
     if let Some(weft) = &mut machine.weft {
-        weft.planner.lower_capacity(setting.memory.capacity / RESERVE / BLOCK_BYTES);
+        weft.planner
+            .lower_capacity(setting.memory.capacity / RESERVE / BLOCK_BYTES);
     }
     if let Some(weft) = &mut machine.weft {
         weft.planner.pin(client(SERVICE), true);
