@@ -57,7 +57,7 @@ pub struct Tuning {
     pub queue: Option<usize>,
     /// [`Hosts::gate_spin`].
     pub gate_spin: Option<Ns>,
-    /// Without [`weft_scheduler::Config::grace`].
+    /// Without [`weft_scheduler::Config::deferral`].
     pub no_grace: bool,
     /// Without [`Hosts::stirs`].
     pub no_stir: bool,
