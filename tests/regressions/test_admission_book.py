@@ -201,7 +201,7 @@ def test_devices_that_are_made_up_are_bounded(scene, rust):
     liar.send(wire.note("the last word"))
     scene.until("all of them were", lambda: any("the last word" in note for row in wire.ask(scene.socket, "status")["status"]["clients"] for note in row["notes"]))
     assert len(scene.queue()["devices"]) <= 17, len(scene.queue()["devices"])
-    tests = ("tests::shared::devices_are_bounded_and_those_where_nobody_is_are_forgotten", "tests::shared::what_is_written_is_never_more_than_what_is_read", "known::tests::what_is_kept_of_devices_is_bounded_and_those_that_are_there_stay")
+    tests = ("tests::shared::devices_are_bounded_and_those_where_nobody_is_are_forgotten", "tests::shared::what_is_written_is_never_more_than_what_is_read", "device_facts::tests::what_is_kept_of_devices_is_bounded_and_those_that_are_there_stay")
     rust("weft-daemon", *(f"admission::{test}" for test in tests))
 
 
@@ -283,4 +283,4 @@ def test_what_is_learnt_in_private_is_not_shown_to_all(scene, rust):
         mode = stat.S_IMODE(file.stat().st_mode)
         assert mode == 0o600, f"{file.name} has mode {mode:o}"
     assert json.loads(private.read_text())["contexts"] == {UUID: 5}
-    rust("weft-daemon", "admission::known::tests::what_was_learnt_is_known_to_the_next_and_what_is_broken_is_nothing")
+    rust("weft-daemon", "admission::device_facts::tests::what_was_learnt_is_known_to_the_next_and_what_is_broken_is_nothing")

@@ -143,4 +143,4 @@ def test_who_waits_inside_an_allocation_says_so_and_for_how_long(scene, rust):
     # It is over by itself, though its neighbour stays; and it was said once.
     assert jobs.wait_until(lambda: "none" in events("grower"), BOUND), grower.explain()
     assert holder.running() and grower.stderr().count("waits inside") == 1, grower.explain()
-    rust("weft-daemon", "admission::growing::tests::a_wait_that_is_soon_over_is_not_told")
+    rust("weft-daemon", "admission::growth::tests::a_wait_that_is_soon_over_is_not_told")

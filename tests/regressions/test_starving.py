@@ -21,9 +21,9 @@ MOST_TIMES = 3
 def test_late_ends_starve_nobody_in_virtual_time(scene, rust):
     rust(
         "weft-scheduler",
-        "pace::tests::an_end_that_nobody_looked_for_is_no_time_of_a_kernel",
-        "weft_tests::starving::who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it",
-        "weft_tests::starving::a_long_kernel_whose_end_is_seen_late_is_found_to_be_long",
+        "policy::weft::kernel_time_model::tests::an_end_that_nobody_looked_for_is_no_time_of_a_kernel",
+        "policy::weft::tests::starving::who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it",
+        "policy::weft::tests::starving::a_long_kernel_whose_end_is_seen_late_is_found_to_be_long",
     )
 
 
