@@ -1,11 +1,10 @@
 """What the cases of the findings are played with that is built: C programs, and the unit tests of the packages."""
 
 import functools
-import json
 import subprocess
 from pathlib import Path
 
-from harness import paths
+from harness import cargo_tests, paths
 from harness.compiled import program
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -14,11 +13,10 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 @functools.cache
 def programs():
     """The unit tests' programs of all packages, by package. Built as scripts/test builds them, so that in its run nothing is built anew."""
-    command = ["cargo", "test", "--workspace", "--features", "simgpu-driver/cuda-runtime", "--lib", "--no-run", "--message-format", "json"]
+    command = ["cargo", "test", "--workspace", *cargo_tests.FEATURES, "--lib", "--no-run", "--message-format", "json"]
     done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    built = [line for line in map(json.loads, done.stdout.splitlines()) if line.get("executable") and "lib" in "".join(line["target"]["kind"])]
-    return {Path(line["manifest_path"]).parent: line["executable"] for line in built}
+    return {folder: program for _, folder, program in cargo_tests.programs(done.stdout)}
 
 
 def rust(package, *tests):
