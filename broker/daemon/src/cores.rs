@@ -287,6 +287,7 @@ fn whose(event: &Event) -> Option<Client> {
         | Event::Renewed { client, .. }
         | Event::Revoked { client, .. }
         | Event::Oversubscribed { client, .. }
+        | Event::Budget { client, .. }
         | Event::Sampled { client, .. } => *client,
         Event::Gone(client)
         | Event::Priority(client, _)

@@ -7,7 +7,7 @@ use weft_protocol::{Client, Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
 
 use crate::{
     busy_model::Phase,
-    client::{ClientState, GateWait},
+    client::{ClientState, GateWait, SlowdownBudget},
     config::Config,
     event::{Decision, Event},
     mean_times::MeanTimes,
@@ -102,6 +102,12 @@ impl Core {
                 }
                 self.requeue(slot);
                 self.assign_modes(out);
+            }
+            Event::Budget { client, slowdown, slo } => {
+                let Some(slot) = self.known(client) else { return };
+                if let Some(client) = self.state.get_mut(slot) {
+                    client.budget = SlowdownBudget::new(slowdown, slo);
+                }
             }
             Event::Unprofiled(client) => {
                 let Some(slot) = self.known(client) else { return };
@@ -264,6 +270,8 @@ impl Core {
             launches: client.launches,
             work: client.work,
             busy_until: client.busy.busy_until(),
+            slowdown_allowed: client.budget.slowdown(&self.state.config),
+            slo: client.budget.slo(&self.state.config),
             granted: client.ledger.granted(),
             renewed: client.ledger.renewed(),
             issued: client.ledger.issued(),
