@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::device_share::{self, SmShare};
 use super::libraries::{self, DriverLibrary};
 use weft_daemon::places::Places;
 
@@ -53,6 +54,8 @@ pub struct Wishes {
     pub duration: Option<String>,
     /// Longest wait for memory, in seconds, or `no`.
     pub wait: Option<String>,
+    /// Part of the device's SMs, under MPS.
+    pub sm_share: Option<SmShare>,
 }
 
 /// What a job's device memory is.
@@ -206,6 +209,7 @@ fn variables(
     if let Some(wait) = &wishes.wait {
         set.push(("WEFT_WAIT", wait.into()));
     }
+    set.extend(device_share::variables(wishes.priority, wishes.sm_share, current));
     if wishes.profiling {
         set.push(("WEFT_MODE", "profile".into()));
     } else if current("WEFT_MODE") == "profile" {

@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
+use super::device_share::{self, SmShare};
 use super::environment::{self, BackingOption, Environment, Wishes};
 use super::{gpus, inherited, start, text};
 use weft_daemon::places::Places;
@@ -53,6 +54,9 @@ pub struct RunArgs {
     /// where that is set. Also WEFT_GPU
     #[arg(long, value_name = "any|LIST")]
     pub gpu: Option<String>,
+    /// Under MPS: the part of the device's SMs that the job may use (25%)
+    #[arg(long, value_name = "PERCENT", value_parser = SmShare::parse)]
+    pub sm_share: Option<SmShare>,
     /// The job and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -88,6 +92,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             true => Some("no".to_string()),
             false => args.wait.map(|seconds| seconds.to_string()),
         },
+        sm_share: args.sm_share,
     };
     // The job runs even where weft cannot.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
@@ -154,7 +159,7 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     {
         return Err(format!("WEFT_WAIT={text} is neither a whole number of seconds nor no"));
     }
-    Ok(())
+    device_share::check(&|name| std::env::var_os(name).unwrap_or_default())
 }
 
 /// Parses an amount; a backing gets a hint at `--backing`.

@@ -34,6 +34,9 @@ pub fn weft() -> Command {
         .env_remove("WEFT_PROFILE_DIR")
         .env_remove("WEFT_MODE")
         .env_remove("WEFT_PRIORITY")
+        .env_remove("WEFT_DEVICE_PRIORITIES")
+        .env_remove("CUDA_MPS_CLIENT_PRIORITY")
+        .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
         .env_remove("WEFT_PROFILE")
         .stdin(Stdio::null());
     command
