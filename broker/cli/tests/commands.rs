@@ -40,7 +40,19 @@ fn a_job_sees_the_variables_of_weft_and_its_own() {
     let home = Home::new();
     let mut command = home.weft();
     command
-        .args(["run", "--priority", "3", "--profile", "p", "--", "env"])
+        .args([
+            "run",
+            "--priority",
+            "3",
+            "--profile",
+            "p",
+            "--slowdown",
+            "0.02",
+            "--slo",
+            "1.5s",
+            "--",
+            "env",
+        ])
         .env("LD_LIBRARY_PATH", "/mine");
     let output = command.output().expect("ran");
     let environment = text(&output.stdout);
@@ -52,6 +64,8 @@ fn a_job_sees_the_variables_of_weft_and_its_own() {
             .to_string()
     };
     assert_eq!(value("WEFT_PRIORITY"), "3");
+    assert_eq!(value("WEFT_SLOWDOWN"), "2%");
+    assert_eq!(value("WEFT_SLO"), "1500000000ns");
     assert_eq!(value("WEFT_PROFILE"), home.profiles().join("p").to_str().expect("text"));
     assert!(value("LD_LIBRARY_PATH").ends_with(":/mine"));
     let links = value("LD_LIBRARY_PATH");
@@ -97,6 +111,12 @@ fn mistakes_are_one_line() {
         (&["run"][..], 2),
         (&["run", "--profile", "../x/.y", "--", "true"][..], 2),
         (&["run", "--sm-share", "25", "--", "true"][..], 2),
+        (&["run", "--slowdown", "2", "--", "true"][..], 2),
+        (&["run", "--slowdown=-1%", "--", "true"][..], 2),
+        (&["run", "--slo", "50", "--", "true"][..], 2),
+        (&["set", "--client", "1", "--slo", "0ms"][..], 2),
+        (&["set", "--user", "ann", "--slowdown", "2%"][..], 2),
+        (&["broker", "--slowdown", "two"][..], 2),
         (&["set", "--priority", "1"][..], 2),
         (&["broker", "--policy", "fair"][..], 2),
         (&["status"][..], 1),
