@@ -61,6 +61,7 @@ mod gap_model;
 mod kernel_time_model;
 mod models;
 mod room;
+mod stretch_model;
 
 use weft_profiles::predictor::Quality;
 use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow};
@@ -222,6 +223,10 @@ impl Policy for Weft {
         Some((window, now.saturating_add(again)))
     }
 
+    fn outlives(&self, state: &SchedulerState, now: Ns) -> u64 {
+        self.situation(state, now).launches_to_come()
+    }
+
     fn timing_change(&mut self, slot: ClientSlot, background: bool) -> Option<bool> {
         let times = &mut self.models.job_mut(slot)?.times;
         match background {
@@ -362,6 +367,9 @@ impl GapFit<'_> {
         let (situation, now) = (self.situation, self.situation.now);
         let time = self.takes(entry);
         let fits = |at: Ns, chance: f64| situation.room(at, chance).is_ok_and(|room| time <= room);
+        if situation.laxity() >= time {
+            return None;
+        }
         let risk = situation.risk();
         if !situation.state.config.deferral || risk <= GOOD || fits(now, GOOD) || !fits(now, risk) {
             return None;
