@@ -1,4 +1,5 @@
-//! Policy `weft`: fills gaps by quantiles of what followed in the same context before.
+//! Policy `weft`: fills gaps by quantiles of what followed in the same context before, and
+//! stretches of launches by the foreground job's laxity.
 //!
 //! # Steps
 //!
@@ -10,6 +11,10 @@
 //!    P(foreground job back before now + room | the gap has lasted so long) <= risk
 //!    risk = Config::risk; at most 0.5 where the device switches between processes
 //!    ```
+//!
+//!    Within a stretch of launches the laxity is room too ([`stretch_model`]): the foreground job
+//!    feels only what is late at its next wait. The larger of both counts, so either test passes.
+//!    Credit given then outlives the launches foreseen, and ends at the wait.
 //!
 //!    Known gaps, random arrivals and open-ended gaps are one case. Within a stretch of launches
 //!    `room` grows by the delay budget ([`delay_budget`]). Beside a busy foreground job only copies
