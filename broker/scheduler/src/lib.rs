@@ -52,8 +52,8 @@
 //! | `device_clock.rs` | background work on the device, by the clock |
 //!
 //! The core checks and books what happened, then tells the policy (`Policy::observe`). A rule by
-//! other quantities is other models and another `room.rs`. Credit, the delay bound, long turns and the
-//! minimum share stay the core's.
+//! other quantities is other models and another `room.rs`. Credit, the delay bound, long turns and
+//! the minimum share stay the core's.
 #![forbid(unsafe_code)]
 
 mod busy_model;

@@ -56,8 +56,8 @@ pub(crate) enum Observed<'a> {
     Unprofiled { slot: ClientSlot },
     /// What the client did meanwhile was not told.
     ModeChanged { slot: ClientSlot },
-    /// `cost`: its predicted time, ns. `earlier_end`: when earlier work of the foreground job ended, seen or predicted. `end`: when
-    /// all of its work is predicted to end now.
+    /// `cost`: its predicted time, ns. `earlier_end`: when earlier work of the foreground job
+    /// ended, seen or predicted. `end`: when all of its work is predicted to end now.
     ForegroundLaunched {
         slot: ClientSlot,
         kernel: u64,

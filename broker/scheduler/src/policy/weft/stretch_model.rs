@@ -14,8 +14,8 @@
 //! * What ran alone is not needed: hosts launch without waiting, so background work does not move
 //!   launches. The device alone is replayed from launch times and kernel times:
 //!   `front = max(front, launch) + time`.
-//! * At each launch the model has seen all kernels since the wait. Of this context it knows the idle
-//!   time still to come, and the launches: low estimates of both.
+//! * At each launch the model has seen all kernels since the wait. Of this context it knows the
+//!   idle time still to come, and the launches: low estimates of both.
 //! * A context that was not seen before has no laxity.
 #![forbid(unsafe_code)]
 
@@ -26,10 +26,10 @@ use weft_protocol::Ns;
 use crate::mean_times::Hashed;
 
 /// Contexts kept. Beyond that new ones are not learnt.
-const MAX_CONTEXTS: usize = 1 << 16;
+const MAX_CONTEXTS: usize = 65_536;
 
 /// Longest stretch that is learnt, launches.
-const MAX_LAUNCHES: usize = 1 << 15;
+const MAX_LAUNCHES: usize = 32_768;
 
 /// Times that a context must have been seen.
 const ENOUGH: u32 = 2;
