@@ -485,12 +485,17 @@ impl Scheduler {
                 self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
                 left.map(|left| Event::Revoked { client, left })
             }
-            Decision::Grant { client, credit, bound } => {
+            Decision::Grant {
+                client,
+                credit,
+                bound,
+                outlives,
+            } => {
                 let at = self.lanes.iter().position(|lane| lane.client() == client)?;
                 let lane = self.lanes.get(at)?;
                 let priority = usize::from(lane.entry().priority.load(Ordering::Relaxed));
                 let reading = self.houses.sum_above(lane.entry().house.as_ref(), lane.row(), priority);
-                let left = lane.grant(credit, bound.then_some(reading));
+                let left = lane.grant(credit, bound.then(|| reading.wrapping_add(outlives)));
                 let entry = Arc::clone(lane.entry());
                 if entry.lane.counters.managed.load(Ordering::Relaxed) > 0 {
                     self.memory.tell(memory::MemoryMessage::Runs(entry.client));

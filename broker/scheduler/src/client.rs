@@ -20,6 +20,8 @@ pub(super) struct ClientState {
     pub queued: Option<QueueEntry>,
     /// Whether a foreground job's launch voids the credit.
     pub bound: bool,
+    /// Foreground launches that the credit outlives.
+    pub outlives: u64,
     pub window: Option<RunAheadWindow>,
     /// The last granted kernel longer than half the delay bound.
     pub long: Option<LongKernel>,
@@ -121,6 +123,7 @@ impl ClientState {
             wait: None,
             queued: None,
             bound: false,
+            outlives: 0,
             window: None,
             long: None,
             revoking: None,

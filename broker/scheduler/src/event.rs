@@ -144,6 +144,8 @@ pub enum Decision {
         credit: Ns,
         /// Whether the launch of a more important foreground job voids it.
         bound: bool,
+        /// Such launches that it outlives. The lane's launch epochs are the reading plus this.
+        outlives: u64,
     },
     /// Start or stop timing some launches ([`Event::Sampled`]) of a client whose kernel times
     /// nothing else tells.

@@ -136,7 +136,12 @@ impl Bench {
 }
 
 fn grant(client: Client, credit: Ns, bound: bool) -> Decision {
-    Decision::Grant { client, credit, bound }
+    Decision::Grant {
+        client,
+        credit,
+        bound,
+        outlives: 0,
+    }
 }
 
 #[test]
