@@ -74,6 +74,15 @@ impl Engine {
         ContextId(self.state.add_context())
     }
 
+    /// Under [`crate::Mode::Mps`] the ready kernel of the context with the lowest `priority` number
+    /// goes first (`CUDA_MPS_CLIENT_PRIORITY`); what runs is not stopped. Zero at first, so equal.
+    pub fn set_context_priority(&mut self, context: ContextId, priority: i32) -> Result<(), EngineError> {
+        match self.state.set_context_priority(context.0, priority) {
+            true => Ok(()),
+            false => Err(EngineError::NoContext),
+        }
+    }
+
     /// Ends a context as its process's death does: all its work is gone at once, also what runs.
     /// Streams that waited for it go on.
     pub fn remove_context(&mut self, context: ContextId) -> Result<(), EngineError> {

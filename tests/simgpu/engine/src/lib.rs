@@ -11,7 +11,8 @@
 //!   compute engine. After a slice it goes to the back of the line, and its running kernel is
 //!   frozen until its next slice. Changing contexts costs [`Settings::switch`]. A context with
 //!   nothing ready yields at once; one that is alone keeps the engine at no cost.
-//! * In [`Mode::Mps`] there is no switch: after every kernel the next context in line has its turn.
+//! * In [`Mode::Mps`] there is no switch: after every kernel the next context in line has its turn,
+//!   of those in line with the lowest priority number ([`Engine::set_context_priority`]).
 //! * A **stream** is first in, first out. Within a context the ready operation with the lowest
 //!   priority number runs first, among equals the one ready first. A running kernel is not stopped
 //!   for a stream of its own context.

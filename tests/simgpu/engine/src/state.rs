@@ -72,6 +72,8 @@ struct EngineStream {
 
 #[derive(Debug, Clone, Default)]
 struct EngineContext {
+    /// Lower goes first under MPS.
+    priority: i32,
     streams: Vec<SlabKey>,
     compute: ReadyOps,
     /// The kernel that a slice's end froze.
@@ -168,6 +170,17 @@ impl EngineState {
 
     pub(crate) fn has_context(&self, context: SlabKey) -> bool {
         self.contexts.get(context).is_some()
+    }
+
+    /// Zero for a context that is gone.
+    pub(crate) fn context_priority(&self, context: SlabKey) -> i32 {
+        self.contexts.get(context).map_or(0, |context| context.priority)
+    }
+
+    /// False if there is no such context.
+    pub(crate) fn set_context_priority(&mut self, context: SlabKey, priority: i32) -> bool {
+        let known = self.contexts.get_mut(context);
+        known.map(|context| context.priority = priority).is_some()
     }
 
     pub(crate) fn context_usage(&self, context: SlabKey) -> Option<ContextUsage> {
