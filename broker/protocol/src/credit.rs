@@ -57,10 +57,14 @@ impl RunAheadWindow {
     }
 }
 
+/// Most launches that credit outlives. At another priority the sum is another: credit further from
+/// its bound than this is of that kind, and void.
+const MAX_OUTLIVED: u64 = 32_768;
+
 /// Whether credit bound up to a sum of launch epochs holds at this sum. Sums only grow.
 #[inline]
 pub fn epochs_hold(bound_to: u64, sum_above: u64) -> bool {
-    bound_to.wrapping_sub(sum_above) <= u64::MAX / 2
+    bound_to.wrapping_sub(sum_above) <= MAX_OUTLIVED
 }
 
 impl Orders {
