@@ -75,6 +75,8 @@ impl Compute {
         match state.settings().mode {
             Mode::Mps => self.choose_shared(state),
             Mode::TimeSlice => self.choose_sliced(state),
+            // `crate::shared`'s.
+            Mode::MpsShared(_) => {}
         }
     }
 
