@@ -14,6 +14,7 @@ use weft_daemon::options::{LONGEST_WAIT, Options, Rights, Spin};
 use weft_daemon::places::Places;
 use weft_daemon::server::Door;
 use weft_daemon::{admin, log_file};
+use weft_protocol::latency_budget;
 use weft_scheduler::{Config, PolicyName};
 
 /// Run this user's broker (weft run starts one by itself), or one for all users of the machine
@@ -50,6 +51,10 @@ pub struct BrokerArgs {
     /// The most predicted work of others that may stand in the foreground job's way
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub delay_bound: Option<u64>,
+    /// Part of its time by which a foreground job may be slowed down in the mean, unless it says
+    /// otherwise (2%, 0.02, 0); default 1%
+    #[arg(long, value_name = "PART", value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
+    pub slowdown: Option<u32>,
     /// The longest a launch may wait at the gate; it then goes through and is counted
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
     pub longest_wait: Option<u64>,
@@ -150,6 +155,9 @@ fn options(args: &BrokerArgs) -> Options {
     if let Some(us) = args.delay_bound {
         core.delay_bound = us.saturating_mul(1_000);
     }
+    if let Some(slowdown) = args.slowdown {
+        core.slowdown = latency_budget::part(slowdown);
+    }
     if let Some(us) = args.turn {
         core.turn = us.saturating_mul(1_000);
     }
@@ -216,6 +224,9 @@ fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
         if let Some(value) = value {
             command.arg(flag).arg(value.to_string());
         }
+    }
+    if let Some(slowdown) = args.slowdown {
+        command.arg("--slowdown").arg(latency_budget::slowdown_text(slowdown));
     }
     if args.refine {
         command.arg("--refine");

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::device_share::{self, SmShare};
 use super::libraries::{self, DriverLibrary};
 use weft_daemon::places::Places;
+use weft_protocol::latency_budget::{self, LatencyBudget};
 
 /// Variables and warnings for a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,6 +41,8 @@ impl Environment {
 pub struct Wishes {
     /// Priority, 0 to 9.
     pub priority: Option<u8>,
+    /// What it may lose as a foreground job.
+    pub budget: LatencyBudget,
     /// Profile.
     pub profile: Option<String>,
     /// Whether the job is sampled.
@@ -53,6 +57,8 @@ pub struct Wishes {
     pub duration: Option<String>,
     /// Longest wait for memory, in seconds, or `no`.
     pub wait: Option<String>,
+    /// Part of the device's SMs, under MPS.
+    pub sm_share: Option<SmShare>,
 }
 
 /// What a job's device memory is.
@@ -178,6 +184,12 @@ fn variables(
     if let Some(priority) = wishes.priority {
         set.push(("WEFT_PRIORITY", priority.to_string().into()));
     }
+    if let Some(slowdown) = wishes.budget.slowdown {
+        set.push(("WEFT_SLOWDOWN", latency_budget::slowdown_text(slowdown).into()));
+    }
+    if let Some(slo) = wishes.budget.slo {
+        set.push(("WEFT_SLO", latency_budget::slo_text(slo).into()));
+    }
     if let Some(profile) = &wishes.profile {
         set.push(("WEFT_PROFILE", profile.into()));
     }
@@ -206,6 +218,7 @@ fn variables(
     if let Some(wait) = &wishes.wait {
         set.push(("WEFT_WAIT", wait.into()));
     }
+    set.extend(device_share::variables(wishes.priority, wishes.sm_share, current));
     if wishes.profiling {
         set.push(("WEFT_MODE", "profile".into()));
     } else if current("WEFT_MODE") == "profile" {
@@ -296,6 +309,10 @@ mod tests {
     fn wishes_become_variables() {
         let wishes = Wishes {
             priority: Some(0),
+            budget: LatencyBudget {
+                slowdown: Some(20_000),
+                slo: Some(50_000_000),
+            },
             profile: Some("resnet".to_string()),
             backing: Some(BackingOption::Managed),
             evidence: Some(EvidenceOption::Residency),
@@ -303,6 +320,8 @@ mod tests {
         };
         let set = values(&[("WEFT_MODE", "profile")], &wishes);
         assert_eq!(value(&set, "WEFT_PRIORITY"), Some(OsStr::new("0")));
+        assert_eq!(value(&set, "WEFT_SLOWDOWN"), Some(OsStr::new("2%")));
+        assert_eq!(value(&set, "WEFT_SLO"), Some(OsStr::new("50000000ns")));
         assert_eq!(value(&set, "WEFT_PROFILE"), Some(OsStr::new("resnet")));
         assert_eq!(value(&set, "WEFT_MODE"), Some(OsStr::new("serve")));
         assert_eq!(value(&set, "WEFT_BACKING"), Some(OsStr::new("managed")));

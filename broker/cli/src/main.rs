@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod broker;
+mod device_share;
 mod doctor;
 mod environment;
 mod gpus;
@@ -248,10 +249,23 @@ mod tests {
     }
 
     #[test]
+    fn a_job_may_be_told_several_things_at_once() {
+        let line = "weft set --pid 7 --priority 0 --slowdown 2% --slo 50ms";
+        let Command::Set(args) = Cli::try_parse_from(line.split(' ')).expect("parses").command else {
+            panic!("another command");
+        };
+        assert_eq!((args.priority, args.slowdown), (Some(0), Some(20_000)));
+        assert_eq!(args.slo, Some(50_000_000));
+    }
+
+    #[test]
     fn weights_are_users_and_priorities_jobs() {
         assert!(Cli::try_parse_from(["weft", "set", "--user", "ann", "--weight", "3"]).is_ok());
         for wrong in [
             &["weft", "set", "--user", "ann", "--priority", "3"][..],
+            &["weft", "set", "--user", "ann", "--slo", "3ms"][..],
+            &["weft", "set", "--pid", "7", "--slo", "3ms", "--weight", "3"][..],
+            &["weft", "set", "--pid", "7"][..],
             &["weft", "set", "--pid", "7", "--weight", "3"][..],
             &["weft", "set", "--user", "ann"][..],
             &["weft", "set", "--user", "ann", "--weight", "0"][..],

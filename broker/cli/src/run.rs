@@ -9,22 +9,38 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
+use super::device_share::{self, SmShare};
 use super::environment::{self, BackingOption, Environment, Wishes};
 use super::{gpus, inherited, start, text};
 use weft_daemon::places::Places;
 use weft_daemon::store;
 use weft_protocol::amount;
+use weft_protocol::latency_budget::{self, LatencyBudget};
 
 /// Shell exit codes for a missing command, and for one that cannot be executed.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
+const EXAMPLES: &str = "\
+  weft run -p 0 --profile resnet --slowdown 2% -- python serve.py
+  weft run -p 0 --profile resnet --slowdown 5% --slo 50ms -- python serve.py
+  weft run -p 7 --sm-share 50% -- python train.py";
+
 /// Run a job under weft, beside the others
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct RunArgs {
     /// 0 (matters most) to 9 (fills gaps last); default 5
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
+    /// As a foreground job: the part of its time by which background jobs may slow it down in the
+    /// mean (2%, 0.02, 0); default: the broker's, 1%
+    #[arg(long, value_name = "PART", value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
+    pub slowdown: Option<u32>,
+    /// The longest time from its first launch to its next wait within which that may be used (50ms,
+    /// 1.5s, 200us); default: no limit
+    #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
+    pub slo: Option<u64>,
     /// What is known about the job: a name given to `weft profile`, or a file (with a slash)
     #[arg(long)]
     pub profile: Option<String>,
@@ -53,6 +69,9 @@ pub struct RunArgs {
     /// where that is set. Also WEFT_GPU
     #[arg(long, value_name = "any|LIST")]
     pub gpu: Option<String>,
+    /// Under MPS: the part of the device's SMs that the job may use (25%)
+    #[arg(long, value_name = "PERCENT", value_parser = SmShare::parse)]
+    pub sm_share: Option<SmShare>,
     /// The job and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -78,6 +97,10 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     }
     let wishes = Wishes {
         priority: args.priority,
+        budget: LatencyBudget {
+            slowdown: args.slowdown,
+            slo: args.slo,
+        },
         profile,
         profiling: false,
         backing: args.backing,
@@ -88,6 +111,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             true => Some("no".to_string()),
             false => args.wait.map(|seconds| seconds.to_string()),
         },
+        sm_share: args.sm_share,
     };
     // The job runs even where weft cannot.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
@@ -154,7 +178,17 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     {
         return Err(format!("WEFT_WAIT={text} is neither a whole number of seconds nor no"));
     }
-    Ok(())
+    if args.slowdown.is_none()
+        && let Some(text) = variable("WEFT_SLOWDOWN")
+    {
+        latency_budget::parse_slowdown(&text).map_err(|why| format!("WEFT_SLOWDOWN: {why}"))?;
+    }
+    if args.slo.is_none()
+        && let Some(text) = variable("WEFT_SLO")
+    {
+        latency_budget::parse_slo(&text).map_err(|why| format!("WEFT_SLO: {why}"))?;
+    }
+    device_share::check(&|name| std::env::var_os(name).unwrap_or_default())
 }
 
 /// Parses an amount; a backing gets a hint at `--backing`.

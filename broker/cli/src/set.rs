@@ -1,4 +1,4 @@
-//! `weft set`: changes a job's priority or a user's weight.
+//! `weft set`: changes a job's priority or what it may lose, or a user's weight.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -9,12 +9,14 @@ use clap::ArgGroup;
 use super::text;
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
+use weft_protocol::latency_budget::{self, LatencyBudget};
 
-/// Change the priority of a job that runs or waits, or what a user's jobs weigh in the queue for
-/// memory
+/// Change the priority of a job that runs or waits, what it may lose as a foreground job, or what a
+/// user's jobs weigh in the queue for memory
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("who").required(true).args(["client", "pid", "user"]))]
-#[command(group = ArgGroup::new("what").required(true).args(["priority", "weight"]))]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["priority", "slowdown", "slo", "weight"]))]
 pub struct SetArgs {
     /// By the number that `weft status` shows
     #[arg(long, value_parser = text::whole::<u64>)]
@@ -24,15 +26,26 @@ pub struct SetArgs {
     pub pid: Option<u32>,
     /// A user, as WEFT_USER names him; "" are all those jobs that name none. With a shared broker a
     /// uid, and only its owner or root may
-    #[arg(long, conflicts_with = "priority")]
+    #[arg(long, conflicts_with_all = ["priority", "slowdown", "slo"])]
     pub user: Option<String>,
     /// 0 (matters most) to 9
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
+    /// Part of its time by which background jobs may slow it down in the mean (2%, 0.02, 0)
+    #[arg(long, value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
+    pub slowdown: Option<u32>,
+    /// The longest time from its first launch to its next wait within which that may be used (50ms)
+    #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
+    pub slo: Option<u64>,
     /// He gets so many times as much memory and time as a user of weight 1 while both wait for it
     #[arg(long, value_parser = weight, conflicts_with_all = ["client", "pid"], allow_negative_numbers = true)]
     pub weight: Option<u32>,
 }
+
+const EXAMPLES: &str = "\
+  weft set --client 1 --priority 0
+  weft set --pid 4711 --slowdown 2% --slo 50ms
+  weft set --user ann --weight 3";
 
 fn weight(text: &str) -> Result<u32, String> {
     let weight = text.parse().ok().filter(|weight| (1..=100).contains(weight));
@@ -45,14 +58,18 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
         (Some(client), _) => format!("client {client}"),
         (None, pid) => format!("process {}", pid.unwrap_or_default()),
     };
-    let question = match (args.user, args.weight, args.priority) {
-        (Some(user), Some(weight), _) => Question::Weight { user, weight },
-        (_, _, Some(priority)) => Question::Set {
+    let question = match (args.user, args.weight) {
+        (Some(user), Some(weight)) => Question::Weight { user, weight },
+        (None, None) => Question::Set {
             client: args.client,
             pid: args.pid,
-            priority,
+            priority: args.priority,
+            budget: LatencyBudget {
+                slowdown: args.slowdown,
+                slo: args.slo,
+            },
         },
-        _ => bail!("a priority goes with --client or --pid, a weight with --user"),
+        _ => bail!("a weight goes with --user, all else with --client or --pid"),
     };
     match admin::ask(&Places::of_environment(), &question)? {
         Answer::Set(0) => bail!("{who} is not attached (weft status)"),

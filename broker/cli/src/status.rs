@@ -120,6 +120,17 @@ pub fn role(client: &ClientStatus) -> String {
     }
 }
 
+/// What a foreground job may lose to background jobs.
+pub fn may_lose(client: &ClientStatus) -> Option<String> {
+    let foreground = matches!(client.mode.as_str(), "foreground" | "alone");
+    let allowed = client.slowdown_allowed.filter(|_| foreground)?;
+    let within = match client.slo_ns {
+        None => String::new(),
+        Some(slo) => format!(", within {}", text::duration(slo)),
+    };
+    Some(format!("{}{within}", text::percent(allowed)))
+}
+
 fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
     let mut table = TextTable::new([
         if shared { "user/client" } else { "client" },
@@ -175,6 +186,9 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
         let named = |line: String| format!("client {}: {line}", client.client);
         if let Some(trouble) = &client.profile_trouble {
             lines.push(named(trouble.clone()));
+        }
+        if let Some(lost) = may_lose(client).filter(|_| client.mode == "foreground") {
+            lines.push(named(format!("may be slowed down by {lost}")));
         }
         if client.managed > 0 {
             lines.push(named(format!(
@@ -359,6 +373,21 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
+        let lost = |mode: &str, slo_ns| {
+            let job = ClientStatus {
+                mode: mode.to_string(),
+                slowdown_allowed: Some(0.02),
+                slo_ns,
+                ..ClientStatus::default()
+            };
+            let page = clients(&[job], false).join("\n");
+            let found = page.split_once("may be slowed down by ");
+            found.map(|(_, lost)| lost.to_string())
+        };
+        assert_eq!(lost("foreground", None).as_deref(), Some("2 %"));
+        let within = "2 %, within 50.0 ms";
+        assert_eq!(lost("foreground", Some(50_000_000)).as_deref(), Some(within));
+        assert_eq!(lost("background", Some(50_000_000)), None);
         let role_of = |mode: &str, waits_for_memory_s| {
             role(&ClientStatus {
                 mode: mode.to_string(),

@@ -106,6 +106,21 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
+/// A part of one in per cent, with three figures at most.
+pub fn percent(part: f64) -> String {
+    let percent = part * 100.0;
+    let figures = match percent.abs() {
+        v if v < 10.0 => format!("{percent:.2}"),
+        v if v < 100.0 => format!("{percent:.1}"),
+        _ => format!("{percent:.0}"),
+    };
+    let short = match figures.contains('.') {
+        true => figures.trim_end_matches('0').trim_end_matches('.'),
+        false => &figures,
+    };
+    format!("{short} %")
+}
+
 /// A size with three figures and a unit.
 pub fn size(bytes: u64) -> String {
     amount::shown(bytes)
@@ -244,6 +259,8 @@ mod tests {
         assert_eq!(duration(12_345_678_900), "12.3 s");
         assert_eq!(size(5 * 1024 * 1024 * 1024), "5.00 GiB");
         assert_eq!(span(90_000.0), "25 h");
+        let shown = [0.0, 0.01, 0.0125, 0.5, 1.0].map(percent);
+        assert_eq!(shown, ["0 %", "1 %", "1.25 %", "50 %", "100 %"]);
     }
 
     #[test]

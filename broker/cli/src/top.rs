@@ -72,7 +72,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
         broker.decisions.saturating_sub(before.broker.decisions) as f64 / seconds,
     )];
     let mut table = TextTable::new([
-        "client", "pid", "prio", "mode", "launch/s", "waiting", "granted", "memory", "command",
+        "client", "pid", "prio", "mode", "launch/s", "waiting", "granted", "slowdown", "memory", "command",
     ]);
     for client in &now.clients {
         let default = ClientStatus::default();
@@ -92,6 +92,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             format!("{launches:.0}"),
             share(rate(client.waited_ns, old.waited_ns)),
             share(rate(client.granted_ns, old.granted_ns)),
+            super::status::may_lose(client).map_or("-".to_string(), |lost| format!("at most {lost}")),
             text::size(client.memory),
             text::command(&client.command, text::COMMAND),
         ]);

@@ -40,7 +40,19 @@ fn a_job_sees_the_variables_of_weft_and_its_own() {
     let home = Home::new();
     let mut command = home.weft();
     command
-        .args(["run", "--priority", "3", "--profile", "p", "--", "env"])
+        .args([
+            "run",
+            "--priority",
+            "3",
+            "--profile",
+            "p",
+            "--slowdown",
+            "0.02",
+            "--slo",
+            "1.5s",
+            "--",
+            "env",
+        ])
         .env("LD_LIBRARY_PATH", "/mine");
     let output = command.output().expect("ran");
     let environment = text(&output.stdout);
@@ -52,6 +64,8 @@ fn a_job_sees_the_variables_of_weft_and_its_own() {
             .to_string()
     };
     assert_eq!(value("WEFT_PRIORITY"), "3");
+    assert_eq!(value("WEFT_SLOWDOWN"), "2%");
+    assert_eq!(value("WEFT_SLO"), "1500000000ns");
     assert_eq!(value("WEFT_PROFILE"), home.profiles().join("p").to_str().expect("text"));
     assert!(value("LD_LIBRARY_PATH").ends_with(":/mine"));
     let links = value("LD_LIBRARY_PATH");
@@ -62,12 +76,47 @@ fn a_job_sees_the_variables_of_weft_and_its_own() {
 }
 
 #[test]
+fn the_device_is_told_of_jobs_that_matter_less() {
+    let home = Home::new();
+    let job = ["--", "sh", "-c", "env | grep ^CUDA_MPS_ | sort"];
+    let told = |options: &[&str], environment: &[(&str, &str)]| {
+        let mut command = home.weft();
+        let command = command.arg("run").args(options).args(job);
+        let output = command.envs(environment.iter().copied()).output().expect("ran");
+        text(&output.stdout).replace("CUDA_MPS_", "")
+    };
+    assert_eq!(told(&["-p", "0"], &[]), "");
+    assert_eq!(told(&["-p", "5"], &[]), "CLIENT_PRIORITY=1\n");
+    assert_eq!(told(&[], &[("WEFT_PRIORITY", "0")]), "");
+    assert_eq!(told(&["-p", "9"], &[("WEFT_DEVICE_PRIORITIES", "off")]), "");
+    let users = [("CUDA_MPS_CLIENT_PRIORITY", "0")];
+    assert_eq!(told(&["-p", "9"], &users), "CLIENT_PRIORITY=0\n");
+    assert_eq!(
+        told(&["-p", "9", "--sm-share", "25%"], &[]),
+        "ACTIVE_THREAD_PERCENTAGE=25\nCLIENT_PRIORITY=1\n"
+    );
+    let mut wrong = home.weft();
+    let output = wrong.args(["run", "--", "true"]).env("WEFT_DEVICE_PRIORITIES", "0");
+    let output = output.output().expect("ran");
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert_eq!(said, "weft: WEFT_DEVICE_PRIORITIES=0 is neither on nor off\n");
+}
+
+#[test]
 fn mistakes_are_one_line() {
     let home = Home::new();
     for (arguments, code) in [
         (&["run", "--priority", "12", "--", "true"][..], 2),
         (&["run"][..], 2),
         (&["run", "--profile", "../x/.y", "--", "true"][..], 2),
+        (&["run", "--sm-share", "25", "--", "true"][..], 2),
+        (&["run", "--slowdown", "2", "--", "true"][..], 2),
+        (&["run", "--slowdown=-1%", "--", "true"][..], 2),
+        (&["run", "--slo", "50", "--", "true"][..], 2),
+        (&["set", "--client", "1", "--slo", "0ms"][..], 2),
+        (&["set", "--user", "ann", "--slowdown", "2%"][..], 2),
+        (&["broker", "--slowdown", "two"][..], 2),
         (&["set", "--priority", "1"][..], 2),
         (&["broker", "--policy", "fair"][..], 2),
         (&["status"][..], 1),

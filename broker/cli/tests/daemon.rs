@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use common::{Client, Dice, Home, PATIENCE, hello, until};
 use weft_daemon::status::Ending;
-use weft_protocol::control::{Refusal, ToBroker};
+use weft_protocol::control::{Hello, Refusal, ToBroker};
 use weft_protocol::lane::{Kind, Mode};
+use weft_protocol::latency_budget::{LatencyBudget, MOST_SLO_NS};
 use weft_protocol::transport::Error;
 
 #[test]
@@ -392,6 +393,66 @@ fn a_priority_can_be_changed_while_a_job_runs() {
         home.done(&["set", "--client", "999", "--priority", "0"]).status.code(),
         Some(1)
     );
+}
+
+#[test]
+fn what_a_job_may_lose_is_said_as_it_comes_and_while_it_runs() {
+    let home = Home::new();
+    let _broker = home.broker(&["--slowdown", "3%"]);
+    let silent = Client::attach(&home.socket(), hello(5));
+    let wild = Client::attach(
+        &home.socket(),
+        Hello {
+            budget: LatencyBudget {
+                slowdown: Some(u32::MAX),
+                slo: Some(u64::MAX),
+            },
+            ..hello(0)
+        },
+    );
+    let told = |client: &Client| {
+        let clients = home.status().clients;
+        let found = clients.into_iter().find(|row| row.client == client.attached.client);
+        let row = found.expect("listed");
+        (row.slowdown_allowed, row.slo_ns)
+    };
+    until("both are known", || {
+        home.status().clients.len() == 2 && told(&silent).0.is_some() && told(&wild).0.is_some()
+    });
+    assert_eq!(told(&silent), (Some(0.03), None), "as the broker is set");
+    assert_eq!(told(&wild), (Some(1.0), Some(MOST_SLO_NS)), "clamped");
+    let number = wild.attached.client.to_string();
+    let set = |options: &[&str]| {
+        let output = home.done(&[&["set", "--client", &number], options].concat());
+        assert!(output.status.success(), "{options:?}");
+    };
+    set(&["--slowdown", "0"]);
+    until("it is told", || told(&wild) == (Some(0.0), Some(MOST_SLO_NS)));
+    set(&["--slo", "50ms", "--priority", "1"]);
+    until("what is not said stays", || {
+        told(&wild) == (Some(0.0), Some(50_000_000))
+    });
+    // The core of another device hears of it as well.
+    wild.say(ToBroker::Device {
+        name: "A GPU".to_string(),
+        uuid: "0f".repeat(16),
+        memory: 1 << 30,
+        driver: 13_000,
+        mps: None,
+    });
+    silent.say(ToBroker::Device {
+        name: "A GPU".to_string(),
+        uuid: "ab".repeat(16),
+        memory: 1 << 30,
+        driver: 13_000,
+        mps: None,
+    });
+    until("two devices are known", || home.status().broker.devices.len() == 2);
+    assert_eq!(told(&wild), (Some(0.0), Some(50_000_000)));
+    assert_eq!(told(&silent), (Some(0.03), None));
+    let page = home.done(&["top", "-n", "1", "--interval", "0.1"]);
+    let page = String::from_utf8_lossy(&page.stdout).into_owned();
+    assert!(page.contains("at most 3 %"), "{page}");
 }
 
 #[test]

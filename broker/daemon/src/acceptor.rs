@@ -284,7 +284,8 @@ impl Acceptor {
             profiling: hello.profiling,
             priority: hello.priority,
             lane: Arc::new(attached.lane),
-        });
+        })
+        .budgeted(hello.budget);
         if shared {
             tell_guest(&attached.sender, newcomer.loaded.as_deref(), lowered, end);
         }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::places::Places;
 use super::status::{Sampled, Status};
+use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::{self, client};
 
 /// Longest wait for an answer. Only writing a profile to a slow disk takes long.
@@ -28,14 +29,17 @@ pub enum Question {
     Queue,
     /// The best device for a job that has not begun.
     Place(Box<super::admission::Seeker>),
-    /// Sets the priority of matching clients.
+    /// Changes matching clients.
     Set {
         /// Client number to match.
         client: Option<u64>,
         /// Process id to match.
         pid: Option<u32>,
-        /// 0 (most important) to 9.
-        priority: u8,
+        /// 0 (most important) to 9; `None`: as it is.
+        priority: Option<u8>,
+        /// What they may lose as foreground jobs; what is not said stays.
+        #[serde(default)]
+        budget: LatencyBudget,
     },
     /// Sets a user's weight in waiting for device memory.
     Weight {
@@ -91,7 +95,7 @@ pub enum Answer {
     Queue(Box<super::admission::Queue>),
     /// The best device.
     Placed(super::admission::Place),
-    /// Number of clients with the new priority.
+    /// Number of changed clients.
     Set(usize),
     /// A job's observed usage; the asking process writes the profile.
     Learnt(super::admission::PeakUsage),

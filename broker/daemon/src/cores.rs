@@ -14,11 +14,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use weft_profiles::Profile;
 
+use super::registry::Entry;
 use weft_protocol::Ns;
 use weft_protocol::epoch_page::ROWS;
+use weft_protocol::latency_budget::LatencyBudget;
 use weft_scheduler::{Client, Config, Core, Decision, Event, Snapshot};
 
 /// Most devices, above any machine's, instances included. Further UUIDs map to the first, which
@@ -193,7 +196,7 @@ impl Cores {
         }
         self.of.insert(client, at);
         if !aside {
-            self.core_of(client).handle(now, who.comes(client), out);
+            self.arrives(now, client, who, out);
         }
         row
     }
@@ -208,7 +211,13 @@ impl Cores {
             self.aside.insert(client);
         } else {
             self.aside.remove(&client);
-            self.core_of(client).handle(now, who.comes(client), out);
+            self.arrives(now, client, who, out);
+        }
+    }
+
+    fn arrives(&mut self, now: Ns, client: Client, who: Newcomer, out: &mut Vec<Decision>) {
+        for event in who.comes(client) {
+            self.core_of(client).handle(now, event, out);
         }
     }
 
@@ -263,15 +272,38 @@ pub(super) struct Newcomer {
     /// 0 to 9.
     pub(super) priority: u8,
     pub(super) profile: Option<Arc<Profile>>,
+    /// What it may lose as a foreground job.
+    pub(super) budget: LatencyBudget,
 }
 
 impl Newcomer {
-    fn comes(self, client: Client) -> Event {
-        Event::Attached {
+    /// A client as it is registered.
+    pub(super) fn of(entry: &Entry) -> Newcomer {
+        Newcomer {
+            priority: entry.priority.load(Ordering::Relaxed),
+            profile: entry.loaded.clone(),
+            budget: entry.budget(),
+        }
+    }
+
+    /// Its arrival, and its budget where it has said one.
+    pub(super) fn comes(self, client: Client) -> impl Iterator<Item = Event> {
+        let attached = Event::Attached {
             client,
             priority: self.priority,
             profile: self.profile,
-        }
+        };
+        let budget = (!self.budget.is_unsaid()).then(|| budget_event(client, self.budget));
+        [Some(attached), budget].into_iter().flatten()
+    }
+}
+
+/// What a core is told of a client's budget.
+pub(super) fn budget_event(client: Client, budget: LatencyBudget) -> Event {
+    Event::Budget {
+        client,
+        slowdown: budget.slowdown_part(),
+        slo: budget.slo,
     }
 }
 
@@ -287,6 +319,7 @@ fn whose(event: &Event) -> Option<Client> {
         | Event::Renewed { client, .. }
         | Event::Revoked { client, .. }
         | Event::Oversubscribed { client, .. }
+        | Event::Budget { client, .. }
         | Event::Sampled { client, .. } => *client,
         Event::Gone(client)
         | Event::Priority(client, _)
@@ -342,6 +375,7 @@ mod tests {
             let who = Newcomer {
                 priority,
                 profile: None,
+                budget: LatencyBudget::default(),
             };
             self.cores.says(1, Client(client), uuid, who, &mut self.out);
             self.settle();
@@ -376,6 +410,7 @@ mod tests {
         let who = || Newcomer {
             priority: 0,
             profile: None,
+            budget: LatencyBudget::default(),
         };
         world.comes(2, 0);
         world.says(2, 0, "a");
@@ -395,6 +430,40 @@ mod tests {
         world.cores.waits(1, Client(2), false, who(), &mut world.out);
         world.settle();
         assert_eq!(world.mode(1), Mode::Alone);
+    }
+
+    #[test]
+    fn what_a_client_may_lose_goes_with_it_from_core_to_core() {
+        let mut world = World::new();
+        let budget = LatencyBudget {
+            slowdown: Some(20_000),
+            slo: Some(7_000_000),
+        };
+        let who = || Newcomer {
+            priority: 0,
+            profile: None,
+            budget,
+        };
+        let told = |world: &World, at: usize, client: u64| {
+            let view = world.cores.snapshots()[at].snapshot.client(Client(client)).cloned();
+            view.map(|view| (view.slowdown_allowed, view.slo))
+        };
+        let said = Some((0.02, Some(7_000_000)));
+        world.comes(1, 5);
+        world.says(1, 5, "a");
+        for event in who().comes(Client(2)) {
+            world.tell(event);
+        }
+        assert_eq!(told(&world, 0, 2), said);
+        assert_eq!(told(&world, 0, 1), Some((Config::default().slowdown, None)));
+        world.cores.says(1, Client(2), "b", who(), &mut world.out);
+        assert_eq!((told(&world, 0, 2), told(&world, 1, 2)), (None, said));
+        world.cores.waits(1, Client(2), true, who(), &mut world.out);
+        // While it waits for memory no core hears of it.
+        world.tell(budget_event(Client(2), LatencyBudget::default()));
+        assert_eq!(told(&world, 1, 2), None);
+        world.cores.waits(1, Client(2), false, who(), &mut world.out);
+        assert_eq!(told(&world, 1, 2), said);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::status::Ending;
 use super::waiting::Wait;
 use crate::server::Host;
 use weft_protocol::Ns;
+use weft_protocol::latency_budget::LatencyBudget;
 
 /// A message to the scheduler.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub enum Notice {
     Gone(u64, Ending),
     /// A client has a new priority.
     Priority(u64, u8),
+    /// A client may lose this as a foreground job.
+    Budget(u64, LatencyBudget),
     /// A client is about to use this device (UUID).
     Device(u64, String),
     /// Whether a client shares its device under MPS.

@@ -12,13 +12,14 @@ use super::mailbox::{Notice, SchedulerHandle};
 use super::options::Rights;
 use super::other_brokers::OtherBrokers;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
-use super::registry::{Registry, identity};
+use super::registry::{Entry, Registry, identity};
 use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
 use super::store;
 use super::text::{LONGEST_LABEL, clean};
 use crate::server::Asker;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
+use weft_protocol::latency_budget::LatencyBudget;
 
 /// The sources of answers.
 #[derive(Debug, Clone)]
@@ -91,7 +92,15 @@ impl QueryHandler {
                 Ok(place) => Answer::Placed(place),
                 Err(why) => Answer::Sorry(why.to_string()),
             },
-            Question::Set { client, pid, priority } => self.set(client, pid, priority, asker),
+            Question::Set {
+                client,
+                pid,
+                priority,
+                budget,
+            } => {
+                let who = |entry: &Entry| client == Some(entry.client) || pid == Some(entry.pid);
+                self.set(who, priority, budget, asker)
+            }
             Question::Weight { user, weight } => {
                 let (user, _) = identity(rustix::process::geteuid().as_raw(), false, &user, "");
                 self.admission.weigh(&user, weight);
@@ -193,14 +202,11 @@ impl QueryHandler {
         }
     }
 
-    fn set(&self, client: Option<u64>, pid: Option<u32>, priority: u8, asker: Asker) -> Answer {
-        if usize::from(priority) >= weft_protocol::PRIORITIES {
+    fn set(&self, who: impl Fn(&Entry) -> bool, priority: Option<u8>, budget: LatencyBudget, asker: Asker) -> Answer {
+        if let Some(priority) = priority.filter(|priority| usize::from(*priority) >= weft_protocol::PRIORITIES) {
             return Answer::Sorry(format!("priority {priority} is not in 0 to 9"));
         }
-        let matching = |entry: &Arc<super::registry::Entry>| {
-            client.is_some_and(|client| client == entry.client) || pid.is_some_and(|pid| pid == entry.pid)
-        };
-        let found: Vec<_> = self.registry.all().into_iter().filter(matching).collect();
+        let found: Vec<_> = self.registry.all().into_iter().filter(|entry| who(entry)).collect();
         if self.shared && !asker.is_owner() {
             if let Some(other) = found.iter().find(|entry| entry.uid != asker.uid) {
                 return Answer::Sorry(format!(
@@ -208,8 +214,9 @@ impl QueryHandler {
                     other.client, other.uid, asker.uid
                 ));
             }
-            let allowed = self.rights.allows(asker.uid, priority);
-            if allowed != priority {
+            if let Some(allowed) = priority.map(|asked| self.rights.allows(asker.uid, asked))
+                && priority != Some(allowed)
+            {
                 return Answer::Sorry(format!(
                     "the owner of this broker lets your jobs have priority {allowed} at most (9 is least)"
                 ));
@@ -217,9 +224,15 @@ impl QueryHandler {
         }
         for entry in &found {
             // Visible at once; the scheduler tells the lane.
-            entry.priority.store(priority, Ordering::Relaxed);
-            self.to_scheduler.tell(Notice::Priority(entry.client, priority));
-            self.admission.priority(entry.client, priority);
+            if let Some(priority) = priority {
+                entry.priority.store(priority, Ordering::Relaxed);
+                self.to_scheduler.tell(Notice::Priority(entry.client, priority));
+                self.admission.priority(entry.client, priority);
+            }
+            if !budget.is_unsaid() {
+                entry.set_budget(budget);
+                self.to_scheduler.tell(Notice::Budget(entry.client, entry.budget()));
+            }
         }
         Answer::Set(found.len())
     }
@@ -234,11 +247,15 @@ impl QueryHandler {
             client.waits_for_memory_s = waiting.get(&client.client).copied();
         }
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let cores: Vec<DeviceStatus> = self
-            .to_scheduler
-            .look()
+        let views = self.to_scheduler.look().unwrap_or_default();
+        for view in views.iter().flat_map(|device| &device.snapshot.clients) {
+            if let Some(client) = clients.iter_mut().find(|client| client.client == view.client) {
+                client.slowdown_allowed = Some(view.slowdown_allowed);
+                client.slo_ns = view.slo;
+            }
+        }
+        let cores: Vec<DeviceStatus> = views
             .into_iter()
-            .flatten()
             .map(|view| DeviceStatus {
                 uuid: view.uuid,
                 under_mps: view.under_mps,

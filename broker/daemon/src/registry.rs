@@ -20,6 +20,7 @@ use crate::server::UserPage;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::fit::{MIN_LAUNCHES, ProfileFit};
 use weft_protocol::lane::Mode;
+use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::map::SharedLane;
 
 /// Ended clients remembered.
@@ -68,6 +69,8 @@ pub struct Entry {
     pub uid: u32,
     /// The per-user page of a shared broker; `None` in a private one.
     pub house: Option<Arc<UserPage>>,
+    /// What it may lose as a foreground job, now.
+    budget: Mutex<LatencyBudget>,
     talk: Mutex<Talk>,
 }
 
@@ -146,11 +149,31 @@ impl Entry {
             figures: Figures::default(),
             uid: rustix::process::geteuid().as_raw(),
             house: None,
+            budget: Mutex::default(),
             talk: Mutex::new(Talk {
                 trouble: newcomer.trouble,
                 ..Talk::default()
             }),
         }
+    }
+
+    /// Lets the client lose so much as a foreground job.
+    pub fn budgeted(self, budget: LatencyBudget) -> Entry {
+        Entry {
+            budget: Mutex::new(budget.clamped()),
+            ..self
+        }
+    }
+
+    /// What the client may lose as a foreground job, by its user's word.
+    pub fn budget(&self) -> LatencyBudget {
+        *self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what is said in `change`.
+    pub fn set_budget(&self, change: LatencyBudget) {
+        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        *budget = change.clamped().or(*budget);
     }
 
     /// Lets samples of serving correct the profile.
@@ -280,6 +303,8 @@ impl Entry {
                 _ => mode_name(Mode::from_word(read(&self.figures.mode) as u32)),
             }
             .to_string(),
+            slowdown_allowed: None,
+            slo_ns: None,
             waits_for_memory_s: None,
             profile: self
                 .profile

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::co_runners::CoRunners;
-use super::cores::{Cores, Newcomer};
+use super::cores::{Cores, Newcomer, budget_event};
 use super::lanes::{LaneWatch, Lie, Observation};
 use super::mailbox::{Gauges, Notice, SchedulerHandle};
 use super::memory::{self, MemoryHandle};
@@ -335,8 +335,7 @@ impl Scheduler {
         match notice {
             Notice::Attached(entry) => {
                 self.company_since = now;
-                let priority = entry.priority.load(Ordering::Relaxed);
-                let profile = entry.loaded.clone();
+                let who = Newcomer::of(&entry);
                 let client = Client(entry.client);
                 self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
                 self.memory.tell(memory::MemoryMessage::Joined(Arc::clone(&entry)));
@@ -347,12 +346,9 @@ impl Scheduler {
                     Some(slot) => lane.in_rota(slot),
                     None => lane,
                 });
-                let event = Event::Attached {
-                    client,
-                    priority,
-                    profile,
-                };
-                self.tell(now, event);
+                for event in who.comes(client) {
+                    self.tell(now, event);
+                }
             }
             Notice::Gone(client, ending) => self.gone(client, ending),
             Notice::Priority(client, priority) => {
@@ -362,13 +358,10 @@ impl Scheduler {
                     self.tell(now, event);
                 }
             }
+            Notice::Budget(client, budget) => self.tell(now, budget_event(Client(client), budget)),
             Notice::Device(client, uuid) => {
                 if let Some(lane) = self.lane(Client(client)) {
-                    let entry = Arc::clone(lane.entry());
-                    let who = Newcomer {
-                        priority: entry.priority.load(Ordering::Relaxed),
-                        profile: entry.loaded.clone(),
-                    };
+                    let who = Newcomer::of(lane.entry());
                     let row = self.cores.says(now, Client(client), &uuid, who, &mut self.decisions);
                     if let (Some(row), Some(lane)) = (row, self.lane(Client(client))) {
                         lane.tell_row(row);
@@ -382,9 +375,9 @@ impl Scheduler {
                 if let Some(lane) = self.lane(Client(client)) {
                     let entry = Arc::clone(lane.entry());
                     let who = Newcomer {
-                        priority: entry.priority.load(Ordering::Relaxed),
                         // A profile of another device is of no use.
                         profile: entry.loaded.clone().filter(|_| entry.profile_trouble().is_none()),
+                        ..Newcomer::of(&entry)
                     };
                     self.cores.waits(now, Client(client), waits, who, &mut self.decisions);
                 }
@@ -492,12 +485,17 @@ impl Scheduler {
                 self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
                 left.map(|left| Event::Revoked { client, left })
             }
-            Decision::Grant { client, credit, bound } => {
+            Decision::Grant {
+                client,
+                credit,
+                bound,
+                outlives,
+            } => {
                 let at = self.lanes.iter().position(|lane| lane.client() == client)?;
                 let lane = self.lanes.get(at)?;
                 let priority = usize::from(lane.entry().priority.load(Ordering::Relaxed));
                 let reading = self.houses.sum_above(lane.entry().house.as_ref(), lane.row(), priority);
-                let left = lane.grant(credit, bound.then_some(reading));
+                let left = lane.grant(credit, bound.then(|| reading.wrapping_add(outlives)));
                 let entry = Arc::clone(lane.entry());
                 if entry.lane.counters.managed.load(Ordering::Relaxed) > 0 {
                     self.memory.tell(memory::MemoryMessage::Runs(entry.client));

@@ -138,6 +138,14 @@ pub struct ClientStatus {
     pub priority: u8,
     /// `alone`, `foreground`, `background`, `free`, or `waits for memory` before any role.
     pub mode: String,
+    /// Part of its time by which background jobs may slow it down in the mean, as a foreground job;
+    /// `None`: no scheduler knows it now.
+    #[serde(default)]
+    pub slowdown_allowed: Option<f64>,
+    /// The longest time from its first launch to its next wait within which that may be used, ns;
+    /// `None`: no limit.
+    #[serde(default)]
+    pub slo_ns: Option<u64>,
     /// Seconds that it waits for device memory now, if so.
     #[serde(default)]
     pub waits_for_memory_s: Option<f64>,

@@ -1,6 +1,7 @@
 //! What work is charged, and whether credit covers it.
 
 use weft_protocol::Ns;
+use weft_protocol::credit::epochs_hold;
 
 /// Bytes below which a transfer passes the gate uncharged: at 20 GB/s it takes 3 us, less than a
 /// wait.
@@ -49,9 +50,9 @@ pub fn covers(credit: i64, cost: Ns, bound_to: Option<u64>, sum_above: u64) -> b
     credit >= in_credit(cost) && is_valid(bound_to, sum_above)
 }
 
-/// Whether the credit holds: unbound, or no launch epoch above has moved.
+/// Whether the credit holds: unbound, or the launch epochs above have not passed its bound.
 pub fn is_valid(bound_to: Option<u64>, sum_above: u64) -> bool {
-    bound_to.is_none_or(|epochs| epochs == sum_above)
+    bound_to.is_none_or(|epochs| epochs_hold(epochs, sum_above))
 }
 
 /// Time, ns, to check against a run-ahead window for a kernel charged `cost` ns. `long`: its likely

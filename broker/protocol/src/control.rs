@@ -7,6 +7,7 @@ pub use weft_profiles::working_set::Access;
 use weft_profiles::working_set::KernelWorkingSet;
 
 use super::Ns;
+use super::latency_budget::LatencyBudget;
 
 /// Bytes of a granule: what a unified-memory driver moves as one.
 pub const GRANULE: u64 = 2 << 20;
@@ -39,6 +40,8 @@ pub struct Hello {
     pub profiling: bool,
     /// Command line, for people.
     pub command: String,
+    /// What it may lose as a foreground job.
+    pub budget: LatencyBudget,
 }
 
 /// A client's messages after [`Hello`].

@@ -57,6 +57,16 @@ impl RunAheadWindow {
     }
 }
 
+/// Most launches that credit outlives. At another priority the sum is another: credit further from
+/// its bound than this is of that kind, and void.
+const MAX_OUTLIVED: u64 = 32_768;
+
+/// Whether credit bound up to a sum of launch epochs holds at this sum. Sums only grow.
+#[inline]
+pub fn epochs_hold(bound_to: u64, sum_above: u64) -> bool {
+    bound_to.wrapping_sub(sum_above) <= MAX_OUTLIVED
+}
+
 impl Orders {
     /// Client: takes `cost` if the credit suffices and still holds.
     #[inline]
@@ -68,7 +78,7 @@ impl Orders {
             }
             if self.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_EPOCHS != 0 {
                 let above = epoch_page.sum_above(self.epoch.load(Ordering::Relaxed) as usize);
-                if above != self.epochs.load(Ordering::Acquire) {
+                if !epochs_hold(self.epochs.load(Ordering::Acquire), above) {
                     return false;
                 }
             }
@@ -110,11 +120,14 @@ impl Orders {
         }
     }
 
-    /// Client: whether the credit holds: unbound, or its launch epochs have not moved.
+    /// Client: whether the credit holds: unbound, or the launch epochs have not passed its bound.
     #[inline]
     pub fn holds(&self, epoch_page: &EpochPage) -> bool {
         self.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_EPOCHS == 0
-            || epoch_page.sum_above(self.epoch.load(Ordering::Relaxed) as usize) == self.epochs.load(Ordering::Acquire)
+            || epochs_hold(
+                self.epochs.load(Ordering::Acquire),
+                epoch_page.sum_above(self.epoch.load(Ordering::Relaxed) as usize),
+            )
     }
 
     /// Client: returns the credit of completed, reported work under a window that holds.
@@ -148,7 +161,7 @@ impl Orders {
         });
     }
 
-    /// Broker: gives credit, bound to these launch epochs or to none.
+    /// Broker: gives credit, bound up to these launch epochs or to none.
     ///
     /// Credit of other launch epochs is taken back first and returned: it must not come back to
     /// life. The new credit pays a debt.

@@ -8,6 +8,7 @@
 //! * [`epoch_page`]: launch epochs, by which a background job sees a foreground job's launches.
 //! * [`control`]: messages of the control plane.
 //! * [`transport`]: the client's half of the way to a broker.
+//! * [`latency_budget`]: what a foreground job may lose.
 //! * [`amount`], [`fit`], [`host`]: amounts of memory as text, whether a profile fits its job, host
 //!   memory to spare.
 //!
@@ -31,6 +32,8 @@ pub mod fit;
 #[cfg(not(loom))]
 pub mod host;
 pub mod lane;
+#[cfg(not(loom))]
+pub mod latency_budget;
 pub mod page_ops;
 #[cfg(not(loom))]
 pub mod transport;
@@ -41,7 +44,7 @@ use std::sync::atomic;
 
 /// Version of the protocol. A broker refuses others ([`control::Refusal::Version`]); the client
 /// then runs as without weft.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 13;
 
 /// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
 #[cfg(not(loom))]

@@ -1,6 +1,6 @@
 //! The core's state of one client.
 
-use crate::{Client, busy_model::BusyModel, ledger::CreditLedger, mean_times::MeanTimes, queue::QueueEntry};
+use crate::{Client, Config, busy_model::BusyModel, ledger::CreditLedger, mean_times::MeanTimes, queue::QueueEntry};
 use weft_protocol::{Ns, credit::RunAheadWindow, lane::Mode};
 
 #[derive(Debug)]
@@ -13,11 +13,15 @@ pub(super) struct ClientState {
     pub times: MeanTimes,
     /// When its submitted work ends, as a foreground job.
     pub busy: BusyModel,
+    /// What its foreground work may lose.
+    pub budget: SlowdownBudget,
     pub ledger: CreditLedger,
     pub wait: Option<GateWait>,
     pub queued: Option<QueueEntry>,
     /// Whether a foreground job's launch voids the credit.
     pub bound: bool,
+    /// Foreground launches that the credit outlives.
+    pub outlives: u64,
     pub window: Option<RunAheadWindow>,
     /// The last granted kernel longer than half the delay bound.
     pub long: Option<LongKernel>,
@@ -56,6 +60,37 @@ pub(super) struct ClientState {
     pub exposed_at: Option<usize>,
 }
 
+/// What a client's foreground work may lose to background jobs, where it is not as configured.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct SlowdownBudget {
+    slowdown: Option<f64>,
+    slo: Option<Ns>,
+}
+
+impl SlowdownBudget {
+    /// Highest slowdown that means anything.
+    const MOST: f64 = 1.0;
+
+    /// A slowdown that is no number counts as not given.
+    pub(super) fn new(slowdown: Option<f64>, slo: Option<Ns>) -> SlowdownBudget {
+        let slowdown = slowdown.filter(|slowdown| !slowdown.is_nan());
+        SlowdownBudget {
+            slowdown: slowdown.map(|slowdown| slowdown.clamp(0.0, SlowdownBudget::MOST)),
+            slo,
+        }
+    }
+
+    /// Allowed slowdown, a part of the job's time.
+    pub(super) fn slowdown(&self, config: &Config) -> f64 {
+        self.slowdown.unwrap_or(config.slowdown)
+    }
+
+    /// [`Config::slo`] of this client.
+    pub(super) fn slo(&self, config: &Config) -> Option<Ns> {
+        self.slo.or(config.slo)
+    }
+}
+
 /// A kernel at the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GateWait {
@@ -83,10 +118,12 @@ impl ClientState {
             mode: Mode::Free,
             times,
             busy: BusyModel::new(margin),
+            budget: SlowdownBudget::default(),
             ledger: CreditLedger::default(),
             wait: None,
             queued: None,
             bound: false,
+            outlives: 0,
             window: None,
             long: None,
             revoking: None,

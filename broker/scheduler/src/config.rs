@@ -118,6 +118,12 @@ pub struct Config {
     /// scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024
     /// ```
     pub depth: Ns,
+    /// Part of its time by which a foreground job may be slowed down in the mean, unless
+    /// [`Event::Budget`](crate::Event::Budget) says otherwise. 0.01: less than its host's jitter.
+    pub slowdown: f64,
+    /// The longest time from a foreground job's first launch to its next wait, ns, within which
+    /// that slowdown may be used. `None`: no limit.
+    pub slo: Option<Ns>,
     /// `weft`: whether kernels are deferred to a better moment that is near
     /// (`scripts/lab --without grace`).
     pub deferral: bool,
@@ -182,6 +188,8 @@ impl Default for Config {
             switch_cost: 100 * US,
             risk: 0.95,
             depth: 5 * US,
+            slowdown: 0.01,
+            slo: None,
             deferral: true,
             open_after: 200 * US,
             open_unseen: MS,
@@ -239,6 +247,7 @@ impl Config {
         scale(&mut self.small_gap);
         scale(&mut self.switch_cost);
         scale(&mut self.depth);
+        self.slo.as_mut().map(scale);
         scale(&mut self.open_after);
         scale(&mut self.open_unseen);
         scale(&mut self.starving_after);

@@ -3,18 +3,22 @@
 //! What clients say is checked and bounded, then booked in [`SchedulerState`], then told to the
 //! policy.
 
-use weft_protocol::{Client, Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
+use weft_protocol::{
+    Client, Ns, PRIORITIES,
+    credit::RunAheadWindow,
+    lane::{Mode, is_transfer},
+};
 
 use crate::{
     busy_model::Phase,
-    client::{ClientState, GateWait},
+    client::{ClientState, GateWait, SlowdownBudget},
     config::Config,
     event::{Decision, Event},
     mean_times::MeanTimes,
     policy::{self, GrantVerdict, Observed, Policy, TopUp},
     queue::ClientSlot,
     snapshot::{self, ClientView, ForecastView, GapView, Snapshot, WaitView},
-    state::SchedulerState,
+    state::{GrantOrder, SchedulerState},
     turn_scheduler::{NextTurn, TurnScheduler},
 };
 
@@ -96,12 +100,22 @@ impl Core {
                 let priority = self.priority(priority);
                 self.policy.forget_turn(slot);
                 self.turns.forget(slot);
+                // Another priority has other launch epochs above it.
+                if self.state.get(slot).is_some_and(|client| client.bound) {
+                    self.state.order_revocation(slot, self.now, out);
+                }
                 let class = self.policy.class(priority);
                 if let Some(client) = self.state.get_mut(slot) {
                     (client.priority, client.class) = (priority, class);
                 }
                 self.requeue(slot);
                 self.assign_modes(out);
+            }
+            Event::Budget { client, slowdown, slo } => {
+                let Some(slot) = self.known(client) else { return };
+                if let Some(client) = self.state.get_mut(slot) {
+                    client.budget = SlowdownBudget::new(slowdown, slo);
+                }
             }
             Event::Unprofiled(client) => {
                 let Some(slot) = self.known(client) else { return };
@@ -129,6 +143,7 @@ impl Core {
                 let Some(client) = self.state.get_mut(slot) else { return };
                 if client.busy.idle(at) && client.mode == Mode::Foreground {
                     self.observe(&Observed::ForegroundIdle { slot, at });
+                    self.stretch_is_over(out);
                 }
             }
             Event::WakeUpHint(client, at) => {
@@ -143,7 +158,7 @@ impl Core {
                     client.active_at = client.active_at.max(at);
                 }
                 if foreground {
-                    self.foreground_is_back(out);
+                    self.foreground_is_back(Return::WakeUpHint, out);
                 }
             }
             Event::Waits {
@@ -264,6 +279,8 @@ impl Core {
             launches: client.launches,
             work: client.work,
             busy_until: client.busy.busy_until(),
+            slowdown_allowed: client.budget.slowdown(&self.state.config),
+            slo: client.budget.slo(&self.state.config),
             granted: client.ledger.granted(),
             renewed: client.ledger.renewed(),
             issued: client.ledger.issued(),
@@ -382,7 +399,7 @@ impl Core {
         match client.mode {
             Mode::Foreground => {
                 self.foreground_launched(slot, kernel, cost, at);
-                self.foreground_is_back(out);
+                self.foreground_is_back(Return::of_launch(kernel), out);
                 false
             }
             Mode::Background => self.background_launched(slot, kernel, cost, at),
@@ -401,6 +418,7 @@ impl Core {
         self.observe(&Observed::ForegroundLaunched {
             slot,
             kernel,
+            cost,
             at,
             earlier_end,
             end,
@@ -432,7 +450,9 @@ impl Core {
 
     /// Filling stops at the foreground job's first launch or wake-up hint. The launch epoch has
     /// voided the credit already; this brings the books up to date.
-    fn foreground_is_back(&mut self, out: &mut Vec<Decision>) {
+    ///
+    /// Credit for a stretch of launches outlives those that were foreseen.
+    fn foreground_is_back(&mut self, by: Return, out: &mut Vec<Decision>) {
         if self.state.exposed.is_empty() {
             return;
         }
@@ -441,7 +461,27 @@ impl Core {
         }
         for at in 0..self.state.exposed.len() {
             let slot = self.state.exposed[at];
-            if self.state.get(slot).is_some_and(|client| client.bound) {
+            let Some(client) = self.state.get_mut(slot).filter(|client| client.bound) else {
+                continue;
+            };
+            match (by, client.outlives.checked_sub(1)) {
+                (Return::Kernel, Some(left)) => client.outlives = left,
+                // A copy moves no launch epoch.
+                (Return::Copy, Some(_)) => {}
+                _ => self.state.order_revocation(slot, self.now, out),
+            }
+        }
+    }
+
+    /// Ends credit that was to outlive launches of a stretch: the stretch is over.
+    fn stretch_is_over(&mut self, out: &mut Vec<Decision>) {
+        for at in 0..self.state.exposed.len() {
+            let slot = self.state.exposed[at];
+            if self
+                .state
+                .get(slot)
+                .is_some_and(|client| client.bound && client.outlives > 0)
+            {
                 self.state.order_revocation(slot, self.now, out);
             }
         }
@@ -647,7 +687,17 @@ impl Core {
         let window = window.and_then(|(window, _)| self.state.with_non_refundable(slot, window, total));
         self.state.set_window(slot, window, out);
         let keep_long = self.policy.grants_by_clock();
-        self.state.grant(slot, total, bound, keep_long, now, out);
+        let outlives = match bound {
+            true => self.policy.outlives(&self.state, now),
+            false => 0,
+        };
+        let order = GrantOrder {
+            total,
+            bound,
+            outlives,
+            keep_long,
+        };
+        self.state.grant(slot, &order, now, out);
         // An untold launch epoch may have voided the credit.
         if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
             self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
@@ -919,6 +969,23 @@ impl Core {
         let starving = |other| self.policy.is_starving(&self.state, other, self.now);
         // Not bound: launches of equals that are no members are no reason to stop.
         at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false, starving))
+    }
+}
+
+/// How a foreground job comes back.
+#[derive(Debug, Clone, Copy)]
+enum Return {
+    Kernel,
+    Copy,
+    WakeUpHint,
+}
+
+impl Return {
+    fn of_launch(kernel: u64) -> Return {
+        match is_transfer(kernel) {
+            true => Return::Copy,
+            false => Return::Kernel,
+        }
     }
 }
 

@@ -22,6 +22,16 @@ pub enum Event {
     Gone(Client),
     /// `weft set` changed a client's priority.
     Priority(Client, u8),
+    /// What a client's foreground work may lose to background jobs. A value that is not given is
+    /// the broker's ([`Config`](crate::Config)).
+    Budget {
+        /// The client.
+        client: Client,
+        /// Part of its time by which it may be slowed down in the mean; 0: by nothing.
+        slowdown: Option<f64>,
+        /// [`Config::slo`](crate::Config::slo).
+        slo: Option<Ns>,
+    },
     /// A client's profile does not fit its device and is forgotten. Its books go on.
     Unprofiled(Client),
     /// A client launched a kernel, graph or transfer.
@@ -134,6 +144,8 @@ pub enum Decision {
         credit: Ns,
         /// Whether the launch of a more important foreground job voids it.
         bound: bool,
+        /// Such launches that it outlives. The lane's launch epochs are the reading plus this.
+        outlives: u64,
     },
     /// Start or stop timing some launches ([`Event::Sampled`]) of a client whose kernel times
     /// nothing else tells.

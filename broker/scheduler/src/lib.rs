@@ -45,15 +45,15 @@
 //! | `mod.rs` | the rules: choice, grant, top-up, window |
 //! | `models.rs` | what each observation teaches |
 //! | `room.rs` | how long background jobs may use the device |
+//! | `stretch_model.rs` | until when background work is felt at no wait |
 //! | `gap_model.rs` | what follows a foreground job's kernels |
 //! | `delay_budget.rs` | how late a foreground job's kernel may be |
 //! | `kernel_time_model.rs` | how long background kernels take |
 //! | `device_clock.rs` | background work on the device, by the clock |
 //!
 //! The core checks and books what happened, then tells the policy (`Policy::observe`). A rule by
-//! other quantities, such as when a stretch of launches ends and how much of the foreground job's
-//! work is left, is other models and another `room.rs`. Credit, the delay bound, long turns and the
-//! minimum share stay the core's.
+//! other quantities is other models and another `room.rs`. Credit, the delay bound, long turns and
+//! the minimum share stay the core's.
 #![forbid(unsafe_code)]
 
 mod busy_model;

@@ -51,6 +51,10 @@ pub struct ClientView {
     pub work: Ns,
     /// Predicted end of its submitted work.
     pub busy_until: Ns,
+    /// Part of its time by which it may be slowed down in the mean, as a foreground job.
+    pub slowdown_allowed: f64,
+    /// [`Config::slo`](crate::Config::slo) of this client.
+    pub slo: Option<Ns>,
     /// Credit given in all, ns.
     pub granted: Ns,
     /// The part of it that came back under run-ahead windows, ns.

@@ -339,6 +339,19 @@ impl SchedulerState {
     }
 }
 
+/// What a client is to be granted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GrantOrder {
+    /// Unused credit that it has then, ns.
+    pub total: Ns,
+    /// Whether more important launches void it.
+    pub bound: bool,
+    /// Such launches that it outlives.
+    pub outlives: u64,
+    /// Whether an earlier long kernel counts until it is seen to end.
+    pub keep_long: bool,
+}
+
 /// Credit and windows, with the decisions that tell clients.
 impl SchedulerState {
     /// Revokes credit that can still be used.
@@ -416,17 +429,14 @@ impl SchedulerState {
         })
     }
 
-    /// Brings a background job's unused credit up to `total` ns. `keep_long`: whether an earlier
-    /// long kernel counts until it is seen to end.
-    pub(super) fn grant(
-        &mut self,
-        slot: ClientSlot,
-        total: Ns,
-        bound: bool,
-        keep_long: bool,
-        now: Ns,
-        out: &mut Vec<Decision>,
-    ) {
+    /// Brings a background job's unused credit up to the order's total.
+    pub(super) fn grant(&mut self, slot: ClientSlot, order: &GrantOrder, now: Ns, out: &mut Vec<Decision>) {
+        let GrantOrder {
+            total,
+            bound,
+            outlives,
+            keep_long,
+        } = *order;
         let half = self.config.delay_bound / 2;
         let Some(client) = self.get_mut(slot) else { return };
         let long = client.queued.map(|entry| entry.cost).filter(|cost| *cost > half);
@@ -436,7 +446,7 @@ impl SchedulerState {
         });
         client.long = long.or(client.long.filter(|_| keep_long && client.long_out() > 0));
         let credit = credit_up_to(client, total);
-        client.bound = bound;
+        (client.bound, client.outlives) = (bound, outlives);
         client.granted_at = now;
         client.emptied_at = None;
         client.granted_since = true;
@@ -445,6 +455,7 @@ impl SchedulerState {
             client: client.id,
             credit,
             bound,
+            outlives,
         });
         self.account(slot, |ledger| ledger.grant(credit));
         self.unqueue(slot);

@@ -136,7 +136,12 @@ impl Bench {
 }
 
 fn grant(client: Client, credit: Ns, bound: bool) -> Decision {
-    Decision::Grant { client, credit, bound }
+    Decision::Grant {
+        client,
+        credit,
+        bound,
+        outlives: 0,
+    }
 }
 
 #[test]
@@ -754,4 +759,22 @@ fn the_snapshot_goes_out_as_json() {
             .collect::<Vec<_>>(),
         [(1, "foreground"), (2, "background")]
     );
+}
+
+#[test]
+fn what_a_client_may_lose_is_told_or_as_configured() {
+    let mut bench = Bench::new(PolicyName::Weft);
+    bench.attach(SERVICE, 0);
+    let mut told = |slowdown, slo| {
+        let client = SERVICE;
+        bench.tell(Event::Budget { client, slowdown, slo });
+        let view = bench.view(SERVICE);
+        (view.slowdown_allowed, view.slo)
+    };
+    let usual = Config::default().slowdown;
+    assert_eq!(told(None, None), (usual, None));
+    assert_eq!(told(Some(0.0), Some(MS)), (0.0, Some(MS)));
+    assert_eq!(told(Some(-3.0), None), (0.0, None), "no less than nothing");
+    assert_eq!(told(Some(f64::INFINITY), None), (1.0, None));
+    assert_eq!(told(Some(f64::NAN), None), (usual, None));
 }

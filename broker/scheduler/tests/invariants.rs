@@ -149,7 +149,9 @@ impl World {
                 }
                 None
             }
-            Decision::Grant { client, credit, bound } => {
+            Decision::Grant {
+                client, credit, bound, ..
+            } => {
                 let above = self.sum_above(client.0 as usize);
                 let lane = &mut self.lanes[client.0 as usize];
                 assert!(lane.attached);

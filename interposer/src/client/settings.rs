@@ -3,6 +3,7 @@
 //! A warning is one line: what is wrong, where, and the value taken instead.
 #![forbid(unsafe_code)]
 
+use weft_protocol::latency_budget::{self, LatencyBudget};
 use weft_protocol::{Ns, PRIORITIES, amount};
 
 use super::backing_mode::{RequestedBacking, VARIABLE};
@@ -56,6 +57,8 @@ pub enum Purpose {
 pub struct Settings {
     pub purpose: Purpose,
     pub priority: u8,
+    /// `WEFT_SLOWDOWN`, `WEFT_SLO`: what the job may lose as a foreground job.
+    pub budget: LatencyBudget,
     pub profile: Option<String>,
     /// `WEFT_AUTOSTART`: whether a missing broker is started.
     pub autostart: bool,
@@ -141,6 +144,15 @@ impl Settings {
         if let Err(complaint) = EvidenceSource::parse(variable(EVIDENCE_FROM).as_deref()) {
             complaints.push(complaint);
         }
+        let mut said = |name: &str, complaint: String| {
+            complaints.push(format!("{name}: {complaint}; taken as not said"));
+        };
+        let slowdown = variable("WEFT_SLOWDOWN").map(|text| latency_budget::parse_slowdown(&text));
+        let slo = variable("WEFT_SLO").map(|text| latency_budget::parse_slo(&text));
+        let budget = LatencyBudget {
+            slowdown: slowdown.and_then(|parsed| parsed.map_err(|wrong| said("WEFT_SLOWDOWN", wrong)).ok()),
+            slo: slo.and_then(|parsed| parsed.map_err(|wrong| said("WEFT_SLO", wrong)).ok()),
+        };
         let profile = variable("WEFT_PROFILE");
         let memory = variable("WEFT_MEMORY").and_then(|text| match amount::parse(&text) {
             Ok(bytes) => Some(bytes),
@@ -176,10 +188,12 @@ impl Settings {
             .and_then(|text| text.parse().ok())
             .unwrap_or(1);
         let user = variable("WEFT_USER").unwrap_or_default();
-        let explicit = asked.is_some() || profile.is_some() || memory.is_some() || purpose == Purpose::Profile;
+        let told = asked.is_some() || profile.is_some() || memory.is_some() || !budget.is_unsaid();
+        let explicit = told || purpose == Purpose::Profile;
         let settings = Settings {
             purpose,
             priority,
+            budget,
             profile,
             autostart,
             spin,
@@ -237,12 +251,16 @@ mod tests {
             ("WEFT_MODE", "profile"),
             ("WEFT_AUTOSTART", "0"),
             ("WEFT_SPIN_NS", "99999999999"),
+            ("WEFT_SLOWDOWN", "2%"),
+            ("WEFT_SLO", "50ms"),
         ]);
         assert_eq!(complaints, [""; 0]);
         assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
         assert_eq!(settings.profile.as_deref(), Some("resnet"));
         assert!(!settings.autostart && settings.explicit);
         assert_eq!(settings.spin, LONGEST_SPIN_NS);
+        let budget = settings.budget;
+        assert_eq!((budget.slowdown_part(), budget.slo), (Some(0.02), Some(50_000_000)));
     }
 
     #[test]
@@ -264,8 +282,10 @@ mod tests {
             ("WEFT_MEMORY", "much"),
             ("WEFT_DURATION", "eternal"),
             ("WEFT_WAIT", "a while"),
+            ("WEFT_SLOWDOWN", "2"),
+            ("WEFT_SLO", "50"),
         ]);
-        assert_eq!(complaints.len(), 7);
+        assert_eq!(complaints.len(), 9);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use weft_gate::charge::QUEUED_WORK_RATIO;
 use weft_protocol::Ns;
 
 use crate::driver::abi::{CuContext, CuResult, CuStream};
@@ -12,11 +13,6 @@ const MOST: usize = 1_024;
 
 /// Most bytes. Parameters take some hundred bytes per launch.
 const MOST_BYTES: usize = 4 << 20;
-
-/// Most predicted work: `longest_wait / WORK_RATIO`. It may delay a foreground job once per longest
-/// wait, by at most 0.8 % of its time. Beside a real device that is 8 ms, more than a background
-/// job fits into most gaps.
-const WORK_RATIO: Ns = 128;
 
 /// Most contexts whose failures are kept.
 const FAILURES: usize = 64;
@@ -86,7 +82,7 @@ impl<T> BoundedFifo<T> {
     /// empty FIFO accepts any launch.
     pub fn is_full(&self, more: Weight, longest: Ns) -> bool {
         let room = |taken: usize, more: usize, most: usize| taken.saturating_add(more) <= most;
-        let work = self.work.saturating_add(more.work) <= longest / WORK_RATIO;
+        let work = self.work.saturating_add(more.work) <= longest / QUEUED_WORK_RATIO;
         let fits = work && room(self.launches.len(), 1, MOST) && room(self.bytes, more.bytes, MOST_BYTES);
         if self.launches.is_empty() {
             return false;

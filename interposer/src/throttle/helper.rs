@@ -181,6 +181,7 @@ impl Helper {
             profile: settings.profile.clone(),
             profiling: settings.purpose == Purpose::Profile,
             command: command.join(" "),
+            budget: settings.budget,
         }
     }
 

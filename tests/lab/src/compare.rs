@@ -210,7 +210,7 @@ impl Fixture {
             .collect();
         let switch = match self.device.mode {
             Mode::TimeSlice => self.device.switch,
-            Mode::Mps => 0,
+            Mode::Mps | Mode::MpsShared(_) => 0,
         };
         let most = oracle::most(run, &mut analysis);
         let gated = oracle::gated(run, &analysis);

@@ -70,7 +70,7 @@ pub struct Case {
 pub struct CaseRow {
     /// Which kind of case.
     pub kind: &'static str,
-    /// "mps" or "time-sliced".
+    /// "mps", "mps-shared" or "time-sliced".
     pub device: &'static str,
     /// The service.
     pub service: String,
@@ -114,6 +114,7 @@ pub fn describe(kind: &str) -> &'static str {
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Mps => "mps",
+        Mode::MpsShared(_) => "mps-shared",
         Mode::TimeSlice => "time-sliced",
     }
 }

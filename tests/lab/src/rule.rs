@@ -122,7 +122,11 @@ impl Rule {
             Rule::Core(named, bound) => {
                 let mut config = Config {
                     policy: named.policy(),
-                    switch_cost: if device.mode == Mode::Mps { 0 } else { device.switch },
+                    switch_cost: if device.mode == Mode::TimeSlice {
+                        device.switch
+                    } else {
+                        0
+                    },
                     ..Config::default()
                 };
                 config.delay_bound = bound.unwrap_or(config.delay_bound);

@@ -505,6 +505,7 @@ mod tests {
                     client: BACKGROUND,
                     credit,
                     bound: true,
+                    ..
                 } => Some(*credit),
                 _ => None,
             })

@@ -106,6 +106,7 @@ impl FaultWorld {
                 client: Client(9_999),
                 credit,
                 bound,
+                outlives: 0,
             },
             (_, decision) => decision,
         };

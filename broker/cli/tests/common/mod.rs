@@ -17,6 +17,7 @@ use weft_protocol::VERSION;
 use weft_protocol::control::{Hello, ToBroker};
 use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Kind, Lane, Mode, Record};
+use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::client::{self, Attached};
 use weft_protocol::transport::map::Place;
 
@@ -34,6 +35,9 @@ pub fn weft() -> Command {
         .env_remove("WEFT_PROFILE_DIR")
         .env_remove("WEFT_MODE")
         .env_remove("WEFT_PRIORITY")
+        .env_remove("WEFT_DEVICE_PRIORITIES")
+        .env_remove("CUDA_MPS_CLIENT_PRIORITY")
+        .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
         .env_remove("WEFT_PROFILE")
         .stdin(Stdio::null());
     command
@@ -209,6 +213,7 @@ pub fn hello(priority: u8) -> Hello {
         profile: None,
         profiling: false,
         command: "a test's client".to_string(),
+        budget: LatencyBudget::default(),
     }
 }
 

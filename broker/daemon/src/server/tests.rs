@@ -12,6 +12,7 @@ use super::{Attached, Host, Inbox, Incoming, Listener, News};
 use weft_protocol::VERSION;
 use weft_protocol::control::{Hello, Refusal, ToBroker};
 use weft_protocol::lane::{Lane, Mode};
+use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::map::Place;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, client, fds};
@@ -27,6 +28,7 @@ fn hello(priority: u8) -> Hello {
         profile: None,
         profiling: false,
         command: "a test".into(),
+        budget: LatencyBudget::default(),
     }
 }
 

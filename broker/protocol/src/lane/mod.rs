@@ -90,7 +90,7 @@ pub struct Orders {
     pub epoch: AtomicU32,
     /// Credit, ns; negative after launches without credit.
     pub credit: AtomicI64,
-    /// Sum of the launch epochs that the credit is bound to.
+    /// Sum of the launch epochs above its own up to which the credit holds.
     pub epochs: AtomicU64,
     /// Longest wait at the gate, ns. Then the launch goes, and is counted.
     pub longest_wait: AtomicU64,

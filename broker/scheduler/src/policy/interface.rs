@@ -56,11 +56,12 @@ pub(crate) enum Observed<'a> {
     Unprofiled { slot: ClientSlot },
     /// What the client did meanwhile was not told.
     ModeChanged { slot: ClientSlot },
-    /// `earlier_end`: when earlier work of the foreground job ended, seen or predicted. `end`: when
-    /// all of its work is predicted to end now.
+    /// `cost`: its predicted time, ns. `earlier_end`: when earlier work of the foreground job
+    /// ended, seen or predicted. `end`: when all of its work is predicted to end now.
     ForegroundLaunched {
         slot: ClientSlot,
         kernel: u64,
+        cost: Ns,
         at: Ns,
         earlier_end: Ns,
         end: Ns,
@@ -171,6 +172,11 @@ pub(crate) trait Policy: Debug + Send {
     /// Run-ahead window of a client, and when to look at it again.
     fn window(&self, _state: &SchedulerState, _slot: ClientSlot, _now: Ns) -> Option<(RunAheadWindow, Ns)> {
         None
+    }
+
+    /// Foreground launches that bound credit outlives.
+    fn outlives(&self, _state: &SchedulerState, _now: Ns) -> u64 {
+        0
     }
 
     /// Whether to start (`true`) or stop timing a client's launches.

@@ -313,7 +313,7 @@ impl LabMachine {
         let now = self.now;
         let lane = &mut self.processes[job].lane;
         lane.free_at = lane.free_at.min(run_ahead::latest_end(now, lane.issued - lane.settled));
-        if let Some(window) = lane.window.filter(|_| lane.bound && lane.epochs == above) {
+        if let Some(window) = lane.window.filter(|_| lane.bound && lane.epochs >= above) {
             let total = lane.settled.saturating_sub(window.non_refundable);
             lane.credit += total.saturating_sub(lane.renewed) as i64;
             lane.renewed = lane.renewed.max(total);

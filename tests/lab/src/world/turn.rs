@@ -103,9 +103,14 @@ impl LabMachine {
                 self.bell(job);
                 (left != 0).then_some(Event::Revoked { client, left })
             }
-            Decision::Grant { client, credit, bound } => {
+            Decision::Grant {
+                client,
+                credit,
+                bound,
+                outlives,
+            } => {
                 let job = client.0 as usize;
-                let above = self.sum_above(self.processes[job].job.priority);
+                let above = self.sum_above(self.processes[job].job.priority) + outlives;
                 let lane = &mut self.processes[job].lane;
                 let same = lane.bound == bound && (!bound || lane.epochs == above);
                 let mut left = None;

@@ -292,7 +292,9 @@ impl World {
             };
             match order {
                 Decision::Mode(client, mode) => self.processes[client.0 as usize].mode = mode,
-                Decision::Grant { client, credit, bound } => {
+                Decision::Grant {
+                    client, credit, bound, ..
+                } => {
                     let process = &mut self.processes[client.0 as usize];
                     let mut left = None;
                     if process.bound != bound || (bound && process.epochs != epochs) {

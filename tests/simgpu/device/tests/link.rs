@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{PATIENCE, Place, kernel};
-use simgpu_device::{Direction, Effects, Extra, LinkError, Op, STREAM_DEPTH, Seq, Status, Times};
+use simgpu_device::{
+    Direction, Effects, Extra, Launch, Link, LinkError, Op, Options, STREAM_DEPTH, Seq, Status, Times,
+};
 
 fn times(status: Status) -> Times {
     match status {
@@ -165,6 +167,46 @@ fn a_status_is_never_behind_the_time() {
         // Nobody waits for it, so the device has slept so far.
         assert!(link.status(seq).is_done());
     }
+}
+
+#[test]
+fn under_mps_the_more_important_client_goes_first() {
+    let place = Place::new();
+    let open = |client_priority, notes: &Arc<Notes>| {
+        let options = Options {
+            variables: vec![("SIMGPU_MODE", "mps".to_owned())],
+            client_priority,
+            ..place.options()
+        };
+        Link::open(&options, notes.clone()).unwrap()
+    };
+    let notes = Arc::new(Notes::default());
+    let (background, foreground) = (open(1, &notes), open(0, &Arc::default()));
+    let launch = Launch {
+        held: true,
+        duration: Some(60_000_000_000),
+        ..Launch::default()
+    };
+    let stream = background.stream(background.context().unwrap(), 0).unwrap();
+    let first = background.submit(stream, Op::Kernel(launch), token(1)).unwrap();
+    let second = background.submit(stream, kernel(1_000), Extra::default()).unwrap();
+    common::eventually("the background kernel runs", || {
+        background.wait_for_news(Duration::from_millis(50)).unwrap();
+        !notes.reached.lock().unwrap().is_empty()
+    });
+    let stream = foreground.stream(foreground.context().unwrap(), 0).unwrap();
+    let kernels = [(); 3].map(|()| foreground.submit(stream, kernel(1_000), Extra::default()).unwrap());
+    place.status_when(|status| {
+        let clients = status["clients"].as_array().unwrap().iter();
+        let outstanding = clients.map(|client| client["outstanding"].as_u64().unwrap());
+        outstanding.sum::<u64>() == 5
+    });
+    background.host_done(first).unwrap();
+    let second = times(background.wait(second, Some(PATIENCE)).unwrap());
+    let first = times(background.status(first));
+    let [begin, _, end] = kernels.map(|seq| times(foreground.wait(seq, Some(PATIENCE)).unwrap()));
+    assert!(begin.start >= first.end, "what runs is not stopped");
+    assert!(second.start >= end.end, "the background job's next kernel is last");
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn an_illegal_address_stays() {
         ok!(cu.cuLaunchHostFunc(stream, called, 0));
         ok!(cu.cuStreamAddCallback(stream, told, 0, 0));
         ok!(cu.cuEventRecord(event, stream));
-        gate.open();
+        gate.open_soon();
         assert_eq!(cu.cuStreamSynchronize(stream), ILLEGAL_ADDRESS);
         client::until("the callback is told", || {
             TOLD.load(Ordering::Relaxed) == ILLEGAL_ADDRESS

@@ -75,6 +75,8 @@ impl Compute {
         match state.settings().mode {
             Mode::Mps => self.choose_shared(state),
             Mode::TimeSlice => self.choose_sliced(state),
+            // `crate::shared`'s.
+            Mode::MpsShared(_) => {}
         }
     }
 
@@ -82,7 +84,7 @@ impl Compute {
         if !matches!(self.doing, Doing::Nothing) {
             return;
         }
-        while let Some(context) = self.line.next() {
+        while let Some(context) = self.line.next_by(|context| state.context_priority(context)) {
             if self.run_next_of(context, state) {
                 if state.has_compute(context) {
                     self.line.join(context);

@@ -9,10 +9,11 @@ use crate::copies::CopyEngine;
 use crate::error::EngineError;
 use crate::memory::{MemorySettings, Pager};
 use crate::paging::{Paging, Touch};
+use crate::shared::SharedCompute;
 use crate::slab::SlabKey;
 use crate::state::{EngineState, Ready};
 use crate::time::{Ns, earlier};
-use crate::{ContextId, ContextUsage, OpId, Output, Settings, StreamId, Usage, Work};
+use crate::{ContextId, ContextUsage, KernelShape, Mode, OpId, Output, Settings, StreamId, Usage, Work};
 
 /// How many waits for other operations [`Engine::earliest_end`] follows.
 const WAITS_FOLLOWED: u32 = 4;
@@ -22,6 +23,8 @@ const WAITS_FOLLOWED: u32 = 4;
 pub struct Engine {
     state: EngineState,
     compute: Compute,
+    /// In its place in [`Mode::MpsShared`].
+    shared: Option<SharedCompute>,
     copies: [CopyEngine; 2],
 }
 
@@ -45,6 +48,10 @@ impl Engine {
         Engine {
             state: EngineState::new(settings, paging),
             compute: Compute::default(),
+            shared: match settings.mode {
+                Mode::MpsShared(limits) => Some(SharedCompute::new(limits)),
+                Mode::TimeSlice | Mode::Mps => None,
+            },
             copies: [CopyEngine::new(0), CopyEngine::new(1)],
         }
     }
@@ -74,13 +81,23 @@ impl Engine {
         ContextId(self.state.add_context())
     }
 
+    /// Under MPS what is ready of the context with the lowest `priority` number goes first
+    /// (`CUDA_MPS_CLIENT_PRIORITY`); what runs is not stopped. Contexts begin with 0. Under
+    /// [`crate::Mode::MpsShared`] it counts for what becomes ready from now on.
+    pub fn set_context_priority(&mut self, context: ContextId, priority: i32) -> Result<(), EngineError> {
+        self.state.set_context_priority(context.0, priority)
+    }
+
     /// Ends a context as its process's death does: all its work is gone at once, also what runs.
     /// Streams that waited for it go on.
     pub fn remove_context(&mut self, context: ContextId) -> Result<(), EngineError> {
         if !self.state.has_context(context.0) {
             return Err(EngineError::NoContext);
         }
-        self.compute.leave(context.0, &mut self.state);
+        match &mut self.shared {
+            Some(shared) => shared.leave(context.0, &mut self.state),
+            None => self.compute.leave(context.0, &mut self.state),
+        }
         for engine in &mut self.copies {
             engine.leave(context.0, &mut self.state);
         }
@@ -105,6 +122,19 @@ impl Engine {
         self.submit_touching(at, stream, work, tag, Vec::new())
     }
 
+    /// [`Engine::submit`] for a kernel of known shape: in [`Mode::MpsShared`] it takes what its
+    /// blocks need. One of unknown shape takes all SMs.
+    pub fn submit_shaped(
+        &mut self,
+        at: Ns,
+        stream: StreamId,
+        work: Work,
+        shape: KernelShape,
+        tag: u64,
+    ) -> Result<OpId, EngineError> {
+        self.submit_any(at, stream, work, shape, tag, Vec::new())
+    }
+
     /// [`Engine::submit`] for work that uses managed memory: when it starts it stands still until
     /// all of it is on the device. Meaningful for kernels, copies and memsets.
     pub fn submit_touching(
@@ -115,8 +145,20 @@ impl Engine {
         tag: u64,
         touches: Vec<Touch>,
     ) -> Result<OpId, EngineError> {
+        self.submit_any(at, stream, work, KernelShape::default(), tag, touches)
+    }
+
+    fn submit_any(
+        &mut self,
+        at: Ns,
+        stream: StreamId,
+        work: Work,
+        shape: KernelShape,
+        tag: u64,
+        touches: Vec<Touch>,
+    ) -> Result<OpId, EngineError> {
         self.arrive(at);
-        let (key, is_head) = self.state.submit(stream.0, work, tag, touches)?;
+        let (key, is_head) = self.state.submit(stream.0, work, shape, tag, touches)?;
         if is_head {
             self.settle();
         }
@@ -132,7 +174,10 @@ impl Engine {
         }
         let runs = self.state.release(op.0)?;
         if runs {
-            self.compute.end_running(&mut self.state);
+            match &mut self.shared {
+                Some(shared) => shared.end_running(op.0, &mut self.state),
+                None => self.compute.end_running(&mut self.state),
+            }
         }
         self.settle();
         Ok(())
@@ -153,7 +198,10 @@ impl Engine {
             }
             self.state.set_now(next);
             self.state.usage_mut().events += 1;
-            self.compute.end_due(&mut self.state);
+            match &mut self.shared {
+                Some(shared) => shared.end_due(&mut self.state),
+                None => self.compute.end_due(&mut self.state),
+            }
             for engine in &mut self.copies {
                 engine.end_due(&mut self.state);
             }
@@ -169,11 +217,17 @@ impl Engine {
         let mode = self.state.settings().mode;
         while let Some(ready) = self.state.next_ready() {
             match ready {
-                Ready::Compute(context) => self.compute.join(context, mode),
+                Ready::Compute(context) => match &mut self.shared {
+                    Some(shared) => shared.join(context, &mut self.state),
+                    None => self.compute.join(context, mode),
+                },
                 Ready::Copy(engine, context) => self.copies[engine].join(context),
             }
         }
-        self.compute.choose(&mut self.state);
+        match &mut self.shared {
+            Some(shared) => shared.choose(&mut self.state),
+            None => self.compute.choose(&mut self.state),
+        }
         for engine in &mut self.copies {
             engine.choose(&mut self.state);
         }
@@ -182,7 +236,11 @@ impl Engine {
     /// When something happens next if nothing more is submitted. `None`: nothing will.
     pub fn next_event_time(&self) -> Option<Ns> {
         let engines = self.copies.iter().map(CopyEngine::next_event);
-        engines.fold(earlier(self.compute.next_event(), self.state.next_event()), earlier)
+        let compute = match &self.shared {
+            Some(shared) => shared.next_event(),
+            None => self.compute.next_event(),
+        };
+        engines.fold(earlier(compute, self.state.next_event()), earlier)
     }
 
     /// A time before which `op` cannot end, whatever is submitted; `Ns::MAX` while only the caller
@@ -194,10 +252,11 @@ impl Engine {
 
     /// How long `op` has run in its present piece.
     fn running_progress(&self, op: SlabKey) -> Ns {
-        let since = self
-            .compute
-            .running_since(op)
-            .or_else(|| self.copies.iter().find_map(|engine| engine.running_since(op)));
+        let compute = match &self.shared {
+            Some(shared) => shared.running_since(op),
+            None => self.compute.running_since(op),
+        };
+        let since = compute.or_else(|| self.copies.iter().find_map(|engine| engine.running_since(op)));
         since.map_or(0, |since| self.state.now().saturating_sub(since))
     }
 

@@ -11,12 +11,15 @@
 //!   compute engine. After a slice it goes to the back of the line, and its running kernel is
 //!   frozen until its next slice. Changing contexts costs [`Settings::switch`]. A context with
 //!   nothing ready yields at once; one that is alone keeps the engine at no cost.
-//! * In [`Mode::Mps`] there is no switch: after every kernel the next context in line has its turn.
+//! * In [`Mode::Mps`] there is no switch: after every kernel the next context in line has its turn,
+//!   of those in line with the lowest priority number ([`Engine::set_context_priority`]).
+//! * In [`Mode::MpsShared`] kernels share SMs: each takes what its blocks need ([`KernelShape`]),
+//!   and others' blocks run in what is left. A kernel alone takes its duration.
 //! * A **stream** is first in, first out. Within a context the ready operation with the lowest
 //!   priority number runs first, among equals the one ready first. A running kernel is not stopped
 //!   for a stream of its own context.
-//! * The compute engine runs one kernel or memset at a time. (Real GPUs overlap small kernels;
-//!   durations here are those of a kernel that has the GPU.)
+//! * In the other two modes the compute engine runs one kernel or memset at a time. (Real GPUs
+//!   overlap small kernels; durations here are those of a kernel that has the GPU.)
 //! * Two **copy engines**, one towards the device (and within it) and one towards the host, run
 //!   beside the compute engine. Each runs one copy at a time, contexts in turn.
 //! * An operation starts [`Settings::launch_latency`] after its submission at the earliest.
@@ -38,7 +41,9 @@ pub mod memory;
 mod paging;
 mod ready;
 mod settings;
+mod shared;
 mod slab;
+mod sms;
 mod state;
 mod time;
 mod usage;
@@ -48,6 +53,7 @@ pub use engine::Engine;
 pub use error::EngineError;
 pub use paging::Touch;
 pub use settings::{Mode, Settings};
+pub use sms::{KernelShape, SmLimits};
 pub use time::Ns;
 pub use usage::{ContextUsage, Usage};
 pub use work::{ContextId, Direction, OpId, Output, Segment, StreamId, Work};

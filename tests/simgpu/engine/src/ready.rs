@@ -44,6 +44,17 @@ impl Line {
         self.contexts.pop_front()
     }
 
+    /// The first of those with the lowest rank.
+    pub(crate) fn next_by(&mut self, rank: impl Fn(SlabKey) -> i32) -> Option<SlabKey> {
+        let first = self
+            .contexts
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, context)| rank(**context));
+        let at = first.map(|(at, _)| at)?;
+        self.contexts.remove(at)
+    }
+
     pub(crate) fn leave(&mut self, context: SlabKey) {
         self.contexts.retain(|&other| other != context);
     }

@@ -2,7 +2,7 @@
 //! `tests/simgpu/calibration/a100-like.toml`, which has their sources; a test there compares them.
 //! Its folder has other GPUs' figures.
 
-use crate::{Direction, Ns, Work};
+use crate::{Direction, Ns, SmLimits, Work};
 
 /// How contexts share the compute engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,6 +13,10 @@ pub enum Mode {
     /// Contexts take turns kernel by kernel; changing is free: a GPU under MPS with kernels that
     /// fill it.
     Mps,
+    /// Kernels of all contexts share SMs block by block: a GPU under MPS with kernels of any size.
+    /// Priorities say whose blocks begin next; contexts have them too
+    /// ([`crate::Engine::set_context_priority`]).
+    MpsShared(SmLimits),
 }
 
 /// The engine's parameters.

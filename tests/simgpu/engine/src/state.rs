@@ -16,7 +16,7 @@ use crate::ready::ReadyOps;
 use crate::slab::{Slab, SlabKey};
 use crate::time::{Ns, earlier};
 use crate::work::{Direction, OpId, Output, Segment, StreamId, Work};
-use crate::{ContextId, ContextUsage, Settings, Usage};
+use crate::{ContextId, ContextUsage, KernelShape, Settings, Usage};
 
 /// Where an operation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,7 @@ struct EngineOp {
     context: SlabKey,
     tag: u64,
     work: Work,
+    shape: KernelShape,
     /// Managed memory that it uses.
     touches: Vec<Touch>,
     /// The earliest start: submission and launch latency.
@@ -72,6 +73,8 @@ struct EngineStream {
 
 #[derive(Debug, Clone, Default)]
 struct EngineContext {
+    /// Lower goes first.
+    priority: i32,
     streams: Vec<SlabKey>,
     compute: ReadyOps,
     /// The kernel that a slice's end froze.
@@ -170,6 +173,17 @@ impl EngineState {
         self.contexts.get(context).is_some()
     }
 
+    /// Zero for a context that is gone.
+    pub(crate) fn context_priority(&self, context: SlabKey) -> i32 {
+        self.contexts.get(context).map_or(0, |context| context.priority)
+    }
+
+    pub(crate) fn set_context_priority(&mut self, context: SlabKey, priority: i32) -> Result<(), EngineError> {
+        let state = self.contexts.get_mut(context).ok_or(EngineError::NoContext)?;
+        state.priority = priority;
+        Ok(())
+    }
+
     pub(crate) fn context_usage(&self, context: SlabKey) -> Option<ContextUsage> {
         self.contexts.get(context).map(|context| context.usage)
     }
@@ -241,6 +255,7 @@ impl EngineState {
         &mut self,
         stream: SlabKey,
         work: Work,
+        shape: KernelShape,
         tag: u64,
         touches: Vec<Touch>,
     ) -> Result<(SlabKey, bool), EngineError> {
@@ -260,6 +275,7 @@ impl EngineState {
             context: state.context,
             tag,
             work,
+            shape,
             touches,
             ready_at: self.now.saturating_add(self.settings.launch_latency),
             left,
@@ -561,6 +577,16 @@ impl EngineState {
         owner.frozen.take().or_else(|| owner.compute.pop())
     }
 
+    /// Priorities of an operation's context and stream, and its shape.
+    pub(crate) fn dispatch_of(&self, key: SlabKey) -> ((i32, i32), KernelShape) {
+        let Some(op) = self.ops.get(key) else {
+            return ((0, 0), KernelShape::default());
+        };
+        let context = self.contexts.get(op.context).map_or(0, |context| context.priority);
+        let stream = self.streams.get(op.stream).map_or(0, |stream| stream.priority);
+        ((context, stream), op.shape)
+    }
+
     /// The best operation of a context for a copy engine, and whether the context has more.
     pub(crate) fn pop_copy(&mut self, context: SlabKey, engine: usize) -> Option<(SlabKey, bool)> {
         let ready = &mut self.contexts.get_mut(context)?.copies[engine];
@@ -611,6 +637,14 @@ impl EngineState {
             && !op.segments.is_empty()
         {
             op.segments.push((since, self.now));
+        }
+        self.end(key);
+    }
+
+    /// The shared compute engine ends an operation that takes `alone` when it has the device.
+    pub(crate) fn end_shared(&mut self, key: SlabKey, alone: Ns) {
+        if let Some(usage) = self.usage_of(key) {
+            usage.compute += alone;
         }
         self.end(key);
     }

@@ -5,7 +5,7 @@ use crate::Ns;
 /// Sums over the whole device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Time in which the compute engine ran kernels and memsets.
+    /// Time in which the compute engine ran kernels and memsets, one or several at once.
     pub compute: Ns,
     /// Time in which each copy engine copied.
     pub copies: [Ns; 2],
@@ -30,7 +30,8 @@ pub struct Usage {
 /// Sums over one context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextUsage {
-    /// Time of its kernels and memsets.
+    /// Time of its kernels and memsets. In [`crate::Mode::MpsShared`], of those that ended: the
+    /// time that they take alone.
     pub compute: Ns,
     /// Time of its copies on each copy engine.
     pub copies: [Ns; 2],

@@ -278,3 +278,25 @@ fn the_copies_of_the_dead_free_their_engine() {
     engine.advance_to(100_000);
     assert_eq!((drain(&mut engine)[&2].start, engine.usage().copies[1]), (5_000, 6_000));
 }
+
+#[test]
+fn under_mps_the_more_important_context_goes_first() {
+    let mut engine = Engine::new(Settings {
+        mode: Mode::Mps,
+        ..bare()
+    });
+    let (background, foreground) = (engine.add_context(), engine.add_context());
+    engine.set_context_priority(background, 1).unwrap();
+    let stream = engine.add_stream(background, 0).unwrap();
+    kernels(&mut engine, 0, stream, 0, &[100; 3]);
+    let stream = engine.add_stream(foreground, 0).unwrap();
+    kernels(&mut engine, 50, stream, 10, &[10; 3]);
+    engine.advance_to(1_000);
+    let went = drain(&mut engine);
+    let times = |tag| (went[&tag].start, went[&tag].end);
+    assert_eq!(times(0), (0, 100), "what runs is not stopped");
+    assert_eq!([10, 11, 12].map(times), [(100, 110), (110, 120), (120, 130)]);
+    assert_eq!([1, 2].map(times), [(130, 230), (230, 330)]);
+    engine.remove_context(background).unwrap();
+    assert!(engine.set_context_priority(background, 0).is_err());
+}

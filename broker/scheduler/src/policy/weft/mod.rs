@@ -1,4 +1,5 @@
-//! Policy `weft`: fills gaps by quantiles of what followed in the same context before.
+//! Policy `weft`: fills gaps by quantiles of what followed in the same context before, and
+//! stretches of launches by the foreground job's laxity.
 //!
 //! # Steps
 //!
@@ -10,6 +11,10 @@
 //!    P(foreground job back before now + room | the gap has lasted so long) <= risk
 //!    risk = Config::risk; at most 0.5 where the device switches between processes
 //!    ```
+//!
+//!    Within a stretch of launches the laxity is room too ([`stretch_model`]): the foreground job
+//!    feels only what is late at its next wait. The larger of both counts, so either test passes.
+//!    Credit given then outlives the launches foreseen, and ends at the wait.
 //!
 //!    Known gaps, random arrivals and open-ended gaps are one case. Within a stretch of launches
 //!    `room` grows by the delay budget ([`delay_budget`]). Beside a busy foreground job only copies
@@ -61,6 +66,7 @@ mod gap_model;
 mod kernel_time_model;
 mod models;
 mod room;
+mod stretch_model;
 
 use weft_profiles::predictor::Quality;
 use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow};
@@ -222,6 +228,10 @@ impl Policy for Weft {
         Some((window, now.saturating_add(again)))
     }
 
+    fn outlives(&self, state: &SchedulerState, now: Ns) -> u64 {
+        self.situation(state, now).launches_to_come()
+    }
+
     fn timing_change(&mut self, slot: ClientSlot, background: bool) -> Option<bool> {
         let times = &mut self.models.job_mut(slot)?.times;
         match background {
@@ -362,6 +372,9 @@ impl GapFit<'_> {
         let (situation, now) = (self.situation, self.situation.now);
         let time = self.takes(entry);
         let fits = |at: Ns, chance: f64| situation.room(at, chance).is_ok_and(|room| time <= room);
+        if situation.laxity() >= time {
+            return None;
+        }
         let risk = situation.risk();
         if !situation.state.config.deferral || risk <= GOOD || fits(now, GOOD) || !fits(now, risk) {
             return None;

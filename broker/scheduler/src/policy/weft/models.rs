@@ -1,12 +1,13 @@
 //! What policy `weft` learns: of each job, and of the device.
 
-use weft_protocol::Ns;
+use weft_protocol::{Ns, lane::is_transfer};
 
 use super::{
     delay_budget::DelayBudget,
     device_clock::{DeviceClock, ForegroundWork},
     gap_model::GapModel,
     kernel_time_model::{KernelTimeModel, SeenEnd},
+    stretch_model::StretchModel,
 };
 use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState};
 
@@ -17,6 +18,8 @@ pub(super) struct JobModels {
     pub gaps: GapModel,
     /// Of a foreground job: how late its kernels may be.
     pub budget: DelayBudget,
+    /// Of a foreground job: what its stretches of launches leave.
+    pub stretch: StretchModel,
     /// Of a background job: its kernels' times.
     pub times: KernelTimeModel,
     /// Starvation deadline: gaps that it had keep it from starving until then.
@@ -39,6 +42,10 @@ pub(super) struct Models {
     jobs: Vec<JobModels>,
     pub device: DeviceClock,
     foreground_work: ForegroundWork,
+    /// When all foreground and background work is predicted to have ended, ns.
+    pub all_until: Ns,
+    /// Foreground work launched since background work last was, ns.
+    foreground_since: Ns,
 }
 
 impl Models {
@@ -77,12 +84,14 @@ impl Models {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.interrupted();
                     job.budget.interrupted();
+                    job.stretch.interrupted();
                     job.times.forget();
                 }
             }
             Observed::ForegroundLaunched {
                 slot,
                 kernel,
+                cost,
                 at,
                 earlier_end,
                 end,
@@ -90,7 +99,12 @@ impl Models {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.launched(kernel, at, earlier_end);
                     job.budget.launched(at);
+                    if !is_transfer(kernel) {
+                        job.stretch.launched(kernel, at, cost);
+                    }
                 }
+                self.all_until = self.all_until.max(at).saturating_add(cost);
+                self.foreground_since = self.foreground_since.saturating_add(cost);
                 self.device.foreground_launched();
                 self.foreground_work.launched(at, end);
             }
@@ -98,10 +112,12 @@ impl Models {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.ended(at);
                     job.budget.waited(at);
+                    job.stretch.waited();
                 }
                 // With several, the others may have work there.
                 if let [_] = state.foreground_jobs[..] {
                     self.foreground_work.ended(at);
+                    self.all_until = at.saturating_add(self.device.remaining(state.outstanding(), at));
                 }
             }
             Observed::WakeUpHint { slot, at } => {
@@ -126,10 +142,14 @@ impl Models {
                 if passed {
                     self.device.order_took(at.saturating_sub(client.granted_at));
                 }
+                self.all_until = self.all_until.max(at).saturating_add(time);
+                self.foreground_since = 0;
                 self.device.launched(slot, time, at, state.outstanding());
             }
             Observed::Completed { slot, completed, now } => {
                 self.device.seen(state.outstanding(), now);
+                // It took longer than predicted: what was launched behind it is later too.
+                self.all_until = self.all_until.max(now.saturating_add(self.foreground_since));
                 let (Some(job), Some(client)) = (self.jobs.get_mut(slot), state.get(slot)) else {
                     return;
                 };

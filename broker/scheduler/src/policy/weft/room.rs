@@ -56,7 +56,44 @@ impl<'a> Situation<'a> {
         Ok(room)
     }
 
+    /// The larger of two: what the gap leaves, and what the stretch up to the next wait leaves.
     fn opening_of(&self, client: &ClientState, job: &JobModels, kernel: Ns) -> Result<Ns, Ns> {
+        let laxity = self.laxity_of(job);
+        match self.gap_opening(client, job, kernel) {
+            Ok(room) => Ok(room.max(laxity)),
+            Err(_) if laxity > 0 => Ok(laxity),
+            busy => busy,
+        }
+    }
+
+    /// `E - R - now` of one foreground job, ns ([`StretchModel`](super::stretch_model)).
+    fn laxity_of(&self, job: &JobModels) -> Ns {
+        let Some(deadline) = job.stretch.deadline() else {
+            return 0;
+        };
+        let all = self.models.all_until.saturating_sub(self.now);
+        // Background work is counted by whoever asks.
+        let ours = self.models.device.running(self.now);
+        deadline
+            .saturating_sub(self.now)
+            .saturating_sub(all.saturating_sub(ours))
+    }
+
+    /// The least laxity of all foreground jobs, ns.
+    pub(super) fn laxity(&self) -> Ns {
+        self.foreground().map(|(_, job)| self.laxity_of(job)).min().unwrap_or(0)
+    }
+
+    /// Foreground launches that credit outlives: those to come before a wait. None without laxity.
+    pub(super) fn launches_to_come(&self) -> u64 {
+        if self.laxity() == 0 {
+            return 0;
+        }
+        let launches = self.foreground().map(|(_, job)| job.stretch.launches_to_come());
+        launches.min().unwrap_or(0)
+    }
+
+    fn gap_opening(&self, client: &ClientState, job: &JobModels, kernel: Ns) -> Result<Ns, Ns> {
         let (config, now, lead) = (&self.state.config, self.now, self.lead());
         let chance = job.budget.risk(self.risk(), kernel);
         let budget = match config.switch_cost {

@@ -405,3 +405,47 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
         (0, 0)
     );
 }
+
+#[test]
+fn a_kernel_longer_than_each_gap_goes_where_no_wait_feels_it_and_its_credit_outlives_launches() {
+    let mut bench = Bench::new(profile(99, 250 * US));
+    let launch = |bench: &mut Bench, kernel| {
+        let at = bench.now;
+        bench.tell(Event::Launched {
+            client: SERVICE,
+            kernel,
+            cost: 100 * US,
+            at,
+        })
+    };
+    let revoked = |out: &[Decision]| out.contains(&Decision::Revoke(TRAINING));
+    // A slow host: each kernel of 100 us leaves a gap of 200 us.
+    for _ in 0..12 {
+        for kernel in 3..=LAST {
+            launch(&mut bench, kernel);
+            bench.now += 300 * US;
+        }
+        bench.tell(Event::Idle(SERVICE, bench.now));
+        bench.now += 5 * MS;
+    }
+    launch(&mut bench, 3);
+    bench.now += 50 * US;
+    let granted = bench.waits(250 * US).into_iter().find_map(|decision| match decision {
+        Decision::Grant { bound, outlives, .. } => Some((bound, outlives)),
+        _ => None,
+    });
+    assert_eq!(granted, Some((true, 9)), "nine launches are to come before the wait");
+    for kernel in 4..=6 {
+        bench.now += 300 * US;
+        assert!(!revoked(&launch(&mut bench, kernel)), "kernel {kernel}");
+    }
+    bench.now += 300 * US;
+    assert!(
+        revoked(&bench.tell(Event::Idle(SERVICE, bench.now))),
+        "the service has waited: what comes next is felt"
+    );
+    bench.now += 5 * MS;
+    launch(&mut bench, 777);
+    bench.now += 50 * US;
+    assert!(!is_grant(&bench.waits(250 * US)), "nothing is known of what follows");
+}

@@ -41,6 +41,8 @@ pub struct Options {
     pub name: Option<String>,
     /// Variables for a device that this client starts, beside the client's own.
     pub variables: Vec<(&'static str, String)>,
+    /// Priority of this client's contexts under MPS; a lower number goes first.
+    pub client_priority: i32,
 }
 
 /// The path `SOCKET.suffix`.

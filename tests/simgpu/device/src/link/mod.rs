@@ -58,6 +58,8 @@ pub struct Link {
     bell: OwnedFd,
     socket: OwnedFd,
     welcome: Welcome,
+    /// [`Options::client_priority`].
+    client_priority: i32,
     lost: AtomicBool,
     outbox: Mutex<Outbox>,
     /// Held while asking for blocks: one thread at a time.
@@ -98,6 +100,7 @@ impl Link {
             bell,
             socket,
             welcome,
+            client_priority: options.client_priority,
             lost: AtomicBool::new(false),
             outbox: Mutex::default(),
             asking: Mutex::default(),

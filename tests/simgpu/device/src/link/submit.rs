@@ -116,7 +116,8 @@ impl Link {
             outbox.contexts.insert(ctx.0);
             ctx
         };
-        self.tell(&Record::OpenContext(ctx))?;
+        let priority = self.client_priority;
+        self.tell(&Record::OpenContext { ctx, priority })?;
         Ok(ctx)
     }
 

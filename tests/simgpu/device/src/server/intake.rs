@@ -132,13 +132,15 @@ impl DeviceProcess {
                 }
                 Ok(())
             }
-            Record::OpenContext(ctx) => {
+            Record::OpenContext { ctx, priority } => {
                 if client.contexts.len() >= MAX_CONTEXTS || client.contexts.contains_key(&ctx.0) {
                     return Err("a context that cannot be opened");
                 }
                 self.engine.advance_to(at);
-                client.contexts.insert(ctx.0, self.engine.add_context());
-                Ok(())
+                let context = self.engine.add_context();
+                client.contexts.insert(ctx.0, context);
+                let set = self.engine.set_context_priority(context, priority);
+                set.map_err(|_| "a context that cannot be opened")
             }
             Record::CloseContext(ctx) => {
                 let context = client

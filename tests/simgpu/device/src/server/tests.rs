@@ -47,7 +47,7 @@ impl Running {
             socket: Some(self.socket()),
             program: Some("/nonexistent".into()),
             name: None,
-            variables: Vec::new(),
+            ..Options::default()
         };
         Link::open(&options, Arc::new(NoEffects)).unwrap()
     }
@@ -192,7 +192,11 @@ fn contexts_and_streams_that_cannot_be() {
         "a context that cannot be closed",
     );
     cut_off_for(
-        |link, _| (1..=300).for_each(|ctx| tell(link, Record::OpenContext(Ctx(ctx)))),
+        |link, _| {
+            (1..=300)
+                .map(Ctx)
+                .for_each(|ctx| tell(link, Record::OpenContext { ctx, priority: 0 }))
+        },
         "a context that cannot be opened",
     );
 }

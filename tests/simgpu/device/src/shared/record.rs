@@ -27,7 +27,11 @@ pub(crate) enum Record {
     },
     /// A host operation is done, or a held kernel shall end.
     HostDone(Seq),
-    OpenContext(Ctx),
+    OpenContext {
+        ctx: Ctx,
+        /// Under MPS, among contexts.
+        priority: i32,
+    },
     CloseContext(Ctx),
     OpenStream {
         ctx: Ctx,
@@ -155,7 +159,10 @@ impl Record {
                 words[0] = HOST_DONE;
                 words[1] = seq.0;
             }
-            Record::OpenContext(ctx) => words[0] = OPEN_CONTEXT | pair(0, ctx.0),
+            Record::OpenContext { ctx, priority } => {
+                words[0] = OPEN_CONTEXT | pair(0, ctx.0);
+                words[3] = pair(0, priority as u32);
+            }
             Record::CloseContext(ctx) => words[0] = CLOSE_CONTEXT | pair(0, ctx.0),
             Record::OpenStream { ctx, stream, priority } => {
                 words[0] = OPEN_STREAM | pair(0, stream.0);
@@ -222,7 +229,10 @@ impl Record {
             WAIT_FOR => Op::WaitFor(Seq(words[3])),
             HOST => Op::Host,
             HOST_DONE => return Ok((Record::HostDone(seq), words[STAMP])),
-            OPEN_CONTEXT => return Ok((Record::OpenContext(ctx), words[STAMP])),
+            OPEN_CONTEXT => {
+                let priority = high(words[3]) as i32;
+                return Ok((Record::OpenContext { ctx, priority }, words[STAMP]));
+            }
             CLOSE_CONTEXT => return Ok((Record::CloseContext(ctx), words[STAMP])),
             OPEN_STREAM => {
                 let record = Record::OpenStream {
@@ -325,7 +335,7 @@ mod tests {
         fn the_other_records_too(a: u32, b: u32, seq: u64, priority: i32, stamp: u64) {
             for record in [
                 Record::HostDone(Seq(seq)),
-                Record::OpenContext(Ctx(a)),
+                Record::OpenContext { ctx: Ctx(a), priority },
                 Record::CloseContext(Ctx(a)),
                 Record::OpenStream { ctx: Ctx(a), stream: Stream(b), priority },
                 Record::CloseStream(Stream(b)),

@@ -38,7 +38,7 @@ impl Place {
             socket: Some(self.socket()),
             program: Some(device_program()),
             name: Some("test".to_owned()),
-            variables: Vec::new(),
+            ..Options::default()
         }
     }
 

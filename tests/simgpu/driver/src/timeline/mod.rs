@@ -170,6 +170,12 @@ fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
     }
 }
 
+/// This client's priority under MPS (`CUDA_MPS_CLIENT_PRIORITY`): 0, normal, or 1, below normal.
+fn client_priority() -> i32 {
+    let said = std::env::var("CUDA_MPS_CLIENT_PRIORITY");
+    i32::from(said.is_ok_and(|said| said.trim() == "1"))
+}
+
 impl Timeline {
     /// Opens the ways to these devices. `reached` runs on a link's own thread: it may not block.
     pub(crate) fn open(devices: &[Device], reached: Reached) -> R<Timeline> {
@@ -181,6 +187,7 @@ impl Timeline {
             let options = Options {
                 socket: Some(about.socket()),
                 variables: about.variables(),
+                client_priority: client_priority(),
                 ..Options::default()
             };
             let performer = Performer {

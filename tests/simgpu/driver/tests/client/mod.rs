@@ -510,10 +510,17 @@ pub struct Gate<'a> {
 
 impl Gate<'_> {
     pub fn open(&self) {
+        let stream = self.open_soon();
+        ok!(self.cuda.cuStreamSynchronize(stream));
+    }
+
+    /// Opens it without waiting, for work that may break the context at once; returns the stream
+    /// that opens it.
+    pub fn open_soon(&self) -> Handle {
         // A stream of its own, so that nothing orders it behind what it opens.
         let stream = self.cuda.stream(1);
         ok!(self.cuda.cuStreamWriteValue32_v2(stream, self.word, 1, 0));
-        ok!(self.cuda.cuStreamSynchronize(stream));
+        stream
     }
 }
 

@@ -174,7 +174,9 @@ impl World {
         while let Some(decision) = out.get(at).copied() {
             at += 1;
             match decision {
-                Decision::Grant { client, credit, bound } => {
+                Decision::Grant {
+                    client, credit, bound, ..
+                } => {
                     let background = &mut self.background_jobs[client.0 as usize - 1];
                     let left = if (background.bound, background.epochs) != (bound, self.epochs) {
                         std::mem::take(&mut background.credit)

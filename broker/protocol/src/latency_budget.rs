@@ -1,0 +1,171 @@
+//! What a foreground job may lose to background jobs, as text and as a message.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+use super::Ns;
+
+/// A slowdown of 100 %, in parts per million.
+pub const SLOWDOWN_ONE_PPM: u32 = 1_000_000;
+
+/// The shortest stretch that a job may ask for.
+pub const LEAST_SLO_NS: Ns = 1_000;
+
+/// The longest stretch that a job may ask for: an hour.
+pub const MOST_SLO_NS: Ns = 3_600 * 1_000_000_000;
+
+/// What a foreground job may lose. What is not said is as the broker is set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyBudget {
+    /// Part of its time by which it may be slowed down in the mean, parts per million.
+    pub slowdown: Option<u32>,
+    /// The longest time from its first launch to its next wait within which that may be used, ns.
+    pub slo: Option<Ns>,
+}
+
+impl LatencyBudget {
+    /// The budget within what an honest client can ask for.
+    pub fn clamped(self) -> LatencyBudget {
+        LatencyBudget {
+            slowdown: self.slowdown.map(|slowdown| slowdown.min(SLOWDOWN_ONE_PPM)),
+            slo: self.slo.map(|slo| slo.clamp(LEAST_SLO_NS, MOST_SLO_NS)),
+        }
+    }
+
+    /// This budget, where it says something, else `other`'s.
+    pub fn or(self, other: LatencyBudget) -> LatencyBudget {
+        LatencyBudget {
+            slowdown: self.slowdown.or(other.slowdown),
+            slo: self.slo.or(other.slo),
+        }
+    }
+
+    /// Whether nothing is said.
+    pub fn is_unsaid(self) -> bool {
+        self == LatencyBudget::default()
+    }
+
+    /// The slowdown as a part of the job's time.
+    pub fn slowdown_part(self) -> Option<f64> {
+        self.slowdown.map(part)
+    }
+}
+
+/// Parts per million as a part of one.
+pub fn part(slowdown: u32) -> f64 {
+    f64::from(slowdown) / f64::from(SLOWDOWN_ONE_PPM)
+}
+
+/// Parts per million of `2%`, `0.02` or `0`; at most 100 %.
+pub fn parse_slowdown(text: &str) -> Result<u32, String> {
+    let wrong = || format!("{text} is no slowdown: write 2% or 0.02, from 0 to 100%");
+    let trimmed = text.trim();
+    let (figure, hundredth) = match trimmed.strip_suffix('%') {
+        Some(figure) => (figure.trim_end(), true),
+        None => (trimmed, false),
+    };
+    let figure: f64 = figure.parse().map_err(|_| wrong())?;
+    // A plain 1 may well mean 1 %.
+    if !hundredth && (1.0..=100.0).contains(&figure) {
+        return Err(format!("{trimmed} is {trimmed} times as slow: write {trimmed}%"));
+    }
+    let part = if hundredth { figure / 100.0 } else { figure };
+    if !(0.0..=1.0).contains(&part) {
+        return Err(wrong());
+    }
+    Ok((part * f64::from(SLOWDOWN_ONE_PPM)).round() as u32)
+}
+
+/// Text of a slowdown that [`parse_slowdown`] reads as the same.
+pub fn slowdown_text(slowdown: u32) -> String {
+    format!("{}%", f64::from(slowdown) / 10_000.0)
+}
+
+/// Nanoseconds of `50ms`, `1.5s` or `200us`; from 1 us to an hour.
+pub fn parse_slo(text: &str) -> Result<Ns, String> {
+    let wrong = || format!("{text} is no time: write 50ms, 1.5s or 200us, from 1us to 3600s");
+    let trimmed = text.trim();
+    let split = trimmed
+        .find(|letter: char| letter.is_ascii_alphabetic())
+        .unwrap_or(trimmed.len());
+    let (figure, unit) = trimmed.split_at_checked(split).ok_or_else(wrong)?;
+    let figure: f64 = figure.trim().parse().map_err(|_| wrong())?;
+    let factor = match unit {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return Err(wrong()),
+    };
+    let ns = (figure * factor).round();
+    if !(LEAST_SLO_NS as f64..=MOST_SLO_NS as f64).contains(&ns) {
+        return Err(wrong());
+    }
+    Ok(ns as Ns)
+}
+
+/// Text of a time that [`parse_slo`] reads as the same.
+pub fn slo_text(slo: Ns) -> String {
+    format!("{slo}ns")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_write_slowdowns_in_some_ways() {
+        for (text, slowdown) in [
+            ("2%", 20_000),
+            (" 2.5 % ", 25_000),
+            ("0.02", 20_000),
+            ("0", 0),
+            ("0%", 0),
+            ("100%", SLOWDOWN_ONE_PPM),
+            ("0.00001", 10),
+        ] {
+            assert_eq!(parse_slowdown(text), Ok(slowdown), "{text}");
+            assert_eq!(parse_slowdown(&slowdown_text(slowdown)), Ok(slowdown));
+        }
+        for wrong in [
+            "", "%", "-1%", "-0.1", "101%", "1", "2", "200", "nan", "inf", "NaN%", "2 ms", "two",
+        ] {
+            assert!(parse_slowdown(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_slowdown("5"), Err("5 is 5 times as slow: write 5%".to_string()));
+    }
+
+    #[test]
+    fn people_write_times_with_a_unit() {
+        for (text, ns) in [
+            ("50ms", 50_000_000),
+            ("1.5s", 1_500_000_000),
+            (" 200 us ", 200_000),
+            ("1us", LEAST_SLO_NS),
+            ("3600s", MOST_SLO_NS),
+        ] {
+            assert_eq!(parse_slo(text), Ok(ns), "{text}");
+            assert_eq!(parse_slo(&slo_text(ns)), Ok(ns));
+        }
+        for wrong in [
+            "", "50", "ms", "0ms", "-5ms", "1ns", "3601s", "1h", "infs", "nans", "5 MS", "1e400s", "\u{e9}",
+        ] {
+            assert!(parse_slo(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_a_client_makes_up_is_clamped_and_what_it_does_not_say_is_anothers() {
+        let wild = LatencyBudget {
+            slowdown: Some(u32::MAX),
+            slo: Some(0),
+        };
+        let clamped = wild.clamped();
+        assert_eq!((clamped.slowdown_part(), clamped.slo), (Some(1.0), Some(LEAST_SLO_NS)));
+        let slo = |slo| LatencyBudget { slowdown: None, slo };
+        assert_eq!(slo(Some(Ns::MAX)).clamped().slo, Some(MOST_SLO_NS));
+        let both = slo(Some(7)).or(clamped);
+        assert_eq!((both.slowdown, both.slo), (Some(SLOWDOWN_ONE_PPM), Some(7)));
+        assert!(slo(None).is_unsaid() && !both.is_unsaid());
+    }
+}

@@ -1,0 +1,215 @@
+//! Stretch model: when a foreground job's stretch would end alone.
+//!
+//! A stretch is the launches between two waits. A job whose host is slower than the device feels a
+//! delay only at its next wait: until then the device catches up. With
+//!
+//! ```text
+//! E = when the stretch would end alone
+//! R = the job's device work until then, queued and to come
+//! laxity = E - now - R
+//! ```
+//!
+//! a background kernel of length `c` may go if `c <= laxity`.
+//!
+//! * What ran alone is not needed: hosts launch without waiting, so background work does not move
+//!   launches. The device alone is replayed from launch times and kernel times:
+//!   `front = max(front, launch) + time`.
+//! * At each launch the model has seen all kernels since the wait. Of this context it knows the
+//!   idle time still to come, and the launches: low estimates of both.
+//! * A context that was not seen before has no laxity.
+#![forbid(unsafe_code)]
+
+use std::{collections::HashMap, hash::BuildHasherDefault};
+
+use weft_protocol::Ns;
+
+use crate::mean_times::Hashed;
+
+/// Contexts kept. Beyond that new ones are not learnt.
+const MAX_CONTEXTS: usize = 65_536;
+
+/// Longest stretch that is learnt, launches.
+const MAX_LAUNCHES: usize = 32_768;
+
+/// Times that a context must have been seen.
+const ENOUGH: u32 = 2;
+
+/// A higher value raises a low estimate by this part of the difference. A lower one is believed at
+/// once.
+const RISE: u64 = 16;
+
+/// What is still to come in a context.
+#[derive(Debug, Clone, Copy)]
+struct StillToCome {
+    /// Time in which the device would have nothing of the job, ns.
+    idle: Ns,
+    launches: u64,
+    seen: u32,
+}
+
+impl StillToCome {
+    fn learn(&mut self, idle: Ns, launches: u64) {
+        self.idle = low(self.idle, idle);
+        self.launches = self.launches.min(launches);
+        self.seen = self.seen.saturating_add(1);
+    }
+}
+
+fn low(known: Ns, new: Ns) -> Ns {
+    match new < known {
+        true => new,
+        false => known + (new - known) / RISE,
+    }
+}
+
+/// One launch of the stretch in progress.
+#[derive(Debug, Clone, Copy)]
+struct StretchLaunch {
+    context: u64,
+    /// Idle time of the device alone before it, since the stretch began, ns.
+    idle_before: Ns,
+}
+
+/// Stretch model of one foreground job.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StretchModel {
+    contexts: HashMap<u64, StillToCome, BuildHasherDefault<Hashed>>,
+    launches: Vec<StretchLaunch>,
+    /// End of the submitted work, had the device nothing else, ns.
+    front: Ns,
+    idle: Ns,
+    /// Whether the stretch was watched from its beginning.
+    whole: bool,
+}
+
+impl StretchModel {
+    /// Takes in a launch of predicted `time`, ns.
+    pub(super) fn launched(&mut self, kernel: u64, at: Ns, time: Ns) {
+        let context = match self.launches.last() {
+            None => {
+                self.front = at;
+                self.idle = 0;
+                mix(0, kernel)
+            }
+            Some(last) => mix(last.context, kernel),
+        };
+        self.idle += at.saturating_sub(self.front);
+        self.front = self.front.max(at).saturating_add(time);
+        match self.launches.len() < MAX_LAUNCHES {
+            true => self.launches.push(StretchLaunch {
+                context,
+                idle_before: self.idle,
+            }),
+            false => self.whole = false,
+        }
+    }
+
+    /// Takes in a wait that saw all work ended, and learns from the stretch.
+    pub(super) fn waited(&mut self) {
+        if self.whole {
+            let count = self.launches.len() as u64;
+            for (at, launch) in self.launches.iter().enumerate() {
+                let (idle, launches) = (self.idle - launch.idle_before, count - 1 - at as u64);
+                if let Some(known) = self.contexts.get_mut(&launch.context) {
+                    known.learn(idle, launches);
+                } else if self.contexts.len() < MAX_CONTEXTS {
+                    let new = StillToCome {
+                        idle,
+                        launches,
+                        seen: 1,
+                    };
+                    self.contexts.insert(launch.context, new);
+                }
+            }
+        }
+        self.launches.clear();
+        self.whole = true;
+    }
+
+    /// Forgets the stretch, part of which was not watched.
+    pub(super) fn interrupted(&mut self) {
+        self.launches.clear();
+        self.whole = false;
+    }
+
+    fn to_come(&self) -> Option<&StillToCome> {
+        let known = self.contexts.get(&self.launches.last()?.context)?;
+        (known.seen >= ENOUGH).then_some(known)
+    }
+
+    /// `E - R` with the work launched so far taken as done: until when the device may be without
+    /// this job's next kernel, were nothing of the job left on it.
+    pub(super) fn deadline(&self) -> Option<Ns> {
+        Some(self.front.saturating_add(self.to_come()?.idle))
+    }
+
+    /// Launches to come before the next wait.
+    pub(super) fn launches_to_come(&self) -> u64 {
+        self.to_come().map_or(0, |known| known.launches)
+    }
+}
+
+/// The context of a kernel behind a context.
+fn mix(context: u64, kernel: u64) -> u64 {
+    (context.rotate_left(5) ^ kernel).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::US;
+
+    /// Kernels of 10 us, launched every `every` ns; returns when the last one was launched.
+    fn stretch(model: &mut StretchModel, start: Ns, every: Ns, count: u64) -> Ns {
+        (0..count).for_each(|step| model.launched(step, start + step * every, 10 * US));
+        start + (count - 1) * every
+    }
+
+    #[test]
+    fn a_slow_host_leaves_laxity_until_its_next_wait() {
+        let mut model = StretchModel::default();
+        model.waited();
+        for turn in 0..3 {
+            stretch(&mut model, turn * 10_000 * US, 30 * US, 100);
+            model.waited();
+        }
+        model.launched(0, 50_000 * US, 10 * US);
+        let idle = 99 * 20 * US;
+        assert_eq!(model.deadline(), Some(50_010 * US + idle));
+        assert_eq!(model.launches_to_come(), 99);
+        model.launched(1, 50_030 * US, 10 * US);
+        assert_eq!(model.deadline(), Some(50_040 * US + idle - 20 * US));
+        model.launched(77, 50_060 * US, 10 * US);
+        assert_eq!(model.deadline(), None, "another context");
+        assert_eq!(model.launches_to_come(), 0);
+    }
+
+    #[test]
+    fn a_full_device_leaves_none() {
+        let mut model = StretchModel::default();
+        model.waited();
+        for turn in 0..3 {
+            stretch(&mut model, turn * 10_000 * US, 5 * US, 100);
+            model.waited();
+        }
+        stretch(&mut model, 90_000 * US, 5 * US, 50);
+        assert_eq!(model.deadline(), Some(90_000 * US + 500 * US));
+    }
+
+    #[test]
+    fn the_least_is_believed_and_what_was_not_watched_is_not_learnt() {
+        let mut model = StretchModel::default();
+        stretch(&mut model, 0, 30 * US, 10);
+        model.waited();
+        assert_eq!(model.contexts.len(), 0, "its beginning was not seen");
+        for (turn, every) in [30, 20, 30].into_iter().enumerate() {
+            stretch(&mut model, (turn as Ns + 1) * 10_000 * US, every * US, 10);
+            model.waited();
+        }
+        model.launched(0, 90_000 * US, 10 * US);
+        let known = model.deadline().expect("seen") - 90_010 * US;
+        assert!((90 * US..120 * US).contains(&known), "{known}");
+        model.interrupted();
+        assert_eq!(model.deadline(), None);
+    }
+}
