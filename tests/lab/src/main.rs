@@ -17,7 +17,7 @@ use weft_lab::US;
 use weft_lab::aims::{self, Aim, AimVerdict};
 use weft_lab::compare::Tuning;
 use weft_lab::foresight::{self, GapForesight};
-use weft_lab::pairs::{self, CasePlan, CaseRow};
+use weft_lab::pairs::{self, CasePlan, CaseRow, HeldBackCases};
 use weft_lab::report;
 use weft_lab::rule::Rule;
 use weft_lab::scenario::Scenario;
@@ -76,6 +76,10 @@ struct LabOptions {
     /// Only these models
     #[arg(long)]
     model: Vec<String>,
+    /// Cases with a model that is held back from tuning (resnet152, gpt2, vit_b_16, detection)
+    /// only, cases without, or all
+    #[arg(long, value_enum, default_value = "all")]
+    held_back: HeldBackCases,
     /// Put each service beside so many batch jobs (of kind pair; 4, or all with --full or --model)
     #[arg(long)]
     partners: Option<usize>,
@@ -233,6 +237,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             (true, true) => ["resnet50", "bert_base", "lstm"].map(String::from).to_vec(),
             _ => options.model.clone(),
         },
+        held_back: options.held_back,
         partners: options
             .partners
             .unwrap_or(match options.full || options.quick || !options.model.is_empty() {

@@ -47,6 +47,32 @@ pub const THINK_NS: Ns = 4 * MS;
 /// job, so that their figures tell what the others' are worth elsewhere.
 pub const HELD_BACK: [&str; 4] = ["resnet152", "gpt2", "vit_b_16", "detection"];
 
+/// Which cases to run, by whether a model of [`HELD_BACK`] is in them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum HeldBackCases {
+    /// Those with one of them.
+    Only,
+    /// Those without: what a constant may be tuned on.
+    Without,
+    /// All.
+    #[default]
+    All,
+}
+
+impl HeldBackCases {
+    /// Whether a case of these jobs is among them.
+    fn holds(self, jobs: &[PlayedJob]) -> bool {
+        // A job is called by its model, then by what it does.
+        let model = |job: &PlayedJob| job.name.split(' ').next().unwrap_or_default().to_string();
+        let held_back = jobs.iter().any(|job| HELD_BACK.contains(&model(job).as_str()));
+        match self {
+            HeldBackCases::Only => held_back,
+            HeldBackCases::Without => !held_back,
+            HeldBackCases::All => true,
+        }
+    }
+}
+
 /// The load of services whose requests come on their own.
 const LOAD: f64 = 0.4;
 
@@ -136,6 +162,8 @@ pub struct CasePlan {
     pub kinds: Vec<String>,
     /// Models; all where empty.
     pub models: Vec<String>,
+    /// Cases by the models held back.
+    pub held_back: HeldBackCases,
     /// Batch jobs that each service is put beside, at most.
     pub partners: usize,
     /// Whether to run every rule on every pair.
@@ -307,6 +335,8 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
     if !plan.every_seed {
         take_turns(&mut out, &plan.seeds);
     }
+    // After the seeds: a case has the same one whichever of the others are run.
+    out.retain(|case: &Case| plan.held_back.holds(&case.jobs));
     if !plan.rules.is_empty() {
         for case in &mut out {
             case.rules.retain(|rule| plan.rules.contains(rule));
@@ -554,4 +584,24 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
             figures: bench.compare(&known, *rule),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_with_one_model_held_back_is_held_back() {
+        let job = |name: &str| PlayedJob::new(name, 0, Arc::new(Program::default()));
+        for (names, held_back) in [
+            (["resnet50", "lstm training"], false),
+            (["gpt2 chatty", "lstm training"], true),
+            (["resnet50", "detection training"], true),
+        ] {
+            let jobs = names.map(job);
+            assert_eq!(HeldBackCases::Only.holds(&jobs), held_back, "{names:?}");
+            assert_eq!(HeldBackCases::Without.holds(&jobs), !held_back, "{names:?}");
+            assert!(HeldBackCases::All.holds(&jobs));
+        }
+    }
 }
