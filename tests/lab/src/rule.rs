@@ -20,6 +20,8 @@ pub enum Rule {
     Default,
     /// XSched's highest-priority-first with this in-flight window.
     Xsched(usize),
+    /// The same, with another core for the service's launches.
+    XschedWorker,
     /// nvshare's turns of so many milliseconds.
     Nvshare(u64),
     /// So many kernels of others while the foreground job has none.
@@ -47,7 +49,9 @@ const COUNT: usize = 4;
 
 /// No such rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {0:?}: choose weft, fikit, exclusive, timeslice, default, xsched, nvshare or count")]
+#[error(
+    "no policy is called {0:?}: choose weft, fikit, exclusive, timeslice, default, xsched, xsched-worker, nvshare or count"
+)]
 pub struct Unknown(String);
 
 impl FromStr for Rule {
@@ -61,6 +65,7 @@ impl FromStr for Rule {
             "timeslice" => Rule::Core(NamedRule::Timeslice, None),
             "default" => Rule::Default,
             "xsched" => Rule::Xsched(XSCHED),
+            "xsched-worker" => Rule::XschedWorker,
             "nvshare" => Rule::Nvshare(NVSHARE),
             "count" => Rule::Count(COUNT),
             other => return Err(Unknown(other.to_string())),
@@ -78,6 +83,7 @@ impl fmt::Display for Rule {
             Rule::Default => f.write_str("default"),
             Rule::Xsched(XSCHED) => f.write_str("xsched"),
             Rule::Xsched(window) => write!(f, "xsched {window}"),
+            Rule::XschedWorker => f.write_str("xsched-worker"),
             Rule::Nvshare(NVSHARE) => f.write_str("nvshare"),
             Rule::Nvshare(ms) => write!(f, "nvshare {ms} ms"),
             Rule::Count(COUNT) => f.write_str("count"),
@@ -99,7 +105,7 @@ impl NamedRule {
 
 impl Rule {
     /// All of them with the parameters of their projects.
-    pub const ALL: [Rule; 8] = [
+    pub const ALL: [Rule; 9] = [
         Rule::Core(NamedRule::Weft, None),
         Rule::Core(NamedRule::Fikit, None),
         Rule::Xsched(XSCHED),
@@ -108,6 +114,7 @@ impl Rule {
         Rule::Default,
         Rule::Core(NamedRule::Timeslice, None),
         Rule::Core(NamedRule::Exclusive, None),
+        Rule::XschedWorker,
     ];
 
     /// weft.
@@ -134,6 +141,7 @@ impl Rule {
             }
             Rule::Default => LaunchControl::Plain,
             Rule::Xsched(window) => LaunchControl::Own(Box::new(Xsched::new(window))),
+            Rule::XschedWorker => LaunchControl::Own(Box::new(Xsched::new(XSCHED).spares_launches())),
             Rule::Nvshare(ms) => LaunchControl::Own(Box::new(Nvshare::new(ms * MS))),
             Rule::Count(window) => LaunchControl::Own(Box::new(Count::new(window))),
         }

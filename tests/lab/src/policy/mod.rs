@@ -22,10 +22,30 @@ pub struct JobView {
     pub priority: u8,
     /// Its work on the device, launches.
     pub outstanding: usize,
+    /// Calls that its host made and that its queue still holds.
+    pub queued: usize,
     /// A launch of it waits for permission.
     pub waits: bool,
     /// When it last launched or its work last ended.
     pub active_at: Ns,
+}
+
+/// Which hosts may leave calls behind before these may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostQueue {
+    /// Nobody's: a host waits with its first launch that may not go.
+    None,
+    /// Those of background jobs: kernels from the first that may not go on, as many as
+    /// [`crate::world::Hosts::queue`] says. It is weft's launch queue, which bounds their predicted
+    /// work too; rules that know no kernel times cannot.
+    #[default]
+    Background,
+    /// Everybody's, all calls that need not block, always, without a bound: XSched's.
+    All {
+        /// A foreground job's call takes 1 us of its host, and not what the launch takes: another
+        /// core makes that.
+        spares_launches: bool,
+    },
 }
 
 /// A rule.
@@ -36,6 +56,17 @@ pub trait LabPolicy: std::fmt::Debug + Send {
 
     /// Something changed: a launch went, work ended, somebody waits.
     fn changed(&mut self, _now: Ns, _job: usize, _jobs: &[JobView]) {}
+
+    /// A launch of the job went to the device. It is in [`JobView::outstanding`] already.
+    fn launched(&mut self, now: Ns, job: usize, jobs: &[JobView]) {
+        self.changed(now, job, jobs);
+    }
+
+    /// Which hosts may leave calls behind that may not go yet. A rule that is silent on it gets
+    /// what weft gives to background jobs.
+    fn host_queue(&self) -> HostQueue {
+        HostQueue::Background
+    }
 
     /// The time that [`LabPolicy::next_wake`] named has come.
     fn wake(&mut self, _now: Ns) {}

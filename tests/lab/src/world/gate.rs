@@ -78,7 +78,10 @@ impl LabMachine {
     }
 
     /// Whether a launch with none before it would pass. Takes no credit.
-    pub(super) fn passes_at_once(&self, job: usize, play: &Play) -> bool {
+    pub(super) fn passes_at_once(&mut self, job: usize, play: &Play) -> bool {
+        if self.own.is_some() {
+            return self.own_permits(job);
+        }
         let process = &self.processes[job];
         let lane = &process.lane;
         if self.broker.is_none() || lane.mode != Mode::Background {
@@ -326,7 +329,7 @@ impl LabMachine {
         self.views[job].outstanding = self.processes[job].outstanding;
         self.views[job].active_at = now;
         if let Some(own) = &mut self.own {
-            own.changed(now, job, &self.views);
+            own.launched(now, job, &self.views);
             self.ask_later();
             return;
         }

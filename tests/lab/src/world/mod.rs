@@ -9,6 +9,7 @@
 //!   are the daemon's: when it looks, what it tells the core, when its orders arrive. They follow
 //!   `interposer/src/throttle` and `broker/daemon/src` step by step. The core is the real one, and
 //!   so are the gate's rules (`weft_gate`).
+//! * `queue` holds calls that their hosts left behind: weft's launch queue, or another rule's.
 //! * `process` and `lane` hold what the others work on.
 //!
 //! Not modelled: memory, hosts that run out of cores, kernels that share the device.
@@ -19,6 +20,7 @@ mod gate;
 mod lane;
 mod play;
 mod process;
+mod queue;
 mod rules;
 mod stand;
 mod turn;
@@ -37,6 +39,7 @@ use crate::random::Random;
 use crate::{MS, Ns, US};
 
 pub use process::JobRun;
+pub use queue::{DEFER_NS, QUEUED_CALL_NS};
 pub use stand::{HeldReason, Stand, StandChange};
 
 use broker::Broker;
@@ -47,9 +50,6 @@ pub const AHEAD: usize = 1_000;
 
 /// Time, ns, from the end of work to the return of a host thread that spins for it, CUDA's default.
 pub const SYNC_RETURN_NS: Ns = 2 * US;
-
-/// Time, ns, to defer a launch: its parameters are copied.
-pub const DEFER_NS: Ns = US / 2;
 
 /// How quick the host is.
 #[derive(Debug, Clone, Copy, PartialEq)]

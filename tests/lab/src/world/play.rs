@@ -3,9 +3,8 @@
 use simgpu_engine::{Direction, OpId, Segment, Work};
 use weft_trace_format::Until;
 
-use super::gate::QUEUED_WORK_NS;
 use super::process::{HostWaiter, InFlight, Queued, SyncResult, WaitTarget};
-use super::{AHEAD, DEFER_NS, KernelPiece, LabMachine, MachineEvent, SYNC_RETURN_NS};
+use super::{AHEAD, KernelPiece, LabMachine, MachineEvent};
 use crate::Ns;
 use crate::job::{JobOp, NONE, Play};
 
@@ -81,9 +80,7 @@ impl LabMachine {
             cost: 0,
         };
         let what = self.op(job, call);
-        let works = matches!(what.play, Play::Compute { .. } | Play::Copy { .. });
-        // Whatever is behind a launch that was left behind waits with it, or is left behind too.
-        if process.left.0 > 0 || works {
+        if self.goes_in_order(job, &what.play) {
             call.room = self.defers(job, &what.play);
             call.cost = self.processes[job].lane.cost(&what.play);
             self.processes[job].roomless += usize::from(call.room);
@@ -94,59 +91,13 @@ impl LabMachine {
             }
             return;
         }
-        self.make(job, op, what.play);
-    }
-
-    /// Hosts that wait for room in the launch queue go on as far as there is some: in launches, and
-    /// in predicted work. One alone always has room.
-    fn leave_behind(&mut self, job: usize) {
-        while self.processes[job].roomless > 0 {
-            let most = self.hosts.queue;
-            let process = &mut self.processes[job];
-            let (count, work) = process.left;
-            let Some(call) = process.queue.iter_mut().find(|call| call.room) else {
-                return;
-            };
-            if count > 0 && (count >= most || work + call.cost > QUEUED_WORK_NS) {
-                return;
-            }
-            (call.deferred, call.room) = (true, false);
-            process.left = (count + 1, work + call.cost);
-            process.roomless -= 1;
-            let op = call.op;
-            self.returned(job, op, self.now + DEFER_NS);
-        }
-    }
-
-    /// The head leaves the queue.
-    fn leaves_queue(&mut self, job: usize) {
-        let process = &mut self.processes[job];
-        if let Some(call) = process.queue.pop_front().filter(|call| call.deferred) {
-            let (count, work) = process.left;
-            process.left = (count - 1, work - call.cost);
-        }
-    }
-
-    /// Whether the host may go on before this call is made: plain kernels, where the gate does not
-    /// let them go at once, and fills and copies on the device behind them.
-    fn defers(&mut self, job: usize, play: &Play) -> bool {
-        let Play::Compute { graph: NONE, bytes, .. } = *play else {
-            return false;
-        };
-        if self.hosts.queue == 0 {
-            return false;
-        }
-        match self.processes[job].queue.back() {
-            // Behind a call that blocks its thread: another thread's launch, which waits as it
-            // would at the gate.
-            Some(before) => before.deferred || before.room,
-            None => bytes == 0 && !self.passes_at_once(job, play),
-        }
+        self.make(job, call, what.play);
     }
 
     /// A call that is no work on the device.
-    fn make(&mut self, job: usize, op: u32, play: Play) {
+    fn make(&mut self, job: usize, call: Queued, play: Play) {
         let now = self.now;
+        let Queued { op, deferred, .. } = call;
         match play {
             Play::Compute { .. } | Play::Copy { .. } => {}
             Play::Sync(until) => {
@@ -173,7 +124,9 @@ impl LabMachine {
                 let process = &mut self.processes[job];
                 let at = &process.streams[usize::from(stream)];
                 process.events[usize::from(event)] = Some((stream, at.submitted, at.last_op));
-                self.returned(job, op, now);
+                if !deferred {
+                    self.returned(job, op, now);
+                }
             }
             Play::Wait { event, stream } => {
                 if let Some((_, _, other)) = self.processes[job].events[usize::from(event)] {
@@ -188,7 +141,9 @@ impl LabMachine {
                     };
                     self.submit(job, stream, Work::WaitFor(other), wait);
                 }
-                self.returned(job, op, now);
+                if !deferred {
+                    self.returned(job, op, now);
+                }
             }
         }
     }
@@ -198,8 +153,9 @@ impl LabMachine {
         while let Some(call) = self.processes[job].queue.front().copied() {
             let what = self.op(job, call);
             if !matches!(what.play, Play::Compute { .. } | Play::Copy { .. }) {
-                self.processes[job].queue.pop_front();
-                self.make(job, call.op, what.play);
+                self.leaves_queue(job);
+                self.queue_changed(job);
+                self.make(job, call, what.play);
                 continue;
             }
             if self.processes[job].outstanding >= AHEAD || self.issuer_works(job, call) {
@@ -212,20 +168,6 @@ impl LabMachine {
             self.launch(job, call, &what.play);
             self.leave_behind(job);
         }
-    }
-
-    /// Whether the thread that makes this call is still in the driver with the one before; if so,
-    /// it comes again.
-    fn issuer_works(&mut self, job: usize, call: Queued) -> bool {
-        let now = self.now;
-        let process = &mut self.processes[job];
-        let free = process.issuer_free;
-        let works = call.deferred && free > now;
-        if works && process.issuer_asked != free {
-            process.issuer_asked = free;
-            self.at(free, MachineEvent::Issue { job: job as u16 });
-        }
-        works
     }
 
     /// The head of the queue goes.
@@ -315,7 +257,7 @@ impl LabMachine {
     }
 
     /// A call has returned: what follows it begins.
-    fn returned(&mut self, job: usize, op: u32, at: Ns) {
+    pub(super) fn returned(&mut self, job: usize, op: u32, at: Ns) {
         let process = &mut self.processes[job];
         process.remaining -= 1;
         let over = process.remaining == 0;
@@ -380,7 +322,7 @@ impl LabMachine {
             if self.processes[job].reached(waiter.target) {
                 self.processes[job].waiters.swap_remove(at);
                 self.synced(job, waiter.synced);
-                let back = self.now + SYNC_RETURN_NS;
+                let back = self.wait_returns(job, waiter.op);
                 self.returned(job, waiter.op, back);
             } else {
                 at += 1;

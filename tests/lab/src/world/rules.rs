@@ -17,6 +17,15 @@ impl LabMachine {
         allowed
     }
 
+    /// A job's launch queue is in use, or empty: for a rule of the lab's own.
+    pub(super) fn queue_changed(&mut self, job: usize) {
+        let now = self.now;
+        if let Some(own) = &mut self.own {
+            own.changed(now, job, &self.views);
+            self.ask_later();
+        }
+    }
+
     /// Something changed for a rule of the lab's own: those who wait ask again.
     pub(super) fn ask_own(&mut self, ended: Option<usize>) {
         let now = self.now;
