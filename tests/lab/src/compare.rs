@@ -222,7 +222,11 @@ impl Fixture {
             .zip(jobs)
             .zip(&analysis.compute)
             .filter(|((_, known), _)| known.job.priority != service.job.priority)
-            .map(|((_, known), compute)| *compute as f64 / analysis.span.max(1) as f64 / known.busy.max(1e-9))
+            .map(|((job, known), compute)| {
+                // What rewritten kernels take longer than their own time is no work.
+                let own = 1.0 - job.rewritten as f64 / job.compute.max(1) as f64;
+                *compute as f64 * own / analysis.span.max(1) as f64 / known.busy.max(1e-9)
+            })
             .collect::<Vec<f64>>();
         let us = |ns: f64| ns / 1e3;
         let per = |sum: Ns, count: u64| if count == 0 { 0.0 } else { sum as f64 / count as f64 };

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
 use weft_trace_format::{Call, Direction, Step, Trace, Until};
 
+use crate::policy::KernelNeeds;
 use crate::{Ns, random};
 
 /// No operation.
@@ -98,6 +99,8 @@ pub struct Program {
     pub steps: Vec<StepProgram>,
     /// Kernels of graphs: durations.
     pub graphs: Vec<Vec<Ns>>,
+    /// What its kernels take of the device, by their hashes.
+    pub needs: HashMap<u64, KernelNeeds>,
     /// Streams that it uses.
     pub streams: usize,
     /// Events that it uses.
@@ -157,6 +160,9 @@ impl Program {
                 duration,
             } => {
                 let known = &trace.kernels[kernel as usize];
+                self.needs
+                    .entry(known.hash)
+                    .or_insert_with(|| KernelNeeds::of(&known.id));
                 let nodes: Vec<Ns> = known.nodes.iter().map(|node| node.duration).collect();
                 let stream = uses(stream);
                 let mut graph = NONE;
@@ -228,6 +234,21 @@ impl Program {
     /// The step of a request.
     pub fn step_of(&self, request: u64) -> &StepProgram {
         &self.steps[(request % self.steps.len() as u64) as usize]
+    }
+
+    /// Mean device time of a step, or what its host takes if that is more, ns: about what a request
+    /// takes alone.
+    pub fn usual_time(&self) -> Ns {
+        let steps = self.steps.len().max(1) as u64;
+        let time = |step: &StepProgram| {
+            let device = step.ops.iter().map(|op| match op.play {
+                Play::Compute { duration, .. } | Play::Copy { duration, .. } => duration,
+                _ => 0,
+            });
+            let host = step.ops.iter().map(|op| op.host_before + self.launch_cost);
+            device.sum::<Ns>().max(host.sum())
+        };
+        self.steps.iter().map(time).sum::<Ns>() / steps
     }
 
     /// Kernel times as the device sees them, one by one.

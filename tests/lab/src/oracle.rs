@@ -57,14 +57,15 @@ pub struct ForegroundGaps {
 }
 
 impl ForegroundGaps {
-    /// Of a run: on a time-sliced device each gap loses the switch to the background job.
+    /// Of a run: on a time-sliced device each gap loses the switch to the background job. Where
+    /// kernels were rewritten so that they can be stopped, the packer may stop its own.
     pub fn of(run: &MachineRun, analysis: &Analysis) -> ForegroundGaps {
         let sliced = run.device.mode == Mode::TimeSlice;
         let lost = if sliced { run.device.switch } else { 0 };
         let windows = analysis.windows.iter().map(|(from, to)| (from + lost, *to));
         ForegroundGaps {
             windows: windows.filter(|(from, to)| from < to).collect(),
-            preemptive: sliced,
+            preemptive: sliced || run.jobs.iter().any(|job| job.rewritten > 0),
         }
     }
 

@@ -384,7 +384,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
             slow.name = format!("{} chatty", slow.name);
             slow.program = Arc::new(chatty(&named.1));
             case("chatty", vec![slow, batch(partner, 5)], &three);
-            let busy = work_of(&named.1);
+            let busy = named.1.usual_time();
             let mean = (busy as f64 / LOAD) as Ns;
             let four = [Rule::WEFT, Rule::FIKIT, Rule::Xsched(16), Rule::Default];
             for (kind, arrivals) in [
@@ -409,7 +409,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
             case("frontier", vec![service(named), batch(services.len() - 1, 5)], &rules);
             let first = PlayedJob {
                 arrivals: Arrivals::Poisson {
-                    mean: (work_of(&named.1) as f64 / LOAD) as Ns,
+                    mean: (named.1.usual_time() as f64 / LOAD) as Ns,
                 },
                 ..service(named)
             };
@@ -424,28 +424,6 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
         }
         case("shape", vec![service, batch], &three);
     }
-}
-
-/// Mean device time of a step, and what its host takes beyond: about what a request takes alone.
-fn work_of(program: &Program) -> Ns {
-    let steps = program.steps.len().max(1) as u64;
-    let sum: Ns = program
-        .steps
-        .iter()
-        .map(|step| {
-            let device: Ns = step
-                .ops
-                .iter()
-                .map(|op| match op.play {
-                    Play::Compute { duration, .. } | Play::Copy { duration, .. } => duration,
-                    _ => 0,
-                })
-                .sum();
-            let host: Ns = step.ops.iter().map(|op| op.host_before + program.launch_cost).sum();
-            device.max(host)
-        })
-        .sum();
-    sum / steps
 }
 
 /// The device of a mode.

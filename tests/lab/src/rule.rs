@@ -4,10 +4,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use simgpu_engine::{Mode, Settings};
+use simgpu_engine::{Mode, Settings, SmLimits};
 use weft_scheduler::{Config, PolicyName};
 
-use crate::policy::{Count, Nvshare, Xsched};
+use crate::policy::{Count, MpsPriority, Nvshare, Orion, Reef, TallyPriority, Xsched};
 use crate::world::LaunchControl;
 use crate::{MS, Ns, US};
 
@@ -26,6 +26,16 @@ pub enum Rule {
     Nvshare(u64),
     /// So many kernels of others while the foreground job has none.
     Count(usize),
+    /// MPS with client priorities.
+    MpsPriority,
+    /// One kernel of others while the foreground job has none.
+    One,
+    /// Orion's.
+    Orion,
+    /// REEF's, as far as it can be kept on NVIDIA's devices.
+    Reef,
+    /// Tally's.
+    Tally,
 }
 
 /// A policy of the core's, in an order.
@@ -50,7 +60,7 @@ const COUNT: usize = 4;
 /// No such rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no policy is called {0:?}: choose weft, fikit, exclusive, timeslice, default, xsched, xsched-worker, nvshare or count"
+    "no policy is called {0:?}: choose weft, fikit, exclusive, timeslice, default, xsched, xsched-worker, nvshare, count, mps-priority, one, orion, reef or tally"
 )]
 pub struct Unknown(String);
 
@@ -68,6 +78,11 @@ impl FromStr for Rule {
             "xsched-worker" => Rule::XschedWorker,
             "nvshare" => Rule::Nvshare(NVSHARE),
             "count" => Rule::Count(COUNT),
+            "mps-priority" => Rule::MpsPriority,
+            "one" => Rule::One,
+            "orion" => Rule::Orion,
+            "reef" => Rule::Reef,
+            "tally" => Rule::Tally,
             other => return Err(Unknown(other.to_string())),
         })
     }
@@ -88,6 +103,11 @@ impl fmt::Display for Rule {
             Rule::Nvshare(ms) => write!(f, "nvshare {ms} ms"),
             Rule::Count(COUNT) => f.write_str("count"),
             Rule::Count(window) => write!(f, "count {window}"),
+            Rule::MpsPriority => f.write_str("mps-priority"),
+            Rule::One => f.write_str("one"),
+            Rule::Orion => f.write_str("orion"),
+            Rule::Reef => f.write_str("reef"),
+            Rule::Tally => f.write_str("tally"),
         }
     }
 }
@@ -105,7 +125,7 @@ impl NamedRule {
 
 impl Rule {
     /// All of them with the parameters of their projects.
-    pub const ALL: [Rule; 9] = [
+    pub const ALL: [Rule; 14] = [
         Rule::Core(NamedRule::Weft, None),
         Rule::Core(NamedRule::Fikit, None),
         Rule::Xsched(XSCHED),
@@ -115,6 +135,11 @@ impl Rule {
         Rule::Core(NamedRule::Timeslice, None),
         Rule::Core(NamedRule::Exclusive, None),
         Rule::XschedWorker,
+        Rule::MpsPriority,
+        Rule::One,
+        Rule::Orion,
+        Rule::Reef,
+        Rule::Tally,
     ];
 
     /// weft.
@@ -144,6 +169,11 @@ impl Rule {
             Rule::XschedWorker => LaunchControl::Own(Box::new(Xsched::new(XSCHED).spares_launches())),
             Rule::Nvshare(ms) => LaunchControl::Own(Box::new(Nvshare::new(ms * MS))),
             Rule::Count(window) => LaunchControl::Own(Box::new(Count::new(window))),
+            Rule::MpsPriority => LaunchControl::Own(Box::new(MpsPriority)),
+            Rule::One => LaunchControl::Own(Box::new(Count::new(1))),
+            Rule::Orion => LaunchControl::Own(Box::new(Orion::new(SmLimits::A100_LIKE.sms))),
+            Rule::Reef => LaunchControl::Own(Box::new(Reef)),
+            Rule::Tally => LaunchControl::Own(Box::new(TallyPriority)),
         }
     }
 

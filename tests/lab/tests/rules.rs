@@ -157,3 +157,78 @@ fn records_and_waits_stay_in_their_order_in_a_queue() {
         }
     }
 }
+
+/// A batch job of kernels of 30 to 400 us, launched ahead.
+fn training() -> PlayedJob {
+    let times = [30 * US, 120 * US, 400 * US, 60 * US].repeat(10);
+    let mut trace = generate::training(&times, 2 * US, 500 * US);
+    for kernel in &mut trace.kernels {
+        kernel.id.grid = [1_000, 1, 1];
+    }
+    job("training", 5, &trace)
+}
+
+/// The longest time that a kernel of the service could have run and did not, us; slowdown; batch.
+fn felt(rule: Rule) -> (f64, f64, f64) {
+    let figures = figures(&[service(), training()], rule, Tuning::default());
+    (figures.direct_worst_us, figures.slowdown(), figures.batch_sum)
+}
+
+#[test]
+fn device_priorities_cost_the_rest_of_one_kernel() {
+    let (worst, slowdown, batch) = felt(Rule::MpsPriority);
+    let (_, plain, plain_batch) = felt(Rule::Default);
+    assert!(worst <= 400.0, "{worst}");
+    assert!(slowdown < 1.15 && plain > 1.4, "{slowdown} {plain}");
+    // Nobody is gated: the service's time alone is not the batch job's.
+    assert!(batch > 0.6 && batch <= plain_batch, "{batch} {plain_batch}");
+    let run = run(vec![service(), training()], Rule::MpsPriority, 5);
+    assert!(run.jobs.iter().all(|job| job.waits.is_empty()));
+}
+
+#[test]
+fn one_at_a_time_is_felt_less_than_four() {
+    let (one, one_slowdown, one_batch) = felt(Rule::One);
+    let (_, four_slowdown, four_batch) = felt(Rule::Count(4));
+    // The rest of the longest kernel.
+    assert!(one <= 400.0, "{one}");
+    assert!(one_slowdown < four_slowdown, "{one_slowdown} {four_slowdown}");
+    // One after another with the way of a launch between them.
+    assert!(one_batch < four_batch, "{one_batch} {four_batch}");
+}
+
+#[test]
+fn reef_runs_what_is_on_the_device_and_nothing_else_in_a_request() {
+    let run = run(vec![service(), training()], Rule::Reef, 40);
+    assert!(run.finished);
+    for (arrived, latency) in run.jobs[0].arrivals.iter().zip(&run.jobs[0].latencies) {
+        let within = |at| at > *arrived && at < arrived + latency;
+        let begun = run.pieces.iter().filter(|piece| piece.job == 1 && within(piece.start));
+        // Two were on the device, or on their way; one of them may have run already.
+        assert!(begun.count() <= 2, "{arrived}");
+    }
+}
+
+#[test]
+fn orion_fills_between_requests_and_its_depth_bounds_what_is_felt() {
+    let (worst, slowdown, batch) = felt(Rule::Orion);
+    // 2.5 % of a request of 5 ms are passed by one kernel.
+    assert!(worst <= 130.0 + 400.0, "{worst}");
+    assert!(slowdown < 1.15, "{slowdown}");
+    assert!(batch > 0.3, "{batch}");
+}
+
+#[test]
+fn tally_stops_kernels_and_pays_for_it() {
+    let (worst, slowdown, batch) = felt(Rule::Tally);
+    let (_, one_slowdown, one_batch) = felt(Rule::One);
+    // A piece, and a kernel that is not cut since it is below the bound.
+    assert!(worst <= 32.0, "{worst}");
+    assert!(slowdown < one_slowdown, "{slowdown} {one_slowdown}");
+    assert!(batch < one_batch, "{batch} {one_batch}");
+    let run = run(vec![service(), training()], Rule::Tally, 20);
+    let job = &run.jobs[1];
+    // Without a profile nothing is cut.
+    assert_eq!(job.rewritten, 0);
+    assert!(job.compute > 0);
+}

@@ -6,11 +6,21 @@
 #![forbid(unsafe_code)]
 
 mod count;
+mod launch;
 mod nvshare;
+mod orion;
+mod priority;
+mod reef;
+mod tally;
 mod xsched;
 
 pub use count::Count;
+pub use launch::{KernelClass, KernelNeeds, KernelPieces, LaunchView};
 pub use nvshare::Nvshare;
+pub use orion::Orion;
+pub use priority::MpsPriority;
+pub use reef::Reef;
+pub use tally::TallyPriority;
 pub use xsched::Xsched;
 
 use crate::Ns;
@@ -28,6 +38,21 @@ pub struct JobView {
     pub waits: bool,
     /// When it last launched or its work last ended.
     pub active_at: Ns,
+    /// A request of it has come and is not answered.
+    pub in_request: bool,
+    /// What a request takes alone, about, ns.
+    pub request_time: Ns,
+    /// The launch that is asked for, where one is.
+    pub next: LaunchView,
+    /// The launch that went last.
+    pub last: LaunchView,
+}
+
+impl JobView {
+    /// Whether nobody is more important.
+    pub fn is_foreground(&self, jobs: &[JobView]) -> bool {
+        jobs.iter().all(|view| view.priority >= self.priority)
+    }
 }
 
 /// Which hosts may leave calls behind before these may go.
@@ -66,6 +91,22 @@ pub trait LabPolicy: std::fmt::Debug + Send {
     /// what weft gives to background jobs.
     fn host_queue(&self) -> HostQueue {
         HostQueue::Background
+    }
+
+    /// Whether the device begins with the kernels of the most important job that has some.
+    fn device_priorities(&self) -> bool {
+        false
+    }
+
+    /// Whether [`JobView::next`] was rewritten so that it can be stopped; if so, how it runs.
+    fn pieces(&self, _job: usize, _jobs: &[JobView]) -> Option<KernelPieces> {
+        None
+    }
+
+    /// Whether a rewritten kernel may go on to its next piece. Asked at the end of each, and after
+    /// everything that happens while it is stopped.
+    fn may_go_on(&self, _job: usize, _jobs: &[JobView]) -> bool {
+        true
     }
 
     /// The time that [`LabPolicy::next_wake`] named has come.

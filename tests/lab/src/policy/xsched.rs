@@ -1,4 +1,4 @@
-//! XSched's highest-priority-first at level 1 (OSDI'25; source bd494cb, `policy/hpf` and
+//! XSched's highest-priority-first at level 1 (OSDI'25; source bd494cb, `policy/hpf`; 382a5d8,
 //! `preempt/src/xqueue`).
 //!
 //! What the source says. A launch copies its parameters into a queue without a bound and returns. A

@@ -96,8 +96,9 @@ a job whose host is slower than its kernels then has nothing queued when a gap b
 <li><b>Gate</b>: time in gaps in which the device was idle while a background job stood at the gate, per background job kernel. <b>Its own</b>: of that, the time in which the background job might go and the word for it was not \
 given yet or on its way; the rest was held back for the service's sake, rightly or by a wrong forecast. The aim is judged by its own.</li>\
 <li><b>Gaps foreseen</b>: the part of the service's gaps in this run that were no shorter than the forecast's low value (0.90 is right), and the mean error of the forecast as a part of the mean gap.</li>\
-<li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>count</b>: the rules of \
-tests/lab/src/policy. Kernels never share the device side by side here; on a GPU small ones do under MPS.</li></ul>\n";
+<li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>orion</b>, <b>reef</b>, \
+<b>tally</b>: those projects' rules; <b>count</b> and <b>one</b>: four background kernels, or one, while the service has none there; <b>mps-priority</b>: nobody is gated, and the service's kernels go \
+first. The files of tests/lab/src/policy say what each rule's source says, and what is not modelled. Kernels never share the device side by side here; on a GPU small ones do under MPS.</li></ul>\n";
 
 fn section_aims(out: &mut String, aims: &[Aim]) {
     out.push_str(

@@ -53,7 +53,7 @@ impl LabMachine {
     pub(super) fn permitted(&mut self, job: usize, call: Queued, play: &Play) -> bool {
         let now = self.now;
         let allowed = if self.own.is_some() {
-            self.own_permits(job)
+            self.own_permits(job, play)
         } else if self.broker.is_some() {
             self.gate_permits(job, play)
         } else {
@@ -80,7 +80,7 @@ impl LabMachine {
     /// Whether a launch with none before it would pass. Takes no credit.
     pub(super) fn passes_at_once(&mut self, job: usize, play: &Play) -> bool {
         if self.own.is_some() {
-            return self.own_permits(job);
+            return self.own_permits(job, play);
         }
         let process = &self.processes[job];
         let lane = &process.lane;
@@ -328,11 +328,7 @@ impl LabMachine {
         let now = self.now;
         self.views[job].outstanding = self.processes[job].outstanding;
         self.views[job].active_at = now;
-        if let Some(own) = &mut self.own {
-            own.launched(now, job, &self.views);
-            self.ask_later();
-            return;
-        }
+        self.own_launched(job);
         if self.broker.is_none() {
             return;
         }

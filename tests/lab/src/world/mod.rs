@@ -175,6 +175,8 @@ enum MachineEvent {
     Turn { token: u32 },
     /// The drain thread comes to the next deferred launch.
     Issue { job: u16 },
+    /// A rewritten kernel that was stopped goes on.
+    GoOn { job: u16 },
     /// The time that a rule of the lab's own asked for.
     Ask,
 }
@@ -255,6 +257,7 @@ impl LabMachine {
             world.processes.push(process);
         }
         world.attach_all();
+        world.begin_own();
         for job in 0..world.processes.len() {
             world.first_request(job);
         }
@@ -314,6 +317,7 @@ impl LabMachine {
             MachineEvent::Gate { job, token } => self.gate_look(usize::from(job), token),
             MachineEvent::Turn { token } => self.broker_turn(token),
             MachineEvent::Issue { job } => self.launch_queued(usize::from(job)),
+            MachineEvent::GoOn { job } => self.go_on_with_kernel(usize::from(job)),
             MachineEvent::Ask => {
                 self.asked = None;
                 if let Some(own) = &mut self.own {
@@ -326,15 +330,16 @@ impl LabMachine {
 
     fn take_outputs(&mut self) {
         while let Some(output) = self.engine.next_output() {
-            if let Output::Done {
-                tag,
-                start,
-                end,
-                segments,
-                ..
-            } = output
-            {
-                self.done((tag >> 16) as usize, (tag & 0xffff) as usize, start, end, &segments);
+            match output {
+                Output::Done {
+                    tag,
+                    start,
+                    end,
+                    segments,
+                    ..
+                } => self.done((tag >> 16) as usize, (tag & 0xffff) as usize, start, end, &segments),
+                Output::Reached { op, tag, .. } => self.piece_ended((tag >> 16) as usize, op),
+                _ => {}
             }
         }
     }

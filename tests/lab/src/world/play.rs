@@ -33,6 +33,8 @@ impl LabMachine {
             return;
         }
         let now = self.now;
+        self.views[job].in_request = true;
+        self.view_changed(job);
         for root in &step.roots {
             self.then(job, *root, &step.ops[*root as usize], now);
         }
@@ -53,6 +55,9 @@ impl LabMachine {
         };
         process.next_arrival = next;
         self.at(next, MachineEvent::Begin { job: job as u16 });
+        // One that has come already waits for this one alone.
+        self.views[job].in_request = next <= now;
+        self.ask_own(None);
     }
 
     /// The thread goes on to `op` at `from`.
@@ -154,7 +159,7 @@ impl LabMachine {
             let what = self.op(job, call);
             if !matches!(what.play, Play::Compute { .. } | Play::Copy { .. }) {
                 self.leaves_queue(job);
-                self.queue_changed(job);
+                self.view_changed(job);
                 self.make(job, call, what.play);
                 continue;
             }
@@ -222,15 +227,16 @@ impl LabMachine {
                 };
                 self.submit(job, stream, Work::Copy { direction, bytes: time }, flight);
             }
-            _ => self.submit(
-                job,
-                stream,
-                Work::Kernel {
-                    duration: time,
-                    held: false,
-                },
-                flight,
-            ),
+            _ => match self.pieces_of(job, play) {
+                Some(pieces) => self.submit_pieces(job, stream, time, pieces, flight),
+                None => {
+                    let work = Work::Kernel {
+                        duration: time,
+                        held: false,
+                    };
+                    self.submit(job, stream, work, flight);
+                }
+            },
         }
         self.launched(job, stream, play);
         if call.deferred {
@@ -247,7 +253,7 @@ impl LabMachine {
         }
     }
 
-    fn submit(&mut self, job: usize, stream: u16, work: Work, flight: InFlight) {
+    pub(super) fn submit(&mut self, job: usize, stream: u16, work: Work, flight: InFlight) {
         let tag = (job as u64) << 16 | u64::from(stream);
         let at = &mut self.processes[job].streams[usize::from(stream)];
         at.submitted += 1;

@@ -23,6 +23,8 @@ pub struct JobRun {
     pub arrivals: Vec<Ns>,
     /// Time its kernels ran.
     pub compute: Ns,
+    /// Of that, what they took longer than their own time since they were rewritten.
+    pub rewritten: Ns,
     /// Waits at the gate (weft) or for permission: from, to.
     pub waits: Vec<(Ns, Ns)>,
     /// Where its next launch stood, as that changed.
@@ -108,6 +110,15 @@ pub(super) struct Queued {
     pub(super) cost: Ns,
 }
 
+/// A rewritten kernel that does not run between two of its pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StoppedKernel {
+    /// What its stream waits for.
+    pub(super) gate: OpId,
+    /// Whether the word to go on is on its way.
+    pub(super) goes_on: bool,
+}
+
 /// A job at work.
 #[derive(Debug)]
 pub(super) struct JobProcess {
@@ -138,6 +149,10 @@ pub(super) struct JobProcess {
     /// Time, ns, for which it was asked to come again.
     pub(super) issuer_asked: Ns,
     pub(super) waiters: Vec<HostWaiter>,
+    /// Rewritten kernels that do not run between two of their pieces.
+    pub(super) stopped: Vec<StoppedKernel>,
+    /// Time, ns, that rewritten kernels take longer than their own.
+    pub(super) rewritten: Ns,
     pub(super) latencies: Vec<Ns>,
     pub(super) arrivals: Vec<Ns>,
     pub(super) lane: GateLane,
@@ -192,6 +207,8 @@ impl JobProcess {
             issuer_free: 0,
             issuer_asked: 0,
             waiters: Vec::new(),
+            stopped: Vec::new(),
+            rewritten: 0,
             latencies: Vec::new(),
             arrivals: Vec::new(),
             lane: GateLane::new(profile, job.program.streams.max(1)),
@@ -239,6 +256,7 @@ impl JobProcess {
             latencies: self.latencies,
             arrivals: self.arrivals,
             compute,
+            rewritten: self.rewritten.min(compute),
             waits: self.waits,
             stands: self.stands,
             ops: u64::from(self.base),

@@ -55,7 +55,7 @@ impl LabMachine {
         match self.queue_kind() {
             Some(HostQueue::All { spares_launches }) => {
                 let launch = self.processes[job].job.program.launch_cost;
-                match spares_launches || !self.is_foreground(job) {
+                match spares_launches || !self.views[job].is_foreground(&self.views) {
                     true => QUEUED_CALL_NS,
                     false => launch.max(QUEUED_CALL_NS),
                 }
@@ -78,17 +78,11 @@ impl LabMachine {
         };
         let calls = match own.host_queue() {
             HostQueue::None => 0,
-            HostQueue::Background if self.is_foreground(job) => 0,
+            HostQueue::Background if self.views[job].is_foreground(&self.views) => 0,
             HostQueue::Background => self.hosts.queue,
             HostQueue::All { .. } => usize::MAX,
         };
         QueueRoom { calls, work: Ns::MAX }
-    }
-
-    /// Whether nobody is more important.
-    pub(super) fn is_foreground(&self, job: usize) -> bool {
-        let own = self.views[job].priority;
-        self.views.iter().all(|view| view.priority >= own)
     }
 
     /// Whether the host may go on before this call is made. In weft's queue: plain kernels, where
@@ -138,7 +132,7 @@ impl LabMachine {
             let op = call.op;
             self.views[job].queued = count + 1;
             if count == 0 {
-                self.queue_changed(job);
+                self.view_changed(job);
                 self.wake_issuer(job);
             }
             self.returned(job, op, self.now + took);

@@ -2,11 +2,49 @@
 //! who asks again.
 #![forbid(unsafe_code)]
 
+use simgpu_engine::{OpId, Work};
+
+use super::process::{InFlight, StoppedKernel};
 use super::{LabMachine, MachineEvent};
+use crate::Ns;
+use crate::job::{NONE, Play, name_of};
+use crate::policy::{KernelPieces, LaunchView};
 
 impl LabMachine {
-    pub(super) fn own_permits(&mut self, job: usize) -> bool {
+    /// Tells a rule of the lab's own what profiles know, and the device what it says of priorities;
+    /// before anything runs.
+    pub(super) fn begin_own(&mut self) {
+        let Some(own) = &self.own else { return };
+        for (process, view) in self.processes.iter_mut().zip(&mut self.views) {
+            view.request_time = process.job.program.usual_time();
+            if let Some(profile) = &process.lane.profile {
+                process.lane.costs = profile.mean_costs().into_iter().collect();
+            }
+            if own.device_priorities() {
+                let priority = i32::from(view.priority);
+                self.engine.set_context_priority(process.context, priority).ok();
+            }
+        }
+    }
+
+    /// What the rule sees of a launch.
+    fn launch_view(&self, job: usize, play: &Play) -> LaunchView {
+        let process = &self.processes[job];
+        let name = name_of(play);
+        let kernel = match play {
+            Play::Compute { bytes: 0, .. } => process.job.program.needs.get(&name),
+            _ => None,
+        };
+        LaunchView {
+            time: process.lane.costs.get(&name).copied().unwrap_or(0),
+            needs: kernel.copied().unwrap_or_default(),
+            transfer: kernel.is_none(),
+        }
+    }
+
+    pub(super) fn own_permits(&mut self, job: usize, play: &Play) -> bool {
         let now = self.now;
+        self.views[job].next = self.launch_view(job, play);
         let Some(own) = &mut self.own else { return true };
         let allowed = own.may_launch(now, job, &self.views);
         if self.views[job].waits == allowed {
@@ -17,12 +55,90 @@ impl LabMachine {
         allowed
     }
 
-    /// A job's launch queue is in use, or empty: for a rule of the lab's own.
-    pub(super) fn queue_changed(&mut self, job: usize) {
+    /// A launch went, for a rule of the lab's own.
+    pub(super) fn own_launched(&mut self, job: usize) {
+        let now = self.now;
+        if let Some(own) = &mut self.own {
+            self.views[job].last = self.views[job].next;
+            own.launched(now, job, &self.views);
+            self.ask_later();
+        }
+    }
+
+    /// A job's queue is in use, or empty; a request of it came, or was answered: for a rule of the
+    /// lab's own.
+    pub(super) fn view_changed(&mut self, job: usize) {
         let now = self.now;
         if let Some(own) = &mut self.own {
             own.changed(now, job, &self.views);
             self.ask_later();
+        }
+    }
+
+    /// How the kernel that is launched now runs, if it was rewritten.
+    pub(super) fn pieces_of(&self, job: usize, play: &Play) -> Option<KernelPieces> {
+        match play {
+            Play::Compute { graph: NONE, .. } => self.own.as_ref()?.pieces(job, &self.views),
+            _ => None,
+        }
+    }
+
+    /// Puts a rewritten kernel on the device. Its stream stops before each piece but the first.
+    pub(super) fn submit_pieces(&mut self, job: usize, stream: u16, time: Ns, pieces: KernelPieces, flight: InFlight) {
+        let whole = time * pieces.permille / 1_000;
+        self.processes[job].rewritten += whole.saturating_sub(time);
+        let count = Ns::from(pieces.count.max(1));
+        for piece in 0..count {
+            if piece > 0 {
+                let gate = InFlight {
+                    op: NONE,
+                    compute: false,
+                    last: false,
+                    ..flight
+                };
+                self.submit(job, stream, Work::Host, gate);
+            }
+            let duration = whole * (piece + 1) / count - whole * piece / count;
+            let last = piece + 1 == count;
+            let work = Work::Kernel { duration, held: false };
+            self.submit(job, stream, work, InFlight { last, ..flight });
+        }
+    }
+
+    /// A piece of a rewritten kernel has ended, and there is another.
+    pub(super) fn piece_ended(&mut self, job: usize, gate: OpId) {
+        let goes_on = self.own.as_ref().is_none_or(|own| own.may_go_on(job, &self.views));
+        if goes_on {
+            self.engine.release(self.now, gate).ok();
+        } else {
+            let stopped = StoppedKernel { gate, goes_on };
+            self.processes[job].stopped.push(stopped);
+        }
+    }
+
+    /// A stopped kernel is launched again.
+    pub(super) fn go_on_with_kernel(&mut self, job: usize) {
+        let stopped = &mut self.processes[job].stopped;
+        if let Some(at) = stopped.iter().position(|kernel| kernel.goes_on) {
+            let kernel = stopped.remove(at);
+            self.engine.release(self.now, kernel.gate).ok();
+        }
+    }
+
+    /// Kernels that were stopped are launched again, where they may be.
+    fn ask_for_stopped(&mut self, job: usize) {
+        let Some(own) = &self.own else { return };
+        if !own.may_go_on(job, &self.views) {
+            return;
+        }
+        let mut count = 0;
+        for kernel in &mut self.processes[job].stopped {
+            count += usize::from(!kernel.goes_on);
+            kernel.goes_on = true;
+        }
+        for _ in 0..count {
+            let at = self.now + self.launch_latency;
+            self.at(at, MachineEvent::GoOn { job: job as u16 });
         }
     }
 
@@ -38,6 +154,9 @@ impl LabMachine {
         for job in 0..self.processes.len() {
             if self.processes[job].held_since.is_some() {
                 self.launch_queued(job);
+            }
+            if !self.processes[job].stopped.is_empty() {
+                self.ask_for_stopped(job);
             }
         }
         self.ask_later();
