@@ -32,6 +32,8 @@ pub struct JobView {
     pub priority: u8,
     /// Its work on the device, launches.
     pub outstanding: usize,
+    /// Of them, those that are no copies.
+    pub kernels: usize,
     /// Calls that its host made and that its queue still holds.
     pub queued: usize,
     /// A launch of it waits for permission.

@@ -3,13 +3,13 @@
 //!
 //! What the source says. A server holds every client's kernels. It launches all of the
 //! highest-priority client's. A client below has at most one kernel on the device, and only while
-//! those above have nothing there, launched or waiting. A kernel that the high-priority client's
-//! arrival finds is stopped. For that the PTX of low-priority kernels is rewritten: into slices of
-//! the grid, or into blocks that persist and look at a flag between two pieces of work. Among the
-//! ways to rewrite a kernel a profile finds one whose estimated time to stop is below a bound: 0.1
-//! ms in the source, 0.0316 ms in the paper. For slices the server provides for 30 % of overhead:
-//! `slices = ceil(1.3 * time / bound)`, one for each block at most. A kernel below the bound stays
-//! as it is.
+//! those above have none there, launched or waiting. Copies do not count. A kernel that the
+//! high-priority client's arrival finds is stopped. For that the PTX of low-priority kernels is
+//! rewritten: into slices of the grid, or into blocks that persist and look at a flag between two
+//! pieces of work. Among the ways to rewrite a kernel a profile finds one whose estimated time to
+//! stop is below a bound: 0.1 ms in the source, 0.0316 ms in the paper. For slices the server
+//! provides for 30 % of overhead: `slices = ceil(1.3 * time / bound)`, one for each block at most.
+//! A kernel below the bound stays as it is.
 //!
 //! Where it is silent: how long the flag takes to be seen. Nothing is charged for it.
 //!
@@ -42,7 +42,7 @@ impl LabPolicy for TallyPriority {
             return true;
         }
         let mut below = jobs.iter().filter(|view| !view.is_foreground(jobs));
-        self.may_go_on(job, jobs) && below.all(|view| view.outstanding == 0)
+        self.may_go_on(job, jobs) && below.all(|view| view.kernels == 0)
     }
 
     fn pieces(&self, job: usize, jobs: &[JobView]) -> Option<KernelPieces> {
@@ -62,7 +62,7 @@ impl LabPolicy for TallyPriority {
     fn may_go_on(&self, job: usize, jobs: &[JobView]) -> bool {
         let own = jobs[job];
         let mut above = jobs.iter().filter(|view| view.priority < own.priority);
-        above.all(|view| view.outstanding == 0 && view.queued == 0 && !view.waits)
+        above.all(|view| view.kernels == 0 && view.queued == 0 && !view.waits)
     }
 }
 
@@ -94,13 +94,13 @@ mod tests {
         let mut rule = TallyPriority;
         let mut jobs = jobs(100 * US, 1_000);
         assert!(rule.may_launch(0, 1, &jobs) && rule.may_launch(0, 2, &jobs));
-        jobs[2].outstanding = 1;
+        jobs[2].kernels = 1;
         assert!(!rule.may_launch(0, 1, &jobs) && !rule.may_launch(0, 2, &jobs));
         // It goes on, and stops for any of those above.
         assert!(rule.may_go_on(2, &jobs));
-        jobs[1].outstanding = 1;
+        jobs[1].kernels = 1;
         assert!(rule.may_go_on(1, &jobs) && !rule.may_go_on(2, &jobs));
-        jobs[0].outstanding = 1;
+        jobs[0].kernels = 1;
         assert!(!rule.may_go_on(1, &jobs) && rule.may_launch(0, 0, &jobs));
     }
 

@@ -326,8 +326,7 @@ impl LabMachine {
     /// Books and records work that went to the device.
     pub(super) fn launched(&mut self, job: usize, stream: u16, play: &Play) {
         let now = self.now;
-        self.views[job].outstanding = self.processes[job].outstanding;
-        self.views[job].active_at = now;
+        self.count_on_device(job);
         self.own_launched(job);
         if self.broker.is_none() {
             return;

@@ -198,6 +198,7 @@ impl LabMachine {
             Play::Copy { stream, duration, .. } => (stream, false, duration),
             _ => return,
         };
+        process.kernels += usize::from(compute);
         let time = process
             .job
             .device_time(self.seed, process.number, request, op, duration);
@@ -312,6 +313,7 @@ impl LabMachine {
         }
         if flight.op != NONE && flight.last {
             process.outstanding -= 1;
+            process.kernels -= usize::from(flight.compute);
             if !process.queue.is_empty() && process.held_since.is_none() {
                 self.launch_queued(job);
             }

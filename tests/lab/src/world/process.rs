@@ -138,6 +138,8 @@ pub(super) struct JobProcess {
     pub(super) next_arrival: Ns,
     /// Launches on the device.
     pub(super) outstanding: usize,
+    /// Of them, those that are no copies.
+    pub(super) kernels: usize,
     /// Operations that wait to be launched, in order.
     pub(super) queue: VecDeque<Queued>,
     /// How many of them are deferred, and their predicted time, ns.
@@ -201,6 +203,7 @@ impl JobProcess {
             base: 0,
             next_arrival: 0,
             outstanding: 0,
+            kernels: 0,
             queue: VecDeque::new(),
             left: (0, 0),
             roomless: 0,

@@ -142,14 +142,21 @@ impl LabMachine {
         }
     }
 
+    /// Brings the view of a job's work on the device up to date.
+    pub(super) fn count_on_device(&mut self, job: usize) {
+        let (process, view) = (&self.processes[job], &mut self.views[job]);
+        (view.outstanding, view.kernels) = (process.outstanding, process.kernels);
+        view.active_at = self.now;
+    }
+
     /// Something changed for a rule of the lab's own: those who wait ask again.
     pub(super) fn ask_own(&mut self, ended: Option<usize>) {
-        let now = self.now;
-        let Some(own) = &mut self.own else { return };
+        if self.own.is_none() {
+            return;
+        }
         if let Some(job) = ended {
-            self.views[job].outstanding = self.processes[job].outstanding;
-            self.views[job].active_at = now;
-            own.changed(now, job, &self.views);
+            self.count_on_device(job);
+            self.view_changed(job);
         }
         for job in 0..self.processes.len() {
             if self.processes[job].held_since.is_some() {
