@@ -67,9 +67,15 @@ struct LabOptions {
     /// Requests a figure rests on
     #[arg(long)]
     requests: Option<u64>,
-    /// Only this device (mps or time-sliced)
+    /// Only this device: mps (turns kernel by kernel), mps-shared (an A100 whose SMs kernels share
+    /// block by block), mps-shared-h100 (an H100's SMs, with the recordings' own kernel times) or
+    /// time-sliced. Without it mps and time-sliced
     #[arg(long)]
     device: Option<String>,
+    /// With mps-shared: per cent that blocks take longer while others' blocks have the rest of the
+    /// device, in place of 30
+    #[arg(long, value_name = "PERCENT", requires = "device")]
+    contention: Option<u32>,
     /// Only these kinds of cases
     #[arg(long)]
     kind: Vec<String>,
@@ -202,9 +208,7 @@ fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
 fn plan(options: &LabOptions) -> Result<CasePlan> {
     let modes = match options.device.as_deref() {
         None => vec![Mode::Mps, Mode::TimeSlice],
-        Some("mps") => vec![Mode::Mps],
-        Some("time-sliced") => vec![Mode::TimeSlice],
-        Some(other) => anyhow::bail!("--device {other}: choose mps or time-sliced"),
+        Some(name) => vec![pairs::mode_named(name, options.contention)?],
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let requests = options.requests.unwrap_or(if options.quick { 100 } else { 1_000 });

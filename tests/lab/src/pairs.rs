@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
-use simgpu_engine::{Mode, Settings};
+use simgpu_engine::{Mode, Settings, SmLimits};
 use weft_trace_format::Trace;
 
 use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
@@ -70,7 +70,7 @@ pub struct Case {
 pub struct CaseRow {
     /// Which kind of case.
     pub kind: &'static str,
-    /// "mps", "mps-shared" or "time-sliced".
+    /// A name of [`DEVICES`].
     pub device: &'static str,
     /// The service.
     pub service: String,
@@ -110,12 +110,38 @@ pub fn describe(kind: &str) -> &'static str {
     }
 }
 
-/// A mode's name.
+/// The devices, by the names that options, scenarios and tables use. The first and the last are
+/// what is run where none is asked for.
+pub const DEVICES: [(&str, Mode); 4] = [
+    ("mps", Mode::Mps),
+    ("mps-shared", Mode::MpsShared(SmLimits::A100_LIKE)),
+    ("mps-shared-h100", Mode::MpsShared(SmLimits::H100_LIKE)),
+    ("time-sliced", Mode::TimeSlice),
+];
+
+/// A mode's name. One in which kernels share SMs goes by the number of these.
 pub fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Mps => "mps",
-        Mode::MpsShared(_) => "mps-shared",
-        Mode::TimeSlice => "time-sliced",
+    let same = |other: Mode| match (mode, other) {
+        (Mode::MpsShared(one), Mode::MpsShared(other)) => one.sms == other.sms,
+        _ => mode == other,
+    };
+    let found = DEVICES.iter().find(|(_, device)| same(*device));
+    found.map_or("mps-shared", |(name, _)| name)
+}
+
+/// The device of a name; `contention` in per cent is [`SmLimits::contention`] in its place.
+pub fn mode_named(name: &str, contention: Option<u32>) -> anyhow::Result<Mode> {
+    let Some((_, mode)) = DEVICES.iter().find(|(device, _)| *device == name) else {
+        let names = DEVICES.map(|(name, _)| name).join(", ");
+        anyhow::bail!("--device {name}: choose one of {names}");
+    };
+    match (*mode, contention) {
+        (Mode::MpsShared(limits), Some(percent)) => Ok(Mode::MpsShared(SmLimits {
+            contention: percent.saturating_mul(10),
+            ..limits
+        })),
+        (_, Some(_)) => anyhow::bail!("--contention: kernels do not share SMs on device {name}"),
+        (mode, None) => Ok(mode),
     }
 }
 
@@ -193,7 +219,8 @@ pub fn models(folder: &Path) -> anyhow::Result<Vec<Model>> {
     Ok(models)
 }
 
-fn job(name: &str, priority: u8, program: &Arc<Program>, think: Option<Ns>) -> PlayedJob {
+/// A job of a recording: closed loop, its times a little different each time.
+pub(crate) fn job(name: &str, priority: u8, program: &Arc<Program>, think: Option<Ns>) -> PlayedJob {
     PlayedJob {
         jitter: REPEATED,
         arrivals: Arrivals::Closed { think },
@@ -532,4 +559,26 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
             figures: bench.compare(&known, *rule),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_go_by_their_names() {
+        for (name, mode) in DEVICES {
+            assert_eq!(mode_named(name, None).expect("a device"), mode);
+            assert_eq!(mode_name(mode), name);
+        }
+        let mode = mode_named("mps-shared-h100", Some(45)).expect("a device");
+        let Mode::MpsShared(limits) = mode else {
+            panic!("{mode:?}")
+        };
+        assert_eq!((limits.contention, limits.sms), (450, SmLimits::H100_LIKE.sms));
+        assert_eq!(mode_name(mode), "mps-shared-h100");
+        for (name, contention) in [("mips", None), ("mps", Some(30)), ("time-sliced", Some(0))] {
+            assert!(mode_named(name, contention).is_err(), "{name}");
+        }
+    }
 }

@@ -171,7 +171,13 @@ impl Rule {
             Rule::Count(window) => LaunchControl::Own(Box::new(Count::new(window))),
             Rule::MpsPriority => LaunchControl::Own(Box::new(MpsPriority)),
             Rule::One => LaunchControl::Own(Box::new(Count::new(1))),
-            Rule::Orion => LaunchControl::Own(Box::new(Orion::new(SmLimits::A100_LIKE.sms))),
+            Rule::Orion => {
+                let limits = match device.mode {
+                    Mode::MpsShared(limits) => limits,
+                    Mode::Mps | Mode::TimeSlice => SmLimits::A100_LIKE,
+                };
+                LaunchControl::Own(Box::new(Orion::new(limits.sms)))
+            }
             Rule::Reef => LaunchControl::Own(Box::new(Reef)),
             Rule::Tally => LaunchControl::Own(Box::new(TallyPriority)),
         }

@@ -12,7 +12,10 @@
 //! * `queue` holds calls that their hosts left behind: weft's launch queue, or another rule's.
 //! * `process` and `lane` hold what the others work on.
 //!
-//! Not modelled: memory, hosts that run out of cores, kernels that share the device.
+//! Kernels share the device under [`simgpu_engine::Mode::MpsShared`] only. Each takes what the
+//! shape of its blocks needs ([`crate::job::Program::shapes`]).
+//!
+//! Not modelled: memory, hosts that run out of cores.
 #![forbid(unsafe_code)]
 
 mod broker;
@@ -133,6 +136,8 @@ pub struct KernelPiece {
     pub op: u32,
     /// Hash of the kernel.
     pub kernel: u64,
+    /// Time, ns, that it takes alone: less than from start to end where it shared SMs.
+    pub alone: Ns,
 }
 
 /// What came of a run.

@@ -1,6 +1,6 @@
 //! How jobs move: requests begin, threads make their calls, calls return, the device reports.
 
-use simgpu_engine::{Direction, OpId, Segment, Work};
+use simgpu_engine::{Direction, KernelShape, OpId, Segment, Work};
 use weft_trace_format::Until;
 
 use super::process::{HostWaiter, InFlight, Queued, SyncResult, WaitTarget};
@@ -139,6 +139,8 @@ impl LabMachine {
                         visible: now + self.launch_latency,
                         op: NONE,
                         kernel: 0,
+                        shape: KernelShape::default(),
+                        alone: None,
                         compute: false,
                         last: false,
                         upto: self.processes[job].streams[usize::from(stream)].issued,
@@ -206,6 +208,8 @@ impl LabMachine {
             visible: now + self.launch_latency,
             op: base + op,
             kernel: name,
+            shape: program.shape_of(play),
+            alone: None,
             compute,
             last: true,
             upto: process.streams[usize::from(stream)].issued,
@@ -214,10 +218,11 @@ impl LabMachine {
         match *play {
             Play::Compute { graph, .. } if graph != NONE => {
                 let mut pieces = program.pieces(graph, time).peekable();
-                while let Some(duration) = pieces.next() {
+                while let Some((kernel, duration)) = pieces.next() {
                     let last = pieces.peek().is_none();
+                    let shape = program.kernel_shape(kernel);
                     let work = Work::Kernel { duration, held: false };
-                    self.submit(job, stream, work, InFlight { last, ..flight });
+                    self.submit(job, stream, work, InFlight { last, shape, ..flight });
                 }
             }
             Play::Copy { to_host, .. } => {
@@ -254,12 +259,15 @@ impl LabMachine {
         }
     }
 
-    pub(super) fn submit(&mut self, job: usize, stream: u16, work: Work, flight: InFlight) {
+    pub(super) fn submit(&mut self, job: usize, stream: u16, work: Work, mut flight: InFlight) {
+        if let Work::Kernel { duration, held: false } = work {
+            flight.alone = Some(duration);
+        }
         let tag = (job as u64) << 16 | u64::from(stream);
         let at = &mut self.processes[job].streams[usize::from(stream)];
         at.submitted += 1;
         at.in_flight.push_back(flight);
-        let submitted = self.engine.submit(self.now, at.id, work, tag);
+        let submitted = self.engine.submit_shaped(self.now, at.id, work, flight.shape, tag);
         at.last_op = submitted.unwrap_or(OpId::DONE);
     }
 
@@ -301,12 +309,13 @@ impl LabMachine {
                 job: job as u16,
                 op: flight.op,
                 kernel: flight.kernel,
+                alone: flight.alone.unwrap_or(end - start),
             };
             if segments.is_empty() {
                 self.pieces.push(piece);
             }
             for (from, to) in segments {
-                (piece.start, piece.end) = (*from, *to);
+                (piece.start, piece.end, piece.alone) = (*from, *to, to - from);
                 self.pieces.push(piece);
                 (piece.ready, piece.visible) = (*to, *to);
             }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use simgpu_engine::{ContextId, Engine, OpId, StreamId};
+use simgpu_engine::{ContextId, Engine, KernelShape, OpId, StreamId};
 use weft_gate::wait::nap_length;
 use weft_profiles::Profile;
 
@@ -42,6 +42,10 @@ pub(super) struct InFlight {
     pub(super) op: u32,
     /// Hash of the kernel.
     pub(super) kernel: u64,
+    /// What its blocks take.
+    pub(super) shape: KernelShape,
+    /// Time, ns, that it takes alone; `None`: as long as it runs.
+    pub(super) alone: Option<Ns>,
     /// Runs on the compute engine.
     pub(super) compute: bool,
     /// Whether it is the last kernel of its launch.

@@ -2,7 +2,7 @@
 //! who asks again.
 #![forbid(unsafe_code)]
 
-use simgpu_engine::{OpId, Work};
+use simgpu_engine::{KernelShape, OpId, Work};
 
 use super::process::{InFlight, StoppedKernel};
 use super::{LabMachine, MachineEvent};
@@ -100,8 +100,9 @@ impl LabMachine {
             }
             let duration = whole * (piece + 1) / count - whole * piece / count;
             let last = piece + 1 == count;
+            let shape = part_of_grid(flight.shape, piece, count);
             let work = Work::Kernel { duration, held: false };
-            self.submit(job, stream, work, InFlight { last, ..flight });
+            self.submit(job, stream, work, InFlight { last, shape, ..flight });
         }
     }
 
@@ -177,5 +178,39 @@ impl LabMachine {
             self.asked = Some(at);
             self.at(at, MachineEvent::Ask);
         }
+    }
+}
+
+/// Of `count` pieces of a grid, the blocks of one: together they are the grid.
+fn part_of_grid(shape: KernelShape, piece: Ns, count: Ns) -> KernelShape {
+    let blocks = u64::from(shape.blocks);
+    let part = blocks * (piece + 1) / count - blocks * piece / count;
+    KernelShape {
+        // A grid that is not known stays so; that of a kernel has a block at least.
+        blocks: shape.blocks.min(part.max(1) as u32),
+        ..shape
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_a_grid_are_the_grid() {
+        let shape = |blocks| KernelShape {
+            blocks,
+            threads: 256,
+            ..KernelShape::default()
+        };
+        let parts = |blocks, count| -> Vec<u32> {
+            (0..count)
+                .map(|piece| part_of_grid(shape(blocks), piece, count).blocks)
+                .collect()
+        };
+        assert_eq!(parts(100, 3), [33, 33, 34]);
+        assert_eq!(parts(2, 4), [1, 1, 1, 1], "none is empty");
+        assert_eq!(parts(0, 2), [0, 0], "unknown");
+        assert_eq!(part_of_grid(shape(100), 0, 3).threads, 256);
     }
 }
