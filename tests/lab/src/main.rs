@@ -145,6 +145,9 @@ fn main() -> ExitCode {
     if arguments.peek().is_some_and(|first| first == "memory") {
         return weft_lab::memory::command::main(arguments.skip(1));
     }
+    if arguments.peek().is_some_and(|first| first == "together") {
+        return weft_lab::together::main(arguments.skip(1));
+    }
     let options = LabOptions::parse();
     match run(&options) {
         Ok(_) if !options.check => ExitCode::SUCCESS,
