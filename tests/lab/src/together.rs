@@ -155,6 +155,9 @@ struct Simulated {
     trainings: Vec<[f64; 2]>,
     /// In the order of [`SERVICES`], by rule.
     services: Vec<[BesideFigures; 2]>,
+    /// By job: of the time of its kernels, the part of the device's block slots that they take.
+    /// None where kernels share no SMs.
+    shares: Vec<(String, f64)>,
 }
 
 /// How far off, as a factor (1 is right), in the geometric mean over the pairs of no model held
@@ -255,7 +258,22 @@ fn simulate(models: &HashMap<String, Model>, mode: Mode, options: &TogetherOptio
             }
         }));
     }
-    Ok(Simulated { trainings, services })
+    let mut shares = Vec::new();
+    if let Mode::MpsShared(limits) = mode {
+        for (name, trains) in [("resnet50", true), ("bert_base", true), ("vgg19", true), ("lstm", true)]
+            .into_iter()
+            .chain([("bert_base", false), ("llama_graph", false)])
+        {
+            let kind = if trains { "training" } else { "inference" };
+            let share = program(models, name, trains)?.share(&limits);
+            shares.push((format!("{name} {kind}"), share));
+        }
+    }
+    Ok(Simulated {
+        trainings,
+        services,
+        shares,
+    })
 }
 
 /// A published row as [`BesideFigures`].
@@ -322,6 +340,13 @@ fn text(simulated: &Simulated) -> String {
             );
         }
     }
+    if !simulated.shares.is_empty() {
+        let shares = simulated.shares.iter().map(|(job, share)| format!("{job} {share:.2}"));
+        out += &format!(
+            "\nBlock slots that kernels take here while they run: {}\n",
+            shares.collect::<Vec<String>>().join(", ")
+        );
+    }
     out += "\nMeasured: Tally's benchmark (tally-project/tally-bench, result.json at c86090c and\n\
             tally_results/priority-aware-perf.csv at 5b72ee8). Simulated: recordings whose kernel times are\n\
             estimates, of other batch sizes; no memory bandwidth of each kernel's own, no caches.\n";
@@ -349,6 +374,7 @@ mod tests {
                     })
                 })
                 .to_vec(),
+            shares: vec![("lstm training".into(), 0.5)],
         }
     }
 
@@ -371,6 +397,7 @@ mod tests {
         assert_eq!(row.matches("1.47 /  2.20 / 0.78").count(), 2, "{row}");
         assert!(text.contains("0.20 + 0.88 = 1.08   0.20 + 0.88 = 1.08"), "{text}");
         assert_eq!(text.matches("(held back)").count(), 4);
+        assert!(text.contains("lstm training 0.50\n"), "{text}");
     }
 
     #[test]
