@@ -100,7 +100,7 @@ given yet or on its way; the rest was held back for the service's sake, rightly 
 <b>tally</b>: those projects' rules; <b>count</b> and <b>one</b>: four background kernels, or one, while the service has none there; <b>mps-priority</b>: nobody is gated, and the service's kernels go \
 first. The files of tests/lab/src/policy say what each rule's source says, and what is not modelled. On mps and time-sliced kernels never share the device side by side; on a GPU small ones do under MPS.</li>\
 <li><b>mps-shared</b>: kernels share SMs block by block. A kernel's blocks take what its grid, block and dynamic shared memory say; 64 registers a thread and no static shared memory are assumed, and of fills and copies \
-blocks of 256 threads that move 16 KiB each. Generated jobs' kernels fill the device. Blocks take up to 30 % longer beside others', all kernels alike. The packer runs one kernel at a time and bounds nothing there (-).</li></ul>\n";
+blocks of 256 threads that move 16 KiB each. Generated jobs' kernels fill the device. Blocks take up to 30 % longer (or what --contention said) beside others', all kernels alike. The packer runs one kernel at a time and bounds nothing there (-).</li></ul>\n";
 
 fn section_aims(out: &mut String, aims: &[Aim]) {
     out.push_str(
