@@ -8,15 +8,15 @@
 //!   a  the same on an empty device, if its launches return as soon as with a launch queue
 //! ```
 //!
-//! The device does one thing at a time, so batch kernels run in `1 - f` of the time at most. Nothing
-//! is said of gaps: a kernel may begin in one and outlast it, which the packer's may not
-//! ([`crate::oracle`]). A host may launch ahead and so do more than alone, but no more than `a`. Of
-//! several batch jobs the one that needs least of the device for its work goes first.
+//! The device does one thing at a time, so batch kernels run in `1 - f` of the time at most.
+//! Nothing is said of gaps: a kernel may begin in one and outlast it, which the packer's may not
+//! ([`crate::oracle`]). A host may launch ahead and so do more than alone, but no more than `a`.
+//! Of several batch jobs the one that needs least of the device for its work goes first.
 //!
-//! `f` is taken from the run without batch jobs: the bound then is of no added latency, and the same
-//! for all rules of a case ([`crate::compare::CaseFigures::bound`]). In a closed loop a rule that
-//! delays requests lets fewer of them come, and has more of the device left. With the `f` of its own
-//! run the bound holds for that run
+//! `f` is taken from the run without batch jobs: the bound then is of no added latency, and the
+//! same for all rules of a case ([`crate::compare::CaseFigures::bound`]). In a closed loop a rule
+//! that delays requests lets fewer of them come, and has more of the device left. With the `f` of
+//! its own run the bound holds for that run
 //! ([`crate::compare::CaseFigures::own_bound`]). What a queue of launches held before the first
 //! counted request may come on top of `a`.
 #![forbid(unsafe_code)]

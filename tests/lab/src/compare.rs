@@ -18,7 +18,7 @@ use crate::measure::{Analysis, Floor, Latency, Spent};
 use crate::oracle;
 use crate::rule::Rule;
 use crate::why::{UnfilledCauses, why};
-use crate::world::{Hosts, KernelPiece, LabMachine, LaunchControl, MAX_RUN_NS, MachineRun, MachineSetup};
+use crate::world::{Hosts, JobRun, KernelPiece, LabMachine, LaunchControl, MAX_RUN_NS, MachineRun, MachineSetup};
 use crate::{MS, Ns};
 
 /// Requests of a run alone that make a profile.
@@ -29,6 +29,9 @@ const OTHER_SEED: u64 = 0x0001_0000;
 
 /// A batch job alone runs for so much virtual time at least.
 const MIN_ALONE_NS: Ns = 1_000 * MS;
+
+/// Jobs of which each one's throughput is asked run together for so much virtual time.
+const MIN_TOGETHER_NS: Ns = 4_000 * MS;
 
 /// The machine and how long to look.
 #[derive(Debug, Clone, Copy)]
@@ -207,6 +210,16 @@ impl Fixture {
         self.figures(jobs, rule, &run)
     }
 
+    /// What each of several jobs does of its own throughput while nothing stands between them and
+    /// the device.
+    pub fn throughputs(&self, jobs: &[KnownJob]) -> Vec<f64> {
+        let setup = jobs.iter().map(|known| (known.job.clone(), None)).collect();
+        let run = self.run(setup, LaunchControl::Plain, 1, MIN_TOGETHER_NS, self.seed);
+        let part =
+            |(job, known): (&JobRun, &KnownJob)| job.compute as f64 / run.span.max(1) as f64 / known.busy.max(1e-9);
+        run.jobs.iter().zip(jobs).map(part).collect()
+    }
+
     fn figures(&self, jobs: &[KnownJob], rule: Rule, run: &MachineRun) -> CaseFigures {
         let warmup = self.warmup as usize;
         let mut analysis = Analysis::of(run, warmup);
@@ -223,9 +236,7 @@ impl Fixture {
             Mode::TimeSlice => self.device.switch,
             Mode::Mps | Mode::MpsShared(_) => 0,
         };
-        let most = oracle::most(run, &mut analysis);
-        let gated = oracle::gated(run, &analysis);
-        let own = oracle::own(run, &analysis);
+        let packer = PackerFigures::of(run, &mut analysis);
         let why = why(run, &analysis.windows);
         let batch = run
             .jobs
@@ -233,7 +244,11 @@ impl Fixture {
             .zip(jobs)
             .zip(&analysis.compute)
             .filter(|((_, known), _)| known.job.priority != service.job.priority)
-            .map(|((_, known), compute)| *compute as f64 / analysis.span.max(1) as f64 / known.busy.max(1e-9))
+            .map(|((job, known), compute)| {
+                // What rewritten kernels take longer than their own time is no work.
+                let own = 1.0 - job.rewritten as f64 / job.compute.max(1) as f64;
+                *compute as f64 * own / analysis.span.max(1) as f64 / known.busy.max(1e-9)
+            })
             .collect::<Vec<f64>>();
         let demands: Vec<BatchDemand> = background_jobs()
             .map(|known| BatchDemand {
@@ -276,14 +291,10 @@ impl Fixture {
             filled_gaps: analysis.filled_gaps,
             gap_ms: ms(analysis.idle()),
             filled_ms: ms(analysis.filled),
-            oracle_ms: ms(most),
-            gated_ms: ms(gated),
-            own_ms: ms(own),
-            efficiency: if most == 0 {
-                1.0
-            } else {
-                analysis.filled as f64 / most as f64
-            },
+            oracle_ms: packer.most_ms,
+            gated_ms: packer.gated_ms,
+            own_ms: packer.own_ms,
+            efficiency: packer.efficiency,
             gate_us: us(per(analysis.gate, analysis.background_kernels)),
             gate_own_us: us(per(why.of_the_gate(), analysis.background_kernels)),
             foreseen: Foreseen::of(run),
@@ -296,6 +307,39 @@ impl Fixture {
             span_ms: ms(analysis.span),
             switches: run.switches,
             events: run.events,
+        }
+    }
+}
+
+/// What the packer could have done. No number where kernels share SMs: it runs one at a time, so it
+/// bounds nothing there.
+struct PackerFigures {
+    most_ms: f64,
+    gated_ms: f64,
+    own_ms: f64,
+    efficiency: f64,
+}
+
+impl PackerFigures {
+    fn of(run: &MachineRun, analysis: &mut Analysis) -> PackerFigures {
+        if matches!(run.device.mode, Mode::MpsShared(_)) {
+            return PackerFigures {
+                most_ms: f64::NAN,
+                gated_ms: f64::NAN,
+                own_ms: f64::NAN,
+                efficiency: f64::NAN,
+            };
+        }
+        let ms = |ns: Ns| ns as f64 / 1e6;
+        let most = oracle::most(run, analysis);
+        PackerFigures {
+            most_ms: ms(most),
+            gated_ms: ms(oracle::gated(run, analysis)),
+            own_ms: ms(oracle::own(run, analysis)),
+            efficiency: match most {
+                0 => 1.0,
+                _ => analysis.filled as f64 / most as f64,
+            },
         }
     }
 }
@@ -370,7 +414,8 @@ pub struct CaseFigures {
     /// Of it filled.
     pub filled_ms: f64,
     /// What the clairvoyant packer could have filled at most, which may never let a kernel outlast
-    /// a gap.
+    /// a gap. This and all else of the packer's is no number (`null` in JSON) where kernels share
+    /// SMs.
     pub oracle_ms: f64,
     /// What it could have if background jobs launched in gaps only.
     pub gated_ms: f64,

@@ -3,18 +3,34 @@
 //! A [`Program`] is a trace with its order worked out: each operation knows which operations begin
 //! when it returns. How long host and device take in a given request follows from the seed, the
 //! job's number, the request and the operation alone ([`crate::random::at`]).
+//!
+//! What a kernel's blocks take of the device is read from its identity: grid, block and dynamic
+//! shared memory. Static shared memory and registers are not in it: the first counts as none, the
+//! second as usual ([`simgpu_engine::SmLimits`]). A generated trace's grids mean nothing, so its
+//! kernels have no shape, and fill the device.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use simgpu_engine::{KernelShape, SmLimits};
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
-use weft_trace_format::{Call, Direction, Step, Trace, Until};
+use weft_trace_format::{Call, Direction, Node, Source, Step, Trace, Until};
 
+use crate::policy::KernelNeeds;
 use crate::{Ns, random};
 
 /// No operation.
 pub const NONE: u32 = u32::MAX;
+
+/// Threads of a block, assumed of fills and copies on the device.
+const FILL_THREADS: u32 = 256;
+
+/// What such a block moves, bytes: each thread four times sixteen.
+const COPY_BLOCK_BYTES: u64 = FILL_THREADS as u64 * 64;
+
+/// Registers of such a thread, assumed.
+const COPY_REGISTERS: u32 = 32;
 
 /// A launched piece of work or a wait, as the world plays it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +103,15 @@ pub struct StepProgram {
     pub roots: Vec<u32>,
 }
 
+/// A kernel of a graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphKernel {
+    /// Its hash.
+    pub kernel: u64,
+    /// Its part of the graph's time, ns or any other unit.
+    pub part: Ns,
+}
+
 /// What a job does.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
@@ -96,8 +121,12 @@ pub struct Program {
     pub launch_cost: Ns,
     /// One after another, over and over.
     pub steps: Vec<StepProgram>,
-    /// Kernels of graphs: durations.
-    pub graphs: Vec<Vec<Ns>>,
+    /// Kernels of graphs.
+    pub graphs: Vec<Vec<GraphKernel>>,
+    /// Kernels of known shape, by hash.
+    pub shapes: HashMap<u64, KernelShape>,
+    /// What its kernels take of the device, by their hashes.
+    pub needs: HashMap<u64, KernelNeeds>,
     /// Streams that it uses.
     pub streams: usize,
     /// Events that it uses.
@@ -110,6 +139,7 @@ impl Program {
         let mut program = Program {
             name: trace.name.clone(),
             launch_cost: trace.launch_cost,
+            shapes: shapes(trace),
             ..Program::default()
         };
         let mut graphs: HashMap<u32, u32> = HashMap::new();
@@ -118,6 +148,19 @@ impl Program {
             program.steps.push(step);
         }
         program
+    }
+
+    /// The same on a host that takes this part of the time between calls and in a launch call.
+    pub fn with_host_time(mut self, part: f64) -> Program {
+        let scaled = |time: Ns| (time as f64 * part) as Ns;
+        self.launch_cost = scaled(self.launch_cost);
+        for step in &mut self.steps {
+            step.think = scaled(step.think);
+            for op in &mut step.ops {
+                op.host_before = scaled(op.host_before);
+            }
+        }
+        self
     }
 
     fn step(&mut self, trace: &Trace, step: &Step, graphs: &mut HashMap<u32, u32>) -> StepProgram {
@@ -157,15 +200,21 @@ impl Program {
                 duration,
             } => {
                 let known = &trace.kernels[kernel as usize];
-                let nodes: Vec<Ns> = known.nodes.iter().map(|node| node.duration).collect();
+                self.needs
+                    .entry(known.hash)
+                    .or_insert_with(|| KernelNeeds::of(&known.id));
+                let kernel_of = |node: &Node| trace.kernels[node.kernel as usize].hash;
                 let stream = uses(stream);
                 let mut graph = NONE;
-                if nodes.len() > 1 {
+                if known.nodes.len() > 1 {
                     graph = *graphs.entry(kernel).or_insert_with(|| {
                         // Nobody may know how long each takes: then all take the same.
-                        let known = nodes.iter().sum::<Ns>() > 0;
-                        let pieces = if known { nodes } else { vec![1; nodes.len()] };
-                        self.graphs.push(pieces);
+                        let timed = known.nodes.iter().any(|node| node.duration > 0);
+                        let piece = |node: &Node| GraphKernel {
+                            kernel: kernel_of(node),
+                            part: if timed { node.duration } else { 1 },
+                        };
+                        self.graphs.push(known.nodes.iter().map(piece).collect());
                         self.graphs.len() as u32 - 1
                     });
                 }
@@ -230,13 +279,28 @@ impl Program {
         &self.steps[(request % self.steps.len() as u64) as usize]
     }
 
+    /// Mean device time of a step, or what its host takes if that is more, ns: about what a request
+    /// takes alone.
+    pub fn usual_time(&self) -> Ns {
+        let steps = self.steps.len().max(1) as u64;
+        let time = |step: &StepProgram| {
+            let device = step.ops.iter().map(|op| match op.play {
+                Play::Compute { duration, .. } | Play::Copy { duration, .. } => duration,
+                _ => 0,
+            });
+            let host = step.ops.iter().map(|op| op.host_before + self.launch_cost);
+            device.sum::<Ns>().max(host.sum())
+        };
+        self.steps.iter().map(time).sum::<Ns>() / steps
+    }
+
     /// Kernel times as the device sees them, one by one.
     pub fn kernel_times(&self) -> Vec<Ns> {
         let mut times = Vec::new();
         for op in self.steps.iter().flat_map(|step| &step.ops) {
             match op.play {
                 Play::Compute { duration, graph, .. } if graph != NONE => {
-                    times.extend(self.pieces(graph, duration));
+                    times.extend(self.pieces(graph, duration).map(|(_, time)| time));
                 }
                 Play::Compute { duration, .. } => times.push(duration),
                 _ => {}
@@ -245,19 +309,88 @@ impl Program {
         times
     }
 
-    /// The kernels of a graph, scaled so that they take `duration` together.
-    pub fn pieces(&self, graph: u32, duration: Ns) -> impl Iterator<Item = Ns> + '_ {
+    /// The kernels of a graph, by hash, scaled so that they take `duration` together.
+    pub fn pieces(&self, graph: u32, duration: Ns) -> impl Iterator<Item = (u64, Ns)> + '_ {
         let pieces = &self.graphs[graph as usize];
-        let sum: Ns = pieces.iter().sum::<Ns>().max(1);
+        let sum: Ns = pieces.iter().map(|piece| piece.part).sum::<Ns>().max(1);
         let mut given = 0;
         let mut so_far = 0;
         pieces.iter().map(move |piece| {
-            so_far += piece;
+            so_far += piece.part;
             let upto = (u128::from(duration) * u128::from(so_far) / u128::from(sum)) as Ns;
             let part = upto - given;
             given = upto;
-            part
+            (piece.kernel, part)
         })
+    }
+
+    /// What the blocks of a kernel take; the default, which fills the device, where it is not
+    /// known.
+    pub fn kernel_shape(&self, kernel: u64) -> KernelShape {
+        self.shapes.get(&kernel).copied().unwrap_or_default()
+    }
+
+    /// What the blocks of an operation take; of a graph those of its first kernel.
+    pub fn shape_of(&self, play: &Play) -> KernelShape {
+        match *play {
+            Play::Compute {
+                kernel: DEVICE_COPY,
+                bytes,
+                ..
+            } => copy_shape(bytes),
+            Play::Compute { graph, .. } if graph != NONE => self.graphs[graph as usize]
+                .first()
+                .map_or_else(KernelShape::default, |first| self.kernel_shape(first.kernel)),
+            Play::Compute { kernel, .. } => self.kernel_shape(kernel),
+            _ => KernelShape::default(),
+        }
+    }
+
+    /// Of the time of all kernels, the part of the device that their blocks take in the mean.
+    pub fn share(&self, limits: &SmLimits) -> f64 {
+        let mut sum = 0;
+        let mut taken = 0.0;
+        let mut add = |shape: KernelShape, time: Ns| {
+            sum += time;
+            taken += shape.share(limits) * time as f64;
+        };
+        for op in self.steps.iter().flat_map(|step| &step.ops) {
+            match op.play {
+                Play::Compute { duration, graph, .. } if graph != NONE => {
+                    for (kernel, time) in self.pieces(graph, duration) {
+                        add(self.kernel_shape(kernel), time);
+                    }
+                }
+                Play::Compute { duration, .. } => add(self.shape_of(&op.play), duration),
+                _ => {}
+            }
+        }
+        taken / (sum as f64).max(1.0)
+    }
+}
+
+/// What the identities of a trace's kernels tell of their blocks. A block of no thread is none.
+fn shapes(trace: &Trace) -> HashMap<u64, KernelShape> {
+    if trace.source == Source::Generated {
+        return HashMap::new();
+    }
+    let known = trace.kernels.iter().filter(|kernel| kernel.nodes.is_empty());
+    known
+        .map(|kernel| {
+            let id = &kernel.id;
+            (kernel.hash, KernelShape::of(id.grid, id.block, id.shared))
+        })
+        .collect()
+}
+
+/// Of a fill or a copy on the device.
+pub fn copy_shape(bytes: u64) -> KernelShape {
+    let blocks = bytes.div_ceil(COPY_BLOCK_BYTES).max(1);
+    KernelShape {
+        blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+        threads: FILL_THREADS,
+        shared_bytes: 0,
+        registers: COPY_REGISTERS,
     }
 }
 
@@ -398,5 +531,65 @@ pub fn name_of(play: &Play) -> u64 {
     match play {
         Play::Compute { kernel, .. } => *kernel,
         _ => HOST_COPY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::US;
+    use crate::generate::Builder;
+
+    /// A step of the last of three kernels, and of a graph of the others. The grids are as given,
+    /// with blocks of 1,024 threads.
+    fn program(source: Source, grids: [u32; 3]) -> Program {
+        let mut builder = Builder::new("shaped");
+        builder.step(0);
+        builder.launch(2, 0, 10 * US);
+        let graph = builder.graph(&[3 * US, US]);
+        builder.launch(graph, 0, 4 * US).sync();
+        let mut trace = builder.done();
+        trace.source = source;
+        let plain = trace.kernels.iter_mut().filter(|kernel| kernel.nodes.is_empty());
+        for (kernel, blocks) in plain.zip(grids) {
+            kernel.id.grid = [blocks, 1, 1];
+            kernel.id.block = [1_024, 1, 1];
+        }
+        Program::of(&trace, 0, usize::MAX)
+    }
+
+    #[test]
+    fn kernels_of_recordings_have_the_shapes_of_their_grids() {
+        let program = program(Source::Estimated, [30, 54, 7]);
+        let shapes: Vec<u32> = program.steps[0]
+            .ops
+            .iter()
+            .filter(|op| matches!(op.play, Play::Compute { .. }))
+            .map(|op| program.shape_of(&op.play).blocks)
+            .collect();
+        // A graph goes by its first kernel.
+        assert_eq!(shapes, [7, 30]);
+        let pieces: Vec<(u32, Ns)> = program
+            .pieces(0, 8 * US)
+            .map(|(kernel, time)| (program.kernel_shape(kernel).blocks, time))
+            .collect();
+        assert_eq!(pieces, [(30, 6 * US), (54, 2 * US)]);
+        let limits = SmLimits::A100_LIKE;
+        // One block an SM: parts of 108, weighed by 10, 3 and 1 us.
+        let share = (7.0 * 10.0 + 30.0 * 3.0 + 54.0) / (14.0 * 108.0);
+        assert!((program.share(&limits) - share).abs() < 1e-9);
+    }
+
+    #[test]
+    fn generated_kernels_fill_the_device() {
+        let program = program(Source::Generated, [30, 54, 7]);
+        assert!(program.shapes.is_empty());
+        assert_eq!(program.kernel_shape(0), KernelShape::default());
+        assert!((program.share(&SmLimits::A100_LIKE) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn copies_have_a_block_for_each_16_kib() {
+        assert_eq!([0, 16 << 10, 40 << 10].map(|bytes| copy_shape(bytes).blocks), [1, 1, 3]);
     }
 }

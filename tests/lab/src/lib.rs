@@ -8,6 +8,7 @@
 //!   the lab's own (other projects' rules, for comparison).
 //! * [`measure`]: what came of a run; [`bound`]: what the device's time allows at most; [`oracle`]:
 //!   what fits into gaps at most, kernel by kernel; [`why`]: what stood in the way.
+//! * [`together`]: the engine in which kernels share SMs, beside hardware.
 //! * [`scenario`]: runs as TOML files; [`pairs`]: the large set behind `scripts/lab`; [`aims`]:
 //!   what is to be reached; [`report`]: for people.
 //!
@@ -33,6 +34,7 @@ pub mod report;
 pub mod rule;
 pub mod scenario;
 pub mod speed;
+pub mod together;
 pub mod why;
 pub mod world;
 

@@ -13,7 +13,7 @@ pub(crate) fn per_cent(part: f64, of: f64) -> f64 {
 pub(crate) fn mostly(row: &CaseRow) -> String {
     let figures = &row.figures;
     let lost = figures.oracle_ms - figures.filled_ms;
-    if lost <= 0.02 * figures.oracle_ms {
+    if figures.oracle_ms.is_nan() || lost <= 0.02 * figures.oracle_ms {
         return "-".into();
     }
     let causes = lost_by_cause(row);
@@ -28,6 +28,9 @@ pub(crate) fn mostly(row: &CaseRow) -> String {
 /// What the packer could have filled and the run did not, in the parts that the aims speak of: per
 /// cent of what the packer fills.
 pub(crate) fn split(row: &CaseRow) -> String {
+    if row.figures.oracle_ms.is_nan() {
+        return "-".into();
+    }
     let causes = lost_by_cause(row);
     let part = |places: &[usize]| per_cent(places.iter().map(|at| causes[*at]).sum(), row.figures.oracle_ms);
     PARTS

@@ -67,9 +67,15 @@ struct LabOptions {
     /// Requests a figure rests on
     #[arg(long)]
     requests: Option<u64>,
-    /// Only this device (mps or time-sliced)
+    /// Only this device: mps (turns kernel by kernel), mps-shared (an A100 whose SMs kernels share
+    /// block by block), mps-shared-h100 (an H100's SMs, with the recordings' own kernel times) or
+    /// time-sliced. Without it mps and time-sliced
     #[arg(long)]
     device: Option<String>,
+    /// With mps-shared: per cent that blocks take longer while others' blocks have the rest of the
+    /// device, in place of 30
+    #[arg(long, value_name = "PERCENT", requires = "device")]
+    contention: Option<u32>,
     /// Only these kinds of cases
     #[arg(long)]
     kind: Vec<String>,
@@ -89,6 +95,13 @@ struct LabOptions {
     /// Every rule on every pair, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
+    /// The frontier of every pair: every rule on each, with its one parameter swept. `scripts/lab
+    /// frontier` asks for it
+    #[arg(long)]
+    frontier: bool,
+    /// Hosts take this part of the recorded host time: 0.5 is a host twice as fast
+    #[arg(long, value_name = "PART", default_value = "1", value_parser = host_time)]
+    host_time: f64,
     /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare
     /// rules are not judged then
     #[arg(long)]
@@ -118,6 +131,14 @@ struct LabOptions {
     why: bool,
 }
 
+/// A part of the recorded host time.
+fn host_time(given: &str) -> Result<f64, String> {
+    match given.parse::<f64>() {
+        Ok(part) if part > 0.0 && part <= 100.0 => Ok(part),
+        _ => Err("not a part of the recorded host time above 0 and at most 100, such as 0.5".into()),
+    }
+}
+
 /// What is written as JSON.
 #[derive(Debug, Serialize)]
 struct LabResults {
@@ -142,6 +163,9 @@ fn main() -> ExitCode {
     }
     if arguments.peek().is_some_and(|first| first == "memory") {
         return weft_lab::memory::command::main(arguments.skip(1));
+    }
+    if arguments.peek().is_some_and(|first| first == "together") {
+        return weft_lab::together::main(arguments.skip(1));
     }
     let options = LabOptions::parse();
     match run(&options) {
@@ -206,9 +230,7 @@ fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
 fn plan(options: &LabOptions) -> Result<CasePlan> {
     let modes = match options.device.as_deref() {
         None => vec![Mode::Mps, Mode::TimeSlice],
-        Some("mps") => vec![Mode::Mps],
-        Some("time-sliced") => vec![Mode::TimeSlice],
-        Some(other) => anyhow::bail!("--device {other}: choose mps or time-sliced"),
+        Some(name) => vec![pairs::mode_named(name, options.contention)?],
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let requests = options.requests.unwrap_or(if options.quick { 100 } else { 1_000 });
@@ -219,6 +241,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
         requests: requests.max(1),
         threads: if options.threads == 0 { cores } else { options.threads },
         kinds: match (options.quick, options.kind.is_empty()) {
+            (_, true) if options.frontier => vec!["pair".into()],
             (true, true) => [
                 "pair",
                 "several",
@@ -248,6 +271,8 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             .minutes
             .map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6))),
         all_rules: options.all_rules,
+        frontier: options.frontier,
+        host_time: options.host_time,
         rules: options.rule.clone(),
         tuning: Tuning {
             risk: options.risk,

@@ -5,6 +5,10 @@
 //! could begin. A **direct delay** is the time from that moment to the kernel's beginning: others
 //! had the device, or it was switching. Everything counts from the arrival of the first request
 //! after the warm-up.
+//!
+//! Where kernels share SMs, kernels of several jobs run at one time. A gap is then *filled* while
+//! at least one runs. Work is the time that kernels take alone. What a kernel loses while it runs,
+//! to others' blocks beside its own, is no direct delay; it is in the latency.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -69,7 +73,7 @@ pub struct Analysis {
     pub inside: Vec<Vec<u32>>,
     /// By length of gap, where its time went.
     pub spent: [Spent; EDGES.len() + 1],
-    /// Background job work in gaps.
+    /// Time in gaps in which background jobs ran.
     pub filled: Ns,
     /// Gaps in which a background job ran.
     pub filled_gaps: u64,
@@ -84,7 +88,7 @@ pub struct Analysis {
     pub gate: Ns,
     /// Background job kernels that ran in gaps, at least in part.
     pub background_kernels: u64,
-    /// By job: device time since the warm-up.
+    /// By job: work since the warm-up, in time that it takes alone.
     pub compute: Vec<Ns>,
     /// From the end of the warm-up to the end.
     pub span: Ns,
@@ -114,7 +118,7 @@ impl Analysis {
             if piece.start < begin {
                 continue;
             }
-            analysis.compute[job] += piece.end - piece.start;
+            analysis.compute[job] += piece.alone;
             if !holds[job] {
                 pending.push(piece);
                 continue;
@@ -125,9 +129,11 @@ impl Analysis {
                 let own = pending.is_empty() && last_job != Some(piece.job);
                 analysis.foreground_piece(piece, last, &pending, own, &mut gates);
             }
-            pending.clear();
             last_job = Some(piece.job);
-            last_end = Some(last_end.map_or(piece.end, |last| last.max(piece.end)));
+            let end = last_end.map_or(piece.end, |last| last.max(piece.end));
+            last_end = Some(end);
+            // Beside others a background job's kernel may run on into the next gap.
+            pending.retain(|background| background.end > end);
         }
         analysis
     }
@@ -171,13 +177,15 @@ impl Analysis {
             if start >= end {
                 continue;
             }
-            filled += end - start;
+            filled += end.saturating_sub(start.max(free_from));
             first.get_or_insert(start);
             self.background_kernels += 1;
             let job = usize::from(background.job);
             self.inside[job][background.op as usize] += (end - start) as u32;
-            self.gate += gates.within(free_from, start);
-            free_from = end;
+            if free_from < start {
+                self.gate += gates.within(free_from, start);
+            }
+            free_from = free_from.max(end);
         }
         self.gate += gates.within(free_from, window.1);
         let length = window.1 - window.0;

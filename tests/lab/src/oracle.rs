@@ -6,8 +6,8 @@
 //!
 //! * A kernel runs inside a gap from its begin to its end, so the foreground job is never delayed.
 //!   That is more than a service needs whose host is behind the device: it catches up before it
-//!   waits. So this is no bound on batch work; [`crate::bound`] is. On a time-sliced device it may be stopped and go on in the next gap, and each gap loses one
-//!   switch.
+//!   waits. So this is no bound on batch work; [`crate::bound`] is. On a time-sliced device it may
+//!   be stopped and go on in the next gap, and each gap loses one switch.
 //! * A background job's launches keep their order (in each stream, and behind events), and each
 //!   comes when its host has got there: host time between calls passes, who waits for the device
 //!   waits here too, and a call that puts work on the device returns after [`DEFER_NS`] or what a
@@ -59,14 +59,15 @@ pub struct ForegroundGaps {
 }
 
 impl ForegroundGaps {
-    /// Of a run: on a time-sliced device each gap loses the switch to the background job.
+    /// Of a run: on a time-sliced device each gap loses the switch to the background job. Where
+    /// kernels were rewritten so that they can be stopped, the packer may stop its own.
     pub fn of(run: &MachineRun, analysis: &Analysis) -> ForegroundGaps {
         let sliced = run.device.mode == Mode::TimeSlice;
         let lost = if sliced { run.device.switch } else { 0 };
         let windows = analysis.windows.iter().map(|(from, to)| (from + lost, *to));
         ForegroundGaps {
             windows: windows.filter(|(from, to)| from < to).collect(),
-            preemptive: sliced,
+            preemptive: sliced || run.jobs.iter().any(|job| job.rewritten > 0),
         }
     }
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
-use simgpu_engine::{Mode, Settings};
+use simgpu_engine::{Mode, Settings, SmLimits};
 use weft_trace_format::Trace;
 
 use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
@@ -62,15 +62,20 @@ pub enum HeldBackCases {
 impl HeldBackCases {
     /// Whether a case of these jobs is among them.
     fn holds(self, jobs: &[PlayedJob]) -> bool {
-        // A job is called by its model, then by what it does.
-        let model = |job: &PlayedJob| job.name.split(' ').next().unwrap_or_default().to_string();
-        let held_back = jobs.iter().any(|job| HELD_BACK.contains(&model(job).as_str()));
+        let held_back = jobs.iter().any(|job| is_held_back(&job.name));
         match self {
             HeldBackCases::Only => held_back,
             HeldBackCases::Without => !held_back,
             HeldBackCases::All => true,
         }
     }
+}
+
+/// Whether the job of this name is of a model that is held back.
+fn is_held_back(job: &str) -> bool {
+    // A job is called by its model, then by what it does.
+    let model = job.split(' ').next().unwrap_or_default();
+    HELD_BACK.contains(&model)
 }
 
 /// The load of services whose requests come on their own.
@@ -96,7 +101,7 @@ pub struct Case {
 pub struct CaseRow {
     /// Which kind of case.
     pub kind: &'static str,
-    /// "mps", "mps-shared" or "time-sliced".
+    /// A name of [`DEVICES`].
     pub device: &'static str,
     /// The service.
     pub service: String,
@@ -108,6 +113,13 @@ pub struct CaseRow {
     /// What came of it.
     #[serde(flatten)]
     pub figures: CaseFigures,
+}
+
+impl CaseRow {
+    /// Whether a model that is held back from tuning is in it.
+    pub fn is_held_back(&self) -> bool {
+        is_held_back(&self.service) || self.batch.iter().any(|job| is_held_back(job))
+    }
 }
 
 /// A kind of case in a sentence.
@@ -136,12 +148,38 @@ pub fn describe(kind: &str) -> &'static str {
     }
 }
 
-/// A mode's name.
+/// The devices, by the names that options, scenarios and tables use. The first and the last are
+/// what is run where none is asked for.
+pub const DEVICES: [(&str, Mode); 4] = [
+    ("mps", Mode::Mps),
+    ("mps-shared", Mode::MpsShared(SmLimits::A100_LIKE)),
+    ("mps-shared-h100", Mode::MpsShared(SmLimits::H100_LIKE)),
+    ("time-sliced", Mode::TimeSlice),
+];
+
+/// A mode's name. One in which kernels share SMs goes by the number of these.
 pub fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Mps => "mps",
-        Mode::MpsShared(_) => "mps-shared",
-        Mode::TimeSlice => "time-sliced",
+    let same = |other: Mode| match (mode, other) {
+        (Mode::MpsShared(one), Mode::MpsShared(other)) => one.sms == other.sms,
+        _ => mode == other,
+    };
+    let found = DEVICES.iter().find(|(_, device)| same(*device));
+    found.map_or("mps-shared", |(name, _)| name)
+}
+
+/// The device of a name; `contention` in per cent is [`SmLimits::contention`] in its place.
+pub fn mode_named(name: &str, contention: Option<u32>) -> anyhow::Result<Mode> {
+    let Some((_, mode)) = DEVICES.iter().find(|(device, _)| *device == name) else {
+        let names = DEVICES.map(|(name, _)| name).join(", ");
+        anyhow::bail!("--device {name}: choose one of {names}");
+    };
+    match (*mode, contention) {
+        (Mode::MpsShared(limits), Some(percent)) => Ok(Mode::MpsShared(SmLimits {
+            contention: percent.saturating_mul(10),
+            ..limits
+        })),
+        (_, Some(_)) => anyhow::bail!("--contention: kernels do not share SMs on device {name}"),
+        (mode, None) => Ok(mode),
     }
 }
 
@@ -168,6 +206,10 @@ pub struct CasePlan {
     pub partners: usize,
     /// Whether to run every rule on every pair.
     pub all_rules: bool,
+    /// Whether to run every rule on every pair, with its one parameter swept.
+    pub frontier: bool,
+    /// What hosts take of the recorded host time.
+    pub host_time: f64,
     /// Only these rules; all of a case where empty.
     pub rules: Vec<Rule>,
     /// Settings of the core's to try.
@@ -221,7 +263,8 @@ pub fn models(folder: &Path) -> anyhow::Result<Vec<Model>> {
     Ok(models)
 }
 
-fn job(name: &str, priority: u8, program: &Arc<Program>, think: Option<Ns>) -> PlayedJob {
+/// A job of a recording: closed loop, its times a little different each time.
+pub(crate) fn job(name: &str, priority: u8, program: &Arc<Program>, think: Option<Ns>) -> PlayedJob {
     PlayedJob {
         jitter: REPEATED,
         arrivals: Arrivals::Closed { think },
@@ -313,7 +356,7 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
             .iter()
             .filter(|model| wanted(&model.name))
             .filter_map(|model| {
-                let program = Program::of(pick(model)?, 0, usize::MAX);
+                let program = Program::of(pick(model)?, 0, usize::MAX).with_host_time(plan.host_time);
                 Some((format!("{}{suffix}", model.name), Arc::new(program)))
             })
             .collect()
@@ -390,13 +433,19 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
     };
     let three = [Rule::WEFT, Rule::FIKIT, Rule::Default];
     let all: Vec<Rule> = Rule::ALL.into_iter().filter(|rule| rule.least() == 0).collect();
+    let mut frontier = all.clone();
+    frontier.extend(swept().into_iter().filter(|rule| !all.contains(rule)));
     if !batches.is_empty() {
         for (at, named) in services.iter().enumerate() {
             let first = service(named);
             // Another partner for each.
             let partner = at + 1;
             for other in (0..batches.len().min(plan.partners)).map(|step| partner + step) {
-                let rules: &[Rule] = if plan.all_rules { &all } else { &PAIR_RULES };
+                let rules: &[Rule] = match (plan.frontier, plan.all_rules) {
+                    (true, _) => &frontier,
+                    (false, true) => &all,
+                    (false, false) => &PAIR_RULES,
+                };
                 case("pair", vec![first.clone(), batch(other, 5)], rules);
             }
             case("table", vec![first.clone(), batch(partner, 5)], &Rule::ALL);
@@ -414,7 +463,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
             slow.name = format!("{} chatty", slow.name);
             slow.program = Arc::new(chatty(&named.1));
             case("chatty", vec![slow, batch(partner, 5)], &three);
-            let busy = work_of(&named.1);
+            let busy = named.1.usual_time();
             let mean = (busy as f64 / LOAD) as Ns;
             let four = [Rule::WEFT, Rule::FIKIT, Rule::Xsched(16), Rule::Default];
             for (kind, arrivals) in [
@@ -439,7 +488,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
             case("frontier", vec![service(named), batch(services.len() - 1, 5)], &rules);
             let first = PlayedJob {
                 arrivals: Arrivals::Poisson {
-                    mean: (work_of(&named.1) as f64 / LOAD) as Ns,
+                    mean: (named.1.usual_time() as f64 / LOAD) as Ns,
                 },
                 ..service(named)
             };
@@ -454,28 +503,6 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
         }
         case("shape", vec![service, batch], &three);
     }
-}
-
-/// Mean device time of a step, and what its host takes beyond: about what a request takes alone.
-fn work_of(program: &Program) -> Ns {
-    let steps = program.steps.len().max(1) as u64;
-    let sum: Ns = program
-        .steps
-        .iter()
-        .map(|step| {
-            let device: Ns = step
-                .ops
-                .iter()
-                .map(|op| match op.play {
-                    Play::Compute { duration, .. } | Play::Copy { duration, .. } => duration,
-                    _ => 0,
-                })
-                .sum();
-            let host: Ns = step.ops.iter().map(|op| op.host_before + program.launch_cost).sum();
-            device.max(host)
-        })
-        .sum();
-    sum / steps
 }
 
 /// The device of a mode.
@@ -602,6 +629,23 @@ mod tests {
             assert_eq!(HeldBackCases::Only.holds(&jobs), held_back, "{names:?}");
             assert_eq!(HeldBackCases::Without.holds(&jobs), !held_back, "{names:?}");
             assert!(HeldBackCases::All.holds(&jobs));
+        }
+    }
+
+    #[test]
+    fn devices_go_by_their_names() {
+        for (name, mode) in DEVICES {
+            assert_eq!(mode_named(name, None).expect("a device"), mode);
+            assert_eq!(mode_name(mode), name);
+        }
+        let mode = mode_named("mps-shared-h100", Some(45)).expect("a device");
+        let Mode::MpsShared(limits) = mode else {
+            panic!("{mode:?}")
+        };
+        assert_eq!((limits.contention, limits.sms), (450, SmLimits::H100_LIKE.sms));
+        assert_eq!(mode_name(mode), "mps-shared-h100");
+        for (name, contention) in [("mips", None), ("mps", Some(30)), ("time-sliced", Some(0))] {
+            assert!(mode_named(name, contention).is_err(), "{name}");
         }
     }
 }

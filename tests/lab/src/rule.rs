@@ -4,10 +4,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use simgpu_engine::{Mode, Settings};
+use simgpu_engine::{Mode, Settings, SmLimits};
 use weft_scheduler::{Config, PolicyName};
 
-use crate::policy::{Count, Nvshare, Xsched};
+use crate::policy::{Count, MpsPriority, Nvshare, Orion, Reef, TallyPriority, Xsched};
 use crate::world::LaunchControl;
 use crate::{MS, Ns, US};
 
@@ -20,10 +20,22 @@ pub enum Rule {
     Default,
     /// XSched's highest-priority-first with this in-flight window.
     Xsched(usize),
+    /// The same, with another core for the service's launches.
+    XschedWorker,
     /// nvshare's turns of so many milliseconds.
     Nvshare(u64),
     /// So many kernels of others while the foreground job has none.
     Count(usize),
+    /// MPS with client priorities.
+    MpsPriority,
+    /// One kernel of others while the foreground job has none.
+    One,
+    /// Orion's.
+    Orion,
+    /// REEF's, as far as it can be kept on NVIDIA's devices.
+    Reef,
+    /// Tally's.
+    Tally,
 }
 
 /// A policy of the core's, in an order.
@@ -47,7 +59,9 @@ const COUNT: usize = 4;
 
 /// No such rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {0:?}: choose weft, fikit, exclusive, timeslice, default, xsched, nvshare or count")]
+#[error(
+    "no policy is called {0:?}: choose weft, fikit, exclusive, timeslice, default, xsched, xsched-worker, nvshare, count, mps-priority, one, orion, reef or tally"
+)]
 pub struct Unknown(String);
 
 impl FromStr for Rule {
@@ -61,8 +75,14 @@ impl FromStr for Rule {
             "timeslice" => Rule::Core(NamedRule::Timeslice, None),
             "default" => Rule::Default,
             "xsched" => Rule::Xsched(XSCHED),
+            "xsched-worker" => Rule::XschedWorker,
             "nvshare" => Rule::Nvshare(NVSHARE),
             "count" => Rule::Count(COUNT),
+            "mps-priority" => Rule::MpsPriority,
+            "one" => Rule::One,
+            "orion" => Rule::Orion,
+            "reef" => Rule::Reef,
+            "tally" => Rule::Tally,
             other => return Err(Unknown(other.to_string())),
         })
     }
@@ -78,10 +98,16 @@ impl fmt::Display for Rule {
             Rule::Default => f.write_str("default"),
             Rule::Xsched(XSCHED) => f.write_str("xsched"),
             Rule::Xsched(window) => write!(f, "xsched {window}"),
+            Rule::XschedWorker => f.write_str("xsched-worker"),
             Rule::Nvshare(NVSHARE) => f.write_str("nvshare"),
             Rule::Nvshare(ms) => write!(f, "nvshare {ms} ms"),
             Rule::Count(COUNT) => f.write_str("count"),
             Rule::Count(window) => write!(f, "count {window}"),
+            Rule::MpsPriority => f.write_str("mps-priority"),
+            Rule::One => f.write_str("one"),
+            Rule::Orion => f.write_str("orion"),
+            Rule::Reef => f.write_str("reef"),
+            Rule::Tally => f.write_str("tally"),
         }
     }
 }
@@ -99,7 +125,7 @@ impl NamedRule {
 
 impl Rule {
     /// All of them with the parameters of their projects.
-    pub const ALL: [Rule; 8] = [
+    pub const ALL: [Rule; 14] = [
         Rule::Core(NamedRule::Weft, None),
         Rule::Core(NamedRule::Fikit, None),
         Rule::Xsched(XSCHED),
@@ -108,6 +134,12 @@ impl Rule {
         Rule::Default,
         Rule::Core(NamedRule::Timeslice, None),
         Rule::Core(NamedRule::Exclusive, None),
+        Rule::XschedWorker,
+        Rule::MpsPriority,
+        Rule::One,
+        Rule::Orion,
+        Rule::Reef,
+        Rule::Tally,
     ];
 
     /// weft.
@@ -134,8 +166,20 @@ impl Rule {
             }
             Rule::Default => LaunchControl::Plain,
             Rule::Xsched(window) => LaunchControl::Own(Box::new(Xsched::new(window))),
+            Rule::XschedWorker => LaunchControl::Own(Box::new(Xsched::new(XSCHED).spares_launches())),
             Rule::Nvshare(ms) => LaunchControl::Own(Box::new(Nvshare::new(ms * MS))),
             Rule::Count(window) => LaunchControl::Own(Box::new(Count::new(window))),
+            Rule::MpsPriority => LaunchControl::Own(Box::new(MpsPriority)),
+            Rule::One => LaunchControl::Own(Box::new(Count::new(1))),
+            Rule::Orion => {
+                let limits = match device.mode {
+                    Mode::MpsShared(limits) => limits,
+                    Mode::Mps | Mode::TimeSlice => SmLimits::A100_LIKE,
+                };
+                LaunchControl::Own(Box::new(Orion::new(limits.sms)))
+            }
+            Rule::Reef => LaunchControl::Own(Box::new(Reef)),
+            Rule::Tally => LaunchControl::Own(Box::new(TallyPriority)),
         }
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use simgpu_engine::{Mode, Settings};
+use simgpu_engine::{Mode, Settings, SmLimits};
 use weft_trace_format::Trace;
 
 use crate::compare::Fixture;
@@ -95,6 +95,8 @@ struct DeviceTable {
 #[serde(rename_all = "kebab-case")]
 enum ModeName {
     Mps,
+    MpsShared,
+    MpsSharedH100,
     TimeSliced,
 }
 
@@ -280,6 +282,8 @@ impl Scenario {
         let device = Settings {
             mode: match file.device.mode {
                 ModeName::Mps => Mode::Mps,
+                ModeName::MpsShared => Mode::MpsShared(SmLimits::A100_LIKE),
+                ModeName::MpsSharedH100 => Mode::MpsShared(SmLimits::H100_LIKE),
                 ModeName::TimeSliced => Mode::TimeSlice,
             },
             slice: us(file.device.slice_us, default.slice),

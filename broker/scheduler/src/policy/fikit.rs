@@ -1,7 +1,8 @@
 //! Policy `fikit`: kernels of other jobs fill the gaps of the more important job.
 //!
 //! The rule of "FIKIT: Priority-Based Real-time GPU Multi-tasking Scheduling with Kernel
-//! Identification" (arXiv 2311.10359), as far as it is known to us.
+//! Identification" (arXiv 2311.10359), recalled from its published description: the paper's full
+//! text was not at hand.
 //!
 //! | paper | here |
 //! |---|---|

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::{JobView, LabPolicy};
+use super::{HostQueue, JobView, LabPolicy};
 use crate::{Ns, US};
 
 const SECOND: Ns = 1_000_000 * US;
@@ -68,6 +68,11 @@ impl LabPolicy for Nvshare {
                 true
             }
         }
+    }
+
+    /// Its hosts wait in the hook of their call.
+    fn host_queue(&self) -> HostQueue {
+        HostQueue::None
     }
 
     fn next_wake(&self, now: Ns) -> Option<Ns> {

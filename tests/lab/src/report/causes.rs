@@ -3,11 +3,11 @@
 
 use std::fmt::Write;
 
-use super::length_name;
 use super::svg::escape;
+use super::{length_name, packed};
 use crate::lost::per_cent;
 use crate::measure::Spent;
-use crate::pairs::CaseRow;
+use crate::pairs::{CaseRow, DEVICES};
 use crate::why::{CAUSES, Causes, UnfilledCauses};
 
 /// Sums over cases of one device and rule.
@@ -113,13 +113,13 @@ pub fn text(rows: &[CaseRow]) -> String {
         }
         let _ = write!(
             out,
-            "{:14} {:>10} {:>9.0} {:>7.1} {:>7.1} {:>7.1}",
+            "{:14} {:>10} {:>9.0} {:>7.1} {:>7} {:>7}",
             group.rule,
             "all",
             group.gap_ms,
             per_cent(group.filled_ms, group.gap_ms),
-            per_cent(group.packer_ms, group.gap_ms),
-            per_cent(group.gated_ms, group.gap_ms)
+            packers_part(group.device, group.packer_ms, group.gap_ms),
+            packers_part(group.device, group.gated_ms, group.gap_ms)
         );
         line(&mut out, &group.why.sum(), group.gap_ms * 1e6);
         for (at, (spent, causes)) in group.spent.iter().zip(&group.why.0).enumerate() {
@@ -129,18 +129,26 @@ pub fn text(rows: &[CaseRow]) -> String {
             }
             let _ = write!(
                 out,
-                "{:14} {:>10} {:>9.0} {:>7.1} {:>7.1} {:>7}",
+                "{:14} {:>10} {:>9.0} {:>7.1} {:>7} {:>7}",
                 "",
                 length_name(at),
                 there / 1e6,
                 per_cent(spent.filled as f64, there),
-                per_cent(spent.packer as f64, there),
+                packers_part(group.device, spent.packer as f64, there),
                 ""
             );
             line(&mut out, causes, there);
         }
     }
     out
+}
+
+/// What the packer fills, in per cent.
+fn packers_part(device: &str, part: f64, of: f64) -> String {
+    match packed(device, per_cent(part, of)) {
+        none if none.is_nan() => "-".into(),
+        part => format!("{part:.1}"),
+    }
 }
 
 fn line(out: &mut String, causes: &Causes, of: f64) {
@@ -162,7 +170,7 @@ pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
     }
     out.push_str("</ul>\n");
     let name = |row: &CaseRow| (row.kind != "frontier" && row.closed).then(|| "closed loop".to_string());
-    for device in ["mps", "time-sliced"] {
+    for device in DEVICES.map(|(device, _)| device) {
         let groups = groups(rows, name);
         let mine: Vec<&CauseGroup> = groups.iter().filter(|group| group.device == device).collect();
         if mine.is_empty() {
@@ -179,13 +187,13 @@ pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
         for group in mine {
             let _ = write!(
                 out,
-                "<tr><td>{}</td><td>all</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td>",
+                "<tr><td>{}</td><td>all</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td>",
                 group.rule,
                 group.cases,
                 group.gap_ms / 1e3,
                 per_cent(group.filled_ms, group.gap_ms),
-                per_cent(group.packer_ms, group.gap_ms),
-                per_cent(group.gated_ms, group.gap_ms)
+                packers_part(group.device, group.packer_ms, group.gap_ms),
+                packers_part(group.device, group.gated_ms, group.gap_ms)
             );
             cells(out, &group.why.sum(), group.gap_ms * 1e6);
             if group.rule != "weft" && group.rule != "fikit" {
@@ -198,12 +206,12 @@ pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
                 }
                 let _ = write!(
                     out,
-                    "<tr><td>{}</td><td>{}</td><td></td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td><td></td>",
+                    "<tr><td>{}</td><td>{}</td><td></td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td></td>",
                     group.rule,
                     escape(&length_name(at)),
                     there / 1e9,
                     per_cent(spent.filled as f64, there),
-                    per_cent(spent.packer as f64, there)
+                    packers_part(group.device, spent.packer as f64, there)
                 );
                 cells(out, causes, there);
             }

@@ -65,7 +65,7 @@ pub fn text(rows: &[CaseRow]) -> String {
         let (with, alone) = (&figures.latency, &figures.alone);
         let _ = writeln!(
             out,
-            "{:14} {:>6.3} {:>6.3} {:>6.3} {:>6.3} {:>9.1} {:>9.0} {:>9.1} {:>9.0} {:>6.3} {:>6} {:>6} {:>7.0} {:>7.0} {:>7.0} {:>6.3} {:>7.1}{}",
+            "{:14} {:>6.3} {:>6.3} {:>6.3} {:>6.3} {:>9.1} {:>9.0} {:>9.1} {:>9.0} {:>6.3} {:>6} {:>6} {:>7.0} {:>7.0} {:>7.0} {:>6} {:>7.1}{}",
             figures.rule,
             with.mean / alone.mean,
             with.p50 / alone.p50,
@@ -81,10 +81,13 @@ pub fn text(rows: &[CaseRow]) -> String {
             figures.gap_ms,
             figures.filled_ms,
             figures.gap_ms - figures.filled_ms,
-            figures.efficiency,
+            packers(figures.efficiency),
             figures.gate_us,
             if figures.finished { "" } else { "  did not finish" }
         );
+    }
+    if rows.iter().any(|row| row.figures.efficiency.is_nan()) {
+        out.push_str(NO_PACKER);
     }
     out
 }
@@ -103,7 +106,7 @@ pub fn text_of_set(rows: &[CaseRow]) -> String {
     for group in Summary::of(rows) {
         let _ = writeln!(
             out,
-            "{:12} {:9} {:12} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>9.1} {:>7.3} {:>7} {:>7} {:>7.3}",
+            "{:12} {:9} {:12} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>9.1} {:>7.3} {:>7} {:>7} {:>7}",
             group.device,
             group.kind,
             group.rule,
@@ -115,10 +118,21 @@ pub fn text_of_set(rows: &[CaseRow]) -> String {
             group.batch,
             or_none(group.bound),
             or_none(group.share),
-            group.efficiency
+            packers(group.efficiency)
         );
     }
+    if rows.iter().any(|row| row.figures.efficiency.is_nan()) {
+        out.push_str(NO_PACKER);
+    }
     out
+}
+
+/// Said where kernels share SMs.
+const NO_PACKER: &str = "-: the packer runs one kernel at a time, and bounds nothing where kernels share SMs\n";
+
+/// A figure of the packer's; there is none where kernels share SMs.
+pub(crate) fn packers(value: f64) -> String {
+    or_none((!value.is_nan()).then_some(value))
 }
 
 /// Where the time of gaps went, by device, policy and length of gap: parts of the gap time of that
@@ -133,7 +147,7 @@ pub fn text_of_gaps(rows: &[CaseRow]) -> String {
             let part = |time: Ns| time as f64 / spent.there as f64;
             let _ = writeln!(
                 out,
-                "{device:12} {rule:9} {:>9} {:>8} {:>9.1} {:>7.3} {:>7.3} {:>7.3} {:>8.3} {:>7.3} {:>7.3}",
+                "{device:12} {rule:9} {:>9} {:>8} {:>9.1} {:>7.3} {:>7.3} {:>7.3} {:>8.3} {:>7.3} {:>7}",
                 length_name(at),
                 spent.gaps,
                 spent.there as f64 / 1e6,
@@ -142,11 +156,19 @@ pub fn text_of_gaps(rows: &[CaseRow]) -> String {
                 part(spent.between),
                 part(spent.tail),
                 part(spent.unused),
-                part(spent.packer)
+                packers(packed(device, part(spent.packer)))
             );
         }
     }
     out
+}
+
+/// What the packer fills on a device of this name.
+pub(crate) fn packed(device: &str, part: f64) -> f64 {
+    match device.starts_with("mps-shared") {
+        true => f64::NAN,
+        false => part,
+    }
 }
 
 /// Up to what length, for people.
@@ -198,6 +220,9 @@ pub fn text_of_aims(aims: &[Aim]) -> String {
     out
 }
 
+/// Kinds of cases that tables begin with.
+const FIRST_KINDS: [&str; 3] = ["poisson", "bursts", "pair"];
+
 /// Means over the cases of one device, kind and rule.
 #[derive(Debug, Clone)]
 pub(crate) struct Summary {
@@ -235,7 +260,14 @@ impl Summary {
                 keys.push(key);
             }
         }
-        keys.sort_by_key(|key| (key.0, key.1));
+        // Random arrivals first: so services are used.
+        let place = |kind: &str| {
+            FIRST_KINDS
+                .iter()
+                .position(|first| *first == kind)
+                .unwrap_or(FIRST_KINDS.len())
+        };
+        keys.sort_by_key(|key| (key.0, place(key.1), key.1));
         keys.into_iter()
             .map(|(device, kind, rule)| {
                 let rows: Vec<&CaseRow> = rows

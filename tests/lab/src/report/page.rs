@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::svg::{Plot, Series, escape};
-use super::{Summary, or_none};
+use super::{Summary, or_none, packers};
 use crate::aims::Aim;
 use crate::foresight::GapForesight;
 use crate::lost;
-use crate::pairs::CaseRow;
+use crate::pairs::{CaseRow, DEVICES};
+use crate::rule::Rule;
 use crate::speed::Speed;
 
 /// What made the page.
@@ -99,8 +100,11 @@ a job whose host is slower than its kernels then has nothing queued when a gap b
 <li><b>Gate</b>: time in gaps in which the device was idle while a background job stood at the gate, per background job kernel. <b>Its own</b>: of that, the time in which the background job might go and the word for it was not \
 given yet or on its way; the rest was held back for the service's sake, rightly or by a wrong forecast. The aim is judged by its own.</li>\
 <li><b>Gaps foreseen</b>: the part of the service's gaps in this run that were no shorter than the forecast's low value (0.90 is right), and the mean error of the forecast as a part of the mean gap.</li>\
-<li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>count</b>: the rules of \
-tests/lab/src/policy. Kernels never share the device side by side here; on a GPU small ones do under MPS.</li></ul>\n";
+<li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>orion</b>, <b>reef</b>, \
+<b>tally</b>: those projects' rules; <b>count</b> and <b>one</b>: four background kernels, or one, while the service has none there; <b>mps-priority</b>: nobody is gated, and the service's kernels go \
+first. The files of tests/lab/src/policy say what each rule's source says, and what is not modelled. On mps and time-sliced kernels never share the device side by side; on a GPU small ones do under MPS.</li>\
+<li><b>mps-shared</b>: kernels share SMs block by block. A kernel's blocks take what its grid, block and dynamic shared memory say; 64 registers a thread and no static shared memory are assumed, and of fills and copies \
+blocks of 256 threads that move 16 KiB each. Generated jobs' kernels fill the device. Blocks take up to 30 % longer (or what --contention said) beside others', all kernels alike. The packer runs one kernel at a time and bounds nothing there (-).</li></ul>\n";
 
 fn section_aims(out: &mut String, aims: &[Aim]) {
     out.push_str(
@@ -157,7 +161,7 @@ fn section_rules(out: &mut String, rows: &[CaseRow]) {
         {
             let _ = writeln!(
                 out,
-                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{:.1}</td><td>{:.3}</td><td>{}</td><td>{}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{:.1}</td><td>{:.3}</td><td>{}</td><td>{}</td><td>{:.2}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
                 summary.rule,
                 summary.cases,
                 summary.slowdown,
@@ -170,9 +174,9 @@ fn section_rules(out: &mut String, rows: &[CaseRow]) {
                 or_none(summary.bound),
                 or_none(summary.share),
                 summary.filled,
-                summary.efficiency,
-                summary.gated,
-                summary.own
+                packers(summary.efficiency),
+                packers(summary.gated),
+                packers(summary.own)
             );
         }
         out.push_str("</table>\n");
@@ -223,10 +227,17 @@ fn section_not_best(out: &mut String, rows: &[CaseRow]) {
 
 fn section_frontier(out: &mut String, rows: &[CaseRow]) {
     let mut plots: BTreeMap<(String, &str, bool), Vec<&CaseRow>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.kind == "frontier") {
-        let name = format!("{} beside {}", row.service, row.batch.join(" + "));
+    for row in rows.iter().filter(|row| ["frontier", "pair"].contains(&row.kind)) {
+        let name = format!(
+            "{} beside {}, seed {}",
+            row.service,
+            row.batch.join(" + "),
+            row.figures.seed
+        );
         plots.entry((name, row.device, row.closed)).or_default().push(row);
     }
+    // A pair under its usual few rules is no frontier.
+    plots.retain(|_, rows| rows.len() > Rule::ALL.len());
     if plots.is_empty() {
         return;
     }
@@ -263,7 +274,7 @@ fn section_frontier(out: &mut String, rows: &[CaseRow]) {
 
 fn section_cases(out: &mut String, rows: &[CaseRow]) {
     out.push_str("<h2>weft, case by case</h2>");
-    for device in ["mps", "time-sliced"] {
+    for device in DEVICES.map(|(device, _)| device) {
         let mine: Vec<&CaseRow> = rows
             .iter()
             .filter(|row| row.device == device && row.figures.rule == "weft" && row.kind != "frontier")
@@ -307,7 +318,7 @@ fn section_cases(out: &mut String, rows: &[CaseRow]) {
             let _ = writeln!(
                 out,
                 "<tr><td>{}: {} beside {}</td><td>{}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.0}</td><td>{:.0}</td>\
-                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{:.3}</td><td>{:.1}</td><td class={}>{:.1}</td><td>{:.0}</td><td>{}</td><td class=l>{}</td><td class=l>{}</td></tr>",
+                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{}</td><td>{:.1}</td><td class={}>{:.1}</td><td>{:.0}</td><td>{}</td><td class=l>{}</td><td class=l>{}</td></tr>",
                 row.kind,
                 escape(&row.service),
                 escape(&row.batch.join(" + ")),
@@ -328,8 +339,8 @@ fn section_cases(out: &mut String, rows: &[CaseRow]) {
                 figures.gap_ms,
                 figures.filled_share(),
                 figures.gap_ms - figures.filled_ms,
-                class(figures.efficiency >= 0.9),
-                figures.efficiency,
+                class(figures.efficiency.is_nan() || figures.efficiency >= 0.9),
+                packers(figures.efficiency),
                 figures.gate_us,
                 class(figures.gate_own_us <= 0.1 * figures.floor.kernel / 1e3),
                 figures.gate_own_us,
@@ -350,7 +361,7 @@ fn section_gaps(out: &mut String, rows: &[CaseRow]) {
          <b>between</b>: between two background jobs (one order a kernel, or hosts that were not ready); <b>tail</b>: after the last (nothing that fits, or the foreground job was expected); <b>unused</b>: gaps with no background job at all; \
          <b>packer</b>: what could be filled with everything known, if no kernel may outlast a gap.</p>",
     );
-    for device in ["mps", "time-sliced"] {
+    for device in DEVICES.map(|(device, _)| device) {
         for (_, rule, spent) in super::gaps_by_rule(rows)
             .iter()
             .filter(|(name, rule, _)| *name == device && (rule == "weft" || rule == "fikit"))
@@ -363,7 +374,7 @@ fn section_gaps(out: &mut String, rows: &[CaseRow]) {
                 let part = |time: u64| time as f64 / spent.there as f64;
                 let _ = writeln!(
                     out,
-                    "<tr><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td></tr>",
+                    "<tr><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{}</td></tr>",
                     escape(&super::length_name(at)),
                     spent.gaps,
                     spent.there as f64 / 1e6,
@@ -372,7 +383,7 @@ fn section_gaps(out: &mut String, rows: &[CaseRow]) {
                     part(spent.between),
                     part(spent.tail),
                     part(spent.unused),
-                    part(spent.packer)
+                    packers(super::packed(device, part(spent.packer)))
                 );
             }
             out.push_str("</table>\n");

@@ -53,7 +53,7 @@ impl LabMachine {
     pub(super) fn permitted(&mut self, job: usize, call: Queued, play: &Play) -> bool {
         let now = self.now;
         let allowed = if self.own.is_some() {
-            self.own_permits(job)
+            self.own_permits(job, play)
         } else if self.broker.is_some() {
             self.gate_permits(job, play)
         } else {
@@ -78,7 +78,10 @@ impl LabMachine {
     }
 
     /// Whether a launch with none before it would pass. Takes no credit.
-    pub(super) fn passes_at_once(&self, job: usize, play: &Play) -> bool {
+    pub(super) fn passes_at_once(&mut self, job: usize, play: &Play) -> bool {
+        if self.own.is_some() {
+            return self.own_permits(job, play);
+        }
         let process = &self.processes[job];
         let lane = &process.lane;
         if self.broker.is_none() || lane.mode != Mode::Background {
@@ -323,13 +326,8 @@ impl LabMachine {
     /// Books and records work that went to the device.
     pub(super) fn launched(&mut self, job: usize, stream: u16, play: &Play) {
         let now = self.now;
-        self.views[job].outstanding = self.processes[job].outstanding;
-        self.views[job].active_at = now;
-        if let Some(own) = &mut self.own {
-            own.changed(now, job, &self.views);
-            self.ask_later();
-            return;
-        }
+        self.count_on_device(job);
+        self.own_launched(job);
         if self.broker.is_none() {
             return;
         }

@@ -9,9 +9,13 @@
 //!   are the daemon's: when it looks, what it tells the core, when its orders arrive. They follow
 //!   `interposer/src/throttle` and `broker/daemon/src` step by step. The core is the real one, and
 //!   so are the gate's rules (`weft_gate`).
+//! * `queue` holds calls that their hosts left behind: weft's launch queue, or another rule's.
 //! * `process` and `lane` hold what the others work on.
 //!
-//! Not modelled: memory, hosts that run out of cores, kernels that share the device.
+//! Kernels share the device under [`simgpu_engine::Mode::MpsShared`] only. Each takes what the
+//! shape of its blocks needs ([`crate::job::Program::shapes`]).
+//!
+//! Not modelled: memory, hosts that run out of cores.
 #![forbid(unsafe_code)]
 
 mod broker;
@@ -19,6 +23,7 @@ mod gate;
 mod lane;
 mod play;
 mod process;
+mod queue;
 mod rules;
 mod stand;
 mod turn;
@@ -37,6 +42,7 @@ use crate::random::Random;
 use crate::{MS, Ns, US};
 
 pub use process::JobRun;
+pub use queue::{DEFER_NS, QUEUED_CALL_NS};
 pub use stand::{HeldReason, Stand, StandChange};
 
 use broker::Broker;
@@ -47,9 +53,6 @@ pub const AHEAD: usize = 1_000;
 
 /// Time, ns, from the end of work to the return of a host thread that spins for it, CUDA's default.
 pub const SYNC_RETURN_NS: Ns = 2 * US;
-
-/// Time, ns, to defer a launch: its parameters are copied.
-pub const DEFER_NS: Ns = US / 2;
 
 /// How quick the host is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -133,6 +136,8 @@ pub struct KernelPiece {
     pub op: u32,
     /// Hash of the kernel.
     pub kernel: u64,
+    /// Time, ns, that it takes alone: less than from start to end where it shared SMs.
+    pub alone: Ns,
 }
 
 /// What came of a run.
@@ -175,6 +180,8 @@ enum MachineEvent {
     Turn { token: u32 },
     /// The drain thread comes to the next deferred launch.
     Issue { job: u16 },
+    /// A rewritten kernel that was stopped goes on.
+    GoOn { job: u16 },
     /// The time that a rule of the lab's own asked for.
     Ask,
 }
@@ -255,6 +262,7 @@ impl LabMachine {
             world.processes.push(process);
         }
         world.attach_all();
+        world.begin_own();
         for job in 0..world.processes.len() {
             world.first_request(job);
         }
@@ -314,6 +322,7 @@ impl LabMachine {
             MachineEvent::Gate { job, token } => self.gate_look(usize::from(job), token),
             MachineEvent::Turn { token } => self.broker_turn(token),
             MachineEvent::Issue { job } => self.launch_queued(usize::from(job)),
+            MachineEvent::GoOn { job } => self.go_on_with_kernel(usize::from(job)),
             MachineEvent::Ask => {
                 self.asked = None;
                 if let Some(own) = &mut self.own {
@@ -326,15 +335,16 @@ impl LabMachine {
 
     fn take_outputs(&mut self) {
         while let Some(output) = self.engine.next_output() {
-            if let Output::Done {
-                tag,
-                start,
-                end,
-                segments,
-                ..
-            } = output
-            {
-                self.done((tag >> 16) as usize, (tag & 0xffff) as usize, start, end, &segments);
+            match output {
+                Output::Done {
+                    tag,
+                    start,
+                    end,
+                    segments,
+                    ..
+                } => self.done((tag >> 16) as usize, (tag & 0xffff) as usize, start, end, &segments),
+                Output::Reached { op, tag, .. } => self.piece_ended((tag >> 16) as usize, op),
+                _ => {}
             }
         }
     }

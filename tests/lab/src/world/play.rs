@@ -1,11 +1,10 @@
 //! How jobs move: requests begin, threads make their calls, calls return, the device reports.
 
-use simgpu_engine::{Direction, OpId, Segment, Work};
+use simgpu_engine::{Direction, KernelShape, OpId, Segment, Work};
 use weft_trace_format::Until;
 
-use super::gate::QUEUED_WORK_NS;
 use super::process::{HostWaiter, InFlight, Queued, SyncResult, WaitTarget};
-use super::{AHEAD, DEFER_NS, KernelPiece, LabMachine, MachineEvent, SYNC_RETURN_NS};
+use super::{AHEAD, KernelPiece, LabMachine, MachineEvent};
 use crate::Ns;
 use crate::job::{JobOp, NONE, Play};
 
@@ -34,6 +33,8 @@ impl LabMachine {
             return;
         }
         let now = self.now;
+        self.views[job].in_request = true;
+        self.view_changed(job);
         for root in &step.roots {
             self.then(job, *root, &step.ops[*root as usize], now);
         }
@@ -54,6 +55,9 @@ impl LabMachine {
         };
         process.next_arrival = next;
         self.at(next, MachineEvent::Begin { job: job as u16 });
+        // One that has come already waits for this one alone.
+        self.views[job].in_request = next <= now;
+        self.ask_own(None);
     }
 
     /// The thread goes on to `op` at `from`.
@@ -81,9 +85,7 @@ impl LabMachine {
             cost: 0,
         };
         let what = self.op(job, call);
-        let works = matches!(what.play, Play::Compute { .. } | Play::Copy { .. });
-        // Whatever is behind a launch that was left behind waits with it, or is left behind too.
-        if process.left.0 > 0 || works {
+        if self.goes_in_order(job, &what.play) {
             call.room = self.defers(job, &what.play);
             call.cost = self.processes[job].lane.cost(&what.play);
             self.processes[job].roomless += usize::from(call.room);
@@ -94,59 +96,13 @@ impl LabMachine {
             }
             return;
         }
-        self.make(job, op, what.play);
-    }
-
-    /// Hosts that wait for room in the launch queue go on as far as there is some: in launches, and
-    /// in predicted work. One alone always has room.
-    fn leave_behind(&mut self, job: usize) {
-        while self.processes[job].roomless > 0 {
-            let most = self.hosts.queue;
-            let process = &mut self.processes[job];
-            let (count, work) = process.left;
-            let Some(call) = process.queue.iter_mut().find(|call| call.room) else {
-                return;
-            };
-            if count > 0 && (count >= most || work + call.cost > QUEUED_WORK_NS) {
-                return;
-            }
-            (call.deferred, call.room) = (true, false);
-            process.left = (count + 1, work + call.cost);
-            process.roomless -= 1;
-            let op = call.op;
-            self.returned(job, op, self.now + DEFER_NS);
-        }
-    }
-
-    /// The head leaves the queue.
-    fn leaves_queue(&mut self, job: usize) {
-        let process = &mut self.processes[job];
-        if let Some(call) = process.queue.pop_front().filter(|call| call.deferred) {
-            let (count, work) = process.left;
-            process.left = (count - 1, work - call.cost);
-        }
-    }
-
-    /// Whether the host may go on before this call is made: plain kernels, where the gate does not
-    /// let them go at once, and fills and copies on the device behind them.
-    fn defers(&mut self, job: usize, play: &Play) -> bool {
-        let Play::Compute { graph: NONE, bytes, .. } = *play else {
-            return false;
-        };
-        if self.hosts.queue == 0 {
-            return false;
-        }
-        match self.processes[job].queue.back() {
-            // Behind a call that blocks its thread: another thread's launch, which waits as it
-            // would at the gate.
-            Some(before) => before.deferred || before.room,
-            None => bytes == 0 && !self.passes_at_once(job, play),
-        }
+        self.make(job, call, what.play);
     }
 
     /// A call that is no work on the device.
-    fn make(&mut self, job: usize, op: u32, play: Play) {
+    fn make(&mut self, job: usize, call: Queued, play: Play) {
         let now = self.now;
+        let Queued { op, deferred, .. } = call;
         match play {
             Play::Compute { .. } | Play::Copy { .. } => {}
             Play::Sync(until) => {
@@ -173,7 +129,9 @@ impl LabMachine {
                 let process = &mut self.processes[job];
                 let at = &process.streams[usize::from(stream)];
                 process.events[usize::from(event)] = Some((stream, at.submitted, at.last_op));
-                self.returned(job, op, now);
+                if !deferred {
+                    self.returned(job, op, now);
+                }
             }
             Play::Wait { event, stream } => {
                 if let Some((_, _, other)) = self.processes[job].events[usize::from(event)] {
@@ -181,6 +139,8 @@ impl LabMachine {
                         visible: now + self.launch_latency,
                         op: NONE,
                         kernel: 0,
+                        shape: KernelShape::default(),
+                        alone: None,
                         compute: false,
                         last: false,
                         upto: self.processes[job].streams[usize::from(stream)].issued,
@@ -188,7 +148,9 @@ impl LabMachine {
                     };
                     self.submit(job, stream, Work::WaitFor(other), wait);
                 }
-                self.returned(job, op, now);
+                if !deferred {
+                    self.returned(job, op, now);
+                }
             }
         }
     }
@@ -198,8 +160,9 @@ impl LabMachine {
         while let Some(call) = self.processes[job].queue.front().copied() {
             let what = self.op(job, call);
             if !matches!(what.play, Play::Compute { .. } | Play::Copy { .. }) {
-                self.processes[job].queue.pop_front();
-                self.make(job, call.op, what.play);
+                self.leaves_queue(job);
+                self.view_changed(job);
+                self.make(job, call, what.play);
                 continue;
             }
             if self.processes[job].outstanding >= AHEAD || self.issuer_works(job, call) {
@@ -212,20 +175,6 @@ impl LabMachine {
             self.launch(job, call, &what.play);
             self.leave_behind(job);
         }
-    }
-
-    /// Whether the thread that makes this call is still in the driver with the one before; if so,
-    /// it comes again.
-    fn issuer_works(&mut self, job: usize, call: Queued) -> bool {
-        let now = self.now;
-        let process = &mut self.processes[job];
-        let free = process.issuer_free;
-        let works = call.deferred && free > now;
-        if works && process.issuer_asked != free {
-            process.issuer_asked = free;
-            self.at(free, MachineEvent::Issue { job: job as u16 });
-        }
-        works
     }
 
     /// The head of the queue goes.
@@ -251,6 +200,7 @@ impl LabMachine {
             Play::Copy { stream, duration, .. } => (stream, false, duration),
             _ => return,
         };
+        process.kernels += usize::from(compute);
         let time = process
             .job
             .device_time(self.seed, process.number, request, op, duration);
@@ -258,6 +208,8 @@ impl LabMachine {
             visible: now + self.launch_latency,
             op: base + op,
             kernel: name,
+            shape: program.shape_of(play),
+            alone: None,
             compute,
             last: true,
             upto: process.streams[usize::from(stream)].issued,
@@ -266,10 +218,11 @@ impl LabMachine {
         match *play {
             Play::Compute { graph, .. } if graph != NONE => {
                 let mut pieces = program.pieces(graph, time).peekable();
-                while let Some(duration) = pieces.next() {
+                while let Some((kernel, duration)) = pieces.next() {
                     let last = pieces.peek().is_none();
+                    let shape = program.kernel_shape(kernel);
                     let work = Work::Kernel { duration, held: false };
-                    self.submit(job, stream, work, InFlight { last, ..flight });
+                    self.submit(job, stream, work, InFlight { last, shape, ..flight });
                 }
             }
             Play::Copy { to_host, .. } => {
@@ -280,15 +233,16 @@ impl LabMachine {
                 };
                 self.submit(job, stream, Work::Copy { direction, bytes: time }, flight);
             }
-            _ => self.submit(
-                job,
-                stream,
-                Work::Kernel {
-                    duration: time,
-                    held: false,
-                },
-                flight,
-            ),
+            _ => match self.pieces_of(job, play) {
+                Some(pieces) => self.submit_pieces(job, stream, time, pieces, flight),
+                None => {
+                    let work = Work::Kernel {
+                        duration: time,
+                        held: false,
+                    };
+                    self.submit(job, stream, work, flight);
+                }
+            },
         }
         self.launched(job, stream, play);
         if call.deferred {
@@ -305,17 +259,20 @@ impl LabMachine {
         }
     }
 
-    fn submit(&mut self, job: usize, stream: u16, work: Work, flight: InFlight) {
+    pub(super) fn submit(&mut self, job: usize, stream: u16, work: Work, mut flight: InFlight) {
+        if let Work::Kernel { duration, held: false } = work {
+            flight.alone = Some(duration);
+        }
         let tag = (job as u64) << 16 | u64::from(stream);
         let at = &mut self.processes[job].streams[usize::from(stream)];
         at.submitted += 1;
         at.in_flight.push_back(flight);
-        let submitted = self.engine.submit(self.now, at.id, work, tag);
+        let submitted = self.engine.submit_shaped(self.now, at.id, work, flight.shape, tag);
         at.last_op = submitted.unwrap_or(OpId::DONE);
     }
 
     /// A call has returned: what follows it begins.
-    fn returned(&mut self, job: usize, op: u32, at: Ns) {
+    pub(super) fn returned(&mut self, job: usize, op: u32, at: Ns) {
         let process = &mut self.processes[job];
         process.remaining -= 1;
         let over = process.remaining == 0;
@@ -352,18 +309,20 @@ impl LabMachine {
                 job: job as u16,
                 op: flight.op,
                 kernel: flight.kernel,
+                alone: flight.alone.unwrap_or(end - start),
             };
             if segments.is_empty() {
                 self.pieces.push(piece);
             }
             for (from, to) in segments {
-                (piece.start, piece.end) = (*from, *to);
+                (piece.start, piece.end, piece.alone) = (*from, *to, to - from);
                 self.pieces.push(piece);
                 (piece.ready, piece.visible) = (*to, *to);
             }
         }
         if flight.op != NONE && flight.last {
             process.outstanding -= 1;
+            process.kernels -= usize::from(flight.compute);
             if !process.queue.is_empty() && process.held_since.is_none() {
                 self.launch_queued(job);
             }
@@ -380,7 +339,7 @@ impl LabMachine {
             if self.processes[job].reached(waiter.target) {
                 self.processes[job].waiters.swap_remove(at);
                 self.synced(job, waiter.synced);
-                let back = self.now + SYNC_RETURN_NS;
+                let back = self.wait_returns(job, waiter.op);
                 self.returned(job, waiter.op, back);
             } else {
                 at += 1;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use simgpu_engine::{ContextId, Engine, OpId, StreamId};
+use simgpu_engine::{ContextId, Engine, KernelShape, OpId, StreamId};
 use weft_gate::wait::nap_length;
 use weft_profiles::Profile;
 
@@ -23,6 +23,8 @@ pub struct JobRun {
     pub arrivals: Vec<Ns>,
     /// Time its kernels ran.
     pub compute: Ns,
+    /// Of that, what they took longer than their own time since they were rewritten.
+    pub rewritten: Ns,
     /// Waits at the gate (weft) or for permission: from, to.
     pub waits: Vec<(Ns, Ns)>,
     /// Where its next launch stood, as that changed.
@@ -40,6 +42,10 @@ pub(super) struct InFlight {
     pub(super) op: u32,
     /// Hash of the kernel.
     pub(super) kernel: u64,
+    /// What its blocks take.
+    pub(super) shape: KernelShape,
+    /// Time, ns, that it takes alone; `None`: as long as it runs.
+    pub(super) alone: Option<Ns>,
     /// Runs on the compute engine.
     pub(super) compute: bool,
     /// Whether it is the last kernel of its launch.
@@ -108,6 +114,15 @@ pub(super) struct Queued {
     pub(super) cost: Ns,
 }
 
+/// A rewritten kernel that does not run between two of its pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StoppedKernel {
+    /// What its stream waits for.
+    pub(super) gate: OpId,
+    /// Whether the word to go on is on its way.
+    pub(super) goes_on: bool,
+}
+
 /// A job at work.
 #[derive(Debug)]
 pub(super) struct JobProcess {
@@ -127,6 +142,8 @@ pub(super) struct JobProcess {
     pub(super) next_arrival: Ns,
     /// Launches on the device.
     pub(super) outstanding: usize,
+    /// Of them, those that are no copies.
+    pub(super) kernels: usize,
     /// Operations that wait to be launched, in order.
     pub(super) queue: VecDeque<Queued>,
     /// How many of them are deferred, and their predicted time, ns.
@@ -138,6 +155,10 @@ pub(super) struct JobProcess {
     /// Time, ns, for which it was asked to come again.
     pub(super) issuer_asked: Ns,
     pub(super) waiters: Vec<HostWaiter>,
+    /// Rewritten kernels that do not run between two of their pieces.
+    pub(super) stopped: Vec<StoppedKernel>,
+    /// Time, ns, that rewritten kernels take longer than their own.
+    pub(super) rewritten: Ns,
     pub(super) latencies: Vec<Ns>,
     pub(super) arrivals: Vec<Ns>,
     pub(super) lane: GateLane,
@@ -186,12 +207,15 @@ impl JobProcess {
             base: 0,
             next_arrival: 0,
             outstanding: 0,
+            kernels: 0,
             queue: VecDeque::new(),
             left: (0, 0),
             roomless: 0,
             issuer_free: 0,
             issuer_asked: 0,
             waiters: Vec::new(),
+            stopped: Vec::new(),
+            rewritten: 0,
             latencies: Vec::new(),
             arrivals: Vec::new(),
             lane: GateLane::new(profile, job.program.streams.max(1)),
@@ -239,6 +263,7 @@ impl JobProcess {
             latencies: self.latencies,
             arrivals: self.arrivals,
             compute,
+            rewritten: self.rewritten.min(compute),
             waits: self.waits,
             stands: self.stands,
             ops: u64::from(self.base),

@@ -80,7 +80,7 @@ impl SmLimits {
     }
 
     /// Blocks of a kernel that one SM holds. A block that does not fit has an SM to itself.
-    fn resident(&self, shape: KernelShape) -> u32 {
+    pub fn resident(&self, shape: KernelShape) -> u32 {
         if shape.blocks == 0 {
             return 1;
         }

@@ -449,3 +449,24 @@ fn a_kernel_longer_than_each_gap_goes_where_no_wait_feels_it_and_its_credit_outl
     bench.now += 50 * US;
     assert!(!is_grant(&bench.waits(250 * US)), "nothing is known of what follows");
 }
+
+#[test]
+fn background_jobs_launch_further_ahead_where_a_dry_context_costs_switches() {
+    let mps = Config {
+        switch_cost: 0,
+        ..Config::default()
+    };
+    let sliced = Config {
+        switch_cost: 100 * US,
+        ..Config::default()
+    };
+    let (depth, bound) = (mps.depth, mps.delay_bound);
+    assert_eq!(super::backlog(&mps, 100 * bound), depth, "nothing is saved under MPS");
+    assert_eq!(
+        super::backlog(&sliced, 0),
+        depth,
+        "in a gap the next kernel may not wait"
+    );
+    assert_eq!(super::backlog(&sliced, 40 * depth), 10 * depth);
+    assert_eq!(super::backlog(&sliced, 100 * bound), bound);
+}

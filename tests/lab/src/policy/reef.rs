@@ -1,0 +1,69 @@
+//! REEF's rule as far as it can be kept on a GPU whose driver is closed, REEF-N (OSDI'22; source
+//! 1f14e33, `src/reef/server/scheduler.cpp`). The paper's full text was not at hand.
+//!
+//! What the source says. While a real-time task is there, from its arrival to its end, best-effort
+//! kernels are not launched, and those on the device are got rid of. Else each best-effort queue
+//! has as many kernels on the device as its device queue holds (`be_stream_device_queue_cap`, 2),
+//! and the rest waits in a queue of the host. A real-time task's arrival clears the host queue.
+//! Each best-effort kernel of the device queue begins with a look at a flag and ends at once when
+//! that is set. The running one is killed on AMD's open driver; on NVIDIA's it is waited for.
+//!
+//! Where it is silent: the source is for AMD's devices. How many kernels REEF-N leaves on the
+//! device is not in it; the same are taken.
+//!
+//! Names. Real-time task: a request of the most important job. Best-effort kernels that are on the
+//! device but have not begun cannot be taken back here; the device's priorities stand in for that:
+//! they run when the request leaves the device idle, at most one a request and job. Dynamic kernel
+//! padding (blocks of best-effort kernels in the SMs that a real-time kernel leaves) is left out,
+//! as kernels take turns on the device here: batch work is told too low by that.
+#![forbid(unsafe_code)]
+
+use super::{JobView, LabPolicy};
+use crate::Ns;
+
+/// Kernels of a best-effort queue on the device.
+const DEVICE_QUEUE: usize = 2;
+
+/// The rule.
+#[derive(Debug)]
+pub struct Reef;
+
+impl LabPolicy for Reef {
+    fn may_launch(&mut self, _now: Ns, job: usize, jobs: &[JobView]) -> bool {
+        if jobs[job].is_foreground(jobs) {
+            return true;
+        }
+        let real_time = jobs.iter().any(|view| view.is_foreground(jobs) && view.in_request);
+        !real_time && jobs[job].outstanding < DEVICE_QUEUE
+    }
+
+    fn device_priorities(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_goes_in_a_request_and_two_are_on_the_device_else() {
+        let mut rule = Reef;
+        let mut jobs = [
+            JobView::default(),
+            JobView {
+                priority: 5,
+                ..JobView::default()
+            },
+        ];
+        assert!(rule.may_launch(0, 1, &jobs));
+        jobs[1].outstanding = 1;
+        assert!(rule.may_launch(0, 1, &jobs));
+        jobs[1].outstanding = 2;
+        assert!(!rule.may_launch(0, 1, &jobs));
+        jobs[1].outstanding = 0;
+        jobs[0].in_request = true;
+        assert!(!rule.may_launch(0, 1, &jobs));
+        assert!(rule.may_launch(0, 0, &jobs));
+    }
+}
