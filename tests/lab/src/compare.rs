@@ -12,6 +12,7 @@ use serde::Serialize;
 use simgpu_engine::{Mode, Settings};
 use weft_profiles::{Aggregator, Profile};
 
+use crate::bound::{self, BatchDemand};
 use crate::job::PlayedJob;
 use crate::measure::{Analysis, Floor, Latency, Spent};
 use crate::oracle;
@@ -89,6 +90,10 @@ pub struct KnownJob {
     pub latencies: Vec<Ns>,
     /// The part of the time that the device works for it when it is alone.
     pub busy: f64,
+    /// Of a service: the same for it and its equals together, over the requests that count.
+    pub foreground_busy: f64,
+    /// Of a batch job: see [`BatchDemand::ahead`].
+    pub ahead: f64,
 }
 
 impl Fixture {
@@ -138,6 +143,11 @@ impl Fixture {
             profile: Arc::new(profile(&learning)),
             latencies: run.jobs[0].latencies.clone(),
             busy: compute as f64 / run.span.max(1) as f64,
+            foreground_busy: bound::device_share(&run, self.warmup as usize),
+            ahead: match service {
+                true => 0.0,
+                false => bound::ahead(job, place, self.seed, self.device.launch_latency, run.span),
+            },
         }
     }
 
@@ -159,6 +169,7 @@ impl Fixture {
         if jobs.len() > 1 {
             let run = self.run_at(jobs, 0, self.requests + self.warmup, 0, self.seed);
             known[0].latencies.clone_from(&run.jobs[0].latencies);
+            known[0].foreground_busy = bound::device_share(&run, self.warmup as usize);
         }
     }
 
@@ -239,6 +250,22 @@ impl Fixture {
                 *compute as f64 * own / analysis.span.max(1) as f64 / known.busy.max(1e-9)
             })
             .collect::<Vec<f64>>();
+        let demands: Vec<BatchDemand> = background_jobs()
+            .map(|known| BatchDemand {
+                alone: known.busy,
+                ahead: known.ahead,
+            })
+            .collect();
+        let allowed = |foreground: f64| match self.device.mode {
+            Mode::MpsShared(_) => None,
+            Mode::Mps | Mode::TimeSlice => Some(bound::most(1.0 - foreground, &demands)),
+        };
+        let holds = |known: &KnownJob| known.job.priority == service.job.priority;
+        let foreground: Ns = jobs
+            .iter()
+            .zip(&analysis.compute)
+            .filter_map(|(known, compute)| holds(known).then_some(*compute))
+            .sum();
         let us = |ns: f64| ns / 1e3;
         let per = |sum: Ns, count: u64| if count == 0 { 0.0 } else { sum as f64 / count as f64 };
         let ms = |ns: Ns| ns as f64 / 1e6;
@@ -258,6 +285,8 @@ impl Fixture {
             floor: Floor::of(background_jobs().map(|known| &*known.job.program), switch),
             batch_sum: batch.iter().sum(),
             batch,
+            bound: allowed(service.foreground_busy),
+            own_bound: allowed(foreground as f64 / analysis.span.max(1) as f64),
             gaps: analysis.windows.len() as u64,
             filled_gaps: analysis.filled_gaps,
             gap_ms: ms(analysis.idle()),
@@ -371,6 +400,11 @@ pub struct CaseFigures {
     pub batch: Vec<f64>,
     /// Of all together.
     pub batch_sum: f64,
+    /// The most that the device's time allows of it at no added latency ([`crate::bound`]): the
+    /// same for all rules. None where kernels share the device.
+    pub bound: Option<f64>,
+    /// The same beside the requests of this run, which come later where they are delayed.
+    pub own_bound: Option<f64>,
     /// Gaps there were.
     pub gaps: u64,
     /// Gaps with a background job in them.
@@ -379,8 +413,9 @@ pub struct CaseFigures {
     pub gap_ms: f64,
     /// Of it filled.
     pub filled_ms: f64,
-    /// What the clairvoyant packer could have filled at most. This and all else of the packer's is
-    /// no number (`null` in JSON) where kernels share SMs.
+    /// What the clairvoyant packer could have filled at most, which may never let a kernel outlast
+    /// a gap. This and all else of the packer's is no number (`null` in JSON) where kernels share
+    /// SMs.
     pub oracle_ms: f64,
     /// What it could have if background jobs launched in gaps only.
     pub gated_ms: f64,
@@ -476,6 +511,15 @@ impl CaseFigures {
         } else {
             self.gated_ms / self.oracle_ms
         }
+    }
+
+    /// Batch work over its bound at no added latency. A rule that adds latency may have more than
+    /// 1. 1 of nothing that could be had.
+    pub fn share_of_bound(&self) -> Option<f64> {
+        self.bound.map(|bound| match bound > 0.0 {
+            true => self.batch_sum / bound,
+            false => 1.0,
+        })
     }
 
     /// Mean latency over that of alone.

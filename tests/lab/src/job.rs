@@ -150,6 +150,19 @@ impl Program {
         program
     }
 
+    /// The same on a host that takes this part of the time between calls and in a launch call.
+    pub fn with_host_time(mut self, part: f64) -> Program {
+        let scaled = |time: Ns| (time as f64 * part) as Ns;
+        self.launch_cost = scaled(self.launch_cost);
+        for step in &mut self.steps {
+            step.think = scaled(step.think);
+            for op in &mut step.ops {
+                op.host_before = scaled(op.host_before);
+            }
+        }
+        self
+    }
+
     fn step(&mut self, trace: &Trace, step: &Step, graphs: &mut HashMap<u32, u32>) -> StepProgram {
         let mut out = StepProgram {
             think: step.think,

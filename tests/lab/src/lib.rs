@@ -6,8 +6,8 @@
 //! * [`world`]: the machine. The simulated GPU's engine, host threads that launch ahead, and what
 //!   stands between them: nothing, the broker's core as the daemon drives it, or a [`policy`] of
 //!   the lab's own (other projects' rules, for comparison).
-//! * [`measure`]: what came of a run; [`oracle`]: what could have come of it at best; [`why`]: what
-//!   stood in the way.
+//! * [`measure`]: what came of a run; [`bound`]: what the device's time allows at most; [`oracle`]:
+//!   what fits into gaps at most, kernel by kernel; [`why`]: what stood in the way.
 //! * [`together`]: the engine in which kernels share SMs, beside hardware.
 //! * [`scenario`]: runs as TOML files; [`pairs`]: the large set behind `scripts/lab`; [`aims`]:
 //!   what is to be reached; [`report`]: for people.
@@ -18,6 +18,7 @@
 
 pub mod admission;
 pub mod aims;
+pub mod bound;
 pub mod compare;
 pub mod foresight;
 pub mod generate;

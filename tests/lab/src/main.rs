@@ -17,7 +17,7 @@ use weft_lab::US;
 use weft_lab::aims::{self, Aim, AimVerdict};
 use weft_lab::compare::Tuning;
 use weft_lab::foresight::{self, GapForesight};
-use weft_lab::pairs::{self, CasePlan, CaseRow};
+use weft_lab::pairs::{self, CasePlan, CaseRow, HeldBackCases};
 use weft_lab::report;
 use weft_lab::rule::Rule;
 use weft_lab::scenario::Scenario;
@@ -82,6 +82,10 @@ struct LabOptions {
     /// Only these models
     #[arg(long)]
     model: Vec<String>,
+    /// Cases with a model that is held back from tuning (resnet152, gpt2, vit_b_16, detection)
+    /// only, cases without, or all
+    #[arg(long, value_enum, default_value = "all")]
+    held_back: HeldBackCases,
     /// Put each service beside so many batch jobs (of kind pair; 4, or all with --full or --model)
     #[arg(long)]
     partners: Option<usize>,
@@ -91,6 +95,13 @@ struct LabOptions {
     /// Every rule on every pair, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
+    /// The frontier of every pair: every rule on each, with its one parameter swept. `scripts/lab
+    /// frontier` asks for it
+    #[arg(long)]
+    frontier: bool,
+    /// Hosts take this part of the recorded host time: 0.5 is a host twice as fast
+    #[arg(long, value_name = "PART", default_value = "1", value_parser = host_time)]
+    host_time: f64,
     /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare
     /// rules are not judged then
     #[arg(long)]
@@ -118,6 +129,14 @@ struct LabOptions {
     /// Why gap time was not filled: by cause, policy and length of gap
     #[arg(long)]
     why: bool,
+}
+
+/// A part of the recorded host time.
+fn host_time(given: &str) -> Result<f64, String> {
+    match given.parse::<f64>() {
+        Ok(part) if part > 0.0 && part <= 100.0 => Ok(part),
+        _ => Err("not a part of the recorded host time above 0 and at most 100, such as 0.5".into()),
+    }
 }
 
 /// What is written as JSON.
@@ -222,6 +241,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
         requests: requests.max(1),
         threads: if options.threads == 0 { cores } else { options.threads },
         kinds: match (options.quick, options.kind.is_empty()) {
+            (_, true) if options.frontier => vec!["pair".into()],
             (true, true) => [
                 "pair",
                 "several",
@@ -240,6 +260,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             (true, true) => ["resnet50", "bert_base", "lstm"].map(String::from).to_vec(),
             _ => options.model.clone(),
         },
+        held_back: options.held_back,
         partners: options
             .partners
             .unwrap_or(match options.full || options.quick || !options.model.is_empty() {
@@ -250,6 +271,8 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             .minutes
             .map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6))),
         all_rules: options.all_rules,
+        frontier: options.frontier,
+        host_time: options.host_time,
         rules: options.rule.clone(),
         tuning: Tuning {
             risk: options.risk,

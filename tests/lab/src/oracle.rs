@@ -5,8 +5,9 @@
 //! rules:
 //!
 //! * A kernel runs inside a gap from its begin to its end, so the foreground job is never delayed.
-//!   On a time-sliced device it may be stopped and go on in the next gap, and each gap loses one
-//!   switch.
+//!   That is more than a service needs whose host is behind the device: it catches up before it
+//!   waits. So this is no bound on batch work; [`crate::bound`] is. On a time-sliced device it may
+//!   be stopped and go on in the next gap, and each gap loses one switch.
 //! * A background job's launches keep their order (in each stream, and behind events), and each
 //!   comes when its host has got there: host time between calls passes, who waits for the device
 //!   waits here too, and a call that puts work on the device returns after [`DEFER_NS`] or what a
@@ -16,7 +17,8 @@
 //!   on over the end of a gap it owes only the part inside.
 //!
 //! By the last rule the run's own schedule is one that the packer may choose, so its result is at
-//! least the run's ([`most`] is an upper bound for any policy; the tests compare it with every
+//! least the run's ([`most`] is an upper bound on what any policy fills of its own run's gaps; the
+//! tests compare it with every
 //! policy, with and without a launch queue, and with brute force). Proof, for one background job
 //! with one stream: let any schedule under these rules and the packer's be given. By induction over
 //! the calls none is made later by the packer, and no kernel of it ends later. A call comes when

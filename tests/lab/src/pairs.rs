@@ -47,6 +47,37 @@ pub const THINK_NS: Ns = 4 * MS;
 /// job, so that their figures tell what the others' are worth elsewhere.
 pub const HELD_BACK: [&str; 4] = ["resnet152", "gpt2", "vit_b_16", "detection"];
 
+/// Which cases to run, by whether a model of [`HELD_BACK`] is in them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum HeldBackCases {
+    /// Those with one of them.
+    Only,
+    /// Those without: what a constant may be tuned on.
+    Without,
+    /// All.
+    #[default]
+    All,
+}
+
+impl HeldBackCases {
+    /// Whether a case of these jobs is among them.
+    fn holds(self, jobs: &[PlayedJob]) -> bool {
+        let held_back = jobs.iter().any(|job| is_held_back(&job.name));
+        match self {
+            HeldBackCases::Only => held_back,
+            HeldBackCases::Without => !held_back,
+            HeldBackCases::All => true,
+        }
+    }
+}
+
+/// Whether the job of this name is of a model that is held back.
+fn is_held_back(job: &str) -> bool {
+    // A job is called by its model, then by what it does.
+    let model = job.split(' ').next().unwrap_or_default();
+    HELD_BACK.contains(&model)
+}
+
 /// The load of services whose requests come on their own.
 const LOAD: f64 = 0.4;
 
@@ -82,6 +113,13 @@ pub struct CaseRow {
     /// What came of it.
     #[serde(flatten)]
     pub figures: CaseFigures,
+}
+
+impl CaseRow {
+    /// Whether a model that is held back from tuning is in it.
+    pub fn is_held_back(&self) -> bool {
+        is_held_back(&self.service) || self.batch.iter().any(|job| is_held_back(job))
+    }
 }
 
 /// A kind of case in a sentence.
@@ -162,10 +200,16 @@ pub struct CasePlan {
     pub kinds: Vec<String>,
     /// Models; all where empty.
     pub models: Vec<String>,
+    /// Cases by the models held back.
+    pub held_back: HeldBackCases,
     /// Batch jobs that each service is put beside, at most.
     pub partners: usize,
     /// Whether to run every rule on every pair.
     pub all_rules: bool,
+    /// Whether to run every rule on every pair, with its one parameter swept.
+    pub frontier: bool,
+    /// What hosts take of the recorded host time.
+    pub host_time: f64,
     /// Only these rules; all of a case where empty.
     pub rules: Vec<Rule>,
     /// Settings of the core's to try.
@@ -312,7 +356,7 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
             .iter()
             .filter(|model| wanted(&model.name))
             .filter_map(|model| {
-                let program = Program::of(pick(model)?, 0, usize::MAX);
+                let program = Program::of(pick(model)?, 0, usize::MAX).with_host_time(plan.host_time);
                 Some((format!("{}{suffix}", model.name), Arc::new(program)))
             })
             .collect()
@@ -334,6 +378,8 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
     if !plan.every_seed {
         take_turns(&mut out, &plan.seeds);
     }
+    // After the seeds: a case has the same one whichever of the others are run.
+    out.retain(|case: &Case| plan.held_back.holds(&case.jobs));
     if !plan.rules.is_empty() {
         for case in &mut out {
             case.rules.retain(|rule| plan.rules.contains(rule));
@@ -387,13 +433,19 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
     };
     let three = [Rule::WEFT, Rule::FIKIT, Rule::Default];
     let all: Vec<Rule> = Rule::ALL.into_iter().filter(|rule| rule.least() == 0).collect();
+    let mut frontier = all.clone();
+    frontier.extend(swept().into_iter().filter(|rule| !all.contains(rule)));
     if !batches.is_empty() {
         for (at, named) in services.iter().enumerate() {
             let first = service(named);
             // Another partner for each.
             let partner = at + 1;
             for other in (0..batches.len().min(plan.partners)).map(|step| partner + step) {
-                let rules: &[Rule] = if plan.all_rules { &all } else { &PAIR_RULES };
+                let rules: &[Rule] = match (plan.frontier, plan.all_rules) {
+                    (true, _) => &frontier,
+                    (false, true) => &all,
+                    (false, false) => &PAIR_RULES,
+                };
                 case("pair", vec![first.clone(), batch(other, 5)], rules);
             }
             case("table", vec![first.clone(), batch(partner, 5)], &Rule::ALL);
@@ -564,6 +616,21 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_case_with_one_model_held_back_is_held_back() {
+        let job = |name: &str| PlayedJob::new(name, 0, Arc::new(Program::default()));
+        for (names, held_back) in [
+            (["resnet50", "lstm training"], false),
+            (["gpt2 chatty", "lstm training"], true),
+            (["resnet50", "detection training"], true),
+        ] {
+            let jobs = names.map(job);
+            assert_eq!(HeldBackCases::Only.holds(&jobs), held_back, "{names:?}");
+            assert_eq!(HeldBackCases::Without.holds(&jobs), !held_back, "{names:?}");
+            assert!(HeldBackCases::All.holds(&jobs));
+        }
+    }
 
     #[test]
     fn devices_go_by_their_names() {

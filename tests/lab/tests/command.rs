@@ -65,7 +65,7 @@ fn a_check_ends_with_what_it_found() {
     );
     assert_eq!(code, Some(0), "{said}");
     assert!(
-        said.contains("met    direct delay") && said.contains("not judged against fikit"),
+        said.contains("met    all cases, no condition: latency mean") && said.contains("not judged against fikit"),
         "{said}"
     );
     assert!(

@@ -153,6 +153,11 @@ proptest! {
             let figures = bench.compare(&known, rule);
             prop_assert!(figures.filled_ms <= figures.oracle_ms + 1e-9, "{rule}: {figures:?}");
             prop_assert!(figures.oracle_ms <= figures.gap_ms + 1e-9, "{rule}: {figures:?}");
+            // The device runs one kernel at a time. Beyond that, what was launched ahead of the
+            // first counted request, in runs of some ms.
+            let bound = figures.own_bound.expect("kernels do not share this device");
+            prop_assert!(figures.batch_sum <= 1.0 / known[1..].iter().map(|one| one.busy).fold(1.0, f64::min), "{rule}: {figures:?}");
+            prop_assert!(figures.batch_sum <= 1.25 * bound + 0.1, "{rule}: {figures:?}");
         }
     }
 }

@@ -93,7 +93,7 @@ pub fn text(rows: &[CaseRow]) -> String {
     }
     let _ = writeln!(
         out,
-        "  {:12} what a packer fills that knows everything in advance; `gated`: the same if hosts may run ahead in gaps only",
+        "  {:12} what a packer fills that knows everything in advance and never lets a kernel outlast a gap; `gated`: the same if hosts may run ahead in gaps only",
         "packer"
     );
     let mut last = String::new();
@@ -162,7 +162,7 @@ fn line(out: &mut String, causes: &Causes, of: f64) {
 pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
     out.push_str(
         "<h2>Why gap time was not filled</h2><p>Every moment of a gap in which the device ran nothing is put down to one cause; of several background jobs the one counts that was nearest to \
-         running. In per cent of the gap time. A packer that knows everything in advance leaves what is missing from its own column to 100; what it leaves lies under granularity and host. \
+         running. In per cent of the gap time. A packer that knows everything in advance, and never lets a kernel outlast a gap, leaves what is missing from its own column to 100; what it leaves lies under granularity and host. \
          A host that waited at its gate while the service worked is later in the next gap: what <b>host</b> has beyond what the packer leaves is due to that.</p><ul>",
     );
     for (short, what) in CAUSES {

@@ -41,7 +41,7 @@ pub fn text(rows: &[CaseRow]) -> String {
             );
             let _ = writeln!(
                 out,
-                "{:14} {:>6} {:>6} {:>6} {:>6} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>7} {:>7} {:>6} {:>7}",
+                "{:14} {:>6} {:>6} {:>6} {:>6} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6} {:>6} {:>7} {:>7} {:>7} {:>6} {:>7}",
                 "policy",
                 "mean",
                 "p50",
@@ -52,6 +52,8 @@ pub fn text(rows: &[CaseRow]) -> String {
                 "direct us",
                 "worst us",
                 "batch",
+                "bound",
+                "of it",
                 "gap ms",
                 "filled",
                 "wasted",
@@ -63,7 +65,7 @@ pub fn text(rows: &[CaseRow]) -> String {
         let (with, alone) = (&figures.latency, &figures.alone);
         let _ = writeln!(
             out,
-            "{:14} {:>6.3} {:>6.3} {:>6.3} {:>6.3} {:>9.1} {:>9.0} {:>9.1} {:>9.0} {:>6.3} {:>7.0} {:>7.0} {:>7.0} {:>6} {:>7.1}{}",
+            "{:14} {:>6.3} {:>6.3} {:>6.3} {:>6.3} {:>9.1} {:>9.0} {:>9.1} {:>9.0} {:>6.3} {:>6} {:>6} {:>7.0} {:>7.0} {:>7.0} {:>6} {:>7.1}{}",
             figures.rule,
             with.mean / alone.mean,
             with.p50 / alone.p50,
@@ -74,6 +76,8 @@ pub fn text(rows: &[CaseRow]) -> String {
             figures.direct_per_gap_us,
             figures.direct_worst_us,
             figures.batch_sum,
+            or_none(figures.bound),
+            or_none(figures.share_of_bound()),
             figures.gap_ms,
             figures.filled_ms,
             figures.gap_ms - figures.filled_ms,
@@ -88,11 +92,16 @@ pub fn text(rows: &[CaseRow]) -> String {
     out
 }
 
+/// A figure, or a dash where there is none.
+pub(crate) fn or_none(value: Option<f64>) -> String {
+    value.map_or("-".into(), |value| format!("{value:.3}"))
+}
+
 /// The set in one line for each device, kind and rule.
 pub fn text_of_set(rows: &[CaseRow]) -> String {
     let mut out = format!(
         "{:12} {:9} {:12} {:>5} {:>8} {:>8} {:>8} {:>9} {:>7} {:>7} {:>7} {:>7}\n",
-        "device", "kind", "policy", "cases", "mean", "worst", "p99", "added us", "batch", "eff.", "gated", "own"
+        "device", "kind", "policy", "cases", "mean", "worst", "p99", "added us", "batch", "bound", "of it", "packer"
     );
     for group in Summary::of(rows) {
         let _ = writeln!(
@@ -107,9 +116,9 @@ pub fn text_of_set(rows: &[CaseRow]) -> String {
             group.p99,
             group.added_us,
             group.batch,
-            packers(group.efficiency),
-            packers(group.gated),
-            packers(group.own)
+            or_none(group.bound),
+            or_none(group.share),
+            packers(group.efficiency)
         );
     }
     if rows.iter().any(|row| row.figures.efficiency.is_nan()) {
@@ -123,10 +132,7 @@ const NO_PACKER: &str = "-: the packer runs one kernel at a time, and bounds not
 
 /// A figure of the packer's; there is none where kernels share SMs.
 pub(crate) fn packers(value: f64) -> String {
-    match value.is_nan() {
-        true => "-".into(),
-        false => format!("{value:.3}"),
-    }
+    or_none((!value.is_nan()).then_some(value))
 }
 
 /// Where the time of gaps went, by device, policy and length of gap: parts of the gap time of that
@@ -214,6 +220,9 @@ pub fn text_of_aims(aims: &[Aim]) -> String {
     out
 }
 
+/// Kinds of cases that tables begin with.
+const FIRST_KINDS: [&str; 3] = ["poisson", "bursts", "pair"];
+
 /// Means over the cases of one device, kind and rule.
 #[derive(Debug, Clone)]
 pub(crate) struct Summary {
@@ -230,6 +239,9 @@ pub(crate) struct Summary {
     pub(crate) direct_us: f64,
     /// Geometric mean of the batch jobs' throughput over alone.
     pub(crate) batch: f64,
+    /// Geometric means of its bound, and of its share of the bound, where all cases have one.
+    pub(crate) bound: Option<f64>,
+    pub(crate) share: Option<f64>,
     /// Filled over gap time, and over the packer's.
     pub(crate) filled: f64,
     pub(crate) efficiency: f64,
@@ -248,7 +260,14 @@ impl Summary {
                 keys.push(key);
             }
         }
-        keys.sort_by_key(|key| (key.0, key.1));
+        // Random arrivals first: so services are used.
+        let place = |kind: &str| {
+            FIRST_KINDS
+                .iter()
+                .position(|first| *first == kind)
+                .unwrap_or(FIRST_KINDS.len())
+        };
+        keys.sort_by_key(|key| (key.0, place(key.1), key.1));
         keys.into_iter()
             .map(|(device, kind, rule)| {
                 let rows: Vec<&CaseRow> = rows
@@ -258,6 +277,10 @@ impl Summary {
                 let mean =
                     |value: fn(&CaseRow) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len() as f64;
                 let geo = |value: fn(&CaseRow) -> f64| geometric(rows.iter().map(|row| value(row)));
+                let geo_of_all = |value: fn(&CaseRow) -> Option<f64>| {
+                    let values: Option<Vec<f64>> = rows.iter().map(|row| value(row)).collect();
+                    values.map(geometric)
+                };
                 Summary {
                     cases: rows.len(),
                     slowdown: geo(|row| row.figures.slowdown()),
@@ -267,6 +290,8 @@ impl Summary {
                     added_us: mean(|row| row.figures.added_mean_us),
                     direct_us: mean(|row| row.figures.direct_per_gap_us),
                     batch: geo(|row| row.figures.batch_sum),
+                    bound: geo_of_all(|row| row.figures.bound),
+                    share: geo_of_all(|row| row.figures.share_of_bound()),
                     filled: mean(|row| row.figures.filled_share()),
                     efficiency: mean(|row| row.figures.efficiency),
                     gated: mean(|row| row.figures.gated_share()),

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::svg::{Plot, Series, escape};
-use super::{Summary, packers};
+use super::{Summary, or_none, packers};
 use crate::aims::Aim;
 use crate::foresight::GapForesight;
 use crate::lost;
 use crate::pairs::{CaseRow, DEVICES};
+use crate::rule::Rule;
 use crate::speed::Speed;
 
 /// What made the page.
@@ -89,9 +90,12 @@ const METHOD: &str = "<h2>How to read it</h2><ul>\
 <li><b>Direct delay</b>: time in which a kernel of the service could have run and the device ran others or switched; per filled gap. \
 <b>Floor</b>: the mean rest of a background job's kernel that an unforeseen arrival finds, E[S&sup2;]/(2E[S]), plus one switch where the device slices time. A graph counts by its kernels there, although all of it runs once it is launched.</li>\
 <li><b>Added</b>: what a request's latency gained over the same request alone.</li>\
-<li><b>Efficiency</b>: background job work in the service's idle time over what a packer could have done that knows everything in advance, keeps each background job's launch order and host, and \
-never delays the service. The packer is given the gaps of the same run, so each policy has a denominator of its own (one that delays the service leaves other gaps): efficiencies of two policies \
-say how much of what each left was used, and who did more in all is told by <b>batch</b>, whose denominator is the same for all. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled. <b>Gated packer</b>: what of the packer's work is left if background jobs launch in gaps only, since their hosts stand at a gate while the service works: \
+<li><b>Bound</b>: the batch work that the device's time allows beside a service that is not delayed at all: the part of the time in which the service's kernels do not run, over the part that the batch job's \
+run when it is alone, and no more than its host can launch. It holds for every rule that adds no latency, and is the same for all rules of a case. In a closed loop a rule that delays requests has fewer of them beside its batch work, \
+so it may have more than the bound.</li>\
+<li><b>Packer</b>: it knows everything in advance, keeps each background job's launch order and host, and never lets a kernel outlast a gap. That is no bound on batch work: a kernel that outlasts a gap \
+delays nobody if the service's host is behind the device, and whatever waits behind it in its job's order can go. <b>Efficiency</b>: background job work in the service's idle time over the packer's. The packer is given the gaps of the same run, so each policy has a denominator of its own (one that delays the service leaves other gaps): efficiencies of two policies \
+say how much of what each left was used, and who did more in all is told by <b>batch</b>, whose denominator is the same for all. <b>Filled</b>: over the idle time itself. <b>Gated packer</b>: what of the packer's work is left if background jobs launch in gaps only, since their hosts stand at a gate while the service works: \
 a job whose host is slower than its kernels then has nothing queued when a gap begins.</li>\
 <li><b>Gate</b>: time in gaps in which the device was idle while a background job stood at the gate, per background job kernel. <b>Its own</b>: of that, the time in which the background job might go and the word for it was not \
 given yet or on its way; the rest was held back for the service's sake, rightly or by a wrong forecast. The aim is judged by its own.</li>\
@@ -130,8 +134,9 @@ fn section_aims(out: &mut String, aims: &[Aim]) {
 }
 
 fn section_rules(out: &mut String, rows: &[CaseRow]) {
-    out.push_str("<h2>Policies side by side</h2><p>Means over cases (geometric for ratios). <b>efficiency</b>: what was filled, over what a packer fills that knows all gaps and kernels in advance, keeps to the order and the host \
-         times of each job and is given what the run did outside of gaps; nobody can fill more. <b>gated packer</b> and <b>own packer</b>: of that, what is left where hosts launch in gaps \
+    out.push_str("<h2>Policies side by side</h2><p>Means over cases (geometric for ratios). <b>batch</b>: the batch jobs' work, of alone; <b>bound</b>: what the device's time allows of it at no added latency; <b>of it</b>: \
+         the rule's share of that bound. <b>efficiency</b>: what was filled, over what a packer fills that knows all gaps and kernels in advance, keeps to the order and the host \
+         times of each job, is given what the run did outside of gaps, and may never let a kernel outlast a gap. <b>gated packer</b> and <b>own packer</b>: of that, what is left where hosts launch in gaps \
          only, and where nothing that was done outside of gaps is given.</p>");
     let summaries = Summary::of(rows);
     let mut kinds: Vec<(&str, &str)> = Vec::new();
@@ -147,7 +152,7 @@ fn section_rules(out: &mut String, rows: &[CaseRow]) {
         let _ = writeln!(
             out,
             "<h3>{device}: {kind}</h3><p>{}</p><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
-             <th>added us</th><th>direct us a gap</th><th>batch</th><th>filled</th><th>efficiency</th><th>gated packer</th><th>own packer</th></tr>",
+             <th>added us</th><th>direct us a gap</th><th>batch</th><th>bound</th><th>of it</th><th>filled</th><th>efficiency</th><th>gated packer</th><th>own packer</th></tr>",
             crate::pairs::describe(kind)
         );
         for summary in summaries
@@ -156,7 +161,7 @@ fn section_rules(out: &mut String, rows: &[CaseRow]) {
         {
             let _ = writeln!(
                 out,
-                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{:.1}</td><td>{:.3}</td><td>{:.2}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{:.1}</td><td>{:.3}</td><td>{}</td><td>{}</td><td>{:.2}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
                 summary.rule,
                 summary.cases,
                 summary.slowdown,
@@ -166,6 +171,8 @@ fn section_rules(out: &mut String, rows: &[CaseRow]) {
                 summary.added_us,
                 summary.direct_us,
                 summary.batch,
+                or_none(summary.bound),
+                or_none(summary.share),
                 summary.filled,
                 packers(summary.efficiency),
                 packers(summary.gated),
@@ -220,10 +227,17 @@ fn section_not_best(out: &mut String, rows: &[CaseRow]) {
 
 fn section_frontier(out: &mut String, rows: &[CaseRow]) {
     let mut plots: BTreeMap<(String, &str, bool), Vec<&CaseRow>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.kind == "frontier") {
-        let name = format!("{} beside {}", row.service, row.batch.join(" + "));
+    for row in rows.iter().filter(|row| ["frontier", "pair"].contains(&row.kind)) {
+        let name = format!(
+            "{} beside {}, seed {}",
+            row.service,
+            row.batch.join(" + "),
+            row.figures.seed
+        );
         plots.entry((name, row.device, row.closed)).or_default().push(row);
     }
+    // A pair under its usual few rules is no frontier.
+    plots.retain(|_, rows| rows.len() > Rule::ALL.len());
     if plots.is_empty() {
         return;
     }
@@ -293,7 +307,7 @@ fn section_cases(out: &mut String, rows: &[CaseRow]) {
         let _ = writeln!(
             out,
             "<details><summary>{} cases under {device}</summary><table><tr><th>kind: service beside batch</th><th>seed</th><th>alone ms</th><th>mean</th><th>p50</th><th>p99</th><th>p99.9</th>\
-             <th>added us</th><th>worst us</th><th>direct us a gap</th><th>worst us</th><th>floor us</th><th>batch</th><th>gap ms</th><th>filled</th><th>wasted ms</th><th>efficiency</th><th>gate us</th><th>its own</th><th>kernel us</th><th>gaps foreseen</th><th class=l>mostly lost to</th><th class=l>of what the packer fills</th></tr>",
+             <th>added us</th><th>worst us</th><th>direct us a gap</th><th>worst us</th><th>floor us</th><th>batch</th><th>bound</th><th>of it</th><th>gap ms</th><th>filled</th><th>wasted ms</th><th>efficiency</th><th>gate us</th><th>its own</th><th>kernel us</th><th>gaps foreseen</th><th class=l>mostly lost to</th><th class=l>of what the packer fills</th></tr>",
             mine.len()
         );
         for row in mine {
@@ -304,7 +318,7 @@ fn section_cases(out: &mut String, rows: &[CaseRow]) {
             let _ = writeln!(
                 out,
                 "<tr><td>{}: {} beside {}</td><td>{}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.0}</td><td>{:.0}</td>\
-                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{}</td><td>{:.1}</td><td class={}>{:.1}</td><td>{:.0}</td><td>{}</td><td class=l>{}</td><td class=l>{}</td></tr>",
+                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{}</td><td>{:.1}</td><td class={}>{:.1}</td><td>{:.0}</td><td>{}</td><td class=l>{}</td><td class=l>{}</td></tr>",
                 row.kind,
                 escape(&row.service),
                 escape(&row.batch.join(" + ")),
@@ -320,6 +334,8 @@ fn section_cases(out: &mut String, rows: &[CaseRow]) {
                 figures.direct_per_gap_us,
                 figures.direct_worst_us,
                 figures.batch_sum,
+                or_none(figures.bound),
+                or_none(figures.share_of_bound()),
                 figures.gap_ms,
                 figures.filled_share(),
                 figures.gap_ms - figures.filled_ms,
@@ -343,7 +359,7 @@ fn section_gaps(out: &mut String, rows: &[CaseRow]) {
     out.push_str(
         "<h2>Where the gaps' time went</h2><p>Parts of the gap time of each length, over all cases. <b>Head</b>: before the first background job (the gap was not foreseen, or the order was on its way); \
          <b>between</b>: between two background jobs (one order a kernel, or hosts that were not ready); <b>tail</b>: after the last (nothing that fits, or the foreground job was expected); <b>unused</b>: gaps with no background job at all; \
-         <b>packer</b>: what could be filled at most, with everything known.</p>",
+         <b>packer</b>: what could be filled with everything known, if no kernel may outlast a gap.</p>",
     );
     for device in DEVICES.map(|(device, _)| device) {
         for (_, rule, spent) in super::gaps_by_rule(rows)
