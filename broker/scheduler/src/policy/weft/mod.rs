@@ -222,7 +222,7 @@ impl Policy for Weft {
         let window = RunAheadWindow {
             safe_until: now.saturating_add(calm(situation)),
             deadline: now.saturating_add(room).max(1),
-            max_backlog: backlog(config, situation.laxity()),
+            max_backlog: backlog(config, || situation.laxity()),
             non_refundable: client.window.map_or(0, |window| window.non_refundable),
         };
         let again = (room / 2).clamp(config.open_after / 8, config.open_after * 4).max(1);
@@ -464,10 +464,10 @@ fn graph(state: &SchedulerState) -> Ns {
 /// each way there and back costs two switches. So a background job launches further ahead there,
 /// up to a quarter of what the foreground job does not feel. (A quarter and an eighth gave the same
 /// in the lab: 0.64 of alone on average, 0.58 with `depth`.)
-fn backlog(config: &Config, laxity: Ns) -> Ns {
+fn backlog(config: &Config, laxity: impl FnOnce() -> Ns) -> Ns {
     match config.switch_cost {
         0 => config.depth,
-        _ => config.depth.max((laxity / 4).min(config.delay_bound)),
+        _ => config.depth.max((laxity() / 4).min(config.delay_bound)),
     }
 }
 

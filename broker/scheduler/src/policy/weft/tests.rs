@@ -461,12 +461,16 @@ fn background_jobs_launch_further_ahead_where_a_dry_context_costs_switches() {
         ..Config::default()
     };
     let (depth, bound) = (mps.depth, mps.delay_bound);
-    assert_eq!(super::backlog(&mps, 100 * bound), depth, "nothing is saved under MPS");
     assert_eq!(
-        super::backlog(&sliced, 0),
+        super::backlog(&mps, || 100 * bound),
+        depth,
+        "nothing is saved under MPS"
+    );
+    assert_eq!(
+        super::backlog(&sliced, || 0),
         depth,
         "in a gap the next kernel may not wait"
     );
-    assert_eq!(super::backlog(&sliced, 40 * depth), 10 * depth);
-    assert_eq!(super::backlog(&sliced, 100 * bound), bound);
+    assert_eq!(super::backlog(&sliced, || 40 * depth), 10 * depth);
+    assert_eq!(super::backlog(&sliced, || 100 * bound), bound);
 }
