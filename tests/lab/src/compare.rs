@@ -465,14 +465,6 @@ impl fmt::Display for Foreseen {
 }
 
 impl Foreseen {
-    /// Whether the gaps of this service are predictable: the forecasts keep what they promise (nine
-    /// in ten, as the predictor is to), and lie within a fifth of the mean gap in the mean. Beyond
-    /// that the part of a gap that may be used with little risk is soon less than nine tenths of
-    /// it.
-    pub fn is_good(&self) -> bool {
-        self.kept.is_some_and(|kept| (kept - 0.9).abs() <= 0.03) && self.error.is_some_and(|error| error <= 0.2)
-    }
-
     fn of(run: &MachineRun) -> Foreseen {
         let snapshot = run.snapshot.as_ref();
         let service = snapshot.and_then(|snapshot| snapshot.clients.first());

@@ -204,6 +204,11 @@ fn a_case_of_the_table_is_the_same_pair() {
     table.iter_mut().for_each(|row| row.kind = "table");
     rows.extend(table);
     assert_eq!(together(&rows).len(), cases);
+    // Alone it is judged as one.
+    rows.retain(|row| row.kind == "table");
+    let aims = judge(&rows, &[], &[]);
+    let judged = |begin: &str| aims.iter().any(|aim| aim.aim.starts_with(begin) && aim.is_judged());
+    assert!(judged("mps, pair") && judged("pairs in which no other") && judged("pairs with a model held"));
 }
 
 #[test]
