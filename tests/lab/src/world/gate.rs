@@ -2,7 +2,7 @@
 //! ended. Decides by `weft_gate`, whose first module says where the lab differs; the order of steps
 //! follows `interposer/src/throttle`.
 
-use weft_gate::active_streams::SILENT_SYNCS;
+use weft_gate::active_streams::RemainingWork;
 use weft_gate::charge::{self, QUEUED_WORK_RATIO};
 use weft_gate::fences::{FENCE_PAUSE_NS, FenceDue, fence_due};
 use weft_gate::run_ahead::{self, DEVICE_WAIT_NS};
@@ -339,12 +339,12 @@ impl LabMachine {
         let (client, stirs) = (Client(job as u64), self.hosts.stirs);
         let (kernel, cost) = (name_of(play), process.lane.cost(play));
         let transfer = transfer_bytes(play);
-        let was_idle = process.lane.busy.iter().all(Option::is_none);
+        let was_idle = process.lane.active_streams.is_idle();
         let charged = mode == Mode::Background && transfer.is_none_or(charge::is_gated);
         if transfer.is_some() && was_idle && stirs {
             process.lane.records.push((now, Event::WakeUpHint(client, now)));
         }
-        process.lane.busy[usize::from(stream)] = Some(0);
+        process.lane.active_streams.mark(usize::from(stream));
         if charged {
             self.issue(job, stream, cost);
         }
@@ -416,30 +416,26 @@ impl LabMachine {
         let now = self.now;
         let process = &mut self.processes[job];
         let mode = process.lane.mode;
-        if matches!(mode, Mode::Free | Mode::Alone) || (mode == Mode::Foreground && synced == SyncResult::Event) {
+        if matches!(mode, Mode::Free | Mode::Alone) {
             return;
         }
-        let had_work = process.lane.busy.iter().any(Option::is_some);
-        match synced {
-            SyncResult::All => process.lane.busy.fill(None),
-            SyncResult::Stream(stream) => {
-                for (other, busy) in process.lane.busy.iter_mut().enumerate() {
-                    if other == usize::from(stream) {
-                        *busy = None;
-                    } else if let Some(silence) = busy {
-                        *silence += 1;
-                        if *silence >= SILENT_SYNCS {
-                            *busy = None;
-                        }
-                    }
-                }
-            }
-            SyncResult::Event => {}
-        }
-        let idle = synced != SyncResult::Event && had_work && process.lane.busy.iter().all(Option::is_none);
+        // As the interposer does (`interposer/src/throttle/sync_points.rs`).
+        let active = &process.lane.active_streams;
+        let ended = match synced {
+            SyncResult::All => None,
+            SyncResult::Stream(stream) => Some(active.synced(usize::from(stream))),
+            SyncResult::Event(event) => Some(active.reached(usize::from(event))),
+        };
+        let idle = match ended {
+            None => active.all_synced(),
+            Some(ended) => ended.left != RemainingWork::AsBefore,
+        };
         if mode == Mode::Background {
+            let certain = ended.is_none_or(|ended| ended.left == RemainingWork::Nothing);
+            let has_ended =
+                |at: usize| certain || ended.is_some_and(|ended| ended.streams().any(|stream| stream == at));
             for (at, stream) in process.streams.iter_mut().enumerate() {
-                if synced == SyncResult::All || synced == SyncResult::Stream(at as u16) {
+                if has_ended(at) {
                     stream.reached = stream.issued;
                     stream.marked = stream.issued;
                 }

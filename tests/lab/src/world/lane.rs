@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use weft_gate::active_streams::ActiveStreams;
 use weft_gate::charge;
 use weft_profiles::Profile;
 use weft_protocol::credit::RunAheadWindow;
@@ -62,8 +63,8 @@ pub(super) struct GateLane {
     /// Whether the last record told was its becoming idle.
     pub(super) told_idle: bool,
     pub(super) records: Vec<(Ns, Event)>,
-    /// Of each stream with work: synchronisations of others since.
-    pub(super) busy: Vec<Option<u32>>,
+    /// Streams with work, by the interposer's own rule.
+    pub(super) active_streams: ActiveStreams,
     /// Times, ns: work was last seen to end, or began; a fence was last due.
     pub(super) progress: Ns,
     pub(super) last_fence: Ns,
@@ -73,7 +74,7 @@ pub(super) struct GateLane {
 }
 
 impl GateLane {
-    pub(super) fn new(profile: Option<Arc<Profile>>, streams: usize) -> GateLane {
+    pub(super) fn new(profile: Option<Arc<Profile>>) -> GateLane {
         GateLane {
             profile,
             costs: HashMap::new(),
@@ -97,7 +98,7 @@ impl GateLane {
             bell_asked: None,
             told_idle: false,
             records: Vec::new(),
-            busy: vec![None; streams],
+            active_streams: ActiveStreams::default(),
             progress: 0,
             last_fence: 0,
             token: 0,

@@ -114,8 +114,8 @@ impl LabMachine {
                         (WaitTarget::Stream { stream, upto }, SyncResult::Stream(stream))
                     }
                     Until::Event(event) => match process.events[usize::from(event)] {
-                        Some((stream, upto, _)) => (WaitTarget::Stream { stream, upto }, SyncResult::Event),
-                        None => (WaitTarget::Stream { stream: 0, upto: 0 }, SyncResult::Event),
+                        Some((stream, upto, _)) => (WaitTarget::Stream { stream, upto }, SyncResult::Event(event)),
+                        None => (WaitTarget::Stream { stream: 0, upto: 0 }, SyncResult::Event(event)),
                     },
                 };
                 if process.reached(target) {
@@ -129,11 +129,16 @@ impl LabMachine {
                 let process = &mut self.processes[job];
                 let at = &process.streams[usize::from(stream)];
                 process.events[usize::from(event)] = Some((stream, at.submitted, at.last_op));
+                let (event, stream) = (usize::from(event), usize::from(stream));
+                process.lane.active_streams.forget(event);
+                process.lane.active_streams.recorded(event, stream);
                 if !deferred {
                     self.returned(job, op, now);
                 }
             }
             Play::Wait { event, stream } => {
+                let (waiter, awaited) = (usize::from(stream), usize::from(event));
+                self.processes[job].lane.active_streams.awaited(waiter, awaited);
                 if let Some((_, _, other)) = self.processes[job].events[usize::from(event)] {
                     let wait = InFlight {
                         visible: now + self.launch_latency,

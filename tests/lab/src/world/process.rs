@@ -96,7 +96,7 @@ pub(super) struct HostWaiter {
 pub(super) enum SyncResult {
     All,
     Stream(u16),
-    Event,
+    Event(u16),
 }
 
 /// A call that waits for its turn.
@@ -218,7 +218,7 @@ impl JobProcess {
             rewritten: 0,
             latencies: Vec::new(),
             arrivals: Vec::new(),
-            lane: GateLane::new(profile, job.program.streams.max(1)),
+            lane: GateLane::new(profile),
             held_since: None,
             waits: Vec::new(),
             stands: Vec::new(),

@@ -10,10 +10,20 @@ use crate::Ns;
 use crate::job::{NONE, Play, name_of};
 use crate::policy::{KernelPieces, LaunchView};
 
+/// Jobs of this priority and of less important ones are below normal under MPS, as in `weft run`.
+const FIRST_BELOW_NORMAL: u8 = 5;
+
 impl LabMachine {
     /// Tells a rule of the lab's own what profiles know, and the device what it says of priorities;
     /// before anything runs.
     pub(super) fn begin_own(&mut self) {
+        if self.broker.is_some() {
+            // As `weft run` tells MPS (`broker/cli/src/device_share.rs`).
+            for (process, view) in self.processes.iter().zip(&self.views) {
+                let below_normal = i32::from(view.priority >= FIRST_BELOW_NORMAL);
+                self.engine.set_context_priority(process.context, below_normal).ok();
+            }
+        }
         let Some(own) = &self.own else { return };
         for (process, view) in self.processes.iter_mut().zip(&mut self.views) {
             view.request_time = process.job.program.usual_time();
