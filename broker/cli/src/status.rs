@@ -128,7 +128,11 @@ pub fn may_lose(client: &ClientStatus) -> Option<String> {
         None => String::new(),
         Some(slo) => format!(", within {}", text::duration(slo)),
     };
-    Some(format!("{}{within}", text::percent(allowed)))
+    let was = match client.slowdown_measured {
+        None => String::new(),
+        Some(measured) => format!(" (measured: {})", text::percent(measured.max(0.0))),
+    };
+    Some(format!("{}{within}{was}", text::percent(allowed)))
 }
 
 fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
@@ -388,6 +392,13 @@ mod tests {
         let within = "2 %, within 50.0 ms";
         assert_eq!(lost("foreground", Some(50_000_000)).as_deref(), Some(within));
         assert_eq!(lost("background", Some(50_000_000)), None);
+        let measured = ClientStatus {
+            mode: "foreground".to_string(),
+            slowdown_allowed: Some(0.02),
+            slowdown_measured: Some(0.005),
+            ..ClientStatus::default()
+        };
+        assert_eq!(may_lose(&measured).as_deref(), Some("2 % (measured: 0.5 %)"));
         let role_of = |mode: &str, waits_for_memory_s| {
             role(&ClientStatus {
                 mode: mode.to_string(),

@@ -251,6 +251,7 @@ impl QueryHandler {
         for view in views.iter().flat_map(|device| &device.snapshot.clients) {
             if let Some(client) = clients.iter_mut().find(|client| client.client == view.client) {
                 client.slowdown_allowed = Some(view.slowdown_allowed);
+                client.slowdown_measured = view.slowdown_measured;
                 client.slo_ns = view.slo;
             }
         }

@@ -304,6 +304,7 @@ impl Entry {
             }
             .to_string(),
             slowdown_allowed: None,
+            slowdown_measured: None,
             slo_ns: None,
             waits_for_memory_s: None,
             profile: self

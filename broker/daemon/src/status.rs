@@ -142,6 +142,10 @@ pub struct ClientStatus {
     /// `None`: no scheduler knows it now.
     #[serde(default)]
     pub slowdown_allowed: Option<f64>,
+    /// Part of its time by which background jobs did, measured at its waits; `None`: nothing was
+    /// judged yet.
+    #[serde(default)]
+    pub slowdown_measured: Option<f64>,
     /// The longest time from its first launch to its next wait within which that may be used, ns;
     /// `None`: no limit.
     #[serde(default)]

@@ -280,6 +280,7 @@ impl Core {
             work: client.work,
             busy_until: client.busy.busy_until(),
             slowdown_allowed: client.budget.slowdown(&self.state.config),
+            slowdown_measured: self.policy.slowdown(slot),
             slo: client.budget.slo(&self.state.config),
             granted: client.ledger.granted(),
             renewed: client.ledger.renewed(),

@@ -47,7 +47,7 @@
 //! | `room.rs` | how long background jobs may use the device |
 //! | `stretch_model.rs` | until when background work is felt at no wait |
 //! | `gap_model.rs` | what follows a foreground job's kernels |
-//! | `delay_budget.rs` | how late a foreground job's kernel may be |
+//! | `lateness_account.rs` | what background work cost a foreground job, and may cost it |
 //! | `kernel_time_model.rs` | how long background kernels take |
 //! | `device_clock.rs` | background work on the device, by the clock |
 //!

@@ -53,6 +53,9 @@ pub struct ClientView {
     pub busy_until: Ns,
     /// Part of its time by which it may be slowed down in the mean, as a foreground job.
     pub slowdown_allowed: f64,
+    /// By how much background jobs slowed it down, measured at its waits as a foreground job: a
+    /// part of its time. `None`: nothing was judged.
+    pub slowdown_measured: Option<f64>,
     /// [`Config::slo`](crate::Config::slo) of this client.
     pub slo: Option<Ns>,
     /// Credit given in all, ns.

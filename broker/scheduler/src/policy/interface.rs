@@ -184,6 +184,11 @@ pub(crate) trait Policy: Debug + Send {
         None
     }
 
+    /// Measured slowdown of a foreground job by background jobs, a part of its time.
+    fn slowdown(&self, _slot: ClientSlot) -> Option<f64> {
+        None
+    }
+
     /// Quality of a client's forecasts of gaps and of kernel times, each with the number of
     /// contexts.
     fn quality(&self, _slot: ClientSlot) -> [(Quality, usize); 2] {

@@ -9,16 +9,18 @@
 //!
 //!    ```text
 //!    P(foreground job back before now + room | the gap has lasted so long) <= risk
-//!    risk = Config::risk; at most 0.5 where the device switches between processes
+//!    risk <= Config::risk; <= 0.5 where the device switches between processes
 //!    ```
+//!
+//!    The risk is the price of the foreground job's account ([`lateness_account`]): it falls as
+//!    lateness is measured at its waits.
 //!
 //!    Within a stretch of launches the laxity is room too ([`stretch_model`]): the foreground job
 //!    feels only what is late at its next wait. The larger of both counts, so either test passes.
 //!    Credit given then outlives the launches foreseen, and ends at the wait.
 //!
-//!    Known gaps, random arrivals and open-ended gaps are one case. Within a stretch of launches
-//!    `room` grows by the delay budget ([`delay_budget`]). Beside a busy foreground job only copies
-//!    go.
+//!    Known gaps, random arrivals and open-ended gaps are one case. A stretch may end late by what
+//!    the account allows. Beside a busy foreground job only copies go.
 //! 2. **Fit.** A kernel fits if `takes <= room`:
 //!
 //!    ```text
@@ -28,8 +30,6 @@
 //!    long      = a high quantile of the kernel's time, in its context
 //!    way_there = Config::switch_cost * (0 owner | 1 other background job | 4 foreground job)
 //!    ```
-//!
-//!    A long kernel must also fit at the smaller risk of its length.
 //! 3. **Choice.** First a job that is about to starve. Then the most important class with a kernel
 //!    that fits: of it the job whose turn it is, else the longest kernel that fits.
 //! 4. **Deferral** to a better moment that is near, if that costs less than it saves.
@@ -60,10 +60,10 @@
 //! Tried and not kept: an empty kernel of the foreground job's process at each copy while idle, to
 //! start the switch back early. In the lab the device switched more often and gained nothing.
 
-mod delay_budget;
 mod device_clock;
 mod gap_model;
 mod kernel_time_model;
+mod lateness_account;
 mod models;
 mod room;
 mod stretch_model;
@@ -215,10 +215,9 @@ impl Policy for Weft {
     fn window(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
         let situation = self.situation(state, now);
         // Without a profile the charges say little about kernel times.
-        let (client, job) = situation.job(slot).filter(|(_, job)| job.times.is_profiled())?;
+        let (client, _) = situation.job(slot).filter(|(_, job)| job.times.is_profiled())?;
         let config = &state.config;
-        let longest = Some(job.times.longest()).filter(|longest| *longest > graph(state));
-        let room = situation.opening_for(longest.unwrap_or(0)).ok()?;
+        let room = situation.opening().ok()?;
         let window = RunAheadWindow {
             safe_until: now.saturating_add(calm(situation)),
             deadline: now.saturating_add(room).max(1),
@@ -239,6 +238,10 @@ impl Policy for Weft {
             true => times.begins_to_be_timed().then_some(true),
             false => times.ends_to_be_timed().then_some(false),
         }
+    }
+
+    fn slowdown(&self, slot: ClientSlot) -> Option<f64> {
+        self.models.job(slot)?.account.measured().part()
     }
 
     fn quality(&self, slot: ClientSlot) -> [(Quality, usize); 2] {
@@ -341,13 +344,9 @@ impl GapFit<'_> {
             .saturating_add(self.way_there(entry.slot))
     }
 
-    /// Whether `takes <= room`; for `long > short` also at the risk of its length. `short` is the
-    /// same on any device.
+    /// Whether `takes <= room`.
     fn fits(&self, entry: &QueueEntry) -> bool {
-        let takes = self.takes(entry);
-        let short = graph(self.situation.state);
-        let at_its_risk = || self.situation.opening_for(entry.long).is_ok_and(|room| takes <= room);
-        takes <= self.room && (entry.long <= short || at_its_risk())
+        self.takes(entry) <= self.room
     }
 
     /// Room for switching to a job, where the device switches between processes.
@@ -451,11 +450,6 @@ impl GapFit<'_> {
             bound: true,
         }
     }
-}
-
-/// Length above which a kernel must also fit at the risk of its length, on any device.
-fn graph(state: &SchedulerState) -> Ns {
-    4 * state.config.delay_bound
 }
 
 /// How much background work may be on the device when the next kernel is launched, ns.

@@ -3,10 +3,10 @@
 use weft_protocol::{Ns, lane::is_transfer};
 
 use super::{
-    delay_budget::DelayBudget,
     device_clock::{DeviceClock, ForegroundWork},
     gap_model::GapModel,
     kernel_time_model::{KernelTimeModel, SeenEnd},
+    lateness_account::LatenessAccount,
     stretch_model::StretchModel,
 };
 use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState};
@@ -16,8 +16,8 @@ use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState};
 pub(super) struct JobModels {
     /// Of a foreground job: its gaps.
     pub gaps: GapModel,
-    /// Of a foreground job: how late its kernels may be.
-    pub budget: DelayBudget,
+    /// Of a foreground job: how late background work has made it, and may make it.
+    pub account: LatenessAccount,
     /// Of a foreground job: what its stretches of launches leave.
     pub stretch: StretchModel,
     /// Of a background job: its kernels' times.
@@ -83,7 +83,7 @@ impl Models {
             Observed::ModeChanged { slot } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.interrupted();
-                    job.budget.interrupted();
+                    job.account.interrupted();
                     job.stretch.interrupted();
                     job.times.forget();
                 }
@@ -96,9 +96,10 @@ impl Models {
                 earlier_end,
                 end,
             } => {
+                let found = self.device.remaining(state.outstanding(), at);
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.launched(kernel, at, earlier_end);
-                    job.budget.launched(at);
+                    job.account.launched(at, found);
                     if !is_transfer(kernel) {
                         job.stretch.launched(kernel, at, cost);
                     }
@@ -111,8 +112,11 @@ impl Models {
             Observed::ForegroundIdle { slot, at } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.ended(at);
-                    job.budget.waited(at);
-                    job.stretch.waited();
+                    let slowdown = state
+                        .get(slot)
+                        .map_or(0.0, |client| client.budget.slowdown(&state.config));
+                    let replayed = job.stretch.waited();
+                    job.account.waited(at, replayed, slowdown);
                 }
                 // With several, the others may have work there.
                 if let [_] = state.foreground_jobs[..] {
@@ -145,6 +149,11 @@ impl Models {
                 self.all_until = self.all_until.max(at).saturating_add(time);
                 self.foreground_since = 0;
                 self.device.launched(slot, time, at, state.outstanding());
+                for (slot, _) in state.foreground() {
+                    if let Some(job) = self.jobs.get_mut(slot) {
+                        job.account.joined();
+                    }
+                }
             }
             Observed::Completed { slot, completed, now } => {
                 self.device.seen(state.outstanding(), now);

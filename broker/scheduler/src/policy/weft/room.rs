@@ -41,47 +41,47 @@ impl<'a> Situation<'a> {
         Ok(room)
     }
 
-    /// [`Situation::room`] from now on at the highest risk, plus the delay budget
-    /// ([`DelayBudget`](super::delay_budget::DelayBudget)).
+    /// What background jobs may use from now on, ns: the least that any foreground job leaves.
     pub(super) fn opening(&self) -> Result<Ns, Ns> {
-        self.opening_for(0)
-    }
-
-    /// [`Situation::opening`] for a kernel of this length: the longer, the smaller the risk.
-    pub(super) fn opening_for(&self, long: Ns) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         for (client, job) in self.foreground() {
-            room = room.min(self.opening_of(client, job, long)?);
+            room = room.min(self.opening_of(client, job)?);
         }
         Ok(room)
     }
 
     /// The larger of two: what the gap leaves, and what the stretch up to the next wait leaves.
-    fn opening_of(&self, client: &ClientState, job: &JobModels, kernel: Ns) -> Result<Ns, Ns> {
-        let laxity = self.laxity_of(job);
-        match self.gap_opening(client, job, kernel) {
+    fn opening_of(&self, client: &ClientState, job: &JobModels) -> Result<Ns, Ns> {
+        let laxity = self.laxity_of(client, job);
+        match self.gap_opening(client, job) {
             Ok(room) => Ok(room.max(laxity)),
             Err(_) if laxity > 0 => Ok(laxity),
             busy => busy,
         }
     }
 
-    /// `E - R - now` of one foreground job, ns ([`StretchModel`](super::stretch_model)).
-    fn laxity_of(&self, job: &JobModels) -> Ns {
+    /// `E - R - now` of one foreground job, ns ([`StretchModel`](super::stretch_model)), and what
+    /// its account allows on top.
+    fn laxity_of(&self, client: &ClientState, job: &JobModels) -> Ns {
         let Some(deadline) = job.stretch.deadline() else {
             return 0;
         };
+        if !job.account.may_be_lax() {
+            return 0;
+        }
         let all = self.models.all_until.saturating_sub(self.now);
         // Background work is counted by whoever asks.
         let ours = self.models.device.running(self.now);
         deadline
+            .saturating_add(self.extension(client, job))
             .saturating_sub(self.now)
             .saturating_sub(all.saturating_sub(ours))
     }
 
     /// The least laxity of all foreground jobs, ns.
     pub(super) fn laxity(&self) -> Ns {
-        self.foreground().map(|(_, job)| self.laxity_of(job)).min().unwrap_or(0)
+        let laxities = self.foreground().map(|(client, job)| self.laxity_of(client, job));
+        laxities.min().unwrap_or(0)
     }
 
     /// Foreground launches that credit outlives: those to come before a wait. None without laxity.
@@ -93,26 +93,24 @@ impl<'a> Situation<'a> {
         launches.min().unwrap_or(0)
     }
 
-    fn gap_opening(&self, client: &ClientState, job: &JobModels, kernel: Ns) -> Result<Ns, Ns> {
-        let (config, now, lead) = (&self.state.config, self.now, self.lead());
-        let chance = job.budget.risk(self.risk(), kernel);
-        let budget = match config.switch_cost {
-            0 if job.gaps.hinted_at().is_none() => job.budget.allows().min(config.delay_bound),
+    /// Time by which a foreground job's stretch may end late, ns. None where the device switches:
+    /// each kernel within a stretch costs two switches on top.
+    fn extension(&self, client: &ClientState, job: &JobModels) -> Ns {
+        let config = &self.state.config;
+        match config.switch_cost {
+            0 => {
+                let (slowdown, slo) = (client.budget.slowdown(config), client.budget.slo(config));
+                job.account.allows(slowdown, slo).min(config.delay_bound)
+            }
             _ => 0,
-        };
-        if budget == 0 {
-            return self.room_of(client, job, now, chance);
         }
-        let Some(end) = client.busy.end_if_launched() else {
-            return self.room_of(client, job, now, chance);
-        };
-        // No wait follows, so a predicted end is believed.
-        let end = end.saturating_add(client.busy.lateness(config).min(budget));
-        match self.room_of(client, job, now, chance) {
-            Ok(room) => Ok(room.saturating_add(budget)),
-            Err(_) if now.saturating_add(lead) >= end => Ok(budget.saturating_add(end.saturating_sub(now))),
-            Err(until) => Err(until.min(end.saturating_sub(lead))),
-        }
+    }
+
+    fn gap_opening(&self, client: &ClientState, job: &JobModels) -> Result<Ns, Ns> {
+        let config = &self.state.config;
+        let (slowdown, slo) = (client.budget.slowdown(config), client.budget.slo(config));
+        let chance = job.account.risk(self.risk(), slowdown, slo);
+        self.room_of(client, job, self.now, chance)
     }
 
     fn room_of(&self, client: &ClientState, job: &JobModels, at: Ns, chance: f64) -> Result<Ns, Ns> {
@@ -218,7 +216,6 @@ impl<'a> Situation<'a> {
 pub(super) fn long_estimate(state: &SchedulerState, job: &JobModels, wait: &GateWait) -> Ns {
     let times = &job.times;
     match times.of_next(wait.kernel) {
-        Some(forecast) if times.is_profiled() && state.config.switch_cost == 0 => forecast.high,
         Some(forecast) if times.is_profiled() => forecast.high.max(times.may_take(wait.kernel)),
         // Ends are seen a little late: the learnt time is rather too long.
         Some(forecast) => forecast.middle,

@@ -70,6 +70,21 @@ struct StretchLaunch {
     idle_before: Ns,
 }
 
+/// A stretch as it would have been alone, by launch times and kernel times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReplayedStretch {
+    /// First launch, ns.
+    pub begin: Ns,
+    /// End of the work, ns.
+    pub end: Ns,
+}
+
+impl ReplayedStretch {
+    pub(super) fn length(&self) -> Ns {
+        self.end.saturating_sub(self.begin)
+    }
+}
+
 /// Stretch model of one foreground job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StretchModel {
@@ -78,6 +93,7 @@ pub(super) struct StretchModel {
     /// End of the submitted work, had the device nothing else, ns.
     front: Ns,
     idle: Ns,
+    begin: Ns,
     /// Whether the stretch was watched from its beginning.
     whole: bool,
 }
@@ -88,6 +104,7 @@ impl StretchModel {
         let context = match self.launches.last() {
             None => {
                 self.front = at;
+                self.begin = at;
                 self.idle = 0;
                 mix(0, kernel)
             }
@@ -105,7 +122,12 @@ impl StretchModel {
     }
 
     /// Takes in a wait that saw all work ended, and learns from the stretch.
-    pub(super) fn waited(&mut self) {
+    pub(super) fn waited(&mut self) -> Option<ReplayedStretch> {
+        let replayed = ReplayedStretch {
+            begin: self.begin,
+            end: self.front,
+        };
+        let replayed = Some(replayed).filter(|_| self.whole && !self.launches.is_empty());
         if self.whole {
             let count = self.launches.len() as u64;
             for (at, launch) in self.launches.iter().enumerate() {
@@ -124,6 +146,7 @@ impl StretchModel {
         }
         self.launches.clear();
         self.whole = true;
+        replayed
     }
 
     /// Forgets the stretch, part of which was not watched.

@@ -1,0 +1,374 @@
+//! Lateness account: what background work has cost a foreground job at its waits, measured, and
+//! what it may still cost.
+//!
+//! A stretch is the launches between two waits. What it would have been alone is replayed from
+//! launch times and kernel times ([`ReplayedStretch`]):
+//!
+//! ```text
+//! excess   = when the wait saw the work end - when the replay ends
+//! lateness = excess - what excess is without background work
+//! balance += slowdown * length - lateness        at each wait
+//! price    = balance / (slowdown * CREDIT_FOR_NS)
+//! ```
+//!
+//! * What excess is without background work is learnt from *controls*: stretches in which there was
+//!   none. So wrong kernel times, slow wake-ups and unseen copies are no lateness. The first
+//!   stretches are made controls, and later one in [`CONTROL_EVERY`], in no step with requests.
+//! * The price is the highest chance at which a kernel may keep the foreground job waiting after
+//!   its gap. It falls as lateness is measured, and rises while there is none.
+//! * Lateness by work launched within stretches is booked by itself too. If it is in debt, the
+//!   stretch model is wrong, and background work has gaps only.
+//! * A balance that gaps do not use is lost within stretches: they may end that much later.
+//! * Credit and debt are bounded. What went well an hour ago pays for no slow second now.
+#![forbid(unsafe_code)]
+
+use weft_protocol::Ns;
+
+use super::stretch_model::ReplayedStretch;
+use crate::config::MS;
+
+/// Foreground time for which an unspent allowance is kept, ns. With less left the price falls: so
+/// lateness beyond the allowance ends within about a second.
+const CREDIT_FOR_NS: Ns = 1_000 * MS;
+
+/// Foreground time that pays for the deepest debt, ns: one request that stood still is not held
+/// against background jobs for longer.
+const DEBT_FOR_NS: Ns = 4_000 * MS;
+
+/// Part of the full credit that a job begins with. With none, the first seconds gave background
+/// jobs a fifth less in the lab (vgg19 beside bert_base: 0.466 of alone, 0.519 with half).
+const FIRST_CREDIT: f64 = 0.5;
+
+/// Part of the full credit that is kept for gaps: work in a gap costs the chance of a return, work
+/// beyond the laxity of a stretch costs all that it takes.
+const KEPT_FOR_GAPS: f64 = 0.5;
+
+/// Part of the rest that one stretch may lose.
+const SPENT_AT_ONCE: f64 = 0.5;
+
+/// Most that one stretch may lose on purpose, as a multiple of its allowance: it is felt in the
+/// tail.
+const MOST_AT_ONCE: f64 = 4.0;
+
+/// Least chance of keeping the foreground job waiting: what is hardly ever felt.
+const LEAST_RISK: f64 = 0.02;
+
+/// Highest chance while nothing was measured.
+const UNKNOWN_RISK: f64 = 0.5;
+
+/// Classes of stretches by replayed length, each four times as long as the one before.
+const CLASSES: usize = 16;
+
+/// Controls before anything is lost on purpose.
+const FIRST_CONTROLS: u32 = 8;
+
+/// Controls of a class before they speak for it, in place of all classes.
+const ENOUGH: u32 = 2;
+
+/// One stretch in so many is a control. It costs background jobs under 1 % of their work.
+const CONTROL_EVERY: u64 = 128;
+
+/// Weight of a new control in what is known, at least.
+const CONTROL_GAIN: f64 = 1.0 / 64.0;
+
+/// Weight of a new stretch in the mean length, at least.
+const LENGTH_GAIN: f64 = 1.0 / 16.0;
+
+/// Excess without background work, in parts of the replayed length.
+#[derive(Debug, Clone, Copy, Default)]
+struct ControlExcess {
+    mean: f64,
+    seen: u32,
+}
+
+impl ControlExcess {
+    fn learn(&mut self, excess: f64) {
+        self.seen = self.seen.saturating_add(1);
+        let gain = CONTROL_GAIN.max(1.0 / f64::from(self.seen));
+        self.mean += (excess - self.mean) * gain;
+    }
+}
+
+/// What may still be lost, ns; negative: a debt.
+#[derive(Debug, Clone, Copy, Default)]
+struct Balance(f64);
+
+impl Balance {
+    fn first(slowdown: f64) -> Balance {
+        Balance(full(slowdown) * FIRST_CREDIT)
+    }
+
+    fn book(&mut self, allowed: f64, late: f64, slowdown: f64) {
+        let deepest = full(slowdown) * (DEBT_FOR_NS / CREDIT_FOR_NS) as f64;
+        self.0 = (self.0 + allowed - late).clamp(-deepest, full(slowdown));
+    }
+}
+
+/// The most credit that is kept, ns. Not quite none at a slowdown of 0: measurements scatter.
+fn full(slowdown: f64) -> f64 {
+    /// Below any that can be measured.
+    const LEAST_SLOWDOWN: f64 = 0.000_1;
+    slowdown.max(LEAST_SLOWDOWN) * CREDIT_FOR_NS as f64
+}
+
+/// A part of the foreground job's time that background work cost it, measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct MeasuredSlowdown {
+    /// Lateness at waits, ns.
+    pub lateness: f64,
+    /// Length alone of the stretches that were judged, ns.
+    pub watched: f64,
+}
+
+impl MeasuredSlowdown {
+    /// A part of the job's own time; `None` while nothing was judged.
+    pub(crate) fn part(&self) -> Option<f64> {
+        (self.watched > 0.0).then(|| self.lateness / self.watched)
+    }
+}
+
+/// Lateness account of one foreground job.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LatenessAccount {
+    /// First launch of the stretch in progress.
+    since: Option<Ns>,
+    /// Background work on the device at that launch, ns.
+    found: Ns,
+    /// Whether background work was launched since.
+    joined: bool,
+    /// Mean length of the last dozens, ns.
+    length: f64,
+    stretches: u32,
+    /// Of all lateness, and of that by work launched within stretches; `None`: nothing was judged.
+    balances: Option<(Balance, Balance)>,
+    /// Whether the stretch in progress, or the next one, is a control.
+    control: bool,
+    by_class: [ControlExcess; CLASSES],
+    of_all: ControlExcess,
+    measured: MeasuredSlowdown,
+}
+
+impl LatenessAccount {
+    /// Takes in a launch. `found`: background work on the device, ns.
+    pub(super) fn launched(&mut self, at: Ns, found: Ns) {
+        if self.since.is_none() {
+            (self.since, self.found, self.joined) = (Some(at), found, false);
+        }
+    }
+
+    /// Takes in that background work was launched.
+    pub(super) fn joined(&mut self) {
+        self.joined |= self.since.is_some();
+    }
+
+    /// Takes in a wait that saw all work ended. `replay`: `None` where the stretch was not watched
+    /// from its beginning. `slowdown`: allowed, a part of the job's time.
+    pub(super) fn waited(&mut self, at: Ns, replay: Option<ReplayedStretch>, slowdown: f64) {
+        let Some(since) = self.since.take() else { return };
+        let length = at.saturating_sub(since) as f64;
+        self.stretches = self.stretches.saturating_add(1);
+        let gain = LENGTH_GAIN.max(1.0 / f64::from(self.stretches));
+        self.length += (length - self.length) * gain;
+        if let Some(replay) = replay {
+            self.judge(at, &replay, slowdown);
+        }
+        self.control = self.of_all.seen < FIRST_CONTROLS || is_control(self.stretches);
+    }
+
+    fn judge(&mut self, at: Ns, replay: &ReplayedStretch, slowdown: f64) {
+        let length = replay.length().max(1);
+        let class = (length.ilog2() as usize / 2).min(CLASSES - 1);
+        let alone = length as f64;
+        let excess = (at as f64 - replay.end as f64) / alone;
+        let company = self.found > 0 || self.joined;
+        if !company {
+            self.by_class[class].learn(excess);
+            self.of_all.learn(excess);
+        }
+        let known = match self.by_class[class].seen < ENOUGH {
+            true => self.of_all,
+            false => self.by_class[class],
+        };
+        if known.seen == 0 {
+            return;
+        }
+        let own = (alone * (1.0 + known.mean)).max(1.0);
+        let late = match company {
+            true => (excess - known.mean) * alone,
+            false => 0.0,
+        };
+        // The stretch waits for what it found to end. The rest is by what joined it.
+        let by_found = match self.joined {
+            true => late.clamp(0.0, self.found as f64),
+            false => late,
+        };
+        self.measured.lateness += late;
+        self.measured.watched += own;
+        let first = Balance::first(slowdown);
+        let (all, within) = self.balances.get_or_insert((first, first));
+        all.book(slowdown * own, late, slowdown);
+        within.book(slowdown * own, late - by_found, slowdown);
+    }
+
+    /// Forgets the unwatched stretch.
+    pub(super) fn interrupted(&mut self) {
+        self.since = None;
+    }
+
+    /// Whether the laxity of a stretch may be used: not in a control, nor in debt for its use.
+    pub(super) fn may_be_lax(&self) -> bool {
+        !self.control && self.balances.is_none_or(|(_, within)| within.0 >= 0.0)
+    }
+
+    /// Time in ns by which the stretch in progress may end late. `slo`: the longest stretch, ns.
+    pub(super) fn allows(&self, slowdown: f64, slo: Option<Ns>) -> Ns {
+        match (self.since, self.balances) {
+            (Some(_), Some((all, _))) if self.of_all.seen >= FIRST_CONTROLS => {
+                let most = slowdown * self.length * MOST_AT_ONCE;
+                let spare = all.0 - full(slowdown) * KEPT_FOR_GAPS;
+                let late = (spare * SPENT_AT_ONCE).clamp(0.0, most) as Ns;
+                late.min(self.within(slo))
+            }
+            _ => 0,
+        }
+    }
+
+    /// What the usual stretch leaves of the longest that is allowed, ns.
+    fn within(&self, slo: Option<Ns>) -> Ns {
+        slo.map_or(Ns::MAX, |slo| slo.saturating_sub(self.length as Ns))
+    }
+
+    /// Chance, `most` at the utmost, that a kernel in the gap after a wait keeps the foreground job
+    /// waiting. `slo` as for [`LatenessAccount::allows`].
+    pub(super) fn risk(&self, most: f64, slowdown: f64, slo: Option<Ns>) -> f64 {
+        match self.balances {
+            // Nothing was measured; there may be no waits that are seen.
+            None => most.min(UNKNOWN_RISK),
+            Some(_) if self.control || self.within(slo) == 0 => most.min(LEAST_RISK),
+            Some((all, _)) => (all.0 / full(slowdown)).max(LEAST_RISK).min(most),
+        }
+    }
+
+    pub(super) fn measured(&self) -> MeasuredSlowdown {
+        self.measured
+    }
+}
+
+/// Whether the stretch after this many is a control.
+fn is_control(stretches: u32) -> bool {
+    // Multiplicative hashing by the golden ratio: the result repeats in no short period.
+    let mixed = (u64::from(stretches) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    mixed.is_multiple_of(CONTROL_EVERY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::US;
+
+    const SLOWDOWN: f64 = 0.01;
+    const LENGTH_NS: Ns = 10 * MS;
+    /// What its waits see later than the replay in any case.
+    const OWN_NS: Ns = 100 * US;
+
+    /// Stretches of [`LENGTH_NS`] that find `found` ns of background work and end `late` ns late.
+    fn stretches(account: &mut LatenessAccount, count: u64, found: Ns, joined: bool, late: Ns) {
+        for turn in 0..count {
+            let begin = turn * 100 * MS;
+            account.launched(begin, found);
+            if joined {
+                account.joined();
+            }
+            let replay = ReplayedStretch {
+                begin,
+                end: begin + LENGTH_NS,
+            };
+            account.waited(begin + LENGTH_NS + OWN_NS + late, Some(replay), SLOWDOWN);
+        }
+    }
+
+    fn watched() -> LatenessAccount {
+        let mut account = LatenessAccount::default();
+        stretches(&mut account, u64::from(FIRST_CONTROLS), 0, false, 0);
+        account
+    }
+
+    #[test]
+    fn what_a_job_loses_without_company_is_no_lateness() {
+        let mut account = watched();
+        stretches(&mut account, 100, 50 * US, false, 0);
+        let part = account.measured().part().expect("judged");
+        assert!(part.abs() < 1e-9, "{part}");
+        assert!(
+            account.risk(0.95, SLOWDOWN, None) > 0.9,
+            "nothing was lost: the price is high"
+        );
+    }
+
+    #[test]
+    fn lateness_beyond_the_allowance_lowers_the_price_and_none_raises_it() {
+        let mut account = watched();
+        stretches(&mut account, 20, MS, false, MS);
+        assert!((account.measured().part().expect("judged") - 20.0 / 28.0 * 0.099).abs() < 0.01);
+        assert_eq!(account.risk(0.95, SLOWDOWN, None), LEAST_RISK);
+        assert!(account.may_be_lax(), "gaps were the cause");
+        let debt = account.balances.expect("judged").0.0;
+        assert!(debt < 0.0);
+        // The debt is bounded: so many stretches alone pay for any.
+        stretches(
+            &mut account,
+            DEBT_FOR_NS / LENGTH_NS + CREDIT_FOR_NS / LENGTH_NS,
+            0,
+            false,
+            0,
+        );
+        assert!(account.risk(0.95, SLOWDOWN, None) > 0.9);
+    }
+
+    #[test]
+    fn lateness_by_what_joined_a_stretch_ends_the_use_of_laxity() {
+        let mut account = watched();
+        stretches(&mut account, 20, 0, true, MS);
+        assert!(!account.may_be_lax());
+        let mut account = watched();
+        stretches(&mut account, 20, MS, true, MS);
+        assert!(account.may_be_lax(), "the stretches found as much on the device");
+    }
+
+    #[test]
+    fn a_stretch_may_lose_what_gaps_do_not_use() {
+        let mut account = watched();
+        account.launched(0, 0);
+        assert_eq!(
+            account.allows(SLOWDOWN, None),
+            20 * US * 2,
+            "what eight stretches added to half"
+        );
+        account.since = None;
+        stretches(&mut account, 1_000, 0, true, 0);
+        account.launched(0, 0);
+        let most = (SLOWDOWN * account.length * MOST_AT_ONCE) as Ns;
+        assert_eq!(account.allows(SLOWDOWN, None), most);
+        assert_eq!(account.allows(0.0, None), 0);
+        let slo = account.length as Ns + 50 * US;
+        assert_eq!(account.allows(SLOWDOWN, Some(slo)), 50 * US);
+        assert_eq!(account.risk(0.95, SLOWDOWN, Some(LENGTH_NS)), LEAST_RISK);
+    }
+
+    #[test]
+    fn what_is_not_measured_is_not_spent() {
+        let mut account = LatenessAccount::default();
+        account.launched(0, 0);
+        assert_eq!(account.allows(SLOWDOWN, None), 0);
+        assert_eq!(account.risk(0.95, SLOWDOWN, None), UNKNOWN_RISK);
+        account.waited(MS, None, SLOWDOWN);
+        assert_eq!(account.measured().part(), None);
+        assert!(!account.may_be_lax(), "the first stretches are controls");
+    }
+
+    #[test]
+    fn controls_are_few_and_never_stop() {
+        let count = (0..100_000).filter(|stretch| is_control(*stretch)).count();
+        assert!((500..1_200).contains(&count), "{count}");
+    }
+}
