@@ -1,58 +1,23 @@
-//! What a job asks of the device itself, beside what the broker decides: variables that the driver
-//! reads at `cuInit`.
+//! The variables by which a job asks something of the device itself. The driver reads them at
+//! `cuInit`; they mean something under MPS alone, else the driver ignores them.
 //!
-//! Source: NVIDIA's guide to MPS, "Client Priority Level Control" and "Volta MPS Execution Resource
-//! Provisioning". Both variables mean something under MPS alone; else the driver ignores them.
-//!
-//! * `CUDA_MPS_CLIENT_PRIORITY`: 0 is normal, 1 below normal. It maps all of a client's stream
-//!   priorities to another range. The guide calls it a hint. It is silent on what "below" is worth.
-//! * `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`: the part of the SMs that the client may use.
-//!
-//! Stream priorities are left as the job asks for them. In CUDA 0 is the default and the least: a
-//! stream that asks for nothing has no lower one. The client's priority moves all of them at once.
+//! [`weft_protocol::device_share`] decides, and says what the driver does. Stream priorities are
+//! `libweft.so`'s affair.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 
-/// Whether the device is told which jobs matter less: `on` (default) or `off`.
-pub const SWITCH: &str = "WEFT_DEVICE_PRIORITIES";
-
-/// Priority of a client of MPS, as the driver reads it.
-const CLIENT_PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
-
-/// Part of the SMs of a client of MPS, per cent.
-const ACTIVE_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
-
-const BELOW_NORMAL: &str = "1";
-
-/// From this priority on a job is below normal: that of a job which asks for none.
-const FIRST_BELOW_NORMAL: u8 = 5;
+pub use weft_protocol::device_share::SmShare;
+use weft_protocol::device_share::{
+    ACTIVE_THREADS, BELOW_NORMAL, CLIENT_PRIORITY, FIRST_BELOW_NORMAL, SWITCH, SmLimit, SmOffer, parse_switch, sm_limit,
+};
 
 /// Priority of a job whose variable is mistyped, as in `libweft.so`.
 const PRIORITY_OF_A_MISTAKE: u8 = 9;
 
-/// Part of the SMs that a job may use, per cent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SmShare(u8);
-
-impl SmShare {
-    /// Parses `25%`.
-    pub fn parse(text: &str) -> Result<SmShare, String> {
-        let percent = text.trim().strip_suffix('%').map(str::trim_end);
-        let percent = percent.and_then(|figure| figure.parse().ok());
-        let percent = percent.filter(|percent| (1..=100).contains(percent));
-        percent
-            .map(SmShare)
-            .ok_or_else(|| format!("{text} is no part of the SMs: write 25%, a whole number from 1% to 100%"))
-    }
-}
-
-/// Checks [`SWITCH`].
-pub fn check(current: &dyn Fn(&str) -> OsString) -> Result<(), String> {
-    match current(SWITCH).to_string_lossy().trim() {
-        "" | "on" | "off" => Ok(()),
-        other => Err(format!("{SWITCH}={other} is neither on nor off")),
-    }
+/// Whether the device is told which jobs matter less, or what is wrong with [`SWITCH`].
+pub fn check(current: &dyn Fn(&str) -> OsString) -> Result<bool, String> {
+    parse_switch(&current(SWITCH).to_string_lossy())
 }
 
 /// The variables of a job with this `--priority` and `--sm-share`; `current` is its environment.
@@ -63,13 +28,14 @@ pub fn variables(
     current: &dyn Fn(&str) -> OsString,
 ) -> Vec<(&'static str, OsString)> {
     let mut set = Vec::new();
-    let wanted = current(SWITCH).to_string_lossy().trim() != "off";
+    let wanted = check(current).unwrap_or(true);
     let below = priority.unwrap_or_else(|| asked(current)) >= FIRST_BELOW_NORMAL;
     if wanted && below && current(CLIENT_PRIORITY).is_empty() {
         set.push((CLIENT_PRIORITY, BELOW_NORMAL.into()));
     }
-    if let Some(SmShare(percent)) = sm_share {
-        set.push((ACTIVE_THREADS, percent.to_string().into()));
+    // No driver was asked yet. The job's own side tells where the limit comes to nothing.
+    if let SmLimit::ActiveThreads(share) = sm_limit(SmOffer::default(), sm_share) {
+        set.push((ACTIVE_THREADS, share.percent().to_string().into()));
     }
     set
 }
@@ -128,9 +94,6 @@ mod tests {
         let share = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25";
         assert_eq!(shown(Some(0), Some("25%"), &[]), [share]);
         assert_eq!(shown(Some(9), Some("25 %"), &[(SWITCH, "off")]), [share]);
-        for wrong in ["25", "0%", "101%", "-1%", "2.5%", "0.25", "a%", "%", ""] {
-            assert!(SmShare::parse(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

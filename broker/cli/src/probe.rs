@@ -62,6 +62,9 @@ pub struct DeviceReport {
     /// 12.4).
     #[serde(default)]
     pub mps: Option<bool>,
+    /// SMs that green contexts can share out; 0: the driver makes none on it.
+    #[serde(default)]
+    pub green_sms: u32,
 }
 
 /// NVML's report.
@@ -224,6 +227,7 @@ type GetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 type GetUuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_int;
 type GetSize = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
+type GetResource = unsafe extern "C" fn(c_int, *mut DeviceResource, c_uint) -> c_int;
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
 /// Device attributes of cuda.h: `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `..._MINOR`,
@@ -232,6 +236,46 @@ const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 const CONCURRENT_MANAGED_ACCESS: c_int = 89;
 const MPS_ENABLED: c_int = 133;
+
+/// A `CUdevResource`, with room for what newer drivers add.
+#[repr(C, align(8))]
+struct DeviceResource {
+    kind: c_uint,
+    padding: [u8; 92],
+    /// `smCount` of a resource of kind [`SM_RESOURCE`].
+    sms: c_uint,
+    more: [u8; 412],
+}
+
+/// `CU_DEV_RESOURCE_TYPE_SM`.
+const SM_RESOURCE: c_uint = 1;
+
+/// Calls without which no work runs in a green context (CUDA 12.4 and 12.5).
+const GREEN_CALLS: [&CStr; 4] = [
+    c"cuDevSmResourceSplitByCount",
+    c"cuDevResourceGenerateDesc",
+    c"cuGreenCtxCreate",
+    c"cuGreenCtxStreamCreate",
+];
+
+/// SMs of a device that green contexts can share out; 0: none, or no such driver. Makes none.
+fn green_sms(library: OpenLibrary, device: c_int) -> u32 {
+    let Some(resource) = library.function::<GetResource>(c"cuDeviceGetDevResource") else {
+        return 0;
+    };
+    if GREEN_CALLS.iter().any(|name| library.symbol(name).is_none()) {
+        return 0;
+    }
+    let mut found = DeviceResource {
+        kind: 0,
+        padding: [0; 92],
+        sms: 0,
+        more: [0; 412],
+    };
+    // SAFETY: the resource is ours and larger than any driver's; a device that exists.
+    let result = unsafe { resource(device, &mut found, SM_RESOURCE) };
+    if result == 0 { found.sms } else { 0 }
+}
 
 fn device(path: &std::path::Path) -> DriverReport {
     let mut told = DriverReport {
@@ -308,6 +352,7 @@ fn one_device(library: OpenLibrary, ordinal: c_int) -> Option<DeviceReport> {
         device.managed = figure(CONCURRENT_MANAGED_ACCESS) != 0;
         device.mps = ask(MPS_ENABLED).map(|enabled| enabled != 0);
     }
+    device.green_sms = green_sms(library, handle);
     Some(device)
 }
 

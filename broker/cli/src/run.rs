@@ -188,7 +188,7 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     {
         latency_budget::parse_slo(&text).map_err(|why| format!("WEFT_SLO: {why}"))?;
     }
-    device_share::check(&|name| std::env::var_os(name).unwrap_or_default())
+    device_share::check(&|name| std::env::var_os(name).unwrap_or_default()).map(|_| ())
 }
 
 /// Parses an amount; a backing gets a hint at `--backing`.

@@ -9,6 +9,7 @@
 //! * [`control`]: messages of the control plane.
 //! * [`transport`]: the client's half of the way to a broker.
 //! * [`latency_budget`]: what a foreground job may lose.
+//! * [`device_share`]: what a job asks of the device itself.
 //! * [`amount`], [`fit`], [`host`]: amounts of memory as text, whether a profile fits its job, host
 //!   memory to spare.
 //!
@@ -26,6 +27,8 @@ pub mod atomic;
 #[cfg(not(loom))]
 pub mod control;
 pub mod credit;
+#[cfg(not(loom))]
+pub mod device_share;
 pub mod epoch_page;
 #[cfg(not(loom))]
 pub mod fit;

@@ -8,6 +8,7 @@
 //! | [`messages`], [`bell`] | queue to the broker, and its doorbell |
 //! | [`costs`] | predicted times from the broker |
 //! | [`settings`], [`backing_mode`], [`deferral`] | the environment's settings |
+//! | [`device_share`], [`stream_levels`] | what the device itself is asked; priorities of streams |
 //! | [`clock`] | the time |
 //! | [`autostart`] | starts a broker |
 
@@ -17,6 +18,8 @@ pub mod bell;
 pub mod clock;
 pub mod costs;
 pub mod deferral;
+pub mod device_share;
 pub mod link;
 pub mod messages;
 pub mod settings;
+pub mod stream_levels;

@@ -7,6 +7,7 @@ use weft_protocol::latency_budget::{self, LatencyBudget};
 use weft_protocol::{Ns, PRIORITIES, amount};
 
 use super::backing_mode::{RequestedBacking, VARIABLE};
+use super::device_share::DeviceShare;
 
 pub const DEFAULT_PRIORITY: u8 = 5;
 
@@ -59,6 +60,8 @@ pub struct Settings {
     pub priority: u8,
     /// `WEFT_SLOWDOWN`, `WEFT_SLO`: what the job may lose as a foreground job.
     pub budget: LatencyBudget,
+    /// What the device itself is asked.
+    pub device_share: DeviceShare,
     pub profile: Option<String>,
     /// `WEFT_AUTOSTART`: whether a missing broker is started.
     pub autostart: bool,
@@ -153,6 +156,8 @@ impl Settings {
             slowdown: slowdown.and_then(|parsed| parsed.map_err(|wrong| said("WEFT_SLOWDOWN", wrong)).ok()),
             slo: slo.and_then(|parsed| parsed.map_err(|wrong| said("WEFT_SLO", wrong)).ok()),
         };
+        let (device_share, complaint) = DeviceShare::read(variable, priority, purpose == Purpose::Serve);
+        complaints.extend(complaint);
         let profile = variable("WEFT_PROFILE");
         let memory = variable("WEFT_MEMORY").and_then(|text| match amount::parse(&text) {
             Ok(bytes) => Some(bytes),
@@ -194,6 +199,7 @@ impl Settings {
             purpose,
             priority,
             budget,
+            device_share,
             profile,
             autostart,
             spin,
@@ -284,8 +290,9 @@ mod tests {
             ("WEFT_WAIT", "a while"),
             ("WEFT_SLOWDOWN", "2"),
             ("WEFT_SLO", "50"),
+            ("WEFT_DEVICE_PRIORITIES", "maybe"),
         ]);
-        assert_eq!(complaints.len(), 9);
+        assert_eq!(complaints.len(), 10);
     }
 
     #[test]

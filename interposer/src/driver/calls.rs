@@ -82,6 +82,12 @@ real! {
     fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: CuDevicePtr);
     fn cuDeviceGetMemPool(pool: *mut usize, device: CuDevice);
     fn cuStreamCreate(stream: *mut CuStream, flags: u32);
+    fn cuStreamCreateWithPriority(stream: *mut CuStream, flags: u32, priority: c_int);
+    /// Makes a stream of a green context (CUDA 12.5).
+    fn cuGreenCtxStreamCreate(stream: *mut CuStream, green: CuContext, flags: u32, priority: c_int);
+    fn cuStreamGetPriority(stream: CuStream, priority: *mut c_int);
+    fn cuStreamSetAttribute(stream: CuStream, attribute: u32, value: *const c_int);
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
     fn cuStreamGetCtx(stream: CuStream, context: *mut CuContext);
     fn cuStreamQuery(stream: CuStream);
     fn cuStreamIsCapturing(stream: CuStream, status: *mut u32);

@@ -1,6 +1,10 @@
 //! Device facts from the driver.
 #![forbid(unsafe_code)]
 
+/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: contexts of this process on the device are shared under MPS.
+/// Drivers before CUDA 12.4 refuse it.
+pub const MPS_ENABLED: i32 = 133;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// From `cuDeviceGetName`.

@@ -2,7 +2,7 @@
 
 use super::{
     allocation, capture, context, deferred_launch, func_attributes, graph, init, launch, managed_launch,
-    managed_memory, mem_info, module, sync,
+    managed_memory, mem_info, module, stream_priority, sync,
 };
 use crate::client::deferral;
 use crate::paging::may_be_managed;
@@ -30,6 +30,8 @@ pub(super) fn unrecorded(at: usize) -> Option<*const ()> {
     ];
     let own = may_be_managed().then(managed).flatten();
     let own = own.or_else(|| deferral::on().then(deferring).flatten());
+    let lowered = || stream_priority::wanted().then(|| stream_priority::find(at)).flatten();
+    let own = own.or_else(lowered);
     own.or_else(|| modules.into_iter().find_map(|find| find(at)))
 }
 

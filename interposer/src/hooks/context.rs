@@ -4,10 +4,11 @@ use std::ffi::c_char;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::declare::{hooks, written};
+use super::stream_priority;
 use crate::deferred::tables;
 use crate::driver::abi::{CuContext, CuDevice, CuResult, CuStream};
 use crate::driver::capture;
-use crate::driver::device::Device;
+use crate::driver::device::{Device, MPS_ENABLED};
 use crate::driver::queries::{current_context, free_memory};
 use crate::driver::stream::Stream;
 use crate::driver::{calls, symbols};
@@ -32,9 +33,6 @@ fn uses(device: CuDevice) {
         guarded(|| throttle::device_seen(device, &describe(device)));
     }
 }
-
-/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: contexts of this process on the device are shared under MPS.
-const MPS_ENABLED: i32 = 133;
 
 fn describe(device: CuDevice) -> Device {
     let mut name = [0u8; 128];
@@ -62,7 +60,6 @@ fn describe(device: CuDevice) -> Device {
         uuid: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
         memory: memory as u64,
         driver: u32::try_from(driver).unwrap_or(0),
-        // A driver before CUDA 12.4 refuses this attribute.
         mps: said.ok().then_some(mps != 0),
     }
 }
@@ -221,6 +218,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     if ended {
         guarded(|| lifecycle::context_ended(context));
         guarded(|| super::allocation::context_ended(context, ends));
+        stream_priority::context_ended(context);
     }
     guarded(|| paging::context_ended(ended.then_some(context)));
     if ended {
@@ -233,6 +231,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
 fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(|| lifecycle::stream_ending(stream));
     guarded(|| paging::stream_ending(stream));
+    stream_priority::ended(stream);
     let result = real();
     if result.ok() && capture::any() {
         capture::ended(stream);

@@ -2,8 +2,9 @@
 //!
 //! A hook has the driver function's signature, calls the driver once with the client's arguments,
 //! and returns its result. Exceptions: deferred launches, allocations beyond the quota, managed
-//! memory. Bookkeeping may fail without effect on the call. Hooks allocate or lock only around
-//! calls that load code, build graphs, begin captures or take memory, never at launches.
+//! memory, priorities of a background job's streams. Bookkeeping may fail without effect on the
+//! call. Hooks allocate or lock only around calls that load code, build graphs, begin captures,
+//! make streams or take memory, never at launches.
 //!
 //! A hook whose call must not overtake deferred launches first empties the launch queue
 //! ([`crate::deferred`]). Stream-ordered functions without a hook pass [`stream_ordered`], which
@@ -26,6 +27,7 @@ pub mod module;
 pub mod proc_address;
 mod recorded;
 pub mod stream_ordered;
+mod stream_priority;
 mod sync;
 
 use std::sync::LazyLock;

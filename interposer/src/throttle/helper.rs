@@ -281,8 +281,16 @@ impl Helper {
                 }
                 _ => {}
             }
+            // Notes are not kept: this one follows from the message.
+            let note = match &message {
+                ToBroker::Device { mps, .. } => session.link.settings.device_share.note(*mps),
+                _ => None,
+            };
             if channel.send(message).is_err() {
                 break;
+            }
+            if let Some(note) = note {
+                let _ = channel.send(ToBroker::Note(note));
             }
         }
         if again {

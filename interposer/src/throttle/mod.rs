@@ -226,6 +226,13 @@ pub fn device_seen(ordinal: i32, device: &Device) {
             driver: device.driver,
             mps: device.mps,
         });
+        let share = session.link.settings.device_share;
+        if let Some(note) = share.note(device.mps) {
+            session.link.tell(ToBroker::Note(note));
+        }
+        if let Some(warning) = share.warning(device.mps) {
+            log::warn!("{warning}");
+        }
     }
 }
 

@@ -2,10 +2,12 @@
 #![forbid(unsafe_code)]
 
 use super::row::ReportRow;
+use crate::device_share;
 use crate::libraries::{self, DriverLibrary};
 use crate::probe::{DeviceReport, DriverReport};
 use crate::{probe_child, text};
 use weft_daemon::mps;
+use weft_protocol::device_share::{SWITCH, SmMechanism, SmOffer, SmVerdict};
 
 /// Adds the rows. Returns the driver, if found.
 pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
@@ -29,6 +31,7 @@ pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
         Ok(told) => {
             devices(&told, rows);
             rows.push(mps_row(&told.devices));
+            rows.extend(share_rows(&told));
         }
         Err(why) => rows.push(ReportRow::fail(
             "driver version",
@@ -136,5 +139,125 @@ fn mps_row(devices: &[DeviceReport]) -> ReportRow {
             "mps",
             format!("jobs share device {} without taking turns", under.join(", ")),
         ),
+    }
+}
+
+/// Rows about what jobs can ask of the device itself. None without a device.
+fn share_rows(told: &DriverReport) -> Vec<ReportRow> {
+    if told.devices.is_empty() {
+        return Vec::new();
+    }
+    let switch = device_share::check(&|name| std::env::var_os(name).unwrap_or_default());
+    let offers: Vec<SmOffer> = told.devices.iter().map(offer).collect();
+    let mut rows = vec![priorities_row(switch, &offers)];
+    rows.extend(SmMechanism::ALL.map(|mechanism| share_row(mechanism, &offers, &told.devices)));
+    rows
+}
+
+/// What a driver offers on a device.
+fn offer(device: &DeviceReport) -> SmOffer {
+    SmOffer {
+        mps: device.mps.or_else(|| (!mps::runs()).then_some(false)),
+        green_contexts: Some(device.green_sms > 0),
+    }
+}
+
+fn priorities_row(switch: Result<bool, String>, offers: &[SmOffer]) -> ReportRow {
+    const WHAT: &str = "device priorities";
+    match switch {
+        Err(wrong) => ReportRow::warn(WHAT, wrong, "weft run starts no job with it: write on or off"),
+        Ok(false) => ReportRow::ok(WHAT, format!("off ({SWITCH}): jobs are equal to the device")),
+        Ok(true) if offers.iter().all(|offer| offer.mps == Some(false)) => ReportRow::ok(
+            WHAT,
+            "on, and without MPS of no effect: the device has its jobs in turns",
+        ),
+        Ok(true) if offers.iter().any(|offer| offer.mps.is_none()) => ReportRow::ok(
+            WHAT,
+            "on under MPS: jobs of priority 5 to 9 are below normal; this driver does not tell jobs of MPS, so their streams keep their priorities",
+        ),
+        Ok(true) => ReportRow::ok(
+            WHAT,
+            "on: under MPS jobs of priority 5 to 9 are below normal, and their streams have the lowest priorities that keep their order",
+        ),
+    }
+}
+
+/// What weft does with a mechanism on these devices. The best of the verdicts counts.
+fn share_row(mechanism: SmMechanism, offers: &[SmOffer], devices: &[DeviceReport]) -> ReportRow {
+    let verdicts: Vec<SmVerdict> = offers.iter().map(|offer| mechanism.verdict(*offer)).collect();
+    let has = |verdict| verdicts.contains(&verdict);
+    match mechanism {
+        SmMechanism::ActiveThreads => ReportRow::ok(
+            "sm share: active threads",
+            if has(SmVerdict::Used) {
+                "MPS has them: weft run --sm-share limits a job"
+            } else if has(SmVerdict::Unknown) {
+                "not known: weft run --sm-share limits a job if MPS serves it"
+            } else {
+                "none without MPS: weft run --sm-share does nothing"
+            },
+        ),
+        SmMechanism::GreenContexts if has(SmVerdict::LeftAlone) => {
+            let sms: Vec<String> = devices.iter().map(|device| device.green_sms.to_string()).collect();
+            ReportRow::ok(
+                "sm share: green contexts",
+                format!(
+                    "the driver has them ({} SMs); weft leaves them to the job (docs/limits.md says why)",
+                    sms.join(", ")
+                ),
+            )
+        }
+        SmMechanism::GreenContexts => ReportRow::ok(
+            "sm share: green contexts",
+            "none in this driver, or none on this device",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(mps: Option<bool>, green_sms: u32) -> DeviceReport {
+        DeviceReport {
+            mps,
+            green_sms,
+            ..DeviceReport::default()
+        }
+    }
+
+    /// What is found, the device priorities on.
+    fn found(devices: &[DeviceReport]) -> [String; 3] {
+        let offers: Vec<SmOffer> = devices.iter().map(offer).collect();
+        let row = |mechanism| share_row(mechanism, &offers, devices).found;
+        [
+            priorities_row(Ok(true), &offers).found,
+            row(SmMechanism::ActiveThreads),
+            row(SmMechanism::GreenContexts),
+        ]
+    }
+
+    #[test]
+    fn what_a_driver_offers_is_told_and_what_weft_makes_of_it() {
+        let [priorities, threads, green] = found(&[device(Some(true), 132)]);
+        assert!(priorities.starts_with("on: under MPS"), "{priorities}");
+        assert!(threads.contains("limits a job"), "{threads}");
+        assert!(green.contains("132 SMs") && green.contains("leaves them"), "{green}");
+        let [priorities, threads, green] = found(&[device(Some(false), 0)]);
+        assert!(priorities.contains("of no effect"), "{priorities}");
+        assert!(threads.contains("does nothing"), "{threads}");
+        assert!(green.starts_with("none"), "{green}");
+        // One of two is under MPS.
+        let [priorities, threads, _] = found(&[device(Some(false), 0), device(Some(true), 0)]);
+        assert!(priorities.starts_with("on: under MPS") && threads.contains("limits a job"));
+    }
+
+    #[test]
+    fn the_switch_is_told() {
+        let offers = [offer(&device(Some(true), 0))];
+        let off = priorities_row(Ok(false), &offers);
+        assert!(off.found.contains("WEFT_DEVICE_PRIORITIES"), "{}", off.found);
+        let wrong = priorities_row(Err("X=1 is neither".to_string()), &offers);
+        assert_eq!((wrong.found.as_str(), wrong.advice.is_some()), ("X=1 is neither", true));
     }
 }

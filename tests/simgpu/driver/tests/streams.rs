@@ -365,3 +365,32 @@ fn threads_do_not_disturb_each_other() {
         assert_eq!(CALLS.lock().unwrap().len(), 6 * 300usize.div_ceil(16));
     });
 }
+
+#[test]
+fn a_stream_has_the_priority_that_it_was_given_last() {
+    isolated("a_stream_has_the_priority_that_it_was_given_last", &[], |cu, _| {
+        const PRIORITY: u32 = 8;
+        cu.start();
+        let make = |priority| {
+            let mut stream = 0;
+            ok!(cu.cuStreamCreateWithPriority(&mut stream, 1, priority));
+            stream
+        };
+        let of = |stream| {
+            let (mut priority, mut value) = (9, [9; 16]);
+            ok!(cu.cuStreamGetPriority(stream, &mut priority));
+            ok!(cu.cuStreamGetAttribute(stream, PRIORITY, &mut value));
+            assert_eq!(value[0], priority);
+            priority
+        };
+        let streams = [0, -1, -3, -100, 7].map(make);
+        assert_eq!(streams.map(of), [0, -1, -3, -5, 0]);
+        let mut value = [0; 16];
+        value[0] = -2;
+        ok!(cu.cuStreamSetAttribute(streams[0], PRIORITY, &value));
+        value[0] = -200;
+        ok!(cu.cuStreamSetAttribute(streams[1], PRIORITY, &value));
+        ok!(cu.cuStreamCopyAttributes(streams[4], streams[2]));
+        assert_eq!(streams.map(of), [-2, -5, -3, -5, -3]);
+    });
+}

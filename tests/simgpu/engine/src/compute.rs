@@ -84,7 +84,7 @@ impl Compute {
         if !matches!(self.doing, Doing::Nothing) {
             return;
         }
-        while let Some(context) = self.line.next_by(|context| state.context_priority(context)) {
+        while let Some(context) = self.line.next_by(|context| state.rank(context)) {
             if self.run_next_of(context, state) {
                 if state.has_compute(context) {
                     self.line.join(context);

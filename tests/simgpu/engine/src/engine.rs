@@ -106,7 +106,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A new stream. A lower `priority` number goes first within the context, as CUDA counts.
+    /// A new stream. A lower `priority` number goes first within the context, and under MPS among
+    /// contexts of equal priority, as CUDA counts.
     pub fn add_stream(&mut self, context: ContextId, priority: i32) -> Result<StreamId, EngineError> {
         self.state.add_stream(context.0, priority)
     }

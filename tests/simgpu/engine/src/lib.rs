@@ -12,7 +12,8 @@
 //!   frozen until its next slice. Changing contexts costs [`Settings::switch`]. A context with
 //!   nothing ready yields at once; one that is alone keeps the engine at no cost.
 //! * In [`Mode::Mps`] there is no switch: after every kernel the next context in line has its turn,
-//!   of those in line with the lowest priority number ([`Engine::set_context_priority`]).
+//!   of those in line with the lowest priority number ([`Engine::set_context_priority`]). Of equal
+//!   contexts the one whose next operation is of the stream with the lowest number.
 //! * In [`Mode::MpsShared`] kernels share SMs: each takes what its blocks need ([`KernelShape`]),
 //!   and others' blocks run in what is left. A kernel alone takes its duration.
 //! * A **stream** is first in, first out. Within a context the ready operation with the lowest

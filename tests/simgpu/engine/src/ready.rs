@@ -24,6 +24,11 @@ impl ReadyOps {
     pub(crate) fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
+
+    /// Priority number of the one that goes next.
+    pub(crate) fn priority(&self) -> Option<i32> {
+        self.heap.peek().map(|Reverse((priority, _, _))| *priority)
+    }
 }
 
 /// Contexts that wait for an engine, each at most once, in order of arrival.
@@ -45,7 +50,7 @@ impl Line {
     }
 
     /// The first of those with the lowest rank.
-    pub(crate) fn next_by(&mut self, rank: impl Fn(SlabKey) -> i32) -> Option<SlabKey> {
+    pub(crate) fn next_by<R: Ord>(&mut self, rank: impl Fn(SlabKey) -> R) -> Option<SlabKey> {
         let first = self
             .contexts
             .iter()

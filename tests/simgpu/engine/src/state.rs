@@ -173,9 +173,11 @@ impl EngineState {
         self.contexts.get(context).is_some()
     }
 
-    /// Zero for a context that is gone.
-    pub(crate) fn context_priority(&self, context: SlabKey) -> i32 {
-        self.contexts.get(context).map_or(0, |context| context.priority)
+    /// Where a context stands under MPS: its own priority, then that of its next operation's
+    /// stream. Lower numbers go first. Zeroes for a context that is gone.
+    pub(crate) fn rank(&self, context: SlabKey) -> (i32, i32) {
+        let rank = |context: &EngineContext| (context.priority, context.compute.priority().unwrap_or(0));
+        self.contexts.get(context).map_or((0, 0), rank)
     }
 
     pub(crate) fn set_context_priority(&mut self, context: SlabKey, priority: i32) -> Result<(), EngineError> {

@@ -300,3 +300,29 @@ fn under_mps_the_more_important_context_goes_first() {
     engine.remove_context(background).unwrap();
     assert!(engine.set_context_priority(background, 0).is_err());
 }
+
+/// The example of NVIDIA's guide to MPS: "Client Priority Level Control".
+#[test]
+fn under_mps_stream_priorities_count_across_equal_contexts() {
+    let order = |others: i32, stream_of_others: i32| {
+        let mut engine = Engine::new(Settings {
+            mode: Mode::Mps,
+            ..bare()
+        });
+        let (first, other) = (engine.add_context(), engine.add_context());
+        engine.set_context_priority(other, others).unwrap();
+        let stream = engine.add_stream(first, 0).unwrap();
+        kernels(&mut engine, 0, stream, 0, &[10; 3]);
+        let stream = engine.add_stream(other, stream_of_others).unwrap();
+        kernels(&mut engine, 0, stream, 10, &[10; 3]);
+        engine.advance_to(1_000);
+        let went = drain(&mut engine);
+        let mut tags = [0, 1, 2, 10, 11, 12];
+        tags.sort_by_key(|tag| went[tag].start);
+        tags
+    };
+    let [first, .., last] = order(0, -3);
+    assert!(first == 10 && last == 2 && order(0, -3)[..3] == [10, 11, 12]);
+    assert_eq!(order(1, -3), [0, 1, 2, 10, 11, 12], "below normal");
+    assert_eq!(order(0, 0), [0, 10, 1, 11, 2, 12], "in turns");
+}

@@ -31,6 +31,16 @@ pub(super) struct SlotUse {
     pub(super) pending: bool,
 }
 
+/// An open stream of a client.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClientStream {
+    pub(super) id: StreamId,
+    /// The client's number of its context.
+    pub(super) ctx: u32,
+    /// A lower number goes first.
+    pub(super) priority: i32,
+}
+
 /// The device's view of one client.
 pub(super) struct Client {
     pub(super) lane: Mapping<Lane>,
@@ -42,7 +52,7 @@ pub(super) struct Client {
     /// The client's id of a name to the device's.
     pub(super) names: HashMap<u32, u32>,
     pub(super) contexts: HashMap<u32, ContextId>,
-    pub(super) streams: HashMap<u32, (StreamId, u32)>,
+    pub(super) streams: HashMap<u32, ClientStream>,
     pub(super) slots: Vec<SlotUse>,
     /// Greatest seq so far.
     pub(super) last: Seq,
@@ -169,7 +179,7 @@ impl Client {
     fn heads(&self, engine: &Engine) -> Vec<OpId> {
         self.streams
             .values()
-            .filter_map(|(stream, _)| engine.head_of(*stream))
+            .filter_map(|stream| engine.head_of(stream.id))
             .collect()
     }
 }

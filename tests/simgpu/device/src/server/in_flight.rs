@@ -12,6 +12,8 @@ pub(super) struct Meta {
     pub(super) seq: Seq,
     pub(super) ctx: u32,
     pub(super) stream: u32,
+    /// Of the stream.
+    pub(super) priority: i32,
     pub(super) submitted: Ns,
     pub(super) op: Op,
     /// The device's id of the name.

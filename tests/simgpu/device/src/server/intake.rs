@@ -11,7 +11,7 @@ use simgpu_engine::memory::{Pager, Range};
 use simgpu_engine::{Ns, OpId, Touch as EngineTouch, Work};
 
 use super::DeviceProcess;
-use super::client::{MAX_CONTEXTS, MAX_STREAMS, MAX_TOUCHES};
+use super::client::{ClientStream, MAX_CONTEXTS, MAX_STREAMS, MAX_TOUCHES};
 use super::in_flight::Meta;
 use crate::op::{Advice, Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;
@@ -147,7 +147,7 @@ impl DeviceProcess {
                     .contexts
                     .remove(&ctx.0)
                     .ok_or("a context that cannot be closed")?;
-                client.streams.retain(|_, (_, owner)| *owner != ctx.0);
+                client.streams.retain(|_, stream| stream.ctx != ctx.0);
                 self.engine.advance_to(at);
                 let _ = self.engine.remove_context(context);
                 Ok(())
@@ -161,13 +161,14 @@ impl DeviceProcess {
                     .engine
                     .add_stream(context, priority)
                     .map_err(|_| "a stream of no context")?;
-                client.streams.insert(stream.0, (id, ctx.0));
+                let ctx = ctx.0;
+                client.streams.insert(stream.0, ClientStream { id, ctx, priority });
                 Ok(())
             }
             Record::CloseStream(stream) => {
                 // It may have gone with its context a moment ago.
-                if let Some((id, _)) = client.streams.remove(&stream.0) {
-                    let _ = self.engine.close_stream(id);
+                if let Some(stream) = client.streams.remove(&stream.0) {
+                    let _ = self.engine.close_stream(stream.id);
                 }
                 Ok(())
             }
@@ -248,12 +249,13 @@ impl DeviceProcess {
         const GONE: &str = "a client that is gone";
         let client = self.clients.get_mut(number).and_then(Option::as_mut).ok_or(GONE)?;
         let touches = std::mem::take(&mut client.touches);
-        let &(stream_id, ctx) = client.streams.get(&stream.0).ok_or("work for no stream")?;
+        let open = *client.streams.get(&stream.0).ok_or("work for no stream")?;
         let mut meta = Meta {
             client: number as u32,
             seq,
-            ctx,
+            ctx: open.ctx,
             stream: stream.0,
+            priority: open.priority,
             submitted: at,
             op,
             name,
@@ -304,7 +306,7 @@ impl DeviceProcess {
             write: touch.write,
         };
         let touches = touches.into_iter().map(of_engine).collect();
-        let id = match self.engine.submit_touching(at, stream_id, work, tag, touches) {
+        let id = match self.engine.submit_touching(at, open.id, work, tag, touches) {
             Ok(id) => id,
             Err(_) => {
                 self.metas.take(tag);

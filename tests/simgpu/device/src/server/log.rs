@@ -8,6 +8,7 @@
 //! Times are device ns. `op` is kernel, copy, memset, event, wait or host; with `log_switches` also
 //! switch. A kernel that was stopped for another context has `"slices":[[from,to],…]`. One that
 //! went with its context while it ran has `"aborted":true`; what had not begun by then has no line.
+//! An operation on a stream of another priority than 0 has `"priority":-1`.
 //!
 //! The file is appended to, and written out before the device sleeps and before it answers a status
 //! request. If it cannot be written the device goes on without it, and the status says so.
@@ -143,6 +144,9 @@ impl Log {
             0 => write!(self.text, r#","graph":null"#),
             graph => write!(self.text, r#","graph":{graph}"#),
         };
+        if meta.priority != 0 {
+            let _ = write!(self.text, r#","priority":{}"#, meta.priority);
+        }
         if !segments.is_empty() {
             self.text.push_str(r#","slices":["#);
             for (index, (from, to)) in segments.iter().enumerate() {

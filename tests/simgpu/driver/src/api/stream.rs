@@ -74,7 +74,7 @@ export! {
     }
 
     fn cuStreamGetPriority(stream: Handle, priority: Out<i32>) {
-        priority.set(resolve(state::driver()?, stream)?.priority)
+        priority.set(resolve(state::driver()?, stream)?.priority())
     }
 
     fn cuStreamGetFlags(stream: Handle, flags: Out<u32>) {
@@ -108,20 +108,27 @@ export! {
         let stream = resolve(state::driver()?, stream)?;
         let known = lock(&stream.attributes).get(attribute)?;
         if attribute == PRIORITY {
-            return value.cast::<i32>().set(stream.priority);
+            return value.cast::<i32>().set(stream.priority());
         }
         value.set(known)
     }
 
     fn cuStreamSetAttribute(stream: Handle, attribute: u32, value: In<Value>) {
         let stream = resolve(state::driver()?, stream)?;
-        lock(&stream.attributes).set(attribute, value.get()?)
+        let value = value.get()?;
+        if attribute == PRIORITY {
+            stream.set_priority((value[0] as u32).cast_signed());
+            return Ok(());
+        }
+        lock(&stream.attributes).set(attribute, value)
     }
 
     fn cuStreamCopyAttributes(target: Handle, source: Handle) {
         let driver = state::driver()?;
-        let attributes = lock(&resolve(driver, source)?.attributes).clone();
-        *lock(&resolve(driver, target)?.attributes) = attributes;
+        let (source, target) = (resolve(driver, source)?, resolve(driver, target)?);
+        let attributes = lock(&source.attributes).clone();
+        *lock(&target.attributes) = attributes;
+        target.set_priority(source.priority());
         Ok(())
     }
 

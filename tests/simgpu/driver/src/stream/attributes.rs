@@ -1,4 +1,4 @@
-//! Stream attributes. The simulated device acts on none of them but the priority; they are kept and
+//! Stream attributes but the priority. The simulated device acts on none of them; they are kept and
 //! answered.
 #![forbid(unsafe_code)]
 

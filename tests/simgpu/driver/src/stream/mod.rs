@@ -7,7 +7,7 @@ mod submit;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use simgpu_device::lock::lock;
@@ -53,7 +53,8 @@ pub(crate) struct Stream {
     pub(crate) context: Arc<Context>,
     pub(crate) kind: Kind,
     pub(crate) flags: u32,
-    pub(crate) priority: i32,
+    /// As answered. The device acts on the one that the stream was made with.
+    priority: AtomicI32,
     pub(crate) link: LinkStream,
     /// The last operation submitted.
     tail: Arc<Tail>,
@@ -83,7 +84,7 @@ impl Stream {
             context: context.clone(),
             kind,
             flags,
-            priority,
+            priority: AtomicI32::new(priority),
             link: driver.timeline.stream(context.link, priority)?,
             tail: Arc::default(),
             submitting: Mutex::new(()),
@@ -118,6 +119,16 @@ impl Stream {
             lock(&context.order).join(&stream.tail);
         }
         Ok(handle)
+    }
+
+    pub(crate) fn priority(&self) -> i32 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    /// Sets the priority, within what there is.
+    pub(crate) fn set_priority(&self, priority: i32) {
+        let (least, greatest) = PRIORITIES;
+        self.priority.store(priority.clamp(greatest, least), Ordering::Relaxed);
     }
 
     #[inline]

@@ -149,6 +149,11 @@ api! {
     fn cuLaunchHostFunc(stream: Handle, function: extern "C" fn(usize), data: usize);
     fn cuStreamAddCallback(stream: Handle, function: extern "C" fn(Handle, u32, usize), data: usize, flags: u32);
     fn cuStreamCreate(stream: *mut Handle, flags: u32);
+    fn cuStreamCreateWithPriority(stream: *mut Handle, flags: u32, priority: i32);
+    fn cuStreamGetPriority(stream: Handle, priority: *mut i32);
+    fn cuStreamGetAttribute(stream: Handle, attribute: u32, value: *mut [i32; 16]);
+    fn cuStreamSetAttribute(stream: Handle, attribute: u32, value: *const [i32; 16]);
+    fn cuStreamCopyAttributes(target: Handle, source: Handle);
     fn cuStreamDestroy_v2(stream: Handle);
     fn cuStreamSynchronize(stream: Handle);
     fn cuStreamQuery(stream: Handle);

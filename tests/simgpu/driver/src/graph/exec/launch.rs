@@ -101,7 +101,7 @@ impl Exec {
         }
         let hidden = inner.branches.entry(stream.context.id).or_default();
         while hidden.len() + 1 < inner.plan.width {
-            hidden.push(Stream::internal(driver, &stream.context, stream.priority)?);
+            hidden.push(Stream::internal(driver, &stream.context, stream.priority())?);
         }
         let begin = match inner.plan.width > 1 || inner.items.is_empty() {
             true => stream.submit(driver, Op::Marker, None, number)?,
