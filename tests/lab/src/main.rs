@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
-use simgpu_engine::Mode;
 
 use weft_lab::US;
 use weft_lab::aims::{self, Aim, AimVerdict};
@@ -69,7 +68,7 @@ struct LabOptions {
     requests: Option<u64>,
     /// Only this device: mps (turns kernel by kernel), mps-shared (an A100 whose SMs kernels share
     /// block by block), mps-shared-h100 (an H100's SMs, with the recordings' own kernel times) or
-    /// time-sliced. Without it mps and time-sliced
+    /// time-sliced. Without it mps and time-sliced, or what the kind is about
     #[arg(long)]
     device: Option<String>,
     /// With mps-shared: per cent that blocks take longer while others' blocks have the rest of the
@@ -228,14 +227,14 @@ fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
 }
 
 fn plan(options: &LabOptions) -> Result<CasePlan> {
-    let modes = match options.device.as_deref() {
-        None => vec![Mode::Mps, Mode::TimeSlice],
-        Some(name) => vec![pairs::mode_named(name, options.contention)?],
-    };
+    let named = options.device.as_deref();
+    let device = named
+        .map(|name| pairs::mode_named(name, options.contention))
+        .transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let requests = options.requests.unwrap_or(if options.quick { 100 } else { 1_000 });
     Ok(CasePlan {
-        modes,
+        device,
         seeds: options.seeds.clone(),
         every_seed: options.full,
         requests: requests.max(1),
@@ -260,6 +259,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             (true, true) => ["resnet50", "bert_base", "lstm"].map(String::from).to_vec(),
             _ => options.model.clone(),
         },
+        short: !options.full,
         held_back: options.held_back,
         partners: options
             .partners

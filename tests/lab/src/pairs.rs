@@ -11,8 +11,15 @@
 //! | `chatty` | each model, waiting after every kernel | one training | weft, fikit, default |
 //! | `poisson`, `bursts` | each model, requests on their own at 40 % of what it can bear | one training | weft, fikit, xsched, default |
 //! | `shape` | generated ([`generate::shapes`]): prompts and decoding by graphs, bursts, a wait after every kernel | generated: data that comes late, long kernels, graphs | weft, fikit, default |
+//! | `dial` | each model's inference, `--slowdown` 2, 5 and 10 % and none, on `mps-shared` | each model's training | weft |
+//! | `slo` | each model, at random at 40, 55 and 70 % of the rate at which it answers alone, `--slo` 1.2 times its p99 alone, on `mps` and `mps-shared` | one training | weft, default |
+//! | `llm` | a language model that decodes by graphs, drawn and recorded | finetuning of gpt2, llama and bert_base | weft, default |
 //! | `frontier` | one model, closed and at random; three generated services | one training; generated | rules with their one parameter swept |
 #![forbid(unsafe_code)]
+
+mod promises;
+
+pub(crate) use promises::{LOADS, SLOWDOWNS};
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,6 +32,7 @@ use weft_trace_format::Trace;
 
 use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
 use crate::job::{Arrivals, Jitter, Play, PlayedJob, Program};
+use crate::measure::Latency;
 use crate::rule::{NamedRule, Rule};
 use crate::world::Hosts;
 use crate::{MS, Ns, US, generate};
@@ -94,6 +102,13 @@ pub struct Case {
     pub jobs: Vec<PlayedJob>,
     /// What to compare.
     pub rules: Vec<Rule>,
+    /// The service is run with `--slo`: so many times its p99 alone.
+    pub slo: Option<f64>,
+    /// The service's requests come on their own, at this part of the rate at which it answers alone,
+    /// one after the other.
+    pub load: Option<f64>,
+    /// Requests at most that a figure rests on, where each has many figures in it.
+    pub most_requests: Option<u64>,
 }
 
 /// One rule in one case.
@@ -116,6 +131,12 @@ pub struct CaseRow {
 }
 
 impl CaseRow {
+    /// Whether it is of a kind that stands apart from the others: under settings, on devices or
+    /// with questions of its own. Aims over all cases do not count it.
+    pub fn is_apart(&self) -> bool {
+        self.kind == "frontier" || promises::KINDS.contains(&self.kind)
+    }
+
     /// Whether a model that is held back from tuning is in it.
     pub fn is_held_back(&self) -> bool {
         is_held_back(&self.service) || self.batch.iter().any(|job| is_held_back(job))
@@ -144,12 +165,12 @@ pub fn describe(kind: &str) -> &'static str {
         "shape" => {
             "Generated jobs: a language model (prompts, then tokens by graphs), bursts of requests and a wait after every kernel, beside long kernels, training whose data comes late, and graphs."
         }
-        _ => "",
+        other => promises::describe(other),
     }
 }
 
 /// The devices, by the names that options, scenarios and tables use. The first and the last are
-/// what is run where none is asked for.
+/// what most kinds are run on where none is asked for.
 pub const DEVICES: [(&str, Mode); 4] = [
     ("mps", Mode::Mps),
     ("mps-shared", Mode::MpsShared(SmLimits::A100_LIKE)),
@@ -186,8 +207,8 @@ pub fn mode_named(name: &str, contention: Option<u32>) -> anyhow::Result<Mode> {
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct CasePlan {
-    /// Devices.
-    pub modes: Vec<Mode>,
+    /// The device; where there is none, each kind's own.
+    pub device: Option<Mode>,
     /// Seeds.
     pub seeds: Vec<u64>,
     /// Whether every case is run with every seed, or each with one of them in turn.
@@ -200,6 +221,8 @@ pub struct CasePlan {
     pub kinds: Vec<String>,
     /// Models; all where empty.
     pub models: Vec<String>,
+    /// Whether cases that take long are left out of kinds that were not asked for by their names.
+    pub short: bool,
     /// Cases by the models held back.
     pub held_back: HeldBackCases,
     /// Batch jobs that each service is put beside, at most.
@@ -217,6 +240,21 @@ pub struct CasePlan {
     /// No case is begun after this.
     pub until: Option<std::time::Instant>,
 }
+
+impl CasePlan {
+    /// Whether this kind is to be short.
+    fn is_short(&self, kind: &str) -> bool {
+        self.short && !self.kinds.iter().any(|wanted| wanted == kind)
+    }
+
+    /// The devices of a kind that has these of its own.
+    fn modes(&self, own: &[Mode]) -> Vec<Mode> {
+        self.device.map_or_else(|| own.to_vec(), |device| vec![device])
+    }
+}
+
+/// Where no device is asked for.
+const USUAL_MODES: [Mode; 2] = [Mode::Mps, Mode::TimeSlice];
 
 /// The models there are: name, inference, training.
 #[derive(Debug, Clone)]
@@ -369,10 +407,13 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
     } else {
         &plan.seeds[..1.min(plan.seeds.len())]
     };
-    for mode in &plan.modes {
+    for mode in plan.modes(&USUAL_MODES) {
         for seed in seeds {
-            cases_of(&services, &batches, plan, *mode, *seed, &mut out);
+            cases_of(&services, &batches, plan, mode, *seed, &mut out);
         }
+    }
+    for seed in seeds {
+        promises::cases_of(&services, &batches, plan, *seed, &mut out);
     }
     out.retain(|case: &Case| plan.kinds.is_empty() || plan.kinds.iter().any(|kind| kind == case.kind));
     if !plan.every_seed {
@@ -414,9 +455,16 @@ fn swept() -> Vec<Rule> {
     rules
 }
 
-type Named2 = (String, Arc<Program>);
+type NamedProgram = (String, Arc<Program>);
 
-fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode, seed: u64, out: &mut Vec<Case>) {
+fn cases_of(
+    services: &[NamedProgram],
+    batches: &[NamedProgram],
+    plan: &CasePlan,
+    mode: Mode,
+    seed: u64,
+    out: &mut Vec<Case>,
+) {
     let mut case = |kind, jobs, rules: &[Rule]| {
         out.push(Case {
             kind,
@@ -424,9 +472,12 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
             seed,
             jobs,
             rules: rules.to_vec(),
+            slo: None,
+            load: None,
+            most_requests: None,
         });
     };
-    let service = |(name, program): &Named2| job(name, 0, program, Some(THINK_NS));
+    let service = |(name, program): &NamedProgram| job(name, 0, program, Some(THINK_NS));
     let batch = |at: usize, priority| {
         let (name, program) = &batches[at % batches.len()];
         job(name, priority, program, None)
@@ -577,12 +628,16 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
         device: device(case.mode),
         hosts: Hosts::default(),
         seed: case.seed,
-        requests: plan.requests,
+        requests: plan.requests.min(case.most_requests.unwrap_or(u64::MAX)),
         warmup: 20,
         tuning: plan.tuning,
     };
-    let mut known: Vec<KnownJob> = case
-        .jobs
+    let mut jobs = case.jobs.clone();
+    if let Some(load) = case.load {
+        let mean = (bench.usual_latency(&jobs[0]) / load) as Ns;
+        jobs[0].arrivals = Arrivals::Poisson { mean };
+    }
+    let mut known: Vec<KnownJob> = jobs
         .iter()
         .enumerate()
         .map(|(place, job)| {
@@ -599,7 +654,11 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
         })
         .collect();
     bench.among_equals(&mut known);
-    let (service, batch) = names(&case.jobs);
+    if let Some(times) = case.slo {
+        let alone = known[0].latencies.get(bench.warmup as usize..).unwrap_or_default();
+        known[0].job.slo = Some((times * Latency::of(alone).p99) as Ns);
+    }
+    let (service, batch) = names(&jobs);
     case.rules
         .iter()
         .map(|rule| CaseRow {
@@ -607,7 +666,7 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
             device: mode_name(case.mode),
             service: service.clone(),
             batch: batch.clone(),
-            closed: case.jobs[0].arrivals.is_closed(),
+            closed: jobs[0].arrivals.is_closed(),
             figures: bench.compare(&known, *rule),
         })
         .collect()

@@ -75,7 +75,7 @@ pub(crate) fn groups(rows: &[CaseRow], name: impl Fn(&CaseRow) -> Option<String>
 /// For the terminal: parts of the gap time, in per cent.
 pub fn text(rows: &[CaseRow]) -> String {
     let name = |row: &CaseRow| {
-        (row.kind != "frontier").then(|| match row.kind {
+        (!row.is_apart()).then(|| match row.kind {
             "scenario" => format!(
                 "{} beside {}, seed {}",
                 row.service,
@@ -169,7 +169,7 @@ pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
         let _ = writeln!(out, "<li><b>{short}</b>: {}</li>", escape(what));
     }
     out.push_str("</ul>\n");
-    let name = |row: &CaseRow| (row.kind != "frontier" && row.closed).then(|| "closed loop".to_string());
+    let name = |row: &CaseRow| (!row.is_apart() && row.closed).then(|| "closed loop".to_string());
     for device in DEVICES.map(|(device, _)| device) {
         let groups = groups(rows, name);
         let mine: Vec<&CauseGroup> = groups.iter().filter(|group| group.device == device).collect();

@@ -182,7 +182,7 @@ pub(crate) fn length_name(at: usize) -> String {
 /// Sums over all cases of a device and a rule.
 pub(crate) fn gaps_by_rule(rows: &[CaseRow]) -> Vec<(&'static str, String, Vec<Spent>)> {
     let mut out: Vec<(&'static str, String, Vec<Spent>)> = Vec::new();
-    for row in rows.iter().filter(|row| row.kind != "frontier") {
+    for row in rows.iter().filter(|row| !row.is_apart()) {
         let found = out
             .iter()
             .position(|(device, rule, _)| *device == row.device && *rule == row.figures.rule);

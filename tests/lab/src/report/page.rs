@@ -190,7 +190,7 @@ fn section_not_best(out: &mut String, rows: &[CaseRow]) {
          by more than 0.5 % and equal in the other.</p><table><tr><th>case</th><th class=l>policy</th><th>latency of weft's</th><th>batch of weft's</th></tr>\n",
     );
     let mut cases: BTreeMap<String, Vec<&CaseRow>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.kind != "frontier") {
+    for row in rows.iter().filter(|row| !row.is_apart()) {
         let key = format!(
             "{} {}: {} beside {}, seed {}",
             row.device,
@@ -277,7 +277,7 @@ fn section_cases(out: &mut String, rows: &[CaseRow]) {
     for device in DEVICES.map(|(device, _)| device) {
         let mine: Vec<&CaseRow> = rows
             .iter()
-            .filter(|row| row.device == device && row.figures.rule == "weft" && row.kind != "frontier")
+            .filter(|row| row.device == device && row.figures.rule == "weft" && !row.is_apart())
             .collect();
         if mine.is_empty() {
             continue;

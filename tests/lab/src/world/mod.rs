@@ -41,7 +41,7 @@ use crate::policy::{JobView, LabPolicy};
 use crate::random::Random;
 use crate::{MS, Ns, US};
 
-pub use process::JobRun;
+pub use process::{JobRun, TokenTime};
 pub use queue::{DEFER_NS, QUEUED_CALL_NS};
 pub use stand::{HeldReason, Stand, StandChange};
 

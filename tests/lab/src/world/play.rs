@@ -24,6 +24,7 @@ impl LabMachine {
     pub(super) fn begin(&mut self, job: usize) {
         let process = &mut self.processes[job];
         process.arrived = process.next_arrival;
+        process.token_at = None;
         let program = std::sync::Arc::clone(&process.job.program);
         let step = program.step_of(process.request);
         process.remaining = step.ops.len();
@@ -279,6 +280,9 @@ impl LabMachine {
         let program = std::sync::Arc::clone(&process.job.program);
         let ops = &program.step_of(process.request).ops;
         let what = &ops[op as usize];
+        if process.job.tokens && matches!(what.play, Play::Sync(_) | Play::Copy { waits: true, .. }) {
+            process.token(at);
+        }
         for next in [what.next_same, what.next_handed] {
             if next != NONE {
                 self.then(job, next, &ops[next as usize], at);
