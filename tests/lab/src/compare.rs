@@ -68,6 +68,8 @@ pub struct Tuning {
     pub no_grace: bool,
     /// Without [`Hosts::stirs`].
     pub no_stir: bool,
+    /// Without [`Hosts::launch_costs`].
+    pub no_launch_costs: bool,
 }
 
 impl Tuning {
@@ -114,6 +116,7 @@ impl Fixture {
             queue: self.tuning.queue.unwrap_or(self.hosts.queue),
             gate_spin: self.tuning.gate_spin.unwrap_or(self.hosts.gate_spin),
             stirs: self.hosts.stirs && !self.tuning.no_stir,
+            launch_costs: self.hosts.launch_costs && !self.tuning.no_launch_costs,
             ..self.hosts
         };
         LabMachine::new(MachineSetup {

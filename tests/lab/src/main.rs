@@ -119,8 +119,9 @@ struct LabOptions {
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
     /// Leave a part of policy weft out, to see what it is worth: the grace before a better moment,
-    /// or the stir (a foreground job's calls that are no launches are then no sign of it)
-    #[arg(long, value_parser = ["grace", "stir"])]
+    /// or the stir (a foreground job's calls that are no launches are then no sign of it). Or, of
+    /// every rule, what it adds to a launch
+    #[arg(long, value_parser = ["grace", "stir", "launch-costs"])]
     without: Vec<String>,
     /// Where the time of gaps went, by their length and policy
     #[arg(long)]
@@ -280,6 +281,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             queue: options.queue,
             gate_spin: options.gate_spin.map(|us| us.saturating_mul(US)),
             no_grace: options.without.iter().any(|part| part == "grace"),
+            no_launch_costs: options.without.iter().any(|part| part == "launch-costs"),
             no_stir: options.without.iter().any(|part| part == "stir"),
         },
     })

@@ -121,7 +121,8 @@ impl LabMachine {
                 };
                 if process.reached(target) {
                     self.synced(job, synced);
-                    self.returned(job, op, now);
+                    let back = now + self.added(job).wait;
+                    self.returned(job, op, back);
                 } else {
                     process.waiters.push(HostWaiter { op, target, synced });
                 }
@@ -245,9 +246,11 @@ impl LabMachine {
                 }
             },
         }
+        // By the mode that the call was made in: the launch may change it.
+        let took = program.launch_cost + self.added(job).launch;
         self.launched(job, stream, play);
         if call.deferred {
-            self.processes[job].issuer_free = now + program.launch_cost;
+            self.processes[job].issuer_free = now + took;
         } else if let Play::Copy { waits: true, .. } = play {
             let upto = self.processes[job].streams[usize::from(stream)].submitted;
             self.processes[job].waiters.push(HostWaiter {
@@ -256,7 +259,7 @@ impl LabMachine {
                 synced: SyncResult::Stream(stream),
             });
         } else {
-            self.returned(job, op, now + program.launch_cost);
+            self.returned(job, op, now + took);
         }
     }
 
