@@ -11,6 +11,7 @@ use weft_profiles::predictor::Evaluation;
 
 use crate::foresight::GapForesight;
 use crate::pairs::CaseRow;
+use crate::seeds::OverSeeds;
 use crate::speed::Speed;
 
 /// An aim.
@@ -95,13 +96,7 @@ fn name(row: &CaseRow) -> String {
 
 /// The name of a case, were it of this kind.
 fn name_as(row: &CaseRow, kind: &str) -> String {
-    format!(
-        "{} {kind}: {} beside {}, seed {}",
-        row.device,
-        row.service,
-        row.batch.join(" + "),
-        row.figures.seed
-    )
+    format!("{} {kind}: {}, seed {}", row.device, row.jobs(), row.figures.seed)
 }
 
 fn together(rows: &[CaseRow]) -> Vec<Together<'_>> {
@@ -145,8 +140,12 @@ pub fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// All aims, with what was found; those too that nothing was run for.
+/// All aims, with what was found; those too that nothing was run for. Of several hosts the first is
+/// judged.
 pub fn judge(rows: &[CaseRow], foresight: &[GapForesight], speed: &[Speed]) -> Vec<Aim> {
+    let host = rows.iter().find(|row| row.kind != "hosts").map(|row| row.host_time);
+    let judged: Vec<CaseRow> = rows.iter().filter(|row| Some(row.host_time) == host).cloned().collect();
+    let rows = &judged[..];
     let cases = together(rows);
     let mut aims = Vec::new();
     answered(rows, &mut aims);
@@ -293,30 +292,18 @@ fn mean_of(row: &CaseRow) -> f64 {
 }
 
 fn p99_of(row: &CaseRow) -> f64 {
-    row.figures.latency.p99 / row.figures.alone.p99.max(1.0)
+    row.figures.slowdown_p99()
 }
 
 fn batch_of(row: &CaseRow) -> f64 {
     row.figures.batch_sum
 }
 
-/// Where every case was run with each of three seeds: the 95 % interval of batch work by Student's
-/// t with two degrees of freedom.
+/// Where every case was run with several seeds: the interval of batch work.
 fn interval(rows: &[&CaseRow]) -> String {
-    const T_OF_TWO: f64 = 4.303;
-    let mut by_seed: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for row in rows {
-        by_seed.entry(row.figures.seed).or_default().push(batch_of(row));
-    }
-    let mut sizes = by_seed.values().map(Vec::len);
-    let first = sizes.next();
-    if by_seed.len() != 3 || !sizes.all(|size| Some(size) == first) {
-        return String::new();
-    }
-    let means: Vec<f64> = by_seed.into_values().map(geometric).collect();
-    let mean = means.iter().sum::<f64>() / 3.0;
-    let spread = (means.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / 2.0).sqrt();
-    format!(" +- {:.3} over three seeds", T_OF_TWO * spread / 3f64.sqrt())
+    OverSeeds::of(rows, batch_of).map_or_else(String::new, |over| {
+        format!(" (+- {:.3} over {} seeds)", over.half_width, over.by_seed.len())
+    })
 }
 
 fn latencies(cases: &[Together<'_>], aims: &mut Vec<Aim>) {

@@ -541,6 +541,11 @@ impl CaseFigures {
         })
     }
 
+    /// p99 latency over that of alone.
+    pub fn slowdown_p99(&self) -> f64 {
+        self.latency.p99 / self.alone.p99.max(1.0)
+    }
+
     /// Mean latency over that of alone.
     pub fn slowdown(&self) -> f64 {
         self.latency.mean / self.alone.mean.max(1.0)

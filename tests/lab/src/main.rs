@@ -41,6 +41,9 @@ struct LabOptions {
     /// A tenth of the requests, a few models: says whether it works, not whether aims are met
     #[arg(long)]
     quick: bool,
+    /// Every case with every seed: tables then have intervals
+    #[arg(long)]
+    every_seed: bool,
     /// Every service beside every batch job, every case with every seed: hours
     #[arg(long, conflicts_with = "quick")]
     full: bool,
@@ -98,9 +101,10 @@ struct LabOptions {
     /// frontier` asks for it
     #[arg(long)]
     frontier: bool,
-    /// Hosts take this part of the recorded host time: 0.5 is a host twice as fast
-    #[arg(long, value_name = "PART", default_value = "1", value_parser = host_time)]
-    host_time: f64,
+    /// Hosts take these parts of the recorded host time: 0.5 is a host twice as fast. All cases are
+    /// run for each; aims are judged for the first
+    #[arg(long, value_name = "PARTS", default_value = "1", value_delimiter = ',', value_parser = host_time)]
+    host_time: Vec<f64>,
     /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare
     /// rules are not judged then
     #[arg(long)]
@@ -153,6 +157,8 @@ struct LabResults {
     aims: Vec<Aim>,
     foresight: Vec<GapForesight>,
     speed: Vec<Speed>,
+    /// Means over the cases of a device, kind, host and rule, with intervals where there are seeds.
+    summaries: Vec<report::Summary>,
     rows: Vec<CaseRow>,
 }
 
@@ -220,6 +226,7 @@ fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
                 service: service.clone(),
                 batch: batch.clone(),
                 closed: scenario.jobs[0].arrivals.is_closed(),
+                host_time: 1.0,
                 figures: bench.compare(&known, *rule),
             });
         }
@@ -237,7 +244,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
     Ok(CasePlan {
         device,
         seeds: options.seeds.clone(),
-        every_seed: options.full,
+        every_seed: options.full || options.every_seed,
         requests: requests.max(1),
         threads: if options.threads == 0 { cores } else { options.threads },
         kinds: match (options.quick, options.kind.is_empty()) {
@@ -273,7 +280,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             .map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6))),
         all_rules: options.all_rules,
         frontier: options.frontier,
-        host_time: options.host_time,
+        host_times: options.host_time.clone(),
         rules: options.rule.clone(),
         tuning: Tuning {
             risk: options.risk,
@@ -318,11 +325,12 @@ fn the_set(options: &LabOptions) -> Result<AimVerdict> {
                 &row.batch,
                 row.closed,
                 row.figures.seed,
+                row.host_time.to_bits(),
             )
         })
         .collect::<std::collections::HashSet<_>>()
         .len();
-    let wants = |kind: &str| plan.kinds.is_empty() || plan.kinds.iter().any(|wanted| wanted == kind);
+    let wants = |kind: &str| plan.wants(kind);
     let foresight: Vec<GapForesight> = models
         .iter()
         .filter(|_| wants("predictor"))
@@ -362,6 +370,7 @@ impl LabResults {
             aims: aims::judge(&rows, &foresight, &speed),
             foresight,
             speed,
+            summaries: report::Summary::of(&rows),
             rows,
         }
     }

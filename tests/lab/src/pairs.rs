@@ -14,6 +14,7 @@
 //! | `dial` | each model's inference, `--slowdown` 2, 5 and 10 % and none, on `mps-shared` | each model's training | weft |
 //! | `slo` | each model, at random at 40, 55 and 70 % of the rate at which it answers alone, `--slo` 1.2 times its p99 alone, on `mps` and `mps-shared` | one training | weft, default |
 //! | `llm` | a language model that decodes by graphs, drawn and recorded | finetuning of gpt2, llama and bert_base | weft, default |
+//! | `hosts` | each model, at random at 40 % load, on hosts x1, x0.5 and x0.25 | one training | [`HOST_RULES`] |
 //! | `frontier` | one model, closed and at random; three generated services | one training; generated | rules with their one parameter swept |
 #![forbid(unsafe_code)]
 
@@ -33,7 +34,7 @@ use weft_trace_format::Trace;
 use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
 use crate::job::{Arrivals, Jitter, Play, PlayedJob, Program};
 use crate::measure::Latency;
-use crate::rule::{NamedRule, Rule};
+use crate::rule::{COUNT, NamedRule, Rule, XSCHED};
 use crate::world::Hosts;
 use crate::{MS, Ns, US, generate};
 
@@ -98,6 +99,8 @@ pub struct Case {
     pub mode: Mode,
     /// All chance.
     pub seed: u64,
+    /// The part of the recorded host time that hosts take.
+    pub host_time: f64,
     /// The service first.
     pub jobs: Vec<PlayedJob>,
     /// What to compare.
@@ -125,16 +128,27 @@ pub struct CaseRow {
     pub batch: Vec<String>,
     /// Whether the next request waits for the answer to the last.
     pub closed: bool,
+    /// The part of the recorded host time that hosts take.
+    pub host_time: f64,
     /// What came of it.
     #[serde(flatten)]
     pub figures: CaseFigures,
 }
 
 impl CaseRow {
+    /// Who shares, and on which hosts where they are not as recorded.
+    pub fn jobs(&self) -> String {
+        let hosts = match self.host_time == 1.0 {
+            true => String::new(),
+            false => format!(", hosts x{}", self.host_time),
+        };
+        format!("{} beside {}{hosts}", self.service, self.batch.join(" + "))
+    }
+
     /// Whether it is of a kind that stands apart from the others: under settings, on devices or
     /// with questions of its own. Aims over all cases do not count it.
     pub fn is_apart(&self) -> bool {
-        self.kind == "frontier" || promises::KINDS.contains(&self.kind)
+        self.kind == "frontier" || self.kind == "hosts" || promises::KINDS.contains(&self.kind)
     }
 
     /// Whether a model that is held back from tuning is in it.
@@ -164,6 +178,9 @@ pub fn describe(kind: &str) -> &'static str {
         "bursts" => "Requests come four at a time, at 40 % of what the service can bear.",
         "shape" => {
             "Generated jobs: a language model (prompts, then tokens by graphs), bursts of requests and a wait after every kernel, beside long kernels, training whose data comes late, and graphs."
+        }
+        "hosts" => {
+            "Requests come on their own, at 40 % of what the service can bear, on hosts that take all, half and a quarter of the recorded time."
         }
         other => promises::describe(other),
     }
@@ -231,8 +248,8 @@ pub struct CasePlan {
     pub all_rules: bool,
     /// Whether to run every rule on every pair, with its one parameter swept.
     pub frontier: bool,
-    /// What hosts take of the recorded host time.
-    pub host_time: f64,
+    /// What hosts take of the recorded host time: all cases for each. Kind `hosts` has its own.
+    pub host_times: Vec<f64>,
     /// Only these rules; all of a case where empty.
     pub rules: Vec<Rule>,
     /// Settings of the core's to try.
@@ -242,6 +259,11 @@ pub struct CasePlan {
 }
 
 impl CasePlan {
+    /// Whether cases of this kind are to be run.
+    pub fn wants(&self, kind: &str) -> bool {
+        self.kinds.is_empty() || self.kinds.iter().any(|wanted| wanted == kind)
+    }
+
     /// Whether this kind is to be short.
     fn is_short(&self, kind: &str) -> bool {
         self.short && !self.kinds.iter().any(|wanted| wanted == kind)
@@ -386,36 +408,84 @@ fn shapes(seed: u64) -> Vec<(PlayedJob, PlayedJob)> {
     ]
 }
 
+/// Programs of the models that are wanted, on hosts that take this part of the recorded time.
+fn programs(
+    models: &[Model],
+    plan: &CasePlan,
+    host_time: f64,
+    pick: fn(&Model) -> Option<&Trace>,
+    suffix: &str,
+) -> Vec<NamedProgram> {
+    let wanted = |name: &str| plan.models.is_empty() || plan.models.iter().any(|model| model == name);
+    models
+        .iter()
+        .filter(|model| wanted(&model.name))
+        .filter_map(|model| {
+            let program = Program::of(pick(model)?, 0, usize::MAX).with_host_time(host_time);
+            Some((format!("{}{suffix}", model.name), Arc::new(program)))
+        })
+        .collect()
+}
+
+/// Programs on hosts that take this part of the recorded time.
+struct HostPrograms {
+    host_time: f64,
+    services: Vec<NamedProgram>,
+    batches: Vec<NamedProgram>,
+}
+
+impl HostPrograms {
+    fn parts<'a>(&'a self, plan: &'a CasePlan, seed: u64) -> CaseParts<'a> {
+        CaseParts {
+            services: &self.services,
+            batches: &self.batches,
+            plan,
+            host_time: self.host_time,
+            seed,
+        }
+    }
+}
+
+/// What cases are made of, for one seed and one kind of hosts.
+struct CaseParts<'a> {
+    services: &'a [NamedProgram],
+    batches: &'a [NamedProgram],
+    plan: &'a CasePlan,
+    host_time: f64,
+    seed: u64,
+}
+
 /// The cases of a plan.
 pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
-    let wanted = |name: &str| plan.models.is_empty() || plan.models.iter().any(|model| model == name);
-    let programs = |pick: fn(&Model) -> Option<&Trace>, suffix: &str| -> Vec<(String, Arc<Program>)> {
-        models
-            .iter()
-            .filter(|model| wanted(&model.name))
-            .filter_map(|model| {
-                let program = Program::of(pick(model)?, 0, usize::MAX).with_host_time(plan.host_time);
-                Some((format!("{}{suffix}", model.name), Arc::new(program)))
-            })
-            .collect()
+    let programs = |host_time| HostPrograms {
+        host_time,
+        services: programs(models, plan, host_time, |model| model.infer.as_ref(), ""),
+        batches: programs(models, plan, host_time, |model| model.train.as_ref(), " training"),
     };
-    let services = programs(|model| model.infer.as_ref(), "");
-    let batches = programs(|model| model.train.as_ref(), " training");
     let mut out = Vec::new();
     let seeds = if plan.every_seed {
         &plan.seeds[..]
     } else {
         &plan.seeds[..1.min(plan.seeds.len())]
     };
-    for mode in plan.modes(&USUAL_MODES) {
+    for host_time in &plan.host_times {
+        let programs = programs(*host_time);
+        for mode in plan.modes(&USUAL_MODES) {
+            for seed in seeds {
+                cases_of(&programs.parts(plan, *seed), mode, &mut out);
+            }
+        }
         for seed in seeds {
-            cases_of(&services, &batches, plan, mode, *seed, &mut out);
+            promises::cases_of(&programs.parts(plan, *seed), &mut out);
         }
     }
-    for seed in seeds {
-        promises::cases_of(&services, &batches, plan, *seed, &mut out);
+    for host_time in HOST_TIMES.into_iter().filter(|_| plan.wants("hosts")) {
+        let programs = programs(host_time);
+        for seed in seeds {
+            hosts_cases(&programs.parts(plan, *seed), &mut out);
+        }
     }
-    out.retain(|case: &Case| plan.kinds.is_empty() || plan.kinds.iter().any(|kind| kind == case.kind));
+    out.retain(|case: &Case| plan.wants(case.kind));
     if !plan.every_seed {
         take_turns(&mut out, &plan.seeds);
     }
@@ -429,11 +499,51 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
     out
 }
 
+/// Hosts of kind `hosts`: as recorded, and two and four times as fast.
+const HOST_TIMES: [f64; 3] = [1.0, 0.5, 0.25];
+
+/// Rules that are told of on faster hosts: weft, the paper's, those that no service loses much by,
+/// and the device's own.
+const HOST_RULES: [Rule; 7] = [
+    Rule::WEFT,
+    Rule::FIKIT,
+    Rule::Xsched(XSCHED),
+    Rule::XschedWorker,
+    Rule::Count(COUNT),
+    Rule::MpsPriority,
+    Rule::Default,
+];
+
+/// Requests on their own, on hosts of several speeds.
+fn hosts_cases(parts: &CaseParts<'_>, out: &mut Vec<Case>) {
+    if parts.batches.is_empty() {
+        return;
+    }
+    for mode in parts.plan.modes(&USUAL_MODES) {
+        for (at, (service, played)) in parts.services.iter().enumerate() {
+            let (name, program) = &parts.batches[(at + 1) % parts.batches.len()];
+            let jobs = vec![job(service, 0, played, None), job(name, 5, program, None)];
+            out.push(Case {
+                kind: "hosts",
+                mode,
+                seed: parts.seed,
+                host_time: parts.host_time,
+                jobs,
+                rules: HOST_RULES.to_vec(),
+                slo: None,
+                load: Some(LOAD),
+                most_requests: None,
+            });
+        }
+    }
+}
+
 /// Each case of a kind gets the next seed.
 fn take_turns(cases: &mut [Case], seeds: &[u64]) {
-    let mut turns: HashMap<(&str, &str), usize> = HashMap::new();
+    let mut turns: HashMap<(&str, &str, u64), usize> = HashMap::new();
     for case in cases {
-        let turn = turns.entry((case.kind, mode_name(case.mode))).or_default();
+        let of = (case.kind, mode_name(case.mode), case.host_time.to_bits());
+        let turn = turns.entry(of).or_default();
         case.seed = seeds[*turn % seeds.len()];
         *turn += 1;
     }
@@ -457,19 +567,20 @@ fn swept() -> Vec<Rule> {
 
 type NamedProgram = (String, Arc<Program>);
 
-fn cases_of(
-    services: &[NamedProgram],
-    batches: &[NamedProgram],
-    plan: &CasePlan,
-    mode: Mode,
-    seed: u64,
-    out: &mut Vec<Case>,
-) {
+fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
+    let CaseParts {
+        services,
+        batches,
+        plan,
+        host_time,
+        seed,
+    } = *parts;
     let mut case = |kind, jobs, rules: &[Rule]| {
         out.push(Case {
             kind,
             mode,
             seed,
+            host_time,
             jobs,
             rules: rules.to_vec(),
             slo: None,
@@ -642,8 +753,16 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
         .enumerate()
         .map(|(place, job)| {
             let key = format!(
-                "{} {:?} {} {place} {:?} {} {}",
-                job.name, case.mode, case.seed, job.arrivals, job.priority, job.profiled
+                "{} {:?} {} {place} {:?} {} {} {} {} {}",
+                job.name,
+                case.mode,
+                case.seed,
+                job.arrivals,
+                job.priority,
+                job.profiled,
+                case.host_time,
+                bench.requests,
+                job.tokens
             );
             if let Some(known) = lock(cache).get(&key) {
                 return (**known).clone();
@@ -667,6 +786,7 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
             service: service.clone(),
             batch: batch.clone(),
             closed: jobs[0].arrivals.is_closed(),
+            host_time: case.host_time,
             figures: bench.compare(&known, *rule),
         })
         .collect()

@@ -55,9 +55,9 @@ pub enum NamedRule {
 
 /// Windows and turns of the projects themselves; four kernels for the count (a background job has
 /// one to run and some on their way).
-const XSCHED: usize = 16;
+pub(crate) const XSCHED: usize = 16;
 const NVSHARE: u64 = 30_000;
-const COUNT: usize = 4;
+pub(crate) const COUNT: usize = 4;
 
 /// No such rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -36,8 +36,7 @@ fn under<'a>(rows: &[&'a CaseRow], rule: Rule) -> Vec<&'a CaseRow> {
 
 /// Whether two rows are of the same jobs, seed and host.
 fn same_jobs(one: &CaseRow, other: &CaseRow) -> bool {
-    let key = |row: &CaseRow| (row.service.clone(), row.batch.clone(), row.figures.seed);
-    key(one) == key(other)
+    one.jobs() == other.jobs() && one.figures.seed == other.figures.seed
 }
 
 /// All of them.

@@ -39,6 +39,7 @@ fn run() -> Vec<CaseRow> {
             service: service.clone(),
             batch: batch.clone(),
             closed: true,
+            host_time: 1.0,
             figures: bench.compare(&known, rule),
         })
         .collect()
@@ -293,16 +294,20 @@ fn a_case_of_the_table_is_the_same_pair() {
 }
 
 #[test]
-fn an_interval_needs_every_case_with_each_of_three_seeds() {
+fn an_interval_needs_every_case_with_each_seed() {
     let mut rows = good();
     rows.truncate(3);
     for (seed, row) in (1..).zip(&mut rows) {
         row.figures.seed = seed;
         row.figures.batch_sum = 0.70 + 0.01 * seed as f64;
     }
+    let mut more = rows[0].clone();
+    more.service = "another".into();
     let rows: Vec<&CaseRow> = rows.iter().collect();
-    assert_eq!(interval(&rows), " +- 0.025 over three seeds");
-    assert_eq!(interval(&rows[1..]), "");
+    assert_eq!(interval(&rows), " (+- 0.025 over 3 seeds)");
+    assert_eq!(interval(&rows[1..2]), "");
+    // Another case, with one seed alone.
+    assert_eq!(interval(&[&rows[..], &[&more]].concat()), "");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use simgpu_engine::{Mode, SmLimits};
 
-use super::{Case, CasePlan, NamedProgram, THINK_NS, generated, job};
+use super::{Case, CaseParts, THINK_NS, generated, job};
 use crate::generate::shapes;
 use crate::job::PlayedJob;
 use crate::rule::Rule;
@@ -47,13 +47,14 @@ pub(super) fn describe(kind: &str) -> &'static str {
 }
 
 /// All cases of a seed.
-pub(super) fn cases_of(
-    services: &[NamedProgram],
-    batches: &[NamedProgram],
-    plan: &CasePlan,
-    seed: u64,
-    out: &mut Vec<Case>,
-) {
+pub(super) fn cases_of(parts: &CaseParts<'_>, out: &mut Vec<Case>) {
+    let CaseParts {
+        services,
+        batches,
+        plan,
+        host_time,
+        seed,
+    } = *parts;
     if batches.is_empty() {
         return;
     }
@@ -61,6 +62,7 @@ pub(super) fn cases_of(
         kind,
         mode,
         seed,
+        host_time,
         jobs,
         rules: rules.to_vec(),
         slo: None,

@@ -139,25 +139,25 @@ fn section_rules(out: &mut String, rows: &[CaseRow]) {
          times of each job, is given what the run did outside of gaps, and may never let a kernel outlast a gap. <b>gated packer</b> and <b>own packer</b>: of that, what is left where hosts launch in gaps \
          only, and where nothing that was done outside of gaps is given.</p>");
     let summaries = Summary::of(rows);
-    let mut kinds: Vec<(&str, &str)> = Vec::new();
+    let mut kinds: Vec<(&str, &str, String)> = Vec::new();
     for summary in &summaries {
-        let key = (summary.device, summary.kind);
+        let key = (summary.device, summary.kind, summary.name());
         if summary.kind != "frontier" && !kinds.contains(&key) {
             kinds.push(key);
         }
     }
     // All policies on the same cases first.
-    kinds.sort_by_key(|(_, kind)| *kind != "table");
-    for (device, kind) in kinds {
+    kinds.sort_by_key(|(_, kind, _)| *kind != "table");
+    for (device, kind, name) in kinds {
         let _ = writeln!(
             out,
-            "<h3>{device}: {kind}</h3><p>{}</p><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
+            "<h3>{device}: {name}</h3><p>{}</p><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
              <th>added us</th><th>direct us a gap</th><th>batch</th><th>bound</th><th>of it</th><th>filled</th><th>efficiency</th><th>gated packer</th><th>own packer</th></tr>",
             crate::pairs::describe(kind)
         );
         for summary in summaries
             .iter()
-            .filter(|summary| (summary.device, summary.kind) == (device, kind))
+            .filter(|summary| summary.device == device && summary.name() == name)
         {
             let _ = writeln!(
                 out,
