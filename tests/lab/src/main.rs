@@ -94,7 +94,7 @@ struct LabOptions {
     /// Begin no case after so many minutes; the page then says how many of them it rests on
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Every rule on every pair, not only weft, fikit and the device's own
+    /// Every rule on every pair and at random arrivals, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
     /// The frontier of every pair: every rule on each, with its one parameter swept. `scripts/lab

@@ -9,7 +9,7 @@
 //! | `equals` | every other model, and another model of the same priority | one training | weft, fikit, default |
 //! | `unprofiled` | each model; it, the training or both come without a profile, in turn | one training | weft, fikit, default |
 //! | `chatty` | each model, waiting after every kernel | one training | weft, fikit, default |
-//! | `poisson`, `bursts` | each model, requests on their own at 40 % of what it can bear | one training | weft, fikit, xsched, default |
+//! | `poisson`, `bursts` | each model, requests on their own at 40 % of what it can bear | one training | weft, fikit, xsched, default; all with `--all-rules` |
 //! | `shape` | generated ([`generate::shapes`]): prompts and decoding by graphs, bursts, a wait after every kernel | generated: data that comes late, long kernels, graphs | weft, fikit, default |
 //! | `dial` | each model's inference, `--slowdown` 2, 5 and 10 % and none, on `mps-shared` | each model's training | weft |
 //! | `slo` | each model, at random at 40, 55 and 70 % of the rate at which it answers alone, `--slo` 1.2 times its p99 alone, on `mps` and `mps-shared` | one training | weft, default |
@@ -107,8 +107,8 @@ pub struct Case {
     pub rules: Vec<Rule>,
     /// The service is run with `--slo`: so many times its p99 alone.
     pub slo: Option<f64>,
-    /// The service's requests come on their own, at this part of the rate at which it answers alone,
-    /// one after the other.
+    /// The service's requests come on their own, at this part of the rate at which it answers
+    /// alone, one after the other.
     pub load: Option<f64>,
     /// Requests at most that a figure rests on, where each has many figures in it.
     pub most_requests: Option<u64>,
@@ -238,7 +238,7 @@ pub struct CasePlan {
     pub kinds: Vec<String>,
     /// Models; all where empty.
     pub models: Vec<String>,
-    /// Whether cases that take long are left out of kinds that were not asked for by their names.
+    /// Whether kinds that take long are short, or left out, where they were not asked for by name.
     pub short: bool,
     /// Cases by the models held back.
     pub held_back: HeldBackCases,
@@ -479,7 +479,10 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
             promises::cases_of(&programs.parts(plan, *seed), &mut out);
         }
     }
-    for host_time in HOST_TIMES.into_iter().filter(|_| plan.wants("hosts")) {
+    for host_time in HOST_TIMES
+        .into_iter()
+        .filter(|_| plan.wants("hosts") && !plan.is_short("hosts"))
+    {
         let programs = programs(host_time);
         for seed in seeds {
             hosts_cases(&programs.parts(plan, *seed), &mut out);
@@ -556,6 +559,7 @@ fn swept() -> Vec<Rule> {
         rules.push(Rule::Core(NamedRule::Weft, Some(bound * US)));
         rules.push(Rule::Core(NamedRule::Fikit, Some(bound * US)));
     }
+    rules.extend([0, 2, 5, 10, 20].map(Rule::Slowdown));
     for window in [1, 2, 4, 8, 16, 32] {
         rules.push(Rule::Xsched(window));
         rules.push(Rule::Count(window));
@@ -627,7 +631,8 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
             case("chatty", vec![slow, batch(partner, 5)], &three);
             let busy = named.1.usual_time();
             let mean = (busy as f64 / LOAD) as Ns;
-            let four = [Rule::WEFT, Rule::FIKIT, Rule::Xsched(16), Rule::Default];
+            let four = [Rule::WEFT, Rule::FIKIT, Rule::Xsched(XSCHED), Rule::Default];
+            let rules: &[Rule] = if plan.all_rules { &all } else { &four };
             for (kind, arrivals) in [
                 ("poisson", Arrivals::Poisson { mean }),
                 (
@@ -642,7 +647,7 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
                     arrivals,
                     ..first.clone()
                 };
-                case(kind, vec![first, batch(partner, 5)], &four);
+                case(kind, vec![first, batch(partner, 5)], rules);
             }
         }
         if let Some(named) = services.first() {

@@ -92,8 +92,12 @@ fn told(what: &str, rows: &[&CaseRow]) -> String {
 }
 
 fn slo(rows: &[&CaseRow], aims: &mut Vec<Aim>) {
-    let mut devices: Vec<&str> = rows.iter().map(|row| row.device).collect();
-    devices.dedup();
+    let mut devices: Vec<&str> = Vec::new();
+    for row in rows {
+        if !devices.contains(&row.device) {
+            devices.push(row.device);
+        }
+    }
     // What nothing was run for is not judged.
     if devices.is_empty() {
         devices = vec!["mps", "mps-shared"];

@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod causes;
+mod headline;
 mod page;
+mod promised;
 mod summary;
 pub(crate) mod svg;
 
@@ -12,7 +14,7 @@ pub use page::{ENOUGH, PageOrigin, page};
 pub use summary::{SeedFigures, Summary};
 
 use crate::Ns;
-use crate::aims::Aim;
+use crate::aims::{Aim, geometric};
 use crate::measure::{EDGES, Spent};
 use crate::pairs::CaseRow;
 use crate::seeds::OverSeeds;
@@ -160,15 +162,16 @@ pub(crate) fn packers(value: f64) -> String {
 /// length.
 pub fn text_of_gaps(rows: &[CaseRow]) -> String {
     let mut out = format!(
-        "{:12} {:9} {:>9} {:>8} {:>9} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7}\n",
-        "device", "policy", "gaps", "number", "ms", "filled", "head", "between", "tail", "unused", "packer"
+        "{:12} {:9} {:>7} {:>9} {:>8} {:>9} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7}\n",
+        "device", "policy", "batch", "gaps", "number", "ms", "filled", "head", "between", "tail", "unused", "packer"
     );
     for (device, rule, spent) in gaps_by_rule(rows) {
+        let batch = batch_over(rows, device, &rule);
         for (at, spent) in spent.iter().enumerate().filter(|(_, spent)| spent.there > 0) {
             let part = |time: Ns| time as f64 / spent.there as f64;
             let _ = writeln!(
                 out,
-                "{device:12} {rule:9} {:>9} {:>8} {:>9.1} {:>7.3} {:>7.3} {:>7.3} {:>8.3} {:>7.3} {:>7}",
+                "{device:12} {rule:9} {batch:>7.3} {:>9} {:>8} {:>9.1} {:>7.3} {:>7.3} {:>7.3} {:>8.3} {:>7.3} {:>7}",
                 length_name(at),
                 spent.gaps,
                 spent.there as f64 / 1e6,
@@ -220,6 +223,13 @@ pub(crate) fn gaps_by_rule(rows: &[CaseRow]) -> Vec<(&'static str, String, Vec<S
         }
     }
     out
+}
+
+/// Batch work under a rule over all cases of a device that stand together: geometric mean of that
+/// of alone.
+pub(crate) fn batch_over(rows: &[CaseRow], device: &str, rule: &str) -> f64 {
+    let ours = |row: &&CaseRow| !row.is_apart() && row.device == device && row.figures.rule == rule;
+    geometric(rows.iter().filter(ours).map(|row| row.figures.batch_sum))
 }
 
 /// Aims: those met, those that nothing was run for, and last those missed.

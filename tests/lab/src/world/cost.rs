@@ -25,8 +25,8 @@ pub struct AddedCost {
     pub wait: Ns,
 }
 
-/// weft, a foreground job while a background job waits: +51.4 a launch in a burst, +83.3 with a wait
-/// after each. "with the launch queue, slower machine ... foreground job", c4d8700.
+/// weft, a foreground job while a background job waits: +51.4 a launch in a burst, +83.3 with a
+/// wait after each. "with the launch queue, slower machine ... foreground job", c4d8700.
 pub const WEFT_FOREGROUND_NS: AddedCost = AddedCost { launch: 51, wait: 32 };
 
 /// weft, a background job within its credit: +82.7 and +194.8. "with the launch queue, slower
