@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use super::{SeedFigures, Summary, or_none, packers};
 use crate::pairs::DEVICES;
+use crate::rule::Rule;
 
 /// Kinds beside each other, and what they are called.
 const COLUMNS: [(&str, &str); 4] = [
@@ -92,7 +93,9 @@ fn tables<'a>(columns: impl Fn(&str) -> Vec<Column<'a>>) -> String {
 fn table(out: &mut String, device: &str, columns: &[Column<'_>]) {
     let mut rules: Vec<&str> = Vec::new();
     for summary in columns.iter().flat_map(|column| &column.summaries) {
-        if !rules.contains(&summary.rule.as_str()) {
+        // Those with their parameter swept are the frontier's.
+        let is_usual = Rule::ALL.iter().any(|rule| rule.to_string() == summary.rule);
+        if is_usual && !rules.contains(&summary.rule.as_str()) {
             rules.push(&summary.rule);
         }
     }
