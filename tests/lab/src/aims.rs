@@ -2,6 +2,8 @@
 //! were set; what they are measured by stands beside each.
 #![forbid(unsafe_code)]
 
+mod promises;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -9,6 +11,7 @@ use weft_profiles::predictor::Evaluation;
 
 use crate::foresight::GapForesight;
 use crate::pairs::CaseRow;
+use crate::seeds::OverSeeds;
 use crate::speed::Speed;
 
 /// An aim.
@@ -93,18 +96,12 @@ fn name(row: &CaseRow) -> String {
 
 /// The name of a case, were it of this kind.
 fn name_as(row: &CaseRow, kind: &str) -> String {
-    format!(
-        "{} {kind}: {} beside {}, seed {}",
-        row.device,
-        row.service,
-        row.batch.join(" + "),
-        row.figures.seed
-    )
+    format!("{} {kind}: {}, seed {}", row.device, row.jobs(), row.figures.seed)
 }
 
 fn together(rows: &[CaseRow]) -> Vec<Together<'_>> {
     let mut cases: BTreeMap<String, (&'static str, Vec<&CaseRow>)> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.kind != "frontier") {
+    for row in rows.iter().filter(|row| !row.is_apart()) {
         // A case of the table is a pair, under more rules; where both were run it counts once.
         let kind = if row.kind == "table" { "pair" } else { row.kind };
         let case = cases.entry(name_as(row, kind)).or_insert((kind, Vec::new()));
@@ -143,17 +140,22 @@ pub fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// All aims, with what was found; those too that nothing was run for.
+/// All aims, with what was found; those too that nothing was run for. Of several hosts the first is
+/// judged.
 pub fn judge(rows: &[CaseRow], foresight: &[GapForesight], speed: &[Speed]) -> Vec<Aim> {
+    let host = rows.iter().find(|row| row.kind != "hosts").map(|row| row.host_time);
+    let judged: Vec<CaseRow> = rows.iter().filter(|row| Some(row.host_time) == host).cloned().collect();
+    let rows = &judged[..];
     let cases = together(rows);
     let mut aims = Vec::new();
-    answered(&cases, &mut aims);
+    answered(rows, &mut aims);
     groups(&cases, &mut aims);
     dominated(&cases, &mut aims);
     latencies(&cases, &mut aims);
     held_back(&cases, &mut aims);
     gate(&cases, &mut aims);
     against_fikit(&cases, &mut aims);
+    promises::judge(rows, &mut aims);
     predictor(foresight, &mut aims);
     let mut fast = Judge::new("the core takes at least 2 million events a second with 1,000 clients");
     for speed in speed.iter().filter(|speed| speed.clients >= 1_000) {
@@ -197,12 +199,14 @@ impl AimVerdict {
     }
 }
 
-/// Figures of a run that was broken off are of fewer requests than they say.
-fn answered(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
+/// Figures of a run that was broken off are of fewer requests than they say. Of every kind but
+/// frontiers, whose swept rules may be.
+fn answered(rows: &[CaseRow], aims: &mut Vec<Aim>) {
     let mut all = Judge::new("every request is answered");
-    for case in cases {
-        all.at_most(f64::from(!case.weft.figures.finished), 0.0, || {
-            format!("{}: {} were", name(case.weft), case.weft.figures.latency.count)
+    let ours = |row: &&CaseRow| row.kind != "frontier" && row.figures.rule.split(' ').next() == Some("weft");
+    for row in rows.iter().filter(ours) {
+        all.at_most(f64::from(!row.figures.finished), 0.0, || {
+            format!("{}: {} were", name(row), row.figures.latency.count)
         });
     }
     aims.push(all.done());
@@ -288,30 +292,18 @@ fn mean_of(row: &CaseRow) -> f64 {
 }
 
 fn p99_of(row: &CaseRow) -> f64 {
-    row.figures.latency.p99 / row.figures.alone.p99.max(1.0)
+    row.figures.slowdown_p99()
 }
 
 fn batch_of(row: &CaseRow) -> f64 {
     row.figures.batch_sum
 }
 
-/// Where every case was run with each of three seeds: the 95 % interval of batch work by Student's
-/// t with two degrees of freedom.
+/// Where every case was run with several seeds: the interval of batch work.
 fn interval(rows: &[&CaseRow]) -> String {
-    const T_OF_TWO: f64 = 4.303;
-    let mut by_seed: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for row in rows {
-        by_seed.entry(row.figures.seed).or_default().push(batch_of(row));
-    }
-    let mut sizes = by_seed.values().map(Vec::len);
-    let first = sizes.next();
-    if by_seed.len() != 3 || !sizes.all(|size| Some(size) == first) {
-        return String::new();
-    }
-    let means: Vec<f64> = by_seed.into_values().map(geometric).collect();
-    let mean = means.iter().sum::<f64>() / 3.0;
-    let spread = (means.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / 2.0).sqrt();
-    format!(" +- {:.3} over three seeds", T_OF_TWO * spread / 3f64.sqrt())
+    OverSeeds::of(rows, batch_of).map_or_else(String::new, |over| {
+        format!(" (+- {:.3} over {} seeds)", over.half_width, over.by_seed.len())
+    })
 }
 
 fn latencies(cases: &[Together<'_>], aims: &mut Vec<Aim>) {

@@ -13,12 +13,15 @@ use simgpu_engine::{Mode, Settings};
 use weft_profiles::{Aggregator, Profile};
 
 use crate::bound::{self, BatchDemand};
-use crate::job::PlayedJob;
+use crate::job::{Arrivals, PlayedJob};
 use crate::measure::{Analysis, Floor, Latency, Spent};
 use crate::oracle;
+use crate::promise::{SloFigures, TokenFigures};
 use crate::rule::Rule;
 use crate::why::{UnfilledCauses, why};
-use crate::world::{Hosts, JobRun, KernelPiece, LabMachine, LaunchControl, MAX_RUN_NS, MachineRun, MachineSetup};
+use crate::world::{
+    Hosts, JobRun, KernelPiece, LabMachine, LaunchControl, MAX_RUN_NS, MachineRun, MachineSetup, TokenTime,
+};
 use crate::{MS, Ns};
 
 /// Requests of a run alone that make a profile.
@@ -65,6 +68,8 @@ pub struct Tuning {
     pub no_grace: bool,
     /// Without [`Hosts::stirs`].
     pub no_stir: bool,
+    /// Without [`Hosts::launch_costs`].
+    pub no_launch_costs: bool,
 }
 
 impl Tuning {
@@ -88,6 +93,8 @@ pub struct KnownJob {
     /// Latency of each request alone (or among its equals, see [`Fixture::know_all`]), warm-up
     /// included.
     pub latencies: Vec<Ns>,
+    /// Its tokens alone, where its waits return with them.
+    pub tokens: Vec<TokenTime>,
     /// The part of the time that the device works for it when it is alone.
     pub busy: f64,
     /// Of a service: the same for it and its equals together, over the requests that count.
@@ -109,6 +116,7 @@ impl Fixture {
             queue: self.tuning.queue.unwrap_or(self.hosts.queue),
             gate_spin: self.tuning.gate_spin.unwrap_or(self.hosts.gate_spin),
             stirs: self.hosts.stirs && !self.tuning.no_stir,
+            launch_costs: self.hosts.launch_costs && !self.tuning.no_launch_costs,
             ..self.hosts
         };
         LabMachine::new(MachineSetup {
@@ -122,6 +130,16 @@ impl Fixture {
             longest: MAX_RUN_NS,
         })
         .run()
+    }
+
+    /// Mean latency, ns, of a service alone, each request after the answer to the last.
+    pub fn usual_latency(&self, job: &PlayedJob) -> f64 {
+        let job = PlayedJob {
+            arrivals: Arrivals::Closed { think: Some(0) },
+            ..job.clone()
+        };
+        let run = self.run_at(vec![(job, None)], 0, LEARNING, 0, self.seed + OTHER_SEED);
+        Latency::of(&run.jobs[0].latencies).mean
     }
 
     /// Runs a job alone in the place that it will have in the set: its times then are the same to
@@ -142,6 +160,7 @@ impl Fixture {
             job: job.clone(),
             profile: Arc::new(profile(&learning)),
             latencies: run.jobs[0].latencies.clone(),
+            tokens: run.jobs[0].tokens.clone(),
             busy: compute as f64 / run.span.max(1) as f64,
             foreground_busy: bound::device_share(&run, self.warmup as usize),
             ahead: match service {
@@ -196,13 +215,15 @@ impl Fixture {
 
     /// The first job is the service; the others share the device with it.
     pub fn compare(&self, jobs: &[KnownJob], rule: Rule) -> CaseFigures {
-        let setup = jobs
+        let mut setup: Vec<(PlayedJob, Option<Arc<Profile>>)> = jobs
             .iter()
             .map(|known| {
                 let profile = known.job.profiled.then(|| Arc::clone(&known.profile));
                 (known.job.clone(), profile)
             })
             .collect();
+        let service = &mut setup[0].0;
+        service.slowdown = rule.slowdown().or(service.slowdown);
         let mut control = rule.control(&self.device);
         self.tuning.apply(&mut control);
         let total = self.requests + self.warmup;
@@ -275,6 +296,8 @@ impl Fixture {
             finished: run.finished,
             latency: Latency::of(latencies),
             alone: Latency::of(before),
+            slo: service.job.slo.map(|limit| SloFigures::of(limit, latencies, before)),
+            tokens: TokenFigures::of(&run.jobs[0].tokens, &service.tokens, self.warmup),
             added_mean_us: us(differences.iter().sum::<f64>() / differences.len().max(1) as f64),
             added_worst_us: us(differences.iter().copied().fold(0.0, f64::max)),
             direct_per_gap_us: us(per(analysis.direct, analysis.filled_gaps)),
@@ -379,6 +402,10 @@ pub struct CaseFigures {
     pub latency: Latency,
     /// The same alone.
     pub alone: Latency,
+    /// Of requests with an SLO.
+    pub slo: Option<SloFigures>,
+    /// Of tokens, where its waits return with them.
+    pub tokens: Option<TokenFigures>,
     /// What a request gained, mean over requests: end to end.
     pub added_mean_us: f64,
     /// The worst.
@@ -512,6 +539,11 @@ impl CaseFigures {
             true => self.batch_sum / bound,
             false => 1.0,
         })
+    }
+
+    /// p99 latency over that of alone.
+    pub fn slowdown_p99(&self) -> f64 {
+        self.latency.p99 / self.alone.p99.max(1.0)
     }
 
     /// Mean latency over that of alone.

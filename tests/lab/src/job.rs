@@ -476,6 +476,12 @@ pub struct PlayedJob {
     pub jitter: Jitter,
     /// Whether weft has a profile of it when it comes (stage 1), or is to learn while it serves.
     pub profiled: bool,
+    /// `weft run --slowdown`, as a part of its time, where it is given.
+    pub slowdown: Option<f64>,
+    /// `weft run --slo`, ns, where it is given.
+    pub slo: Option<Ns>,
+    /// Whether each of its waits returns with a token.
+    pub tokens: bool,
 }
 
 impl PlayedJob {
@@ -488,6 +494,9 @@ impl PlayedJob {
             arrivals: Arrivals::Closed { think: None },
             jitter: Jitter::default(),
             profiled: true,
+            slowdown: None,
+            slo: None,
+            tokens: false,
         }
     }
 

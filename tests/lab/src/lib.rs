@@ -11,6 +11,8 @@
 //! * [`together`]: the engine in which kernels share SMs, beside hardware.
 //! * [`scenario`]: runs as TOML files; [`pairs`]: the large set behind `scripts/lab`; [`aims`]:
 //!   what is to be reached; [`report`]: for people.
+//! * [`seeds`]: a figure over several seeds, and its interval.
+//! * [`promise`]: what users are promised: a slowdown, an SLO, the time of a token.
 //!
 //! What holds: a run is its scenario and a seed. The same two give the same result to the last
 //! nanosecond, on any machine.
@@ -29,10 +31,12 @@ pub mod memory;
 pub mod oracle;
 pub mod pairs;
 pub mod policy;
+pub mod promise;
 pub mod random;
 pub mod report;
 pub mod rule;
 pub mod scenario;
+pub mod seeds;
 pub mod speed;
 pub mod together;
 pub mod why;

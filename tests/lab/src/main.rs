@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
-use simgpu_engine::Mode;
 
 use weft_lab::US;
 use weft_lab::aims::{self, Aim, AimVerdict};
@@ -42,6 +41,9 @@ struct LabOptions {
     /// A tenth of the requests, a few models: says whether it works, not whether aims are met
     #[arg(long)]
     quick: bool,
+    /// Every case with every seed: tables then have intervals
+    #[arg(long)]
+    every_seed: bool,
     /// Every service beside every batch job, every case with every seed: hours
     #[arg(long, conflicts_with = "quick")]
     full: bool,
@@ -69,7 +71,7 @@ struct LabOptions {
     requests: Option<u64>,
     /// Only this device: mps (turns kernel by kernel), mps-shared (an A100 whose SMs kernels share
     /// block by block), mps-shared-h100 (an H100's SMs, with the recordings' own kernel times) or
-    /// time-sliced. Without it mps and time-sliced
+    /// time-sliced. Without it mps and time-sliced, or what the kind is about
     #[arg(long)]
     device: Option<String>,
     /// With mps-shared: per cent that blocks take longer while others' blocks have the rest of the
@@ -92,16 +94,17 @@ struct LabOptions {
     /// Begin no case after so many minutes; the page then says how many of them it rests on
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Every rule on every pair, not only weft, fikit and the device's own
+    /// Every rule on every pair and at random arrivals, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
     /// The frontier of every pair: every rule on each, with its one parameter swept. `scripts/lab
     /// frontier` asks for it
     #[arg(long)]
     frontier: bool,
-    /// Hosts take this part of the recorded host time: 0.5 is a host twice as fast
-    #[arg(long, value_name = "PART", default_value = "1", value_parser = host_time)]
-    host_time: f64,
+    /// Hosts take these parts of the recorded host time: 0.5 is a host twice as fast. All cases are
+    /// run for each; aims are judged for the first
+    #[arg(long, value_name = "PARTS", default_value = "1", value_delimiter = ',', value_parser = host_time)]
+    host_time: Vec<f64>,
     /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare
     /// rules are not judged then
     #[arg(long)]
@@ -120,8 +123,9 @@ struct LabOptions {
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
     /// Leave a part of policy weft out, to see what it is worth: the grace before a better moment,
-    /// or the stir (a foreground job's calls that are no launches are then no sign of it)
-    #[arg(long, value_parser = ["grace", "stir"])]
+    /// or the stir (a foreground job's calls that are no launches are then no sign of it). Or, of
+    /// every rule, what it adds to a launch
+    #[arg(long, value_parser = ["grace", "stir", "launch-costs"])]
     without: Vec<String>,
     /// Where the time of gaps went, by their length and policy
     #[arg(long)]
@@ -153,6 +157,8 @@ struct LabResults {
     aims: Vec<Aim>,
     foresight: Vec<GapForesight>,
     speed: Vec<Speed>,
+    /// Means over the cases of a device, kind, host and rule, with intervals where there are seeds.
+    summaries: Vec<report::Summary>,
     rows: Vec<CaseRow>,
 }
 
@@ -220,6 +226,7 @@ fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
                 service: service.clone(),
                 batch: batch.clone(),
                 closed: scenario.jobs[0].arrivals.is_closed(),
+                host_time: 1.0,
                 figures: bench.compare(&known, *rule),
             });
         }
@@ -228,16 +235,16 @@ fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
 }
 
 fn plan(options: &LabOptions) -> Result<CasePlan> {
-    let modes = match options.device.as_deref() {
-        None => vec![Mode::Mps, Mode::TimeSlice],
-        Some(name) => vec![pairs::mode_named(name, options.contention)?],
-    };
+    let named = options.device.as_deref();
+    let device = named
+        .map(|name| pairs::mode_named(name, options.contention))
+        .transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let requests = options.requests.unwrap_or(if options.quick { 100 } else { 1_000 });
     Ok(CasePlan {
-        modes,
+        device,
         seeds: options.seeds.clone(),
-        every_seed: options.full,
+        every_seed: options.full || options.every_seed,
         requests: requests.max(1),
         threads: if options.threads == 0 { cores } else { options.threads },
         kinds: match (options.quick, options.kind.is_empty()) {
@@ -260,6 +267,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             (true, true) => ["resnet50", "bert_base", "lstm"].map(String::from).to_vec(),
             _ => options.model.clone(),
         },
+        short: !options.full,
         held_back: options.held_back,
         partners: options
             .partners
@@ -272,7 +280,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             .map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6))),
         all_rules: options.all_rules,
         frontier: options.frontier,
-        host_time: options.host_time,
+        host_times: options.host_time.clone(),
         rules: options.rule.clone(),
         tuning: Tuning {
             risk: options.risk,
@@ -280,6 +288,7 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
             queue: options.queue,
             gate_spin: options.gate_spin.map(|us| us.saturating_mul(US)),
             no_grace: options.without.iter().any(|part| part == "grace"),
+            no_launch_costs: options.without.iter().any(|part| part == "launch-costs"),
             no_stir: options.without.iter().any(|part| part == "stir"),
         },
     })
@@ -316,11 +325,12 @@ fn the_set(options: &LabOptions) -> Result<AimVerdict> {
                 &row.batch,
                 row.closed,
                 row.figures.seed,
+                row.host_time.to_bits(),
             )
         })
         .collect::<std::collections::HashSet<_>>()
         .len();
-    let wants = |kind: &str| plan.kinds.is_empty() || plan.kinds.iter().any(|wanted| wanted == kind);
+    let wants = |kind: &str| plan.wants(kind);
     let foresight: Vec<GapForesight> = models
         .iter()
         .filter(|_| wants("predictor"))
@@ -360,6 +370,7 @@ impl LabResults {
             aims: aims::judge(&rows, &foresight, &speed),
             foresight,
             speed,
+            summaries: report::Summary::of(&rows),
             rows,
         }
     }

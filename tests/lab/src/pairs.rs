@@ -9,10 +9,18 @@
 //! | `equals` | every other model, and another model of the same priority | one training | weft, fikit, default |
 //! | `unprofiled` | each model; it, the training or both come without a profile, in turn | one training | weft, fikit, default |
 //! | `chatty` | each model, waiting after every kernel | one training | weft, fikit, default |
-//! | `poisson`, `bursts` | each model, requests on their own at 40 % of what it can bear | one training | weft, fikit, xsched, default |
+//! | `poisson`, `bursts` | each model, requests on their own at 40 % of what it can bear | one training | weft, fikit, xsched, default; all with `--all-rules` |
 //! | `shape` | generated ([`generate::shapes`]): prompts and decoding by graphs, bursts, a wait after every kernel | generated: data that comes late, long kernels, graphs | weft, fikit, default |
+//! | `dial` | each model's inference, `--slowdown` 2, 5 and 10 % and none, on `mps-shared` | each model's training | weft |
+//! | `slo` | each model, at random at 40, 55 and 70 % of the rate at which it answers alone, `--slo` 1.2 times its p99 alone, on `mps` and `mps-shared` | one training | weft, default |
+//! | `llm` | a language model that decodes by graphs, drawn and recorded | finetuning of gpt2, llama and bert_base | weft, default |
+//! | `hosts` | each model, at random at 40 % load, on hosts x1, x0.5 and x0.25 | one training | [`HOST_RULES`] |
 //! | `frontier` | one model, closed and at random; three generated services | one training; generated | rules with their one parameter swept |
 #![forbid(unsafe_code)]
+
+mod promises;
+
+pub(crate) use promises::{LOADS, SLOWDOWNS};
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,7 +33,8 @@ use weft_trace_format::Trace;
 
 use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
 use crate::job::{Arrivals, Jitter, Play, PlayedJob, Program};
-use crate::rule::{NamedRule, Rule};
+use crate::measure::Latency;
+use crate::rule::{COUNT, NamedRule, Rule, XSCHED};
 use crate::world::Hosts;
 use crate::{MS, Ns, US, generate};
 
@@ -90,10 +99,19 @@ pub struct Case {
     pub mode: Mode,
     /// All chance.
     pub seed: u64,
+    /// The part of the recorded host time that hosts take.
+    pub host_time: f64,
     /// The service first.
     pub jobs: Vec<PlayedJob>,
     /// What to compare.
     pub rules: Vec<Rule>,
+    /// The service is run with `--slo`: so many times its p99 alone.
+    pub slo: Option<f64>,
+    /// The service's requests come on their own, at this part of the rate at which it answers
+    /// alone, one after the other.
+    pub load: Option<f64>,
+    /// Requests at most that a figure rests on, where each has many figures in it.
+    pub most_requests: Option<u64>,
 }
 
 /// One rule in one case.
@@ -110,12 +128,29 @@ pub struct CaseRow {
     pub batch: Vec<String>,
     /// Whether the next request waits for the answer to the last.
     pub closed: bool,
+    /// The part of the recorded host time that hosts take.
+    pub host_time: f64,
     /// What came of it.
     #[serde(flatten)]
     pub figures: CaseFigures,
 }
 
 impl CaseRow {
+    /// Who shares, and on which hosts where they are not as recorded.
+    pub fn jobs(&self) -> String {
+        let hosts = match self.host_time == 1.0 {
+            true => String::new(),
+            false => format!(", hosts x{}", self.host_time),
+        };
+        format!("{} beside {}{hosts}", self.service, self.batch.join(" + "))
+    }
+
+    /// Whether it is of a kind that stands apart from the others: under settings, on devices or
+    /// with questions of its own. Aims over all cases do not count it.
+    pub fn is_apart(&self) -> bool {
+        self.kind == "frontier" || self.kind == "hosts" || promises::KINDS.contains(&self.kind)
+    }
+
     /// Whether a model that is held back from tuning is in it.
     pub fn is_held_back(&self) -> bool {
         is_held_back(&self.service) || self.batch.iter().any(|job| is_held_back(job))
@@ -144,12 +179,15 @@ pub fn describe(kind: &str) -> &'static str {
         "shape" => {
             "Generated jobs: a language model (prompts, then tokens by graphs), bursts of requests and a wait after every kernel, beside long kernels, training whose data comes late, and graphs."
         }
-        _ => "",
+        "hosts" => {
+            "Requests come on their own, at 40 % of what the service can bear, on hosts that take all, half and a quarter of the recorded time."
+        }
+        other => promises::describe(other),
     }
 }
 
 /// The devices, by the names that options, scenarios and tables use. The first and the last are
-/// what is run where none is asked for.
+/// what most kinds are run on where none is asked for.
 pub const DEVICES: [(&str, Mode); 4] = [
     ("mps", Mode::Mps),
     ("mps-shared", Mode::MpsShared(SmLimits::A100_LIKE)),
@@ -186,8 +224,8 @@ pub fn mode_named(name: &str, contention: Option<u32>) -> anyhow::Result<Mode> {
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct CasePlan {
-    /// Devices.
-    pub modes: Vec<Mode>,
+    /// The device; where there is none, each kind's own.
+    pub device: Option<Mode>,
     /// Seeds.
     pub seeds: Vec<u64>,
     /// Whether every case is run with every seed, or each with one of them in turn.
@@ -200,6 +238,8 @@ pub struct CasePlan {
     pub kinds: Vec<String>,
     /// Models; all where empty.
     pub models: Vec<String>,
+    /// Whether kinds that take long are short, or left out, where they were not asked for by name.
+    pub short: bool,
     /// Cases by the models held back.
     pub held_back: HeldBackCases,
     /// Batch jobs that each service is put beside, at most.
@@ -208,8 +248,8 @@ pub struct CasePlan {
     pub all_rules: bool,
     /// Whether to run every rule on every pair, with its one parameter swept.
     pub frontier: bool,
-    /// What hosts take of the recorded host time.
-    pub host_time: f64,
+    /// What hosts take of the recorded host time: all cases for each. Kind `hosts` has its own.
+    pub host_times: Vec<f64>,
     /// Only these rules; all of a case where empty.
     pub rules: Vec<Rule>,
     /// Settings of the core's to try.
@@ -217,6 +257,26 @@ pub struct CasePlan {
     /// No case is begun after this.
     pub until: Option<std::time::Instant>,
 }
+
+impl CasePlan {
+    /// Whether cases of this kind are to be run.
+    pub fn wants(&self, kind: &str) -> bool {
+        self.kinds.is_empty() || self.kinds.iter().any(|wanted| wanted == kind)
+    }
+
+    /// Whether this kind is to be short.
+    fn is_short(&self, kind: &str) -> bool {
+        self.short && !self.kinds.iter().any(|wanted| wanted == kind)
+    }
+
+    /// The devices of a kind that has these of its own.
+    fn modes(&self, own: &[Mode]) -> Vec<Mode> {
+        self.device.map_or_else(|| own.to_vec(), |device| vec![device])
+    }
+}
+
+/// Where no device is asked for.
+const USUAL_MODES: [Mode; 2] = [Mode::Mps, Mode::TimeSlice];
 
 /// The models there are: name, inference, training.
 #[derive(Debug, Clone)]
@@ -348,33 +408,87 @@ fn shapes(seed: u64) -> Vec<(PlayedJob, PlayedJob)> {
     ]
 }
 
+/// Programs of the models that are wanted, on hosts that take this part of the recorded time.
+fn programs(
+    models: &[Model],
+    plan: &CasePlan,
+    host_time: f64,
+    pick: fn(&Model) -> Option<&Trace>,
+    suffix: &str,
+) -> Vec<NamedProgram> {
+    let wanted = |name: &str| plan.models.is_empty() || plan.models.iter().any(|model| model == name);
+    models
+        .iter()
+        .filter(|model| wanted(&model.name))
+        .filter_map(|model| {
+            let program = Program::of(pick(model)?, 0, usize::MAX).with_host_time(host_time);
+            Some((format!("{}{suffix}", model.name), Arc::new(program)))
+        })
+        .collect()
+}
+
+/// Programs on hosts that take this part of the recorded time.
+struct HostPrograms {
+    host_time: f64,
+    services: Vec<NamedProgram>,
+    batches: Vec<NamedProgram>,
+}
+
+impl HostPrograms {
+    fn parts<'a>(&'a self, plan: &'a CasePlan, seed: u64) -> CaseParts<'a> {
+        CaseParts {
+            services: &self.services,
+            batches: &self.batches,
+            plan,
+            host_time: self.host_time,
+            seed,
+        }
+    }
+}
+
+/// What cases are made of, for one seed and one kind of hosts.
+struct CaseParts<'a> {
+    services: &'a [NamedProgram],
+    batches: &'a [NamedProgram],
+    plan: &'a CasePlan,
+    host_time: f64,
+    seed: u64,
+}
+
 /// The cases of a plan.
 pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
-    let wanted = |name: &str| plan.models.is_empty() || plan.models.iter().any(|model| model == name);
-    let programs = |pick: fn(&Model) -> Option<&Trace>, suffix: &str| -> Vec<(String, Arc<Program>)> {
-        models
-            .iter()
-            .filter(|model| wanted(&model.name))
-            .filter_map(|model| {
-                let program = Program::of(pick(model)?, 0, usize::MAX).with_host_time(plan.host_time);
-                Some((format!("{}{suffix}", model.name), Arc::new(program)))
-            })
-            .collect()
+    let programs = |host_time| HostPrograms {
+        host_time,
+        services: programs(models, plan, host_time, |model| model.infer.as_ref(), ""),
+        batches: programs(models, plan, host_time, |model| model.train.as_ref(), " training"),
     };
-    let services = programs(|model| model.infer.as_ref(), "");
-    let batches = programs(|model| model.train.as_ref(), " training");
     let mut out = Vec::new();
     let seeds = if plan.every_seed {
         &plan.seeds[..]
     } else {
         &plan.seeds[..1.min(plan.seeds.len())]
     };
-    for mode in &plan.modes {
+    for host_time in &plan.host_times {
+        let programs = programs(*host_time);
+        for mode in plan.modes(&USUAL_MODES) {
+            for seed in seeds {
+                cases_of(&programs.parts(plan, *seed), mode, &mut out);
+            }
+        }
         for seed in seeds {
-            cases_of(&services, &batches, plan, *mode, *seed, &mut out);
+            promises::cases_of(&programs.parts(plan, *seed), &mut out);
         }
     }
-    out.retain(|case: &Case| plan.kinds.is_empty() || plan.kinds.iter().any(|kind| kind == case.kind));
+    for host_time in HOST_TIMES
+        .into_iter()
+        .filter(|_| plan.wants("hosts") && !plan.is_short("hosts"))
+    {
+        let programs = programs(host_time);
+        for seed in seeds {
+            hosts_cases(&programs.parts(plan, *seed), &mut out);
+        }
+    }
+    out.retain(|case: &Case| plan.wants(case.kind));
     if !plan.every_seed {
         take_turns(&mut out, &plan.seeds);
     }
@@ -388,11 +502,51 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
     out
 }
 
+/// Hosts of kind `hosts`: as recorded, and two and four times as fast.
+const HOST_TIMES: [f64; 3] = [1.0, 0.5, 0.25];
+
+/// Rules that are told of on faster hosts: weft, the paper's, those that no service loses much by,
+/// and the device's own.
+const HOST_RULES: [Rule; 7] = [
+    Rule::WEFT,
+    Rule::FIKIT,
+    Rule::Xsched(XSCHED),
+    Rule::XschedWorker,
+    Rule::Count(COUNT),
+    Rule::MpsPriority,
+    Rule::Default,
+];
+
+/// Requests on their own, on hosts of several speeds.
+fn hosts_cases(parts: &CaseParts<'_>, out: &mut Vec<Case>) {
+    if parts.batches.is_empty() {
+        return;
+    }
+    for mode in parts.plan.modes(&USUAL_MODES) {
+        for (at, (service, played)) in parts.services.iter().enumerate() {
+            let (name, program) = &parts.batches[(at + 1) % parts.batches.len()];
+            let jobs = vec![job(service, 0, played, None), job(name, 5, program, None)];
+            out.push(Case {
+                kind: "hosts",
+                mode,
+                seed: parts.seed,
+                host_time: parts.host_time,
+                jobs,
+                rules: HOST_RULES.to_vec(),
+                slo: None,
+                load: Some(LOAD),
+                most_requests: None,
+            });
+        }
+    }
+}
+
 /// Each case of a kind gets the next seed.
 fn take_turns(cases: &mut [Case], seeds: &[u64]) {
-    let mut turns: HashMap<(&str, &str), usize> = HashMap::new();
+    let mut turns: HashMap<(&str, &str, u64), usize> = HashMap::new();
     for case in cases {
-        let turn = turns.entry((case.kind, mode_name(case.mode))).or_default();
+        let of = (case.kind, mode_name(case.mode), case.host_time.to_bits());
+        let turn = turns.entry(of).or_default();
         case.seed = seeds[*turn % seeds.len()];
         *turn += 1;
     }
@@ -405,6 +559,7 @@ fn swept() -> Vec<Rule> {
         rules.push(Rule::Core(NamedRule::Weft, Some(bound * US)));
         rules.push(Rule::Core(NamedRule::Fikit, Some(bound * US)));
     }
+    rules.extend([0, 2, 5, 10, 20].map(Rule::Slowdown));
     for window in [1, 2, 4, 8, 16, 32] {
         rules.push(Rule::Xsched(window));
         rules.push(Rule::Count(window));
@@ -414,19 +569,30 @@ fn swept() -> Vec<Rule> {
     rules
 }
 
-type Named2 = (String, Arc<Program>);
+type NamedProgram = (String, Arc<Program>);
 
-fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode, seed: u64, out: &mut Vec<Case>) {
+fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
+    let CaseParts {
+        services,
+        batches,
+        plan,
+        host_time,
+        seed,
+    } = *parts;
     let mut case = |kind, jobs, rules: &[Rule]| {
         out.push(Case {
             kind,
             mode,
             seed,
+            host_time,
             jobs,
             rules: rules.to_vec(),
+            slo: None,
+            load: None,
+            most_requests: None,
         });
     };
-    let service = |(name, program): &Named2| job(name, 0, program, Some(THINK_NS));
+    let service = |(name, program): &NamedProgram| job(name, 0, program, Some(THINK_NS));
     let batch = |at: usize, priority| {
         let (name, program) = &batches[at % batches.len()];
         job(name, priority, program, None)
@@ -465,7 +631,8 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
             case("chatty", vec![slow, batch(partner, 5)], &three);
             let busy = named.1.usual_time();
             let mean = (busy as f64 / LOAD) as Ns;
-            let four = [Rule::WEFT, Rule::FIKIT, Rule::Xsched(16), Rule::Default];
+            let four = [Rule::WEFT, Rule::FIKIT, Rule::Xsched(XSCHED), Rule::Default];
+            let rules: &[Rule] = if plan.all_rules { &all } else { &four };
             for (kind, arrivals) in [
                 ("poisson", Arrivals::Poisson { mean }),
                 (
@@ -480,7 +647,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode
                     arrivals,
                     ..first.clone()
                 };
-                case(kind, vec![first, batch(partner, 5)], &four);
+                case(kind, vec![first, batch(partner, 5)], rules);
             }
         }
         if let Some(named) = services.first() {
@@ -577,18 +744,30 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
         device: device(case.mode),
         hosts: Hosts::default(),
         seed: case.seed,
-        requests: plan.requests,
+        requests: plan.requests.min(case.most_requests.unwrap_or(u64::MAX)),
         warmup: 20,
         tuning: plan.tuning,
     };
-    let mut known: Vec<KnownJob> = case
-        .jobs
+    let mut jobs = case.jobs.clone();
+    if let Some(load) = case.load {
+        let mean = (bench.usual_latency(&jobs[0]) / load) as Ns;
+        jobs[0].arrivals = Arrivals::Poisson { mean };
+    }
+    let mut known: Vec<KnownJob> = jobs
         .iter()
         .enumerate()
         .map(|(place, job)| {
             let key = format!(
-                "{} {:?} {} {place} {:?} {} {}",
-                job.name, case.mode, case.seed, job.arrivals, job.priority, job.profiled
+                "{} {:?} {} {place} {:?} {} {} {} {} {}",
+                job.name,
+                case.mode,
+                case.seed,
+                job.arrivals,
+                job.priority,
+                job.profiled,
+                case.host_time,
+                bench.requests,
+                job.tokens
             );
             if let Some(known) = lock(cache).get(&key) {
                 return (**known).clone();
@@ -599,7 +778,11 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
         })
         .collect();
     bench.among_equals(&mut known);
-    let (service, batch) = names(&case.jobs);
+    if let Some(times) = case.slo {
+        let alone = known[0].latencies.get(bench.warmup as usize..).unwrap_or_default();
+        known[0].job.slo = Some((times * Latency::of(alone).p99) as Ns);
+    }
+    let (service, batch) = names(&jobs);
     case.rules
         .iter()
         .map(|rule| CaseRow {
@@ -607,7 +790,8 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
             device: mode_name(case.mode),
             service: service.clone(),
             batch: batch.clone(),
-            closed: case.jobs[0].arrivals.is_closed(),
+            closed: jobs[0].arrivals.is_closed(),
+            host_time: case.host_time,
             figures: bench.compare(&known, *rule),
         })
         .collect()

@@ -16,6 +16,8 @@ use crate::{MS, Ns, US};
 pub enum Rule {
     /// A policy of the broker's core, with this delay bound where it is not the default.
     Core(NamedRule, Option<Ns>),
+    /// weft, where the service is run with `--slowdown` of so many per cent.
+    Slowdown(u32),
     /// The device without weft: slices, or turns kernel by kernel under MPS.
     Default,
     /// XSched's highest-priority-first with this in-flight window.
@@ -53,14 +55,14 @@ pub enum NamedRule {
 
 /// Windows and turns of the projects themselves; four kernels for the count (a background job has
 /// one to run and some on their way).
-const XSCHED: usize = 16;
+pub(crate) const XSCHED: usize = 16;
 const NVSHARE: u64 = 30_000;
-const COUNT: usize = 4;
+pub(crate) const COUNT: usize = 4;
 
 /// No such rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no policy is called {0:?}: choose weft, fikit, exclusive, timeslice, default, xsched, xsched-worker, nvshare, count, mps-priority, one, orion, reef or tally"
+    "no policy is called {0:?}: choose weft, \"weft 2%\" (with --slowdown), fikit, exclusive, timeslice, default, xsched, xsched-worker, nvshare, count, mps-priority, one, orion, reef or tally"
 )]
 pub struct Unknown(String);
 
@@ -68,6 +70,10 @@ impl FromStr for Rule {
     type Err = Unknown;
 
     fn from_str(text: &str) -> Result<Rule, Unknown> {
+        let slowdown = text.strip_prefix("weft ").and_then(|text| text.strip_suffix('%'));
+        if let Some(percent) = slowdown.and_then(|percent| percent.parse().ok()) {
+            return Ok(Rule::Slowdown(percent));
+        }
         Ok(match text {
             "weft" => Rule::Core(NamedRule::Weft, None),
             "fikit" => Rule::Core(NamedRule::Fikit, None),
@@ -95,6 +101,7 @@ impl fmt::Display for Rule {
                 f.write_str(named.policy().as_str())?;
                 bound.map_or(Ok(()), |bound| write!(f, " {} us", bound / US))
             }
+            Rule::Slowdown(percent) => write!(f, "weft {percent}%"),
             Rule::Default => f.write_str("default"),
             Rule::Xsched(XSCHED) => f.write_str("xsched"),
             Rule::Xsched(window) => write!(f, "xsched {window}"),
@@ -151,6 +158,8 @@ impl Rule {
     /// doctor` measures it) is the cost of a switch.
     pub fn control(self, device: &Settings) -> LaunchControl {
         match self {
+            // The slowdown is the job's.
+            Rule::Slowdown(_) => Rule::WEFT.control(device),
             Rule::Core(named, bound) => {
                 let mut config = Config {
                     policy: named.policy(),
@@ -183,6 +192,14 @@ impl Rule {
         }
     }
 
+    /// What the service is told to lose at most, as a part of its time, where the rule says so.
+    pub fn slowdown(self) -> Option<f64> {
+        match self {
+            Rule::Slowdown(percent) => Some(f64::from(percent) / 100.0),
+            _ => None,
+        }
+    }
+
     /// A run shorter than this says nothing: turns of half a minute need some of them.
     pub fn least(self) -> Ns {
         match self {
@@ -198,9 +215,10 @@ mod tests {
 
     #[test]
     fn every_rule_is_called_what_it_says() {
-        for rule in Rule::ALL {
+        for rule in Rule::ALL.into_iter().chain([Rule::Slowdown(5)]) {
             assert_eq!(rule.to_string().parse(), Ok(rule));
         }
+        assert_eq!(Rule::Slowdown(5).slowdown(), Some(0.05));
         let error = "fair".parse::<Rule>().unwrap_err().to_string();
         assert!(error.starts_with("no policy is called \"fair\""));
     }

@@ -112,6 +112,10 @@ struct JobFile {
     host_jitter: Option<f64>,
     #[serde(default = "yes")]
     profiled: bool,
+    slowdown: Option<f64>,
+    slo_us: Option<u64>,
+    #[serde(default)]
+    tokens: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -330,6 +334,12 @@ impl Scenario {
             host: job.host_jitter.unwrap_or(default.host),
         };
         made.profiled = job.profiled;
+        if job.slowdown.is_some_and(|slowdown| !(0.0..=1.0).contains(&slowdown)) {
+            return Err(wrong("a slowdown is a part of its time: 0.02 is 2 %"));
+        }
+        made.slowdown = job.slowdown;
+        made.slo = job.slo_us.map(|us| us * US);
+        made.tokens = job.tokens;
         if let Some(arrivals) = &job.arrivals {
             made.arrivals = match *arrivals {
                 ArrivalsFile::Closed { think_us } => Arrivals::Closed {

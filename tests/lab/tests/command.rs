@@ -105,3 +105,62 @@ fn a_set_of_which_nothing_was_run_is_no_success() {
     let output = lab(&["--quick", "--kind", "pair", "--minutes", "0"]);
     assert_eq!(output.status.code(), Some(0));
 }
+
+#[test]
+fn promises_are_played_with_each_seed_and_told() {
+    let folder = folder("promises");
+    let (page, json) = (folder.join("page.html"), folder.join("results.json"));
+    let [page, json] = [&page, &json].map(|path| path.to_str().expect("a name"));
+    let mut arguments = vec![
+        "--device",
+        "mps",
+        "--model",
+        "lstm",
+        "--requests",
+        "4",
+        "--partners",
+        "1",
+    ];
+    arguments.extend(["--every-seed", "--seeds", "1,2", "--host-time", "1,0.5"]);
+    arguments.extend(["--page", page, "--json", json]);
+    for kind in ["poisson", "dial", "slo"] {
+        arguments.extend(["--kind", kind]);
+    }
+    let output = lab(&arguments);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let text = std::fs::read_to_string(json).expect("the results");
+    let results: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let list = |name: &str| results[name].as_array().expect("a list").clone();
+    let of = |kind: &str, rule: &str| {
+        let rows = list("rows");
+        let ours = rows.iter().filter(|row| row["kind"] == kind && row["rule"] == rule);
+        ours.cloned().collect::<Vec<_>>()
+    };
+    // Two seeds on each of two hosts; three loads.
+    for rule in ["weft", "weft 2%", "weft 5%", "weft 10%"] {
+        assert_eq!(of("dial", rule).len(), 4, "{rule}");
+    }
+    let slos = of("slo", "weft");
+    assert_eq!(slos.len(), 12);
+    for row in &slos {
+        let limit = row["slo"]["limit"].as_f64().expect("a limit");
+        let p99 = row["alone"]["p99"].as_f64().expect("a p99");
+        assert!((limit / p99 - 1.2).abs() < 1e-3, "{row}");
+    }
+    assert!(of("dial", "weft").iter().all(|row| row["slo"].is_null()));
+    // Each group has its interval; hosts are kept apart.
+    let summaries = list("summaries");
+    assert!(summaries.iter().all(|one| one["seeds"]["batch"]["half_width"].is_f64()));
+    assert!(said.contains("poisson x0.5") && said.contains(" +- "), "{said}");
+    let written = std::fs::read_to_string(page).expect("the page");
+    let place = |text: &str| written.find(text).unwrap_or_else(|| panic!("no {text}"));
+    let order = [
+        "Requests on their own, and",
+        "<h2>Aims",
+        "A slowdown that is",
+        "An SLO that is",
+    ]
+    .map(place);
+    assert!(order.is_sorted(), "{order:?}");
+}

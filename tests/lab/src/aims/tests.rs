@@ -7,8 +7,10 @@ use simgpu_engine::Mode;
 use super::*;
 use crate::compare::{CaseFigures, Fixture};
 use crate::job::{PlayedJob, Program};
+use crate::pairs::{LOADS, SLOWDOWNS};
+use crate::promise::{SloFigures, TokenFigures};
 use crate::rule::Rule;
-use crate::world::Hosts;
+use crate::world::{Hosts, TokenTime};
 use crate::{MS, US, generate, pairs};
 
 /// A small case as it is run, under the three rules that aims speak of.
@@ -37,6 +39,7 @@ fn run() -> Vec<CaseRow> {
             service: service.clone(),
             batch: batch.clone(),
             closed: true,
+            host_time: 1.0,
             figures: bench.compare(&known, rule),
         })
         .collect()
@@ -57,6 +60,7 @@ fn good() -> Vec<CaseRow> {
     slower(&mut rows[1], 1.2);
     slower(&mut rows[2], 2.0);
     rows[1].figures.batch_sum = 0.7;
+    let promised = promised(&rows[0]);
     let rows = &rows;
     let names = ["service", "gpt2"];
     let groups = names.iter().flat_map(|name| GROUPS.map(|group| (*name, group)));
@@ -69,7 +73,52 @@ fn good() -> Vec<CaseRow> {
                 ..row.clone()
             })
         })
+        .chain(promised)
         .collect()
+}
+
+/// Cases of what users are promised, with nothing left to wish for.
+fn promised(row: &CaseRow) -> Vec<CaseRow> {
+    let of = |kind, device, rule: Rule, batch| {
+        let mut row = CaseRow {
+            kind,
+            device,
+            ..row.clone()
+        };
+        row.figures.rule = rule.to_string();
+        row.figures.batch_sum = batch;
+        row
+    };
+    let slowdowns = || SLOWDOWNS.map(Rule::Slowdown);
+    let mut rows = vec![of("dial", "mps-shared", Rule::WEFT, 0.8)];
+    rows.extend(slowdowns().map(|rule| of("dial", "mps-shared", rule, 0.95)));
+    for device in ["mps", "mps-shared"] {
+        for (load, rule, batch) in LOADS
+            .map(|load| [(load, Rule::WEFT, 0.7), (load, Rule::Default, 0.99)])
+            .concat()
+        {
+            let mut row = of("slo", device, rule, batch);
+            row.service = format!("service at {load} %");
+            row.figures.slo = Some(SloFigures {
+                limit: 1,
+                attained: 1.0,
+                alone: 1.0,
+                kept: 1.0,
+            });
+            rows.push(row);
+        }
+        let rules = [Rule::Slowdown(2), Rule::WEFT, Rule::Default];
+        rows.extend(rules.map(|rule| of("llm", device, rule, 0.8)));
+    }
+    rows.push(of("llm", "time-sliced", Rule::Default, 0.5));
+    let tokens = TokenTime {
+        request: 0,
+        time: 1_000,
+    };
+    for row in rows.iter_mut().filter(|row| row.kind == "llm") {
+        row.figures.tokens = TokenFigures::of(&[tokens], &[tokens], 0);
+    }
+    rows
 }
 
 fn foresight() -> Vec<GapForesight> {
@@ -122,7 +171,7 @@ fn what_nothing_was_run_for_is_neither_met_nor_missed() {
     assert_eq!(AimVerdict::of(&judge(&rows, &[], &[])), AimVerdict::Nothing);
     // Without weft's own rows as well.
     let mut rows = good();
-    rows.retain(|row| row.figures.rule != "weft");
+    rows.retain(|row| !row.figures.rule.starts_with("weft"));
     assert_eq!(AimVerdict::of(&judge(&rows, &[], &[])), AimVerdict::Nothing);
 }
 
@@ -136,15 +185,21 @@ fn everything_is_judged_and_met_where_nothing_is_left_to_wish_for() {
 
 /// Alters weft's rows of this kind.
 fn weft(rows: &mut [CaseRow], kind: &str, alter: impl Fn(&mut CaseFigures)) {
-    let rows = rows.iter_mut();
-    rows.filter(|row| row.kind == kind && row.figures.rule == "weft")
+    under(rows, kind, Rule::WEFT, alter);
+}
+
+/// Alters rows of this kind under a rule.
+fn under(rows: &mut [CaseRow], kind: &str, rule: Rule, alter: impl Fn(&mut CaseFigures)) {
+    let rule = rule.to_string();
+    rows.iter_mut()
+        .filter(|row| row.kind == kind && row.figures.rule == rule)
         .for_each(|row| alter(&mut row.figures));
 }
 
 #[test]
 fn every_aim_is_missed_by_figures_just_beyond_it() {
     type Alter = fn(&mut [CaseRow]);
-    let alterations: [(&str, Alter); 14] = [
+    let alterations: [(&str, Alter); 20] = [
         ("every request is answered", |rows| rows[0].figures.finished = false),
         ("mps, poisson", |rows| weft(rows, "poisson", |it| it.batch_sum = 0.799)),
         ("time-sliced, bursts", |rows| {
@@ -180,6 +235,33 @@ fn every_aim_is_missed_by_figures_just_beyond_it() {
             rows[1].figures.latency.mean = rows[0].figures.latency.mean / 1.006;
             rows[1].figures.batch_sum = rows[0].figures.batch_sum * 1.006;
         }),
+        ("--slowdown 5 %: mean latency", |rows| {
+            under(rows, "dial", Rule::Slowdown(5), |it| it.latency.mean *= 1.051);
+        }),
+        ("--slowdown 10 %: batch work", |rows| {
+            under(rows, "dial", Rule::Slowdown(10), |it| it.batch_sum = 0.929);
+        }),
+        ("mps, --slo 1.2 times alone's p99 at 40 %", |rows| {
+            weft(rows, "slo", |it| {
+                it.slo = it.slo.map(|slo| SloFigures {
+                    attained: 0.9989,
+                    ..slo
+                });
+            });
+        }),
+        ("mps-shared, --slo 1.2 times alone's p99 at 70 %", |rows| {
+            weft(rows, "slo", |it| it.batch_sum = 0.69);
+        }),
+        ("mps, language model", |rows| {
+            under(rows, "llm", Rule::Slowdown(2), |it| it.batch_sum = 0.749);
+        }),
+        ("mps-shared, language model", |rows| {
+            under(rows, "llm", Rule::Slowdown(2), |it| {
+                let mut tokens = it.tokens.expect("tokens");
+                tokens.with.mean *= 1.021;
+                it.tokens = Some(tokens);
+            });
+        }),
         ("against fikit: at least 1.15 times", |rows| {
             let fikit = rows.iter_mut().filter(|row| row.figures.rule == "fikit");
             fikit.for_each(|row| row.figures.batch_sum = 0.9 / 1.149);
@@ -212,16 +294,20 @@ fn a_case_of_the_table_is_the_same_pair() {
 }
 
 #[test]
-fn an_interval_needs_every_case_with_each_of_three_seeds() {
+fn an_interval_needs_every_case_with_each_seed() {
     let mut rows = good();
     rows.truncate(3);
     for (seed, row) in (1..).zip(&mut rows) {
         row.figures.seed = seed;
         row.figures.batch_sum = 0.70 + 0.01 * seed as f64;
     }
+    let mut more = rows[0].clone();
+    more.service = "another".into();
     let rows: Vec<&CaseRow> = rows.iter().collect();
-    assert_eq!(interval(&rows), " +- 0.025 over three seeds");
-    assert_eq!(interval(&rows[1..]), "");
+    assert_eq!(interval(&rows), " (+- 0.025 over 3 seeds)");
+    assert_eq!(interval(&rows[1..2]), "");
+    // Another case, with one seed alone.
+    assert_eq!(interval(&[&rows[..], &[&more]].concat()), "");
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub use tally::TallyPriority;
 pub use xsched::Xsched;
 
 use crate::Ns;
+use crate::world::AddedCost;
 
 /// What a policy sees of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,6 +94,11 @@ pub trait LabPolicy: std::fmt::Debug + Send {
     /// what weft gives to background jobs.
     fn host_queue(&self) -> HostQueue {
         HostQueue::Background
+    }
+
+    /// What it adds to calls.
+    fn added(&self) -> AddedCost {
+        AddedCost::default()
     }
 
     /// Whether the device begins with the kernels of the most important job that has some.

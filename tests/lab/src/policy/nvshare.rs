@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::{HostQueue, JobView, LabPolicy};
+use crate::world::{AddedCost, NVSHARE_NS};
 use crate::{Ns, US};
 
 const SECOND: Ns = 1_000_000 * US;
@@ -50,6 +51,10 @@ impl Nvshare {
 }
 
 impl LabPolicy for Nvshare {
+    fn added(&self) -> AddedCost {
+        NVSHARE_NS
+    }
+
     fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool {
         self.turn(now, jobs);
         match self.owner {

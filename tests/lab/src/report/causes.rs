@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::svg::escape;
 use super::{length_name, packed};
+use crate::aims::geometric;
 use crate::lost::per_cent;
 use crate::measure::Spent;
 use crate::pairs::{CaseRow, DEVICES};
@@ -19,6 +20,8 @@ pub(crate) struct CauseGroup {
     pub(crate) cases: usize,
     pub(crate) spent: Vec<Spent>,
     pub(crate) why: UnfilledCauses,
+    /// Each case's batch work, of alone.
+    pub(crate) batch: Vec<f64>,
     pub(crate) gap_ms: f64,
     pub(crate) filled_ms: f64,
     pub(crate) packer_ms: f64,
@@ -34,6 +37,7 @@ impl CauseGroup {
             cases: 0,
             spent: vec![Spent::default(); row.figures.spent.len()],
             why: UnfilledCauses::default(),
+            batch: Vec::new(),
             gap_ms: 0.0,
             filled_ms: 0.0,
             packer_ms: 0.0,
@@ -44,6 +48,7 @@ impl CauseGroup {
     fn add(&mut self, row: &CaseRow) {
         let figures = &row.figures;
         self.cases += 1;
+        self.batch.push(figures.batch_sum);
         for (sum, spent) in self.spent.iter_mut().zip(&figures.spent) {
             sum.add(spent);
         }
@@ -75,7 +80,7 @@ pub(crate) fn groups(rows: &[CaseRow], name: impl Fn(&CaseRow) -> Option<String>
 /// For the terminal: parts of the gap time, in per cent.
 pub fn text(rows: &[CaseRow]) -> String {
     let name = |row: &CaseRow| {
-        (row.kind != "frontier").then(|| match row.kind {
+        (!row.is_apart()).then(|| match row.kind {
             "scenario" => format!(
                 "{} beside {}, seed {}",
                 row.service,
@@ -102,8 +107,8 @@ pub fn text(rows: &[CaseRow]) -> String {
         if head != last {
             let _ = write!(
                 out,
-                "\n{head}\n{:14} {:>10} {:>9} {:>7} {:>7} {:>7}",
-                "policy", "gaps", "ms", "filled", "packer", "gated"
+                "\n{head}\n{:14} {:>7} {:>10} {:>9} {:>7} {:>7} {:>7}",
+                "policy", "batch", "gaps", "ms", "filled", "packer", "gated"
             );
             for (short, _) in CAUSES {
                 let _ = write!(out, " {:>7}", &short[..short.len().min(7)]);
@@ -113,8 +118,9 @@ pub fn text(rows: &[CaseRow]) -> String {
         }
         let _ = write!(
             out,
-            "{:14} {:>10} {:>9.0} {:>7.1} {:>7} {:>7}",
+            "{:14} {:>7.3} {:>10} {:>9.0} {:>7.1} {:>7} {:>7}",
             group.rule,
+            geometric(group.batch.iter().copied()),
             "all",
             group.gap_ms,
             per_cent(group.filled_ms, group.gap_ms),
@@ -129,7 +135,8 @@ pub fn text(rows: &[CaseRow]) -> String {
             }
             let _ = write!(
                 out,
-                "{:14} {:>10} {:>9.0} {:>7.1} {:>7} {:>7}",
+                "{:14} {:>7} {:>10} {:>9.0} {:>7.1} {:>7} {:>7}",
+                "",
                 "",
                 length_name(at),
                 there / 1e6,
@@ -169,7 +176,7 @@ pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
         let _ = writeln!(out, "<li><b>{short}</b>: {}</li>", escape(what));
     }
     out.push_str("</ul>\n");
-    let name = |row: &CaseRow| (row.kind != "frontier" && row.closed).then(|| "closed loop".to_string());
+    let name = |row: &CaseRow| (!row.is_apart() && row.closed).then(|| "closed loop".to_string());
     for device in DEVICES.map(|(device, _)| device) {
         let groups = groups(rows, name);
         let mine: Vec<&CauseGroup> = groups.iter().filter(|group| group.device == device).collect();
@@ -178,7 +185,7 @@ pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
         }
         let _ = write!(
             out,
-            "<h3>{device}: cases in a closed loop</h3><table><tr><th>policy</th><th>gaps</th><th>cases</th><th>seconds</th><th>filled</th><th>packer</th><th>gated packer</th>"
+            "<h3>{device}: cases in a closed loop</h3><table><tr><th>policy</th><th>batch</th><th>gaps</th><th>cases</th><th>seconds</th><th>filled</th><th>packer</th><th>gated packer</th>"
         );
         for (short, _) in CAUSES {
             let _ = write!(out, "<th>{short}</th>");
@@ -187,8 +194,9 @@ pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
         for group in mine {
             let _ = write!(
                 out,
-                "<tr><td>{}</td><td>all</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td>",
+                "<tr><td>{}</td><td>{:.3}</td><td>all</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td>",
                 group.rule,
+                geometric(group.batch.iter().copied()),
                 group.cases,
                 group.gap_ms / 1e3,
                 per_cent(group.filled_ms, group.gap_ms),
@@ -206,7 +214,7 @@ pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
                 }
                 let _ = write!(
                     out,
-                    "<tr><td>{}</td><td>{}</td><td></td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td></td>",
+                    "<tr><td>{}</td><td></td><td>{}</td><td></td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td></td>",
                     group.rule,
                     escape(&length_name(at)),
                     there / 1e9,

@@ -2,17 +2,22 @@
 #![forbid(unsafe_code)]
 
 pub mod causes;
+mod headline;
 mod page;
+mod promised;
+mod summary;
 pub(crate) mod svg;
 
 use std::fmt::Write;
 
 pub use page::{ENOUGH, PageOrigin, page};
+pub use summary::{SeedFigures, Summary};
 
 use crate::Ns;
 use crate::aims::{Aim, geometric};
 use crate::measure::{EDGES, Spent};
 use crate::pairs::CaseRow;
+use crate::seeds::OverSeeds;
 
 /// One line a rule.
 pub fn text(rows: &[CaseRow]) -> String {
@@ -100,15 +105,16 @@ pub(crate) fn or_none(value: Option<f64>) -> String {
 /// The set in one line for each device, kind and rule.
 pub fn text_of_set(rows: &[CaseRow]) -> String {
     let mut out = format!(
-        "{:12} {:9} {:12} {:>5} {:>8} {:>8} {:>8} {:>9} {:>7} {:>7} {:>7} {:>7}\n",
+        "{:12} {:14} {:12} {:>5} {:>8} {:>8} {:>8} {:>9} {:>7} {:>7} {:>7} {:>7}\n",
         "device", "kind", "policy", "cases", "mean", "worst", "p99", "added us", "batch", "bound", "of it", "packer"
     );
-    for group in Summary::of(rows) {
+    let summaries = Summary::of(rows);
+    for group in &summaries {
         let _ = writeln!(
             out,
-            "{:12} {:9} {:12} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>9.1} {:>7.3} {:>7} {:>7} {:>7}",
+            "{:12} {:14} {:12} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>9.1} {:>7.3} {:>7} {:>7} {:>7}",
             group.device,
-            group.kind,
+            group.name(),
             group.rule,
             group.cases,
             group.slowdown,
@@ -120,12 +126,29 @@ pub fn text_of_set(rows: &[CaseRow]) -> String {
             or_none(group.share),
             packers(group.efficiency)
         );
+        if let Some(seeds) = &group.seeds {
+            let of = |what: &str, over: &OverSeeds| format!("{what} {over} ({})", over.each());
+            let _ = writeln!(
+                out,
+                "{:12} {}; {}; {}",
+                "",
+                of("mean", &seeds.slowdown),
+                of("p99", &seeds.p99),
+                of("batch", &seeds.batch)
+            );
+        }
+    }
+    if summaries.iter().any(|group| group.seeds.is_some()) {
+        out.push_str(INTERVAL);
     }
     if rows.iter().any(|row| row.figures.efficiency.is_nan()) {
         out.push_str(NO_PACKER);
     }
     out
 }
+
+/// Said of figures over several seeds.
+const INTERVAL: &str = "+-: half-width of the 95 % interval of the mean over seeds, by Student's t; in brackets the geometric mean over the cases of each seed\n";
 
 /// Said where kernels share SMs.
 const NO_PACKER: &str = "-: the packer runs one kernel at a time, and bounds nothing where kernels share SMs\n";
@@ -139,15 +162,16 @@ pub(crate) fn packers(value: f64) -> String {
 /// length.
 pub fn text_of_gaps(rows: &[CaseRow]) -> String {
     let mut out = format!(
-        "{:12} {:9} {:>9} {:>8} {:>9} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7}\n",
-        "device", "policy", "gaps", "number", "ms", "filled", "head", "between", "tail", "unused", "packer"
+        "{:12} {:9} {:>7} {:>9} {:>8} {:>9} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7}\n",
+        "device", "policy", "batch", "gaps", "number", "ms", "filled", "head", "between", "tail", "unused", "packer"
     );
     for (device, rule, spent) in gaps_by_rule(rows) {
+        let batch = batch_over(rows, device, &rule);
         for (at, spent) in spent.iter().enumerate().filter(|(_, spent)| spent.there > 0) {
             let part = |time: Ns| time as f64 / spent.there as f64;
             let _ = writeln!(
                 out,
-                "{device:12} {rule:9} {:>9} {:>8} {:>9.1} {:>7.3} {:>7.3} {:>7.3} {:>8.3} {:>7.3} {:>7}",
+                "{device:12} {rule:9} {batch:>7.3} {:>9} {:>8} {:>9.1} {:>7.3} {:>7.3} {:>7.3} {:>8.3} {:>7.3} {:>7}",
                 length_name(at),
                 spent.gaps,
                 spent.there as f64 / 1e6,
@@ -182,7 +206,7 @@ pub(crate) fn length_name(at: usize) -> String {
 /// Sums over all cases of a device and a rule.
 pub(crate) fn gaps_by_rule(rows: &[CaseRow]) -> Vec<(&'static str, String, Vec<Spent>)> {
     let mut out: Vec<(&'static str, String, Vec<Spent>)> = Vec::new();
-    for row in rows.iter().filter(|row| row.kind != "frontier") {
+    for row in rows.iter().filter(|row| !row.is_apart()) {
         let found = out
             .iter()
             .position(|(device, rule, _)| *device == row.device && *rule == row.figures.rule);
@@ -199,6 +223,13 @@ pub(crate) fn gaps_by_rule(rows: &[CaseRow]) -> Vec<(&'static str, String, Vec<S
         }
     }
     out
+}
+
+/// Batch work under a rule over all cases of a device that stand together: geometric mean of that
+/// of alone.
+pub(crate) fn batch_over(rows: &[CaseRow], device: &str, rule: &str) -> f64 {
+    let ours = |row: &&CaseRow| !row.is_apart() && row.device == device && row.figures.rule == rule;
+    geometric(rows.iter().filter(ours).map(|row| row.figures.batch_sum))
 }
 
 /// Aims: those met, those that nothing was run for, and last those missed.
@@ -218,89 +249,4 @@ pub fn text_of_aims(aims: &[Aim]) -> String {
         }
     }
     out
-}
-
-/// Kinds of cases that tables begin with.
-const FIRST_KINDS: [&str; 3] = ["poisson", "bursts", "pair"];
-
-/// Means over the cases of one device, kind and rule.
-#[derive(Debug, Clone)]
-pub(crate) struct Summary {
-    pub(crate) device: &'static str,
-    pub(crate) kind: &'static str,
-    pub(crate) rule: String,
-    pub(crate) cases: usize,
-    /// Geometric mean of the service's mean latency over alone, and the worst.
-    pub(crate) slowdown: f64,
-    pub(crate) worst: f64,
-    pub(crate) p99: f64,
-    pub(crate) p999: f64,
-    pub(crate) added_us: f64,
-    pub(crate) direct_us: f64,
-    /// Geometric mean of the batch jobs' throughput over alone.
-    pub(crate) batch: f64,
-    /// Geometric means of its bound, and of its share of the bound, where all cases have one.
-    pub(crate) bound: Option<f64>,
-    pub(crate) share: Option<f64>,
-    /// Filled over gap time, and over the packer's.
-    pub(crate) filled: f64,
-    pub(crate) efficiency: f64,
-    /// What hosts that wait at a gate leave of the packer's.
-    pub(crate) gated: f64,
-    /// What it gets of its own where nothing is done for it.
-    pub(crate) own: f64,
-}
-
-impl Summary {
-    pub(crate) fn of(rows: &[CaseRow]) -> Vec<Summary> {
-        let mut keys: Vec<(&'static str, &'static str, String)> = Vec::new();
-        for row in rows {
-            let key = (row.device, row.kind, row.figures.rule.clone());
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-        // Random arrivals first: so services are used.
-        let place = |kind: &str| {
-            FIRST_KINDS
-                .iter()
-                .position(|first| *first == kind)
-                .unwrap_or(FIRST_KINDS.len())
-        };
-        keys.sort_by_key(|key| (key.0, place(key.1), key.1));
-        keys.into_iter()
-            .map(|(device, kind, rule)| {
-                let rows: Vec<&CaseRow> = rows
-                    .iter()
-                    .filter(|row| (row.device, row.kind) == (device, kind) && row.figures.rule == rule)
-                    .collect();
-                let mean =
-                    |value: fn(&CaseRow) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len() as f64;
-                let geo = |value: fn(&CaseRow) -> f64| geometric(rows.iter().map(|row| value(row)));
-                let geo_of_all = |value: fn(&CaseRow) -> Option<f64>| {
-                    let values: Option<Vec<f64>> = rows.iter().map(|row| value(row)).collect();
-                    values.map(geometric)
-                };
-                Summary {
-                    cases: rows.len(),
-                    slowdown: geo(|row| row.figures.slowdown()),
-                    worst: rows.iter().map(|row| row.figures.slowdown()).fold(0.0, f64::max),
-                    p99: geo(|row| row.figures.latency.p99 / row.figures.alone.p99.max(1.0)),
-                    p999: geo(|row| row.figures.latency.p999 / row.figures.alone.p999.max(1.0)),
-                    added_us: mean(|row| row.figures.added_mean_us),
-                    direct_us: mean(|row| row.figures.direct_per_gap_us),
-                    batch: geo(|row| row.figures.batch_sum),
-                    bound: geo_of_all(|row| row.figures.bound),
-                    share: geo_of_all(|row| row.figures.share_of_bound()),
-                    filled: mean(|row| row.figures.filled_share()),
-                    efficiency: mean(|row| row.figures.efficiency),
-                    gated: mean(|row| row.figures.gated_share()),
-                    own: mean(|row| row.figures.own_share()),
-                    device,
-                    kind,
-                    rule,
-                }
-            })
-            .collect()
-    }
 }

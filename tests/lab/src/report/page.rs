@@ -36,7 +36,7 @@ pub struct PageOrigin<'a> {
 pub const ENOUGH: u64 = 1_000;
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;max-width:1150px;margin:2em auto;padding:0 1em;color:#222}\
-table{border-collapse:collapse;margin:.6em 0 1.4em}th,td{border:1px solid #ccc;padding:2px 7px;text-align:right;font-size:12.5px}\
+table{border-collapse:collapse;margin:.6em 0 1.4em}th,td{border:1px solid #ccc;padding:2px 7px;text-align:right;font-size:12.5px}.n{white-space:nowrap}\
 th{background:#f1f1f1}td:first-child,th:first-child{text-align:left}.l{text-align:left}.good{background:#e3f3dd}.bad{background:#fbe0d9}\
 code{background:#f3f3f3;padding:0 3px}small{color:#555}svg{display:block;margin:1em 0}";
 
@@ -72,8 +72,12 @@ pub fn page(
             made.requests
         );
     }
+    let summaries = Summary::of(rows);
+    super::headline::section(&mut out, &summaries);
     section_aims(&mut out, aims);
-    section_rules(&mut out, rows);
+    super::promised::section(&mut out, rows);
+    super::headline::hosts(&mut out, &summaries);
+    section_rules(&mut out, &summaries);
     super::causes::section(&mut out, rows);
     section_not_best(&mut out, rows);
     section_frontier(&mut out, rows);
@@ -99,6 +103,9 @@ say how much of what each left was used, and who did more in all is told by <b>b
 a job whose host is slower than its kernels then has nothing queued when a gap begins.</li>\
 <li><b>Gate</b>: time in gaps in which the device was idle while a background job stood at the gate, per background job kernel. <b>Its own</b>: of that, the time in which the background job might go and the word for it was not \
 given yet or on its way; the rest was held back for the service's sake, rightly or by a wrong forecast. The aim is judged by its own.</li>\
+<li><b>A launch</b> takes of its host what the rule adds to it: what weft's was measured to add in its job's mode, what nvshare's and XSched's own libraries were measured to take. Nothing is known of Orion, REEF and Tally; \
+they, the device's own and rules that are no program add nothing (tests/lab/src/world/cost.rs).</li>\
+<li><b>&plusmn;</b>: half-width of the 95 % interval of the mean over seeds, by Student's t; each seed's figure is the geometric mean over its cases. It tells chance from a difference, and nothing of how right the times are.</li>\
 <li><b>Gaps foreseen</b>: the part of the service's gaps in this run that were no shorter than the forecast's low value (0.90 is right), and the mean error of the forecast as a part of the mean gap.</li>\
 <li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>orion</b>, <b>reef</b>, \
 <b>tally</b>: those projects' rules; <b>count</b> and <b>one</b>: four background kernels, or one, while the service has none there; <b>mps-priority</b>: nobody is gated, and the service's kernels go \
@@ -133,31 +140,28 @@ fn section_aims(out: &mut String, aims: &[Aim]) {
     out.push_str("</table>\n");
 }
 
-fn section_rules(out: &mut String, rows: &[CaseRow]) {
-    out.push_str("<h2>Policies side by side</h2><p>Means over cases (geometric for ratios). <b>batch</b>: the batch jobs' work, of alone; <b>bound</b>: what the device's time allows of it at no added latency; <b>of it</b>: \
+fn section_rules(out: &mut String, summaries: &[Summary]) {
+    out.push_str("<h2>Policies, kind by kind</h2><p>Means over cases (geometric for ratios). <b>batch</b>: the batch jobs' work, of alone; <b>bound</b>: what the device's time allows of it at no added latency; <b>of it</b>: \
          the rule's share of that bound. <b>efficiency</b>: what was filled, over what a packer fills that knows all gaps and kernels in advance, keeps to the order and the host \
          times of each job, is given what the run did outside of gaps, and may never let a kernel outlast a gap. <b>gated packer</b> and <b>own packer</b>: of that, what is left where hosts launch in gaps \
          only, and where nothing that was done outside of gaps is given.</p>");
-    let summaries = Summary::of(rows);
-    let mut kinds: Vec<(&str, &str)> = Vec::new();
-    for summary in &summaries {
-        let key = (summary.device, summary.kind);
+    let mut kinds: Vec<(&str, &str, String)> = Vec::new();
+    for summary in summaries {
+        let key = (summary.device, summary.kind, summary.name());
         if summary.kind != "frontier" && !kinds.contains(&key) {
             kinds.push(key);
         }
     }
-    // All policies on the same cases first.
-    kinds.sort_by_key(|(_, kind)| *kind != "table");
-    for (device, kind) in kinds {
+    for (device, kind, name) in kinds {
         let _ = writeln!(
             out,
-            "<h3>{device}: {kind}</h3><p>{}</p><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
+            "<h3>{device}: {name}</h3><p>{}</p><table><tr><th>policy</th><th>cases</th><th>mean</th><th>worst mean</th><th>p99</th><th>p99.9</th>\
              <th>added us</th><th>direct us a gap</th><th>batch</th><th>bound</th><th>of it</th><th>filled</th><th>efficiency</th><th>gated packer</th><th>own packer</th></tr>",
             crate::pairs::describe(kind)
         );
         for summary in summaries
             .iter()
-            .filter(|summary| (summary.device, summary.kind) == (device, kind))
+            .filter(|summary| summary.device == device && summary.name() == name)
         {
             let _ = writeln!(
                 out,
@@ -187,10 +191,10 @@ fn section_rules(out: &mut String, rows: &[CaseRow]) {
 fn section_not_best(out: &mut String, rows: &[CaseRow]) {
     out.push_str(
         "<h2>Where weft is not best</h2><p>Cases in which another policy had a lower mean latency <i>and</i> at least weft's batch throughput (both by more than 0.5 %), or was better in one \
-         by more than 0.5 % and equal in the other.</p><table><tr><th>case</th><th class=l>policy</th><th>latency of weft's</th><th>batch of weft's</th></tr>\n",
+         by more than 0.5 % and equal in the other.</p><table><tr><th>case</th><th class=l>policy</th><th>latency of weft's</th><th>batch of weft's</th><th>batch</th><th>weft's</th></tr>\n",
     );
     let mut cases: BTreeMap<String, Vec<&CaseRow>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.kind != "frontier") {
+    for row in rows.iter().filter(|row| !row.is_apart()) {
         let key = format!(
             "{} {}: {} beside {}, seed {}",
             row.device,
@@ -215,9 +219,11 @@ fn section_not_best(out: &mut String, rows: &[CaseRow]) {
                 found += 1;
                 let _ = writeln!(
                     out,
-                    "<tr><td>{}</td><td class=l>{}</td><td>{latency:.3}</td><td>{batch:.3}</td></tr>",
+                    "<tr><td>{}</td><td class=l>{}</td><td>{latency:.3}</td><td>{batch:.3}</td><td>{:.3}</td><td>{:.3}</td></tr>",
                     escape(name),
-                    row.figures.rule
+                    row.figures.rule,
+                    row.figures.batch_sum,
+                    weft.figures.batch_sum
                 );
             }
         }
@@ -242,25 +248,30 @@ fn section_frontier(out: &mut String, rows: &[CaseRow]) {
         return;
     }
     out.push_str(
-        "<h2>Frontier</h2><p>Each policy with its one parameter swept (weft and fikit: the delay bound, 50 us to 4 ms; xsched and count: the window, 1 to 32; nvshare: turns of 0.1 to 5 s). Up and left is better.</p>\n",
+        "<h2>Frontier</h2><p>Each policy with its one parameter swept (weft: --slowdown, 0 to 20 %, and the delay bound, 50 us to 4 ms; fikit: the bound; xsched and count: the window, 1 to 32; nvshare: turns of 0.1 to 5 s). \
+         Up and left is better. What adds less than 0.01 % stands at the left end, and so does the batch work that the device's time allows at no added latency.</p>\n",
     );
     for ((name, device, closed), rows) in plots {
         let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+        let mut bound = None;
         for row in rows {
-            let rule = row.figures.rule.split(' ').next().unwrap_or_default().to_string();
-            let point = (row.figures.added_mean_us.max(0.1), row.figures.batch_sum);
+            let rule = series_of(&row.figures.rule);
+            let per_cent = 100.0 * (row.figures.slowdown() - 1.0);
+            let point = (per_cent.max(LEAST_PER_CENT), row.figures.batch_sum);
             series.entry(rule).or_default().push(point);
+            bound = bound.or(row.figures.bound);
         }
         let plot = Plot {
             title: format!(
                 "{device}: {name}, {}",
                 if closed { "closed loop" } else { "Poisson arrivals" }
             ),
-            x: "added to a request in the mean, us".into(),
-            y: "batch throughput of alone".into(),
+            x: "mean latency over alone, %".into(),
+            y: "batch work of alone".into(),
             log_x: true,
             series: series
                 .into_iter()
+                .chain(bound.map(|bound| ("bound at none".to_string(), vec![(LEAST_PER_CENT, bound)])))
                 .map(|(name, points)| Series {
                     name,
                     points,
@@ -272,36 +283,45 @@ fn section_frontier(out: &mut String, rows: &[CaseRow]) {
     }
 }
 
+/// Per cent of added latency at the left end of a frontier.
+const LEAST_PER_CENT: f64 = 0.01;
+
+/// The line of a frontier that a rule lies on.
+fn series_of(rule: &str) -> String {
+    let name = rule.split(' ').next().unwrap_or_default();
+    match rule.ends_with('%') {
+        true => format!("{name} --slowdown"),
+        false => name.to_string(),
+    }
+}
+
 fn section_cases(out: &mut String, rows: &[CaseRow]) {
     out.push_str("<h2>weft, case by case</h2>");
     for device in DEVICES.map(|(device, _)| device) {
         let mine: Vec<&CaseRow> = rows
             .iter()
-            .filter(|row| row.device == device && row.figures.rule == "weft" && row.kind != "frontier")
+            .filter(|row| row.device == device && row.figures.rule == "weft" && !row.is_apart())
             .collect();
         if mine.is_empty() {
             continue;
         }
-        let points = |value: fn(&CaseRow) -> (f64, f64)| mine.iter().map(|row| value(row)).collect::<Vec<_>>();
-        let floor = points(|row| (row.figures.floor.mean / 1e3, row.figures.direct_per_gap_us));
-        let most = floor.iter().map(|point| point.0).fold(0.0, f64::max);
+        let open = |closed: bool| {
+            let mine = mine.iter().filter(|row| row.closed == closed);
+            mine.map(|row| (100.0 * (row.figures.slowdown() - 1.0), row.figures.batch_sum))
+                .collect()
+        };
         let plot = Plot {
-            title: format!("{device}: direct delay per filled gap over the floor"),
-            x: "floor, us".into(),
-            y: "direct delay a filled gap, us".into(),
+            title: format!("{device}: batch work over what it cost the service"),
+            x: "mean latency over alone, %".into(),
+            y: "batch work of alone".into(),
             log_x: false,
-            series: vec![
-                Series {
-                    name: "cases".into(),
-                    points: floor,
+            series: [("on their own", false), ("closed loop", true)]
+                .map(|(name, closed)| Series {
+                    name: name.into(),
+                    points: open(closed),
                     line: false,
-                },
-                Series {
-                    name: "1.25 x floor".into(),
-                    points: vec![(0.0, 0.0), (most, 1.25 * most)],
-                    line: true,
-                },
-            ],
+                })
+                .into(),
         };
         out.push_str(&plot.draw());
         let _ = writeln!(
@@ -317,20 +337,21 @@ fn section_cases(out: &mut String, rows: &[CaseRow]) {
             let floor = figures.floor.mean / 1e3;
             let _ = writeln!(
                 out,
-                "<tr><td>{}: {} beside {}</td><td>{}</td><td>{:.2}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.3}</td><td>{:.0}</td><td>{:.0}</td>\
-                 <td class={}>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td class={}>{}</td><td>{:.1}</td><td class={}>{:.1}</td><td>{:.0}</td><td>{}</td><td class=l>{}</td><td class=l>{}</td></tr>",
+                "<tr><td>{}: {} beside {}</td><td>{}</td><td>{:.2}</td><td class={}>{:.3}</td><td>{:.3}</td><td class={}>{:.3}</td><td>{:.3}</td><td>{:.0}</td><td>{:.0}</td>\
+                 <td>{:.0}</td><td>{:.0}</td><td>{floor:.0}</td><td>{:.3}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.2}</td><td>{:.0}</td><td>{}</td><td>{:.1}</td><td class={}>{:.1}</td><td>{:.0}</td><td>{}</td><td class=l>{}</td><td class=l>{}</td></tr>",
                 row.kind,
                 escape(&row.service),
                 escape(&row.batch.join(" + ")),
                 figures.seed,
                 alone.mean / 1e6,
-                with.mean / alone.mean,
+                class(figures.slowdown() <= 1.02),
+                figures.slowdown(),
                 with.p50 / alone.p50,
-                with.p99 / alone.p99,
+                class(figures.slowdown_p99() <= 1.05),
+                figures.slowdown_p99(),
                 with.p999 / alone.p999,
                 figures.added_mean_us,
                 figures.added_worst_us,
-                class(figures.direct_per_gap_us <= 1.25 * floor),
                 figures.direct_per_gap_us,
                 figures.direct_worst_us,
                 figures.batch_sum,
@@ -339,7 +360,6 @@ fn section_cases(out: &mut String, rows: &[CaseRow]) {
                 figures.gap_ms,
                 figures.filled_share(),
                 figures.gap_ms - figures.filled_ms,
-                class(figures.efficiency.is_nan() || figures.efficiency >= 0.9),
                 packers(figures.efficiency),
                 figures.gate_us,
                 class(figures.gate_own_us <= 0.1 * figures.floor.kernel / 1e3),
@@ -368,7 +388,8 @@ fn section_gaps(out: &mut String, rows: &[CaseRow]) {
         {
             let _ = writeln!(
                 out,
-                "<h3>{device}: {rule}</h3><table><tr><th>gap</th><th>number</th><th>ms</th><th>filled</th><th>head</th><th>between</th><th>tail</th><th>unused</th><th>packer</th></tr>"
+                "<h3>{device}: {rule}, batch work {:.3} of alone</h3><table><tr><th>gap</th><th>number</th><th>ms</th><th>filled</th><th>head</th><th>between</th><th>tail</th><th>unused</th><th>packer</th></tr>",
+                super::batch_over(rows, device, rule)
             );
             for (at, spent) in spent.iter().enumerate().filter(|(_, spent)| spent.there > 0) {
                 let part = |time: u64| time as f64 / spent.there as f64;

@@ -29,8 +29,9 @@ const LEFT: f64 = 62.0;
 const RIGHT: f64 = 130.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 48.0;
-const COLOURS: [&str; 8] = [
-    "#1b6ca8", "#c8553d", "#4a8f3c", "#8e5ea2", "#b8860b", "#3cbac8", "#777777", "#d1495b",
+const COLOURS: [&str; 16] = [
+    "#1b6ca8", "#c8553d", "#4a8f3c", "#8e5ea2", "#b8860b", "#3cbac8", "#777777", "#d1495b", "#0b3c5d", "#f0a202",
+    "#7fb069", "#e07be0", "#5c4033", "#00635d", "#000000", "#b0b0b0",
 ];
 
 /// Characters that mean something in SVG and HTML.

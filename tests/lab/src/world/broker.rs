@@ -9,6 +9,7 @@ use weft_scheduler::{Client, Config, Core, Decision, Event, Mode, Snapshot};
 
 use super::lane::GateBell;
 use super::process::JobProcess;
+use crate::job::PlayedJob;
 use crate::{Ns, US};
 
 /// The daemon's: shortest time between two requests to a foreground job to ring when idle.
@@ -110,6 +111,12 @@ impl Broker {
                 profile,
             };
             self.core.handle(0, event, &mut self.decisions);
+            let PlayedJob { slowdown, slo, .. } = process.job;
+            if slowdown.is_some() || slo.is_some() {
+                let client = Client(job as u64);
+                let event = Event::Budget { client, slowdown, slo };
+                self.core.handle(0, event, &mut self.decisions);
+            }
         }
     }
 

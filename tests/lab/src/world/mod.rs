@@ -9,6 +9,7 @@
 //!   are the daemon's: when it looks, what it tells the core, when its orders arrive. They follow
 //!   `interposer/src/throttle` and `broker/daemon/src` step by step. The core is the real one, and
 //!   so are the gate's rules (`weft_gate`).
+//! * `cost` is what the rule adds to a call.
 //! * `queue` holds calls that their hosts left behind: weft's launch queue, or another rule's.
 //! * `process` and `lane` hold what the others work on.
 //!
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod broker;
+mod cost;
 mod gate;
 mod lane;
 mod play;
@@ -41,7 +43,8 @@ use crate::policy::{JobView, LabPolicy};
 use crate::random::Random;
 use crate::{MS, Ns, US};
 
-pub use process::JobRun;
+pub use cost::{AddedCost, NVSHARE_NS, WEFT_ALONE_NS, WEFT_BACKGROUND_NS, WEFT_FOREGROUND_NS};
+pub use process::{JobRun, TokenTime};
 pub use queue::{DEFER_NS, QUEUED_CALL_NS};
 pub use stand::{HeldReason, Stand, StandChange};
 
@@ -70,6 +73,8 @@ pub struct Hosts {
     pub queue: usize,
     /// Whether wake-up hints are told: the first copy of an idle job.
     pub stirs: bool,
+    /// Whether calls take what the rule adds to them (`cost`).
+    pub launch_costs: bool,
 }
 
 impl Default for Hosts {
@@ -82,6 +87,7 @@ impl Default for Hosts {
             gate_spin: 20 * US,
             queue: 1_024,
             stirs: true,
+            launch_costs: true,
         }
     }
 }

@@ -24,6 +24,7 @@ impl LabMachine {
     pub(super) fn begin(&mut self, job: usize) {
         let process = &mut self.processes[job];
         process.arrived = process.next_arrival;
+        process.token_at = None;
         let program = std::sync::Arc::clone(&process.job.program);
         let step = program.step_of(process.request);
         process.remaining = step.ops.len();
@@ -120,7 +121,8 @@ impl LabMachine {
                 };
                 if process.reached(target) {
                     self.synced(job, synced);
-                    self.returned(job, op, now);
+                    let back = now + self.added(job).wait;
+                    self.returned(job, op, back);
                 } else {
                     process.waiters.push(HostWaiter { op, target, synced });
                 }
@@ -249,9 +251,11 @@ impl LabMachine {
                 }
             },
         }
+        // By the mode that the call was made in: the launch may change it.
+        let took = program.launch_cost + self.added(job).launch;
         self.launched(job, stream, play);
         if call.deferred {
-            self.processes[job].issuer_free = now + program.launch_cost;
+            self.processes[job].issuer_free = now + took;
         } else if let Play::Copy { waits: true, .. } = play {
             let upto = self.processes[job].streams[usize::from(stream)].submitted;
             self.processes[job].waiters.push(HostWaiter {
@@ -260,7 +264,7 @@ impl LabMachine {
                 synced: SyncResult::Stream(stream),
             });
         } else {
-            self.returned(job, op, now + program.launch_cost);
+            self.returned(job, op, now + took);
         }
     }
 
@@ -284,6 +288,9 @@ impl LabMachine {
         let program = std::sync::Arc::clone(&process.job.program);
         let ops = &program.step_of(process.request).ops;
         let what = &ops[op as usize];
+        if process.job.tokens && matches!(what.play, Play::Sync(_) | Play::Copy { waits: true, .. }) {
+            process.token(at);
+        }
         for next in [what.next_same, what.next_handed] {
             if next != NONE {
                 self.then(job, next, &ops[next as usize], at);

@@ -31,6 +31,17 @@ pub struct JobRun {
     pub stands: Vec<StandChange>,
     /// Operations begun.
     pub ops: u64,
+    /// Tokens of its requests, where its waits return with them.
+    pub tokens: Vec<TokenTime>,
+}
+
+/// A token and the one before it in the same request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenTime {
+    /// The request, from 0.
+    pub request: u64,
+    /// From the return of the wait for the one before to that of the wait for this, ns.
+    pub time: Ns,
 }
 
 /// Work on its way through a stream.
@@ -161,6 +172,9 @@ pub(super) struct JobProcess {
     pub(super) rewritten: Ns,
     pub(super) latencies: Vec<Ns>,
     pub(super) arrivals: Vec<Ns>,
+    pub(super) tokens: Vec<TokenTime>,
+    /// Time, ns, at which the last wait of the request at work returned.
+    pub(super) token_at: Option<Ns>,
     pub(super) lane: GateLane,
     /// Time, ns, since which the head of the queue waits for permission.
     pub(super) held_since: Option<Ns>,
@@ -218,6 +232,8 @@ impl JobProcess {
             rewritten: 0,
             latencies: Vec::new(),
             arrivals: Vec::new(),
+            tokens: Vec::new(),
+            token_at: None,
             lane: GateLane::new(profile),
             held_since: None,
             waits: Vec::new(),
@@ -247,6 +263,16 @@ impl JobProcess {
         }
     }
 
+    /// A wait of the request at work returns.
+    pub(super) fn token(&mut self, at: Ns) {
+        if let Some(before) = self.token_at.replace(at) {
+            self.tokens.push(TokenTime {
+                request: self.request,
+                time: at.saturating_sub(before),
+            });
+        }
+    }
+
     pub(super) fn reached(&self, target: WaitTarget) -> bool {
         match target {
             WaitTarget::All => self.streams.iter().all(|stream| stream.in_flight.is_empty()),
@@ -267,6 +293,7 @@ impl JobProcess {
             waits: self.waits,
             stands: self.stands,
             ops: u64::from(self.base),
+            tokens: self.tokens,
             job: self.job,
         }
     }

@@ -40,10 +40,11 @@ impl LabMachine {
     pub(super) fn wait_returns(&mut self, job: usize, op: u32) -> Ns {
         let process = &self.processes[job];
         let what = process.job.program.step_of(process.request).ops[op as usize].play;
-        match self.queues_all() && matches!(what, Play::Sync(_)) {
+        let back = match self.queues_all() && matches!(what, Play::Sync(_)) {
             true => self.wake_up(),
             false => self.now + SYNC_RETURN_NS,
-        }
+        };
+        back + self.added(job).wait
     }
 
     fn queue_kind(&self) -> Option<HostQueue> {
