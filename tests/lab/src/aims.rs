@@ -11,7 +11,7 @@ use weft_profiles::predictor::Evaluation;
 
 use crate::foresight::GapForesight;
 use crate::pairs::CaseRow;
-use crate::seeds::OverSeeds;
+use crate::seeds::{OverSeeds, geometric};
 use crate::speed::Speed;
 
 /// An aim.
@@ -124,20 +124,6 @@ fn together(rows: &[CaseRow]) -> Vec<Together<'_>> {
         }
     }
     out
-}
-
-/// The geometric mean. 1 of nothing.
-pub fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
-    let (mut sum, mut count) = (0.0, 0);
-    for value in values {
-        sum += value.max(1e-9).ln();
-        count += 1;
-    }
-    if count == 0 {
-        1.0
-    } else {
-        (sum / f64::from(count)).exp()
-    }
 }
 
 /// All aims, with what was found; those too that nothing was run for. Of several hosts the first is

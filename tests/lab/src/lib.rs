@@ -6,6 +6,7 @@
 //! * [`world`]: the machine. The simulated GPU's engine, host threads that launch ahead, and what
 //!   stands between them: nothing, the broker's core as the daemon drives it, or a [`policy`] of
 //!   the lab's own (other projects' rules, for comparison).
+//! * [`cost`]: what a rule's calls take of their hosts.
 //! * [`measure`]: what came of a run; [`bound`]: what the device's time allows at most; [`oracle`]:
 //!   what fits into gaps at most, kernel by kernel; [`why`]: what stood in the way.
 //! * [`together`]: the engine in which kernels share SMs, beside hardware.
@@ -22,6 +23,7 @@ pub mod admission;
 pub mod aims;
 pub mod bound;
 pub mod compare;
+pub mod cost;
 pub mod foresight;
 pub mod generate;
 pub mod job;

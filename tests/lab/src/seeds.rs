@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::aims::geometric;
 use crate::pairs::CaseRow;
 
 /// 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom.
@@ -76,6 +75,20 @@ impl OverSeeds {
 impl std::fmt::Display for OverSeeds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:.3} +- {:.3}", self.mean, self.half_width)
+    }
+}
+
+/// The geometric mean. 1 of nothing.
+pub fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0);
+    for value in values {
+        sum += value.max(1e-9).ln();
+        count += 1;
+    }
+    if count == 0 {
+        1.0
+    } else {
+        (sum / f64::from(count)).exp()
     }
 }
 

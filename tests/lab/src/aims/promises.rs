@@ -1,9 +1,10 @@
 //! Aims on what users are promised: a slowdown, an SLO, the time of a token beside finetuning.
 #![forbid(unsafe_code)]
 
-use super::{Aim, Judge, batch_of, geometric, interval, mean_of, name};
+use super::{Aim, Judge, batch_of, interval, mean_of, name};
 use crate::pairs::{CaseRow, LOADS, SLOWDOWNS};
 use crate::rule::Rule;
+use crate::seeds::geometric;
 
 /// Part of the cases in which a slowdown is to be kept.
 const KEPT: f64 = 0.99;

@@ -24,7 +24,7 @@ pub use tally::TallyPriority;
 pub use xsched::Xsched;
 
 use crate::Ns;
-use crate::world::AddedCost;
+use crate::cost::AddedCost;
 
 /// What a policy sees of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum HostQueue {
     /// Nobody's: a host waits with its first launch that may not go.
     None,
     /// Those of background jobs: kernels from the first that may not go on, as many as
-    /// [`crate::world::Hosts::queue`] says. It is weft's launch queue, which bounds their predicted
+    /// `Hosts::queue` of the world says. It is weft's launch queue, which bounds their predicted
     /// work too; rules that know no kernel times cannot.
     #[default]
     Background,

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::{HostQueue, JobView, LabPolicy};
-use crate::world::{AddedCost, NVSHARE_NS};
+use crate::cost::{AddedCost, NVSHARE_NS};
 use crate::{Ns, US};
 
 const SECOND: Ns = 1_000_000 * US;

@@ -5,10 +5,10 @@ use std::fmt::Write;
 
 use super::svg::escape;
 use super::{length_name, packed};
-use crate::aims::geometric;
 use crate::lost::per_cent;
 use crate::measure::Spent;
 use crate::pairs::{CaseRow, DEVICES};
+use crate::seeds::geometric;
 use crate::why::{CAUSES, Causes, UnfilledCauses};
 
 /// Sums over cases of one device and rule.

@@ -14,10 +14,11 @@ pub use page::{ENOUGH, PageOrigin, page};
 pub use summary::{SeedFigures, Summary};
 
 use crate::Ns;
-use crate::aims::{Aim, geometric};
+use crate::aims::Aim;
 use crate::measure::{EDGES, Spent};
 use crate::pairs::CaseRow;
 use crate::seeds::OverSeeds;
+use crate::seeds::geometric;
 
 /// One line a rule.
 pub fn text(rows: &[CaseRow]) -> String {

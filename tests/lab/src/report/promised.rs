@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use crate::aims::geometric;
 use crate::pairs::{CaseRow, LOADS, describe};
+use crate::seeds::geometric;
 
 /// The section.
 pub(super) fn section(out: &mut String, rows: &[CaseRow]) {

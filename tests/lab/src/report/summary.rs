@@ -3,9 +3,9 @@
 
 use serde::Serialize;
 
-use crate::aims::geometric;
 use crate::pairs::CaseRow;
 use crate::seeds::OverSeeds;
+use crate::seeds::geometric;
 
 /// Kinds of cases that tables begin with.
 const FIRST_KINDS: [&str; 3] = ["poisson", "bursts", "pair"];

@@ -43,7 +43,6 @@ use crate::policy::{JobView, LabPolicy};
 use crate::random::Random;
 use crate::{MS, Ns, US};
 
-pub use cost::{AddedCost, NVSHARE_NS, WEFT_ALONE_NS, WEFT_BACKGROUND_NS, WEFT_FOREGROUND_NS};
 pub use process::{JobRun, TokenTime};
 pub use queue::{DEFER_NS, QUEUED_CALL_NS};
 pub use stand::{HeldReason, Stand, StandChange};

@@ -37,7 +37,7 @@ const DEBT_FOR_NS: Ns = 4_000 * MS;
 
 /// Part of the full credit that a job begins with. With none, the first seconds gave background
 /// jobs a fifth less in the lab (vgg19 beside bert_base: 0.466 of alone, 0.519 with half).
-const FIRST_CREDIT: f64 = 0.5;
+const BEGINS_WITH: f64 = 0.5;
 
 /// Part of the full credit that is kept for gaps: work in a gap costs the chance of a return, work
 /// beyond the laxity of a stretch costs all that it takes.
@@ -95,7 +95,7 @@ struct Balance(f64);
 
 impl Balance {
     fn first(slowdown: f64) -> Balance {
-        Balance(full(slowdown) * FIRST_CREDIT)
+        Balance(full(slowdown) * BEGINS_WITH)
     }
 
     fn book(&mut self, allowed: f64, late: f64, slowdown: f64) {
