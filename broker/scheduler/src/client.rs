@@ -85,6 +85,11 @@ impl SlowdownBudget {
         self.slowdown.unwrap_or(config.slowdown)
     }
 
+    /// Both.
+    pub(super) fn allowed(&self, config: &Config) -> (f64, Option<Ns>) {
+        (self.slowdown(config), self.slo(config))
+    }
+
     /// [`Config::slo`] of this client.
     pub(super) fn slo(&self, config: &Config) -> Option<Ns> {
         self.slo.or(config.slo)

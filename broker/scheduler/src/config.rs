@@ -102,7 +102,8 @@ pub struct Config {
     /// Time to go from one process to another: about 100 us on a time-sliced A100, 0 under MPS. The
     /// way back takes none of a gap: it begins with the foreground job's kernel.
     pub switch_cost: Ns,
-    /// `weft`: a kernel goes into a gap if `P(foreground job back before its end) <= risk`.
+    /// `weft`: a kernel goes into a gap if `P(foreground job back before its end) <= risk`. The
+    /// highest risk: the foreground job's lateness account sets the one that counts.
     ///
     /// 0.95: a returning foreground job waits for half of one kernel on average. In the lab (26
     /// pairs under MPS) 0.5 gave 0.84 of `fikit`'s batch work and 0.95 gave 0.96; mean latency went

@@ -455,6 +455,29 @@ struct CaseParts<'a> {
     seed: u64,
 }
 
+impl CaseParts<'_> {
+    /// A plain case of these jobs, the service first.
+    fn case(&self, kind: &'static str, mode: Mode, jobs: Vec<PlayedJob>, rules: &[Rule]) -> Case {
+        Case {
+            kind,
+            mode,
+            seed: self.seed,
+            host_time: self.host_time,
+            jobs,
+            rules: rules.to_vec(),
+            slo: None,
+            load: None,
+            most_requests: None,
+        }
+    }
+
+    /// The batch job at a place, counted over and over. There is one at least.
+    fn batch(&self, at: usize, priority: u8) -> PlayedJob {
+        let (name, program) = &self.batches[at % self.batches.len()];
+        job(name, priority, program, None)
+    }
+}
+
 /// The cases of a plan.
 pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
     let programs = |host_time| HostPrograms {
@@ -576,27 +599,12 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
         services,
         batches,
         plan,
-        host_time,
         seed,
+        ..
     } = *parts;
-    let mut case = |kind, jobs, rules: &[Rule]| {
-        out.push(Case {
-            kind,
-            mode,
-            seed,
-            host_time,
-            jobs,
-            rules: rules.to_vec(),
-            slo: None,
-            load: None,
-            most_requests: None,
-        });
-    };
+    let mut case = |kind, jobs, rules: &[Rule]| out.push(parts.case(kind, mode, jobs, rules));
     let service = |(name, program): &NamedProgram| job(name, 0, program, Some(THINK_NS));
-    let batch = |at: usize, priority| {
-        let (name, program) = &batches[at % batches.len()];
-        job(name, priority, program, None)
-    };
+    let batch = |at: usize, priority| parts.batch(at, priority);
     let three = [Rule::WEFT, Rule::FIKIT, Rule::Default];
     let all: Vec<Rule> = Rule::ALL.into_iter().filter(|rule| rule.least() == 0).collect();
     let mut frontier = all.clone();

@@ -52,27 +52,14 @@ pub(super) fn cases_of(parts: &CaseParts<'_>, out: &mut Vec<Case>) {
         services,
         batches,
         plan,
-        host_time,
         seed,
+        ..
     } = *parts;
     if batches.is_empty() {
         return;
     }
-    let base = |kind, mode, jobs, rules: &[Rule]| Case {
-        kind,
-        mode,
-        seed,
-        host_time,
-        jobs,
-        rules: rules.to_vec(),
-        slo: None,
-        load: None,
-        most_requests: None,
-    };
-    let batch = |at: usize| {
-        let (name, program) = &batches[at % batches.len()];
-        job(name, 5, program, None)
-    };
+    let base = |kind, mode, jobs, rules: &[Rule]| parts.case(kind, mode, jobs, rules);
+    let batch = |at: usize| parts.batch(at, 5);
     let mut dial = vec![Rule::WEFT];
     dial.extend(SLOWDOWNS.map(Rule::Slowdown));
     for mode in plan.modes(&[SHARED]) {

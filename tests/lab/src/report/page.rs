@@ -104,7 +104,7 @@ a job whose host is slower than its kernels then has nothing queued when a gap b
 <li><b>Gate</b>: time in gaps in which the device was idle while a background job stood at the gate, per background job kernel. <b>Its own</b>: of that, the time in which the background job might go and the word for it was not \
 given yet or on its way; the rest was held back for the service's sake, rightly or by a wrong forecast. The aim is judged by its own.</li>\
 <li><b>A launch</b> takes of its host what the rule adds to it: what weft's was measured to add in its job's mode, what nvshare's and XSched's own libraries were measured to take. Nothing is known of Orion, REEF and Tally; \
-they, the device's own and rules that are no program add nothing (tests/lab/src/world/cost.rs).</li>\
+they, the device's own and rules that are no program add nothing (tests/lab/src/cost.rs).</li>\
 <li><b>&plusmn;</b>: half-width of the 95 % interval of the mean over seeds, by Student's t; each seed's figure is the geometric mean over its cases. It tells chance from a difference, and nothing of how right the times are.</li>\
 <li><b>Gaps foreseen</b>: the part of the service's gaps in this run that were no shorter than the forecast's low value (0.90 is right), and the mean error of the forecast as a part of the mean gap.</li>\
 <li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>orion</b>, <b>reef</b>, \

@@ -3,15 +3,13 @@
 #![forbid(unsafe_code)]
 
 use simgpu_engine::{KernelShape, OpId, Work};
+use weft_protocol::device_share::FIRST_BELOW_NORMAL;
 
 use super::process::{InFlight, StoppedKernel};
 use super::{LabMachine, MachineEvent};
 use crate::Ns;
 use crate::job::{NONE, Play, name_of};
 use crate::policy::{KernelPieces, LaunchView};
-
-/// Jobs of this priority and of less important ones are below normal under MPS, as in `weft run`.
-const FIRST_BELOW_NORMAL: u8 = 5;
 
 impl LabMachine {
     /// Tells a rule of the lab's own what profiles know, and the device what it says of priorities;

@@ -111,22 +111,6 @@ fn full(slowdown: f64) -> f64 {
     slowdown.max(LEAST_SLOWDOWN) * CREDIT_FOR_NS as f64
 }
 
-/// A part of the foreground job's time that background work cost it, measured.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct MeasuredSlowdown {
-    /// Lateness at waits, ns.
-    pub lateness: f64,
-    /// Length alone of the stretches that were judged, ns.
-    pub watched: f64,
-}
-
-impl MeasuredSlowdown {
-    /// A part of the job's own time; `None` while nothing was judged.
-    pub(crate) fn part(&self) -> Option<f64> {
-        (self.watched > 0.0).then(|| self.lateness / self.watched)
-    }
-}
-
 /// Lateness account of one foreground job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatenessAccount {
@@ -145,14 +129,16 @@ pub(super) struct LatenessAccount {
     control: bool,
     by_class: [ControlExcess; CLASSES],
     of_all: ControlExcess,
-    measured: MeasuredSlowdown,
+    /// Lateness of all stretches that were judged, and their length alone, ns.
+    lateness: f64,
+    watched: f64,
 }
 
 impl LatenessAccount {
-    /// Takes in a launch. `found`: background work on the device, ns.
-    pub(super) fn launched(&mut self, at: Ns, found: Ns) {
+    /// Takes in a launch. `found`: background work on the device, ns; asked at the first one alone.
+    pub(super) fn launched(&mut self, at: Ns, found: impl FnOnce() -> Ns) {
         if self.since.is_none() {
-            (self.since, self.found, self.joined) = (Some(at), found, false);
+            (self.since, self.found, self.joined) = (Some(at), found(), false);
         }
     }
 
@@ -202,8 +188,8 @@ impl LatenessAccount {
             true => late.clamp(0.0, self.found as f64),
             false => late,
         };
-        self.measured.lateness += late;
-        self.measured.watched += own;
+        self.lateness += late;
+        self.watched += own;
         let first = Balance::first(slowdown);
         let (all, within) = self.balances.get_or_insert((first, first));
         all.book(slowdown * own, late, slowdown);
@@ -249,8 +235,10 @@ impl LatenessAccount {
         }
     }
 
-    pub(super) fn measured(&self) -> MeasuredSlowdown {
-        self.measured
+    /// Measured slowdown by background work, a part of the job's own time; `None`: nothing was
+    /// judged.
+    pub(super) fn measured(&self) -> Option<f64> {
+        (self.watched > 0.0).then(|| self.lateness / self.watched)
     }
 }
 
@@ -275,7 +263,7 @@ mod tests {
     fn stretches(account: &mut LatenessAccount, count: u64, found: Ns, joined: bool, late: Ns) {
         for turn in 0..count {
             let begin = turn * 100 * MS;
-            account.launched(begin, found);
+            account.launched(begin, || found);
             if joined {
                 account.joined();
             }
@@ -297,7 +285,7 @@ mod tests {
     fn what_a_job_loses_without_company_is_no_lateness() {
         let mut account = watched();
         stretches(&mut account, 100, 50 * US, false, 0);
-        let part = account.measured().part().expect("judged");
+        let part = account.measured().expect("judged");
         assert!(part.abs() < 1e-9, "{part}");
         assert!(
             account.risk(0.95, SLOWDOWN, None) > 0.9,
@@ -309,7 +297,7 @@ mod tests {
     fn lateness_beyond_the_allowance_lowers_the_price_and_none_raises_it() {
         let mut account = watched();
         stretches(&mut account, 20, MS, false, MS);
-        assert!((account.measured().part().expect("judged") - 20.0 / 28.0 * 0.099).abs() < 0.01);
+        assert!((account.measured().expect("judged") - 20.0 / 28.0 * 0.099).abs() < 0.01);
         assert_eq!(account.risk(0.95, SLOWDOWN, None), LEAST_RISK);
         assert!(account.may_be_lax(), "gaps were the cause");
         let debt = account.balances.expect("judged").0.0;
@@ -338,7 +326,7 @@ mod tests {
     #[test]
     fn a_stretch_may_lose_what_gaps_do_not_use() {
         let mut account = watched();
-        account.launched(0, 0);
+        account.launched(0, || 0);
         let added = account.allows(SLOWDOWN, None);
         assert!(
             added.abs_diff(404 * US) <= US,
@@ -346,7 +334,7 @@ mod tests {
         );
         account.since = None;
         stretches(&mut account, 1_000, 0, true, 0);
-        account.launched(0, 0);
+        account.launched(0, || 0);
         let most = (SLOWDOWN * account.length * MOST_AT_ONCE) as Ns;
         assert_eq!(account.allows(SLOWDOWN, None), most);
         assert_eq!(account.allows(0.0, None), 0);
@@ -358,11 +346,11 @@ mod tests {
     #[test]
     fn what_is_not_measured_is_not_spent() {
         let mut account = LatenessAccount::default();
-        account.launched(0, 0);
+        account.launched(0, || 0);
         assert_eq!(account.allows(SLOWDOWN, None), 0);
         assert_eq!(account.risk(0.95, SLOWDOWN, None), UNKNOWN_RISK);
         account.waited(MS, None, SLOWDOWN);
-        assert_eq!(account.measured().part(), None);
+        assert_eq!(account.measured(), None);
         assert!(!account.may_be_lax(), "the first stretches are controls");
     }
 

@@ -241,7 +241,7 @@ impl Policy for Weft {
     }
 
     fn slowdown(&self, slot: ClientSlot) -> Option<f64> {
-        self.models.job(slot)?.account.measured().part()
+        self.models.job(slot)?.account.measured()
     }
 
     fn quality(&self, slot: ClientSlot) -> [(Quality, usize); 2] {

@@ -96,7 +96,7 @@ impl Models {
                 earlier_end,
                 end,
             } => {
-                let found = self.device.remaining(state.outstanding(), at);
+                let found = || self.device.remaining(state.outstanding(), at);
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.launched(kernel, at, earlier_end);
                     job.account.launched(at, found);

@@ -99,7 +99,7 @@ impl<'a> Situation<'a> {
         let config = &self.state.config;
         match config.switch_cost {
             0 => {
-                let (slowdown, slo) = (client.budget.slowdown(config), client.budget.slo(config));
+                let (slowdown, slo) = client.budget.allowed(config);
                 job.account.allows(slowdown, slo).min(config.delay_bound)
             }
             _ => 0,
@@ -107,8 +107,7 @@ impl<'a> Situation<'a> {
     }
 
     fn gap_opening(&self, client: &ClientState, job: &JobModels) -> Result<Ns, Ns> {
-        let config = &self.state.config;
-        let (slowdown, slo) = (client.budget.slowdown(config), client.budget.slo(config));
+        let (slowdown, slo) = client.budget.allowed(&self.state.config);
         let chance = job.account.risk(self.risk(), slowdown, slo);
         self.room_of(client, job, self.now, chance)
     }
