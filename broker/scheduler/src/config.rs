@@ -212,7 +212,8 @@ impl Default for Config {
 impl Config {
     /// (hash, ns): high quantiles of kernels that may take far longer than their charge; gates fit
     /// these into gaps by them. Empty where that does not pay. The core fits by them on any device:
-    /// under MPS, vgg19 beside bert_base had a p99 of 1.29 of alone without and 1.01 with them.
+    /// under MPS, vgg19 beside bert_base had a p99 of 1.28 of alone without and 1.05 with them (the
+    /// command below, `--kind pair --requests 200 --device mps`).
     ///
     /// On a switching device a kernel that outlasts the gap costs a foreground job whole slices:
     /// p99 of vgg19 beside bert_base was 1.74 of alone by the mean, 1.00 by this. (One kernel takes
