@@ -12,6 +12,10 @@ pub const DEVICE_WAIT_NS: Ns = 500_000;
 /// Poll interval meanwhile, ns; a poll costs about 1 us.
 pub const POLL_INTERVAL_NS: Ns = 2_000;
 
+/// A launch that the clock holds back looks after so many-th parts of the rest of its time: 13 looks
+/// at most in 1 ms, and an end is seen a quarter of the rest late.
+const EARLY_LOOKS: Ns = 4;
+
 /// Whether the window, if any, lets a launch of `takes` ns go behind `backlog` ns.
 #[inline]
 pub fn may_launch(window: Option<RunAheadWindow>, now: Ns, backlog: Ns, takes: Ns) -> MayLaunch {
@@ -39,14 +43,19 @@ pub fn takes_while_waiting(
 
 /// When a launch that waits for the device alone looks again; `None`: the broker has to be told.
 ///
-/// `by_fences`: fences hold the launch back, not the clock. `awaits_credit`: completions to come
-/// return credit.
-pub fn next_look(now: Ns, may: MayLaunch, by_fences: bool, awaits_credit: bool) -> Option<Ns> {
+/// `by_fences`: fences hold the launch back, not the clock. `awaits_end`: work is out whose end a
+/// fence tells. It returns credit, and may come before the clock's: so a launch that the clock
+/// holds back looks before its time is over, too.
+pub fn next_look(now: Ns, may: MayLaunch, by_fences: bool, awaits_end: bool) -> Option<Ns> {
+    let poll = now.saturating_add(POLL_INTERVAL_NS);
     match may {
         MayLaunch::Never => None,
-        MayLaunch::At(at) if !by_fences => Some(at),
-        MayLaunch::Now if !awaits_credit => None,
-        MayLaunch::At(_) | MayLaunch::Now => Some(now.saturating_add(POLL_INTERVAL_NS)),
+        MayLaunch::At(at) if !by_fences => match awaits_end {
+            true => Some((now + at.saturating_sub(now) / EARLY_LOOKS).max(poll).min(at)),
+            false => Some(at),
+        },
+        MayLaunch::Now if !awaits_end => None,
+        MayLaunch::At(_) | MayLaunch::Now => Some(poll),
     }
 }
 
