@@ -85,6 +85,11 @@ impl SlowdownBudget {
         self.slowdown.unwrap_or(config.slowdown)
     }
 
+    /// Whether the client asked for a slowdown: then it is kept, not aimed at.
+    pub(super) fn is_promised(&self) -> bool {
+        self.slowdown.is_some()
+    }
+
     /// Both.
     pub(super) fn allowed(&self, config: &Config) -> (f64, Option<Ns>) {
         (self.slowdown(config), self.slo(config))

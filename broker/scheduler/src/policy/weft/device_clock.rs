@@ -63,9 +63,20 @@ impl DeviceClock {
         self.free_at = self.free_at.min(now.saturating_add(outstanding));
     }
 
-    pub(super) fn foreground_launched(&mut self) {
+    /// Takes in a foreground launch. `computes`: it is no copy between host and device. Such a copy
+    /// leaves the compute engine with the background job that has it.
+    pub(super) fn foreground_launched(&mut self, computes: bool) {
         self.stalled = true;
-        self.last = None;
+        if computes {
+            self.last = None;
+        }
+    }
+
+    /// Time until the device is the foreground job's, ns: what is still to run of `outstanding`, and
+    /// the switch back from a background job.
+    pub(super) fn taken(&self, outstanding: Ns, now: Ns, switch_cost: Ns) -> Ns {
+        let switch = self.last.map_or(0, |_| switch_cost);
+        self.remaining(outstanding, now).saturating_add(switch)
     }
 
     /// How much of `outstanding` is still to run, ns.
@@ -175,7 +186,11 @@ mod tests {
         device.seen(40 * US, 60 * US);
         assert_eq!(device.remaining(40 * US, 70 * US), 30 * US);
         assert_eq!(device.owner(), Some(1));
-        device.foreground_launched();
+        assert_eq!(device.taken(40 * US, 90 * US, 9 * US), 19 * US);
+        device.foreground_launched(false);
+        assert_eq!(device.owner(), Some(1), "a copy takes no kernel's place");
+        device.foreground_launched(true);
+        assert_eq!(device.taken(0, 90 * US, 9 * US), 0, "it has switched");
         assert_eq!(device.owner(), None);
         assert_eq!(device.remaining(40 * US, 500 * US), 40 * US, "it may have waited");
         device.launched(2, 10 * US, 500 * US, 40 * US);

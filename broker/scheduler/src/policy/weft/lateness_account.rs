@@ -14,6 +14,12 @@
 //! * What excess is without background work is learnt from *controls*: stretches in which there was
 //!   none. So wrong kernel times, slow wake-ups and unseen copies are no lateness. The first
 //!   stretches are made controls, and later one in [`CONTROL_EVERY`], in no step with requests.
+//! * Where the device switches between processes, the switch back is background work too, also
+//!   after the last kernel's end. So the gap before a control is left alone there.
+//! * A slowdown that somebody asked for is a promise: in debt background work has no gaps, and the
+//!   stretches pay the debt alone. The default is an aim: in debt the price is the lowest.
+//! * What the minimum share runs is measured, and booked to no balance. Gaps that pay for it would
+//!   leave more to the minimum share.
 //! * The price is the highest chance at which a kernel may keep the foreground job waiting after
 //!   its gap. It falls as lateness is measured, and rises while there is none.
 //! * Lateness by work launched within stretches is booked by itself too. If it is in debt, the
@@ -66,6 +72,13 @@ const CLASSES: usize = 16;
 
 /// Controls before anything is lost on purpose.
 const FIRST_CONTROLS: u32 = 8;
+
+/// Stretches among which the first controls are looked for. Beside a job that is hardly ever there,
+/// the minimum share runs in every gap: then there is none to be found.
+const FIRST_STRETCHES: u32 = 64;
+
+/// One of so many first controls needs a gap that is left alone, where the device switches.
+const SPARED_AT_FIRST: u32 = 4;
 
 /// Controls of a class before they speak for it, in place of all classes.
 const ENOUGH: u32 = 2;
@@ -121,10 +134,12 @@ fn full(slowdown: f64) -> f64 {
 pub(super) struct LatenessAccount {
     /// First launch of the stretch in progress.
     since: Option<Ns>,
-    /// Background work on the device at that launch, ns.
+    /// Time from that launch until the device is free of background work, ns.
     found: Ns,
     /// Whether background work was launched since.
     joined: bool,
+    /// Whether the minimum share launched some, since the last stretch that was judged.
+    forced: bool,
     /// Mean length of the last dozens, ns.
     length: f64,
     stretches: u32,
@@ -132,6 +147,8 @@ pub(super) struct LatenessAccount {
     balances: Option<(Balance, Balance)>,
     /// Whether the stretch in progress, or the next one, is a control.
     control: bool,
+    /// Whether the gap before it is to be left alone too.
+    spared: bool,
     by_class: [ControlExcess; CLASSES],
     of_all: ControlExcess,
     /// Lateness of all stretches that were judged, and their length alone, ns.
@@ -140,16 +157,18 @@ pub(super) struct LatenessAccount {
 }
 
 impl LatenessAccount {
-    /// Takes in a launch. `found`: background work on the device, ns; asked at the first one alone.
+    /// Takes in a launch. `found`: time until the device is free of background work, ns; asked at
+    /// the first one alone.
     pub(super) fn launched(&mut self, at: Ns, found: impl FnOnce() -> Ns) {
         if self.since.is_none() {
             (self.since, self.found, self.joined) = (Some(at), found(), false);
         }
     }
 
-    /// Takes in that background work was launched.
-    pub(super) fn joined(&mut self) {
+    /// Takes in that background work was launched. `forced`: by the minimum share.
+    pub(super) fn joined(&mut self, forced: bool) {
         self.joined |= self.since.is_some();
+        self.forced |= forced;
     }
 
     /// Takes in a wait that saw all work ended. `replay`: `None` where the stretch was not watched
@@ -163,7 +182,9 @@ impl LatenessAccount {
         if let Some(replay) = replay {
             self.judge(at, &replay, slowdown);
         }
-        self.control = self.of_all.seen < FIRST_CONTROLS || is_control(self.stretches);
+        let first = self.of_all.seen < FIRST_CONTROLS && self.stretches < FIRST_STRETCHES;
+        self.control = first || is_control(self.stretches);
+        self.spared = self.control && (!first || self.stretches.is_multiple_of(SPARED_AT_FIRST));
     }
 
     fn judge(&mut self, at: Ns, replay: &ReplayedStretch, slowdown: f64) {
@@ -195,6 +216,9 @@ impl LatenessAccount {
         };
         self.lateness += late;
         self.watched += own;
+        if std::mem::take(&mut self.forced) {
+            return;
+        }
         let first = Balance::first(slowdown);
         let (all, within) = self.balances.get_or_insert((first, first));
         all.book(slowdown * own, late, slowdown);
@@ -240,6 +264,13 @@ impl LatenessAccount {
         }
     }
 
+    /// Whether gaps are withheld from background jobs. `promised`: somebody asked for the slowdown.
+    /// `switches`: the device must switch back after background work.
+    pub(super) fn withholds(&self, promised: bool, switches: bool) -> bool {
+        let in_debt = self.balances.is_some_and(|(all, _)| all.0 < 0.0);
+        (promised && in_debt) || (switches && self.spared)
+    }
+
     /// Measured slowdown by background work, a part of the job's own time; `None`: nothing was
     /// judged.
     pub(super) fn measured(&self) -> Option<f64> {
@@ -270,7 +301,7 @@ mod tests {
             let begin = turn * 100 * MS;
             account.launched(begin, || found);
             if joined {
-                account.joined();
+                account.joined(false);
             }
             let replay = ReplayedStretch {
                 begin,

@@ -1,6 +1,9 @@
 //! What policy `weft` learns: of each job, and of the device.
 
-use weft_protocol::{Ns, lane::is_transfer};
+use weft_protocol::{
+    Ns,
+    lane::{HOST_COPY, is_transfer},
+};
 
 use super::{
     device_clock::{DeviceClock, ForegroundWork},
@@ -96,7 +99,7 @@ impl Models {
                 earlier_end,
                 end,
             } => {
-                let found = || self.device.remaining(state.outstanding(), at);
+                let found = || self.device.taken(state.outstanding(), at, state.config.switch_cost);
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.launched(kernel, at, earlier_end);
                     job.account.launched(at, found);
@@ -106,7 +109,7 @@ impl Models {
                 }
                 self.all_until = self.all_until.max(at).saturating_add(cost);
                 self.foreground_since = self.foreground_since.saturating_add(cost);
-                self.device.foreground_launched();
+                self.device.foreground_launched(kernel != HOST_COPY);
                 self.foreground_work.launched(at, end);
             }
             Observed::ForegroundIdle { slot, at } => {
@@ -149,9 +152,11 @@ impl Models {
                 self.all_until = self.all_until.max(at).saturating_add(time);
                 self.foreground_since = 0;
                 self.device.launched(slot, time, at, state.outstanding());
+                // Credit that launches do not end was given against starvation.
+                let forced = !client.bound;
                 for (slot, _) in state.foreground() {
                     if let Some(job) = self.jobs.get_mut(slot) {
-                        job.account.joined();
+                        job.account.joined(forced);
                     }
                 }
             }

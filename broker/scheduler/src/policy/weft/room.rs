@@ -113,6 +113,16 @@ impl<'a> Situation<'a> {
     }
 
     fn room_of(&self, client: &ClientState, job: &JobModels, at: Ns, chance: f64) -> Result<Ns, Ns> {
+        let room = self.left_by(client, job, at, chance)?;
+        let (promised, switches) = (client.budget.is_promised(), self.state.config.switch_cost > 0);
+        match job.account.withholds(promised, switches) {
+            true => Ok(0),
+            false => Ok(room),
+        }
+    }
+
+    /// What the gap of a foreground job leaves by its model alone.
+    fn left_by(&self, client: &ClientState, job: &JobModels, at: Ns, chance: f64) -> Result<Ns, Ns> {
         let (config, gaps) = (&self.state.config, &job.gaps);
         let knows = gaps.knows();
         let room = |elapsed: Ns| match knows {
@@ -257,7 +267,7 @@ mod tests {
         // Nothing ends until only the charge is left.
         models.device.launched(slot, 500 * US, 0, 0);
         assert_eq!(less_remains(&state, &models, 30 * US, 10 * US), (600 - 100 + 30) * US);
-        models.device.foreground_launched();
+        models.device.foreground_launched(true);
         assert_eq!(
             less_remains(&state, &models, 30 * US, 10 * US),
             10 * US + coarse,
