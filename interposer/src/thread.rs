@@ -92,6 +92,10 @@ impl Drop for Uncancelled {
 
 /// Sleeps for `time`, or until a signal. No cancellation point; keeps `errno`.
 pub fn rest(time: std::time::Duration) {
+    #[cfg(test)]
+    if crate::client::clock::played::rest(time.as_nanos() as u64) {
+        return;
+    }
     if let Ok(time) = rustix::time::Timespec::try_from(time) {
         let _ = rustix::thread::nanosleep(&time);
     }

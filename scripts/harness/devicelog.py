@@ -64,13 +64,14 @@ def counts(records, pids=None):
     return total
 
 
-def busy(records, pids, begin=None, end=None):
+def busy(records, pids, begin=None, end=None, ops=("kernel",)):
     """Nanoseconds the device spent on kernels of these processes, in a span of device time.
 
-    A kernel that was interrupted for another context counts with its own slices."""
+    A kernel that was interrupted for another context counts with its own slices. `ops`: what counts
+    in place of kernels alone; memsets take the compute engine as kernels do."""
     total = 0
     for record in records:
-        if record["pid"] in pids and record.get("op") == "kernel":
+        if record["pid"] in pids and record.get("op") in ops:
             for start, stop in slices(record):
                 start = start if begin is None else max(start, begin)
                 stop = stop if end is None else min(stop, end)

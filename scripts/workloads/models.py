@@ -7,6 +7,7 @@ A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of 
     python models.py resnet50 --mode infer --requests 200
     python models.py gpt2 --mode train --requests 20 --times times.json
     python models.py llama --mode infer --graph --requests 50          # each token is one CUDA graph
+    python models.py llama --mode infer --pace-us 100 --requests 50  # on a slow host
     weft profile --trace resnet50.trace -- python models.py resnet50 --mode infer --requests 100 --mark
 
 A request is: host work (--host-ms: what decoding and resizing would take, or the wait for the next client), then a copy to the GPU, the model, the
@@ -33,6 +34,8 @@ def arguments_of(names):
     parser.add_argument("--warm-up", type=int, default=3, help="requests before them (default: 3)")
     parser.add_argument("--batch", type=int, default=0, help="instead of the model's own")
     parser.add_argument("--host-ms", type=float, default=0, help="host work before each request (default: 0)")
+    pace = "pause before each PyTorch operation, as a slower host would have it (default: 0)"
+    parser.add_argument("--pace-us", type=float, default=0, help=pace)
     parser.add_argument("--graph", action="store_true", help="with a CUDA graph, where the model knows how (llama)")
     parser.add_argument("--end", choices=["wait", "event"], default="wait", help="how a request's end is learnt: by waiting for the stream, or by an event (default: wait)")
     parser.add_argument("--mark", action="store_true", help="cuProfilerStart before each timed request: a step's mark in a launch trace")
@@ -51,6 +54,22 @@ def wait(seconds):
         time.sleep(left)
 
 
+def paced(step, seconds):
+    """The step with a pause before each operation: a host that is slower."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Pace(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            time.sleep(seconds)
+            return func(*args, **(kwargs or {}))
+
+    def slowly():
+        with Pace():
+            return step()
+
+    return slowly
+
+
 def quantile(values, q):
     ordered = sorted(values)
     return ordered[min(int(q * len(ordered)), len(ordered) - 1)]
@@ -59,6 +78,8 @@ def quantile(values, q):
 def run(task, arguments, mark):
     """The requests; when each began and how long it took."""
     step = task.infer if arguments.mode == "infer" else task.train
+    if arguments.pace_us:
+        step = paced(step, arguments.pace_us / 1e6)
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
     begins, latencies = [], []

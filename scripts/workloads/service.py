@@ -2,10 +2,14 @@
 
 A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of the job beside it.
 
-    python service.py [--requests N | --seconds S] [--host-ms MS] [--model NAME] [--times FILE]
+    python service.py [--requests N | --seconds S] [--host-ms MS | --arrivals FILE] [--model NAME]
+                      [--times FILE]
 
 A request is: prepare the image on the host (--host-ms of work, as decoding and resizing would be), copy it to the GPU, run the
 model, copy the answer back. What is timed is what a client waits for: from the copy to the answer on the host. The times go to FILE as JSON.
+
+With --arrivals requests come on their own, whether or not the one before is answered. Then a
+client waits from its request's arrival to the answer.
 """
 
 import argparse
@@ -23,6 +27,10 @@ def prepare(seconds, image):
     end = time.monotonic() + seconds
     # A part is real work on the image; the rest of the time the service waits, as for its next client.
     image.add_(1e-6)
+    sleep_until(end)
+
+
+def sleep_until(end):
     while (left := end - time.monotonic()) > 0:
         time.sleep(left)
 
@@ -34,7 +42,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=0, help="instead of a number of requests")
     parser.add_argument("--warm-up", type=int, default=5, help="requests that are not timed")
     parser.add_argument("--host-ms", type=float, default=5, help="host work before each request")
+    arrivals = "times between two arrivals of timed requests, s: a list in JSON"
+    parser.add_argument("--arrivals", metavar="FILE", help=arrivals)
     parser.add_argument("--batch", type=int, default=1)
+    mark = "cuProfilerStart before each timed request: a step's mark in a launch trace"
+    parser.add_argument("--mark", action="store_true", help=mark)
     parser.add_argument("--times", help="write the times here, as JSON")
     parser.add_argument("--ready", help="write this file after the warm-up")
     arguments = parser.parse_args()
@@ -46,14 +58,25 @@ def main():
     model = getattr(torchvision.models, arguments.model)(weights=None).cuda().eval()
     image = torch.rand(arguments.batch, 3, 224, 224)
     latencies, begins = [], []
+    distances = None
+    if arguments.arrivals:
+        with open(arguments.arrivals) as file:
+            distances = json.load(file)
     with torch.inference_mode():
         for number in range(10**9):
             if number == arguments.warm_up:
                 if arguments.ready:
                     open(arguments.ready, "w").close()
-                first = time.monotonic()
-            prepare(arguments.host_ms / 1e3, image)
-            begin = time.monotonic()
+                first = arrival = time.monotonic()
+            if distances and number >= arguments.warm_up:
+                arrival += distances[len(latencies) % len(distances)]
+                sleep_until(arrival)
+                begin = arrival
+            else:
+                prepare(arguments.host_ms / 1e3, image)
+                begin = time.monotonic()
+            if arguments.mark and number >= arguments.warm_up:
+                torch.cuda.profiler.start()
             answer = model(image.cuda()).argmax(dim=1).cpu()
             end = time.monotonic()
             if number >= arguments.warm_up:

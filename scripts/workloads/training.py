@@ -29,6 +29,8 @@ def main():
     parser.add_argument("--warm-up", type=int, default=2, help="steps that are not timed")
     parser.add_argument("--report-every", type=int, default=1, help="steps between two reads of the loss")
     parser.add_argument("--times", help="write the times here, as JSON: when each step ended, and the process's own time at its end")
+    mark = "cuProfilerStart before each timed step: a step's mark in a launch trace"
+    parser.add_argument("--mark", action="store_true", help=mark)
     parser.add_argument("--ready", help="write this file after the warm-up")
     arguments = parser.parse_args()
 
@@ -50,6 +52,8 @@ def main():
                 open(arguments.ready, "w").close()
             first = time.monotonic()
             last = (first, time.process_time())
+        if arguments.mark and first is not None:
+            torch.cuda.profiler.start()
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(model(images.cuda(non_blocking=True)), labels.cuda(non_blocking=True))
         loss.backward()

@@ -125,6 +125,9 @@ pub struct Config {
     /// The longest time from a foreground job's first launch to its next wait, ns, within which
     /// that slowdown may be used. `None`: no limit.
     pub slo: Option<Ns>,
+    /// Foreground time, ns, for which an unspent slowdown is kept. With less left the price of gaps
+    /// falls: so lateness beyond the slowdown ends within about a second.
+    pub credit_for: Ns,
     /// `weft`: whether kernels are deferred to a better moment that is near
     /// (`scripts/lab --without grace`).
     pub deferral: bool,
@@ -191,6 +194,7 @@ impl Default for Config {
             depth: 5 * US,
             slowdown: 0.01,
             slo: None,
+            credit_for: 1_000 * MS,
             deferral: true,
             open_after: 200 * US,
             open_unseen: MS,
@@ -251,6 +255,7 @@ impl Config {
         scale(&mut self.switch_cost);
         scale(&mut self.depth);
         self.slo.as_mut().map(scale);
+        scale(&mut self.credit_for);
         scale(&mut self.open_after);
         scale(&mut self.open_unseen);
         scale(&mut self.starving_after);
@@ -314,6 +319,7 @@ mod tests {
     fn a_slower_device_has_longer_times() {
         let config = Config::default().scaled(10.0);
         assert_eq!(config.delay_bound, 10 * Config::default().delay_bound);
+        assert_eq!(config.credit_for, 10 * Config::default().credit_for);
         assert_eq!(config.minimum_share, Config::default().minimum_share);
         assert_eq!(config.longest_cost, Config::default().longest_cost);
     }

@@ -189,6 +189,12 @@ pub mod played {
         NOW.set(NOW.get().map(|now| now + time));
     }
 
+    /// Sleeps in played time. False where time is not played.
+    pub fn rest(time: Ns) -> bool {
+        pass(time);
+        NOW.get().is_some()
+    }
+
     pub(super) fn look() -> Option<Ns> {
         pass(LOOK_NS);
         NOW.get()

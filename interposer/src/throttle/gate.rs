@@ -187,9 +187,11 @@ impl Session {
     }
 
     /// Waits shortly for the device alone, while a run-ahead window holds. True: credit was taken.
-    fn paced(&self, want: &Want, arrived: Ns) -> bool {
+    pub(super) fn paced(&self, want: &Want, arrived: Ns) -> bool {
         let orders = &self.link.lane.orders;
         let cost = charge::in_credit(want.cost);
+        // Times of the device: a slower one has its kernels run so much longer.
+        let (longest, poll) = (self.link.slowed(DEVICE_WAIT_NS), self.poll_interval());
         let mut fenced = false;
         let mut asked: Ns = 0;
         loop {
@@ -202,7 +204,7 @@ impl Session {
                 let may_ask = self.captures.load(Ordering::Acquire) == 0 && self.completion.asks(&self.driver);
                 if !may_ask {
                     leave = clock;
-                } else if now.saturating_sub(asked) >= POLL_INTERVAL_NS {
+                } else if now.saturating_sub(asked) >= poll {
                     asked = now;
                     self.ask_device(now);
                     continue;
@@ -213,7 +215,7 @@ impl Session {
             }
             // A changed launch epoch ends the window, as does the broker.
             let holds = orders.window().is_some() && orders.holds(self.link.epoch_page);
-            if !holds || now.saturating_sub(arrived) >= DEVICE_WAIT_NS || self.in_a_hurry(now) {
+            if !holds || now.saturating_sub(arrived) >= longest || self.in_a_hurry(now) {
                 return false;
             }
             let mut awaits_credit = false;
@@ -232,13 +234,18 @@ impl Session {
                     self.completion
                         .fence(&self.driver, &self.accounts, want.place, want.stream);
                 }
-                if now.saturating_sub(asked) >= POLL_INTERVAL_NS {
+                if now.saturating_sub(asked) >= poll {
                     asked = now;
                     self.ask_device(now);
                 }
             }
             self.rest(at.saturating_sub(now));
         }
+    }
+
+    /// Time, ns, between two polls while a launch waits for the device alone.
+    fn poll_interval(&self) -> Ns {
+        self.link.slowed(POLL_INTERVAL_NS).min(MIN_NAP_NS)
     }
 
     /// Pauses shortly; spins where the settings allow it.
@@ -249,7 +256,7 @@ impl Session {
         } else {
             // Nothing wakes this sleep; its end is spun.
             thread::rest(std::time::Duration::from_nanos(
-                wait.saturating_sub(spin).clamp(POLL_INTERVAL_NS, MIN_NAP_NS),
+                wait.saturating_sub(spin).clamp(self.poll_interval(), MIN_NAP_NS),
             ));
         }
     }

@@ -74,8 +74,12 @@ pub struct Tuning {
 
 impl Tuning {
     /// Changes what is to be changed.
-    fn apply(self, control: &mut LaunchControl) {
+    fn apply(self, control: &mut LaunchControl, dilation: f64) {
         if let LaunchControl::Weft(config) = control {
+            // The cost of a switch is this device's already.
+            let switch_cost = config.switch_cost;
+            **config = config.as_ref().clone().scaled(dilation);
+            config.switch_cost = switch_cost;
             config.deferral &= !self.no_grace;
             config.risk = self.risk.unwrap_or(config.risk);
             config.minimum_share = self.minimum_share.unwrap_or(config.minimum_share);
@@ -152,7 +156,7 @@ impl Fixture {
         let learning = alone(LEARNING, 0, self.seed + OTHER_SEED);
         let (requests, least) = match service {
             true => (self.requests + self.warmup, 0),
-            false => (5, MIN_ALONE_NS),
+            false => (5, self.hosts.slowed(MIN_ALONE_NS)),
         };
         let run = alone(requests, least, self.seed);
         let compute = run.jobs[0].compute;
@@ -218,14 +222,15 @@ impl Fixture {
         let mut setup: Vec<(PlayedJob, Option<Arc<Profile>>)> = jobs
             .iter()
             .map(|known| {
-                let profile = known.job.profiled.then(|| Arc::clone(&known.profile));
+                let profile = known.job.profile.as_ref().unwrap_or(&known.profile);
+                let profile = known.job.profiled.then(|| Arc::clone(profile));
                 (known.job.clone(), profile)
             })
             .collect();
         let service = &mut setup[0].0;
         service.slowdown = rule.slowdown().or(service.slowdown);
         let mut control = rule.control(&self.device);
-        self.tuning.apply(&mut control);
+        self.tuning.apply(&mut control, self.hosts.dilation);
         let total = self.requests + self.warmup;
         let run = self.run(setup, control, total, rule.least(), self.seed);
         self.figures(jobs, rule, &run)

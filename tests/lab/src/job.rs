@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use simgpu_engine::{KernelShape, SmLimits};
+use weft_profiles::Profile;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
 use weft_trace_format::{Call, Direction, Node, Source, Step, Trace, Until};
 
@@ -158,6 +159,22 @@ impl Program {
             step.think = scaled(step.think);
             for op in &mut step.ops {
                 op.host_before = scaled(op.host_before);
+            }
+        }
+        self
+    }
+
+    /// The same where all of it takes so many times as long, host and device.
+    pub fn dilated(mut self, factor: f64) -> Program {
+        let scaled = |time: &mut Ns| *time = (*time as f64 * factor).round() as Ns;
+        scaled(&mut self.launch_cost);
+        for step in &mut self.steps {
+            scaled(&mut step.think);
+            for op in &mut step.ops {
+                scaled(&mut op.host_before);
+                if let Play::Compute { duration, .. } | Play::Copy { duration, .. } = &mut op.play {
+                    scaled(duration);
+                }
             }
         }
         self
@@ -395,7 +412,7 @@ pub fn copy_shape(bytes: u64) -> KernelShape {
 }
 
 /// When requests come.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Arrivals {
     /// The next one comes so long after the last was answered (the trace's own think time where
     /// `None`).
@@ -415,24 +432,30 @@ pub enum Arrivals {
         /// Mean time between bursts.
         mean: Ns,
     },
+    /// On their own, each so far behind the one before. The list begins anew at its end.
+    Listed(Arc<[Ns]>),
 }
 
 impl Arrivals {
     /// Whether a slow answer delays the next request.
-    pub fn is_closed(self) -> bool {
+    pub fn is_closed(&self) -> bool {
         matches!(self, Arrivals::Closed { .. })
     }
 
     /// How long after the one before the request arrives, where it does not wait for an answer.
-    pub fn distance(self, seed: u64, job: u64, request: u64) -> Ns {
+    pub fn distance(&self, seed: u64, job: u64, request: u64) -> Ns {
         let word = random::at(seed, [job, request, ARRIVAL]);
         match self {
             Arrivals::Closed { .. } => 0,
-            Arrivals::Poisson { mean } => random::exponential(word, mean as f64) as Ns,
-            Arrivals::Bursts { size, mean } if request.is_multiple_of(size.max(1)) => {
-                random::exponential(word, mean as f64) as Ns
+            Arrivals::Poisson { mean } => random::exponential(word, *mean as f64) as Ns,
+            Arrivals::Bursts { size, mean } if request.is_multiple_of((*size).max(1)) => {
+                random::exponential(word, *mean as f64) as Ns
             }
             Arrivals::Bursts { .. } => 0,
+            Arrivals::Listed(distances) => {
+                let at = request.checked_rem(distances.len() as u64).unwrap_or(0);
+                distances.get(at as usize).copied().unwrap_or(0)
+            }
         }
     }
 }
@@ -482,6 +505,8 @@ pub struct PlayedJob {
     pub slo: Option<Ns>,
     /// Whether each of its waits returns with a token.
     pub tokens: bool,
+    /// That profile, where it is not the one that a run in the lab gives.
+    pub profile: Option<Arc<Profile>>,
 }
 
 impl PlayedJob {
@@ -497,12 +522,13 @@ impl PlayedJob {
             slowdown: None,
             slo: None,
             tokens: false,
+            profile: None,
         }
     }
 
     /// Host time before a request, where the next one waits for the answer to the last.
     pub fn think(&self, seed: u64, job: u64, request: u64) -> Ns {
-        let think = match self.arrivals {
+        let think = match &self.arrivals {
             Arrivals::Closed { think } => think.unwrap_or_else(|| self.program.step_of(request).think),
             _ => 0,
         };
@@ -595,6 +621,27 @@ mod tests {
         assert!(program.shapes.is_empty());
         assert_eq!(program.kernel_shape(0), KernelShape::default());
         assert!((program.share(&SmLimits::A100_LIKE) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn listed_requests_come_as_listed_and_begin_anew() {
+        let arrivals = Arrivals::Listed(Arc::from([3, 5, 8]));
+        let distances: Vec<Ns> = (0..5).map(|request| arrivals.distance(1, 0, request)).collect();
+        assert_eq!(distances, [3, 5, 8, 3, 5]);
+        assert!(!arrivals.is_closed());
+        assert_eq!(Arrivals::Listed(Arc::from([])).distance(1, 0, 7), 0);
+    }
+
+    #[test]
+    fn all_of_a_dilated_job_takes_longer() {
+        let plain = program(Source::Estimated, [30, 54, 7]);
+        let slow = plain.clone().dilated(20.0);
+        assert_eq!(slow.usual_time(), 20 * plain.usual_time());
+        assert_eq!(slow.launch_cost, 20 * plain.launch_cost);
+        assert_eq!(
+            slow.kernel_times(),
+            plain.kernel_times().iter().map(|time| 20 * time).collect::<Vec<Ns>>()
+        );
     }
 
     #[test]

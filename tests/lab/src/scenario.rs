@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use simgpu_engine::{Mode, Settings, SmLimits};
+use weft_profiles::Store;
 use weft_trace_format::Trace;
 
 use crate::compare::Fixture;
@@ -29,6 +30,9 @@ pub enum ScenarioError {
     /// A trace that it names cannot be used.
     #[error("{path}: {what}", path = .0.display(), what = .1)]
     Trace(PathBuf, String),
+    /// A profile that it names cannot be used.
+    #[error("{path}: {what}", path = .0.display(), what = .1)]
+    Profile(PathBuf, String),
 }
 
 /// A scenario.
@@ -57,6 +61,8 @@ struct File {
     #[serde(default = "twenty")]
     warmup: u64,
     device: DeviceTable,
+    #[serde(default)]
+    host: HostTable,
     #[serde(default)]
     job: Vec<JobFile>,
 }
@@ -88,6 +94,18 @@ struct DeviceTable {
     slice_us: Option<u64>,
     switch_us: Option<u64>,
     launch_latency_us: Option<u64>,
+    /// How many times slower than a real one it runs, as the simulated GPU. What comes of a run is
+    /// wall time then.
+    dilation: Option<f64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostTable {
+    /// Whether the broker has a core to spin on.
+    spin: Option<bool>,
+    /// How long background jobs spin at the gate.
+    gate_spin_us: Option<u64>,
 }
 
 /// How a device is shared.
@@ -116,6 +134,8 @@ struct JobFile {
     slo_us: Option<u64>,
     #[serde(default)]
     tokens: bool,
+    /// What weft knows of it, in place of what a run in the lab tells.
+    profile: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -172,6 +192,27 @@ enum ArrivalsFile {
     Closed { think_us: Option<u64> },
     Poisson { mean_us: u64 },
     Bursts { size: u64, mean_us: u64 },
+    Listed { us: Vec<f64> },
+}
+
+impl ArrivalsFile {
+    /// On a device that is so many times slower.
+    fn arrivals(&self, dilation: f64) -> Arrivals {
+        let time = |us: f64| (us * dilation * US as f64) as Ns;
+        match self {
+            ArrivalsFile::Closed { think_us } => Arrivals::Closed {
+                think: think_us.map(|us| time(us as f64)),
+            },
+            ArrivalsFile::Poisson { mean_us } => Arrivals::Poisson {
+                mean: time(*mean_us as f64),
+            },
+            ArrivalsFile::Bursts { size, mean_us } => Arrivals::Bursts {
+                size: *size,
+                mean: time(*mean_us as f64),
+            },
+            ArrivalsFile::Listed { us } => Arrivals::Listed(us.iter().map(|us| time(*us)).collect()),
+        }
+    }
 }
 
 impl Generator {
@@ -254,9 +295,14 @@ impl Scenario {
         if file.requests == 0 || file.seeds.is_empty() {
             return Err(wrong(1, "no requests or no seeds: nothing to run".into()));
         }
+        let dilation = file.device.dilation.unwrap_or(1.0);
+        if !(1.0..=1000.0).contains(&dilation) {
+            return Err(wrong(line_of("dilation"), "a dilation is a factor of 1 to 1000".into()));
+        }
         let mut jobs = Vec::new();
         for job in &file.job {
-            jobs.push(Scenario::job(job, path, line_of(&format!("\"{}\"", job.name)))?);
+            let line = line_of(&format!("\"{}\"", job.name));
+            jobs.push(Scenario::job(job, dilation, path, line)?);
         }
         if jobs.iter().any(|job| job.priority < jobs[0].priority) {
             return Err(wrong(
@@ -282,7 +328,10 @@ impl Scenario {
             ));
         }
         let default = Settings::default();
-        let us = |value: Option<u64>, otherwise: Ns| value.map_or(otherwise, |us| us * US);
+        let us = |value: Option<u64>, otherwise: Ns| {
+            let time = value.map_or(otherwise, |us| us * US);
+            (time as f64 * dilation) as Ns
+        };
         let device = Settings {
             mode: match file.device.mode {
                 ModeName::Mps => Mode::Mps,
@@ -295,9 +344,16 @@ impl Scenario {
             launch_latency: us(file.device.launch_latency_us, default.launch_latency),
             ..default
         };
+        let usual = Hosts::default();
+        let hosts = Hosts {
+            spin: file.host.spin.unwrap_or(usual.spin),
+            gate_spin: file.host.gate_spin_us.map_or(usual.gate_spin, |us| us * US),
+            dilation,
+            ..usual
+        };
         let bench = |seed: &u64| Fixture {
             device,
-            hosts: Hosts::default(),
+            hosts,
             seed: *seed,
             requests: file.requests,
             warmup: file.warmup,
@@ -311,11 +367,12 @@ impl Scenario {
         })
     }
 
-    fn job(job: &JobFile, path: &Path, line: usize) -> Result<PlayedJob, ScenarioError> {
+    fn job(job: &JobFile, dilation: f64, path: &Path, line: usize) -> Result<PlayedJob, ScenarioError> {
         let wrong = |what: &str| ScenarioError::Wrong(path.to_owned(), line, format!("job {:?}: {what}", job.name));
+        let beside = |file: &Path| path.parent().unwrap_or(Path::new(".")).join(file);
         let trace = match (&job.trace, &job.generator) {
             (Some(trace), None) => {
-                let at = path.parent().unwrap_or(Path::new(".")).join(trace);
+                let at = beside(trace);
                 Trace::load(&at).map_err(|error| ScenarioError::Trace(path.to_owned(), error.to_string()))?
             }
             (None, Some(generator)) => generator.trace(),
@@ -328,7 +385,8 @@ impl Scenario {
             return Err(wrong("launches nothing"));
         }
         let default = Jitter::default();
-        let mut made = PlayedJob::new(&job.name, job.priority, Arc::new(Program::of(&trace, 0, usize::MAX)));
+        let program = Program::of(&trace, 0, usize::MAX).dilated(dilation);
+        let mut made = PlayedJob::new(&job.name, job.priority, Arc::new(program));
         made.jitter = Jitter {
             device: job.device_jitter.unwrap_or(default.device),
             host: job.host_jitter.unwrap_or(default.host),
@@ -338,19 +396,17 @@ impl Scenario {
             return Err(wrong("a slowdown is a part of its time: 0.02 is 2 %"));
         }
         made.slowdown = job.slowdown;
-        made.slo = job.slo_us.map(|us| us * US);
+        made.slo = job.slo_us.map(|us| (us as f64 * dilation) as Ns * US);
         made.tokens = job.tokens;
+        if let Some(file) = &job.profile {
+            let file = beside(file);
+            let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+            let loaded = Store::at(file.parent().unwrap_or(Path::new("."))).load(name);
+            let profile = loaded.map_err(|error| ScenarioError::Profile(path.to_owned(), error.to_string()))?;
+            made.profile = Some(Arc::new(profile));
+        }
         if let Some(arrivals) = &job.arrivals {
-            made.arrivals = match *arrivals {
-                ArrivalsFile::Closed { think_us } => Arrivals::Closed {
-                    think: think_us.map(|us| us * US),
-                },
-                ArrivalsFile::Poisson { mean_us } => Arrivals::Poisson { mean: mean_us * US },
-                ArrivalsFile::Bursts { size, mean_us } => Arrivals::Bursts {
-                    size,
-                    mean: mean_us * US,
-                },
-            };
+            made.arrivals = arrivals.arrivals(dilation);
         }
         Ok(made)
     }

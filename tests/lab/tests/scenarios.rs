@@ -40,7 +40,7 @@ fn the_examples_run_under_every_policy_they_name() {
 #[test]
 fn a_key_that_means_nothing_is_refused_where_it_stands() {
     let said = refused(&GOOD.replace("think_us = 12000 }\n# May", "thnik_us = 12000 }\n# May"));
-    assert!(said.starts_with("a.toml:20: ") && said.contains("thnik_us"), "{said}");
+    assert!(said.starts_with("a.toml:25: ") && said.contains("thnik_us"), "{said}");
     let said = refused(&GOOD.replace("requests = 1000", "reqests = 1000"));
     assert!(said.starts_with("a.toml:6: ") && said.contains("reqests"), "{said}");
 }
@@ -65,6 +65,10 @@ fn what_cannot_be_run_is_refused() {
             "nothing.trace",
         ),
         ("kernels = 60", "kernels = 0", "launches nothing"),
+        ("dilation = 1 ", "dilation = 0.5 ", "a factor of 1 to 1000"),
+        ("gate_spin_us", "gate_spins_us", "gate_spins_us"),
+        ("profiled = true", "profile = \"nothing.profile\"", "nothing"),
+        ("\"closed\", think_us = 12000 }\ndevice", "\"listed\" }\ndevice", "us"),
         ("name = \"service and training\"", "name = ", "a.toml:3"),
     ] {
         let text = GOOD.replacen(from, to, 1);
@@ -74,4 +78,45 @@ fn what_cannot_be_run_is_refused() {
     }
     let alone = GOOD.split("[[job]]").take(2).collect::<Vec<&str>>().join("[[job]]");
     assert!(refused(&alone).contains("two [[job]] tables"));
+}
+
+/// The service's figures under weft and beside nothing, of few requests.
+fn figures(text: &str) -> [weft_lab::compare::CaseFigures; 2] {
+    let scenario = Scenario::parse(text, Path::new("a.toml")).expect("a scenario");
+    let bench = weft_lab::compare::Fixture {
+        requests: 30,
+        warmup: 5,
+        ..scenario.benches[0]
+    };
+    let known = bench.know_all(&scenario.jobs);
+    ["weft", "default"].map(|rule| bench.compare(&known, rule.parse().expect("a rule")))
+}
+
+#[test]
+fn a_dilated_device_gives_the_same_picture_in_wall_time() {
+    let sliced = GOOD.replacen("mode = \"mps\"", "mode = \"time-sliced\"", 1);
+    let plain = figures(&sliced);
+    let slow = figures(&sliced.replacen("dilation = 1 ", "dilation = 20 ", 1));
+    for (plain, slow) in plain.iter().zip(&slow) {
+        // Times that are the host's own do not grow, so what waits for them is quicker.
+        let mean = slow.latency.mean / 20.0 / plain.latency.mean;
+        assert!((0.9..1.05).contains(&mean), "{}: {mean}", plain.rule);
+        let (slow, batch) = (slow.batch_sum, plain.batch_sum);
+        assert!(
+            (batch - 0.05..batch + 0.2).contains(&slow),
+            "{}: {batch}, {slow}",
+            plain.rule
+        );
+    }
+}
+
+#[test]
+fn listed_requests_come_when_they_are_listed() {
+    let closed = "{ process = \"closed\", think_us = 12000 }";
+    let listed = |us: &str| GOOD.replacen(closed, &format!("{{ process = \"listed\", us = {us} }}"), 1);
+    let [often, _] = figures(&listed("[100.5, 900.0]"));
+    let [rarely, _] = figures(&listed("[9000.0, 90000.0]"));
+    assert_eq!((often.latency.count, rarely.latency.count), (30, 30));
+    // A request takes 5 ms, so they pile up where two come in a millisecond.
+    assert!(often.alone.mean > 5.0 * rarely.alone.mean);
 }

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use weft_protocol::credit::RunAheadWindow;
-use weft_protocol::lane::{Kind, Mode, flags};
+use weft_protocol::lane::{DILATION_ONE, Kind, Mode, flags};
 
 use super::super::peers;
 use super::super::post_launch::Want;
 use super::super::sync_points::Synced;
-use super::{attached, fake, kernel, launch, until};
+use super::{attached, attached_on, fake, kernel, launch, until};
 use crate::client::clock;
 use crate::driver::symbols::StreamOp;
 
@@ -254,6 +254,53 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
         session.pass_at_once(7, 1_000, now),
         "without a run-ahead window the credit says it"
     );
+}
+
+#[test]
+fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() {
+    const HOUR: u64 = 3_600_000_000_000;
+    /// Of the event calls of a wait: those that are no polls.
+    const BESIDE: usize = 8;
+    // A gate that sleeps between two looks, and one that spins.
+    for (cores, stream) in [(2, 0xb800), (16, 0xb900)] {
+        let (session, broker) = attached_on(Mode::Background, cores);
+        session.link.costs.set(7, 1_000);
+        let _time = clock::played::begin();
+        let want = Want {
+            kernel: 7,
+            cost: 1_000,
+            stream,
+            place: session.accounts.place(stream),
+        };
+        let end = clock::now() + HOUR;
+        broker.lane.orders.set_window(Some(RunAheadWindow {
+            safe_until: end,
+            deadline: end,
+            max_backlog: HOUR,
+            non_refundable: 0,
+        }));
+        // What runs never ends, so no credit comes back.
+        broker.grant(1_000);
+        launch(session, &kernel(7, stream));
+        for (slower, longest) in [(1, 500_000), (10, 5_000_000), (20, 10_000_000), (100, 50_000_000)] {
+            broker
+                .lane
+                .orders
+                .dilation
+                .store(slower * DILATION_ONE, Ordering::Relaxed);
+            let (calls, arrived) = (fake::calls(), clock::now());
+            assert!(!session.paced(&want, arrived));
+            let (calls, waited) = (fake::calls() - calls, clock::now() - arrived);
+            assert!((longest..longest + 100_000).contains(&waited), "{slower}: {waited} ns");
+            // A real device is polled each 2 us; none needs to be more often than each 50 us.
+            let interval = (2_000 * u64::from(slower)).min(50_000);
+            let polls = (longest / interval) as usize;
+            assert!(
+                (polls / 3..=polls + BESIDE).contains(&calls),
+                "{cores} cores, {slower}: {calls} calls of {polls}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -77,9 +77,14 @@ impl Broker {
     }
 }
 
-/// A session attached to a broker that the test plays.
+/// A session attached to a broker that the test plays, where gates do not spin.
 fn attached(mode: Mode) -> (&'static Session, Broker) {
-    let (settings, _) = Settings::read(|_| None, 2);
+    attached_on(mode, 2)
+}
+
+/// As [`attached`], on a machine with so many cores.
+fn attached_on(mode: Mode, cores: usize) -> (&'static Session, Broker) {
+    let (settings, _) = Settings::read(|_| None, cores);
     let session: &'static Session = Box::leak(Box::new(Session::make(fake::driver(), settings).expect("a session")));
     let broker = Broker {
         lane: SharedLane::lane().expect("a lane"),

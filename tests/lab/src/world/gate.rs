@@ -18,11 +18,6 @@ use super::{LabMachine, MachineEvent};
 use crate::Ns;
 use crate::job::{Play, name_of};
 
-/// The daemon's longest wait.
-const MAX_WAIT_NS: Ns = DEFAULT_LONGEST_WAIT_NS;
-/// Predicted work that the launch queue holds at most.
-pub(super) const QUEUED_WORK_NS: Ns = MAX_WAIT_NS / QUEUED_WORK_RATIO;
-
 /// What the gate says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gate {
@@ -44,6 +39,16 @@ fn transfer_bytes(play: &Play) -> Option<u64> {
 }
 
 impl LabMachine {
+    /// The daemon's longest wait, ns.
+    fn longest_wait(&self) -> Ns {
+        self.hosts.slowed(DEFAULT_LONGEST_WAIT_NS)
+    }
+
+    /// Predicted work, ns, that the launch queue holds at most.
+    pub(super) fn queued_work(&self) -> Ns {
+        self.longest_wait() / QUEUED_WORK_RATIO
+    }
+
     /// Sum of the launch epochs above this priority.
     pub(super) fn sum_above(&self, priority: u8) -> u64 {
         self.epochs.iter().take(usize::from(priority)).sum()
@@ -171,7 +176,7 @@ impl LabMachine {
         };
         let (clock, behind) = (self.clock_says(job), self.behind(job));
         let holds = charge::is_valid(lane.bound_to(), self.sum_above(process.job.priority));
-        if !holds || now > waiting.since + DEVICE_WAIT_NS {
+        if !holds || now > waiting.since + self.hosts.slowed(DEVICE_WAIT_NS) {
             return Gate::Shut;
         }
         let awaits = process.outstanding > 0;
@@ -251,7 +256,7 @@ impl LabMachine {
         }
         let passes = if self.processes[job].lane.mode != Mode::Background || self.leaves(job, &waiting) {
             true
-        } else if now >= waiting.since + MAX_WAIT_NS {
+        } else if now >= waiting.since + self.longest_wait() {
             self.processes[job].lane.credit -= waiting.cost as i64;
             true
         } else {

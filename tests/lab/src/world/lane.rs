@@ -35,6 +35,8 @@ pub(super) enum GateBell {
 #[derive(Debug)]
 pub(super) struct GateLane {
     pub(super) profile: Option<Arc<Profile>>,
+    /// By which copies are charged more than on a real device.
+    pub(super) dilation: f64,
     pub(super) costs: HashMap<u64, Ns>,
     pub(super) unknown: Ns,
     /// Likely times, ns, of kernels that are charged much less.
@@ -77,6 +79,7 @@ impl GateLane {
     pub(super) fn new(profile: Option<Arc<Profile>>) -> GateLane {
         GateLane {
             profile,
+            dilation: 1.0,
             costs: HashMap::new(),
             unknown: 0,
             longs: HashMap::new(),
@@ -122,10 +125,11 @@ impl GateLane {
     }
 
     pub(super) fn cost(&self, play: &Play) -> Ns {
+        let slowed = |time: Ns| (time as f64 * self.dilation) as Ns;
         match play {
-            Play::Compute { bytes, .. } if *bytes > 0 => charge::device_copy_time(*bytes),
+            Play::Compute { bytes, .. } if *bytes > 0 => slowed(charge::device_copy_time(*bytes)),
             Play::Compute { kernel, .. } => self.costs.get(kernel).copied().unwrap_or(self.unknown),
-            Play::Copy { bytes, .. } => charge::host_copy_time(*bytes),
+            Play::Copy { bytes, .. } => slowed(charge::host_copy_time(*bytes)),
             _ => 0,
         }
     }

@@ -74,6 +74,16 @@ pub struct Hosts {
     pub stirs: bool,
     /// Whether calls take what the rule adds to them (`cost`).
     pub launch_costs: bool,
+    /// How many times slower than a real one the device is, as weft is told (`--dilation`). Times
+    /// of this machine are wall times then; jobs' and the device's are already so much longer.
+    pub dilation: f64,
+}
+
+impl Hosts {
+    /// A time on a real device, ns, on this one.
+    pub fn slowed(&self, real: Ns) -> Ns {
+        (real as f64 * self.dilation) as Ns
+    }
 }
 
 impl Default for Hosts {
@@ -87,6 +97,7 @@ impl Default for Hosts {
             queue: 1_024,
             stirs: true,
             launch_costs: true,
+            dilation: 1.0,
         }
     }
 }
@@ -263,7 +274,8 @@ impl LabMachine {
                 ..JobView::default()
             });
             let number = (first + world.processes.len()) as u64;
-            let process = JobProcess::new(job, number, profile, &mut world.engine);
+            let mut process = JobProcess::new(job, number, profile, &mut world.engine);
+            process.lane.dilation = setup.hosts.dilation;
             world.processes.push(process);
         }
         world.attach_all();

@@ -2,7 +2,6 @@
 //! them later, in their order.
 #![forbid(unsafe_code)]
 
-use super::gate::QUEUED_WORK_NS;
 use super::process::Queued;
 use super::{LabMachine, MachineEvent, SYNC_RETURN_NS};
 use crate::job::{NONE, Play};
@@ -74,7 +73,7 @@ impl LabMachine {
         let Some(own) = &self.own else {
             return QueueRoom {
                 calls: self.hosts.queue,
-                work: QUEUED_WORK_NS,
+                work: self.queued_work(),
             };
         };
         let calls = match own.host_queue() {

@@ -8,7 +8,7 @@
 //! excess   = when the wait saw the work end - when the replay ends
 //! lateness = excess - what excess is without background work
 //! balance += slowdown * length - lateness        at each wait
-//! price    = balance / (slowdown * CREDIT_FOR_NS)
+//! price    = balance / (slowdown * credit_for)
 //! ```
 //!
 //! * What excess is without background work is learnt from *controls*: stretches in which there was
@@ -31,15 +31,10 @@
 use weft_protocol::Ns;
 
 use super::stretch_model::ReplayedStretch;
-use crate::config::MS;
 
-/// Foreground time for which an unspent allowance is kept, ns. With less left the price falls: so
-/// lateness beyond the allowance ends within about a second.
-const CREDIT_FOR_NS: Ns = 1_000 * MS;
-
-/// Foreground time that pays for the deepest debt, ns: one request that stood still is not held
-/// against background jobs for longer.
-const DEBT_FOR_NS: Ns = 4_000 * MS;
+/// The deepest debt, as a multiple of the full credit: one request that stood still is not held
+/// against background jobs for longer than four seconds of the foreground job's time.
+const DEEPEST_DEBT_RATIO: f64 = 4.0;
 
 /// Part of the full credit that a job begins with. In a short run of the lab the background job had
 /// 0.475 of alone with none, and 0.516 with half:
@@ -112,21 +107,15 @@ impl ControlExcess {
 struct Balance(f64);
 
 impl Balance {
-    fn first(slowdown: f64) -> Balance {
-        Balance(full(slowdown) * FIRST_CREDIT)
+    /// `full`: the most credit, ns.
+    fn first(full: f64) -> Balance {
+        Balance(full * FIRST_CREDIT)
     }
 
-    fn book(&mut self, allowed: f64, late: f64, slowdown: f64) {
-        let deepest = full(slowdown) * (DEBT_FOR_NS / CREDIT_FOR_NS) as f64;
-        self.0 = (self.0 + allowed - late).clamp(-deepest, full(slowdown));
+    /// `full`: as for [`Balance::first`].
+    fn book(&mut self, allowed: f64, late: f64, full: f64) {
+        self.0 = (self.0 + allowed - late).clamp(-full * DEEPEST_DEBT_RATIO, full);
     }
-}
-
-/// The most credit that is kept, ns. Not quite none at a slowdown of 0: measurements scatter.
-fn full(slowdown: f64) -> f64 {
-    /// Below any that can be measured.
-    const LEAST_SLOWDOWN: f64 = 0.000_1;
-    slowdown.max(LEAST_SLOWDOWN) * CREDIT_FOR_NS as f64
 }
 
 /// Lateness account of one foreground job.
@@ -151,6 +140,8 @@ pub(super) struct LatenessAccount {
     spared: bool,
     by_class: [ControlExcess; CLASSES],
     of_all: ControlExcess,
+    /// As configured ([`Config::credit_for`](crate::Config::credit_for)), ns.
+    credit_for: Ns,
     /// Lateness of all stretches that were judged, and their length alone, ns.
     lateness: f64,
     watched: f64,
@@ -172,8 +163,10 @@ impl LatenessAccount {
     }
 
     /// Takes in a wait that saw all work ended. `replay`: `None` where the stretch was not watched
-    /// from its beginning. `slowdown`: allowed, a part of the job's time.
-    pub(super) fn waited(&mut self, at: Ns, replay: Option<ReplayedStretch>, slowdown: f64) {
+    /// from its beginning. `slowdown`: allowed, a part of the job's time. `credit_for`: as
+    /// configured, ns.
+    pub(super) fn waited(&mut self, at: Ns, replay: Option<ReplayedStretch>, slowdown: f64, credit_for: Ns) {
+        self.credit_for = credit_for;
         let Some(since) = self.since.take() else { return };
         let length = at.saturating_sub(since) as f64;
         self.stretches = self.stretches.saturating_add(1);
@@ -219,10 +212,18 @@ impl LatenessAccount {
         if std::mem::take(&mut self.forced) {
             return;
         }
-        let first = Balance::first(slowdown);
+        let full = self.full(slowdown);
+        let first = Balance::first(full);
         let (all, within) = self.balances.get_or_insert((first, first));
-        all.book(slowdown * own, late, slowdown);
-        within.book(slowdown * own, late - by_found, slowdown);
+        all.book(slowdown * own, late, full);
+        within.book(slowdown * own, late - by_found, full);
+    }
+
+    /// The most credit that is kept, ns. Not quite none at a slowdown of 0: measurements scatter.
+    fn full(&self, slowdown: f64) -> f64 {
+        /// Below any that can be measured.
+        const LEAST_SLOWDOWN: f64 = 0.000_1;
+        slowdown.max(LEAST_SLOWDOWN) * self.credit_for as f64
     }
 
     /// Forgets the unwatched stretch.
@@ -240,7 +241,7 @@ impl LatenessAccount {
         match (self.since, self.balances) {
             (Some(_), Some((all, _))) if self.of_all.seen >= FIRST_CONTROLS => {
                 let most = slowdown * self.length * MOST_AT_ONCE;
-                let spare = all.0 - full(slowdown) * KEPT_FOR_GAPS;
+                let spare = all.0 - self.full(slowdown) * KEPT_FOR_GAPS;
                 let late = (spare * SPENT_AT_ONCE).clamp(0.0, most) as Ns;
                 late.min(self.within(slo))
             }
@@ -260,7 +261,7 @@ impl LatenessAccount {
             // Nothing was measured; there may be no waits that are seen.
             None => most.min(UNKNOWN_RISK),
             Some(_) if self.control || self.within(slo) == 0 => most.min(LEAST_RISK),
-            Some((all, _)) => (all.0 / full(slowdown)).max(LEAST_RISK).min(most),
+            Some((all, _)) => (all.0 / self.full(slowdown)).max(LEAST_RISK).min(most),
         }
     }
 
@@ -288,9 +289,10 @@ fn is_control(stretches: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::US;
+    use crate::config::{MS, US};
 
     const SLOWDOWN: f64 = 0.01;
+    const CREDIT_FOR_NS: Ns = 1_000 * MS;
     const LENGTH_NS: Ns = 10 * MS;
     /// What its waits see later than the replay in any case.
     const OWN_NS: Ns = 100 * US;
@@ -307,7 +309,7 @@ mod tests {
                 begin,
                 end: begin + LENGTH_NS,
             };
-            account.waited(begin + LENGTH_NS + OWN_NS + late, Some(replay), SLOWDOWN);
+            account.waited(begin + LENGTH_NS + OWN_NS + late, Some(replay), SLOWDOWN, CREDIT_FOR_NS);
         }
     }
 
@@ -341,7 +343,7 @@ mod tests {
         // The debt is bounded: so many stretches alone pay for any.
         stretches(
             &mut account,
-            DEBT_FOR_NS / LENGTH_NS + CREDIT_FOR_NS / LENGTH_NS,
+            (1 + DEEPEST_DEBT_RATIO as u64) * CREDIT_FOR_NS / LENGTH_NS,
             0,
             false,
             0,
@@ -385,7 +387,7 @@ mod tests {
         account.launched(0, || 0);
         assert_eq!(account.allows(SLOWDOWN, None), 0);
         assert_eq!(account.risk(0.95, SLOWDOWN, None), UNKNOWN_RISK);
-        account.waited(MS, None, SLOWDOWN);
+        account.waited(MS, None, SLOWDOWN, CREDIT_FOR_NS);
         assert_eq!(account.measured(), None);
         assert!(!account.may_be_lax(), "the first stretches are controls");
     }

@@ -119,7 +119,7 @@ impl Models {
                         .get(slot)
                         .map_or(0.0, |client| client.budget.slowdown(&state.config));
                     let replayed = job.stretch.waited();
-                    job.account.waited(at, replayed, slowdown);
+                    job.account.waited(at, replayed, slowdown, state.config.credit_for);
                 }
                 // With several, the others may have work there.
                 if let [_] = state.foreground_jobs[..] {

@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use weft_profiles::{Aggregator, Profile};
 
-use weft_protocol::Ns;
+use weft_protocol::{
+    Ns,
+    lane::{DEVICE_COPY, HOST_COPY},
+};
 
 use crate::{
     config::{MS, US},
@@ -478,4 +481,36 @@ fn background_jobs_launch_further_ahead_where_a_dry_context_costs_switches() {
     );
     assert_eq!(super::backlog(&sliced, || 40 * depth), 10 * depth);
     assert_eq!(super::backlog(&sliced, || 100 * bound), bound);
+}
+
+#[test]
+fn a_copy_of_the_foreground_job_leaves_the_compute_engine_to_who_has_it() {
+    // A kernel fits behind the service's input copy where the training need not be switched to.
+    let goes = |copy: u64| {
+        let mut bench = Bench::on(profile(99, 100 * US), 100 * US);
+        let input = |bench: &mut Bench| {
+            let at = bench.now;
+            bench.tell(Event::Launched {
+                client: SERVICE,
+                kernel: copy,
+                cost: 10 * US,
+                at,
+            });
+        };
+        // The copy comes 5 ms after a request, and the next request's first kernel 0.4 ms later.
+        for _ in 0..20 {
+            bench.requests(1, 5 * MS);
+            input(&mut bench);
+            bench.now += 400 * US;
+        }
+        bench.request();
+        assert!(is_grant(&bench.waits(100 * US)), "the gap is long enough");
+        bench.done(200 * US);
+        bench.now += 5 * MS - 200 * US;
+        input(&mut bench);
+        bench.now += 20 * US;
+        is_grant(&bench.waits(100 * US)) || bench.granted().is_some()
+    };
+    assert!(goes(HOST_COPY), "the training still has the engine");
+    assert!(!goes(DEVICE_COPY), "a fill or a copy on the device takes it");
 }
