@@ -105,6 +105,10 @@ mod tests {
         assert_eq!(next_look(7, MayLaunch::Never, true, true), None);
         assert_eq!(next_look(7, MayLaunch::At(90), false, false), Some(90));
         assert_eq!(next_look(7, MayLaunch::At(90), true, false), poll);
+        // An end may come before the clock's.
+        assert_eq!(next_look(7, MayLaunch::At(90), false, true), Some(90));
+        assert_eq!(next_look(7, MayLaunch::At(80_007), false, true), Some(20_007));
+        assert_eq!(next_look(7, MayLaunch::At(4_007), false, true), poll);
         assert_eq!(next_look(7, MayLaunch::Now, false, true), poll);
         assert_eq!(next_look(7, MayLaunch::Now, true, false), None);
     }

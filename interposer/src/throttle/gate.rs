@@ -218,25 +218,26 @@ impl Session {
             if !holds || now.saturating_sub(arrived) >= longest || self.in_a_hurry(now) {
                 return false;
             }
-            let mut awaits_credit = false;
-            if leave == MayLaunch::Now {
-                if orders.credit.load(Ordering::Acquire) >= cost {
-                    continue;
-                }
-                // Completions give the credit back.
-                awaits_credit = self.accounts.outstanding() != 0 && self.captures.load(Ordering::Acquire) == 0;
+            if leave == MayLaunch::Now && orders.credit.load(Ordering::Acquire) >= cost {
+                continue;
             }
-            let Some(at) = run_ahead::next_look(now, leave, late, awaits_credit) else {
+            // Completions give credit back, and end what the clock believes to run.
+            let awaits_end = (leave == MayLaunch::Now || !late)
+                && self.accounts.outstanding() != 0
+                && self.captures.load(Ordering::Acquire) == 0;
+            let Some(at) = run_ahead::next_look(now, leave, late, awaits_end) else {
                 return false;
             };
-            if awaits_credit {
+            if awaits_end {
                 if !std::mem::replace(&mut fenced, true) {
                     self.completion
                         .fence(&self.driver, &self.accounts, want.place, want.stream);
                 }
                 if now.saturating_sub(asked) >= poll {
                     asked = now;
-                    self.ask_device(now);
+                    if self.ask_device(now) {
+                        continue;
+                    }
                 }
             }
             self.rest(at.saturating_sub(now));
