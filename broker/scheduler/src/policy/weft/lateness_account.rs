@@ -25,7 +25,7 @@
 use weft_protocol::Ns;
 
 use super::stretch_model::ReplayedStretch;
-use crate::config::MS;
+use crate::{config::MS, tally::Lateness};
 
 /// Foreground time for which an unspent allowance is kept, ns. With less left the price falls: so
 /// lateness beyond the allowance ends within about a second.
@@ -134,9 +134,8 @@ pub(super) struct LatenessAccount {
     control: bool,
     by_class: [ControlExcess; CLASSES],
     of_all: ControlExcess,
-    /// Lateness of all stretches that were judged, and their length alone, ns.
-    lateness: f64,
-    watched: f64,
+    /// Of all stretches so far.
+    sums: Lateness,
 }
 
 impl LatenessAccount {
@@ -160,6 +159,7 @@ impl LatenessAccount {
         self.stretches = self.stretches.saturating_add(1);
         let gain = LENGTH_GAIN.max(1.0 / f64::from(self.stretches));
         self.length += (length - self.length) * gain;
+        self.sums.stretches += length;
         if let Some(replay) = replay {
             self.judge(at, &replay, slowdown);
         }
@@ -193,8 +193,9 @@ impl LatenessAccount {
             true => late.clamp(0.0, self.found as f64),
             false => late,
         };
-        self.lateness += late;
-        self.watched += own;
+        self.sums.late += late;
+        self.sums.alone += own;
+        self.sums.waits += 1;
         let first = Balance::first(slowdown);
         let (all, within) = self.balances.get_or_insert((first, first));
         all.book(slowdown * own, late, slowdown);
@@ -240,10 +241,9 @@ impl LatenessAccount {
         }
     }
 
-    /// Measured slowdown by background work, a part of the job's own time; `None`: nothing was
-    /// judged.
-    pub(super) fn measured(&self) -> Option<f64> {
-        (self.watched > 0.0).then(|| self.lateness / self.watched)
+    /// What was measured so far.
+    pub(super) fn sums(&self) -> Lateness {
+        self.sums
     }
 }
 
@@ -290,7 +290,7 @@ mod tests {
     fn what_a_job_loses_without_company_is_no_lateness() {
         let mut account = watched();
         stretches(&mut account, 100, 50 * US, false, 0);
-        let part = account.measured().expect("judged");
+        let part = account.sums().part().expect("judged");
         assert!(part.abs() < 1e-9, "{part}");
         assert!(
             account.risk(0.95, SLOWDOWN, None) > 0.9,
@@ -302,7 +302,7 @@ mod tests {
     fn lateness_beyond_the_allowance_lowers_the_price_and_none_raises_it() {
         let mut account = watched();
         stretches(&mut account, 20, MS, false, MS);
-        assert!((account.measured().expect("judged") - 20.0 / 28.0 * 0.099).abs() < 0.01);
+        assert!((account.sums().part().expect("judged") - 20.0 / 28.0 * 0.099).abs() < 0.01);
         assert_eq!(account.risk(0.95, SLOWDOWN, None), LEAST_RISK);
         assert!(account.may_be_lax(), "gaps were the cause");
         let debt = account.balances.expect("judged").0.0;
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(account.allows(SLOWDOWN, None), 0);
         assert_eq!(account.risk(0.95, SLOWDOWN, None), UNKNOWN_RISK);
         account.waited(MS, None, SLOWDOWN);
-        assert_eq!(account.measured(), None);
+        assert_eq!(account.sums().part(), None);
         assert!(!account.may_be_lax(), "the first stretches are controls");
     }
 
