@@ -18,6 +18,7 @@ use super::admission;
 use super::mailbox::{Notice, SchedulerHandle};
 use super::memory::{self, MemoryHandle};
 use super::mps;
+use super::outcomes::{OutcomeHandle, OutcomeMessage};
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, LONGEST_NOTE, Registry};
 use super::status::Ending;
@@ -73,6 +74,7 @@ pub fn start(
     profile_writer: ProfileWriter,
     memory: MemoryHandle,
     admission: admission::AdmissionHandle,
+    outcomes: OutcomeHandle,
     unknown_cost: Ns,
     flags: ControlFlags,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), weft_protocol::transport::Error> {
@@ -86,6 +88,7 @@ pub fn start(
         profile_writer,
         memory,
         admission,
+        outcomes,
         unknown_cost,
         accounts: flags.accounts,
         all_heard: true,
@@ -122,6 +125,7 @@ struct Control {
     profile_writer: ProfileWriter,
     memory: MemoryHandle,
     admission: admission::AdmissionHandle,
+    outcomes: OutcomeHandle,
     /// Charge for a kernel not even its job's profile knows, ns.
     unknown_cost: Ns,
     /// CPU time accounts.
@@ -322,6 +326,7 @@ impl Control {
                 self.to_scheduler.tell(Notice::Device(client, wants.uuid.clone()));
                 let label = |said: &str| clean(said, LONGEST_LABEL);
                 let (user, gang) = entry.identity(&label(&wants.user), &label(&wants.gang));
+                entry.set_gang(&gang);
                 self.admission.wants(entry, &peer.sender, Wants { user, gang, ..wants });
             }
             ToBroker::More { bytes, patience } => self.admission.more(client, bytes, patience),
@@ -337,6 +342,7 @@ impl Control {
                 log::info!("client {client}: {line}");
                 entry.note(&line);
             }
+            ToBroker::Outcome => self.outcomes.tell(OutcomeMessage::Wanted(client, peer.sender.clone())),
             ToBroker::Goodbye => entry.goodbye.store(true, Ordering::Relaxed),
         }
     }

@@ -991,10 +991,10 @@ impl Core {
 }
 
 /// Tally of a client as a foreground job. Without a profile its launches have no times: then the
-/// time from launches to waits counts, without what background jobs added.
+/// time from first launches to waits counts.
 fn foreground_tally(client: &ClientState, lateness: Option<Lateness>) -> RoleTally {
     let gpu = match lateness {
-        Some(lateness) if client.times.is_empty() => (lateness.stretches - lateness.late.max(0.0)).max(0.0) as Ns,
+        Some(lateness) if client.times.is_empty() => lateness.stretches as Ns,
         _ => client.foreground.gpu,
     };
     RoleTally {

@@ -21,7 +21,7 @@ pub struct RoleTally {
 
 impl RoleTally {
     /// Takes in a launch of predicted `time`, ns. `bound`: the delay bound, ns.
-    pub(super) fn launched(&mut self, kernel: u64, time: Ns, bound: Ns) {
+    pub fn launched(&mut self, kernel: u64, time: Ns, bound: Ns) {
         self.launches += 1;
         self.gpu = self.gpu.saturating_add(time);
         self.over_bound += u64::from(time > bound);
