@@ -131,10 +131,15 @@ pub fn role(client: &ClientStatus) -> String {
     }
 }
 
+/// Part of its time that a foreground job may lose to background jobs.
+pub fn allowed(client: &ClientStatus) -> Option<f64> {
+    let foreground = matches!(client.mode.as_str(), "foreground" | "alone");
+    client.slowdown_allowed.filter(|_| foreground)
+}
+
 /// What a foreground job may lose to background jobs.
 pub fn may_lose(client: &ClientStatus) -> Option<String> {
-    let foreground = matches!(client.mode.as_str(), "foreground" | "alone");
-    let allowed = client.slowdown_allowed.filter(|_| foreground)?;
+    let allowed = allowed(client)?;
     let within = match client.slo_ns {
         None => String::new(),
         Some(slo) => format!(", within {}", text::duration(slo)),

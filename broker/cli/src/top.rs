@@ -73,7 +73,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
     )];
     page.extend(super::status::warnings(now));
     let mut table = TextTable::new([
-        "client", "pid", "prio", "mode", "launch/s", "GPU", "slowdown", "lost", "cost", "of plain", "memory", "command",
+        "client", "pid", "prio", "mode", "launch/s", "GPU", "may lose", "lost", "cost", "of plain", "memory", "command",
     ]);
     for client in &now.clients {
         let default = ClientStatus::default();
@@ -97,7 +97,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             super::status::role(client),
             format!("{launches:.0}"),
             gpu,
-            super::status::may_lose(client).map_or("-".to_string(), |lost| format!("at most {lost}")),
+            super::status::allowed(client).map_or("-".to_string(), text::percent),
             figures.lost,
             figures.cost,
             figures.of_plain,

@@ -30,7 +30,7 @@ const STEP_NS: u64 = 50_000;
 /// Launches in each step: 1,000 a millisecond.
 const LAUNCHES: usize = 50;
 
-/// Iterations of the scheduler in a virtual second.
+/// Iterations of the scheduler that are played at once.
 const ITERATIONS: usize = 20_000;
 
 /// Rounds of each arm.

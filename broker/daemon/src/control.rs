@@ -67,19 +67,37 @@ pub struct ControlFlags {
     pub accounts: Accounts,
 }
 
+/// Threads that hear of what clients say.
+#[derive(Debug)]
+pub struct ControlHearers {
+    /// Hears of devices, and of ends.
+    pub to_scheduler: SchedulerHandle,
+    /// Hears of kernels and devices of jobs that are sampled.
+    pub profile_writer: ProfileWriter,
+    /// Hears of managed memory.
+    pub memory: MemoryHandle,
+    /// Hears of wants.
+    pub admission: admission::AdmissionHandle,
+    /// Hears of clients that are about to end.
+    pub outcomes: OutcomeHandle,
+}
+
 /// Starts the thread. It ends when the sender is dropped and [`ControlFlags::stop`] set.
 pub fn start(
     registry: Arc<Registry>,
-    to_scheduler: SchedulerHandle,
-    profile_writer: ProfileWriter,
-    memory: MemoryHandle,
-    admission: admission::AdmissionHandle,
-    outcomes: OutcomeHandle,
+    hearers: ControlHearers,
     unknown_cost: Ns,
     flags: ControlFlags,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), weft_protocol::transport::Error> {
     let (arrivals, incoming) = channel();
     let inbox = Inbox::make()?;
+    let ControlHearers {
+        to_scheduler,
+        profile_writer,
+        memory,
+        admission,
+        outcomes,
+    } = hearers;
     let control = Control {
         inbox,
         peers: HashMap::new(),

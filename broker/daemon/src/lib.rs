@@ -134,11 +134,13 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     };
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
-        to_scheduler.clone(),
-        profile_writer.clone(),
-        memory.clone(),
-        admission.clone(),
-        to_outcomes.clone(),
+        control::ControlHearers {
+            to_scheduler: to_scheduler.clone(),
+            profile_writer: profile_writer.clone(),
+            memory: memory.clone(),
+            admission: admission.clone(),
+            outcomes: to_outcomes.clone(),
+        },
         options.core.unknown_cost,
         flags.clone(),
     )?;
