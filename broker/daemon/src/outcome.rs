@@ -12,7 +12,7 @@ use super::figures::{count, duration, percent};
 pub struct Outcome {
     /// Seconds since it attached, until its end.
     pub ran_s: f64,
-    /// Part of that without another job beside it, seconds.
+    /// Part of that without another job beside it, or waiting for device memory, seconds.
     pub alone_s: f64,
     /// Part of that as a foreground job beside others, seconds.
     pub foreground_s: f64,

@@ -28,6 +28,8 @@ use crate::{
 pub struct Core {
     state: SchedulerState,
     policy: Box<dyn Policy>,
+    /// Whether the policy keeps the tallies of background jobs, by better times.
+    policy_tallies: bool,
     turns: TurnScheduler,
     now: Ns,
     wake: Option<Ns>,
@@ -40,8 +42,10 @@ pub struct Core {
 impl Core {
     /// Scheduler without clients.
     pub fn new(config: Config) -> Core {
+        let policy = policy::by_name(config.policy);
         Core {
-            policy: policy::by_name(config.policy),
+            policy_tallies: policy.tallies_background(),
+            policy,
             state: SchedulerState::new(config),
             turns: TurnScheduler::default(),
             now: 0,
@@ -444,7 +448,9 @@ impl Core {
             return false;
         };
         client.count_known(kernel, client.times.is_known(kernel));
-        client.background.launched(kernel, cost, bound);
+        if !self.policy_tallies {
+            client.background.launched(kernel, cost, bound);
+        }
         let class = client.class;
         let passed = client
             .wait

@@ -7,8 +7,6 @@ use weft_protocol::Ns;
 /// Launches of a client in one role, kernels, graphs and copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RoleTally {
-    /// Launches.
-    pub launches: u64,
     /// Their predicted GPU time, ns.
     pub gpu: Ns,
     /// Launches that are predicted to take longer than the delay bound.
@@ -22,9 +20,11 @@ pub struct RoleTally {
 impl RoleTally {
     /// Takes in a launch of predicted `time`, ns. `bound`: the delay bound, ns.
     pub fn launched(&mut self, kernel: u64, time: Ns, bound: Ns) {
-        self.launches += 1;
         self.gpu = self.gpu.saturating_add(time);
-        self.over_bound += u64::from(time > bound);
+        // Hardly ever: a launch adds to one word.
+        if time > bound {
+            self.over_bound += 1;
+        }
         if time > self.longest {
             (self.longest, self.longest_kernel) = (time, kernel);
         }

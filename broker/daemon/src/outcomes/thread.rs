@@ -30,6 +30,9 @@ use crate::thread_priority::ThreadPriority;
 /// Time between two looks while jobs share a device.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// Time between two looks for clients that come, ns: a thousand that come at once are few looks.
+const APART_NS: Ns = 10_000_000;
+
 /// Longest wait for an answer: the thread may look twice before it.
 const PATIENCE: Duration = Duration::from_secs(4);
 
@@ -150,6 +153,8 @@ struct OutcomeThread {
     book: OutcomeBook,
     clients: BTreeMap<u64, Watched>,
     ended: VecDeque<(u64, Outcome)>,
+    /// When all devices were last looked at.
+    looked_at: Ns,
 }
 
 impl OutcomeThread {
@@ -165,6 +170,7 @@ impl OutcomeThread {
             book: OutcomeBook::default(),
             clients: BTreeMap::new(),
             ended: VecDeque::new(),
+            looked_at: 0,
         }
     }
 
@@ -196,7 +202,9 @@ impl OutcomeThread {
                 };
                 self.clients.insert(entry.client, watched);
                 // The interval before it is not its own.
-                self.look();
+                if (self.clock)().saturating_sub(self.looked_at) >= APART_NS {
+                    self.look();
+                }
             }
             OutcomeMessage::Left {
                 entry,
@@ -230,6 +238,7 @@ impl OutcomeThread {
         let views = self.scheduler.as_ref().and_then(|(scheduler, _)| scheduler.look());
         let views = views.unwrap_or_default();
         let now = (self.clock)();
+        self.looked_at = now;
         for view in &views {
             self.take(now, view);
         }

@@ -190,6 +190,11 @@ pub(crate) trait Policy: Debug + Send {
         None
     }
 
+    /// Whether the policy keeps [`Policy::background_tally`].
+    fn tallies_background(&self) -> bool {
+        false
+    }
+
     /// Tally of a background job by the times that the policy learnt, if it does.
     fn background_tally(&self, _slot: ClientSlot) -> Option<RoleTally> {
         None

@@ -245,6 +245,10 @@ impl Policy for Weft {
         Some(self.models.job(slot)?.account.sums())
     }
 
+    fn tallies_background(&self) -> bool {
+        true
+    }
+
     fn background_tally(&self, slot: ClientSlot) -> Option<RoleTally> {
         Some(self.models.job(slot)?.tally)
     }
