@@ -68,16 +68,18 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A shared broker's file is its owner's: others ask the broker, which answers with their jobs.
+/// A shared broker tells each user of their own jobs: its file is its owner's. Without a broker the
+/// file is read.
 fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
-    let file = history::file(places)?;
-    let readable = std::fs::File::open(&file).is_ok();
-    if places.is_shared() && !readable {
-        return match admin::ask(places, &Question::History(*query))? {
-            Answer::History(rows) => Ok(rows),
-            other => bail!("unexpected answer {other:?}"),
-        };
+    if places.is_shared() {
+        match admin::ask(places, &Question::History(*query)) {
+            Ok(Answer::History(rows)) => return Ok(rows),
+            Ok(other) => bail!("unexpected answer {other:?}"),
+            Err(error) if error.is_nobody() => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    let file = history::file(places)?;
     let (rows, damaged) = history::read(&file, query)?;
     if let Some(damaged) = damaged {
         eprintln!("weft: {damaged}");

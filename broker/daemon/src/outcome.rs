@@ -61,7 +61,7 @@ pub struct Won {
     /// foreground job is attached.
     pub over_exclusive_ns: u64,
     /// The most GPU time that plain sharing would have given, ns: what foreground jobs left while
-    /// it had work, in equal parts among background jobs.
+    /// it had work, in equal parts among background jobs; no more than it had and was held.
     pub plain_ns: u64,
     /// Part of that which it had; `None`: nothing was left.
     pub of_plain: Option<f64>,
@@ -83,6 +83,8 @@ pub enum WarningKind {
     OtherBroker,
     /// Launches passed the gate without credit.
     ForcedLaunches,
+    /// A foreground job loses more to background jobs than it may.
+    OverSlowdown,
     /// The device takes turns between processes.
     NoMps,
 }
@@ -130,7 +132,7 @@ impl Outcome {
         }
         if let Some(won) = self.won {
             let of_plain = match won.of_plain {
-                Some(part) => format!(", about {} of what plain sharing could give", percent(part)),
+                Some(part) => format!(", about {} of the most that plain sharing gives", percent(part)),
                 None => String::new(),
             };
             parts.push(format!(
@@ -163,7 +165,14 @@ impl Outcome {
 
     /// The lines for the job's end: the outcome, and its warnings.
     pub fn end_lines(&self) -> Vec<String> {
-        let warnings = self.warnings.iter().map(|warning| format!("warning: {}", warning.text));
+        let warnings = self.warnings.iter().map(|warning| {
+            // The job knows itself by no number.
+            let own = warning.client.map(|client| format!("client {client}: "));
+            let text = own
+                .and_then(|own| warning.text.strip_prefix(&own))
+                .unwrap_or(&warning.text);
+            format!("warning: {text}")
+        });
         [self.line()].into_iter().chain(warnings).collect()
     }
 }
@@ -218,7 +227,7 @@ mod tests {
                 kind: WarningKind::ForcedLaunches,
                 client: Some(1),
                 device: None,
-                text: "what, where, what to do".to_string(),
+                text: "client 1: what, where, what to do".to_string(),
             }],
             ..Outcome::default()
         };
@@ -226,7 +235,7 @@ mod tests {
         assert_eq!(
             lines[0],
             "ran 60.0 s, 50.0 s of it in the background; had about 24.0 s of GPU time; \
-             won about 24.0 s over exclusive use, about 80 % of what plain sharing could give; \
+             won about 24.0 s over exclusive use, about 80 % of the most that plain sharing gives; \
              cost the foreground job 0 (0 %); 1 launch forced; 3.00 GiB of memory moved"
         );
         assert_eq!(lines[1], "warning: what, where, what to do");

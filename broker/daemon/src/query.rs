@@ -198,7 +198,7 @@ impl QueryHandler {
     fn history(&self, query: HistoryQuery, asker: Asker) -> Answer {
         let query = HistoryQuery {
             uid: self.sees_own_alone(asker).or(query.uid),
-            // An answer is one packet.
+            // An answer is read within its time.
             last: Some(query.last.unwrap_or(MOST_ROWS_ANSWERED).min(MOST_ROWS_ANSWERED)),
             ..query
         };
@@ -342,7 +342,7 @@ impl QueryHandler {
     }
 }
 
-/// Rows of the history in one answer: an answer is bounded by the transport.
+/// Rows of the history in one answer, about a megabyte.
 const MOST_ROWS_ANSWERED: u64 = 1_000;
 
 /// Most devices to choose from, above any machine's, instances included.

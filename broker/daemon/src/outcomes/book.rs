@@ -10,7 +10,8 @@
 //! B(b)  = GPU time of background job b in it
 //! L     = lateness at the foreground jobs' waits in it, measured
 //! cost(b) += L * B(b) / sum B; in equal parts where the sum is 0
-//! plain(b) += max(0, interval - F) / number of background jobs with work
+//! left(b) += max(B(b), (interval - F) / number of background jobs with work)
+//! plain(b) = min(left(b), B(b) + its waits at the gate)
 //! ```
 //!
 //! Counters of the core begin anew where a client leaves it and comes back, as for memory. A figure
@@ -255,10 +256,15 @@ impl OutcomeBook {
                 part: part(sums.cost, sums.cost_of),
                 waits: 0,
             }),
-            won: (sums.background > 0).then(|| Won {
-                over_exclusive_ns: sums.background_gpu,
-                plain_ns: sums.plain as u64,
-                of_plain: (sums.plain > 0.0).then(|| (sums.background_gpu as f64 / sums.plain).min(1.0)),
+            won: (sums.background > 0).then(|| {
+                // What was held at the gate is the most that it could have used beside what it had.
+                let wanted = sums.background_gpu.saturating_add(status.waited_ns);
+                let plain = wanted.min(sums.plain as Ns);
+                Won {
+                    over_exclusive_ns: sums.background_gpu,
+                    plain_ns: plain,
+                    of_plain: (plain > 0).then(|| (sums.background_gpu as f64 / plain as f64).min(1.0)),
+                }
             }),
             forced_launches: status.waits_expired,
             stuck_grants: sums.stuck,
@@ -315,6 +321,7 @@ mod tests {
             client,
             attached_s: 10.0,
             launches: 100,
+            waited_ns: 100 * S,
             ..ClientStatus::default()
         }
     }
@@ -338,6 +345,12 @@ mod tests {
         let won = first.won.expect("background");
         assert_eq!((won.over_exclusive_ns, won.plain_ns), (2 * S, 3 * S));
         assert_eq!(won.of_plain, Some(2.0 / 3.0));
+        let held_little = ClientStatus {
+            waited_ns: S / 2,
+            ..status(2)
+        };
+        let won = book.outcome(&held_little, None).won.expect("background");
+        assert_eq!((won.plain_ns, won.of_plain), (2 * S + S / 2, Some(0.8)));
         assert_eq!(first.launches_known, Some(0.9));
         assert_eq!((first.background_s, first.alone_s), (10.0, 0.0));
         assert_eq!(first.gpu_ns, Some(2 * S));

@@ -252,7 +252,8 @@ impl OutcomeThread {
         let of_device = warning::of_device(view, |client| gang(client).unwrap_or_default());
         for client in &view.snapshot.clients {
             if let Some(watched) = self.clients.get_mut(&client.client) {
-                for warning in &of_device {
+                let meant = |warning: &&Warning| warning.client.is_none_or(|of| of == client.client);
+                for warning in of_device.iter().filter(meant) {
                     watched.warned.insert(warning.kind, warning.clone());
                 }
             }

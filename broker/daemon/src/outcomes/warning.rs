@@ -5,7 +5,7 @@ use weft_protocol::Ns;
 
 use super::book::LongLaunches;
 use crate::cores::View;
-use crate::figures::{count, duration};
+use crate::figures::{count, duration, percent};
 use crate::outcome::{Warning, WarningKind};
 use crate::status::{ClientStatus, OtherBroker};
 
@@ -20,6 +20,14 @@ pub struct WarningBounds {
 
 /// Part of a background job's launches beyond the bound from which on it is said.
 const LONG_PART: f64 = 0.01;
+
+/// Waits of a foreground job before its slowdown is held against what it may lose.
+const ENOUGH_WAITS: u64 = 100;
+
+/// Multiple of what it may lose, and what is added to it, from which on that is said: measurements
+/// scatter.
+const FAR_OVER: f64 = 2.0;
+const SCATTER: f64 = 0.01;
 
 /// Warnings about one client. `kernel`: name of its longest kernel.
 pub(super) fn of_client(
@@ -53,7 +61,7 @@ pub(super) fn of_client(
     if foreground && client.profile.is_none() && !client.profiling {
         say(
             WarningKind::NoProfile,
-            "it is the foreground job and has no profile: its gaps are guessed, so background jobs get less and may cost it more; weft profile --name NAME -- COMMAND, then weft run --profile NAME".to_string(),
+            "the foreground job has no profile, so its gaps are guessed and it may lose more; take one: weft profile --name NAME -- COMMAND".to_string(),
         );
     }
     if let Some(trouble) = &client.profile_trouble {
@@ -78,6 +86,33 @@ pub(super) fn of_client(
 /// Warnings about one device. `gang`: which job a client belongs to, empty if it is one by itself.
 pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String) -> Vec<Warning> {
     let mut all = Vec::new();
+    let called = view
+        .uuid
+        .as_deref()
+        .map_or("the device".to_string(), |uuid| format!("device {uuid}"));
+    for client in view
+        .snapshot
+        .clients
+        .iter()
+        .filter(|client| client.mode == "foreground")
+    {
+        let lateness = client.lateness.filter(|lateness| lateness.waits >= ENOUGH_WAITS);
+        let allowed = client.slowdown_allowed;
+        let over = |part: &f64| *part > allowed * FAR_OVER + SCATTER;
+        if let Some(part) = lateness.and_then(|lateness| lateness.part()).filter(over) {
+            all.push(Warning {
+                kind: WarningKind::OverSlowdown,
+                client: Some(client.client),
+                device: view.uuid.clone(),
+                text: format!(
+                    "client {}: background jobs slowed it down by {}, and it may lose {}; give it a profile, run fewer or shorter background kernels, or say weft broker --dilation on a simulated GPU",
+                    client.client,
+                    percent(part),
+                    percent(allowed),
+                ),
+            });
+        }
+    }
     let mut say = |kind, text| {
         all.push(Warning {
             kind,
@@ -86,10 +121,6 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String) -> Vec<Warnin
             text,
         });
     };
-    let called = view
-        .uuid
-        .as_deref()
-        .map_or("the device".to_string(), |uuid| format!("device {uuid}"));
     let mut jobs: Vec<(u64, String)> = Vec::new();
     for client in view
         .snapshot
@@ -118,7 +149,7 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String) -> Vec<Warnin
         say(
             WarningKind::NoMps,
             format!(
-                "{called}: {} without MPS, so the device takes turns between processes and a switch costs about {}; start nvidia-cuda-mps-control -d, then the jobs again",
+                "{called}: {} without MPS, so the device takes turns between processes (about {} a switch); start nvidia-cuda-mps-control -d, then the jobs again",
                 count(view.not_under_mps as u64, "job is", "jobs are"),
                 duration(view.snapshot.switch_cost),
             ),
@@ -238,11 +269,30 @@ mod tests {
         assert!(apart[1].text.contains("100 us"), "{}", apart[1].text);
         let one_job = of_device(&view, |_| "gang".to_string());
         assert_eq!(one_job.len(), 1, "ranks of one job");
-        let under_mps = View {
+        let mut under_mps = View {
             under_mps: 3,
             not_under_mps: 0,
             ..view
         };
         assert_eq!(of_device(&under_mps, |_| "gang".to_string()), []);
+        let mut late = |part: f64, waits| {
+            under_mps.snapshot.clients[0].lateness = Some(weft_scheduler::Lateness {
+                late: part * 1e9,
+                alone: 1e9,
+                waits,
+                stretches: 1e9,
+            });
+            of_device(&under_mps, |_| "gang".to_string())
+        };
+        // It may lose 1 %.
+        assert_eq!(late(0.03, 100), []);
+        assert_eq!(late(0.04, 99), []);
+        let over = late(0.04, 100);
+        assert_eq!((over[0].kind, over[0].client), (WarningKind::OverSlowdown, Some(1)));
+        assert!(
+            over[0].text.contains("slowed it down by 4 %, and it may lose 1 %"),
+            "{}",
+            over[0].text
+        );
     }
 }
