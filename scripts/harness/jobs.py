@@ -20,8 +20,12 @@ OURS = ("WEFT_", "SIMGPU_", "LD_PRELOAD", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PAT
 
 
 def clean_environment():
-    """The caller's environment without anything that configures weft, the simulated GPU or CUDA."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+    """The caller's environment without anything that configures weft, the simulated GPU or CUDA.
+
+    Jobs say nothing at their end, and brokers keep jobs that ended away from the caller's.
+    """
+    own = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+    return {**own, "WEFT_OUTCOME": "off", "WEFT_STATE_DIR": str(paths.ROOT / "target" / "test-state")}
 
 
 @contextlib.contextmanager
@@ -271,6 +275,7 @@ class Broker:
         return {
             "WEFT_SOCKET": str(self.socket),
             "WEFT_PROFILE_DIR": str(self.profiles),
+            "WEFT_STATE_DIR": str(self.folder / "state"),
             "WEFT_AUTOSTART": "0",
             **self.device.weft_environment(),
         }

@@ -3,6 +3,7 @@
 They need root, who alone can start jobs of other users: without it they are skipped.
 """
 
+import json
 import os
 from pathlib import Path
 
@@ -65,6 +66,22 @@ def test_nobody_changes_what_is_anothers(scene):
     scene.weft(0, "set", "--user", str(BEA), "--weight", "3")
     assert scene.query()["weights"] == [{"user": str(BEA), "weight": 3}], scene.query()["weights"]
     scene.finish(job)
+
+
+def test_the_history_tells_each_user_of_their_own_jobs(scene):
+    ann, bea = scene.holder(ANN, "ann", "1GiB"), scene.holder(BEA, "bea", "1GiB")
+    for job in (ann, bea):
+        scene.finish(job)
+
+    def kept(uid):
+        jobs_of = json.loads(scene.weft(uid, "history", "--json").stdout)["jobs"]
+        return {(row["uid"], row["pid"]) for row in jobs_of}
+
+    scene.until("both are kept", lambda: len(kept(0)) == 2)
+    assert kept(0) == {(ANN, ann.pid), (BEA, bea.pid)}, kept(0)
+    assert kept(ANN) == {(ANN, ann.pid)} and kept(BEA) == {(BEA, bea.pid)}, (kept(ANN), kept(BEA))
+    file = scene.socket.with_name("broker.sock.history.sqlite")
+    assert file.stat().st_mode & 0o777 == 0o600, oct(file.stat().st_mode)
 
 
 @pytest.mark.scene(broker=("--priority-of", f"{BEA}=1", "--weight-of", f"{ANN}=4"))

@@ -84,7 +84,7 @@ class Scene:
     def start(self):
         self.brokers += 1
         words = ["broker", "--shared", "--socket", self.socket, *(["--policy", self.policy] if self.policy else []), *self.arguments]
-        self.broker = jobs.Job([self.bin / "weft", *words], environment={**jobs.clean_environment(), "WEFT_LOG": "info"}, folder=self.folder, name=f"broker{self.brokers}", limits=becomes(self.owner))
+        self.broker = jobs.Job([self.bin / "weft", *words], environment={**jobs.clean_environment(), "WEFT_LOG": "info", "WEFT_STATE_DIR": ""}, folder=self.folder, name=f"broker{self.brokers}", limits=becomes(self.owner))
         assert jobs.wait_until(lambda: self.query() or not self.broker.running(), BOUND) and self.broker.running(), self.broker.explain()
 
     def close(self):
@@ -98,6 +98,7 @@ class Scene:
             "HOME": str(self.folder / str(uid)),
             "XDG_RUNTIME_DIR": str(self.folder / str(uid)),
             "WEFT_PROFILE_DIR": str(self.folder / str(uid) / "profiles"),
+            "WEFT_STATE_DIR": str(self.folder / str(uid) / "state"),
             "WEFT_SOCKET": str(self.socket),
             "WEFT_CUDA_LIBRARY": str(self.bin / "lib/libcuda.so.1"),
             "SIMGPU_SOCKET": str(self.folder / "device/device.sock"),

@@ -59,6 +59,8 @@ pub struct Wishes {
     pub wait: Option<String>,
     /// Part of the device's SMs, under MPS.
     pub sm_share: Option<SmShare>,
+    /// Whether what weft did is printed at the job's end; `None`: as the variable says.
+    pub outcome: Option<bool>,
 }
 
 /// What a job's device memory is.
@@ -217,6 +219,9 @@ fn variables(
     }
     if let Some(wait) = &wishes.wait {
         set.push(("WEFT_WAIT", wait.into()));
+    }
+    if let Some(outcome) = wishes.outcome {
+        set.push(("WEFT_OUTCOME", if outcome { "on" } else { "off" }.into()));
     }
     set.extend(device_share::variables(wishes.priority, wishes.sm_share, current));
     if wishes.profiling {

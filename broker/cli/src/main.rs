@@ -14,6 +14,7 @@ mod device_share;
 mod doctor;
 mod environment;
 mod gpus;
+mod history;
 mod inherited;
 mod libraries;
 mod linker_cache;
@@ -40,6 +41,7 @@ Learn two jobs once, serve them side by side, look at them, and see what this ma
   weft run --priority 0 --profile resnet -- python serve.py
   weft run --priority 5 -- python train.py
   weft status
+  weft history
   weft doctor";
 
 /// Lets several CUDA jobs share one GPU without hurting the one that matters.
@@ -57,6 +59,7 @@ enum Command {
     Status(status::StatusArgs),
     Queue(queue::QueueArgs),
     Top(top::TopArgs),
+    History(history::HistoryArgs),
     Trace(trace::TraceArgs),
     Set(set::SetArgs),
     Doctor(doctor::DoctorArgs),
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::main(args),
         Command::Queue(args) => queue::main(args),
         Command::Top(args) => top::main(args),
+        Command::History(args) => history::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),
         Command::Doctor(args) => doctor::main(args),

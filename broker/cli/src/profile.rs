@@ -144,6 +144,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
     admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
     let wishes = Wishes {
+        outcome: Some(false),
         priority: Some(args.priority.unwrap_or(0)),
         profile: Some(called.clone()),
         profiling: true,

@@ -72,6 +72,9 @@ pub struct RunArgs {
     /// Under MPS: the part of the device's SMs that the job may use (25%)
     #[arg(long, value_name = "PERCENT", value_parser = SmShare::parse)]
     pub sm_share: Option<SmShare>,
+    /// Do not say at the job's end, on stderr, what weft did for it. Also WEFT_OUTCOME=off
+    #[arg(long, short)]
+    pub quiet: bool,
     /// The job and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -112,6 +115,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             false => args.wait.map(|seconds| seconds.to_string()),
         },
         sm_share: args.sm_share,
+        outcome: outcome(args.quiet),
     };
     // The job runs even where weft cannot.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
@@ -153,6 +157,16 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     Ok(not_started(program, &error))
 }
 
+/// Whether the job says at its end what weft did: unless told otherwise.
+fn outcome(quiet: bool) -> Option<bool> {
+    let said = std::env::var_os("WEFT_OUTCOME").is_some_and(|value| !value.is_empty());
+    match (quiet, said) {
+        (true, _) => Some(false),
+        (false, true) => None,
+        (false, false) => Some(true),
+    }
+}
+
 /// Checks variables that no option overrides: a job with a mistyped need would run as one without.
 fn said_well(args: &RunArgs) -> Result<(), String> {
     let variable = |name: &str| {
@@ -187,6 +201,12 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
         && let Some(text) = variable("WEFT_SLO")
     {
         latency_budget::parse_slo(&text).map_err(|why| format!("WEFT_SLO: {why}"))?;
+    }
+    if !args.quiet
+        && let Some(text) = variable("WEFT_OUTCOME")
+        && !["on", "off"].contains(&text.as_str())
+    {
+        return Err(format!("WEFT_OUTCOME={text} is neither on nor off"));
     }
     device_share::check(&|name| std::env::var_os(name).unwrap_or_default()).map(|_| ())
 }

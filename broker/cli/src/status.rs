@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
+use super::history;
 use super::text::{self, TextTable};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
-use weft_daemon::status::{ClientStatus, DeviceStatus, Ending, Status};
+use weft_daemon::status::{ClientStatus, DeviceStatus, Status};
 
 /// Show the broker, its jobs and the last ones that ended
 #[derive(Debug, clap::Args)]
@@ -63,7 +64,7 @@ pub fn render(status: &Status) -> String {
         page.push(format!("last trouble: {trouble}"));
     }
     page.extend(broker.devices.iter().filter_map(mps));
-    page.extend(broker.others.iter().map(ToString::to_string));
+    page.extend(warnings(status));
     page.push(String::new());
     match status.clients.is_empty() {
         true => page.push("no job is attached".to_string()),
@@ -72,28 +73,38 @@ pub fn render(status: &Status) -> String {
     if !status.ended.is_empty() {
         page.push(String::new());
         page.push("ended:".to_string());
-        let mut table = TextTable::new(["client", "pid", "prio", "how", "ago", "launches", "waited", "command"]);
+        let mut table = TextTable::new([
+            "client", "pid", "prio", "how", "ago", "ran", "launches", "GPU time", "lost", "cost", "command",
+        ]);
         for ended in &status.ended {
             let last = &ended.last;
-            let how = match ended.ending {
-                Ending::Goodbye => "well",
-                Ending::Vanished => "vanished",
-                Ending::Detached => "let go",
-            };
+            let figures = history::figures(&last.outcome.clone().unwrap_or_default());
             table.row([
                 last.client.to_string(),
                 last.pid.to_string(),
                 last.priority.to_string(),
-                how.to_string(),
+                history::how(ended.ending).to_string(),
                 text::span(ended.ago_s),
+                text::span(last.attached_s),
                 (last.launches + last.graph_launches).to_string(),
-                text::duration(last.waited_ns),
+                figures.gpu,
+                figures.lost,
+                figures.cost,
                 text::command(&last.command, text::COMMAND),
             ]);
         }
         page.extend(table.lines());
     }
     page.join("\n")
+}
+
+/// Where protection does not work, a line each.
+pub fn warnings(status: &Status) -> Vec<String> {
+    // Known before the outcome thread heard of it, and where that does not answer.
+    let others = status.broker.others.iter().map(ToString::to_string);
+    let others = others.filter(|other| status.warnings.iter().all(|warning| warning.text != *other));
+    let all = status.warnings.iter().map(|warning| warning.text.clone());
+    all.chain(others).map(|line| format!("! {line}")).collect()
 }
 
 /// MPS use of a device, if any.
@@ -120,10 +131,15 @@ pub fn role(client: &ClientStatus) -> String {
     }
 }
 
+/// Part of its time that a foreground job may lose to background jobs.
+pub fn allowed(client: &ClientStatus) -> Option<f64> {
+    let foreground = matches!(client.mode.as_str(), "foreground" | "alone");
+    client.slowdown_allowed.filter(|_| foreground)
+}
+
 /// What a foreground job may lose to background jobs.
 pub fn may_lose(client: &ClientStatus) -> Option<String> {
-    let foreground = matches!(client.mode.as_str(), "foreground" | "alone");
-    let allowed = client.slowdown_allowed.filter(|_| foreground)?;
+    let allowed = allowed(client)?;
     let within = match client.slo_ns {
         None => String::new(),
         Some(slo) => format!(", within {}", text::duration(slo)),
@@ -188,6 +204,10 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
     let mut lines = table.lines();
     for client in clients {
         let named = |line: String| format!("client {}: {line}", client.client);
+        // What it warns of is told above all jobs.
+        if let Some(outcome) = client.outcome.as_ref().filter(|outcome| outcome.launches > 0) {
+            lines.push(named(outcome.line()));
+        }
         if let Some(trouble) = &client.profile_trouble {
             lines.push(named(trouble.clone()));
         }
@@ -298,7 +318,8 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_daemon::status::{BrokerStatus, EndedStatus, OtherBroker};
+    use weft_daemon::outcome::{LatenessSum, Outcome, Warning, WarningKind};
+    use weft_daemon::status::{BrokerStatus, EndedStatus, Ending, OtherBroker};
 
     #[test]
     fn a_page_says_who_waits_and_what_went_wrong() {
@@ -327,6 +348,17 @@ mod tests {
             has_turn: true,
             unmanaged: 2,
             managed_own: 10 << 30,
+            outcome: Some(Outcome {
+                ran_s: 60.0,
+                background_s: 60.0,
+                launches: 9,
+                cost: Some(LatenessSum {
+                    ns: 35_000_000,
+                    part: 0.002,
+                    waits: 0,
+                }),
+                ..Outcome::default()
+            }),
             ..ClientStatus::default()
         };
         let status = Status {
@@ -354,10 +386,19 @@ mod tests {
                 ending: Ending::Vanished,
                 ago_s: 3.0,
             }],
+            warnings: vec![Warning {
+                kind: WarningKind::NoProfile,
+                client: Some(2),
+                device: None,
+                text: "client 2: no profile".to_string(),
+            }],
         };
         let page = render(&status);
         for part in [
             "policy weft",
+            "! client 2: no profile",
+            "client 2: ran 60.0 s, 60.0 s of it in the background",
+            "cost the foreground job 35.0 ms (0.2 %)",
             "0f0f: another broker has it, too (in another container of user 1001): its jobs and these do not meet",
             "0f0f: 2 of its jobs share it under MPS and 1 do not",
             "background, waits",
@@ -415,6 +456,7 @@ mod tests {
         let empty = Status {
             clients: Vec::new(),
             ended: Vec::new(),
+            warnings: Vec::new(),
             ..status
         };
         assert!(render(&empty).contains("no job is attached"));

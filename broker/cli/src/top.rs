@@ -71,8 +71,9 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
         broker.turns.saturating_sub(before.broker.turns) as f64 / seconds,
         broker.decisions.saturating_sub(before.broker.decisions) as f64 / seconds,
     )];
+    page.extend(super::status::warnings(now));
     let mut table = TextTable::new([
-        "client", "pid", "prio", "mode", "launch/s", "waiting", "granted", "slowdown", "memory", "command",
+        "client", "pid", "prio", "mode", "launch/s", "GPU", "may lose", "lost", "cost", "of plain", "memory", "command",
     ]);
     for client in &now.clients {
         let default = ClientStatus::default();
@@ -82,17 +83,24 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             client.launches + client.graph_launches,
             old.launches + old.graph_launches,
         );
-        // A wait counts when it ends: the share may exceed the interval.
-        let share = |ns: f64| format!("{:.0} %", (ns / 1e9 * 100.0).min(100.0));
+        let had = |client: &ClientStatus| client.outcome.as_ref().and_then(|outcome| outcome.gpu_ns);
+        // Predicted at the launch: it may exceed the interval.
+        let gpu = match (had(client), old.outcome.is_some() || old.launches == 0) {
+            (Some(now), true) => text::percent((rate(now, had(old).unwrap_or(0)) / 1e9).clamp(0.0, 1.0)),
+            _ => "-".to_string(),
+        };
+        let figures = super::history::figures(&client.outcome.clone().unwrap_or_default());
         table.row([
             client.client.to_string(),
             client.pid.to_string(),
             client.priority.to_string(),
             super::status::role(client),
             format!("{launches:.0}"),
-            share(rate(client.waited_ns, old.waited_ns)),
-            share(rate(client.granted_ns, old.granted_ns)),
-            super::status::may_lose(client).map_or("-".to_string(), |lost| format!("at most {lost}")),
+            gpu,
+            super::status::allowed(client).map_or("-".to_string(), text::percent),
+            figures.lost,
+            figures.cost,
+            figures.of_plain,
             text::size(client.memory),
             text::command(&client.command, text::COMMAND),
         ]);
@@ -104,6 +112,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_daemon::outcome::Outcome;
     use weft_daemon::status::BrokerStatus;
 
     #[test]
@@ -116,10 +125,14 @@ mod tests {
             clients: vec![ClientStatus {
                 client: 1,
                 launches,
-                waited_ns: launches * 1_000_000,
+                outcome: Some(Outcome {
+                    gpu_ns: Some(launches * 1_000_000),
+                    ..Outcome::default()
+                }),
                 ..ClientStatus::default()
             }],
             ended: Vec::new(),
+            warnings: Vec::new(),
         };
         let page = render(&status(100, 10), &status(300, 50), 2.0);
         assert!(page.contains("20 turns/s"), "{page}");

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::history::{HistoryQuery, HistoryRow};
 use super::places::Places;
 use super::status::{Sampled, Status};
 use weft_protocol::latency_budget::LatencyBudget;
@@ -70,6 +71,8 @@ pub enum Question {
         /// The profile's name.
         name: String,
     },
+    /// Jobs that ended, from disk; a guest of a shared broker gets their own.
+    History(HistoryQuery),
     /// Ends the broker.
     Stop,
 }
@@ -103,6 +106,8 @@ pub enum Answer {
     Kept(super::status::KeptProfile),
     /// The samples so far.
     Sampled(Sampled),
+    /// Jobs that ended, the newest first.
+    History(Vec<HistoryRow>),
     /// The question could not be served, and why.
     Sorry(String),
 }

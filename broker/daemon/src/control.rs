@@ -18,6 +18,7 @@ use super::admission;
 use super::mailbox::{Notice, SchedulerHandle};
 use super::memory::{self, MemoryHandle};
 use super::mps;
+use super::outcomes::{OutcomeHandle, OutcomeMessage};
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, LONGEST_NOTE, Registry};
 use super::status::Ending;
@@ -66,18 +67,37 @@ pub struct ControlFlags {
     pub accounts: Accounts,
 }
 
+/// Threads that hear of what clients say.
+#[derive(Debug)]
+pub struct ControlHearers {
+    /// Hears of devices, and of ends.
+    pub to_scheduler: SchedulerHandle,
+    /// Hears of kernels and devices of jobs that are sampled.
+    pub profile_writer: ProfileWriter,
+    /// Hears of managed memory.
+    pub memory: MemoryHandle,
+    /// Hears of wants.
+    pub admission: admission::AdmissionHandle,
+    /// Hears of clients that are about to end.
+    pub outcomes: OutcomeHandle,
+}
+
 /// Starts the thread. It ends when the sender is dropped and [`ControlFlags::stop`] set.
 pub fn start(
     registry: Arc<Registry>,
-    to_scheduler: SchedulerHandle,
-    profile_writer: ProfileWriter,
-    memory: MemoryHandle,
-    admission: admission::AdmissionHandle,
+    hearers: ControlHearers,
     unknown_cost: Ns,
     flags: ControlFlags,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), weft_protocol::transport::Error> {
     let (arrivals, incoming) = channel();
     let inbox = Inbox::make()?;
+    let ControlHearers {
+        to_scheduler,
+        profile_writer,
+        memory,
+        admission,
+        outcomes,
+    } = hearers;
     let control = Control {
         inbox,
         peers: HashMap::new(),
@@ -86,6 +106,7 @@ pub fn start(
         profile_writer,
         memory,
         admission,
+        outcomes,
         unknown_cost,
         accounts: flags.accounts,
         all_heard: true,
@@ -122,6 +143,7 @@ struct Control {
     profile_writer: ProfileWriter,
     memory: MemoryHandle,
     admission: admission::AdmissionHandle,
+    outcomes: OutcomeHandle,
     /// Charge for a kernel not even its job's profile knows, ns.
     unknown_cost: Ns,
     /// CPU time accounts.
@@ -322,6 +344,7 @@ impl Control {
                 self.to_scheduler.tell(Notice::Device(client, wants.uuid.clone()));
                 let label = |said: &str| clean(said, LONGEST_LABEL);
                 let (user, gang) = entry.identity(&label(&wants.user), &label(&wants.gang));
+                entry.set_gang(&gang);
                 self.admission.wants(entry, &peer.sender, Wants { user, gang, ..wants });
             }
             ToBroker::More { bytes, patience } => self.admission.more(client, bytes, patience),
@@ -337,6 +360,7 @@ impl Control {
                 log::info!("client {client}: {line}");
                 entry.note(&line);
             }
+            ToBroker::Outcome => self.outcomes.tell(OutcomeMessage::Wanted(client, peer.sender.clone())),
             ToBroker::Goodbye => entry.goodbye.store(true, Ordering::Relaxed),
         }
     }

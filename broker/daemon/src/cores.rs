@@ -253,16 +253,24 @@ impl Cores {
 
     /// Each device's state, the first device's first.
     pub(super) fn snapshots(&self) -> Vec<View> {
-        let each = self.all.iter().enumerate().map(|(at, one)| {
-            let (under_mps, not_under_mps) = self.words(at);
-            View {
-                uuid: one.uuid.clone(),
-                snapshot: one.core.snapshot(),
-                under_mps,
-                not_under_mps,
-            }
-        });
-        each.collect()
+        let each = self.all.iter().enumerate();
+        each.map(|(at, one)| self.view(at, one)).collect()
+    }
+
+    /// The state of a client's device; `None`: it is in no core, or its device is not known.
+    pub(super) fn view_of(&self, client: Client) -> Option<View> {
+        let at = self.of.get(&client).copied().flatten()?;
+        (!self.aside.contains(&client)).then(|| Some(self.view(at, self.all.get(at)?)))?
+    }
+
+    fn view(&self, at: usize, one: &One) -> View {
+        let (under_mps, not_under_mps) = self.words(at);
+        View {
+            uuid: one.uuid.clone(),
+            snapshot: one.core.snapshot(),
+            under_mps,
+            not_under_mps,
+        }
     }
 }
 

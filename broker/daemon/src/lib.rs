@@ -10,7 +10,9 @@
 //! * [`control`] hears clients' slow messages and deaths; [`heartbeat`] tells waiting jobs that it
 //!   lives;
 //! * [`admission`] decides which jobs may take device memory (told by the control thread);
-//! * [`profile_writer`] writes samples into profiles on disk.
+//! * [`profile_writer`] writes samples into profiles on disk;
+//! * [`outcomes`] sums up what each job had, lost and cost; [`history`] writes jobs that ended to
+//!   disk.
 //!
 //! What holds: no thread waits for a client. A client that is gone holds nothing. When the broker
 //! ends, no client is left waiting.
@@ -31,8 +33,10 @@ mod clock;
 mod co_runners;
 mod control;
 mod cores;
+pub mod figures;
 mod guest_profiles;
 mod heartbeat;
+pub mod history;
 mod lanes;
 pub mod log_file;
 mod mailbox;
@@ -40,6 +44,8 @@ mod memory;
 pub mod mps;
 pub mod options;
 mod other_brokers;
+pub mod outcome;
+mod outcomes;
 pub mod places;
 mod process;
 mod profile_writer;
@@ -88,6 +94,14 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         profile_writer::start(profile_writer::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
     let (memory, memory_thread) =
         memory::start(memory::MemorySettings::of(options), trace.another()).context("cannot start a thread")?;
+    let (history, history_end) = keep_history(places, options);
+    let (to_outcomes, outcome_thread) = outcomes::start(outcomes::OutcomeSettings {
+        delay_bound: options.core.delay_bound,
+        longest_wait: options.longest_wait,
+        history,
+        clock: clock::now,
+    })
+    .context("cannot start a thread")?;
     let (to_scheduler, scheduler_thread) = scheduler::start(scheduler::Setup {
         config: options.core.clone(),
         listens: !options.switch_cost_said,
@@ -97,6 +111,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         profile_writer: profile_writer.clone(),
         trace,
         memory: memory.clone(),
+        outcomes: to_outcomes.clone(),
         clock: clock::now,
     })
     .context("cannot start a thread")?;
@@ -119,19 +134,27 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     };
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
-        to_scheduler.clone(),
-        profile_writer.clone(),
-        memory.clone(),
-        admission.clone(),
+        control::ControlHearers {
+            to_scheduler: to_scheduler.clone(),
+            profile_writer: profile_writer.clone(),
+            memory: memory.clone(),
+            admission: admission.clone(),
+            outcomes: to_outcomes.clone(),
+        },
         options.core.unknown_cost,
         flags.clone(),
     )?;
     let beat = heartbeat::start(Arc::clone(&registry), Arc::clone(&flags.rounds)).context("cannot start a thread")?;
     let other_brokers = other_brokers::OtherBrokers::default();
+    to_outcomes.tell(outcomes::OutcomeMessage::Scheduler(
+        to_scheduler.clone(),
+        other_brokers.clone(),
+    ));
     let answers = query::QueryHandler {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
         to_scheduler: to_scheduler.clone(),
+        outcomes: to_outcomes.clone(),
         profile_writer: profile_writer.clone(),
         stop: Arc::clone(&stop),
         since: Instant::now(),
@@ -179,6 +202,12 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let _ = memory_thread.join();
     to_scheduler.tell(mailbox::Notice::Stop);
     let _ = scheduler_thread.join();
+    // After the scheduler, which has told of all clients' ends.
+    to_outcomes.tell(outcomes::OutcomeMessage::Stop);
+    let _ = outcome_thread.join();
+    if let Some(history_end) = history_end {
+        history_end.wait();
+    }
     flags.stop.store(true, Ordering::Release);
     let _ = control_thread.join();
     drop(beat);
@@ -186,4 +215,22 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     profile_writer.tell(profile_writer::ProfileMessage::Stop);
     let _ = profile_writer_thread.join();
     Ok(())
+}
+
+/// Starts the thread that keeps jobs that ended. Without it the broker serves all the same.
+fn keep_history(places: &Places, options: &Options) -> (history::HistoryWriter, Option<history::HistoryEnd>) {
+    let file = match history::file_of(places, options.door.is_shared()) {
+        Ok(file) => file,
+        Err(error) => {
+            log::warn!("{error}; jobs that end are not kept");
+            return (history::HistoryWriter::deaf(), None);
+        }
+    };
+    match history::start(file) {
+        Ok((writer, end)) => (writer, Some(end)),
+        Err(error) => {
+            log::warn!("no thread for the history of jobs could be started: {error}; jobs that end are not kept");
+            (history::HistoryWriter::deaf(), None)
+        }
+    }
 }

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::admin::{Answer, Question};
 use super::admission::Seeker;
+use super::history::{self, HistoryQuery};
 use super::mailbox::{Notice, SchedulerHandle};
 use super::options::Rights;
 use super::other_brokers::OtherBrokers;
+use super::outcomes::{OutcomeHandle, OutcomeReport};
+use super::places::Places;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, Registry, identity};
 use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
@@ -29,6 +32,7 @@ pub struct QueryHandler {
     /// Attached clients.
     pub registry: Arc<Registry>,
     pub to_scheduler: SchedulerHandle,
+    pub outcomes: OutcomeHandle,
     pub profile_writer: ProfileWriter,
     /// Set to end the broker.
     pub stop: Arc<AtomicBool>,
@@ -76,6 +80,8 @@ impl QueryHandler {
                     let ended = status.ended.iter_mut().map(|ended| &mut ended.last);
                     let others = status.clients.iter_mut().chain(ended);
                     others.filter(|client| client.uid != uid).for_each(ClientStatus::hide);
+                    let own = |client| self.registry.get(client).is_some_and(|entry| entry.uid == uid);
+                    status.warnings.retain(|warning| warning.client.is_none_or(own));
                 }
                 Answer::Status(Box::new(status))
             }
@@ -126,6 +132,7 @@ impl QueryHandler {
             },
             Question::ProfileFlush { name } => self.sampled(&name, ProfileMessage::Flush),
             Question::ProfileEnd { name } => self.sampled(&name, ProfileMessage::End),
+            Question::History(query) => self.history(query, asker),
             Question::Stop => {
                 self.stop.store(true, Ordering::Release);
                 Answer::Done
@@ -184,6 +191,27 @@ impl QueryHandler {
                 unseen: asker.pid != Some(seeker.pid),
                 ..seeker
             },
+        }
+    }
+
+    /// Read here, by a thread that answers: no other thread waits for the disk.
+    fn history(&self, query: HistoryQuery, asker: Asker) -> Answer {
+        let query = HistoryQuery {
+            uid: self.sees_own_alone(asker).or(query.uid),
+            // An answer is read within its time.
+            last: Some(query.last.unwrap_or(MOST_ROWS_ANSWERED).min(MOST_ROWS_ANSWERED)),
+            ..query
+        };
+        let places = Places::at(&self.socket);
+        let read = history::file_of(&places, self.shared).and_then(|file| history::read(&file, &query));
+        match read {
+            Ok((rows, damaged)) => {
+                if let Some(damaged) = damaged {
+                    log::warn!("{damaged}");
+                }
+                Answer::History(rows)
+            }
+            Err(error) => Answer::Sorry(error.to_string()),
         }
     }
 
@@ -247,7 +275,18 @@ impl QueryHandler {
             client.waits_for_memory_s = waiting.get(&client.client).copied();
         }
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let views = self.to_scheduler.look().unwrap_or_default();
+        let report = self.outcomes.ask().unwrap_or_else(|| OutcomeReport {
+            views: self.to_scheduler.look().unwrap_or_default(),
+            ..OutcomeReport::default()
+        });
+        let (views, outcomes) = (report.views, report.outcomes);
+        for client in &mut clients {
+            client.outcome = outcomes.get(&client.client).cloned();
+        }
+        let mut ended = self.registry.ended();
+        for ended in &mut ended {
+            ended.last.outcome = outcomes.get(&ended.last.client).cloned();
+        }
         for view in views.iter().flat_map(|device| &device.snapshot.clients) {
             if let Some(client) = clients.iter_mut().find(|client| client.client == view.client) {
                 client.slowdown_allowed = Some(view.slowdown_allowed);
@@ -297,10 +336,14 @@ impl QueryHandler {
                 others: self.other_brokers.others(),
             },
             clients,
-            ended: self.registry.ended(),
+            ended,
+            warnings: report.warnings,
         }
     }
 }
+
+/// Rows of the history in one answer, about a megabyte.
+const MOST_ROWS_ANSWERED: u64 = 1_000;
 
 /// Most devices to choose from, above any machine's, instances included.
 const MOST_DEVICES: usize = 128;

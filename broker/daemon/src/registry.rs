@@ -107,6 +107,8 @@ pub struct Figures {
 
 #[derive(Debug, Default)]
 struct Talk {
+    /// What the processes of its job have in common; empty: it said nothing.
+    gang: String,
     device: Option<Gpu>,
     notes: VecDeque<String>,
     trouble: Option<String>,
@@ -211,6 +213,16 @@ impl Entry {
     /// whose label divides them.
     pub fn identity(&self, user: &str, gang: &str) -> (String, String) {
         identity(self.uid, self.house.is_some(), user, gang)
+    }
+
+    /// Keeps what the processes of its job have in common.
+    pub fn set_gang(&self, gang: &str) {
+        self.talk().gang = gang.to_string();
+    }
+
+    /// What the processes of its job have in common; empty: it said nothing.
+    pub fn gang(&self) -> String {
+        self.talk().gang.clone()
     }
 
     /// Whether the profile writer wants its kernels and device.
@@ -360,6 +372,7 @@ impl Entry {
             samples: read(&self.figures.samples),
             records_lost: read(&self.figures.lost),
             notes: talk.notes.iter().cloned().collect(),
+            outcome: None,
         }
     }
 }

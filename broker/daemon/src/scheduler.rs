@@ -16,6 +16,7 @@ use super::cores::{Cores, Newcomer, budget_event};
 use super::lanes::{LaneWatch, Lie, Observation};
 use super::mailbox::{Gauges, Notice, SchedulerHandle};
 use super::memory::{self, MemoryHandle};
+use super::outcomes::{OutcomeHandle, OutcomeMessage};
 use super::profile_writer::{self, ProfileWriter};
 use super::registry::{Entry, Registry, mode_name};
 use super::rota::WatchRota;
@@ -52,6 +53,8 @@ pub struct Setup {
     pub trace: Trace,
     /// Plans memory.
     pub memory: MemoryHandle,
+    /// Sums up what jobs had, lost and cost.
+    pub outcomes: OutcomeHandle,
     /// The clock of all weft processes, or a test's.
     pub clock: fn() -> Ns,
 }
@@ -103,6 +106,7 @@ pub(super) struct Scheduler {
     profile_writer: ProfileWriter,
     trace: Trace,
     memory: MemoryHandle,
+    outcomes: OutcomeHandle,
     incoming: Receiver<Notice>,
     gauges: Arc<Gauges>,
     lanes: Vec<LaneWatch>,
@@ -141,6 +145,7 @@ impl Scheduler {
             profile_writer: setup.profile_writer,
             trace: setup.trace,
             memory: setup.memory,
+            outcomes: setup.outcomes,
             incoming,
             gauges,
             lanes: Vec::new(),
@@ -339,6 +344,7 @@ impl Scheduler {
                 let client = Client(entry.client);
                 self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
                 self.memory.tell(memory::MemoryMessage::Joined(Arc::clone(&entry)));
+                self.outcomes.tell(OutcomeMessage::Joined(Arc::clone(&entry)));
                 self.houses.comes(entry.house.as_ref(), self.cores.rows());
                 let guest = entry.house.is_some().then(|| self.rota.take(entry.uid));
                 let lane = LaneWatch::new(entry);
@@ -420,9 +426,17 @@ impl Scheduler {
             company.say(lane.mode(), &mut seen);
             self.profile_writer.seen(client, seen);
         }
+        let now = (self.clock)();
+        if self.outcomes.listens() {
+            self.outcomes.tell(OutcomeMessage::Left {
+                entry: Arc::clone(lane.entry()),
+                ending,
+                view: self.cores.view_of(Client(client)).map(Box::new),
+                now,
+            });
+        }
         // A detached client lives and must not wait.
         lane.tell_mode(Mode::Free);
-        let now = (self.clock)();
         self.company_since = now;
         self.mark(
             now,

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::outcome::{Outcome, Warning};
+
 /// The answer of `weft status --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -15,6 +17,9 @@ pub struct Status {
     pub clients: Vec<ClientStatus>,
     /// The last clients that ended, newest first.
     pub ended: Vec<EndedStatus>,
+    /// Where protection does not work now.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
 }
 
 /// The broker itself.
@@ -266,6 +271,9 @@ pub struct ClientStatus {
     pub records_lost: u64,
     /// The last lines for people from the client's side.
     pub notes: Vec<String>,
+    /// What weft did for it so far, or in all; `None`: not known.
+    #[serde(default)]
+    pub outcome: Option<Outcome>,
 }
 
 impl ClientStatus {
@@ -274,6 +282,9 @@ impl ClientStatus {
         self.command.clear();
         self.notes.clear();
         (self.profile, self.profile_trouble) = (None, None);
+        if let Some(outcome) = &mut self.outcome {
+            outcome.warnings.clear();
+        }
     }
 }
 

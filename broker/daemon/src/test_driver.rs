@@ -5,14 +5,16 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use weft_profiles::Profile;
 
 use super::acceptor::first_orders;
+use super::cores::View;
 use super::mailbox::{Notice, SchedulerHandle};
 use super::memory::MemoryHandle;
+use super::outcomes::OutcomeHandle;
 use super::profile_writer::ProfileWriter;
 use super::registry::{Entry, NewEntry, Registry};
 use super::scheduler::{Scheduler, Setup};
@@ -77,6 +79,7 @@ impl TestDriver {
             profile_writer: ProfileWriter::deaf(),
             trace: Trace::none(),
             memory: MemoryHandle::deaf(),
+            outcomes: OutcomeHandle::deaf(),
             clock,
         };
         let mut scheduler = Scheduler::new(setup, incoming, Arc::clone(&to_scheduler.gauges));
@@ -139,6 +142,13 @@ impl FakeClients {
         self.registry.add(Arc::clone(&entry));
         self.to_scheduler.tell(Notice::Attached(entry));
         Ok((Client(client), lane))
+    }
+
+    /// Asks for the devices' state; the scheduler answers in its next iteration.
+    pub fn look(&self) -> Receiver<Vec<View>> {
+        let (way, answer) = channel();
+        self.to_scheduler.tell(Notice::Look(way));
+        answer
     }
 
     /// Ends a client.

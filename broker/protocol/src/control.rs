@@ -139,6 +139,8 @@ pub enum ToBroker {
     },
     /// A line for people in `weft status`.
     Note(String),
+    /// The client is about to end and wants [`ToClient::Outcome`]; answered once.
+    Outcome,
     /// Clean end.
     Goodbye,
 }
@@ -218,6 +220,8 @@ pub enum ToClient {
     /// Upper times of kernels that may far exceed their cost: (hash, ns). Under a run-ahead window
     /// this time must fit.
     MayTake(Vec<(u64, Ns)>),
+    /// What weft did for the job, and what did not work: lines for stderr.
+    Outcome(Vec<String>),
 }
 
 /// Why a client was not attached.

@@ -1,7 +1,14 @@
 //! The core's state of one client.
 
-use crate::{Client, Config, busy_model::BusyModel, ledger::CreditLedger, mean_times::MeanTimes, queue::QueueEntry};
-use weft_protocol::{Ns, credit::RunAheadWindow, lane::Mode};
+use crate::{
+    Client, Config, busy_model::BusyModel, ledger::CreditLedger, mean_times::MeanTimes, queue::QueueEntry,
+    tally::RoleTally,
+};
+use weft_protocol::{
+    Ns,
+    credit::RunAheadWindow,
+    lane::{Mode, is_transfer},
+};
 
 #[derive(Debug)]
 pub(super) struct ClientState {
@@ -54,6 +61,13 @@ pub(super) struct ClientState {
     pub launches: u64,
     pub work: Ns,
     pub starved: u64,
+    /// Grants to it while its own work did not end.
+    pub stuck: u64,
+    /// Launches of kernels that its profile has a time of, and of others.
+    pub known_launches: u64,
+    pub unknown_launches: u64,
+    pub foreground: RoleTally,
+    pub background: RoleTally,
     /// Its part of the sum of exposures, ns.
     pub counted: Ns,
     /// Index in the list of exposed clients.
@@ -153,8 +167,22 @@ impl ClientState {
             launches: 0,
             work: 0,
             starved: 0,
+            stuck: 0,
+            known_launches: 0,
+            unknown_launches: 0,
+            foreground: RoleTally::default(),
+            background: RoleTally::default(),
             counted: 0,
             exposed_at: None,
+        }
+    }
+
+    /// Counts a launch by whether the profile has a time of its kernel.
+    pub(super) fn count_known(&mut self, kernel: u64, known: bool) {
+        if known {
+            self.known_launches += 1;
+        } else if !is_transfer(kernel) {
+            self.unknown_launches += 1;
         }
     }
 

@@ -19,6 +19,7 @@ use crate::{
     queue::ClientSlot,
     snapshot::{self, ClientView, ForecastView, GapView, Snapshot, WaitView},
     state::{GrantOrder, SchedulerState},
+    tally::{Lateness, RoleTally},
     turn_scheduler::{NextTurn, TurnScheduler},
 };
 
@@ -27,6 +28,8 @@ use crate::{
 pub struct Core {
     state: SchedulerState,
     policy: Box<dyn Policy>,
+    /// Whether the policy keeps the tallies of background jobs, by better times.
+    policy_tallies: bool,
     turns: TurnScheduler,
     now: Ns,
     wake: Option<Ns>,
@@ -39,8 +42,10 @@ pub struct Core {
 impl Core {
     /// Scheduler without clients.
     pub fn new(config: Config) -> Core {
+        let policy = policy::by_name(config.policy);
         Core {
-            policy: policy::by_name(config.policy),
+            policy_tallies: policy.tallies_background(),
+            policy,
             state: SchedulerState::new(config),
             turns: TurnScheduler::default(),
             now: 0,
@@ -264,6 +269,7 @@ impl Core {
 
     fn view(&self, slot: ClientSlot, client: &ClientState) -> ClientView {
         let [gaps, times] = self.policy.quality(slot);
+        let lateness = self.policy.lateness(slot);
         let last = client.busy.last_activity().unwrap_or(0).max(client.active_at);
         ClientView {
             client: client.id.0,
@@ -280,7 +286,8 @@ impl Core {
             work: client.work,
             busy_until: client.busy.busy_until(),
             slowdown_allowed: client.budget.slowdown(&self.state.config),
-            slowdown_measured: self.policy.slowdown(slot),
+            slowdown_measured: lateness.and_then(|lateness| lateness.part()),
+            lateness,
             slo: client.budget.slo(&self.state.config),
             granted: client.ledger.granted(),
             renewed: client.ledger.renewed(),
@@ -290,6 +297,11 @@ impl Core {
             outstanding: client.ledger.outstanding(),
             written_off: client.ledger.written_off(),
             starved: client.starved,
+            stuck: client.stuck,
+            known_launches: client.known_launches,
+            unknown_launches: client.unknown_launches,
+            foreground: foreground_tally(client, lateness),
+            background: self.policy.background_tally(slot).unwrap_or(client.background),
             gaps: ForecastView::of_gaps(gaps),
             times: ForecastView::of_times(times),
         }
@@ -409,10 +421,13 @@ impl Core {
     }
 
     fn foreground_launched(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, at: Ns) {
-        let longest = self.state.config.longest_cost;
+        let (longest, bound) = (self.state.config.longest_cost, self.state.config.delay_bound);
         let behind = self.policy.work_ahead(&self.state, at);
         let Some(client) = self.state.get_mut(slot) else { return };
-        let cost = client.times.of_launch(kernel, cost).min(longest);
+        let (cost, known) = client.times.of_launch(kernel, cost);
+        let cost = cost.min(longest);
+        client.count_known(kernel, known);
+        client.foreground.launched(kernel, cost, bound);
         let earlier_end = client.busy.end_if_launched().unwrap_or(at);
         client.busy.launch(kernel, cost, at, behind, longest);
         let end = client.busy.end_if_launched().unwrap_or(at);
@@ -428,9 +443,14 @@ impl Core {
 
     /// Returns whether the launch ends a wait.
     fn background_launched(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, at: Ns) -> bool {
-        let Some(client) = self.state.get(slot) else {
+        let bound = self.state.config.delay_bound;
+        let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
+        client.count_known(kernel, client.times.is_known(kernel));
+        if !self.policy_tallies {
+            client.background.launched(kernel, cost, bound);
+        }
         let class = client.class;
         let passed = client
             .wait
@@ -846,6 +866,9 @@ impl Core {
             match stuck {
                 Some((due, cost)) if now >= due => {
                     self.state.counters.stuck_grants += 1;
+                    if let Some(client) = self.state.get_mut(slot) {
+                        client.stuck += 1;
+                    }
                     self.grant(slot, cost, false, out);
                 }
                 Some((due, _)) => self.wake_at(Some(due)),
@@ -970,6 +993,19 @@ impl Core {
         let starving = |other| self.policy.is_starving(&self.state, other, self.now);
         // Not bound: launches of equals that are no members are no reason to stop.
         at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false, starving))
+    }
+}
+
+/// Tally of a client as a foreground job. Without a profile its launches have no times: then the
+/// time from first launches to waits counts.
+fn foreground_tally(client: &ClientState, lateness: Option<Lateness>) -> RoleTally {
+    let gpu = match lateness {
+        Some(lateness) if client.times.is_empty() => lateness.stretches as Ns,
+        _ => client.foreground.gpu,
+    };
+    RoleTally {
+        gpu,
+        ..client.foreground
     }
 }
 

@@ -67,12 +67,14 @@ mod policy;
 mod queue;
 mod snapshot;
 mod state;
+mod tally;
 mod turn_scheduler;
 
 pub use self::core::Core;
 pub use config::{Config, PolicyName, UnknownPolicy};
 pub use event::{Decision, Event};
 pub use snapshot::{ClientView, Counters, ForecastView, GapView, Snapshot, WaitView};
+pub use tally::{Lateness, RoleTally};
 
 pub use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 

@@ -47,13 +47,18 @@ impl MeanTimes {
         self.known.get(&kernel)?.gap
     }
 
-    /// Time of a launch, ns: by the profile, else typical of the job. For transfers, and without a
-    /// profile, what the client told.
-    pub(super) fn of_launch(&self, kernel: u64, told: Ns) -> Ns {
+    /// Whether the profile has a time of this kernel.
+    pub(super) fn is_known(&self, kernel: u64) -> bool {
+        !self.known.is_empty() && self.known.contains_key(&kernel)
+    }
+
+    /// Time of a launch, ns, and whether it is this kernel's by the profile. Else it is typical of
+    /// the job; for transfers, and without a profile, what the client told.
+    pub(super) fn of_launch(&self, kernel: u64, told: Ns) -> (Ns, bool) {
         match self.known.get(&kernel) {
-            Some(mean) => mean.time,
-            None if !is_transfer(kernel) => self.typical.unwrap_or(told),
-            None => told,
+            Some(mean) => (mean.time, true),
+            None if !is_transfer(kernel) => (self.typical.unwrap_or(told), false),
+            None => (told, false),
         }
     }
 }
@@ -94,9 +99,10 @@ mod tests {
         assert_eq!(times.gap_after(1), Some(200));
         assert_eq!(times.gap_after(2), None);
         assert_eq!(times.gap_after(3), None);
-        assert_eq!(times.of_launch(1, 5), 20);
-        assert_eq!(times.of_launch(3, 5), 80, "the mean of all launches");
-        assert_eq!(times.of_launch(0, 5), 5, "a transfer");
-        assert_eq!(MeanTimes::default().of_launch(1, 5), 5);
+        assert_eq!(times.of_launch(1, 5), (20, true));
+        assert_eq!(times.of_launch(3, 5), (80, false), "the mean of all launches");
+        assert_eq!(times.of_launch(0, 5), (5, false), "a transfer");
+        assert_eq!(MeanTimes::default().of_launch(1, 5), (5, false));
+        assert!(times.is_known(2) && !times.is_known(3) && !MeanTimes::default().is_known(1));
     }
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 use weft_profiles::predictor::Quality;
 
 use super::{Client, PolicyName};
+use crate::tally::{Lateness, RoleTally};
 use weft_protocol::{Ns, lane::Mode};
 
 /// The core's state at one time.
@@ -56,6 +57,8 @@ pub struct ClientView {
     /// By how much background jobs slowed it down, measured at its waits as a foreground job: a
     /// part of its time. `None`: nothing was judged.
     pub slowdown_measured: Option<f64>,
+    /// The sums behind it; `None`: the policy measures none.
+    pub lateness: Option<Lateness>,
     /// [`Config::slo`](crate::Config::slo) of this client.
     pub slo: Option<Ns>,
     /// Credit given in all, ns.
@@ -74,6 +77,16 @@ pub struct ClientView {
     pub written_off: Ns,
     /// Number of grants by the minimum share.
     pub starved: u64,
+    /// Number of grants while its own work did not end.
+    pub stuck: u64,
+    /// Launches told to the core of kernels that its profile has a time of.
+    pub known_launches: u64,
+    /// Launches told of other kernels.
+    pub unknown_launches: u64,
+    /// What it launched as a foreground job.
+    pub foreground: RoleTally,
+    /// What it launched as a background job.
+    pub background: RoleTally,
     /// Quality of the gap model, under `weft`.
     pub gaps: ForecastView,
     /// Quality of the kernel-time model, under `weft`.

@@ -81,6 +81,8 @@ pub struct Settings {
     pub processes: u32,
     /// `WEFT_USER`: user for fair shares.
     pub user: String,
+    /// `WEFT_OUTCOME`: whether what weft did is printed at the job's end.
+    pub outcome: bool,
     /// A setting needs a broker: its absence is worth a warning.
     pub explicit: bool,
 }
@@ -130,6 +132,14 @@ impl Settings {
                 "WEFT_SOCKET={socket} counts from the folder that each process is in: jobs in other folders look for other brokers"
             ));
         }
+        let outcome = match variable("WEFT_OUTCOME").as_deref() {
+            None | Some("off") => false,
+            Some("on") => true,
+            Some(other) => {
+                complaints.push(format!("WEFT_OUTCOME={other} is neither on nor off; taken as off"));
+                false
+            }
+        };
         let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN_NS };
         let spin = match variable("WEFT_SPIN_NS").map(|text| (text.parse::<Ns>(), text)) {
             None => usual_spin,
@@ -210,6 +220,7 @@ impl Settings {
             gang,
             processes,
             user,
+            outcome,
             explicit,
         };
         (settings, complaints)
@@ -247,6 +258,7 @@ mod tests {
         assert_eq!(settings.profile, None);
         assert!(settings.autostart && !settings.explicit);
         assert_eq!(settings.spin, SPIN_NS);
+        assert!(!settings.outcome, "a preloaded job says nothing");
     }
 
     #[test]
@@ -259,7 +271,9 @@ mod tests {
             ("WEFT_SPIN_NS", "99999999999"),
             ("WEFT_SLOWDOWN", "2%"),
             ("WEFT_SLO", "50ms"),
+            ("WEFT_OUTCOME", "on"),
         ]);
+        assert!(settings.outcome);
         assert_eq!(complaints, [""; 0]);
         assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
         assert_eq!(settings.profile.as_deref(), Some("resnet"));
@@ -291,8 +305,9 @@ mod tests {
             ("WEFT_SLOWDOWN", "2"),
             ("WEFT_SLO", "50"),
             ("WEFT_DEVICE_PRIORITIES", "maybe"),
+            ("WEFT_OUTCOME", "1"),
         ]);
-        assert_eq!(complaints.len(), 10);
+        assert_eq!(complaints.len(), 11);
     }
 
     #[test]

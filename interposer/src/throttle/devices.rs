@@ -155,7 +155,7 @@ pub fn first() -> Option<&'static Session> {
 }
 
 /// All sessions.
-pub fn all() -> impl Iterator<Item = &'static Session> {
+pub fn all() -> impl Iterator<Item = &'static Session> + Clone {
     let count = COUNT.load(Ordering::Acquire).min(MOST);
     (0..count).filter_map(|place| at(Where(place as u8)))
 }

@@ -40,6 +40,9 @@ const SOON: Duration = Duration::from_millis(5);
 /// Interval between looks for an absent broker.
 const LATER: Duration = Duration::from_secs(1);
 
+/// Interval between looks for an answer that keeps the process from ending.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
 /// Time to notice a broker's death, with something at stake and without.
 const WATCH: Duration = Duration::from_millis(50);
 const GLANCE: Duration = Duration::from_millis(250);
@@ -338,6 +341,7 @@ impl Helper {
                 | ToBroker::More { .. }
                 | ToBroker::NoMore
                 | ToBroker::OnDevice
+                | ToBroker::Outcome
                 | ToBroker::Goodbye
                 | ToBroker::Touched { .. }
                 | ToBroker::Forecast { .. }
@@ -365,6 +369,7 @@ impl Helper {
             match message {
                 ToClient::Warning(line) => log::warn!("{line}"),
                 ToClient::Said(line) => crate::report::always(&line),
+                ToClient::Outcome(lines) => self.session.end_lines.heard(&lines),
                 ToClient::ForgetCosts => {
                     self.profiled = false;
                     self.forget_costs();
@@ -391,7 +396,12 @@ impl Helper {
         if session.link.sampling() {
             session.tell_launches();
         }
-        let nap = if background { WATCH } else { GLANCE };
+        let nap = match background {
+            // The process ends as soon as it has the answer.
+            _ if session.end_lines.awaited() => AT_ONCE,
+            true => WATCH,
+            false => GLANCE,
+        };
         session
             .link
             .messages

@@ -20,6 +20,7 @@
 //! | `deferral` | what the launch queue asks |
 //! | `completion` | fences behind the work, and when it has ended |
 //! | `autotune` | when the job times kernels itself |
+//! | `end_lines` | what weft did for the job, printed at its end |
 //! | `helper` | attach, the control channel, a broker's start and death |
 
 mod autotune;
@@ -27,6 +28,7 @@ mod completion;
 mod copies;
 mod deferral;
 mod devices;
+mod end_lines;
 mod gate;
 mod helper;
 mod peers;
@@ -82,12 +84,15 @@ pub fn is_there() -> bool {
     devices::first().is_some()
 }
 
-/// Reports the remaining samples and a clean end.
+/// Reports the remaining samples and a clean end. Waits for the lines to print, bounded.
 pub fn farewell() {
     /// The lane's state after a clean end.
     const LEFT: u32 = 2;
     for session in devices::all() {
         guarded(|| session.tell_samples());
+    }
+    guarded(|| end_lines::print(devices::all()));
+    for session in devices::all() {
         session.link.lane.reports.state.store(LEFT, Ordering::Release);
     }
 }

@@ -18,6 +18,7 @@ use weft_protocol::transport;
 
 use super::autotune::Tuning;
 use super::completion::CompletionTracker;
+use super::end_lines::EndLines;
 use super::post_launch::{Rest, Step, Want};
 use super::ticket_lock::TicketLock;
 use crate::admission::DeviceAdmission;
@@ -60,6 +61,8 @@ pub struct Session {
     pub captures: AtomicU32,
     /// Heartbeat at which the broker stood still, plus 1; 0: it did not.
     pub standstill: AtomicU64,
+    /// Lines that are printed at the end.
+    pub(super) end_lines: EndLines,
     /// Whether the process is idle and has launched nothing since.
     pub(super) rested: AtomicBool,
     /// Time, ns, from which the gate is open, because a thread waits for deferred launches.
@@ -94,6 +97,7 @@ impl Session {
             free_at: AtomicU64::new(0),
             last_place: AtomicU32::new(0),
             standstill: AtomicU64::new(0),
+            end_lines: EndLines::default(),
             rested: AtomicBool::new(false),
             admission: DeviceAdmission::default(),
             active_streams: ActiveStreams::default(),

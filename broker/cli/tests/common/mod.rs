@@ -39,6 +39,7 @@ pub fn weft() -> Command {
         .env_remove("CUDA_MPS_CLIENT_PRIORITY")
         .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
         .env_remove("WEFT_PROFILE")
+        .env_remove("WEFT_OUTCOME")
         .stdin(Stdio::null());
     command
 }
@@ -94,6 +95,7 @@ impl Home {
         command
             .env("WEFT_SOCKET", self.socket())
             .env("WEFT_PROFILE_DIR", self.profiles())
+            .env("WEFT_STATE_DIR", self.path().join("state"))
             .env("WEFT_LIBRARY", self.path().join("libweft.so"));
         command
     }

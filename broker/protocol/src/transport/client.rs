@@ -225,6 +225,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
                 | ToClient::Said(_)
                 | ToClient::ForgetCosts
                 | ToClient::MayTake(_)
+                | ToClient::Outcome(_)
                 | ToClient::WorkingSets(_),
             ) => {
                 return Err(Error::Nonsense("the broker said something else before it welcomed"));

@@ -14,6 +14,7 @@ use crate::{
     client::GateWait,
     queue::{ClientSlot, QueueEntry},
     state::SchedulerState,
+    tally::{Lateness, RoleTally},
 };
 
 /// A policy's answer.
@@ -184,8 +185,18 @@ pub(crate) trait Policy: Debug + Send {
         None
     }
 
-    /// Measured slowdown of a foreground job by background jobs, a part of its time.
-    fn slowdown(&self, _slot: ClientSlot) -> Option<f64> {
+    /// Lateness that background jobs caused a foreground job, if the policy measures it.
+    fn lateness(&self, _slot: ClientSlot) -> Option<Lateness> {
+        None
+    }
+
+    /// Whether the policy keeps [`Policy::background_tally`].
+    fn tallies_background(&self) -> bool {
+        false
+    }
+
+    /// Tally of a background job by the times that the policy learnt, if it does.
+    fn background_tally(&self, _slot: ClientSlot) -> Option<RoleTally> {
         None
     }
 

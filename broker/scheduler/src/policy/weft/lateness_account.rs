@@ -31,6 +31,7 @@
 use weft_protocol::Ns;
 
 use super::stretch_model::ReplayedStretch;
+use crate::tally::Lateness;
 
 /// The deepest debt, as a multiple of the full credit: one request that stood still is not held
 /// against background jobs for longer than four seconds of the foreground job's time.
@@ -142,9 +143,8 @@ pub(super) struct LatenessAccount {
     of_all: ControlExcess,
     /// As configured ([`Config::credit_for`](crate::Config::credit_for)), ns.
     credit_for: Ns,
-    /// Lateness of all stretches that were judged, and their length alone, ns.
-    lateness: f64,
-    watched: f64,
+    /// Of all stretches so far.
+    sums: Lateness,
 }
 
 impl LatenessAccount {
@@ -172,6 +172,7 @@ impl LatenessAccount {
         self.stretches = self.stretches.saturating_add(1);
         let gain = LENGTH_GAIN.max(1.0 / f64::from(self.stretches));
         self.length += (length - self.length) * gain;
+        self.sums.stretches += length;
         if let Some(replay) = replay {
             self.judge(at, &replay, slowdown);
         }
@@ -207,8 +208,9 @@ impl LatenessAccount {
             true => late.clamp(0.0, self.found as f64),
             false => late,
         };
-        self.lateness += late;
-        self.watched += own;
+        self.sums.late += late;
+        self.sums.alone += own;
+        self.sums.waits += 1;
         if std::mem::take(&mut self.forced) {
             return;
         }
@@ -272,10 +274,9 @@ impl LatenessAccount {
         (promised && in_debt) || (switches && self.spared)
     }
 
-    /// Measured slowdown by background work, a part of the job's own time; `None`: nothing was
-    /// judged.
-    pub(super) fn measured(&self) -> Option<f64> {
-        (self.watched > 0.0).then(|| self.lateness / self.watched)
+    /// What was measured so far.
+    pub(super) fn sums(&self) -> Lateness {
+        self.sums
     }
 }
 
@@ -323,7 +324,7 @@ mod tests {
     fn what_a_job_loses_without_company_is_no_lateness() {
         let mut account = watched();
         stretches(&mut account, 100, 50 * US, false, 0);
-        let part = account.measured().expect("judged");
+        let part = account.sums().part().expect("judged");
         assert!(part.abs() < 1e-9, "{part}");
         assert!(
             account.risk(0.95, SLOWDOWN, None) > 0.9,
@@ -335,7 +336,7 @@ mod tests {
     fn lateness_beyond_the_allowance_lowers_the_price_and_none_raises_it() {
         let mut account = watched();
         stretches(&mut account, 20, MS, false, MS);
-        assert!((account.measured().expect("judged") - 20.0 / 28.0 * 0.099).abs() < 0.01);
+        assert!((account.sums().part().expect("judged") - 20.0 / 28.0 * 0.099).abs() < 0.01);
         assert_eq!(account.risk(0.95, SLOWDOWN, None), LEAST_RISK);
         assert!(account.may_be_lax(), "gaps were the cause");
         let debt = account.balances.expect("judged").0.0;
@@ -388,7 +389,7 @@ mod tests {
         assert_eq!(account.allows(SLOWDOWN, None), 0);
         assert_eq!(account.risk(0.95, SLOWDOWN, None), UNKNOWN_RISK);
         account.waited(MS, None, SLOWDOWN, CREDIT_FOR_NS);
-        assert_eq!(account.measured(), None);
+        assert_eq!(account.sums().part(), None);
         assert!(!account.may_be_lax(), "the first stretches are controls");
     }
 

@@ -82,6 +82,7 @@ use crate::{
     config::Config,
     queue::{ClientSlot, QueueEntry},
     state::SchedulerState,
+    tally::{Lateness, RoleTally},
 };
 use models::{JobModels, Models};
 use room::Situation;
@@ -240,8 +241,16 @@ impl Policy for Weft {
         }
     }
 
-    fn slowdown(&self, slot: ClientSlot) -> Option<f64> {
-        self.models.job(slot)?.account.measured()
+    fn lateness(&self, slot: ClientSlot) -> Option<Lateness> {
+        Some(self.models.job(slot)?.account.sums())
+    }
+
+    fn tallies_background(&self) -> bool {
+        true
+    }
+
+    fn background_tally(&self, slot: ClientSlot) -> Option<RoleTally> {
+        Some(self.models.job(slot)?.tally)
     }
 
     fn quality(&self, slot: ClientSlot) -> [(Quality, usize); 2] {

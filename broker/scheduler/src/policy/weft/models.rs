@@ -12,7 +12,7 @@ use super::{
     lateness_account::LatenessAccount,
     stretch_model::StretchModel,
 };
-use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState};
+use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState, tally::RoleTally};
 
 /// Models of one job.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +25,8 @@ pub(super) struct JobModels {
     pub stretch: StretchModel,
     /// Of a background job: its kernels' times.
     pub times: KernelTimeModel,
+    /// Of a background job: what it launched, by these times.
+    pub tally: RoleTally,
     /// Starvation deadline: gaps that it had keep it from starving until then.
     pub starves_at: Ns,
 }
@@ -146,6 +148,7 @@ impl Models {
                 let time = job.times.of_next(kernel).map_or(cost, |forecast| forecast.middle);
                 job.times.launched(kernel, cost, at, passed);
                 job.times.takes(time);
+                job.tally.launched(kernel, time, state.config.delay_bound);
                 if passed {
                     self.device.order_took(at.saturating_sub(client.granted_at));
                 }

@@ -1,0 +1,364 @@
+//! `weft history`: jobs that ended, from disk. It needs no broker.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::text::{self, TextTable};
+use weft_daemon::admin::{self, Answer, Question};
+use weft_daemon::history::{self, HistoryQuery, HistoryRow};
+use weft_daemon::outcome::Outcome;
+use weft_daemon::places::Places;
+use weft_daemon::status::Ending;
+
+/// Jobs shown unless told otherwise: a screen.
+const USUAL: u64 = 20;
+
+const EXAMPLES: &str = "\
+  weft history
+  weft history --since 2h
+  weft history --last 100 --json";
+
+/// Show jobs that ended: what each had of the GPU, lost, cost and won
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct HistoryArgs {
+    /// So many at most, the newest ones; default 20, with --since all
+    #[arg(long, short = 'n', value_name = "N", value_parser = text::whole::<u64>, allow_hyphen_values = true)]
+    last: Option<u64>,
+    /// Those that ended within this time (30m, 2h, 7d) or since this day or time, UTC (2026-11-25,
+    /// 2026-11-25T08:30)
+    #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
+    since: Option<SinceMoment>,
+    /// Everything, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The begin of a span, milliseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SinceMoment(u64);
+
+/// The answer of `weft history --json`.
+#[derive(Debug, Serialize)]
+struct HistoryPage {
+    /// Version of these keys: kept ones keep their meaning.
+    schema: u32,
+    /// Jobs that ended, the newest first.
+    jobs: Vec<HistoryRow>,
+}
+
+/// Shows the jobs.
+pub fn main(args: HistoryArgs) -> Result<ExitCode> {
+    let places = Places::of_environment();
+    let last = args.last.or_else(|| args.since.is_none().then_some(USUAL));
+    let query = HistoryQuery {
+        last,
+        since_ms: args.since.map(|since| since.0),
+        uid: None,
+    };
+    let page = HistoryPage {
+        schema: 1,
+        jobs: rows(&places, &query)?,
+    };
+    text::show(&page, args.json, |page| render(&page.jobs))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A shared broker tells each user of their own jobs: its file is its owner's. Without a broker the
+/// file is read.
+fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
+    if places.is_shared() {
+        match admin::ask(places, &Question::History(*query)) {
+            Ok(Answer::History(rows)) => return Ok(rows),
+            Ok(other) => bail!("unexpected answer {other:?}"),
+            Err(error) if error.is_nobody() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let file = history::file(places)?;
+    let (rows, damaged) = history::read(&file, query)?;
+    if let Some(damaged) = damaged {
+        eprintln!("weft: {damaged}");
+    }
+    Ok(rows)
+}
+
+fn render(rows: &[HistoryRow]) -> String {
+    if rows.is_empty() {
+        return "no job has ended here in that time".to_string();
+    }
+    let users = rows
+        .iter()
+        .any(|row| row.uid != rows.first().map_or(0, |first| first.uid));
+    let mut table = TextTable::new([
+        if users { "user/pid" } else { "pid" },
+        "ended (UTC)",
+        "how",
+        "prio",
+        "ran",
+        "GPU time",
+        "lost",
+        "cost",
+        "of plain",
+        "known",
+        "command",
+    ]);
+    for row in rows {
+        let figures = figures(&row.outcome);
+        table.row([
+            match users {
+                true => format!("{}/{}", row.uid, row.pid),
+                false => row.pid.to_string(),
+            },
+            date(row.ended_ms),
+            how(row.ending).to_string(),
+            row.priority.to_string(),
+            text::span(row.outcome.ran_s),
+            figures.gpu,
+            figures.lost,
+            figures.cost,
+            figures.of_plain,
+            figures.known,
+            text::command(&row.command, text::COMMAND),
+        ]);
+    }
+    let mut lines = table.lines();
+    for row in rows {
+        let warnings = row.outcome.warnings.iter();
+        lines.extend(warnings.map(|warning| format!("! process {}: {}", row.pid, warning.text)));
+    }
+    lines.join("\n")
+}
+
+/// How a client ended, in a word.
+pub fn how(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Goodbye => "well",
+        Ending::Vanished => "vanished",
+        Ending::Detached => "let go",
+    }
+}
+
+/// An outcome's figures for a table; `-`: not known, or not of its role.
+#[derive(Debug)]
+pub struct OutcomeCells {
+    /// GPU time that it had, estimated.
+    pub gpu: String,
+    /// What it lost to background jobs.
+    pub lost: String,
+    /// What it cost foreground jobs.
+    pub cost: String,
+    /// Part of what plain sharing could give.
+    pub of_plain: String,
+    /// Launches known by its profile.
+    pub known: String,
+}
+
+/// The figures of an outcome.
+pub fn figures(outcome: &Outcome) -> OutcomeCells {
+    let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_string());
+    let late = |sum: weft_daemon::outcome::LatenessSum| {
+        format!(
+            "{} ({})",
+            text::duration(sum.ns.max(0) as u64),
+            text::percent(sum.part.max(0.0))
+        )
+    };
+    OutcomeCells {
+        gpu: or_none(outcome.gpu_ns.map(text::duration)),
+        lost: or_none(outcome.lost.map(late)),
+        cost: or_none(outcome.cost.map(late)),
+        of_plain: or_none(outcome.won.and_then(|won| won.of_plain).map(text::percent)),
+        known: or_none(outcome.launches_known.map(text::percent)),
+    }
+}
+
+/// Milliseconds since 1970 as `2026-11-25 08:30:12`, UTC.
+fn date(ms: u64) -> String {
+    let seconds = ms / 1_000;
+    let (days, of_day) = (seconds / DAY_S, seconds % DAY_S);
+    let (year, month, day) = civil(days as i64);
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}",
+        of_day / 3_600,
+        of_day / 60 % 60,
+        of_day % 60
+    )
+}
+
+const DAY_S: u64 = 86_400;
+
+/// Days since 1970-01-01 as year, month, day (Hinnant's algorithm, which counts from March).
+fn civil(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+/// Days since 1970-01-01 of a date; `None`: there is no such day.
+fn days_of(year: i64, month: i64, day: i64) -> Option<u64> {
+    let shifted_year = year - i64::from(month <= 2);
+    let era = shifted_year.div_euclid(400);
+    let of_era = shifted_year.rem_euclid(400);
+    let of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    let same = (1..=12).contains(&month) && civil(days) == (year, month, day);
+    same.then(|| u64::try_from(days).ok()).flatten()
+}
+
+/// Parses a span before now, or a day or time.
+fn since(text: &str) -> Result<SinceMoment, String> {
+    let wrong = || "a span (30m, 2h, 7d) or a day or time, UTC (2026-11-25, 2026-11-25T08:30)".to_string();
+    if let Some(seconds) = span(text) {
+        let begin = SystemTime::now().checked_sub(Duration::from_secs(seconds));
+        let begin = begin.and_then(|begin| begin.duration_since(UNIX_EPOCH).ok());
+        return Ok(SinceMoment(begin.map_or(0, |begin| begin.as_millis() as u64)));
+    }
+    moment(text).map(SinceMoment).ok_or_else(wrong)
+}
+
+/// Seconds of `30m` and the like.
+fn span(text: &str) -> Option<u64> {
+    let at = text.len().checked_sub(1)?;
+    let unit = match text.get(at..)? {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => DAY_S,
+        _ => return None,
+    };
+    let number: u64 = text.get(..at)?.parse().ok()?;
+    number.checked_mul(unit)
+}
+
+/// Milliseconds since 1970 of `2026-11-25`, also with a time.
+fn moment(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
+    let figures = |text: &str, between: char| -> Option<Vec<i64>> {
+        let parts = text.split(between);
+        parts
+            .map(|part| {
+                part.parse()
+                    .ok()
+                    .filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()))
+            })
+            .collect()
+    };
+    let date = figures(date, '-')?;
+    let [year, month, day] = date[..] else { return None };
+    let time = figures(time.trim_end_matches('Z'), ':')?;
+    let (hour, minute, second) = match time[..] {
+        [hour, minute] => (hour, minute, 0),
+        [hour, minute, second] => (hour, minute, second),
+        _ => return None,
+    };
+    let sound = (1970..=9999).contains(&year) && hour < 24 && minute < 60 && second < 60;
+    let days = days_of(year, month, day).filter(|_| sound)?;
+    Some((days * DAY_S + (hour * 3_600 + minute * 60 + second) as u64) * 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_daemon::outcome::{LatenessSum, Warning, WarningKind, Won};
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00:00");
+        assert_eq!(date(951_827_696_000), "2000-02-29 12:34:56");
+        assert_eq!(date(1_764_115_199_999), "2025-11-25 23:59:59");
+        assert_eq!(moment("2000-02-29T12:34:56Z"), Some(951_827_696_000));
+        assert_eq!(moment("2025-11-25 00:00"), moment("2025-11-25"));
+        for wrong in [
+            "2025-02-29",
+            "2025-13-01",
+            "2025-1",
+            "yesterday",
+            "2025-11-25T25:00",
+            "+1-2-3",
+            "",
+        ] {
+            assert_eq!(moment(wrong), None, "{wrong}");
+        }
+        for days in (0..60_000).step_by(17) {
+            let (year, month, day) = civil(days);
+            assert_eq!(days_of(year, month, day), Some(days as u64));
+        }
+    }
+
+    #[test]
+    fn spans_have_units() {
+        assert_eq!(
+            [span("30m"), span("2h"), span("7d"), span("5s")],
+            [Some(1_800), Some(7_200), Some(604_800), Some(5)]
+        );
+        assert_eq!([span("2"), span("h"), span("2w"), span("-2h"), span("ü")], [None; 5]);
+        assert!(since("2 hours").is_err());
+        let hour_ago = since("1h").expect("a span").0;
+        assert!(hour_ago > 1_600_000_000_000);
+    }
+
+    #[test]
+    fn a_row_says_what_a_job_had_and_cost() {
+        let row = HistoryRow {
+            ended_ms: 951_827_696_000,
+            uid: 1000,
+            pid: 77,
+            client: 3,
+            priority: 5,
+            command: "python train.py".to_string(),
+            profile: None,
+            device: None,
+            ending: Ending::Vanished,
+            outcome: Outcome {
+                ran_s: 90.0,
+                gpu_ns: Some(12_000_000_000),
+                cost: Some(LatenessSum {
+                    ns: 35_000_000,
+                    part: 0.002,
+                    waits: 0,
+                }),
+                won: Some(Won {
+                    over_exclusive_ns: 12_000_000_000,
+                    plain_ns: 15_000_000_000,
+                    of_plain: Some(0.8),
+                }),
+                warnings: vec![Warning {
+                    kind: WarningKind::NoMps,
+                    client: None,
+                    device: None,
+                    text: "the device takes turns".to_string(),
+                }],
+                ..Outcome::default()
+            },
+        };
+        let page = render(&[row]);
+        for part in [
+            "2000-02-29 12:34:56",
+            "vanished",
+            "90 s",
+            "12.0 s",
+            "35.0 ms (0.2 %)",
+            "80 %",
+            "python train.py",
+        ] {
+            assert!(page.contains(part), "{part} is not in\n{page}");
+        }
+        assert!(page.ends_with("! process 77: the device takes turns"), "{page}");
+        assert_eq!(render(&[]), "no job has ended here in that time");
+    }
+}

@@ -1,0 +1,209 @@
+//! What the broker tells of each job: outcomes, warnings, lines at its end, and the history.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Client, Home, hello, text, until};
+use weft_daemon::outcome::{Outcome, WarningKind};
+use weft_protocol::control::{Hello, ToBroker, ToClient};
+use weft_protocol::lane::Mode;
+
+/// Requests of the foreground job: enough controls, and as many that are judged.
+const REQUESTS: u64 = 40;
+
+fn named(priority: u8, command: &str) -> Hello {
+    Hello {
+        command: command.to_string(),
+        ..hello(priority)
+    }
+}
+
+/// A foreground and a background job that know of each other.
+fn pair(home: &Home) -> (Client, Client) {
+    let service = Client::attach(&home.socket(), named(0, "python serve.py"));
+    let training = Client::attach(&home.socket(), named(5, "python train.py"));
+    until("they have their roles", || {
+        (service.mode(), training.mode()) == (Some(Mode::Foreground), Some(Mode::Background))
+    });
+    (service, training)
+}
+
+fn request(service: &Client) {
+    for kernel in 1..=4 {
+        service.launch(kernel, 100_000);
+    }
+    std::thread::sleep(Duration::from_millis(1));
+    service.become_idle();
+    std::thread::sleep(Duration::from_millis(1));
+}
+
+fn outcome(home: &Home, command: &str) -> Outcome {
+    let status = home.status();
+    let found = status.clients.into_iter().find(|client| client.command == command);
+    found.and_then(|client| client.outcome).unwrap_or_default()
+}
+
+/// The lines that a client is told at its end.
+fn end_lines(client: &Client) -> Vec<String> {
+    client.say(ToBroker::Outcome);
+    let mut lines = None;
+    until("the lines come", || {
+        if let Ok(Some(ToClient::Outcome(told))) = client.attached.channel.receive() {
+            lines = Some(told);
+        }
+        lines.is_some()
+    });
+    lines.unwrap_or_default()
+}
+
+#[test]
+fn jobs_that_share_are_told_what_they_had_and_where_protection_does_not_work() {
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let (service, training) = pair(&home);
+    for _ in 0..REQUESTS {
+        request(&service);
+        // Longer than the delay bound of 500 us.
+        training.launch(9, 700_000);
+    }
+    until("the service's waits are judged", || {
+        outcome(&home, "python serve.py").lost.is_some()
+    });
+    let lost = outcome(&home, "python serve.py");
+    assert_eq!(lost.launches, 4 * REQUESTS);
+    assert!(
+        lost.foreground_s > 0.0 && lost.background_s == 0.0 && lost.won.is_none(),
+        "{lost:?}"
+    );
+    assert!(lost.gpu_ns.is_some_and(|ns| ns > 0), "{lost:?}");
+    assert_eq!(lost.launches_known, Some(0.0), "it has no profile");
+    let won = outcome(&home, "python train.py");
+    assert!(won.background_s > 0.0 && won.lost.is_none(), "{won:?}");
+    assert!(
+        won.won.is_some_and(|won| won.over_exclusive_ns > 0 && won.plain_ns > 0),
+        "{won:?}"
+    );
+    let kinds = |of: &Outcome| of.warnings.iter().map(|warning| warning.kind).collect::<Vec<_>>();
+    assert!(kinds(&lost).contains(&WarningKind::NoProfile), "{lost:?}");
+    assert!(kinds(&won).contains(&WarningKind::LongKernels), "{won:?}");
+    let page = text(&home.done(&["status"]).stdout);
+    assert!(page.contains("! client 1: the foreground job has no profile"), "{page}");
+    assert!(page.contains("of it in the background; had about"), "{page}");
+    let page = text(&home.done(&["top", "-n", "1", "-i", "0.1"]).stdout);
+    assert!(page.contains("! client 1: the foreground job"), "{page}");
+
+    let lines = end_lines(&training);
+    assert!(
+        lines[0].starts_with("ran ") && lines[0].contains("over exclusive use"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].starts_with("warning: 40 launches of it are longer"),
+        "{lines:?}"
+    );
+    // Once: a client cannot keep the thread busy.
+    training.say(ToBroker::Outcome);
+    let lines = end_lines(&service);
+    assert!(lines[0].contains("as the foreground job"), "{lines:?}");
+    assert!(matches!(training.attached.channel.receive(), Ok(None)));
+}
+
+#[test]
+fn jobs_of_one_priority_are_warned_of() {
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let _first = Client::attach(&home.socket(), named(3, "one"));
+    let _second = Client::attach(&home.socket(), named(3, "other"));
+    let warned = || {
+        let kinds: Vec<_> = home.status().warnings.iter().map(|warning| warning.kind).collect();
+        kinds.contains(&WarningKind::SamePriority)
+    };
+    until("it is said", warned);
+    home.done(&["set", "--client", "2", "--priority", "5"]);
+    until("it is over", || !warned());
+}
+
+#[test]
+fn what_ended_is_in_the_history_when_the_broker_is_gone() {
+    let home = Home::new();
+    let empty = home.done(&["history"]);
+    assert_eq!(text(&empty.stdout), "no job has ended here in that time\n");
+    let broker = home.broker(&[]);
+    let (service, training) = pair(&home);
+    for _ in 0..REQUESTS {
+        request(&service);
+    }
+    until("the service's waits are judged", || {
+        outcome(&home, "python serve.py").lost.is_some()
+    });
+    service.say(ToBroker::Goodbye);
+    drop(service);
+    until("it is gone", || home.status().clients.len() == 1);
+    let ended = home.status().ended.remove(0).last.outcome.expect("frozen");
+    assert!(ended.lost.is_some_and(|lost| lost.waits > 0), "{ended:?}");
+    // A broker that ends lets its clients go: they are in the history too.
+    broker.terminate();
+    until("both are there", || {
+        let done = home.done(&["history", "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        shown["jobs"].as_array().is_some_and(|jobs| jobs.len() == 2)
+    });
+    let done = home.done(&["history", "--json", "--since", "1h"]);
+    let shown: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!(shown["schema"], 1);
+    let kept = &shown["jobs"][1];
+    assert_eq!(
+        (&kept["command"], &kept["priority"]),
+        (&"python serve.py".into(), &0.into())
+    );
+    assert_eq!((&kept["ending"], &kept["client"]), (&"goodbye".into(), &1.into()));
+    assert!(kept["outcome"]["lost"]["ns"].is_i64(), "{kept}");
+    let last = text(&home.done(&["history", "--last", "1"]).stdout);
+    assert!(last.contains("python train.py") && !last.contains("serve.py"), "{last}");
+    for wrong in [["--since", "soon"], ["--last", "-1"]] {
+        let done = home.done(&["history", wrong[0], wrong[1]]);
+        assert_eq!((done.status.code(), text(&done.stderr).lines().count()), (Some(2), 1));
+    }
+    drop(training);
+}
+
+#[test]
+fn a_damaged_history_costs_one_line() {
+    let home = Home::new();
+    std::fs::create_dir(home.path().join("state")).expect("made");
+    std::fs::write(home.path().join("state/history.sqlite"), [b'x'; 9_000]).expect("written");
+    let done = home.done(&["history"]);
+    assert_eq!((done.status.code(), text(&done.stderr).lines().count()), (Some(0), 1));
+    assert!(
+        text(&done.stderr).contains("history.sqlite.damaged"),
+        "{}",
+        text(&done.stderr)
+    );
+    assert_eq!(text(&home.done(&["history"]).stderr), "");
+}
+
+#[test]
+fn a_job_says_at_its_end_what_weft_did_unless_told_otherwise() {
+    let home = Home::new();
+    let told = |options: &[&str], variable: Option<&str>| {
+        let mut command = home.weft();
+        command
+            .arg("run")
+            .args(options)
+            .args(["--", "sh", "-c", "echo $WEFT_OUTCOME"]);
+        if let Some(value) = variable {
+            command.env("WEFT_OUTCOME", value);
+        }
+        text(&command.output().expect("ran").stdout)
+    };
+    assert_eq!(told(&[], None), "on\n");
+    assert_eq!(told(&["--quiet"], None), "off\n");
+    assert_eq!(told(&["-q"], Some("on")), "off\n");
+    assert_eq!(told(&[], Some("off")), "off\n");
+    let mut wrong = home.weft();
+    let output = wrong.args(["run", "--", "true"]).env("WEFT_OUTCOME", "loud");
+    let output = output.output().expect("ran");
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(text(&output.stderr), "weft: WEFT_OUTCOME=loud is neither on nor off\n");
+}

@@ -1,0 +1,155 @@
+//! What outcomes cost the scheduler's thread, at 1,000 launches a millisecond.
+//!
+//! ```console
+//! $ cargo bench -p weft-daemon --bench outcomes
+//! ```
+//!
+//! The daemon's own scheduler reads real lanes in virtual time. A second of it is played with a
+//! look at its end, as the outcome thread takes one each second, and without, in turns. Reported is
+//! the processor time of the thread: of a second without, of a look, and of the tallies that each
+//! launch adds to. Exits 1 where they take 1 % or more of the thread's time.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use weft_daemon::test_driver::{FakeClient, FakeClients, TestDriver};
+use weft_protocol::lane::{Kind, Record};
+use weft_protocol::transport::map::SharedLane;
+use weft_scheduler::{Client, Config, RoleTally};
+
+/// Virtual time, ns.
+static NOW: AtomicU64 = AtomicU64::new(1_000_000_000);
+
+/// Jobs: a foreground job and background jobs.
+const CLIENTS: usize = 8;
+
+/// Virtual time between two iterations of the scheduler, ns: it naps about so long.
+const STEP_NS: u64 = 50_000;
+
+/// Launches in each step: 1,000 a millisecond.
+const LAUNCHES: usize = 50;
+
+/// Iterations of the scheduler that are played at once.
+const ITERATIONS: usize = 20_000;
+
+/// Rounds of each arm.
+const ROUNDS: usize = 15;
+
+fn now() -> u64 {
+    NOW.load(Ordering::Relaxed)
+}
+
+/// Processor time of this thread, ns.
+fn used() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn launch(lane: &SharedLane, kernel: u64, at: u64) {
+    lane.record(Record {
+        kind: Kind::Launch,
+        thread: 1,
+        at,
+        kernel,
+        a: 900,
+        b: 0,
+    });
+}
+
+/// Plays a virtual second; returns the scheduler's processor time, ns.
+fn second(driver: &mut TestDriver, lanes: &[std::sync::Arc<SharedLane>]) -> u64 {
+    let mut took = 0;
+    for step in 0..ITERATIONS {
+        let begin = NOW.fetch_add(STEP_NS, Ordering::Relaxed);
+        for at in 0..LAUNCHES {
+            // Half of the launches are the foreground job's.
+            let lane = if at % 2 == 0 { 0 } else { 1 + at / 2 % (lanes.len() - 1) };
+            if let Some(lane) = lanes.get(lane) {
+                launch(lane, 1 + (at % 16) as u64, begin + at as u64);
+            }
+        }
+        if step % 20 == 0
+            && let Some(first) = lanes.first()
+        {
+            first.become_idle(begin + STEP_NS - 1);
+        }
+        let before = used();
+        black_box(driver.turn());
+        took += used() - before;
+    }
+    took
+}
+
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}
+
+/// Time of a launch's tally, ns.
+fn tally() -> f64 {
+    const MANY: u32 = u32::MAX >> 10;
+    let mut tally = RoleTally::default();
+    let before = used();
+    for kernel in 0..u64::from(MANY) {
+        black_box(&mut tally).launched(black_box(kernel % 16), black_box(900 + kernel % 7), black_box(500_000));
+    }
+    (used() - before) as f64 / f64::from(MANY)
+}
+
+fn main() {
+    let config = Config::default();
+    let (mut driver, clients): (TestDriver, FakeClients) =
+        TestDriver::new(config, false, now, Box::new(|_| {})).expect("shared memory");
+    let lanes: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let client = FakeClient {
+                priority: if number == 0 { 0 } else { 5 },
+                longest_wait: Duration::from_secs(1),
+                ..FakeClient::default()
+            };
+            let (_, lane): (Client, _) = clients.attach(client).expect("attached");
+            lane
+        })
+        .collect();
+    driver.turn();
+    second(&mut driver, &lanes);
+    let (mut without, mut looks) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        without.push(second(&mut driver, &lanes));
+        second(&mut driver, &lanes);
+        let answer = clients.look();
+        let before = used();
+        driver.turn();
+        looks.push(used() - before);
+        assert!(
+            answer.try_recv().is_ok_and(|views| !views.is_empty()),
+            "no look was taken"
+        );
+    }
+    let (second, look) = (median(without), median(looks));
+    let launches = (ITERATIONS * LAUNCHES) as u64;
+    // Each launch is tallied once, by the core or by its policy.
+    let tallies = tally() * launches as f64;
+    let part = |ns: f64| 100.0 * ns / second as f64;
+    println!("{CLIENTS} jobs, 1,000 launches a ms, medians of {ROUNDS} rounds, processor time:");
+    println!(
+        "  scheduler, a second:    {:8.1} ms ({:.0} ns a launch)",
+        second as f64 / 1e6,
+        second as f64 / launches as f64
+    );
+    println!(
+        "  a look, each second:    {:8.3} ms ({:.3} %)",
+        look as f64 / 1e6,
+        part(look as f64)
+    );
+    println!(
+        "  tallies of its launches:{:8.3} ms ({:.3} %)",
+        tallies / 1e6,
+        part(tallies)
+    );
+    if part(look as f64 + tallies) >= 1.0 {
+        println!("missed: outcomes take 1 % or more of the scheduler's time");
+        std::process::exit(1);
+    }
+}

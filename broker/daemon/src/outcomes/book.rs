@@ -1,0 +1,405 @@
+//! Outcome book: the sums of each client, taken in interval by interval. Pure: views and the time
+//! go in.
+//!
+//! An interval lies between two looks at a device, a second or less. A client that comes or ends
+//! ends one, so modes change within an interval only by `weft set` and memory's turns. Then the
+//! mode at its end counts.
+//!
+//! ```text
+//! F     = GPU time of the foreground jobs in the interval
+//! B(b)  = GPU time of background job b in it
+//! L     = lateness at the foreground jobs' waits in it, measured
+//! cost(b) += L * B(b) / sum B; in equal parts where the sum is 0
+//! left(b) += max(B(b), (interval - F) / number of background jobs with work)
+//! plain(b) = min(left(b), B(b) + its waits at the gate)
+//! ```
+//!
+//! Counters of the core begin anew where a client leaves it and comes back, as for memory. A figure
+//! below the last one is then all new.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+
+use weft_protocol::Ns;
+use weft_scheduler::{ClientView, Snapshot};
+
+use crate::outcome::{LatenessSum, Outcome, Won};
+use crate::status::ClientStatus;
+
+/// Launches told before their mean speaks for those that were not told.
+const ENOUGH_LAUNCHES: u64 = 32;
+
+/// Devices remembered; of further ones the first interval counts anew. Above any machine's.
+const MOST_DEVICES: usize = 256;
+
+/// Sums of one client.
+#[derive(Debug, Clone, Default)]
+struct ClientSums {
+    /// The core's figures at the last look.
+    seen: SeenFigures,
+    alone: Ns,
+    foreground: Ns,
+    background: Ns,
+    foreground_gpu: Ns,
+    background_gpu: Ns,
+    known: u64,
+    unknown: u64,
+    late: f64,
+    judged: f64,
+    waits: u64,
+    /// Lateness of foreground jobs by this background job, and their judged time meanwhile, ns.
+    cost: f64,
+    cost_of: f64,
+    plain: f64,
+    /// Foreground jobs beside it were judged.
+    company_judged: bool,
+    stuck: u64,
+    long: LongLaunches,
+}
+
+/// A client's launches that are predicted to be longer than the delay bound.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LongLaunches {
+    pub(super) count: u64,
+    /// The longest of all launches, ns, and the hash of its kernel.
+    pub(super) longest: Ns,
+    pub(super) kernel: u64,
+}
+
+/// What a look showed of a client.
+#[derive(Debug, Clone, Copy, Default)]
+struct SeenFigures {
+    foreground_gpu: Ns,
+    background_gpu: Ns,
+    known: u64,
+    unknown: u64,
+    late: f64,
+    judged: f64,
+    waits: u64,
+    stuck: u64,
+    over_bound: u64,
+}
+
+impl SeenFigures {
+    fn of(view: &ClientView) -> SeenFigures {
+        let lateness = view.lateness.unwrap_or_default();
+        SeenFigures {
+            foreground_gpu: view.foreground.gpu,
+            background_gpu: view.background.gpu,
+            known: view.known_launches,
+            unknown: view.unknown_launches,
+            late: lateness.late,
+            judged: lateness.alone,
+            waits: lateness.waits,
+            stuck: view.stuck,
+            over_bound: view.background.over_bound,
+        }
+    }
+}
+
+/// What came since `before`; all, where the counter began anew.
+fn since(now: u64, before: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+/// One client in one interval.
+struct IntervalPart {
+    client: u64,
+    mode: &'static str,
+    active: bool,
+    gpu: Ns,
+    late: f64,
+    judged: f64,
+}
+
+/// Sums of all clients.
+#[derive(Debug, Default)]
+pub(super) struct OutcomeBook {
+    clients: HashMap<u64, ClientSums>,
+    /// When each device was last looked at; empty: the first, before it is named.
+    devices: HashMap<String, Ns>,
+}
+
+impl OutcomeBook {
+    /// Takes in a look at a device.
+    pub(super) fn look(&mut self, now: Ns, device: &str, snapshot: &Snapshot) {
+        if self.devices.len() >= MOST_DEVICES && !self.devices.contains_key(device) {
+            self.devices.clear();
+        }
+        let before = self.devices.insert(device.to_string(), now);
+        let interval = before.map_or(0, |before| now.saturating_sub(before));
+        let parts: Vec<IntervalPart> = snapshot.clients.iter().map(|view| self.take(view, interval)).collect();
+        self.share(interval, &parts);
+    }
+
+    /// Takes in one client's figures.
+    fn take(&mut self, view: &ClientView, interval: Ns) -> IntervalPart {
+        let sums = self.clients.entry(view.client).or_default();
+        let (now, was) = (SeenFigures::of(view), sums.seen);
+        sums.seen = now;
+        let foreground_gpu = since(now.foreground_gpu, was.foreground_gpu);
+        let background_gpu = since(now.background_gpu, was.background_gpu);
+        sums.foreground_gpu += foreground_gpu;
+        sums.background_gpu += background_gpu;
+        sums.known += since(now.known, was.known);
+        sums.unknown += since(now.unknown, was.unknown);
+        sums.stuck += since(now.stuck, was.stuck);
+        let long = &mut sums.long;
+        long.count += since(now.over_bound, was.over_bound);
+        if view.background.longest > long.longest {
+            (long.longest, long.kernel) = (view.background.longest, view.background.longest_kernel);
+        }
+        // Lateness may fall; the number of waits tells whether the account began anew.
+        let (late, judged) = match now.waits < was.waits {
+            true => (now.late, now.judged),
+            false => (now.late - was.late, now.judged - was.judged),
+        };
+        sums.late += late;
+        sums.judged += judged;
+        sums.waits += since(now.waits, was.waits);
+        match view.mode {
+            "alone" => sums.alone += interval,
+            "foreground" => sums.foreground += interval,
+            "background" => sums.background += interval,
+            _ => {}
+        }
+        IntervalPart {
+            client: view.client,
+            mode: view.mode,
+            active: view.active || background_gpu > 0,
+            gpu: match view.mode {
+                "background" => background_gpu,
+                _ => foreground_gpu,
+            },
+            late,
+            judged,
+        }
+    }
+
+    /// Gives each background job its part of the lateness, and of what was left.
+    fn share(&mut self, interval: Ns, parts: &[IntervalPart]) {
+        let of = |mode: &'static str| parts.iter().filter(move |part| part.mode == mode);
+        let foreground: Ns = of("foreground").map(|part| part.gpu).sum();
+        let late: f64 = of("foreground").map(|part| part.late).sum();
+        let judged: f64 = of("foreground").map(|part| part.judged).sum();
+        let background: Ns = of("background").map(|part| part.gpu).sum();
+        let members = of("background").count();
+        let at_work = of("background").filter(|part| part.active).count();
+        let left = interval.saturating_sub(foreground) as f64;
+        for part in of("background") {
+            let Some(sums) = self.clients.get_mut(&part.client) else {
+                continue;
+            };
+            sums.cost += match background {
+                0 => late / members as f64,
+                all => late * part.gpu as f64 / all as f64,
+            };
+            if judged > 0.0 {
+                sums.cost_of += judged;
+                sums.company_judged = true;
+            }
+            if part.active {
+                // It cannot have had more than there was.
+                sums.plain += (left / at_work.max(1) as f64).max(part.gpu.min(interval) as f64);
+            }
+        }
+    }
+
+    /// A client's launches beyond the delay bound.
+    pub(super) fn long(&self, client: u64) -> LongLaunches {
+        self.clients.get(&client).map(|sums| sums.long).unwrap_or_default()
+    }
+
+    /// Forgets a client.
+    pub(super) fn forget(&mut self, client: u64) {
+        self.clients.remove(&client);
+    }
+
+    /// The outcome of a client so far, without warnings. `typical`: time of a launch by its
+    /// profile, ns.
+    pub(super) fn outcome(&self, status: &ClientStatus, typical: Option<Ns>) -> Outcome {
+        let nothing = ClientSums::default();
+        let sums = self.clients.get(&status.client).unwrap_or(&nothing);
+        let seconds = |ns: Ns| ns as f64 / 1e9;
+        let launches = status.launches + status.graph_launches;
+        let told = sums.known + sums.unknown;
+        let shared = sums.foreground_gpu + sums.background_gpu;
+        let mean = match told >= ENOUGH_LAUNCHES && shared > 0 {
+            true => Some(shared / told),
+            false => typical,
+        };
+        // A job that is alone counts its launches and times none.
+        let untold = launches.saturating_sub(told);
+        let gpu_ns = match (untold, mean) {
+            (0, _) => Some(shared),
+            (untold, Some(mean)) => Some(shared.saturating_add(untold.saturating_mul(mean))),
+            (_, None) => None,
+        };
+        let (foreground_s, background_s) = (seconds(sums.foreground), seconds(sums.background));
+        let part = |late: f64, of: f64| if of > 0.0 { late / of } else { 0.0 };
+        Outcome {
+            ran_s: status.attached_s,
+            alone_s: (status.attached_s - foreground_s - background_s).max(0.0),
+            foreground_s,
+            background_s,
+            gpu_ns: gpu_ns.filter(|_| launches > 0),
+            gpu_shared_ns: shared,
+            launches,
+            launches_known: (told > 0).then(|| sums.known as f64 / told as f64),
+            lost: (sums.judged > 0.0 && sums.foreground > 0).then(|| LatenessSum {
+                ns: sums.late as i64,
+                part: part(sums.late, sums.judged),
+                waits: sums.waits,
+            }),
+            cost: sums.company_judged.then(|| LatenessSum {
+                ns: sums.cost as i64,
+                part: part(sums.cost, sums.cost_of),
+                waits: 0,
+            }),
+            won: (sums.background > 0).then(|| {
+                // What was held at the gate is the most that it could have used beside what it had.
+                let wanted = sums.background_gpu.saturating_add(status.waited_ns);
+                let plain = wanted.min(sums.plain as Ns);
+                Won {
+                    over_exclusive_ns: sums.background_gpu,
+                    plain_ns: plain,
+                    of_plain: (plain > 0).then(|| (sums.background_gpu as f64 / plain as f64).min(1.0)),
+                }
+            }),
+            forced_launches: status.waits_expired,
+            stuck_grants: sums.stuck,
+            memory_moved: status.prefetched + status.evicted + status.faulted,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_scheduler::{Client, Config, Core, Event, Lateness, RoleTally};
+
+    use super::*;
+
+    const S: Ns = 1_000_000_000;
+
+    /// A foreground job (client 1) and background jobs (the others), by a real core.
+    fn snapshot(background: u64) -> Snapshot {
+        let mut core = Core::new(Config::default());
+        for client in 1..=background + 1 {
+            let attached = Event::Attached {
+                client: Client(client),
+                priority: if client == 1 { 0 } else { 5 },
+                profile: None,
+            };
+            core.handle(0, attached, &mut Vec::new());
+        }
+        core.snapshot()
+    }
+
+    fn judged(snapshot: &mut Snapshot, gpu: Ns, late: f64, alone: f64, waits: u64) {
+        let view = &mut snapshot.clients[0];
+        view.foreground = RoleTally {
+            gpu,
+            ..RoleTally::default()
+        };
+        view.lateness = Some(Lateness {
+            late,
+            alone,
+            waits,
+            stretches: alone,
+        });
+    }
+
+    fn had(snapshot: &mut Snapshot, at: usize, gpu: Ns) {
+        let view = &mut snapshot.clients[at];
+        view.background.gpu = gpu;
+        (view.known_launches, view.unknown_launches) = (90, 10);
+    }
+
+    fn status(client: u64) -> ClientStatus {
+        ClientStatus {
+            client,
+            attached_s: 10.0,
+            launches: 100,
+            waited_ns: 100 * S,
+            ..ClientStatus::default()
+        }
+    }
+
+    #[test]
+    fn lateness_is_shared_by_work_and_what_is_left_equally() {
+        let mut book = OutcomeBook::default();
+        let mut look = snapshot(2);
+        book.look(0, "d", &look);
+        judged(&mut look, 4 * S, 0.1 * S as f64, 5.0 * S as f64, 50);
+        had(&mut look, 1, 2 * S);
+        had(&mut look, 2, S);
+        book.look(10 * S, "d", &look);
+        let lost = book.outcome(&status(1), None).lost.expect("judged");
+        assert_eq!((lost.ns, lost.waits), (100_000_000, 50));
+        assert!((lost.part - 0.02).abs() < 1e-9);
+        let first = book.outcome(&status(2), None);
+        let second = book.outcome(&status(3), None);
+        let costs = [&first, &second].map(|outcome| outcome.cost.expect("judged").ns);
+        assert_eq!(costs, [66_666_666, 33_333_333], "as their work");
+        let won = first.won.expect("background");
+        assert_eq!((won.over_exclusive_ns, won.plain_ns), (2 * S, 3 * S));
+        assert_eq!(won.of_plain, Some(2.0 / 3.0));
+        let held_little = ClientStatus {
+            waited_ns: S / 2,
+            ..status(2)
+        };
+        let won = book.outcome(&held_little, None).won.expect("background");
+        assert_eq!((won.plain_ns, won.of_plain), (2 * S + S / 2, Some(0.8)));
+        assert_eq!(first.launches_known, Some(0.9));
+        assert_eq!((first.background_s, first.alone_s), (10.0, 0.0));
+        assert_eq!(first.gpu_ns, Some(2 * S));
+        assert_eq!(second.lost, None);
+    }
+
+    #[test]
+    fn an_account_that_began_anew_loses_nothing_and_counts_nothing_twice() {
+        let mut book = OutcomeBook::default();
+        let mut look = snapshot(1);
+        for (at, gpu, late, waits) in [(1, 4, 6e6, 10), (2, 4, 6e6, 10), (3, 1, 2e6, 2), (4, 3, 1e6, 3)] {
+            judged(&mut look, gpu * S, late, 1e9, waits);
+            book.look(at * S, "d", &look);
+        }
+        let outcome = book.outcome(&status(1), None);
+        assert_eq!(outcome.lost.expect("judged").ns, 7_000_000, "6, then 2, then 1 less");
+        assert_eq!(outcome.gpu_shared_ns, 7 * S);
+        book.forget(1);
+        assert_eq!(book.outcome(&status(1), None).gpu_shared_ns, 0);
+    }
+
+    #[test]
+    fn launches_alone_are_reckoned_like_the_others_or_by_the_profile_or_not() {
+        let book = OutcomeBook::default();
+        assert_eq!(book.outcome(&status(7), None).gpu_ns, None);
+        assert_eq!(book.outcome(&status(7), Some(50)).gpu_ns, Some(5_000));
+        assert_eq!(book.outcome(&ClientStatus::default(), Some(50)).gpu_ns, None);
+        let mut book = OutcomeBook::default();
+        let mut look = snapshot(1);
+        book.look(0, "d", &look);
+        had(&mut look, 1, S);
+        book.look(S, "d", &look);
+        let half_alone = ClientStatus {
+            launches: 200,
+            ..status(2)
+        };
+        assert_eq!(book.outcome(&half_alone, None).gpu_ns, Some(2 * S));
+    }
+
+    #[test]
+    fn the_first_look_at_a_device_has_no_length() {
+        let mut book = OutcomeBook::default();
+        let mut look = snapshot(1);
+        had(&mut look, 1, S);
+        book.look(100 * S, "d", &look);
+        assert_eq!(book.outcome(&status(2), None).background_s, 0.0);
+        for device in 0..2 * MOST_DEVICES {
+            book.look(0, &device.to_string(), &look);
+        }
+        assert!(book.devices.len() <= MOST_DEVICES);
+    }
+}

@@ -1,0 +1,357 @@
+//! The outcome thread: looks at the devices once a second while jobs share one, keeps the book, and
+//! answers.
+//!
+//! It asks the scheduler thread for a look, bounded by [`SchedulerHandle::look`]. It waits for no
+//! client: a shared broker's client that does not read misses its lines, and a client is told once.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, UNIX_EPOCH};
+
+use weft_protocol::Ns;
+use weft_protocol::control::ToClient;
+
+use super::book::OutcomeBook;
+use super::warning::{self, WarningBounds};
+use crate::cores::View;
+use crate::history::{HistoryRow, HistoryWriter};
+use crate::mailbox::SchedulerHandle;
+use crate::other_brokers::OtherBrokers;
+use crate::outcome::{Outcome, Warning, WarningKind};
+use crate::registry::Entry;
+use crate::server::ToTheClient;
+use crate::status::Ending;
+use crate::text::clean;
+use crate::thread_priority::ThreadPriority;
+
+/// Time between two looks while jobs share a device.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Time between two looks for clients that come, ns: a thousand that come at once are few looks.
+const APART_NS: Ns = 10_000_000;
+
+/// Longest wait for an answer: the thread may look twice before it.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Ended clients whose outcomes are kept for `weft status`, twice what it shows.
+const ENDED: usize = 64;
+
+/// Longest name of a kernel in a warning, characters.
+const LONGEST_NAME: usize = 60;
+
+/// A message to the outcome thread.
+#[derive(Debug)]
+pub enum OutcomeMessage {
+    /// The handle of the scheduler, and other brokers of its devices.
+    Scheduler(SchedulerHandle, OtherBrokers),
+    /// A client attached.
+    Joined(Arc<Entry>),
+    /// A client ended; its device as the core knew it last, and when.
+    Left {
+        /// The client.
+        entry: Arc<Entry>,
+        /// How it ended.
+        ending: Ending,
+        /// Its device, with the client still there.
+        view: Option<Box<View>>,
+        /// The time.
+        now: Ns,
+    },
+    /// A client is about to end and wants the lines to print.
+    Wanted(u64, ToTheClient),
+    /// Asks for everything.
+    Ask(Sender<OutcomeReport>),
+    /// The broker ends.
+    Stop,
+}
+
+/// Devices, outcomes and warnings at one time.
+#[derive(Debug, Clone, Default)]
+pub struct OutcomeReport {
+    /// Each device's state, the first one heard of first.
+    pub views: Vec<View>,
+    /// Outcomes of attached clients and of the last ones that ended.
+    pub outcomes: HashMap<u64, Outcome>,
+    /// What does not work now, of devices and attached clients.
+    pub warnings: Vec<Warning>,
+}
+
+/// Handle on the outcome thread.
+#[derive(Debug, Clone)]
+pub struct OutcomeHandle {
+    tells: Option<Sender<OutcomeMessage>>,
+}
+
+impl OutcomeHandle {
+    /// A handle without a thread.
+    pub fn deaf() -> OutcomeHandle {
+        OutcomeHandle { tells: None }
+    }
+
+    /// Whether anybody listens.
+    pub fn listens(&self) -> bool {
+        self.tells.is_some()
+    }
+
+    /// Sends a message. Never waits.
+    pub fn tell(&self, message: OutcomeMessage) {
+        if let Some(tells) = &self.tells {
+            // A dead thread costs the outcomes and nothing else.
+            let _ = tells.send(message);
+        }
+    }
+
+    /// Everything, as of now; `None`: no answer in time.
+    pub fn ask(&self) -> Option<OutcomeReport> {
+        let (way, answer) = channel();
+        self.tell(OutcomeMessage::Ask(way));
+        answer.recv_timeout(PATIENCE).ok()
+    }
+}
+
+/// What the thread goes by.
+#[derive(Debug)]
+pub struct OutcomeSettings {
+    /// Bound on background work in the foreground job's way, ns.
+    pub delay_bound: Ns,
+    /// Longest wait at the gate.
+    pub longest_wait: Duration,
+    /// Where jobs that ended are kept.
+    pub history: HistoryWriter,
+    /// The clock of all weft processes.
+    pub clock: fn() -> Ns,
+}
+
+/// Starts the thread.
+pub fn start(settings: OutcomeSettings) -> std::io::Result<(OutcomeHandle, JoinHandle<()>)> {
+    let (tells, incoming) = channel();
+    let thread = std::thread::Builder::new()
+        .name("weft-outcomes".into())
+        .spawn(move || {
+            ThreadPriority::Last.take();
+            OutcomeThread::new(settings).run(&incoming);
+        })?;
+    Ok((OutcomeHandle { tells: Some(tells) }, thread))
+}
+
+/// A client and what was ever warned of it.
+#[derive(Debug)]
+struct Watched {
+    entry: Arc<Entry>,
+    warned: BTreeMap<WarningKind, Warning>,
+    told: bool,
+}
+
+struct OutcomeThread {
+    bounds: WarningBounds,
+    history: HistoryWriter,
+    clock: fn() -> Ns,
+    scheduler: Option<(SchedulerHandle, OtherBrokers)>,
+    book: OutcomeBook,
+    clients: BTreeMap<u64, Watched>,
+    ended: VecDeque<(u64, Outcome)>,
+    /// When all devices were last looked at.
+    looked_at: Ns,
+}
+
+impl OutcomeThread {
+    fn new(settings: OutcomeSettings) -> OutcomeThread {
+        OutcomeThread {
+            bounds: WarningBounds {
+                delay_bound: settings.delay_bound,
+                longest_wait: u64::try_from(settings.longest_wait.as_nanos()).unwrap_or(u64::MAX),
+            },
+            history: settings.history,
+            clock: settings.clock,
+            scheduler: None,
+            book: OutcomeBook::default(),
+            clients: BTreeMap::new(),
+            ended: VecDeque::new(),
+            looked_at: 0,
+        }
+    }
+
+    fn run(mut self, incoming: &Receiver<OutcomeMessage>) {
+        loop {
+            // A client that is alone changes nothing but its own counters.
+            let message = match self.clients.len() {
+                0 | 1 => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                _ => incoming.recv_timeout(PERIOD),
+            };
+            match message {
+                Ok(OutcomeMessage::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(message) => self.hear(message),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.look();
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, message: OutcomeMessage) {
+        match message {
+            OutcomeMessage::Scheduler(handle, others) => self.scheduler = Some((handle, others)),
+            OutcomeMessage::Joined(entry) => {
+                let watched = Watched {
+                    entry: Arc::clone(&entry),
+                    warned: BTreeMap::new(),
+                    told: false,
+                };
+                self.clients.insert(entry.client, watched);
+                // The interval before it is not its own.
+                if (self.clock)().saturating_sub(self.looked_at) >= APART_NS {
+                    self.look();
+                }
+            }
+            OutcomeMessage::Left {
+                entry,
+                ending,
+                view,
+                now,
+            } => self.left(&entry, ending, view.as_deref(), now),
+            OutcomeMessage::Wanted(client, sender) => {
+                let first = match self.clients.get_mut(&client) {
+                    Some(watched) => !std::mem::replace(&mut watched.told, true),
+                    None => false,
+                };
+                if first {
+                    self.look();
+                    let lines = self.outcome(client).map(|outcome| outcome.end_lines());
+                    // Fails only for a client that is gone, or does not read.
+                    let _ = sender.send(ToClient::Outcome(lines.unwrap_or_default()));
+                }
+            }
+            OutcomeMessage::Ask(way) => {
+                let report = self.report();
+                // The receiver may have timed out.
+                let _ = way.send(report);
+            }
+            OutcomeMessage::Stop => {}
+        }
+    }
+
+    /// Looks at all devices.
+    fn look(&mut self) -> Vec<View> {
+        let views = self.scheduler.as_ref().and_then(|(scheduler, _)| scheduler.look());
+        let views = views.unwrap_or_default();
+        let now = (self.clock)();
+        self.looked_at = now;
+        for view in &views {
+            self.take(now, view);
+        }
+        views
+    }
+
+    fn take(&mut self, now: Ns, view: &View) {
+        self.book
+            .look(now, view.uuid.as_deref().unwrap_or_default(), &view.snapshot);
+        let gang = |client| self.clients.get(&client).map(|watched| watched.entry.gang());
+        let of_device = warning::of_device(view, |client| gang(client).unwrap_or_default());
+        for client in &view.snapshot.clients {
+            if let Some(watched) = self.clients.get_mut(&client.client) {
+                let meant = |warning: &&Warning| warning.client.is_none_or(|of| of == client.client);
+                for warning in of_device.iter().filter(meant) {
+                    watched.warned.insert(warning.kind, warning.clone());
+                }
+            }
+        }
+    }
+
+    /// The present warnings about a client, which are kept for its end.
+    fn warn(&mut self, client: u64) -> Vec<Warning> {
+        let Some(watched) = self.clients.get_mut(&client) else {
+            return Vec::new();
+        };
+        let status = watched.entry.status();
+        let long = self.book.long(client);
+        let launched = status.launches + status.graph_launches + status.transfers;
+        let kernel = kernel_name(&watched.entry, long.kernel);
+        let now = warning::of_client(&status, &long, launched, &kernel, &self.bounds);
+        for warning in &now {
+            watched.warned.insert(warning.kind, warning.clone());
+        }
+        now
+    }
+
+    /// The outcome so far, with all that was warned of.
+    fn outcome(&mut self, client: u64) -> Option<Outcome> {
+        self.warn(client);
+        let others = self.scheduler.as_ref().map(|(_, others)| others.others());
+        let watched = self.clients.get(&client)?;
+        let status = watched.entry.status();
+        let typical = watched.entry.loaded.as_ref().and_then(|profile| profile.typical_cost());
+        let mut outcome = self.book.outcome(&status, typical);
+        let device = watched.entry.device_uuid();
+        let others = others.unwrap_or_default().into_iter();
+        let others = others.filter(|other| device.as_deref() == Some(other.device.as_str()));
+        outcome.warnings = watched.warned.values().cloned().collect();
+        outcome.warnings.extend(others.map(|other| warning::of_other(&other)));
+        Some(outcome)
+    }
+
+    fn report(&mut self) -> OutcomeReport {
+        let views = self.look();
+        let numbers: Vec<u64> = self.clients.keys().copied().collect();
+        let mut warnings: Vec<Warning> = Vec::new();
+        for view in &views {
+            let gang = |client| self.clients.get(&client).map(|watched| watched.entry.gang());
+            warnings.extend(warning::of_device(view, |client| gang(client).unwrap_or_default()));
+        }
+        if let Some((_, others)) = &self.scheduler {
+            warnings.extend(others.others().iter().map(warning::of_other));
+        }
+        let mut outcomes: HashMap<u64, Outcome> = self.ended.iter().cloned().collect();
+        for client in numbers {
+            warnings.extend(self.warn(client));
+            outcomes.extend(self.outcome(client).map(|outcome| (client, outcome)));
+        }
+        OutcomeReport {
+            views,
+            outcomes,
+            warnings,
+        }
+    }
+
+    fn left(&mut self, entry: &Entry, ending: Ending, view: Option<&View>, now: Ns) {
+        if let Some(view) = view {
+            self.take(now, view);
+        }
+        if let Some(outcome) = self.outcome(entry.client) {
+            self.history.put(row(entry, ending, &outcome));
+            self.ended.truncate(ENDED - 1);
+            self.ended.push_front((entry.client, outcome));
+        }
+        self.clients.remove(&entry.client);
+        self.book.forget(entry.client);
+    }
+}
+
+/// Name of a client's kernel, by its profile; else its hash.
+fn kernel_name(entry: &Entry, hash: u64) -> String {
+    let known = entry.loaded.as_ref().and_then(|profile| profile.kernel(hash));
+    match known {
+        _ if hash == 0 => "a copy".to_string(),
+        Some(kernel) => clean(&kernel.id.short_name(), LONGEST_NAME),
+        None => format!("kernel {hash:016x}"),
+    }
+}
+
+fn row(entry: &Entry, ending: Ending, outcome: &Outcome) -> HistoryRow {
+    let ended_ms = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64);
+    let status = entry.status();
+    HistoryRow {
+        ended_ms,
+        uid: entry.uid,
+        pid: entry.pid,
+        client: entry.client,
+        priority: status.priority,
+        command: status.command,
+        profile: status.profile,
+        device: status.device,
+        ending,
+        outcome: outcome.clone(),
+    }
+}

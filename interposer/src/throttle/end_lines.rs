@@ -1,0 +1,96 @@
+//! What weft did for the job, on stderr at its end (`WEFT_OUTCOME=on`, which `weft run` sets).
+//!
+//! The broker knows it, and answers one message. The wait for the answer is bounded, and a broker
+//! that is gone or stands still costs the line alone. It runs in the process's own exit handlers:
+//! the exit code and stdout stay the job's.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::thread::futex::{self, Flags};
+use weft_protocol::control::ToBroker;
+
+use super::state::Session;
+use crate::client::clock;
+use crate::report;
+
+/// Longest wait for the lines. A running broker answers in some milliseconds, on a busy machine in
+/// some dozens.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+const UNASKED: u32 = 0;
+const AWAITED: u32 = 1;
+const HEARD: u32 = 2;
+
+/// Whether the lines of one session were asked for and came.
+#[derive(Debug, Default)]
+pub(super) struct EndLines {
+    state: AtomicU32,
+}
+
+impl EndLines {
+    /// Whether an answer is awaited.
+    pub(super) fn awaited(&self) -> bool {
+        self.state.load(Ordering::Acquire) == AWAITED
+    }
+
+    /// Prints the broker's answer, if it was awaited.
+    pub(super) fn heard(&self, lines: &[String]) {
+        if !self.awaited() {
+            return;
+        }
+        for line in lines {
+            report::always(line);
+        }
+        self.state.store(HEARD, Ordering::Release);
+        let _ = futex::wake(&self.state, Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
+/// Asks for the lines of these sessions and waits until they are printed, bounded for all together.
+pub(super) fn print(sessions: impl Iterator<Item = &'static Session> + Clone) {
+    let wanted = sessions.filter(|session| {
+        let counters = &session.link.lane.counters;
+        let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
+        session.link.settings.outcome && launches > 0 && session.link.is_attached()
+    });
+    for session in wanted.clone() {
+        let state = &session.end_lines.state;
+        if state
+            .compare_exchange(UNASKED, AWAITED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            session.link.tell(ToBroker::Outcome);
+        }
+    }
+    let deadline = clock::now() + PATIENCE.as_nanos() as u64;
+    for session in wanted {
+        let state = &session.end_lines.state;
+        while session.end_lines.awaited() {
+            let now = clock::now();
+            if now >= deadline {
+                // Too late lines must not come into the next program's output.
+                state.store(HEARD, Ordering::Release);
+                break;
+            }
+            let _ = futex::wait(state, Flags::PRIVATE, AWAITED, Some(&clock::timespec(deadline - now)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_nobody_awaits_are_not_printed() {
+        let lines = EndLines::default();
+        lines.heard(&["not asked for".to_string()]);
+        assert_eq!(lines.state.load(Ordering::Relaxed), UNASKED);
+        lines.state.store(AWAITED, Ordering::Relaxed);
+        assert!(lines.awaited());
+        lines.heard(&[]);
+        assert!(!lines.awaited());
+    }
+}

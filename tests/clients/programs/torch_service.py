@@ -1,0 +1,43 @@
+"""A service and a training job in miniature: requests with pauses, or steps without.
+
+They go on while a file exists.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+
+def main(role, running, ready):
+    torch.manual_seed(0)
+    net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)]).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    data = torch.randn(32, 64).cuda()
+    done = 0
+    while Path(running).exists():
+        if role == "service":
+            with torch.no_grad():
+                net(data).sum().item()
+            time.sleep(0.004)
+        else:
+            optimizer.zero_grad()
+            loss = net(data).square().mean()
+            loss.backward()
+            optimizer.step()
+            if done % 10 == 0:
+                loss.item()
+        done += 1
+        if done == 20:
+            Path(ready).touch()
+    torch.cuda.synchronize()
+    print(done)
+    sys.stdout.flush()
+    return int(os.environ.get("ENDS_WITH", "0"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
