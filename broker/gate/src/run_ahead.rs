@@ -12,9 +12,9 @@ pub const DEVICE_WAIT_NS: Ns = 500_000;
 /// Poll interval meanwhile, ns; a poll costs about 1 us.
 pub const POLL_INTERVAL_NS: Ns = 2_000;
 
-/// A launch that the clock holds back looks after so many-th parts of the rest of its time: 13 looks
-/// at most in 1 ms, and an end is seen a quarter of the rest late.
-const EARLY_LOOKS: Ns = 4;
+/// A launch that the clock holds back looks after this part of what is left: few looks, and an
+/// early end is seen by the next.
+const EARLY_LOOK_DIVISOR: u64 = 4;
 
 /// Whether the window, if any, lets a launch of `takes` ns go behind `backlog` ns.
 #[inline]
@@ -51,7 +51,7 @@ pub fn next_look(now: Ns, may: MayLaunch, by_fences: bool, awaits_end: bool) -> 
     match may {
         MayLaunch::Never => None,
         MayLaunch::At(at) if !by_fences => match awaits_end {
-            true => Some((now + at.saturating_sub(now) / EARLY_LOOKS).max(poll).min(at)),
+            true => Some((now + at.saturating_sub(now) / EARLY_LOOK_DIVISOR).max(poll).min(at)),
             false => Some(at),
         },
         MayLaunch::Now if !awaits_end => None,

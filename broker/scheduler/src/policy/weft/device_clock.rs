@@ -72,8 +72,8 @@ impl DeviceClock {
         }
     }
 
-    /// Time until the device is the foreground job's, ns: what is still to run of `outstanding`, and
-    /// the switch back from a background job.
+    /// Time until the device is the foreground job's, ns: what is still to run of `outstanding`,
+    /// and the switch back from a background job.
     pub(super) fn taken(&self, outstanding: Ns, now: Ns, switch_cost: Ns) -> Ns {
         let switch = self.last.map_or(0, |_| switch_cost);
         self.remaining(outstanding, now).saturating_add(switch)
