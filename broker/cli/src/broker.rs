@@ -65,6 +65,10 @@ pub struct BrokerArgs {
     /// the device beside its own, have their turns; default 500
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
     pub max_swapped_out: Option<u64>,
+    /// The same where turns that keep --max-swapped-out are too short for what they move; default:
+    /// they stay too short. `weft status` says what they would need
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
+    pub swapped_out_limit: Option<u64>,
     /// What it costs the device to go from one process to another; default 100, and 0 on a device
     /// that its jobs share under MPS
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
@@ -164,6 +168,9 @@ fn options(args: &BrokerArgs) -> Options {
     if let Some(ms) = args.max_swapped_out {
         core.max_swapped_out = ms.saturating_mul(1_000_000);
     }
+    if let Some(ms) = args.swapped_out_limit {
+        core.swapped_out_limit = ms.saturating_mul(1_000_000);
+    }
     Options {
         door: match args.shared {
             true => Door::Shared { group: args.group },
@@ -179,6 +186,7 @@ fn options(args: &BrokerArgs) -> Options {
         longest_wait: args
             .longest_wait
             .map_or(LONGEST_WAIT.mul_f64(args.dilation), Duration::from_millis),
+        longest_wait_said: args.longest_wait.is_some(),
         spin: args.spin,
         refine: args.refine,
         admission: args.admission,
@@ -219,6 +227,7 @@ fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
         ("--longest-wait", args.longest_wait),
         ("--turn", args.turn),
         ("--max-swapped-out", args.max_swapped_out),
+        ("--swapped-out-limit", args.swapped_out_limit),
         ("--switch-cost", args.switch_cost),
     ] {
         if let Some(value) = value {

@@ -263,6 +263,13 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
                 length => format!(", turns of {}", text::duration(length)),
             };
             lines.push(named(format!("{now}{length}, had {}", client.turns)));
+            if client.swapped_out_needed_ns > 0 {
+                lines.push(named(format!(
+                    "has turns too short for what they move: it is swapped out for {} between two, and {} would do (--swapped-out-limit)",
+                    text::duration(client.swapped_out_ns),
+                    text::duration(client.swapped_out_needed_ns)
+                )));
+            }
         }
         if client.managed_own > 0 {
             lines.push(named(format!(
@@ -346,6 +353,8 @@ mod tests {
             turn_ns: 120_000_000,
             turns: 17,
             has_turn: true,
+            swapped_out_ns: 500_000_000,
+            swapped_out_needed_ns: 900_000_000,
             unmanaged: 2,
             managed_own: 10 << 30,
             outcome: Some(Outcome {
@@ -411,6 +420,7 @@ mod tests {
             "client 2: its control group leaves 1.00 GiB of host memory",
             "client 2: the link carries 20.0 GiB/s to the device, not measured to the host",
             "client 2: has the memory's turn now, turns of 120 ms, had 17",
+            "client 2: has turns too short for what they move: it is swapped out for 500 ms between two, and 900 ms would do",
             "client 2: 2 allocations could not be managed",
             "client 2: took 10.0 GiB of managed memory by itself",
             "client 2: 9 launches in the middle of bursts",

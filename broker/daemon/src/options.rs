@@ -79,8 +79,11 @@ pub struct Options {
     pub switch_cost_said: bool,
     /// Ends the broker after so long without a client.
     pub idle_exit: Option<Duration>,
-    /// Bound on a launch's wait at the gate.
+    /// Bound on a launch's wait at the gate. It is longer for jobs that are swapped out for longer,
+    /// unless the owner set it.
     pub longest_wait: Duration,
+    /// Whether the owner set `longest_wait`.
+    pub longest_wait_said: bool,
     /// Whether the scheduler thread may spin.
     pub spin: Spin,
     /// Whether served jobs are sampled, to correct their profiles.
@@ -102,6 +105,7 @@ impl Default for Options {
             switch_cost_said: false,
             idle_exit: None,
             longest_wait: LONGEST_WAIT,
+            longest_wait_said: false,
             spin: Spin::default(),
             refine: false,
             dilation: 1.0,

@@ -101,6 +101,10 @@ pub struct Figures {
     pub to_host: AtomicU64,
     /// Length of turns with the device's memory, ns; 0: none.
     pub turn: AtomicU64,
+    /// Time between two turns, ns; 0: none.
+    pub swapped_out: AtomicU64,
+    /// What turns that are too short for what they move would need of it, ns; 0: none are.
+    pub swapped_out_needed: AtomicU64,
     pub turns: AtomicU64,
     pub has_turn: AtomicBool,
 }
@@ -355,6 +359,8 @@ impl Entry {
             to_device_bytes_per_s: read(&self.figures.to_device),
             to_host_bytes_per_s: read(&self.figures.to_host),
             turn_ns: read(&self.figures.turn),
+            swapped_out_ns: read(&self.figures.swapped_out),
+            swapped_out_needed_ns: read(&self.figures.swapped_out_needed),
             turns: read(&self.figures.turns),
             has_turn: self.figures.has_turn.load(Ordering::Relaxed),
             prefetched: read(&counters.prefetched),

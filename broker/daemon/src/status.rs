@@ -237,6 +237,12 @@ pub struct ClientStatus {
     pub to_host_bytes_per_s: u64,
     /// Length of turns with the device's memory, ns; 0: no need of turns.
     pub turn_ns: u64,
+    /// Time that the client is swapped out between two turns, ns; 0: no need of turns.
+    #[serde(default)]
+    pub swapped_out_ns: u64,
+    /// What it would have to be, ns, as turns are too short for what they move; 0: they are not.
+    #[serde(default)]
+    pub swapped_out_needed_ns: u64,
     /// Turns so far.
     pub turns: u64,
     /// Whether the client has a turn now.

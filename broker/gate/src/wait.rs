@@ -4,12 +4,10 @@
 //! client answers.
 
 use weft_protocol::Ns;
+use weft_protocol::lane::MAX_LONGEST_WAIT_NS;
 
 /// Longest wait, ns, where the broker orders none.
 pub const DEFAULT_LONGEST_WAIT_NS: Ns = 1_000_000_000;
-
-/// Upper bound of the ordered longest wait, ns.
-const MAX_LONGEST_WAIT_NS: Ns = 30_000_000_000;
 
 /// Age of the heartbeat, ns, at which the broker counts as stopped. It beats every 100 ms while a
 /// launch waits.

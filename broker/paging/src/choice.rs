@@ -153,7 +153,7 @@ impl Planner {
             if place == 0 {
                 let room = self.room_for(client);
                 let memory = &mut self.clients[client].1;
-                let length = planned_length(memory, turn.length, room);
+                let length = memory.to_kernel_end(planned_length(memory, turn.length, room));
                 memory.order_after(length);
                 choice.planned = Some((client, length, length < turn.length));
                 choice.visits.push(Visit {

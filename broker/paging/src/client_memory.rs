@@ -242,6 +242,15 @@ impl ClientMemory {
         (average as u64).max(next as u64).min(self.used)
     }
 
+    /// `length` ns of own time, and to the end of the kernel that is under way then: it is not
+    /// taken off the device.
+    pub fn to_kernel_end(&self, length: Ns) -> Ns {
+        let at = self.position.saturating_add(length) % self.period.max(1);
+        let next = self.uses.get(self.uses.partition_point(|one| one.at < at));
+        let end = next.map_or(self.period, |next| next.at);
+        length.saturating_add(end.saturating_sub(at))
+    }
+
     /// Moves `position` to the begin of the present kernel; the rest stays in `ran`. Returns the
     /// step, ns.
     pub fn run_on(&mut self) -> Ns {
@@ -274,9 +283,12 @@ impl ClientMemory {
     }
 
     /// Updates `after` for a turn of `length` ns.
+    ///
+    /// Its distances say when each slot is used for the last time in the turn. Too early by a
+    /// kernel, and each goes just before its use.
     pub fn order_after(&mut self, length: Ns) {
         let end = self.position.saturating_add(length) % self.period;
-        if !self.after.is_of(&self.uses, end) {
+        if !self.after.is_at(&self.uses, end) {
             self.after.compute(&self.uses, self.period, end, self.slots.len(), true);
         }
     }

@@ -4,6 +4,9 @@
 use super::GRANULE;
 use weft_protocol::Ns;
 
+/// Part of each device that stays free of the plan, for demand paging.
+pub const RESERVE_PART: u64 = 64;
+
 /// Measured link between host and device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {

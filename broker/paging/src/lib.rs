@@ -16,7 +16,7 @@
 //!    begin now.
 //! 4. [`Planner::done`] for each order that ended or was refused.
 //! 5. [`Planner::ran`] as the running client spends its own time, and before a switch. Granules
-//!    past their last use in the turn may then go.
+//!    past their last use in the turn may then go. In turns by the clock also [`Planner::ends_in`].
 //! 6. [`Planner::faulted`] for granules that came by a fault, [`Planner::placed`] for those that
 //!    the driver moved.
 //!
@@ -47,13 +47,13 @@ mod tests;
 mod turn_length;
 mod use_order;
 
-pub use config::{Link, Options, Overlap, PagingConfig, Victims};
+pub use config::{Link, Options, Overlap, PagingConfig, RESERVE_PART, Victims};
 pub use model::{
     Access, GranulePlace, GranuleRange, OrderId, OrderKind, OrderStatus, PagingOrder, PagingStats, ResidencySlot, Use,
     WorkingSet,
 };
 pub use planner::Planner;
-pub use turn_length::{Migration, turn_length};
+pub use turn_length::{Migration, NEAREST_END_NS, Round, TurnLateness, TurnPlan, TurnRule, turns};
 
 /// Bytes of a granule: the largest block that the driver moves as one.
 pub const GRANULE: u64 = 2 << 20;

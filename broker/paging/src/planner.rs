@@ -3,10 +3,10 @@
 
 use super::{
     GRANULE, GranulePlace, GranuleRange, Link, Migration, Options, OrderId, OrderKind, OrderStatus, PagingConfig,
-    PagingOrder, PagingStats, ResidencySlot, WorkingSet,
+    PagingOrder, PagingStats, ResidencySlot, Round, TurnPlan, TurnRule, WorkingSet,
     choice::Choice,
     client_memory::{ClientMemory, GranuleState, Movement},
-    turn_length,
+    turns,
 };
 use weft_protocol::{Client, Ns};
 
@@ -287,6 +287,20 @@ impl Planner {
         self.plan();
     }
 
+    /// Says that the running client's turn is over in `left` ns by the clock at the latest. What it
+    /// waited for left less own time than the timeline says, so granules may go sooner.
+    pub fn ends_in(&mut self, client: Client, left: Ns) {
+        self.advance();
+        if let Some(at) = self.index(client)
+            && let Some(turn) = self.timeline.first_mut()
+            && turn.client == client
+        {
+            // From the begin of its kernel in progress.
+            turn.length = turn.length.min(left.saturating_add(self.clients[at].1.ran));
+        }
+        self.plan();
+    }
+
     /// Corrects a client's position, ns, from the next switch on.
     pub fn set_position(&mut self, client: Client, position: Ns) {
         if let Some(at) = self.index(client) {
@@ -502,41 +516,64 @@ impl Planner {
         known.map(|at| self.clients[at].1.used).sum()
     }
 
-    /// Migration of each client in a round of turns of `length` ns: `max(expected, last round's
-    /// part)`.
-    pub fn migrations(&self, length: Ns) -> Vec<Migration> {
-        self.migrations_of(length, |moved| moved)
+    /// What a round of turns of `length` ns moves: `max(expected, last round's part)`.
+    pub fn round(&self, length: Ns) -> Round {
+        self.round_of(length, |moved| moved)
     }
 
-    fn migrations_of(&self, length: Ns, weighed: impl Fn(u64) -> u64) -> Vec<Migration> {
+    fn round_of(&self, length: Ns, weighed: impl Fn(u64) -> u64) -> Round {
         let mut clients: Vec<Client> = self.timeline.iter().map(|turn| turn.client).collect();
         clients.sort_unstable();
         clients.dedup();
         let all = self.needs(&clients);
-        clients
+        let members: Vec<(&ClientMemory, u64)> = clients
             .into_iter()
             .filter_map(|client| Some(&self.clients[self.index(client)?].1))
-            .map(|memory| {
-                let expected = self.expected(memory, all, length);
-                let last = |moved: u64| weighed(part(moved, length.min(memory.turn), memory.turn));
-                Migration {
-                    inward: last(memory.migration.inward).max(expected.inward),
-                    outward: last(memory.migration.outward).max(expected.outward),
-                }
-            })
-            .collect()
+            .map(|memory| (memory, memory.used_in(length)))
+            .collect();
+        let in_turns: u64 = members.iter().map(|(_, used)| used).sum();
+        let others = (members.len() as u64).saturating_sub(1).max(1);
+        let mut round = Round::default();
+        for (memory, used) in members {
+            let next = (in_turns - used) / others;
+            let last = |moved: u64| weighed(part(moved, length.min(memory.turn), memory.turn));
+            let expected = self.expected(memory, all, used, 0);
+            let least = Migration {
+                inward: last(memory.migration.inward).max(expected.inward),
+                outward: last(memory.migration.outward).max(expected.outward),
+            };
+            let ahead = self.expected(memory, all, used, next);
+            let late = (used + next).saturating_sub(self.config.capacity).min(least.inward);
+            round.least.push(least);
+            round.ahead.push(Migration {
+                inward: ahead.inward.max(least.inward),
+                outward: ahead.outward.max(least.outward),
+            });
+            round.late.push(Migration {
+                inward: late,
+                outward: part(least.outward, late, least.inward),
+            });
+            round.last_uses += memory.period.min(length);
+        }
+        round
     }
 
-    /// Expected migration of a turn of `length` ns.
+    /// Expected migration of a turn that uses `used` granules, while `next` granules are held
+    /// beside them for the next one.
     ///
-    /// `missing = used * (1 - left / others)`: while the client ran last, it left `left` granules
-    /// of room to the others' sets. Unwritten granules leave without a copy. From MSched's figures
-    /// (arXiv 2512.24637).
-    fn expected(&self, memory: &ClientMemory, all: u64, length: Ns) -> Migration {
-        let others = all.saturating_sub(memory.used);
-        let left = self.config.capacity.saturating_sub(memory.used).min(others);
-        let used = memory.used_in(length);
-        let missing = |of: u64| part(part(of, others - left, others), used, memory.used);
+    /// `missing = used * (1 - left / others)`: while a client runs, `left` granules of room are
+    /// left to the sets of all others but the next one. It is negative where these two alone do not
+    /// fit. Unwritten granules leave without a copy. From MSched's figures (arXiv 2512.24637).
+    fn expected(&self, memory: &ClientMemory, all: u64, used: u64, next: u64) -> Migration {
+        let others = all.saturating_sub(used + next);
+        let missing = |of: u64| -> u64 {
+            let of = part(of, used, memory.used);
+            if others == 0 {
+                return if next == 0 { 0 } else { of };
+            }
+            let left = (i128::from(self.config.capacity) - i128::from(used + next)).min(i128::from(others));
+            (i128::from(of) * (i128::from(others) - left) / i128::from(others)) as u64
+        };
         let duplicate = self.options().read_duplication;
         Migration {
             inward: missing(memory.used),
@@ -544,22 +581,13 @@ impl Planner {
         }
     }
 
-    /// Length of turns for what they move, ns: see [`fn@turn_length`].
-    pub fn turn_length(&self, efficiency: f64, least: Ns, max_swapped_out: Ns) -> Ns {
+    /// Turns for what they move: see [`fn@turns`].
+    pub fn turns(&self, rule: &TurnRule) -> TurnPlan {
         let overlap = self.options().overlap;
         // An idle link moves more than it must. So the last round counts only far above
         // expectation, as when granules came several times.
-        let sure = |length| self.migrations_of(length, |moved| moved / 2);
-        let whole = self.migrations(Ns::MAX);
-        turn_length(
-            &self.config.link,
-            overlap,
-            &whole,
-            sure,
-            efficiency,
-            least,
-            max_swapped_out,
-        )
+        let sure = |length| self.round_of(length, |moved| moved / 2);
+        turns(&self.config.link, overlap, rule, &self.round(Ns::MAX), sure)
     }
 
     /// Granules on the device and on their way to it.

@@ -1,24 +1,33 @@
 //! Length of a turn for the memory that it moves.
 //!
-//! A round has `k` turns of length `T` and moves memory for `X` in all; `a` is the efficiency.
+//! A round has a turn of each of `k` clients, of `T` own time each, and takes `W`. While a client
+//! runs, the next one's granules come into the room beside its own. The more of that room they
+//! take, the less is left of all others, and the more has to come again:
 //!
-//! | migrations | a round takes | condition |
+//! | `s` of what must come | comes when its turn has begun | moves in a round |
 //! |---|---|---|
-//! | ahead, overlapped | `max(kT, X)` | `kT >= aX` |
-//! | not ahead | `kT + X` | `T = aX / (k (1 - a))` |
+//! | 0 | nothing | [`Round::ahead`] `A` |
+//! | 1 | all | [`Round::least`] `L` |
 //!
-//! The second row is from MSched's figures (arXiv 2512.24637).
+//! Between them it is straight. The link carries what is moved in the round:
+//! `kT + s L = (1 - s) A + s L`. So `s = 1 - kT / A`, and `W = kT + s L`. Nothing is waited for
+//! from `kT = A` on. No round that holds whole sets is shorter than `L`, however short its turns.
 //!
-//! With `a > 1`, as the daemon asks for, the link is busy for at most `1/a` of the turns.
-//! Migrations then come in time beside late orders and faults.
+//! Without moving ahead `W = kT + L` (MSched, arXiv 2512.24637). A turn shorter than a client's
+//! period moves only what it touches meanwhile. So short turns keep almost any bound, and run next
+//! to nothing.
 //!
-//! The bound on being swapped out wins over the link. A turn shorter than a client's period moves
-//! only what it touches meanwhile. So short turns keep almost any bound, and move each set more
-//! often.
+//! # The bound on being swapped out
+//!
+//! It wins over the link. Where the device is at work for less than [`BUSY`] of the time in turns
+//! that keep it, [`TurnPlan::needed`] says what the shortest turns with so much would need. These
+//! are taken only if a second bound allows them, and gain more work than time swapped out. A
+//! client's period ends no sooner in turns that are too short for it: all that exceeds the device
+//! has to come in before each client has seen all of its memory once.
 #![forbid(unsafe_code)]
 
 use super::{Link, Overlap};
-use weft_protocol::Ns;
+use weft_protocol::{Client, Ns};
 
 /// Granules that one client's turn moves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,58 +45,262 @@ impl Migration {
     }
 }
 
+/// What a round of turns of one length moves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Of each client, at least: nothing is held ready for the next one.
+    pub least: Vec<Migration>,
+    /// Of each client, if the next one's granules are all there when its turn begins.
+    pub ahead: Vec<Migration>,
+    /// Of each client, what finds no room before its turn has begun.
+    pub late: Vec<Migration>,
+    /// Own time in which running clients use granules for the last time in their turns, ns. The
+    /// next one's may come in their place.
+    pub last_uses: Ns,
+}
+
+impl Round {
+    /// Time of a round of turns of `length` ns of own time each.
+    pub fn time(&self, length: Ns, link: &Link, overlap: Overlap) -> Ns {
+        let own = length.saturating_mul(self.least.len() as u64);
+        let least = time(&self.least, link);
+        let waits = match overlap {
+            Overlap::AtSwitch | Overlap::Nothing => least,
+            Overlap::Ahead => {
+                let ahead = time(&self.ahead, link);
+                let short = ahead.saturating_sub(own);
+                let by_link = (least as f64 * short as f64 / ahead.max(1) as f64) as Ns;
+                by_link.max(time(&self.late, link).saturating_sub(self.last_uses))
+            }
+        };
+        own.saturating_add(waits)
+    }
+
+    /// Own time of a round from which on the link is waited for no longer, ns.
+    fn hides(&self, link: &Link) -> Ns {
+        let (least, late) = (time(&self.least, link), time(&self.late, link));
+        let room = least.saturating_sub(late) as f64 / least.max(1) as f64;
+        (time(&self.ahead, link) as f64 * room) as Ns
+    }
+}
+
+fn time(all: &[Migration], link: &Link) -> Ns {
+    all.iter().map(|one| one.time(link)).sum()
+}
+
+/// What turns are to keep.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TurnRule {
+    /// Part of a turn for which the link is busy at most. The rest is for late orders and faults.
+    pub link_share: f64,
+    /// Shortest turn, ns. It yields to the bounds, down to 1 ms.
+    pub least: Ns,
+    /// How long a client is swapped out at most, ns.
+    pub max_swapped_out: Ns,
+    /// The same where such turns are too short for what they move, ns. No longer than
+    /// `max_swapped_out`: they stay too short.
+    pub swapped_out_limit: Ns,
+    /// How late the turns of a round end together, ns ([`TurnLateness::of_a_round`]).
+    pub late: Ns,
+}
+
+impl TurnRule {
+    /// The broker's rule with these bounds, ns.
+    ///
+    /// Two jobs of 1 GB each on 1.3 GB (`pytest tests/clients -k together`) get turns of some 120
+    /// ms. In 20 ms a hundred granules come twice.
+    pub fn new(max_swapped_out: Ns, swapped_out_limit: Ns) -> TurnRule {
+        TurnRule {
+            link_share: 0.65,
+            least: 20_000_000,
+            max_swapped_out,
+            swapped_out_limit: swapped_out_limit.max(max_swapped_out),
+            late: TurnLateness::default().of_a_round(),
+        }
+    }
+}
+
+/// How late turns end: by a kernel each, and what it waits for.
+#[derive(Debug, Clone)]
+pub struct TurnLateness {
+    /// Of each client's last turn: how late it ended and what its first kernel waited for, ns.
+    last: Vec<(Client, Ns, Ns)>,
+    round: Ns,
+}
+
+impl Default for TurnLateness {
+    /// Before any turn: 10 ms, a few long kernels.
+    fn default() -> TurnLateness {
+        TurnLateness {
+            last: Vec::new(),
+            round: 10_000_000,
+        }
+    }
+}
+
+impl TurnLateness {
+    /// Notes that a client's turn of `planned` ns took so long, and that its first kernel ran after
+    /// `first` ns. Either was late by half of the turn at most: a longer one had no successor.
+    pub fn note(&mut self, client: Client, planned: Ns, took: Ns, first: Ns) {
+        let late = took.saturating_sub(planned).min(planned / 2);
+        self.forget(client);
+        self.last.push((client, late, first.min(planned / 2)));
+        let ends: Ns = self.last.iter().map(|(_, late, _)| late).sum();
+        let first = self.last.iter().map(|(.., first)| *first).max();
+        self.round = (self.round - self.round / 16).max(ends + first.unwrap_or(0));
+    }
+
+    /// Forgets a client's turns.
+    pub fn forget(&mut self, client: Client) {
+        self.last.retain(|(known, ..)| *known != client);
+    }
+
+    /// By how much a client is swapped out for longer than planned, ns: all turns of a round end
+    /// late, and its own begins so. The most of late, falling by a sixteenth each turn.
+    pub fn of_a_round(&self) -> Ns {
+        self.round
+    }
+}
+
+/// Turns by a [`TurnRule`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TurnPlan {
+    /// Length of each by the clock, with what it waits for, ns.
+    pub length: Ns,
+    /// Longest that the bound in force allows, ns.
+    pub longest: Ns,
+    /// How long a client is swapped out, ns.
+    pub swapped_out: Ns,
+    /// How long a client would be swapped out in turns that are long enough for what they move,
+    /// ns; 0: these are.
+    pub needed: Ns,
+    /// The second bound is in force.
+    pub lengthened: bool,
+}
+
+impl TurnPlan {
+    /// These turns after ones of `before` ns (0: none): a turn grows at once, and shrinks by an
+    /// eighth at most. One that ended early moved less.
+    pub fn after(self, before: Ns) -> TurnPlan {
+        TurnPlan {
+            length: self.length.max(before - before / 8).min(self.longest),
+            ..self
+        }
+    }
+}
+
+/// Ends of turns that are nearer need not be told ([`super::Planner::ends_in`]), ns: a granule goes
+/// in a tenth of a millisecond, and they go in batches.
+pub const NEAREST_END_NS: Ns = 2_000_000;
+
 /// Shorter turns are a switch and little else.
 const MIN_TURN_NS: Ns = 1_000_000;
 
-/// Length of turns, ns, at which migrations leave `efficiency` of the device's time: 0 to 1, or
-/// more where memory moves ahead.
-///
-/// No client is swapped out (others' turns and stalls) for longer than `max_swapped_out`. The
-/// length is at least `least`, which yields to that bound down to 1 ms.
-///
-/// `whole`: what each client's long turn moves. `migrations`: what a turn of a given length surely
-/// moves.
-pub fn turn_length(
-    link: &Link,
-    overlap: Overlap,
-    whole: &[Migration],
-    migrations: impl Fn(Ns) -> Vec<Migration>,
-    efficiency: f64,
-    least: Ns,
-    max_swapped_out: Ns,
-) -> Ns {
-    let clients = whole.len() as u64;
+/// Part of the device's time from which on turns count as long enough. Past it a round grows by
+/// more than it gains.
+const BUSY: f64 = 0.97;
+
+/// Part of a bound on being swapped out that is left for turns that end late, at most.
+const LATE_PART: u64 = 4;
+
+/// Hidden moves need this much more than the link's time: orders come late.
+const HIDDEN: f64 = 1.1;
+
+/// Lengths are tried in steps of a 64th.
+const STEP_PART: u64 = 64;
+
+/// Turns by this rule. `whole`: a round of turns that hold whole sets, by all that is known of the
+/// last one. `round`: what a round of turns of a length surely moves.
+pub fn turns(link: &Link, overlap: Overlap, rule: &TurnRule, whole: &Round, round: impl Fn(Ns) -> Round) -> TurnPlan {
+    let clients = whole.least.len() as u64;
+    let limit = rule.swapped_out_limit.max(rule.max_swapped_out);
     if clients < 2 {
-        return max_swapped_out.max(least);
-    }
-    // Turns end up to an eighth later (`scripts/lab memory`), and the bound is a promise.
-    let max_swapped_out = max_swapped_out - max_swapped_out / 6;
-    let time = |all: &[Migration]| -> Ns { all.iter().map(|one| one.time(link)).sum() };
-    let share = match overlap {
-        Overlap::Ahead => efficiency.clamp(0.0, 10.0),
-        Overlap::AtSwitch | Overlap::Nothing => {
-            let efficiency = efficiency.clamp(0.0, 0.99);
-            efficiency / (1.0 - efficiency)
-        }
-    };
-    let wanted = (time(whole) as f64 * share / clients as f64) as Ns;
-    let others = clients - 1;
-    // Time swapped out: the others' turns, and the stalls that the link adds.
-    let gone = |length: Ns| {
-        let moved = time(&migrations(length));
-        let stalls = match overlap {
-            Overlap::Ahead => moved.saturating_sub(length * clients),
-            Overlap::AtSwitch | Overlap::Nothing => moved,
+        let length = rule.max_swapped_out.max(rule.least);
+        return TurnPlan {
+            length,
+            longest: length,
+            ..TurnPlan::default()
         };
-        length * others + stalls
-    };
-    let mut length = wanted.max(least).min(max_swapped_out / others).max(1);
-    let shortest = MIN_TURN_NS.min(least).min(max_swapped_out / others).max(1);
-    // Migrations grow unevenly with the length.
-    while length > shortest && gone(length) > max_swapped_out {
-        length = (length - (length / 16).max(1)).max(shortest);
     }
-    length
+    let others = clients - 1;
+    let share = rule.link_share.clamp(0.05, 1.0);
+    let least = time(&whole.least, link) as f64;
+    let wanted = match overlap {
+        Overlap::Ahead => {
+            // By the clock: what is waited for anyway counts.
+            let asked = least / share;
+            let length = (asked / clients as f64) as Ns;
+            let waits = whole.time(length, link, overlap).saturating_sub(length * clients);
+            (asked - waits as f64).max(whole.hides(link) as f64 * HIDDEN)
+        }
+        Overlap::AtSwitch | Overlap::Nothing => least * BUSY / (1.0 - BUSY),
+    };
+    let wanted = ((wanted / clients as f64) as Ns).max(rule.least).max(1);
+    let shortest = MIN_TURN_NS.min(rule.least).min(rule.max_swapped_out / others).max(1);
+    let at = |length: Ns| Tried {
+        length,
+        round: round(length).time(length, link, overlap),
+        clients,
+    };
+    // Rounds grow unevenly with the length.
+    let promised = |bound: Ns| bound - rule.late.min(bound / LATE_PART);
+    let within = |bound: Ns, from: Ns| {
+        let bound = promised(bound);
+        let mut tried = at(from);
+        while tried.length > shortest && tried.swapped_out() > bound {
+            tried = at((tried.length - (tried.length / STEP_PART).max(1)).max(shortest));
+        }
+        tried
+    };
+    let kept = within(rule.max_swapped_out, wanted.min(rule.max_swapped_out / others).max(1));
+    let pays = |longer: &Tried| {
+        let cost = longer.swapped_out() as f64 / kept.swapped_out().max(1) as f64;
+        longer.busy() > kept.busy() * cost
+    };
+    let mut enough = kept;
+    while enough.length < wanted && enough.busy() < BUSY {
+        enough = at((enough.length + (enough.length / STEP_PART).max(1)).min(wanted));
+    }
+    let mut chosen = kept;
+    if enough.swapped_out() > rule.max_swapped_out && limit > rule.max_swapped_out {
+        chosen = Some(within(limit, enough.length)).filter(pays).unwrap_or(kept);
+    }
+    let lengthened = chosen.swapped_out() > kept.swapped_out().max(rule.max_swapped_out);
+    let needed = match pays(&enough) && enough.swapped_out() > chosen.swapped_out() {
+        true => enough.swapped_out(),
+        false => 0,
+    };
+    let bound = if lengthened { limit } else { rule.max_swapped_out };
+    let longest = (promised(bound) / others).max(shortest);
+    TurnPlan {
+        length: (chosen.round / clients).clamp(1, longest),
+        longest,
+        swapped_out: chosen.swapped_out(),
+        needed,
+        lengthened,
+    }
+}
+
+/// A length that was tried.
+#[derive(Debug, Clone, Copy)]
+struct Tried {
+    /// Own time of a turn, ns.
+    length: Ns,
+    /// Time of a round, ns.
+    round: Ns,
+    clients: u64,
+}
+
+impl Tried {
+    /// Time that a client is swapped out: all turns but its own, ns.
+    fn swapped_out(&self) -> Ns {
+        self.round - self.round / self.clients
+    }
+
+    /// Part of the device's time.
+    fn busy(&self) -> f64 {
+        (self.length * self.clients) as f64 / self.round.max(1) as f64
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +308,7 @@ mod tests {
     use super::*;
 
     const MS: Ns = 1_000_000;
+    const FAR_NS: Ns = 100_000 * MS;
 
     fn link(duplex: bool) -> Link {
         // One granule a millisecond.
@@ -107,86 +321,176 @@ mod tests {
         }
     }
 
-    /// Three clients with the same migration for every length.
-    fn moves(inward: u64, outward: u64) -> [Migration; 3] {
-        [Migration { inward, outward }; 3]
+    /// Three clients that move the same in turns of every length.
+    fn moves(inward: u64, outward: u64) -> Round {
+        let each = vec![Migration { inward, outward }; 3];
+        Round {
+            least: each.clone(),
+            ahead: each,
+            ..Round::default()
+        }
     }
 
-    fn slice_of(
-        link: &Link,
-        overlap: Overlap,
-        moves: &[Migration],
-        efficiency: f64,
-        least: Ns,
-        max_swapped_out: Ns,
-    ) -> Ns {
-        turn_length(
-            link,
-            overlap,
-            moves,
-            |_| moves.to_vec(),
-            efficiency,
-            least,
+    fn rule(max_swapped_out: Ns, swapped_out_limit: Ns) -> TurnRule {
+        TurnRule {
+            link_share: 0.5,
+            least: MS,
             max_swapped_out,
-        )
+            swapped_out_limit,
+            late: 0,
+        }
+    }
+
+    /// Clients with sets of `set` granules and a period of `period` ns on a device of `capacity`,
+    /// in turns of `length` ns: what the planner says of them.
+    fn swept(clients: u64, set: u64, capacity: u64, period: Ns, length: Ns) -> Round {
+        let used = (set * length.min(period) / period).min(set);
+        let missing = |next: u64| {
+            let others = (clients * set - used - next) as f64;
+            let left = capacity as f64 - (used + next) as f64;
+            let inward = (used as f64 * (1.0 - (left / others).min(1.0))) as u64;
+            vec![Migration { inward, outward: 0 }; clients as usize]
+        };
+        Round {
+            least: missing(0),
+            ahead: missing(used),
+            late: Vec::new(),
+            last_uses: 0,
+        }
+    }
+
+    fn turns_of(clients: u64, rule: &TurnRule) -> TurnPlan {
+        // 187 granules take 187 ms; the device holds 2.2 sets; a period takes 11 ms.
+        let round = |length| swept(clients, 187, 411, 11 * MS, length);
+        turns(&link(true), Overlap::Ahead, rule, &round(Ns::MAX), round)
     }
 
     #[test]
-    fn the_slice_follows_what_is_moved() {
-        let duplex = link(true);
-        let far = 100_000 * MS;
-        let at = |overlap, (inward, outward)| slice_of(&duplex, overlap, &moves(inward, outward), 0.75, MS, far);
-        assert_eq!(at(Overlap::Ahead, (100, 80)), 75 * MS);
-        assert_eq!(at(Overlap::AtSwitch, (100, 80)), 300 * MS);
-        assert_eq!(at(Overlap::Ahead, (0, 0)), MS, "nothing to move: the shortest");
-        let oneway = slice_of(&link(false), Overlap::Ahead, &moves(100, 80), 0.75, MS, far);
-        assert_eq!(oneway, 135 * MS);
-        let idle = slice_of(&link(false), Overlap::Ahead, &moves(100, 80), 1.5, MS, far);
-        assert_eq!(idle, 270 * MS, "the link is busy for two thirds of the turns");
+    fn a_turn_follows_what_is_moved() {
+        let at = |duplex, overlap, round: Round| {
+            turns(&link(duplex), overlap, &rule(FAR_NS, FAR_NS), &round, |_| round.clone()).length
+        };
+        let close = |length: Ns, ms: Ns| assert!(length.abs_diff(ms * MS) < MS, "{length} is not {ms} ms");
+        close(at(true, Overlap::Ahead, moves(100, 80)), 200);
+        close(at(false, Overlap::Ahead, moves(100, 80)), 360);
+        close(at(true, Overlap::Ahead, moves(0, 0)), 1);
+        // What is moved while nothing runs is 3 % of a turn: 97/3 times 100 ms, and these.
+        close(at(true, Overlap::Nothing, moves(100, 80)), 3_333);
     }
 
     #[test]
-    fn being_away_is_bounded() {
-        for max_swapped_out in [20 * MS, 100 * MS, 250 * MS] {
+    fn a_round_hides_what_is_held_ready_and_waits_for_the_rest() {
+        let each = |inward| vec![Migration { inward, outward: 0 }; 4];
+        let round = Round {
+            least: each(60),
+            ahead: each(100),
+            late: each(6),
+            last_uses: 4 * MS,
+        };
+        let time = |length: Ns| round.time(length * MS, &link(true), Overlap::Ahead) / MS;
+        assert_eq!(time(0), 240, "nothing runs: the least is moved");
+        assert_eq!(time(50), 200 + 120, "half of it is waited for");
+        assert_eq!(time(100), 400 + 20, "only what finds no room");
+        assert_eq!(time(1_000), 4_000 + 20);
+        assert_eq!(round.time(100 * MS, &link(true), Overlap::AtSwitch) / MS, 400 + 240);
+    }
+
+    #[test]
+    fn being_swapped_out_is_bounded() {
+        for bound in [20 * MS, 100 * MS, 250 * MS] {
             for overlap in [Overlap::Ahead, Overlap::AtSwitch, Overlap::Nothing] {
-                let length = slice_of(&link(true), overlap, &moves(100, 80), 0.9, MS, max_swapped_out);
+                let round = moves(100, 80);
+                let turns = turns(&link(true), overlap, &rule(bound, bound), &round, |_| round.clone());
                 assert!(
-                    length >= 1 && length * 2 <= max_swapped_out,
-                    "{overlap:?} {max_swapped_out}: {length}"
+                    turns.length >= 1 && turns.length * 2 <= bound && turns.longest * 2 <= bound,
+                    "{overlap:?} {bound}: {turns:?}"
                 );
+                assert!(!turns.lengthened);
             }
         }
     }
 
     #[test]
+    fn turns_get_longer_than_the_bound_only_where_they_must() {
+        // At twice the device all is moved in time.
+        let kept = turns_of(4, &rule(500 * MS, 2_000 * MS));
+        assert!(!kept.lengthened && kept.swapped_out <= 500 * MS, "{kept:?}");
+        assert!(kept.length >= 160 * MS, "{kept:?}");
+        // At three times no whole set is moved in 500 ms. The shortest turns that do have 880 ms.
+        let longer = turns_of(6, &rule(500 * MS, 2_000 * MS));
+        assert!(longer.lengthened, "{longer:?}");
+        assert!((860 * MS..900 * MS).contains(&longer.swapped_out), "{longer:?}");
+        assert!(longer.longest * 5 <= 2_000 * MS);
+        assert_eq!((kept.needed, longer.needed), (0, 0));
+        // The second bound holds, too. Turns that gain nothing within it keep the first.
+        let short = turns_of(6, &rule(500 * MS, 500 * MS));
+        assert!(!short.lengthened && short.swapped_out <= 500 * MS, "{short:?}");
+        assert_eq!(short.needed, longer.swapped_out, "what would do is said");
+        assert_eq!(turns_of(6, &rule(500 * MS, 700 * MS)), short);
+        let between = turns_of(6, &rule(500 * MS, 850 * MS));
+        assert!(between.lengthened && between.swapped_out <= 850 * MS, "{between:?}");
+    }
+
+    #[test]
     fn turns_that_touch_less_keep_a_bound_that_whole_sets_break() {
-        // A set of 100 granules, touched in 50 ms; three take the link 300 ms.
-        let swept = |length: Ns| {
-            let inward = (length / (MS / 2)).min(100);
-            vec![Migration { inward, outward: 0 }; 3]
-        };
-        let at = |max_swapped_out| {
-            turn_length(
-                &link(true),
-                Overlap::Ahead,
-                &swept(Ns::MAX),
-                swept,
-                0.9,
-                20 * MS,
-                max_swapped_out,
-            )
-        };
+        let bound = 100 * MS;
+        let short = turns_of(6, &rule(bound, bound));
+        assert!(short.swapped_out <= bound, "{short:?}");
+        let none = turns_of(6, &rule(2 * MS, 2 * MS));
         assert!(
-            at(400 * MS) >= 85 * MS,
-            "whole periods while the bound allows them: {}",
-            at(400 * MS)
+            none.length <= MS,
+            "nothing keeps it: the shortest comes nearest: {none:?}"
         );
-        let short = at(100 * MS);
-        assert!(short > MS && short < 20 * MS, "{short}");
-        // The round without its own turn.
-        let moved: Ns = swept(short).iter().map(|one| one.time(&link(true))).sum();
-        assert!(moved - short <= 100 * MS, "{moved} {short}");
-        assert_eq!(at(2 * MS), 833_333, "nothing keeps it: the shortest comes nearest");
+    }
+
+    #[test]
+    fn what_turns_end_late_by_comes_off_the_bound() {
+        let bound = 500 * MS;
+        let late = |late| TurnRule {
+            late,
+            ..rule(bound, bound)
+        };
+        let (none, some) = (turns_of(4, &late(0)), turns_of(4, &late(20 * MS)));
+        assert!(none.swapped_out > bound - 20 * MS, "{none:?}");
+        assert!(some.swapped_out <= bound - 20 * MS, "{some:?}");
+        assert!(some.longest * 3 <= bound - 20 * MS, "{some:?}");
+        let most = turns_of(4, &late(FAR_NS));
+        assert!(
+            most.longest * 3 > bound / 2,
+            "a quarter of the bound is the most: {most:?}"
+        );
+    }
+
+    #[test]
+    fn lateness_is_of_a_round_and_is_forgotten_slowly() {
+        let mut lateness = TurnLateness::default();
+        for _ in 0..400 {
+            lateness.note(Client(1), 100, 90, 0);
+        }
+        assert!(lateness.of_a_round() < 16, "early turns are not late");
+        lateness.note(Client(1), 3_200, 3_300, 20);
+        lateness.note(Client(2), 3_200, 3_400, 0);
+        assert_eq!(lateness.of_a_round(), 100 + 200 + 20);
+        lateness.note(Client(1), 3_200, 3_200, 0);
+        assert_eq!(lateness.of_a_round(), 300, "less by a sixteenth");
+        lateness.note(Client(2), 3_200, 1_000_000, 0);
+        assert_eq!(lateness.of_a_round(), 1_600, "half a turn at most");
+        lateness.forget(Client(2));
+        lateness.note(Client(1), 3_200, 3_200, 0);
+        assert_eq!(lateness.of_a_round(), 1_500);
+    }
+
+    #[test]
+    fn a_turn_grows_at_once_and_shrinks_by_an_eighth() {
+        let turns = TurnPlan {
+            length: 40,
+            longest: 100,
+            ..TurnPlan::default()
+        };
+        assert_eq!(turns.after(0).length, 40);
+        assert_eq!(turns.after(16).length, 40);
+        assert_eq!(turns.after(80).length, 70);
+        assert_eq!(turns.after(400).length, 100, "the bound wins");
     }
 
     #[test]
@@ -205,6 +509,13 @@ mod tests {
 
     #[test]
     fn alone_there_is_nothing_to_share() {
-        assert_eq!(slice_of(&link(true), Overlap::Ahead, &[], 0.9, MS, 50 * MS), 50 * MS);
+        let alone = turns(
+            &link(true),
+            Overlap::Ahead,
+            &rule(50 * MS, FAR_NS),
+            &Round::default(),
+            |_| Round::default(),
+        );
+        assert_eq!((alone.length, alone.swapped_out, alone.lengthened), (50 * MS, 0, false));
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct UseOrder {
     pub last: Vec<Due>,
     /// Index of its next use. Between two uses only distances change, by less than a kernel.
     of: Option<usize>,
+    /// Point that distances count from.
+    position: Ns,
     /// Distance of each slot's next use.
     distance: Vec<Ns>,
     seen: Vec<bool>,
@@ -48,6 +50,11 @@ impl UseOrder {
     /// Whether it is of a point between the same two uses.
     pub fn is_of(&self, uses: &[SlotUse], position: Ns) -> bool {
         self.of == Some(next_use(uses, position))
+    }
+
+    /// Whether it is of this very point: its distances are exact.
+    pub fn is_at(&self, uses: &[SlotUse], position: Ns) -> bool {
+        self.position == position && self.is_of(uses, position)
     }
 
     pub fn forget(&mut self) {
@@ -63,6 +70,7 @@ impl UseOrder {
     pub fn compute(&mut self, uses: &[SlotUse], period: Ns, position: Ns, slots: usize, last: bool) {
         let split = next_use(uses, position);
         self.of = Some(split);
+        self.position = position;
         let (before, after) = uses.split_at(split);
 
         self.next.clear();
@@ -157,6 +165,10 @@ mod tests {
 
         order.compute(&uses, 40, 15, 5, true);
         assert!(order.is_of(&uses, 20) && !order.is_of(&uses, 21));
+        assert!(
+            order.is_at(&uses, 15) && !order.is_at(&uses, 20),
+            "of 20 the distances differ"
+        );
         assert_eq!(slots(&order.next), [0, 3, 1, 2, 4]);
         assert_eq!(order.next[0].distance, 5);
         assert_eq!(order.next[2].distance, 25);

@@ -171,12 +171,18 @@ pub struct Config {
     /// Length of a turn, in ns, under `timeslice` and of background jobs of one priority. 10 ms
     /// against 0.2 ms for switching there and back is 2 %.
     pub turn: Ns,
-    /// The longest that a job is swapped out, in ns, while others have long turns. Turns are 20 ms
-    /// at least, so many jobs may exceed it.
+    /// The longest that a job is swapped out, in ns, while others have long turns. Turns are 1 ms
+    /// at least, so very many jobs may exceed it.
     ///
     /// 500 ms: two jobs that move 2 GB each in a turn need some 300 ms each; each of five jobs gets
-    /// 109 at most. Half of the longest wait at the gate.
+    /// 125 at most. Half of the longest wait at the gate.
     pub max_swapped_out: Ns,
+    /// The longest that a job is swapped out, in ns, where turns that keep `max_swapped_out` are
+    /// too short for what they move. 0: they stay too short, since `max_swapped_out` is a promise.
+    ///
+    /// All jobs' memory beyond the device's has to come in meanwhile: 20 GB a second over PCIe 4,
+    /// 40 over PCIe 5.
+    pub swapped_out_limit: Ns,
     /// Upper limit of a predicted time, ns: no kernel that is waited for runs longer than 10 s.
     pub longest_cost: Ns,
     /// The charge of a kernel without a known time, ns.
@@ -207,6 +213,7 @@ impl Default for Config {
             idle_grace: 10 * MS,
             turn: 10 * MS,
             max_swapped_out: 500 * MS,
+            swapped_out_limit: 0,
             longest_cost: 10_000 * MS,
             unknown_cost: 20 * US,
         }
@@ -265,6 +272,7 @@ impl Config {
         scale(&mut self.idle_grace);
         scale(&mut self.turn);
         scale(&mut self.max_swapped_out);
+        scale(&mut self.swapped_out_limit);
         scale(&mut self.unknown_cost);
         self
     }

@@ -45,6 +45,7 @@ use super::registry::Entry;
 use super::trace::Trace;
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
+use weft_protocol::lane::MAX_LONGEST_WAIT_NS;
 
 /// A message to the memory thread.
 #[derive(Debug)]
@@ -105,6 +106,10 @@ pub struct MemorySettings {
     pub turn: Ns,
     /// The longest time that a job is swapped out for others' turns, ns.
     pub max_swapped_out: Ns,
+    /// The same where such turns are too short for what they move, ns; `max_swapped_out` at least.
+    pub swapped_out_limit: Ns,
+    /// Bound on a launch's wait at the gate, ns. More where a job is swapped out for longer.
+    pub longest_wait: Ns,
     /// How many times slower than a real link the device's link is.
     pub dilation: f64,
 }
@@ -112,16 +117,27 @@ pub struct MemorySettings {
 impl MemorySettings {
     /// The settings by the broker's options.
     pub fn of(options: &Options) -> MemorySettings {
-        // A launch passes the gate after `longest_wait`, whichever job's turn it is; 3/4 leaves a
-        // margin.
-        let most = u64::try_from(options.longest_wait.as_nanos() / 4 * 3).unwrap_or(u64::MAX);
+        let longest_wait = u64::try_from(options.longest_wait.as_nanos()).unwrap_or(u64::MAX);
+        // A launch passes the gate after the longest wait, whichever job's turn it is. That grows
+        // with the time swapped out, unless the owner said how long it is.
+        let longest = match options.longest_wait_said {
+            true => longest_wait.min(MAX_LONGEST_WAIT_NS),
+            false => MAX_LONGEST_WAIT_NS,
+        };
+        let most = longest / WAIT_RATIO.1 * WAIT_RATIO.0;
+        let max_swapped_out = options.core.max_swapped_out.min(most);
         MemorySettings {
             turn: options.core.turn,
-            max_swapped_out: options.core.max_swapped_out.min(most),
+            max_swapped_out,
+            swapped_out_limit: options.core.swapped_out_limit.min(most).max(max_swapped_out),
+            longest_wait,
             dilation: options.dilation.max(1.0),
         }
     }
 }
+
+/// Part of a launch's longest wait that its client is swapped out at most. The rest is a margin.
+const WAIT_RATIO: (Ns, Ns) = (3, 4);
 
 /// Starts the memory thread.
 pub fn start(settings: MemorySettings, trace: Trace) -> std::io::Result<(MemoryHandle, JoinHandle<()>)> {

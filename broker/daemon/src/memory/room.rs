@@ -1,10 +1,7 @@
 //! The room to plan with: on the device, on the host, and the link's rates.
 #![forbid(unsafe_code)]
 
-use weft_paging::{GRANULE, Link, PagingConfig};
-
-/// Part of each device that stays free of the plan, for demand paging.
-pub(super) const RESERVE: u64 = 64;
+use weft_paging::{GRANULE, Link, PagingConfig, RESERVE_PART};
 
 /// Assumed context and code of a client. Measured on large devices: 0.4 to 0.5 GB; small devices
 /// have smaller ones. The middle leaves room.
@@ -31,7 +28,7 @@ pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> 
     let beside = context
         .saturating_mul(contexts as u64)
         .saturating_add(plain)
-        .saturating_add(bytes / RESERVE);
+        .saturating_add(bytes / RESERVE_PART);
     PagingConfig::new(
         bytes.saturating_sub(beside),
         weft_protocol::host::of_system(),

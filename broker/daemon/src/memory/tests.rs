@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::client::{IDLE, RECENT_ROUNDS};
 use super::granules::granules;
-use super::room::RESERVE;
 use super::thread::{SURVEY, Thread};
+use super::turns::Turns;
 use super::*;
 use crate::registry::NewEntry;
+use weft_paging::{RESERVE_PART, TurnRule};
 use weft_protocol::page_ops::{self, PageOp, PageOpConsumer};
 use weft_protocol::transport::map::SharedLane;
 
@@ -43,6 +44,8 @@ impl Scene {
         let settings = MemorySettings {
             turn: 100_000_000,
             max_swapped_out: 500_000_000,
+            swapped_out_limit: 2_000_000_000,
+            longest_wait: 1_000_000_000,
             dilation: 1.0,
         };
         let mut thread = Thread::new(settings, Trace::none());
@@ -106,7 +109,7 @@ fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
     assert_eq!(scene.resident(2), 100 * MB);
     assert_eq!(sum(&seen, 2, true), 100 * MB - there);
     assert!(sum(&seen, 1, false) >= 76 * MB);
-    assert!(scene.resident(1) + scene.resident(2) <= 128 * MB - 256 * MB / RESERVE);
+    assert!(scene.resident(1) + scene.resident(2) <= 128 * MB - 256 * MB / RESERVE_PART);
     // Each stays within its client's ranges.
     for (_, page_op) in &seen {
         assert!(page_op.start >= base && page_op.start + page_op.bytes <= base + 100 * MB);
@@ -293,6 +296,81 @@ fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_le
             "{length}: nobody is away for longer"
         );
     }
+}
+
+#[test]
+fn turns_that_must_be_longer_than_the_bound_are_and_launches_wait_as_long() {
+    const GB: u64 = 1 << 30;
+    // Six jobs of 4 GB each, room for two of them beside contexts of 450 MB and a 64th.
+    let (mut scene, now) = (Scene::new(11 * GB, 6), Instant::now());
+    for client in 1..=6 {
+        scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 4 * GB));
+    }
+    scene.thread.learn();
+    for client in 1..=6 {
+        works(&mut scene, client, now);
+    }
+    let length = scene.thread.turns.of(1).expect("no room");
+    let between = scene.thread.turns.swapped_out(1).expect("turns");
+    assert_eq!(between, length * 5);
+    assert!(between > 500_000_000 && between <= 2_000_000_000, "{between}");
+    scene.thread.show();
+    let wait = |scene: &Scene| {
+        let entry = &scene.clients[0].0;
+        entry.lane.orders.longest_wait.load(Ordering::Relaxed)
+    };
+    assert!(wait(&scene) >= between / 3 * 4 && wait(&scene) >= 1_000_000_000);
+    let figures = Arc::clone(&scene.clients[0].0);
+    assert_eq!(figures.figures.swapped_out.load(Ordering::Relaxed), between);
+    assert_eq!(figures.figures.swapped_out_needed.load(Ordering::Relaxed), 0);
+    // Without turns a launch waits as long as ever.
+    for client in 2..=6 {
+        scene.thread.take(MemoryMessage::Unbacked(client, 1 << 40));
+    }
+    scene.thread.learn();
+    for after in [0, 1_100] {
+        works(&mut scene, 1, now + Duration::from_millis(after));
+    }
+    assert_eq!(scene.thread.turns.of(1), None);
+    scene.thread.show();
+    assert_eq!(wait(&scene), 1_000_000_000);
+}
+
+#[test]
+fn turns_keep_the_bound_by_default_and_say_what_they_would_need() {
+    const GB: u64 = 1 << 30;
+    let settings = MemorySettings::of(&Options::default());
+    assert_eq!(settings.max_swapped_out, settings.swapped_out_limit);
+    let (mut scene, now) = (Scene::new(11 * GB, 6), Instant::now());
+    scene.thread.turns = Turns::new(TurnRule::new(settings.max_swapped_out, settings.swapped_out_limit));
+    for client in 1..=6 {
+        scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 4 * GB));
+    }
+    scene.thread.learn();
+    for client in 1..=6 {
+        works(&mut scene, client, now);
+    }
+    let between = scene.thread.turns.swapped_out(1).expect("turns");
+    assert!(between <= settings.max_swapped_out, "{between}");
+    scene.thread.show();
+    let needed = scene.clients[0].0.figures.swapped_out_needed.load(Ordering::Relaxed);
+    assert!(needed > settings.max_swapped_out, "{needed}");
+}
+
+#[test]
+fn an_owner_may_bound_being_swapped_out_by_more_than_a_launch_waits_else() {
+    let of = |max_ms: u64, longest_wait: Option<u64>| {
+        let mut options = Options::default();
+        options.core.max_swapped_out = max_ms * 1_000_000;
+        options.longest_wait_said = longest_wait.is_some();
+        if let Some(ms) = longest_wait {
+            options.longest_wait = Duration::from_millis(ms);
+        }
+        MemorySettings::of(&options).max_swapped_out / 1_000_000
+    };
+    assert_eq!(of(5_000, None), 5_000);
+    assert_eq!(of(5_000, Some(1_000)), 750, "the owner's own bound on waits wins");
+    assert_eq!(of(100_000, None), 22_500, "no launch waits for more than 30 s");
 }
 
 #[test]

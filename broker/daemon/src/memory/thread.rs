@@ -14,11 +14,14 @@ use super::link_rates::{LinkRates, Way};
 use super::residency::Residency;
 use super::room::{config, holds, link};
 use super::turns::Turns;
-use super::{MemoryMessage, MemorySettings};
+use super::{MemoryMessage, MemorySettings, WAIT_RATIO};
 use crate::clock;
 use crate::mailbox::{Notice, SchedulerHandle};
 use crate::trace::{MemoryFigures, Trace};
-use weft_paging::{GRANULE, GranulePlace, GranuleRange, OrderKind, OrderStatus, PagingOrder, Planner, ResidencySlot};
+use weft_paging::{
+    GRANULE, GranulePlace, GranuleRange, NEAREST_END_NS, OrderKind, OrderStatus, PagingOrder, Planner, ResidencySlot,
+    TurnRule,
+};
 use weft_protocol::Ns;
 use weft_protocol::host;
 use weft_protocol::page_ops::{self, PageOpEnd};
@@ -80,8 +83,12 @@ pub(super) struct Thread {
     device: Option<String>,
     pub clients: BTreeMap<u64, ManagedClient>,
     running: Option<(u64, Instant)>,
+    /// After how long it got on with its period, ns.
+    got_on: Option<Ns>,
     /// When the planner last got a timeline.
     switched: Instant,
+    /// How long the turn was to last when the planner was last told, ns.
+    announced: Ns,
     /// Host memory, bytes.
     pub host: u64,
     /// What the planner's capacity leaves room for: number of contexts, unmanaged bytes.
@@ -101,12 +108,14 @@ impl Thread {
             trace,
             traced: Instant::now(),
             to_scheduler: None,
-            turns: Turns::new(settings.max_swapped_out),
+            turns: Turns::new(TurnRule::new(settings.max_swapped_out, settings.swapped_out_limit)),
             switched: Instant::now(),
+            announced: 0,
             planner: None,
             device: None,
             clients: BTreeMap::new(),
             running: None,
+            got_on: None,
             host: host::total(),
             beside: (0, 0),
             orders: Vec::new(),
@@ -138,6 +147,7 @@ impl Thread {
             self.learn();
             self.progress();
             self.share(Instant::now());
+            self.announce_end(Instant::now());
             let positions = self.positions();
             self.hear();
             self.touches(positions, Instant::now());
@@ -260,8 +270,12 @@ impl Thread {
         {
             planner.ran(Client(before), (now - since).as_nanos() as Ns);
         }
-        if let Some(before) = self.running.and_then(|(before, _)| self.clients.get_mut(&before)) {
-            before.ran_at = Some(now);
+        if let Some((before, since)) = self.running {
+            let first = self.got_on.take().unwrap_or(0);
+            self.turns.took(before, (now - since).as_nanos() as Ns, first);
+            if let Some(before) = self.clients.get_mut(&before) {
+                before.ran_at = Some(now);
+            }
         }
         if self.turns.of(client).is_some()
             && let Some(known) = self.clients.get(&client)
@@ -287,7 +301,7 @@ impl Thread {
 
     /// Tells the planner the running client's progress.
     fn progress(&mut self) {
-        let (Some(planner), Some((running, _))) = (&mut self.planner, self.running) else {
+        let (Some(planner), Some((running, since))) = (&mut self.planner, self.running) else {
             return;
         };
         if let Some(known) = self.clients.get_mut(&running)
@@ -295,6 +309,7 @@ impl Thread {
         {
             let ran = known.forecast.progress(at, Instant::now());
             if ran > 0 {
+                self.got_on.get_or_insert_with(|| since.elapsed().as_nanos() as Ns);
                 planner.ran(Client(running), ran);
             }
         }
@@ -328,8 +343,26 @@ impl Thread {
                 length: length(client),
             })
             .collect();
+        self.announced = timeline.first().map_or(0, |turn| turn.length);
         planner.switch(&timeline);
         self.switched = Instant::now();
+    }
+
+    /// Tells the planner when a turn ends, each time that half of what was told has passed. What
+    /// the client waited for is no time of its own.
+    fn announce_end(&mut self, now: Instant) {
+        let turn = self
+            .running
+            .and_then(|(running, _)| Some((running, self.turns.of(running)?)));
+        let (Some(planner), Some((running, length))) = (&mut self.planner, turn) else {
+            return;
+        };
+        let passed = now.saturating_duration_since(self.switched).as_nanos() as Ns;
+        let left = length.saturating_sub(passed);
+        if left <= self.announced / 2 && left >= NEAREST_END_NS {
+            self.announced = left;
+            planner.ends_in(Client(running), left);
+        }
     }
 
     /// Finds active clients, whether they fit together, and the end of a turn. Tells the scheduler
@@ -354,6 +387,9 @@ impl Thread {
                 to_scheduler.tell(Notice::Crowded(client, turn));
             }
         }
+        if members {
+            self.bound_waits();
+        }
         let over = self
             .running
             .and_then(|(running, _)| self.turns.of(running))
@@ -362,6 +398,19 @@ impl Thread {
             // The turn ended without a successor: another turn begins.
             self.progress();
             self.switch();
+        }
+    }
+
+    /// Sets how long clients' launches may wait at the gate: longer than between two of their
+    /// turns.
+    fn bound_waits(&self) {
+        for (client, known) in &self.clients {
+            let between = self.turns.swapped_out(*client).unwrap_or(0);
+            let wait = (between / WAIT_RATIO.0 * WAIT_RATIO.1).max(self.settings.longest_wait);
+            let ordered = &known.entry.lane.orders.longest_wait;
+            if ordered.load(Ordering::Relaxed) != wait {
+                ordered.store(wait, Ordering::Relaxed);
+            }
         }
     }
 
@@ -600,6 +649,10 @@ impl Thread {
                 figures.to_device.store(rates.0, Ordering::Relaxed);
                 figures.to_host.store(rates.1, Ordering::Relaxed);
                 figures.turn.store(turn.unwrap_or(0), Ordering::Relaxed);
+                let between = self.turns.swapped_out(known.entry.client);
+                figures.swapped_out.store(between.unwrap_or(0), Ordering::Relaxed);
+                let needed = turn.map_or(0, |_| self.turns.needed());
+                figures.swapped_out_needed.store(needed, Ordering::Relaxed);
                 figures.has_turn.store(turn.is_some() && runs, Ordering::Relaxed);
             }
         }

@@ -5,24 +5,17 @@
 //! While room is short, the scheduler gives jobs of one priority turns
 //! ([`Event::Oversubscribed`](weft_scheduler::Event::Oversubscribed)).
 //!
-//! What holds: `migration <= MIGRATION_RATIO * turn`, by the last round's moves; the bound on being
-//! swapped out wins. A turn grows at once and shrinks by an eighth at most, as a turn that ended
-//! early moved less.
+//! Their length is the planner's ([`weft_paging::TurnRule`]), measured anew after each turn.
+//! Launches may wait longer at the gate than clients are swapped out: one that went regardless
+//! would take the memory from the job whose turn it is.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use weft_paging::Planner;
+use weft_paging::{Planner, TurnLateness, TurnPlan, TurnRule};
 use weft_protocol::Ns;
 use weft_scheduler::Client;
-
-/// Part of a turn that migration may keep the link busy. The rest is for late orders and faults.
-/// Two jobs of 1 GB each on 1.3 GB (`pytest tests/clients -k together`) get turns of some 120 ms.
-const MIGRATION_RATIO: f64 = 0.65;
-
-/// Shortest turn: a hundred granules take 10 ms.
-const SHORTEST_TURN_NS: Ns = 20_000_000;
 
 /// How long room must last until jobs run side by side again.
 const EASED: Duration = Duration::from_secs(1);
@@ -32,9 +25,10 @@ const NEWS_PART: Ns = 16;
 
 #[derive(Debug)]
 pub(super) struct Turns {
-    away: Ns,
-    /// Length of turns now; 0: not computed.
-    length: Ns,
+    rule: TurnRule,
+    lateness: TurnLateness,
+    /// Turns now; of length 0: not computed.
+    planned: TurnPlan,
     short: bool,
     /// Since when there has been room.
     eased: Option<Instant>,
@@ -43,10 +37,11 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn new(away: Ns) -> Turns {
+    pub(super) fn new(rule: TurnRule) -> Turns {
         Turns {
-            away,
-            length: 0,
+            rule,
+            lateness: TurnLateness::default(),
+            planned: TurnPlan::default(),
             short: false,
             eased: None,
             told: BTreeMap::new(),
@@ -63,14 +58,37 @@ impl Turns {
         self.told.get(&client).copied()
     }
 
+    /// How long a client that takes turns is swapped out between two of its own, ns.
+    pub(super) fn swapped_out(&self, client: u64) -> Option<Ns> {
+        let turn = self.of(client)?;
+        Some(self.told.values().sum::<Ns>().saturating_sub(turn))
+    }
+
+    /// How long a client would be swapped out in turns long enough for what they move, ns; 0: they
+    /// are.
+    pub(super) fn needed(&self) -> Ns {
+        self.planned.needed
+    }
+
     pub(super) fn forget(&mut self, client: u64) {
         self.told.remove(&client);
+        self.lateness.forget(Client(client));
+    }
+
+    /// Notes how long a client's turn took, and after how long it got on, ns.
+    pub(super) fn took(&mut self, client: u64, took: Ns, first: Ns) {
+        if let Some(planned) = self.of(client) {
+            self.lateness.note(Client(client), planned, took, first);
+        }
     }
 
     /// Computes the length anew, after a turn.
     pub(super) fn measure(&mut self, planner: &Planner) {
-        let wanted = planner.turn_length(1.0 / MIGRATION_RATIO, SHORTEST_TURN_NS, self.away);
-        self.length = wanted.max(self.length - self.length / 8).min(self.away);
+        let rule = TurnRule {
+            late: self.lateness.of_a_round(),
+            ..self.rule
+        };
+        self.planned = planner.turns(&rule).after(self.planned.length);
     }
 
     /// Checks whether active clients fit. Returns what the scheduler is to hear.
@@ -89,11 +107,11 @@ impl Turns {
             (false, Some(_)) => {}
         }
         let members: &[Client] = if self.short && active.len() > 1 { active } else { &[] };
-        if let Some(planner) = planner.filter(|_| self.length == 0 && !members.is_empty()) {
+        if let Some(planner) = planner.filter(|_| self.planned.length == 0 && !members.is_empty()) {
             self.measure(planner);
         }
         if members.is_empty() {
-            self.length = 0;
+            self.planned = TurnPlan::default();
         }
         let mut tell = Vec::new();
         self.told.retain(|client, _| {
@@ -103,11 +121,12 @@ impl Turns {
             }
             stays
         });
+        let length = self.planned.length;
         for Client(client) in members {
             let before = self.told.get(client).copied().unwrap_or(0);
-            if before.abs_diff(self.length) > self.length / NEWS_PART {
-                self.told.insert(*client, self.length);
-                tell.push((*client, Some(self.length)));
+            if before.abs_diff(length) > length / NEWS_PART {
+                self.told.insert(*client, length);
+                tell.push((*client, Some(length)));
             }
         }
         tell

@@ -139,6 +139,76 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
     assert_eq!(world.faults, 0);
 }
 
+#[test]
+fn a_turn_that_ends_elsewhere_in_the_same_kernel_spends_nothing_early() {
+    // Twenty short kernels, then one that takes a third of the period. Turns end at its end and at
+    // its begin.
+    let mut set = sweep(21, 100, Access::ReadWrite);
+    set.period = 3_000;
+    let mut world = World::new(config(30, Options::default()), vec![set; 2]);
+    let turn = |client, length| ResidencySlot {
+        client: Client(client),
+        length,
+    };
+    for length in [8_900, 8_200, 9_800, 8_200, 9_500] {
+        for (runs, waits) in [(0, 1), (1, 0)] {
+            world.turn(&[turn(runs, length), turn(waits, length)]);
+        }
+    }
+    assert_eq!(world.faults, 0);
+}
+
+#[test]
+fn a_turn_that_was_shortened_by_waits_gives_up_granules_before_it_ends() {
+    let sets = vec![sweep(20, 100, Access::ReadWrite); 2];
+    let mut world = World::new(config(30, Options::default()), sets);
+    let turn = |client| ResidencySlot {
+        client: Client(client),
+        length: 4_000,
+    };
+    world.turn(&[turn(0), turn(1)]);
+    world.planner.switch(&[turn(0), turn(1)]);
+    world.planner.ran(Client(0), 1_000);
+    world.pump();
+    world.run_until(world.now + 10_000);
+    let used = |world: &World| {
+        (0..10)
+            .filter(|granule| world.planner.is_there(Client(0), *granule))
+            .count()
+    };
+    assert_eq!(used(&world), 10, "another round follows");
+    world.planner.ends_in(Client(0), 1_000);
+    world.pump();
+    world.run_until(world.now + 10_000);
+    assert_eq!(used(&world), 0, "the turn ends with this round");
+    assert!((10..20).all(|granule| world.planner.is_there(Client(0), granule)));
+    world.planner.ends_in(Client(1), 1);
+    world.planner.ends_in(Client(0), 5_000);
+    assert!(!world.planner.promised(Client(0), 0), "a turn gets no longer");
+}
+
+#[test]
+fn a_kernel_under_way_at_a_turns_end_keeps_its_granules() {
+    let sets = vec![sweep(20, 100, Access::ReadWrite); 2];
+    let mut world = World::new(config(30, Options::default()), sets);
+    let turn = |client, length| ResidencySlot {
+        client: Client(client),
+        length,
+    };
+    world.turn(&[turn(0, 2_000), turn(1, 2_000)]);
+    // The turn ends in the middle of the last kernel, whose next use is the furthest.
+    world.planner.switch(&[turn(0, 1_950), turn(1, 2_000)]);
+    world.planner.ran(Client(0), 1_960);
+    world.pump();
+    world.run_until(world.now + 10_000);
+    assert!(world.planner.is_there(Client(0), 19));
+    world.planner.ran(Client(0), 40);
+    world.pump();
+    world.run_until(world.now + 10_000);
+    let there = (0..20).filter(|granule| world.planner.is_there(Client(0), *granule));
+    assert_eq!(there.count(), 10, "the other client's are all there");
+}
+
 /// A foreground job that uses 10 of its 20 granules, a background job of 20, and room for 30.
 fn beside_a_foreground() -> (World, Vec<ResidencySlot>) {
     let mut world = World::new(

@@ -21,6 +21,9 @@ use super::admission_slot::{AdmissionSlot, Moves};
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use super::page_ops::PageOps;
 
+/// Upper bound of the ordered longest wait at the gate, ns: a job that hangs for longer looks dead.
+pub const MAX_LONGEST_WAIT_NS: Ns = 30_000_000_000;
+
 /// Marks a lane, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftLANE");
 

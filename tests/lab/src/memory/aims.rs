@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::contender::Contender;
-use super::study::Study;
+use super::study::{BoundRow, Study, TurnsBy, mean};
 use super::workload::NAMES;
 use crate::aims::Aim;
 
@@ -11,8 +11,16 @@ const OVER_STOCK: [(u64, f64, f64); 3] = [(150, 11.05, 57.88), (200, 9.35, 44.79
 /// Several decoders, share of the throughput when all fits: per cent of the device, duplex, one
 /// way.
 const OF_IDEAL: [(u64, f64, f64); 3] = [(150, 0.80, 0.75), (200, 0.65, 0.60), (300, 0.50, 0.45)];
+/// The same at the broker's default bound on being swapped out, both links.
+const AT_THE_DEFAULT: [(u64, f64); 2] = [(200, 0.95), (300, 0.60)];
 /// What may be lost where everything fits.
 const LOST: f64 = 0.006;
+
+/// What decoders at such a share of the device are to keep at the default.
+pub(super) fn at_the_default(share: u64) -> f64 {
+    let found = AT_THE_DEFAULT.iter().find(|(of, _)| *of >= share);
+    found.map_or(0.0, |(_, aim)| *aim)
+}
 
 fn link(duplex: bool) -> &'static str {
     if duplex { "duplex" } else { "one way" }
@@ -106,18 +114,49 @@ pub fn judge(study: &Study) -> Vec<Aim> {
             }),
         ),
         at_least(
-            "slices that adapt: the bound on being away over the longest time that anybody was",
-            {
-                let adapted = study.rows.iter().filter_map(|row| Some((row, row.adaptive?)));
-                let case = |(row, (_, away)): (&super::study::StudyRow, (f64, u64))| {
-                    let what = format!("{} %, {}, {away} ms, seed {}", row.share, link(row.duplex), row.seed);
-                    (what, Some(away as f64 / row.figures.away_ms.max(1e-9)), 1.0)
+            "decoders at the default bound on being swapped out: share of the throughput when all fits",
+            cases(&|duplex| {
+                let value = |share| {
+                    mean(
+                        &study.defaults,
+                        &["decoders"],
+                        share,
+                        duplex,
+                        Contender::Weft,
+                        |figures| figures.efficiency,
+                    )
                 };
-                adapted.map(case).collect()
+                let ran = |(share, _): &(u64, f64)| study.defaults.iter().any(|row| row.share == *share);
+                let reach = |share| {
+                    let of = |one: &&BoundRow| {
+                        let row = &one.row;
+                        (row.share, row.duplex, row.turns) == (share, duplex, TurnsBy::Default)
+                    };
+                    let bound = study.bounds.iter().find(of).map_or(1.0, |one| one.bound);
+                    format!("no planner with equal turns has more than {bound:.3}")
+                };
+                let case = |(share, limit)| {
+                    let what = format!("{share} %, {} ({})", link(duplex), reach(share));
+                    (what, value(share), limit)
+                };
+                AT_THE_DEFAULT.into_iter().filter(ran).map(case).collect()
+            }),
+        ),
+        at_least(
+            "decoders: the bound on being swapped out, over the longest time that one was",
+            {
+                let case = |bounded: &BoundRow| {
+                    let row = &bounded.row;
+                    let bound = row.turns.bound_ms();
+                    let what = format!("{} %, {}, {bound} ms, seed {}", row.share, link(row.duplex), row.seed);
+                    (what, Some(bound / row.figures.away_ms.max(1e-9)), 1.0)
+                };
+                study.bounds.iter().map(case).collect()
             },
         ),
         at_least("the device is never fuller than it is (1: never)", {
-            let fullest = study.rows.iter().map(|row| row.figures.fullest).fold(0.0, f64::max);
+            let rows = study.rows.iter().chain(&study.defaults).chain(&study.short);
+            let fullest = rows.map(|row| row.figures.fullest).fold(0.0, f64::max);
             vec![("all runs".to_owned(), Some(f64::from(fullest <= 1.0)), 1.0)]
         }),
     ]

@@ -18,10 +18,10 @@ use serde::Serialize;
 use simgpu_engine::memory::{BLOCK_BYTES, MemorySettings, Pager, Range, Ticket};
 use weft_paging::{
     self as plan, GranulePlace, Link, OrderId, OrderKind, OrderStatus, PagingConfig, PagingOrder, Planner,
-    ResidencySlot, Use, WorkingSet,
+    RESERVE_PART, ResidencySlot, TurnLateness, TurnPlan, TurnRule, Use, WorkingSet,
 };
 use weft_profiles::working_set::Access;
-use weft_scheduler::Client;
+use weft_scheduler::{Client, Config};
 
 use super::contender::{Contender, Length};
 use super::workload::{PagedJob, Workload};
@@ -45,8 +45,24 @@ pub struct Setting {
     pub slice: Ns,
     /// The device's own slice.
     pub device_slice: Ns,
-    /// Have the planner choose slices for this efficiency, no job away for longer than this.
-    pub adaptive: Option<(f64, Ns)>,
+    /// Who says how long turns are.
+    pub turns: TurnSource,
+}
+
+/// Who says how long turns are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TurnSource {
+    /// The common slice, whatever moves.
+    Common,
+    /// The planner by this rule, as in the daemon: turns by the clock, measured anew after each,
+    /// and a part of the device kept free.
+    Rule(TurnRule),
+}
+
+/// The rule of a broker without options.
+pub fn default_rule() -> TurnRule {
+    let core = Config::default();
+    TurnRule::new(core.max_swapped_out, core.swapped_out_limit)
 }
 
 /// What came of a run.
@@ -59,8 +75,12 @@ pub struct MachineFigures {
     pub seconds: f64,
     /// The mean length of a turn on the clock, ms.
     pub turn_ms: f64,
-    /// The longest that a job was away: from its turn's end to its next first step, ms.
+    /// The longest that a job was swapped out: from its turn's end to its next first step, ms.
     pub away_ms: f64,
+    /// The longest that turns were said to swap a job out, ms; 0 where the planner was not asked.
+    pub said_ms: f64,
+    /// The longest between two ends of a job's period (a decoder's words), ms.
+    pub gap_ms: f64,
     /// Copied to the device, GB: prefetched and faulted.
     pub prefetched_gb: f64,
     /// See above.
@@ -86,6 +106,8 @@ struct Task {
     rest: f64,
     /// When its last turn ended.
     left: Option<Ns>,
+    /// When its last period ended.
+    ended: Option<Ns>,
     /// Bytes of each kernel.
     sizes: Vec<u64>,
     /// Faults when its present period began, and whether that was in the present turn.
@@ -120,6 +142,13 @@ struct PagingMachine {
     weft: Option<PlannerState>,
     fullest: u64,
     away: Ns,
+    gap: Ns,
+    /// Turns now, where the planner says how long they are.
+    turns: TurnPlan,
+    lateness: TurnLateness,
+    /// When the present turn's first step began.
+    got_on: Ns,
+    said: Ns,
 }
 
 /// Whose memory a task's is, for the planner.
@@ -137,6 +166,16 @@ fn granules(range: Range) -> plan::GranuleRange {
 
 fn bytes(range: plan::GranuleRange) -> Range {
     Range::new(range.first * BLOCK_BYTES, u64::from(range.count) * BLOCK_BYTES)
+}
+
+/// The link as the planner is told of it.
+pub fn link_of(memory: &MemorySettings) -> Link {
+    Link {
+        inward: memory.to_device as f64 * 1e6,
+        outward: memory.to_host as f64 * 1e6,
+        both: memory.both_ways as f64 * 1e6,
+        duplex: memory.duplex,
+    }
 }
 
 /// What a job's kernels are predicted to touch.
@@ -179,15 +218,9 @@ impl PlannerState {
     fn new(contender: Contender, setting: &Setting, jobs: &[PagedJob]) -> Option<PlannerState> {
         let options = contender.options()?;
         let memory = setting.memory;
-        let link = Link {
-            inward: memory.to_device as f64 * 1e6,
-            outward: memory.to_host as f64 * 1e6,
-            both: memory.both_ways as f64 * 1e6,
-            duplex: memory.duplex,
-        };
         let config = PagingConfig {
             options,
-            ..PagingConfig::new(memory.capacity, memory.host_limit, link)
+            ..PagingConfig::new(memory.capacity, memory.host_limit, link_of(&memory))
         };
         let mut planner = Planner::new(config);
         for (number, job) in jobs.iter().enumerate() {
@@ -204,6 +237,11 @@ impl PlannerState {
             tickets: HashMap::new(),
             untold: 0,
         })
+    }
+
+    /// Keeps the part of the device free that the daemon does.
+    fn keep_reserve(&mut self, capacity: u64) {
+        self.planner.lower_capacity(capacity / RESERVE_PART / BLOCK_BYTES);
     }
 
     /// Takes what the planner orders now.
@@ -249,15 +287,25 @@ impl PagingMachine {
             own: 0,
             rest: 0.0,
             left: None,
+            ended: None,
             begun: None,
         };
+        let mut weft = PlannerState::new(contender, &setting, &workload.jobs);
+        if let (Some(weft), TurnSource::Rule(_)) = (&mut weft, setting.turns) {
+            weft.keep_reserve(setting.memory.capacity);
+        }
         PagingMachine {
             pager,
             now: 0,
             tasks: workload.jobs.iter().map(task).collect(),
-            weft: PlannerState::new(contender, &setting, &workload.jobs),
+            weft,
             fullest: 0,
             away: 0,
+            gap: 0,
+            turns: TurnPlan::default(),
+            lateness: TurnLateness::default(),
+            got_on: 0,
+            said: 0,
         }
     }
 
@@ -412,20 +460,26 @@ impl PagingMachine {
         let state = &mut self.tasks[task];
         if let Some(left) = state.left.take() {
             self.away = self.away.max(self.now.saturating_sub(left));
+            self.got_on = self.now;
         }
         let time = share + state.rest;
         state.rest = time.fract();
         let time = time as Ns;
         state.own += time;
         state.at.2 += to - from;
-        if to == touch.range.end() {
+        let touched = to == touch.range.end();
+        let to = self.now + time;
+        if touched {
             state.at = if which + 1 < touches {
                 (number, which + 1, 0)
             } else {
                 ((number + 1) % kernels, 0, 0)
             };
+            if state.at == (0, 0, 0) {
+                let before = state.ended.replace(to);
+                self.gap = self.gap.max(before.map_or(0, |before| to.saturating_sub(before)));
+            }
         }
-        let to = self.now + time;
         if let Some(weft) = &mut self.weft {
             weft.untold += time;
             if weft.untold >= PROGRESS_NS {
@@ -440,22 +494,63 @@ impl PagingMachine {
 }
 
 impl PagingMachine {
+    /// Tells the planner that a task's turn begins, and the others' follow.
+    fn plan_turn(&mut self, task: usize, length: Ns) {
+        let count = self.tasks.len();
+        let Some(weft) = &mut self.weft else { return };
+        let order = (0..count).map(|n| ResidencySlot {
+            client: client((task + n) % count),
+            length,
+        });
+        weft.planner.switch(&order.collect::<Vec<_>>());
+        weft.take_orders(self.now);
+    }
+
+    /// As the daemon does: a task's turn is as long as was measured up to the last one; then it is
+    /// measured anew.
+    fn plan_measured_turn(&mut self, task: usize, rule: &TurnRule) -> Ns {
+        if self.turns.length == 0 {
+            self.plan_turn(task, rule.least);
+            self.measure(rule);
+        }
+        let now = self.turns.length;
+        self.said = self.said.max(now * (self.tasks.len() as u64 - 1));
+        self.plan_turn(task, now);
+        self.measure(rule);
+        now
+    }
+
+    fn measure(&mut self, rule: &TurnRule) {
+        if let Some(weft) = &self.weft {
+            let rule = TurnRule {
+                late: self.lateness.of_a_round(),
+                ..*rule
+            };
+            self.turns = weft.planner.turns(&rule).after(self.turns.length);
+        }
+    }
+
+    /// Tells the planner when the turn of a task ends, as the daemon does.
+    fn announce_end(&mut self, task: usize, left: Ns) {
+        if let Some(weft) = self.weft.as_mut().filter(|_| left >= plan::NEAREST_END_NS) {
+            weft.planner.ran(client(task), std::mem::take(&mut weft.untold));
+            weft.planner.ends_in(client(task), left);
+            weft.take_orders(self.now);
+        }
+    }
+
     /// A turn of a task.
     fn turn(&mut self, task: usize, length: Length, setting: &Setting) {
-        let own = match (length, setting.adaptive, &self.weft) {
-            (Length::Own(_), Some((efficiency, away)), Some(weft)) => {
-                Length::Own(weft.planner.turn_length(efficiency, MIN_TURN_NS, away))
+        let mut start = self.now;
+        let length = match (setting.turns, length) {
+            _ if self.weft.is_none() => length,
+            (TurnSource::Rule(rule), _) => Length::Wall(self.plan_measured_turn(task, &rule)),
+            (TurnSource::Common, Length::Wall(planned) | Length::Own(planned)) => {
+                self.plan_turn(task, planned);
+                length
             }
-            (length, ..) => length,
         };
-        let count = self.tasks.len();
-        if let (Some(weft), Length::Own(length)) = (&mut self.weft, own) {
-            let order = (0..count).map(|n| ResidencySlot {
-                client: client((task + n) % count),
-                length,
-            });
-            weft.planner.switch(&order.collect::<Vec<_>>());
-            weft.take_orders(self.now);
+        if self.weft.is_some() {
             while !self
                 .weft
                 .as_mut()
@@ -465,15 +560,28 @@ impl PagingMachine {
                 self.pump(next);
             }
         }
-        let (start, before) = (self.now, self.tasks[task].own);
+        if setting.turns == TurnSource::Common {
+            // The slice counts from its first kernel.
+            start = self.now;
+        }
+        let before = self.tasks[task].own;
         self.tasks[task].begun = None;
+        let mut announced = match length {
+            Length::Wall(length) | Length::Own(length) => length,
+        };
         loop {
-            let left = match own {
+            let left = match length {
                 Length::Wall(length) => (start + length).saturating_sub(self.now),
                 Length::Own(length) => (before + length).saturating_sub(self.tasks[task].own),
             };
-            if left == 0 {
+            // A kernel under way is not taken off the device: a turn by the rule ends with one.
+            let (_, touch, bytes) = self.tasks[task].at;
+            if left == 0 && (setting.turns == TurnSource::Common || (touch, bytes) == (0, 0)) {
                 break;
+            }
+            if matches!(setting.turns, TurnSource::Rule(_)) && left <= announced / 2 {
+                announced = left;
+                self.announce_end(task, left);
             }
             if self.weft.is_none() && self.tasks[task].at == (0, 0, 0) {
                 // A period with no fault is followed by others: nothing moves but by faults.
@@ -483,6 +591,7 @@ impl PagingMachine {
                     let skipped = left / period * period;
                     self.now += skipped;
                     self.tasks[task].own += skipped;
+                    self.tasks[task].ended = Some(self.now);
                     continue;
                 }
             }
@@ -490,6 +599,10 @@ impl PagingMachine {
         }
         if let Some(weft) = &mut self.weft {
             weft.planner.ran(client(task), std::mem::take(&mut weft.untold));
+        }
+        if let (TurnSource::Rule(_), Length::Wall(planned)) = (setting.turns, length) {
+            let first = self.got_on.saturating_sub(start);
+            self.lateness.note(client(task), planned, self.now - start, first);
         }
         self.tasks[task].left = Some(self.now);
     }
@@ -509,15 +622,25 @@ impl PagingMachine {
     }
 }
 
-/// The shortest slice that the planner may choose.
-const MIN_TURN_NS: Ns = 5 * MS;
+/// Turns that each job has before anything counts, and that count at least: of a common slice, and
+/// of a length that is measured, which takes some turns to settle.
+const TURNS: (u32, u32) = (2, 3);
+const MEASURED_TURNS: (u32, u32) = (8, 6);
 
-/// Runs a workload under a contender: first until each job has been through a period (and two
-/// turns), then over at least another one (and three turns).
+/// Measured turns of each job after which it counts, though it is not through its period: in turns
+/// too short for what they move that may take an hour.
+const MOST_MEASURED_TURNS: u32 = 100;
+
+/// Runs a workload under a contender: first until each job has been through a period (and some
+/// turns), then over at least another one.
 pub fn run(contender: Contender, workload: &Workload, setting: &Setting) -> MachineFigures {
     let mut machine = PagingMachine::new(contender, workload, setting);
     let length = contender.turn(setting.slice, setting.device_slice);
     let count = machine.tasks.len();
+    let most = match setting.turns {
+        TurnSource::Common => usize::MAX,
+        TurnSource::Rule(_) => MOST_MEASURED_TURNS as usize * count,
+    };
     let rounds = |machine: &mut PagingMachine, least: u32, periods: f64| {
         let begun: Vec<Ns> = machine.tasks.iter().map(|task| task.own).collect();
         let mut turns = 0;
@@ -527,17 +650,22 @@ pub fn run(contender: Contender, workload: &Workload, setting: &Setting) -> Mach
                 turns += 1;
             }
             let through = |(task, begun): (&Task, &Ns)| (task.own - begun) as f64 >= periods * task.job.period() as f64;
-            if turns >= least as usize * count && machine.tasks.iter().zip(&begun).all(through) {
+            let all = machine.tasks.iter().zip(&begun).all(through);
+            if turns >= least as usize * count && (all || turns >= most) {
                 return turns;
             }
         }
     };
-    rounds(&mut machine, 2, 1.0);
+    let (unseen, seen) = match setting.turns {
+        TurnSource::Common => TURNS,
+        TurnSource::Rule(_) => MEASURED_TURNS,
+    };
+    rounds(&mut machine, unseen, 1.0);
     let (start, before) = (machine.now, machine.sums());
     let own = |machine: &PagingMachine| machine.tasks.iter().map(|task| task.own).sum::<Ns>();
     let own_before = own(&machine);
-    (machine.away, machine.fullest) = (0, 0);
-    let turns = rounds(&mut machine, 3, 1.0);
+    (machine.away, machine.fullest, machine.gap, machine.said) = (0, 0, 0, 0);
+    let turns = rounds(&mut machine, seen, 1.0);
     let (after, passed) = (machine.sums(), machine.now - start);
     let gb = |after: u64, before: u64| (after - before) as f64 / 1e9;
     MachineFigures {
@@ -545,6 +673,8 @@ pub fn run(contender: Contender, workload: &Workload, setting: &Setting) -> Mach
         seconds: passed as f64 / 1e9,
         turn_ms: passed as f64 / turns as f64 / MS as f64,
         away_ms: machine.away as f64 / MS as f64,
+        said_ms: machine.said as f64 / MS as f64,
+        gap_ms: machine.gap as f64 / MS as f64,
         prefetched_gb: gb(after.prefetched, before.prefetched),
         faulted_gb: gb(after.faulted, before.faulted),
         out_gb: gb(after.out, before.out),

@@ -8,8 +8,9 @@
 //! | `machine.rs` | turns, kernels, the page ledger of the simulated GPU, the broker's own planner |
 //! | `machine/service.rs` | the same with a service that somebody waits for, beside a batch job |
 //! | `priority.rs` | which runs are made of that, and what is to be reached |
-//! | `study.rs` | which runs are made, and the slice |
+//! | `study.rs` | which runs are made, and how long turns are |
 //! | `aims.rs` | what is to be reached |
+//! | `bound.rs` | what no planner exceeds |
 //! | `report.rs` | tables and plots |
 //! | `command.rs` | `weft-lab memory` |
 //! | `operands.rs` | what a framework says of its operations: it makes guesses of the simulated GPU exact |
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aims;
+pub mod bound;
 pub mod command;
 pub mod contender;
 pub mod machine;

@@ -24,8 +24,8 @@ use serde::Serialize;
 use simgpu_engine::memory::MemorySettings;
 
 use super::contender::{SIDES, Side};
-use super::machine::Setting;
 use super::machine::service::{RequestArrivals, ServedRequests, serve};
+use super::machine::{Setting, TurnSource};
 use super::study::run_each;
 use super::workload;
 use crate::Ns;
@@ -148,7 +148,7 @@ impl ServiceCase {
             memory,
             slice: 0,
             device_slice: plan.device_slice,
-            adaptive: None,
+            turns: TurnSource::Common,
         };
         let arrivals = self.kind.arrivals(workload.jobs[0].period(), self.load);
         ServiceRow {

@@ -1,5 +1,13 @@
 //! Which runs are made, and the slice at which they are.
 //!
+//! | runs | turns |
+//! |---|---|
+//! | [`Study::rows`] | all of one slice, as below |
+//! | [`Study::defaults`] | as a broker without options makes them, with the memory that it keeps free |
+//! | [`Study::bounds`] | the same by other bounds on being swapped out: decoders |
+//! | [`Study::short`] | 20 to 50 ms: what planning is worth where moves do not hide |
+//! | [`Study::curves`] | 10 to 600 ms: decoders |
+//!
 //! Long slices hide any migration, and MSched does not say which slice its figures are from. So the
 //! slice is the one at which a model of MSched (this laboratory's machine with the planner set to
 //! do what MSched does, on the duplex link that it measured) comes nearest to its published shares
@@ -11,9 +19,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 use simgpu_engine::memory::MemorySettings;
+use weft_paging::TurnRule;
 
+use super::aims;
+use super::bound::DecodersBound;
 use super::contender::{ALL, Contender};
-use super::machine::{MachineFigures, Setting, run};
+use super::machine::{MachineFigures, Setting, TurnSource, default_rule, run};
 use super::workload::{NAMES, generate};
 use crate::{MS, Ns};
 
@@ -24,9 +35,59 @@ pub const PUBLISHED: [(u64, f64); 3] = [(150, 0.7409), (200, 0.5823), (300, 0.43
 /// Slices that are looked at, ms.
 const SLICES: [u64; 12] = [10, 20, 35, 50, 75, 100, 130, 170, 220, 300, 400, 600];
 
-/// What the slice may be chosen between when it adapts: the efficiency asked for, and how long
-/// nobody may be away, ms.
-pub const ADAPTIVE: [(f64, u64); 3] = [(0.95, 500), (0.95, 1_000), (0.95, 3_000)];
+/// How turns of decoders are bounded, beside the default.
+pub const BOUNDS: [TurnsBy; 3] = [TurnsBy::Lengthened(2_000), TurnsBy::Kept(1_000), TurnsBy::Kept(3_000)];
+
+/// Slices of the short turns, ms, and what is run in them: memory that is read, written and both.
+const SHORT: [u64; 3] = [20, 35, 50];
+const SHORT_WORKLOADS: [&str; 3] = ["decoders", "rodinia", "hybrid"];
+
+/// Who plans turns of its own length.
+const PLANNED: [Contender; 6] = [
+    Contender::Weft,
+    Contender::WholeAllocations,
+    Contender::Lru,
+    Contender::NoPipelining,
+    Contender::NoDiscard,
+    Contender::NoDuplication,
+];
+/// Who has turns as long as weft's at the default.
+const IN_THE_SAME_TURNS: [Contender; 2] = [Contender::StockTurns, Contender::Msched];
+
+/// Who says how long a run's turns are.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TurnsBy {
+    /// The slice.
+    Slice,
+    /// The planner, as in a broker without options.
+    Default,
+    /// The planner, with no job swapped out for longer than this, ms.
+    Kept(u64),
+    /// The planner by the default, with turns lengthened up to this where they are too short
+    /// (`weft broker --swapped-out-limit`), ms.
+    Lengthened(u64),
+}
+
+impl TurnsBy {
+    fn source(self) -> TurnSource {
+        TurnSource::Rule(match self {
+            TurnsBy::Slice => return TurnSource::Common,
+            TurnsBy::Default => default_rule(),
+            TurnsBy::Kept(bound) => TurnRule::new(bound * MS, 0),
+            TurnsBy::Lengthened(limit) => TurnRule::new(default_rule().max_swapped_out, limit * MS),
+        })
+    }
+
+    /// No job is to be swapped out for longer, ms.
+    pub fn bound_ms(self) -> f64 {
+        match self {
+            TurnsBy::Slice => f64::INFINITY,
+            TurnsBy::Default => default_rule().max_swapped_out as f64 / MS as f64,
+            TurnsBy::Kept(bound) | TurnsBy::Lengthened(bound) => bound as f64,
+        }
+    }
+}
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -45,7 +106,7 @@ pub struct StudyPlan {
     pub contenders: Vec<Contender>,
     /// Which seeds.
     pub seeds: Vec<u64>,
-    /// Whether efficiency is run against the slice.
+    /// Whether efficiency is run against the slice, and short turns.
     pub curves: bool,
     /// Threads.
     pub threads: usize,
@@ -64,10 +125,10 @@ pub struct StudyRow {
     pub contender: Contender,
     /// The seed.
     pub seed: u64,
-    /// The common slice, ms.
+    /// The slice, ms.
     pub slice_ms: f64,
-    /// What the slice adapts to, where it does: efficiency asked for, bound on being away in ms.
-    pub adaptive: Option<(f64, u64)>,
+    /// Who says how long turns are.
+    pub turns: TurnsBy,
     /// What came of it.
     #[serde(flatten)]
     pub figures: MachineFigures,
@@ -82,6 +143,20 @@ pub struct SliceFit {
     pub points: Vec<(u64, f64, f64)>,
 }
 
+/// Decoders with nobody swapped out for longer than so long.
+#[derive(Debug, Clone, Serialize)]
+pub struct BoundRow {
+    /// The run.
+    #[serde(flatten)]
+    pub row: StudyRow,
+    /// What no planner exceeds by the bound in force ([`DecodersBound`]).
+    pub bound: f64,
+    /// The shortest bound on being swapped out at which it could have the aim, ms.
+    pub needs_ms: f64,
+    /// Link's time of what exceeds the device, ms.
+    pub excess_ms: f64,
+}
+
 /// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Study {
@@ -89,8 +164,14 @@ pub struct Study {
     pub fit: Option<SliceFit>,
     /// The common slice, ms.
     pub slice_ms: f64,
-    /// The runs at the common slice, then those whose slice adapts.
+    /// The runs at the common slice.
     pub rows: Vec<StudyRow>,
+    /// The runs of a broker without options.
+    pub defaults: Vec<StudyRow>,
+    /// Decoders by other bounds on being swapped out.
+    pub bounds: Vec<BoundRow>,
+    /// The runs in short turns.
+    pub short: Vec<StudyRow>,
     /// Several decoders at other slices.
     pub curves: Vec<StudyRow>,
 }
@@ -104,7 +185,7 @@ struct StudyCase {
     contender: Contender,
     seed: u64,
     slice: Ns,
-    adaptive: Option<(f64, u64)>,
+    turns: TurnsBy,
 }
 
 impl StudyCase {
@@ -118,7 +199,7 @@ impl StudyCase {
             memory,
             slice: self.slice,
             device_slice: plan.device_slice,
-            adaptive: self.adaptive.map(|(efficiency, away)| (efficiency, away * MS)),
+            turns: self.turns.source(),
         };
         StudyRow {
             workload: self.workload,
@@ -127,7 +208,7 @@ impl StudyCase {
             contender: self.contender,
             seed: self.seed,
             slice_ms: self.slice as f64 / MS as f64,
-            adaptive: self.adaptive,
+            turns: self.turns,
             figures: run(self.contender, &workload, &setting),
         }
     }
@@ -174,7 +255,7 @@ fn of_decoders(contender: Contender, share: u64, duplex: bool, slice: Ns) -> Stu
         contender,
         seed: 1,
         slice,
-        adaptive: None,
+        turns: TurnsBy::Slice,
     }
 }
 
@@ -222,6 +303,119 @@ fn fit(plan: &StudyPlan, progress: &(dyn Fn(usize, usize) + Sync)) -> (SliceFit,
     (fit, rows)
 }
 
+/// Every workload under every contender in turns of one slice.
+fn cases_of(plan: &StudyPlan, slice: Ns) -> Vec<StudyCase> {
+    let mut cases = Vec::new();
+    for &seed in &plan.seeds {
+        for &workload in &plan.workloads {
+            for &share in &plan.shares {
+                for &contender in &plan.contenders {
+                    for duplex in [true, false] {
+                        // Who moves nothing ahead has the same figures on either link, but for
+                        // stock's evictions, which wait for nothing.
+                        if duplex || contender.moves_ahead() {
+                            cases.push(StudyCase {
+                                workload,
+                                share,
+                                duplex,
+                                contender,
+                                seed,
+                                slice,
+                                turns: TurnsBy::Slice,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// A plan of what does not fit, for those of some contenders that were asked for.
+fn beyond(plan: &StudyPlan, contenders: impl Iterator<Item = Contender>) -> StudyPlan {
+    StudyPlan {
+        shares: plan.shares.iter().copied().filter(|share| *share > 100).collect(),
+        contenders: contenders
+            .filter(|contender| plan.contenders.contains(contender))
+            .collect(),
+        ..plan.clone()
+    }
+}
+
+/// Short turns, on the link that carries both ways.
+fn short_turns(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Vec<StudyRow> {
+    let mut short = beyond(plan, PLANNED.into_iter().chain(IN_THE_SAME_TURNS));
+    short.workloads.retain(|name| SHORT_WORKLOADS.contains(name));
+    let cases: Vec<StudyCase> = SHORT
+        .into_iter()
+        .flat_map(|slice| cases_of(&short, slice * MS))
+        .filter(|case| case.duplex)
+        .collect();
+    run_all(&cases, plan, &|done, of| progress("short turns", done, of))
+}
+
+/// What a broker without options does, and decoders by other bounds.
+fn at_the_default(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> (Vec<StudyRow>, Vec<BoundRow>) {
+    let mut cases = cases_of(&beyond(plan, PLANNED.into_iter()), 0);
+    for case in &mut cases {
+        case.turns = TurnsBy::Default;
+    }
+    let mut rows = run_all(&cases, plan, &|done, of| progress("at the default", done, of));
+    let of_weft = |case: &&StudyCase| case.contender == Contender::Weft;
+    let as_long: Vec<StudyCase> = rows
+        .iter()
+        .zip(&cases)
+        .filter(|(_, case)| of_weft(case) && case.duplex)
+        .flat_map(|(row, case)| {
+            IN_THE_SAME_TURNS.map(|contender| StudyCase {
+                contender,
+                slice: (row.figures.turn_ms * MS as f64) as Ns,
+                turns: TurnsBy::Slice,
+                ..*case
+            })
+        })
+        .filter(|case| plan.contenders.contains(&case.contender))
+        .collect();
+    rows.extend(run_all(&as_long, plan, &|done, of| {
+        progress("in turns as long", done, of);
+    }));
+    let kept: Vec<StudyCase> = cases
+        .iter()
+        .filter(of_weft)
+        .filter(|case| case.workload == "decoders")
+        .flat_map(|case| {
+            let by = |turns| StudyCase { turns, ..*case };
+            [by(TurnsBy::Default)].into_iter().chain(BOUNDS.map(by))
+        })
+        .collect();
+    let bounds = run_all(&kept, plan, &|done, of| progress("bounds", done, of))
+        .into_iter()
+        .filter_map(|row| bounded(plan, row))
+        .collect();
+    (rows, bounds)
+}
+
+fn bounded(plan: &StudyPlan, row: StudyRow) -> Option<BoundRow> {
+    let memory = MemorySettings {
+        duplex: row.duplex,
+        ..plan.memory
+    };
+    let workload = generate(row.workload, memory.capacity, row.share, row.seed);
+    let bound = DecodersBound::of(&workload, &memory)?;
+    let in_force = match row.turns {
+        // The second bound is in force where turns had to be longer.
+        TurnsBy::Lengthened(_) => row.figures.said_ms.max(TurnsBy::Default.bound_ms()),
+        turns => turns.bound_ms(),
+    };
+    Some(BoundRow {
+        bound: bound.efficiency((in_force * MS as f64) as Ns),
+        needs_ms: bound.swapped_out(aims::at_the_default(row.share)) as f64 / MS as f64,
+        excess_ms: bound.excess / MS as f64,
+        row,
+    })
+}
+
 /// Makes all runs.
 pub fn make(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Study {
     let (fit, mut curves) = match plan.slice {
@@ -236,39 +430,13 @@ pub fn make(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) ->
         (None, Some(slice)) => slice,
         (None, None) => 100 * MS,
     };
-    let mut cases = Vec::new();
-    for &seed in &plan.seeds {
-        for &workload in &plan.workloads {
-            for &share in &plan.shares {
-                for &contender in &plan.contenders {
-                    for duplex in [true, false] {
-                        let case = StudyCase {
-                            workload,
-                            share,
-                            duplex,
-                            contender,
-                            seed,
-                            slice,
-                            adaptive: None,
-                        };
-                        // Who moves nothing ahead has the same figures on either link, but for
-                        // stock's evictions, which wait for nothing.
-                        if duplex || contender.moves_ahead() {
-                            cases.push(case);
-                        }
-                        if contender == Contender::Weft && workload == "decoders" && share > 100 {
-                            let adapted = |adaptive| StudyCase {
-                                adaptive: Some(adaptive),
-                                ..case
-                            };
-                            cases.extend(ADAPTIVE.map(adapted));
-                        }
-                    }
-                }
-            }
-        }
-    }
-    let rows = run_all(&cases, plan, &|done, of| progress("runs", done, of));
+    let rows = run_all(&cases_of(plan, slice), plan, &|done, of| progress("runs", done, of));
+    let (defaults, bounds) = at_the_default(plan, progress);
+    let short = if plan.curves {
+        short_turns(plan, progress)
+    } else {
+        Vec::new()
+    };
     if plan.curves {
         let mut cases = Vec::new();
         for share in [150, 200, 300] {
@@ -283,6 +451,9 @@ pub fn make(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) ->
         fit,
         slice_ms: slice as f64 / MS as f64,
         rows,
+        defaults,
+        bounds,
+        short,
         curves,
     }
 }
@@ -323,15 +494,23 @@ impl Study {
         contender: Contender,
         what: impl Fn(&MachineFigures) -> f64,
     ) -> Option<f64> {
-        let duplex = duplex || !contender.moves_ahead();
-        let of = |row: &&StudyRow| {
-            row.adaptive.is_none()
-                && row.share == share
-                && row.duplex == duplex
-                && row.contender == contender
-                && workloads.contains(&row.workload)
-        };
-        let values: Vec<f64> = self.rows.iter().filter(of).map(|row| what(&row.figures)).collect();
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+        mean(&self.rows, workloads, share, duplex, contender, what)
     }
+}
+
+/// As [`Study::mean`], over these rows.
+pub fn mean(
+    rows: &[StudyRow],
+    workloads: &[&str],
+    share: u64,
+    duplex: bool,
+    contender: Contender,
+    what: impl Fn(&MachineFigures) -> f64,
+) -> Option<f64> {
+    let duplex = duplex || !contender.moves_ahead();
+    let of = |row: &&StudyRow| {
+        row.share == share && row.duplex == duplex && row.contender == contender && workloads.contains(&row.workload)
+    };
+    let values: Vec<f64> = rows.iter().filter(of).map(|row| what(&row.figures)).collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }

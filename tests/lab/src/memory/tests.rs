@@ -4,7 +4,7 @@ use simgpu_engine::memory::MemorySettings;
 use weft_profiles::working_set::Access;
 
 use super::contender::{ALL, Contender};
-use super::machine::{Setting, run, working_set};
+use super::machine::{Setting, TurnSource, default_rule, run, working_set};
 use super::workload::{PagedJob, generate};
 use crate::{MS, US};
 
@@ -18,7 +18,7 @@ fn setting(duplex: bool) -> Setting {
         },
         slice: 2 * MS,
         device_slice: 100 * US,
-        adaptive: None,
+        turns: TurnSource::Common,
     }
 }
 
@@ -80,4 +80,34 @@ fn what_is_written_whole_is_predicted_to_be_dead_before() {
     }
     assert!(whole * 4 > all, "{whole} of {all}");
     assert!(set.uses.iter().all(|one| one.at < set.period));
+}
+
+#[test]
+fn turns_keep_the_bound_and_are_lengthened_only_where_they_may_be_and_must() {
+    // The link and the kernels are those of a device 8 times as large, so bounds shrink with it.
+    // On a much smaller one the granules in flight take as long as a turn.
+    let at = |share, bounds: [u64; 2]| {
+        let mut setting = setting(true);
+        setting.memory.capacity = 2 << 30;
+        let rule = default_rule();
+        setting.turns = TurnSource::Rule(weft_paging::TurnRule {
+            least: rule.least / 8,
+            max_swapped_out: bounds[0] * MS / 8,
+            swapped_out_limit: bounds[1] * MS / 8,
+            late: rule.late / 8,
+            ..rule
+        });
+        let workload = generate("decoders", setting.memory.capacity, share, 1);
+        run(Contender::Weft, &workload, &setting)
+    };
+    let bound = 500.0 / 8.0;
+    let (kept, longer) = (at(300, [500, 0]), at(300, [500, 2_000]));
+    assert!(kept.away_ms <= 1.1 * bound && kept.said_ms <= bound, "{kept:?}");
+    assert!(kept.efficiency < 0.2, "{kept:?}");
+    assert!(longer.efficiency > 0.8, "{longer:?}");
+    assert!(longer.said_ms > bound && longer.said_ms <= 4.0 * bound, "{longer:?}");
+    // No word comes sooner in turns that are too short for it.
+    assert!(kept.gap_ms > 0.8 * longer.gap_ms, "{kept:?} {longer:?}");
+    let two = at(200, [500, 0]);
+    assert!(two.efficiency > 0.5 && two.away_ms <= bound, "{two:?}");
 }

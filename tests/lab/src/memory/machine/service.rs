@@ -19,7 +19,7 @@
 
 use serde::Serialize;
 
-use super::{BLOCK_BYTES, Contender, PagingMachine, Setting, client};
+use super::{BLOCK_BYTES, Contender, PagingMachine, Setting, client, default_rule};
 use crate::memory::contender::{LaunchRule, Side};
 use crate::memory::workload::Workload;
 use crate::random::Random;
@@ -32,16 +32,8 @@ const WINDOW: usize = 16;
 /// What weft lets be on the device beside the foreground job: the broker's default.
 const DELAY_BOUND_NS: Ns = 500 * US;
 
-/// What the daemon asks of the planner for the length of turns
-/// (`broker/daemon/src/memory/turns.rs`): the link busy for 65 % of one at most, 20 ms at least,
-/// nobody away for longer than 500 ms.
-const BUSY: f64 = 0.65;
-const MIN_BATCH_TURN_NS: Ns = 20 * MS;
-const MAX_SWAPPED_OUT_NS: Ns = 500 * MS;
-
-/// Of the device so much stays free of the plan for what demand paging needs to turn round in, as
-/// in the daemon (`broker/daemon/src/memory/room.rs`).
-const RESERVE: u64 = 64;
+/// The batch job goes on for so long before it is looked again whether a request has come.
+const BATCH_STRETCH_NS: Ns = 20 * MS;
 
 /// Requests that nobody counts: memory finds its place.
 const WARM: usize = 5;
@@ -208,9 +200,7 @@ impl PagingMachine {
     /// foreground job, which may come at any time.
     fn plan_batch(&mut self, since: &mut Ns) {
         let Some(weft) = &mut self.weft else { return };
-        let length = weft
-            .planner
-            .turn_length(1.0 / BUSY, MIN_BATCH_TURN_NS, MAX_SWAPPED_OUT_NS);
+        let length = weft.planner.turns(&default_rule()).length;
         if self.tasks[BATCH].own < *since {
             return;
         }
@@ -242,8 +232,7 @@ pub fn serve(
     let rule = side.rule();
     let mut machine = PagingMachine::new(contender, workload, setting);
     if let Some(weft) = &mut machine.weft {
-        weft.planner
-            .lower_capacity(setting.memory.capacity / RESERVE / BLOCK_BYTES);
+        weft.keep_reserve(setting.memory.capacity);
     }
     if let Some(weft) = &mut machine.weft {
         weft.planner.pin(client(SERVICE), true);
@@ -282,7 +271,7 @@ pub fn serve(
         }
         while machine.now < arrival {
             machine.plan_batch(&mut next_plan);
-            let until = arrival.min(machine.now + MIN_BATCH_TURN_NS);
+            let until = arrival.min(machine.now + BATCH_STRETCH_NS);
             let mut any = usize::MAX;
             machine.go_on(BATCH, until, &mut any);
         }
@@ -331,6 +320,7 @@ pub fn serve(
 mod tests {
     use simgpu_engine::memory::MemorySettings;
 
+    use super::super::TurnSource;
     use super::*;
     use crate::memory::contender::SIDES;
     use crate::memory::workload;
@@ -346,7 +336,7 @@ mod tests {
             memory,
             slice: 0,
             device_slice: 100 * US,
-            adaptive: None,
+            turns: TurnSource::Common,
         };
         (workload::service(part * 6, part * 12, training, 1), setting)
     }
