@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use simgpu_device::{Seq, Times};
 
 /// From this size on the host takes longer to write the bytes (some 50 us) than to wake a thread.
-pub(crate) const LONG_BYTES: u64 = 512 << 10;
+const LONG_BYTES: u64 = 512 << 10;
 
 /// Runs when an operation has ended.
 pub(crate) type Action = Box<dyn FnOnce() + Send>;

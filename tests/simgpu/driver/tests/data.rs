@@ -77,35 +77,6 @@ fn a_pinned_source_is_read_when_the_copy_runs() {
 }
 
 #[test]
-fn a_long_copy_moves_its_bytes_in_its_place() {
-    isolated("a_long_copy_moves_its_bytes_in_its_place", &[], |cu, _| {
-        // So many that the host writes them while the device copies.
-        const BYTES: usize = 3 << 20;
-        cu.start();
-        let (a, b, s) = (cu.alloc(BYTES), cu.alloc(BYTES), cu.stream(1));
-        let (first, second) = (cu.pinned(BYTES), cu.pinned(BYTES));
-        for (pinned, value) in [(first, 1), (second, 2)] {
-            cu.put(b, &vec![value; BYTES]);
-            ok!(cu.cuMemcpyDtoH_v2(pinned as *mut u8, b, BYTES));
-        }
-        let (before, half) = (pattern(BYTES), BYTES / 2);
-        cu.put(a, &before);
-        let gate = cu.gate(s);
-        // What is there before each copy is kept in `b`.
-        ok!(cu.cuMemcpyDtoDAsync_v2(b, a, half, s));
-        ok!(cu.cuMemcpyHtoDAsync_v2(a, first as *const u8, BYTES, s));
-        ok!(cu.cuMemcpyDtoDAsync_v2(b + half as u64, a, half, s));
-        ok!(cu.cuMemcpyHtoDAsync_v2(a, second as *const u8, BYTES, s));
-        assert!(cu.bytes(a, BYTES) == before, "both copies stand behind the gate");
-        gate.open();
-        ok!(cu.cuStreamSynchronize(s));
-        assert!(cu.bytes(a, BYTES) == vec![2; BYTES], "the last copy's");
-        assert!(cu.bytes(b, half) == before[..half], "what was there before the first");
-        assert!(cu.bytes(b + half as u64, half) == vec![1; half], "the first copy's");
-    });
-}
-
-#[test]
 fn shaped_copies() {
     isolated("shaped_copies", &[], |cu, _| {
         cu.start();

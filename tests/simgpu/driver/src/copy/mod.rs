@@ -13,7 +13,7 @@ mod shaped;
 use simgpu_device::{Direction, Op, Seq, Touch};
 
 use crate::abi::{Error, R};
-use crate::effect::{Effect, LONG_BYTES};
+use crate::effect::Effect;
 use crate::memory::paging;
 use crate::space::raw;
 use crate::space::table::{Side, is_reachable, side};
@@ -136,21 +136,7 @@ impl Copy {
             .collect()
     }
 
-    /// Whether the bytes may move as soon as the copy begins: where they are many, and the device
-    /// writes memory of its own. A device's copy costs the host no time; here the host writes the
-    /// bytes, and does it while the device takes its time.
-    fn moves_at_begin(&self, touches: &[Touch]) -> bool {
-        let inward = matches!(
-            self.op(),
-            Op::Copy {
-                direction: Direction::HostToDevice,
-                ..
-            }
-        );
-        inward && self.bytes() >= LONG_BYTES && touches.is_empty()
-    }
-
-    /// Puts the copy on the device; the bytes move when it is done, or while it is under way.
+    /// Puts the copy on the device; the bytes move when it is done.
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
         self.submit_with(driver, stream, graph, None)
     }
@@ -165,12 +151,6 @@ impl Copy {
         let job = CopyJob { copy: *self, staged };
         let touches = self.touches();
         let effect = Effect::of_bytes(self.bytes(), host_may_look, move || job.perform());
-        if self.moves_at_begin(&touches) {
-            // It ends where the copy begins. During a copy no other work may change its source or
-            // read its target.
-            stream.submit(driver, Op::Marker, Some(effect), graph)?;
-            return stream.submit(driver, self.op(), None, graph);
-        }
         stream.submit_touching(driver, self.op(), Some(effect), graph, &touches)
     }
 
