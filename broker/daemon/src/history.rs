@@ -174,7 +174,7 @@ pub fn file(places: &Places) -> Result<PathBuf, HistoryError> {
     file_from(|name| std::env::var_os(name).filter(|value| !value.is_empty()), shared)
 }
 
-/// As [`file`], of a broker that knows whether it is shared.
+/// As [`file()`], of a broker that knows whether it is shared.
 pub fn file_of(places: &Places, shared: bool) -> Result<PathBuf, HistoryError> {
     let shared = shared.then(|| places.socket());
     file_from(|name| std::env::var_os(name).filter(|value| !value.is_empty()), shared)
