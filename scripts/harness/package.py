@@ -18,6 +18,7 @@ MOVED = (
     | {"fstat", "fstat64", "fstatat", "fstatat64", "lstat", "lstat64", "stat", "stat64", "mknod", "mknodat"}
     | {"pthread_attr_getguardsize", "pthread_attr_getstack", "pthread_attr_setguardsize", "pthread_attr_setstacksize", "pthread_getattr_np"}
     | {"pthread_create", "pthread_detach", "pthread_join", "pthread_key_create", "pthread_key_delete", "pthread_setspecific", "pthread_getspecific"}
+    | {"pthread_mutex_trylock", "pthread_mutexattr_destroy", "pthread_mutexattr_init", "pthread_mutexattr_settype"}
     | {"pthread_kill", "pthread_once", "pthread_rwlock_rdlock", "pthread_rwlock_unlock", "pthread_rwlock_wrlock", "pthread_setname_np", "pthread_sigmask"}
     | {"exp2", "exp", "log", "log2", "pow", "sem_init", "sem_post", "sem_wait", "shm_open", "shm_unlink"}
 )
