@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod aggregate;
+pub mod calendar;
 pub mod codec;
 mod error;
 mod file;

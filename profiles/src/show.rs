@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::calendar::{DAY_S, civil};
 use crate::{KernelProfile, Ns, Profile, Sketch};
 
 /// Widest kernel name, in columns.
@@ -184,23 +185,10 @@ pub fn duration(ns: Ns) -> String {
     }
 }
 
-/// Formats seconds since 1970 as `2026-11-21 11:30 UTC`, by arithmetic on eras of 400 years.
+/// Formats seconds since 1970 as `2026-11-21 11:30 UTC`.
 fn date(seconds: u64) -> String {
-    let days = seconds / 86_400;
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 {
-        month_index + 3
-    } else {
-        month_index - 9
-    };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute) = (seconds % 86_400 / 3_600, seconds % 3_600 / 60);
+    let (year, month, day) = civil((seconds / DAY_S) as i64);
+    let (hour, minute) = (seconds % DAY_S / 3_600, seconds % 3_600 / 60);
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
