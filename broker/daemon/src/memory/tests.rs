@@ -269,19 +269,24 @@ fn room_that_has_just_come_is_believed_after_a_while() {
     }
 }
 
+/// So many jobs have `bytes` each, and work.
+fn all_work(scene: &mut Scene, jobs: u64, bytes: u64, now: Instant) {
+    for client in 1..=jobs {
+        scene.thread.take(MemoryMessage::Backed(client, 1 << 40, bytes));
+    }
+    scene.thread.learn();
+    for client in 1..=jobs {
+        works(scene, client, now);
+    }
+}
+
 #[test]
 fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_leaves() {
     const GB: u64 = 1 << 30;
     // Room beside one set of 1 GB: contexts of 450 MB each and a 64th of the device.
     for (device, jobs, moved) in [(9 * GB / 4, 2, 1), (11 * GB / 4, 3, 1), (64 * GB, 2, 0)] {
         let (mut scene, now) = (Scene::new(device, jobs), Instant::now());
-        for client in 1..=jobs {
-            scene.thread.take(MemoryMessage::Backed(client, 1 << 40, GB));
-        }
-        scene.thread.learn();
-        for client in 1..=jobs {
-            works(&mut scene, client, now);
-        }
+        all_work(&mut scene, jobs, GB, now);
         let length = scene.thread.turns.of(1);
         if moved == 0 {
             assert_eq!(length, None, "there is room");
@@ -303,13 +308,7 @@ fn turns_that_must_be_longer_than_the_bound_are_and_launches_wait_as_long() {
     const GB: u64 = 1 << 30;
     // Six jobs of 4 GB each, room for two of them beside contexts of 450 MB and a 64th.
     let (mut scene, now) = (Scene::new(11 * GB, 6), Instant::now());
-    for client in 1..=6 {
-        scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 4 * GB));
-    }
-    scene.thread.learn();
-    for client in 1..=6 {
-        works(&mut scene, client, now);
-    }
+    all_work(&mut scene, 6, 4 * GB, now);
     let length = scene.thread.turns.of(1).expect("no room");
     let between = scene.thread.turns.swapped_out(1).expect("turns");
     assert_eq!(between, length * 5);
@@ -343,13 +342,7 @@ fn turns_keep_the_bound_by_default_and_say_what_they_would_need() {
     assert_eq!(settings.max_swapped_out, settings.swapped_out_limit);
     let (mut scene, now) = (Scene::new(11 * GB, 6), Instant::now());
     scene.thread.turns = Turns::new(TurnRule::new(settings.max_swapped_out, settings.swapped_out_limit));
-    for client in 1..=6 {
-        scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 4 * GB));
-    }
-    scene.thread.learn();
-    for client in 1..=6 {
-        works(&mut scene, client, now);
-    }
+    all_work(&mut scene, 6, 4 * GB, now);
     let between = scene.thread.turns.swapped_out(1).expect("turns");
     assert!(between <= settings.max_swapped_out, "{between}");
     scene.thread.show();
