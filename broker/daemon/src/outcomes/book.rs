@@ -36,25 +36,20 @@ const MOST_DEVICES: usize = 256;
 #[derive(Debug, Clone, Default)]
 struct ClientSums {
     /// The core's figures at the last look.
-    seen: SeenFigures,
+    seen: CoreFigures,
+    /// The sum of what came between looks.
+    sum: CoreFigures,
     alone: Ns,
     foreground: Ns,
     background: Ns,
-    foreground_gpu: Ns,
-    background_gpu: Ns,
-    known: u64,
-    unknown: u64,
-    late: f64,
-    judged: f64,
-    waits: u64,
     /// Lateness of foreground jobs by this background job, and their judged time meanwhile, ns.
     cost: f64,
     cost_of: f64,
     plain: f64,
     /// Foreground jobs beside it were judged.
     company_judged: bool,
-    stuck: u64,
-    long: LongLaunches,
+    /// The longest of all launches, ns, and the hash of its kernel.
+    longest: (Ns, u64),
 }
 
 /// A client's launches that are predicted to be longer than the delay bound.
@@ -66,9 +61,9 @@ pub(super) struct LongLaunches {
     pub(super) kernel: u64,
 }
 
-/// What a look showed of a client.
+/// What the core counts of a client.
 #[derive(Debug, Clone, Copy, Default)]
-struct SeenFigures {
+struct CoreFigures {
     foreground_gpu: Ns,
     background_gpu: Ns,
     known: u64,
@@ -80,10 +75,10 @@ struct SeenFigures {
     over_bound: u64,
 }
 
-impl SeenFigures {
-    fn of(view: &ClientView) -> SeenFigures {
+impl CoreFigures {
+    fn of(view: &ClientView) -> CoreFigures {
         let lateness = view.lateness.unwrap_or_default();
-        SeenFigures {
+        CoreFigures {
             foreground_gpu: view.foreground.gpu,
             background_gpu: view.background.gpu,
             known: view.known_launches,
@@ -94,6 +89,38 @@ impl SeenFigures {
             stuck: view.stuck,
             over_bound: view.background.over_bound,
         }
+    }
+
+    /// What came since `before`; all of a counter that began anew.
+    fn since(self, before: CoreFigures) -> CoreFigures {
+        // Lateness may fall; the number of waits tells whether the account began anew.
+        let (late, judged) = match self.waits < before.waits {
+            true => (self.late, self.judged),
+            false => (self.late - before.late, self.judged - before.judged),
+        };
+        CoreFigures {
+            foreground_gpu: since(self.foreground_gpu, before.foreground_gpu),
+            background_gpu: since(self.background_gpu, before.background_gpu),
+            known: since(self.known, before.known),
+            unknown: since(self.unknown, before.unknown),
+            late,
+            judged,
+            waits: since(self.waits, before.waits),
+            stuck: since(self.stuck, before.stuck),
+            over_bound: since(self.over_bound, before.over_bound),
+        }
+    }
+
+    fn add(&mut self, new: CoreFigures) {
+        self.foreground_gpu += new.foreground_gpu;
+        self.background_gpu += new.background_gpu;
+        self.known += new.known;
+        self.unknown += new.unknown;
+        self.late += new.late;
+        self.judged += new.judged;
+        self.waits += new.waits;
+        self.stuck += new.stuck;
+        self.over_bound += new.over_bound;
     }
 }
 
@@ -135,28 +162,14 @@ impl OutcomeBook {
     /// Takes in one client's figures.
     fn take(&mut self, view: &ClientView, interval: Ns) -> IntervalPart {
         let sums = self.clients.entry(view.client).or_default();
-        let (now, was) = (SeenFigures::of(view), sums.seen);
+        let now = CoreFigures::of(view);
+        let new = now.since(sums.seen);
         sums.seen = now;
-        let foreground_gpu = since(now.foreground_gpu, was.foreground_gpu);
-        let background_gpu = since(now.background_gpu, was.background_gpu);
-        sums.foreground_gpu += foreground_gpu;
-        sums.background_gpu += background_gpu;
-        sums.known += since(now.known, was.known);
-        sums.unknown += since(now.unknown, was.unknown);
-        sums.stuck += since(now.stuck, was.stuck);
-        let long = &mut sums.long;
-        long.count += since(now.over_bound, was.over_bound);
-        if view.background.longest > long.longest {
-            (long.longest, long.kernel) = (view.background.longest, view.background.longest_kernel);
+        sums.sum.add(new);
+        let longest = (view.background.longest, view.background.longest_kernel);
+        if longest.0 > sums.longest.0 {
+            sums.longest = longest;
         }
-        // Lateness may fall; the number of waits tells whether the account began anew.
-        let (late, judged) = match now.waits < was.waits {
-            true => (now.late, now.judged),
-            false => (now.late - was.late, now.judged - was.judged),
-        };
-        sums.late += late;
-        sums.judged += judged;
-        sums.waits += since(now.waits, was.waits);
         match view.mode {
             "alone" => sums.alone += interval,
             "foreground" => sums.foreground += interval,
@@ -166,13 +179,13 @@ impl OutcomeBook {
         IntervalPart {
             client: view.client,
             mode: view.mode,
-            active: view.active || background_gpu > 0,
+            active: view.active || new.background_gpu > 0,
             gpu: match view.mode {
-                "background" => background_gpu,
-                _ => foreground_gpu,
+                "background" => new.background_gpu,
+                _ => new.foreground_gpu,
             },
-            late,
-            judged,
+            late: new.late,
+            judged: new.judged,
         }
     }
 
@@ -207,7 +220,13 @@ impl OutcomeBook {
 
     /// A client's launches beyond the delay bound.
     pub(super) fn long(&self, client: u64) -> LongLaunches {
-        self.clients.get(&client).map(|sums| sums.long).unwrap_or_default()
+        self.clients
+            .get(&client)
+            .map_or_else(LongLaunches::default, |sums| LongLaunches {
+                count: sums.sum.over_bound,
+                longest: sums.longest.0,
+                kernel: sums.longest.1,
+            })
     }
 
     /// Forgets a client.
@@ -222,8 +241,8 @@ impl OutcomeBook {
         let sums = self.clients.get(&status.client).unwrap_or(&nothing);
         let seconds = |ns: Ns| ns as f64 / 1e9;
         let launches = status.launches + status.graph_launches;
-        let told = sums.known + sums.unknown;
-        let shared = sums.foreground_gpu + sums.background_gpu;
+        let told = sums.sum.known + sums.sum.unknown;
+        let shared = sums.sum.foreground_gpu + sums.sum.background_gpu;
         let mean = match told >= ENOUGH_LAUNCHES && shared > 0 {
             true => Some(shared / told),
             false => typical,
@@ -245,11 +264,11 @@ impl OutcomeBook {
             gpu_ns: gpu_ns.filter(|_| launches > 0),
             gpu_shared_ns: shared,
             launches,
-            launches_known: (told > 0).then(|| sums.known as f64 / told as f64),
-            lost: (sums.judged > 0.0 && sums.foreground > 0).then(|| LatenessSum {
-                ns: sums.late as i64,
-                part: part(sums.late, sums.judged),
-                waits: sums.waits,
+            launches_known: (told > 0).then(|| sums.sum.known as f64 / told as f64),
+            lost: (sums.sum.judged > 0.0 && sums.foreground > 0).then(|| LatenessSum {
+                ns: sums.sum.late as i64,
+                part: part(sums.sum.late, sums.sum.judged),
+                waits: sums.sum.waits,
             }),
             cost: sums.company_judged.then(|| LatenessSum {
                 ns: sums.cost as i64,
@@ -258,16 +277,16 @@ impl OutcomeBook {
             }),
             won: (sums.background > 0).then(|| {
                 // What was held at the gate is the most that it could have used beside what it had.
-                let wanted = sums.background_gpu.saturating_add(status.waited_ns);
+                let wanted = sums.sum.background_gpu.saturating_add(status.waited_ns);
                 let plain = wanted.min(sums.plain as Ns);
                 Won {
-                    over_exclusive_ns: sums.background_gpu,
+                    over_exclusive_ns: sums.sum.background_gpu,
                     plain_ns: plain,
-                    of_plain: (plain > 0).then(|| (sums.background_gpu as f64 / plain as f64).min(1.0)),
+                    of_plain: (plain > 0).then(|| (sums.sum.background_gpu as f64 / plain as f64).min(1.0)),
                 }
             }),
             forced_launches: status.waits_expired,
-            stuck_grants: sums.stuck,
+            stuck_grants: sums.sum.stuck,
             memory_moved: status.prefetched + status.evicted + status.faulted,
             warnings: Vec::new(),
         }
