@@ -50,10 +50,8 @@ pub fn next_look(now: Ns, may: MayLaunch, by_fences: bool, awaits_end: bool) -> 
     let poll = now.saturating_add(POLL_INTERVAL_NS);
     match may {
         MayLaunch::Never => None,
-        MayLaunch::At(at) if !by_fences => match awaits_end {
-            true => Some((now + at.saturating_sub(now) / EARLY_LOOK_DIVISOR).max(poll).min(at)),
-            false => Some(at),
-        },
+        MayLaunch::At(at) if !by_fences && !awaits_end => Some(at),
+        MayLaunch::At(at) if !by_fences => Some((now + at.saturating_sub(now) / EARLY_LOOK_DIVISOR).max(poll).min(at)),
         MayLaunch::Now if !awaits_end => None,
         MayLaunch::At(_) | MayLaunch::Now => Some(poll),
     }
