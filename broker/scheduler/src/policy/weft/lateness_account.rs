@@ -363,6 +363,48 @@ mod tests {
     }
 
     #[test]
+    fn a_promise_in_debt_withholds_gaps_and_the_default_does_not() {
+        let mut account = watched();
+        assert!(!account.withholds(true, false), "nothing is owed");
+        stretches(&mut account, 20, MS, false, MS);
+        assert!(account.withholds(true, false));
+        assert!(!account.withholds(false, false));
+    }
+
+    #[test]
+    fn what_the_minimum_share_ran_is_measured_and_not_booked() {
+        let mut account = watched();
+        let before = account.balances.expect("judged").0.0;
+        let waits = account.sums().waits;
+        account.joined(true);
+        stretches(&mut account, 1, MS, false, MS);
+        assert_eq!(account.balances.expect("judged").0.0, before);
+        assert_eq!(account.sums().waits, waits + 1);
+        assert!(account.sums().late > 0.9 * MS as f64);
+        stretches(&mut account, 1, MS, false, MS);
+        assert!(account.balances.expect("judged").0.0 < before, "the next is");
+    }
+
+    #[test]
+    fn gaps_before_controls_are_spared_where_the_device_switches_and_not_for_ever() {
+        let mut account = LatenessAccount::default();
+        let mut spared = 0;
+        // The switch back is always found: there is no control.
+        for _ in 0..FIRST_STRETCHES {
+            stretches(&mut account, 1, US, false, 0);
+            spared += u32::from(account.withholds(false, true));
+            assert!(!account.withholds(false, false), "nothing to switch");
+        }
+        assert_eq!(account.sums().waits, 0);
+        assert!((FIRST_STRETCHES / SPARED_AT_FIRST - 1..=FIRST_STRETCHES / SPARED_AT_FIRST + 1).contains(&spared));
+        let later = (0..1_000).filter(|_| {
+            stretches(&mut account, 1, US, false, 0);
+            account.withholds(false, true)
+        });
+        assert!((1..40).contains(&later.count()), "rarely, and never stopped");
+    }
+
+    #[test]
     fn a_stretch_may_lose_what_gaps_do_not_use() {
         let mut account = watched();
         account.launched(0, || 0);
