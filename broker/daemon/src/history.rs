@@ -7,19 +7,21 @@
 //! * It is opened for each batch of rows. So a file that was deleted or set aside meanwhile is no
 //!   trouble, and several brokers of one user write to one file.
 //! * A file that is none, or is damaged, is renamed to `history.sqlite.damaged`, said in one line,
-//!   and a new one is begun.
+//!   and a new one is begun. Who writes, or renames, holds the folder's lock: what one process
+//!   found damaged may be another's new file by then.
 //!
 //! SQLite and no file of lines: a power cut in the middle of a write loses no older row, the oldest
 //! go without copying the rest, several processes may write, and people ask it in SQL.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
+use std::fs::{File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use serde::{Deserialize, Serialize};
@@ -43,6 +45,9 @@ const WAITING_ROWS: usize = 1024;
 
 /// Longest wait for another process that writes.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time between two tries for the folder's lock.
+const LOCK_PERIOD: Duration = Duration::from_millis(5);
 
 /// Longest wait for the last rows when the broker ends.
 const LAST_ROWS: Duration = Duration::from_secs(2);
@@ -203,6 +208,8 @@ fn file_from(variable: impl Fn(&str) -> Option<OsString>, shared: Option<&Path>)
 
 /// Adds rows. Makes folder and file if missing; a damaged file is set aside first.
 pub fn add(path: &Path, rows: &[HistoryRow]) -> Result<Option<String>, HistoryError> {
+    make(path)?;
+    let _lock = lock_folder(path);
     match add_once(path, rows, MOST_ROWS, MOST_BYTES) {
         Err(error) if error.is_damage() => {
             let said = set_aside(path)?;
@@ -216,12 +223,31 @@ pub fn add(path: &Path, rows: &[HistoryRow]) -> Result<Option<String>, HistoryEr
 /// Reads rows, the newest first. No file: no rows. A damaged file is set aside, and the second
 /// value says so.
 pub fn read(path: &Path, query: &HistoryQuery) -> Result<(Vec<HistoryRow>, Option<String>), HistoryError> {
-    if !path.exists() {
-        return Ok((Vec::new(), None));
+    let there = || path.exists().then(|| read_once(path, query));
+    match there() {
+        None => return Ok((Vec::new(), None)),
+        Some(Ok(rows)) => return Ok((rows, None)),
+        Some(Err(_)) => {}
     }
-    match read_once(path, query) {
-        Err(error) if error.is_damage() => Ok((Vec::new(), set_aside(path)?)),
-        other => other.map(|rows| (rows, None)),
+    // Another process may have set it aside while it was read. Nobody does from here on.
+    let _lock = lock_folder(path);
+    match there() {
+        Some(Err(error)) if error.is_damage() => Ok((Vec::new(), set_aside(path)?)),
+        found => found.unwrap_or_else(|| Ok(Vec::new())).map(|rows| (rows, None)),
+    }
+}
+
+/// The lock of the file's folder, until it is dropped. `None`: the folder has none, or it took too
+/// long; then what the lock is for is risked rather than the rows.
+fn lock_folder(path: &Path) -> Option<File> {
+    let folder = File::open(path.parent()?).ok()?;
+    let begin = Instant::now();
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Some(folder),
+            Err(TryLockError::WouldBlock) if begin.elapsed() < BUSY_PATIENCE => std::thread::sleep(LOCK_PERIOD),
+            Err(_) => return None,
+        }
     }
 }
 
@@ -628,6 +654,33 @@ mod tests {
         // An empty file is a new one.
         std::fs::write(&path, "").expect("written");
         assert_eq!(add(&path, &rows(0..1)).expect("written"), None);
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_once_by_many_who_meet_it() {
+        for _ in 0..20 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("history.sqlite");
+            std::fs::write(&path, vec![b'x'; 5_000]).expect("written");
+            let said = std::thread::scope(|scope| {
+                let threads = (0..8).map(|number| {
+                    let path = &path;
+                    scope.spawn(move || match number % 2 {
+                        0 => add(path, &rows(number..number + 1)).expect("written"),
+                        _ => read(path, &HistoryQuery::default()).expect("read").1,
+                    })
+                });
+                let threads: Vec<_> = threads.collect();
+                let said = threads
+                    .into_iter()
+                    .filter_map(|thread| thread.join().expect("no panic"));
+                said.count()
+            });
+            assert_eq!(said, 1);
+            let mut kept: Vec<u64> = all(&path).iter().map(|row| row.client).collect();
+            kept.sort_unstable();
+            assert_eq!(kept, [0, 2, 4, 6]);
+        }
     }
 
     #[test]
