@@ -284,7 +284,7 @@ def broker_for(place, device):
     return jobs.Broker(place, device, policy=POLICY, extra=("--turn", str(TURN_US)) if POLICY == "timeslice" else ())
 
 
-# Longest waits for what a pair of jobs comes to: learning takes 20 s, and a minute was not enough on a busy machine.
+# Longest wait for what a pair of jobs comes to. On a busy machine a minute was not enough.
 LEARNT_S = 180
 
 
