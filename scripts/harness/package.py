@@ -1,35 +1,234 @@
-"""What scripts/package makes: where it lies, and for which glibc."""
+"""weft's packages: for which glibc they are, what is in them, and how each is made.
 
+All three are made from one folder, the tarball's, so they have the same files.
+"""
+
+import gzip
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
 
 from . import elf, paths
 
-# The oldest glibc that the package runs on: RHEL 8 has it.
+# The oldest glibc that the packages run on: RHEL 8 has it.
 GLIBC = (2, 28)
 GLIBC_TEXT = ".".join(map(str, GLIBC))
 TRIPLE = "x86_64-unknown-linux-gnu"
 BUILT = paths.TARGET / TRIPLE / "release"
 FILES = ("weft", "libweft.so")
 
-# Functions that glibc 2.28 has, too, by other versions or as part of each program (stat and its kind): what needs them newer was only linked on a newer system.
-# From glibc's list of symbols for x86_64 (sysdeps/unix/sysv/linux/x86_64/64/libc.abilist): they moved into libc.so in 2.34, or got a new version there.
-MOVED = (
-    {"dladdr", "dladdr1", "dlclose", "dlerror", "dlinfo", "dlopen", "dlsym", "dlvsym", "__libc_start_main"}
-    | {"fstat", "fstat64", "fstatat", "fstatat64", "lstat", "lstat64", "stat", "stat64", "mknod", "mknodat"}
-    | {"pthread_attr_getguardsize", "pthread_attr_getstack", "pthread_attr_setguardsize", "pthread_attr_setstacksize", "pthread_getattr_np"}
-    | {"pthread_create", "pthread_detach", "pthread_join", "pthread_key_create", "pthread_key_delete", "pthread_setspecific", "pthread_getspecific"}
-    | {"pthread_mutex_trylock", "pthread_mutexattr_destroy", "pthread_mutexattr_init", "pthread_mutexattr_settype"}
-    | {"pthread_kill", "pthread_once", "pthread_rwlock_rdlock", "pthread_rwlock_unlock", "pthread_rwlock_wrlock", "pthread_setname_np", "pthread_sigmask"}
-    | {"exp2", "exp", "log", "log2", "pow", "sem_init", "sem_post", "sem_wait", "shm_open", "shm_unlink"}
+OUT = paths.TARGET / "package"
+DEPLOY = paths.ROOT / "deploy"
+TEXTS = ("README.md", "SECURITY.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE")
+
+# The driver's names, which programs are given for weft's library.
+LINKS = ("libcuda.so.1", "libcuda.so")
+
+# Where each shell looks for a package's completions, below /usr/share.
+COMPLETIONS = {
+    "bash": "bash-completion/completions/weft",
+    "zsh": "zsh/vendor-completions/_weft",
+    "fish": "fish/vendor_completions.d/weft.fish",
+}
+
+# Seconds for one command that makes a package.
+BOUND_S = 300
+
+# Functions that glibc 2.28 has, too, by other versions or as part of each program (stat and its
+# kind): what needs them newer was only linked on a newer system. From glibc's list of symbols for
+# x86_64 (sysdeps/unix/sysv/linux/x86_64/64/libc.abilist): they moved into libc.so in 2.34, or got a
+# new version there.
+MOVED = set(
+    """
+    dladdr dladdr1 dlclose dlerror dlinfo dlopen dlsym dlvsym __libc_start_main
+    fstat fstat64 fstatat fstatat64 lstat lstat64 stat stat64 mknod mknodat
+    pthread_attr_getguardsize pthread_attr_getstack pthread_attr_setguardsize
+    pthread_attr_setstacksize pthread_getattr_np pthread_create pthread_detach pthread_join
+    pthread_key_create pthread_key_delete pthread_setspecific pthread_getspecific
+    pthread_mutex_trylock pthread_mutexattr_destroy pthread_mutexattr_init
+    pthread_mutexattr_settype pthread_kill pthread_once pthread_rwlock_rdlock
+    pthread_rwlock_unlock pthread_rwlock_wrlock pthread_setname_np pthread_sigmask
+    exp2 exp log log2 pow sem_init sem_post sem_wait shm_open shm_unlink
+    """.split()
 )
 
 
-def folder():
-    (version,) = re.findall(r'^version = "(.+)"$', (paths.ROOT / "Cargo.toml").read_text(), re.MULTILINE)
-    return paths.TARGET / "package" / f"weft-{version}-x86_64"
+class Failed(Exception):
+    """A package could not be made; the text says which command said what."""
+
+
+def version():
+    """As Cargo.toml has it."""
+    text = (paths.ROOT / "Cargo.toml").read_text()
+    return re.findall(r'^version = "(.+)"$', text, re.MULTILINE)[0]
+
+
+def folder(out=OUT):
+    """What the tarball unpacks to."""
+    return out / f"weft-{version()}-x86_64"
+
+
+def tarball(out=OUT):
+    """The tarball."""
+    return Path(f"{folder(out)}.tar.gz")
+
+
+def deb(out=OUT):
+    """Debian's package."""
+    return out / f"weft_{version()}_amd64.deb"
+
+
+def wheel(out=OUT):
+    """The Python wheel, or None."""
+    return next(iter(sorted(out.glob(f"weft-{version()}-*.whl"))), None)
 
 
 def faults(file, moved=()):
     """Lines that say which symbol needs a newer glibc than GLIBC; names in `moved` may."""
     found = elf.too_new(file, GLIBC, weak=False)
-    return [f"{file}: needs {symbol} of {version}, newer than glibc {GLIBC_TEXT}" for symbol, version in found if symbol not in moved]
+    return [
+        f"{file}: needs {symbol} of {needed}, newer than glibc {GLIBC_TEXT}"
+        for symbol, needed in found
+        if symbol not in moved
+    ]
+
+
+def make(built, out, as_built=False):
+    """All three packages of what is in `built`, made anew in `out`."""
+    whole = lay_out(built, folder(out))
+    return [pack(whole), make_deb(whole, out), make_wheel(whole, out, as_built)]
+
+
+def lay_out(built, whole):
+    """The folder that a user of the tarball unpacks. The same shape as target/weft."""
+    shutil.rmtree(whole, ignore_errors=True)
+    (whole / "lib").mkdir(parents=True)
+    for name in FILES:
+        shutil.copyfile(built / name, whole / name)
+        elf.strip(whole / name)
+        (whole / name).chmod(0o755)
+    for name in LINKS:
+        (whole / "lib" / name).symlink_to("../libweft.so")
+    for name in TEXTS:
+        shutil.copyfile(paths.ROOT / name, whole / name)
+    shutil.copytree(paths.ROOT / "docs", whole / "docs")
+    for name in ("systemd", "grafana", "prometheus"):
+        if (DEPLOY / name).exists():
+            shutil.copytree(DEPLOY / name, whole / name)
+    run(whole / "weft", "man", whole / "share" / "man" / "man1")
+    for shell, place in COMPLETIONS.items():
+        file = whole / "share" / place
+        file.parent.mkdir(parents=True)
+        file.write_text(run(whole / "weft", "completions", shell))
+    return whole
+
+
+def pack(whole):
+    """The tarball, its files root's."""
+
+    def owned(entry):
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = "root"
+        return entry
+
+    file = Path(f"{whole}.tar.gz")
+    with tarfile.open(file, "w:gz") as archive:
+        archive.add(whole, whole.name, filter=owned)
+    return file
+
+
+def make_deb(whole, out):
+    """Debian's package: the same files where Debian has them."""
+    root = out / "deb"
+    shutil.rmtree(root, ignore_errors=True)
+    documents = root / "usr/share/doc/weft"
+    shutil.copytree(whole / "share", root / "usr/share")
+    for page in (root / "usr/share/man/man1").iterdir():
+        # No time and no name in it: the same page is the same file.
+        Path(f"{page}.gz").write_bytes(gzip.compress(page.read_bytes(), mtime=0))
+        page.unlink()
+    for source, place in (("weft", "usr/bin/weft"), ("libweft.so", "usr/lib/weft/libweft.so")):
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(whole / source, root / place)
+    (root / "usr/lib/weft/lib").mkdir()
+    for name in LINKS:
+        (root / "usr/lib/weft/lib" / name).symlink_to("../libweft.so")
+    units = {"weft-broker.service": "system", "weft-broker.socket": "system"}
+    for file in sorted((whole / "systemd").glob("**/*")) if (whole / "systemd").exists() else ():
+        kind = "user" if "user" in file.relative_to(whole / "systemd").parts else "system"
+        place = root / "usr/lib/systemd" / units.get(file.name, kind) / file.name
+        if file.suffix in (".service", ".socket"):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, place)
+    shutil.copytree(whole / "docs", documents / "docs")
+    for name in ("README.md", "SECURITY.md", "CHANGELOG.md"):
+        shutil.copyfile(whole / name, documents / name)
+    licences = [f"{name}:\n\n{(whole / name).read_text()}" for name in TEXTS if "LICENSE" in name]
+    chosen = "weft's licence is MIT or Apache-2.0, as you like.\n\n"
+    (documents / "copyright").write_text(chosen + "\n".join(licences))
+    size = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+    (root / "DEBIAN").mkdir()
+    for name in ("control", "prerm"):
+        text = (DEPLOY / "debian" / name).read_text()
+        text = text.replace("@VERSION@", version()).replace("@SIZE_KIB@", str(size // 1024))
+        (root / "DEBIAN" / name).write_text(text)
+    (root / "DEBIAN" / "prerm").chmod(0o755)
+    for entry in [root, *root.rglob("*")]:
+        if not entry.is_symlink():
+            runs = entry.is_dir() or os.access(entry, os.X_OK) and entry.stat().st_mode & 0o100
+            entry.chmod(0o755 if runs else 0o644)
+    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, deb(out))
+    shutil.rmtree(root)
+    return deb(out)
+
+
+def make_wheel(whole, out, as_built):
+    """The wheel: the two files and the module that finds them."""
+    source = out / "wheel"
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(DEPLOY / "python", source, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in TEXTS:
+        if name.startswith("LICENSE"):
+            shutil.copyfile(whole / name, source / name)
+    (source / "weft" / "_version.py").write_text(
+        f'"""As the command has it."""\n\nVERSION = "{version()}"\n'
+    )
+    (source / "weft" / "bin").mkdir()
+    for name in FILES:
+        shutil.copy(whole / name, source / "weft" / "bin" / name)
+    platform = "linux_x86_64" if as_built else f"manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64"
+    for old in out.glob("weft-*.whl"):
+        old.unlink()
+    settings = {"--build-option": [f"--plat-name={platform}", "--python-tag=py3"]}
+    hook = "import setuptools.build_meta as b; b.build_wheel({!r}, {!r})"
+    run(paths.python("wheel"), "-c", hook.format(str(out.resolve()), settings), within=source)
+    shutil.rmtree(source)
+    if (made := wheel(out)) is None:
+        raise Failed(f"no wheel is in {out}, though setuptools ended well")
+    return made
+
+
+def run(*command, within=None):
+    """What the command says on stdout."""
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words,
+            cwd=within,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{words[0]} did not end within {BOUND_S} s") from None
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+        said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
+        raise Failed(f"{words[0]} ended with {done.returncode}: {said}")
+    return done.stdout

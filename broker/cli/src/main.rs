@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod broker;
+mod completions;
 mod device_share;
 mod doctor;
 mod environment;
@@ -65,6 +66,9 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Broker(broker::BrokerArgs),
     Stop(stop::StopArgs),
+    Completions(completions::CompletionsArgs),
+    #[command(hide = true)]
+    Man(completions::ManArgs),
     #[command(hide = true)]
     Probe(probe::ProbeArgs),
 }
@@ -87,6 +91,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::main(args),
         Command::Broker(args) => broker::main(args),
         Command::Stop(args) => stop::main(args),
+        Command::Completions(args) => completions::completions(args, <Cli as clap::CommandFactory>::command()),
+        Command::Man(args) => completions::man(args, <Cli as clap::CommandFactory>::command()),
         Command::Probe(args) => probe::main(args),
     };
     outcome.unwrap_or_else(|error| {

@@ -1,0 +1,158 @@
+"""Each package is installed, used on the simulated GPU, and removed without trace.
+
+The packages are made of what scripts/layout built, so they run here and not on an older glibc:
+test_package.py is for that. What a case installs into is a folder of its own.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from harness import jobs, package, paths
+
+# Seconds for one command, on two busy cores.
+BOUND = 120
+GUEST = paths.CLIENTS / "guest"
+# A CUDA job that says its result, and what weft knew of it meanwhile. 49 is right.
+PROGRAM = """
+import subprocess, sys
+from plain import Gpu
+print(Gpu().work(50))
+print(subprocess.run([sys.argv[1], "status", "--json"], capture_output=True, text=True).stdout)
+"""
+MIB = 2**20
+# Of the tarball, as users were promised.
+MOST_BYTES = 8 * MIB
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """The folder with the three packages."""
+    setup = [paths.ROOT / "scripts" / "setup", "wheel"]
+    subprocess.run(setup, stdin=subprocess.DEVNULL, check=True, timeout=BOUND)
+    out = tmp_path_factory.mktemp("packages")
+    package.make(paths.TARGET / "release", out, as_built=True)
+    return out
+
+
+def run(*command, code=0, **more):
+    """What the command did. `code`: its exit code."""
+    words = [str(word) for word in command]
+    bounded = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": BOUND}
+    done = subprocess.run(words, **bounded, **more, check=False)
+    said = f"{words}: exit {done.returncode}, not {code}: {done.stdout}{done.stderr}"
+    assert done.returncode == code, said
+    return done
+
+
+def used(weft, scene):
+    """The installed command runs a job, which computes the same and is seen."""
+    own = {"HOME": str(scene.folder), "PYTHONPATH": str(GUEST)}
+    base = {**jobs.clean_environment(), **scene.device.environment(), **own}
+    socket = {"WEFT_SOCKET": str(scene.folder / "installed.sock")}
+    environment = {**base, **socket, "WEFT_STATE_DIR": str(scene.folder / "state")}
+    assert re.fullmatch(r"weft \d+\.\d+\.\d+\n", run(weft, "--version").stdout)
+    job = [sys.executable, "-c", PROGRAM, weft]
+    done = run(weft, "run", "--priority", "3", "--", *job, env=environment)
+    answer, told = done.stdout.split("\n", 1)
+    assert answer == "49", done.stdout
+    (client,) = json.loads(told)["clients"]
+    assert (client["launches"], client["priority"]) == (50, 3), client
+    # A broker that is not of this package would have answered as well.
+    broker = os.readlink(f"/proc/{json.loads(told)['broker']['pid']}/exe")
+    assert Path(broker) == Path(weft).resolve(), broker
+    run(weft, "stop", env=environment)
+    return environment
+
+
+def tree(folder, without=()):
+    """Every path in there."""
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {path for path in found if not any(path.startswith(part) for part in without)}
+
+
+def test_the_tarball_is_unpacked_and_deleted(scene, made):
+    assert package.tarball(made).stat().st_size <= MOST_BYTES
+    place = scene.folder / "opt"
+    place.mkdir()
+    with tarfile.open(package.tarball(made)) as archive:
+        archive.extractall(place, filter="fully_trusted")
+    unpacked = place / package.folder(made).name
+    library = (unpacked / "lib" / "libcuda.so.1").resolve()
+    assert library == unpacked / "libweft.so", library
+    before = tree(unpacked)
+    used(unpacked / "weft", scene)
+    assert tree(unpacked) == before, tree(unpacked) ^ before
+    page = (unpacked / "share/man/man1/weft-run.1").read_text()
+    assert page.count(".SH") >= 4 and "\\-\\-priority" in page, page[:500]
+    shutil.rmtree(unpacked)
+    assert tree(place) == set()
+
+
+def test_the_deb_is_installed_and_purged(scene, made):
+    root = scene.folder / "root"
+    own = "var/lib/dpkg"
+    for name in ("info", "updates", "triggers"):
+        (root / own / name).mkdir(parents=True)
+    (root / own / "status").touch()
+    # No package else is in this root, so what it depends on is missing there.
+    dpkg = ["dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless"]
+    dpkg += ["--log=/dev/null", "--force-not-root"]
+    before = tree(root, without=[own])
+    run(*dpkg, "--install", package.deb(made))
+    listed = run(*dpkg, "--status", "weft").stdout
+    assert "Status: install ok installed" in listed, listed
+    used(root / "usr/bin/weft", scene)
+    for shell, place in package.COMPLETIONS.items():
+        text = (root / "usr/share" / place).read_text()
+        assert "history" in text and "--priority" in text or "priority" in text, (shell, text[:200])
+    run("bash", "-n", root / "usr/share" / package.COMPLETIONS["bash"])
+    run(*dpkg, "--purge", "weft")
+    left = tree(root, without=[own]) - before
+    # dpkg itself leaves the folders of a root that nothing else is in.
+    assert not [path for path in left if not (root / path).is_dir()], left
+
+
+def test_the_wheel_is_installed_and_uninstalled(scene, made):
+    venv = scene.folder / "venv"
+    run(sys.executable, "-m", "venv", venv)
+    python = venv / "bin" / "python"
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    before = tree(venv, without=["pyvenv.cfg"])
+    run(*pip, "install", "--no-index", "--no-deps", package.wheel(made))
+    # pip's own command is a script; what it becomes is the program.
+    (program,) = run(python, "-c", "import weft; print(weft.program())").stdout.split()
+    environment = used(program, scene)
+    words = run(venv / "bin" / "weft", "--version").stdout
+    assert words == run(program, "--version").stdout
+    check = f"""
+import os, subprocess, sys, weft
+assert weft.lib_path().name == "libweft.so" and weft.lib_path().exists()
+plainly = dict(os.environ)
+more = weft.env(priority=2, quiet=True)
+assert os.environ == plainly, "importing or asking changed this process"
+assert str(weft.lib_path()) in more["LD_PRELOAD"] and more["WEFT_PRIORITY"] == "2", more
+assert weft.env()["WEFT_GANG"] != weft.env()["WEFT_GANG"], "two jobs are one"
+for wrong, kind in (({{"prioriy": 1}}, TypeError), ({{"priority": 77}}, weft.WeftError)):
+    try:
+        weft.env(**wrong)
+    except kind as why:
+        assert "\\n" not in str(why) and "prior" in str(why), why
+    else:
+        sys.exit(f"{{wrong}} was taken")
+job = [sys.executable, "-c", {PROGRAM!r}, str(weft.program())]
+print(subprocess.check_output(job, env={{**os.environ, **more}}, text=True))
+"""
+    answer, told = run(python, "-c", check, env=environment).stdout.split("\n", 1)
+    (client,) = json.loads(told)["clients"]
+    assert (answer, client["launches"], client["priority"]) == ("49", 50, 2), told
+    run(program, "stop", env=environment)
+    run(*pip, "uninstall", "--yes", "weft")
+    left = tree(venv, without=["pyvenv.cfg"]) - before
+    assert not [path for path in left if "__pycache__" not in path], left
