@@ -322,8 +322,12 @@ def test_pytorch_is_told_of_each_device_what_it_may_have_there(scene):
     assert said["layers"] == ["cuda:0"] * 4 + ["cuda:1"] * 2, said
     assert said["parallel"] == [64, 10], said
     # One client for each device, each with the launches that went there.
-    ended = [row["last"] for row in scene.ask("status")["ended"] if row["last"]["pid"] == job.pid]
-    assert len(ended) == 2 and all(row["launches"] > 20 and row["memory_peak"] > 1 << 30 for row in ended), ended
+    def ended_clients():
+        return [row["last"] for row in scene.ask("status")["ended"] if row["last"]["pid"] == job.pid]
+
+    scene.until("both have ended", lambda: len(ended_clients()) == 2)
+    ended = ended_clients()
+    assert all(row["launches"] > 20 and row["memory_peak"] > 1 << 30 for row in ended), ended
     assert sum(row["troubles"] for row in ended) == 0, ended
     assert beside.running(), "the neighbour lives"
     scene.ends("beside")

@@ -135,22 +135,52 @@ pub struct Outside {
     pub command: String,
 }
 
-/// All such processes of this user but the broker's jobs, `attached`.
-pub fn processes(attached: &[u32]) -> Vec<Outside> {
-    let weft = libraries::find_weft();
-    let driver = libraries::find_driver(weft.as_deref());
-    let numbers = |path: Option<&Path>| {
-        path.and_then(|path| fs::metadata(path).ok())
-            .map(|about| (about.dev(), about.ino()))
+/// What a process has loaded of weft and of the driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// weft's library as the process names it.
+    pub weft: Option<PathBuf>,
+    /// Device and inode of that file.
+    pub identity: Option<(u64, u64)>,
+    /// Whether the driver is there.
+    pub driver: bool,
+}
+
+impl Loaded {
+    /// Whether its library is this file.
+    pub fn is(&self, library: &Path) -> bool {
+        self.identity.is_some() && self.identity == libraries::identity(library)
+    }
+}
+
+/// What the process has loaded; nothing, if it is not this user's.
+pub fn loaded(pid: u32) -> Loaded {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    LibraryFiles::known().loaded(&maps)
+}
+
+/// Processes of this user that one `weft run` started, by their environment.
+pub fn of_gang(gang: &str) -> Vec<u32> {
+    let variable = format!("WEFT_GANG={gang}");
+    let has = |pid: &u32| {
+        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        variables.split(|byte| *byte == 0).any(|own| own == variable.as_bytes())
     };
-    let known = LibraryFiles {
-        weft: numbers(weft.as_deref()),
-        driver: numbers(driver.as_ref().map(|driver| driver.path.as_path())),
-    };
+    pids().into_iter().filter(has).collect()
+}
+
+fn pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut found: Vec<Outside> = pids
-        .filter(|pid| !attached.contains(pid) && *pid != std::process::id())
+    pids.filter(|pid| *pid != std::process::id()).collect()
+}
+
+/// All such processes of this user but the broker's jobs, `attached`.
+pub fn processes(attached: &[u32]) -> Vec<Outside> {
+    let known = LibraryFiles::known();
+    let mut found: Vec<Outside> = pids()
+        .into_iter()
+        .filter(|pid| !attached.contains(pid))
         .filter(|pid| {
             let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
             known.are_in(&maps) && !is_off(*pid)
@@ -171,19 +201,35 @@ struct LibraryFiles {
 }
 
 impl LibraryFiles {
+    /// Those of this command.
+    fn known() -> LibraryFiles {
+        let weft = libraries::find_weft();
+        let driver = libraries::find_driver(weft.as_deref());
+        LibraryFiles {
+            weft: weft.as_deref().and_then(libraries::identity),
+            driver: driver.as_ref().and_then(|driver| libraries::identity(&driver.path)),
+        }
+    }
+
     /// Whether a process with these maps has both.
     fn are_in(&self, maps: &[u8]) -> bool {
-        let (mut weft, mut driver) = (false, false);
+        let loaded = self.loaded(maps);
+        loaded.weft.is_some() && loaded.driver
+    }
+
+    fn loaded(&self, maps: &[u8]) -> Loaded {
+        let mut loaded = Loaded::default();
         for line in maps.split(|byte| *byte == b'\n') {
             let Some((numbers, path)) = mapped(line) else { continue };
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            if self.weft == Some(numbers) || name == libraries::WEFT.as_bytes() {
-                weft = true;
+            if self.weft == Some(numbers) || name.starts_with(libraries::WEFT.as_bytes()) {
+                loaded.weft = Some(PathBuf::from(OsStr::from_bytes(path)));
+                loaded.identity = Some(numbers);
             } else if self.driver == Some(numbers) || name.starts_with(b"libcuda.so") {
-                driver = true;
+                loaded.driver = true;
             }
         }
-        weft && driver
+        loaded
     }
 }
 
@@ -206,7 +252,8 @@ fn is_off(pid: u32) -> bool {
         .any(|variable| variable == b"WEFT_MODE=off")
 }
 
-fn command(pid: u32) -> String {
+/// The command line of a process; empty if it is not known.
+pub fn command(pid: u32) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
     let words: Vec<_> = words

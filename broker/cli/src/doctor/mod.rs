@@ -1,8 +1,9 @@
 //! `weft doctor`: the machine's state row by row, with advice.
 //!
-//! It changes nothing, always ends, and exits with 0 exactly if no row failed.
+//! Without a command to try it changes nothing. It always ends, and exits with 0 exactly if no row failed.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -10,8 +11,11 @@ use anyhow::Result;
 use serde::Serialize;
 use weft_daemon::places::Places;
 
+use crate::text;
+
 mod device;
 mod interception;
+mod job;
 mod machine;
 mod row;
 
@@ -19,11 +23,24 @@ use self::row::{ReportRow, RowVerdict, render};
 
 /// Say what was found on this machine, and whether interception really happens
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
+    /// Is this process under weft, and if not, why?
+    #[arg(long, value_name = "PID", value_parser = text::whole::<u32>, conflicts_with = "command")]
+    pid: Option<u32>,
+    /// Does weft catch this command? It is run until it has launched something, for two minutes at
+    /// most, and then ended
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<OsString>,
 }
+
+const EXAMPLES: &str = "\
+  weft doctor                               this machine
+  weft doctor -- python serve.py            whether weft catches this job
+  weft doctor --pid 4711                    whether a process is under weft";
 
 #[derive(Debug, Serialize)]
 struct DoctorReport {
@@ -35,9 +52,15 @@ struct DoctorReport {
 pub fn main(args: DoctorArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     let mut rows = Vec::new();
-    let driver = device::rows(&mut rows);
-    interception::rows(&places, driver.as_ref(), &mut rows);
-    machine::rows(&places, &mut rows);
+    match args.pid {
+        Some(pid) => job::process(&places, pid, &mut rows),
+        None => {
+            let driver = device::rows(&mut rows);
+            interception::rows(&places, driver.as_ref(), &mut rows);
+            machine::rows(&places, &mut rows);
+            job::command(&places, &args.command, &mut rows);
+        }
+    }
     let healthy = rows.iter().all(|row| row.verdict != RowVerdict::Fail);
     let text = match args.json {
         true => serde_json::to_string_pretty(&DoctorReport { healthy, rows })?,
