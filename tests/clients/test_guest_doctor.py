@@ -1,4 +1,4 @@
-"""`weft doctor` of one job: does weft catch this command, is this process under weft, and why not."""
+"""`weft doctor` of one job: does weft catch this command, is this process under weft?"""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from harness.scene import BOUND, weft
 
 LAUNCHES = "from plain import Gpu; print(Gpu().work(50))"
 # It goes on for longer than anybody waits.
-GOES_ON = "import os, time\nfrom plain import Gpu\ng = Gpu()\nwhile True: g.work(5); time.sleep(0.01)"
+GOES_ON = "import time\nfrom plain import Gpu\ng = Gpu()\nwhile True: g.work(5); time.sleep(0.01)"
 
 
 def rows(scene, *arguments, code=None, more=None):
@@ -20,7 +20,8 @@ def rows(scene, *arguments, code=None, more=None):
     assert done.returncode == (0 if report["healthy"] else 1), done.stderr
     assert code is None or done.returncode == code, report
     found = {row["what"]: row for row in report["rows"]}
-    return {what: (row["verdict"], f"{row['found']} -> {row['advice']}") for what, row in found.items()}
+    told = {what: f"{row['found']} -> {row['advice']}" for what, row in found.items()}
+    return {what: (row["verdict"], told[what]) for what, row in found.items()}
 
 
 def test_a_command_that_weft_catches_is_run_and_seen(scene):
@@ -59,7 +60,8 @@ def test_a_process_is_told_from_one_that_is_not_under_weft(scene):
     elsewhere = rows(scene, "--pid", under.pid, code=1, more={"WEFT_SOCKET": "/tmp/no/such.sock"})
     assert "it looks for its broker at" in elsewhere["broker"][1], elsewhere
     plain = {**jobs.clean_environment(), **scene.device.environment(), **PYTHON}
-    plainly = jobs.Job([sys.executable, "-c", GOES_ON], environment=plain, folder=scene.folder, name="plainly")
+    command = [sys.executable, "-c", GOES_ON]
+    plainly = jobs.Job(command, environment=plain, folder=scene.folder, name="plainly")
     scene.jobs.append(plainly)
     found = rows(scene, "--pid", plainly.pid, code=1)
     assert found["libweft"][0] == "fail" and "weft run" in found["libweft"][1], found
