@@ -1,6 +1,7 @@
 //! `weft doctor`: the machine's state row by row, with advice.
 //!
-//! Without a command to try it changes nothing. It always ends, and exits with 0 exactly if no row failed.
+//! Without a command to try it changes nothing. It always ends, and exits with 0 exactly if no row
+//! failed.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
