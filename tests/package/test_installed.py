@@ -119,6 +119,43 @@ def test_the_deb_is_installed_and_purged(scene, made):
     assert not [path for path in left if not (root / path).is_dir()], left
 
 
+# Ten requests, two at a time, and as many steps that fail.
+MARKS = """
+import subprocess, sys, threading, time, weft
+from plain import Gpu
+gpu = Gpu()
+gpu.work(5)
+@weft.request()
+def answer():
+    gpu.enter()
+    gpu.work(5)
+    time.sleep(0.02)
+pairs = [[threading.Thread(target=answer) for _ in range(2)] for _ in range(5)]
+for pair in pairs:
+    for thread in pair: thread.start()
+    for thread in pair: thread.join()
+for _ in range(10):
+    try:
+        with weft.step():
+            raise KeyError
+    except KeyError:
+        pass
+print(subprocess.run([sys.argv[1], "status", "--json"], capture_output=True, text=True).stdout)
+"""
+
+
+def marked_requests_are_measured(python, weft, environment):
+    plainly = run(python, "-c", MARKS, weft, env=environment)
+    assert json.loads(plainly.stdout)["clients"] == [], "marks put no process under weft"
+    words = [weft, "run", "--", python, "-c", MARKS, weft]
+    (client,) = json.loads(run(*words, env=environment).stdout)["clients"]
+    alone, beside = client["requests"]["alone"], client["requests"]["beside"]
+    assert beside is None and alone["count"] == 20, client["requests"]
+    # Half of them sleep for 20 ms, half do nothing.
+    assert alone["mean_ns"] > 9e6 and alone["p99_ns"] > 19e6, alone
+    assert alone["p50_ns"] < 19e6, alone
+
+
 def test_the_wheel_is_installed_and_uninstalled(scene, made):
     venv = scene.folder / "venv"
     run(sys.executable, "-m", "venv", venv)
@@ -152,6 +189,7 @@ print(subprocess.check_output(job, env={{**os.environ, **more}}, text=True))
     answer, told = run(python, "-c", check, env=environment).stdout.split("\n", 1)
     (client,) = json.loads(told)["clients"]
     assert (answer, client["launches"], client["priority"]) == ("49", 50, 2), told
+    marked_requests_are_measured(python, program, environment)
     run(program, "stop", env=environment)
     run(*pip, "uninstall", "--yes", "weft")
     left = tree(venv, without=["pyvenv.cfg"]) - before

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
+use weft_protocol::lane;
 
 use super::figures::{count, duration, percent};
 
@@ -33,6 +34,9 @@ pub struct Outcome {
     pub cost: Option<LatenessSum>,
     /// What it won as a background job; `None`: it was none.
     pub won: Option<Won>,
+    /// How long the requests took that it marked; `None`: it marked none.
+    #[serde(default)]
+    pub requests: Option<Requests>,
     /// Launches that passed the gate without credit, after the longest wait.
     pub forced_launches: u64,
     /// Times that it was let on because its own work did not end.
@@ -52,6 +56,59 @@ pub struct LatenessSum {
     pub part: f64,
     /// Judged waits; 0 for what a background job cost.
     pub waits: u64,
+}
+
+/// Marked requests, from each one's own begin to its own end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// With no other job attached.
+    pub alone: Option<RequestTimes>,
+    /// Beside other jobs.
+    pub beside: Option<RequestTimes>,
+}
+
+/// How long requests took. Quantiles are exact to 2 %.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestTimes {
+    /// How many.
+    pub count: u64,
+    /// Mean, ns.
+    pub mean_ns: u64,
+    /// Median, ns.
+    pub p50_ns: u64,
+    /// 99th percentile, ns.
+    pub p99_ns: u64,
+}
+
+impl Requests {
+    /// Those that a lane tells of; `None`: none were marked.
+    pub fn of(times: &lane::MarkedRequests) -> Option<Requests> {
+        let of = |durations: &lane::Durations| {
+            durations.figures().map(|figures| RequestTimes {
+                count: figures.count,
+                mean_ns: figures.mean,
+                p50_ns: figures.p50,
+                p99_ns: figures.p99,
+            })
+        };
+        let requests = Requests {
+            alone: of(&times.alone),
+            beside: of(&times.beside),
+        };
+        (requests != Requests::default()).then_some(requests)
+    }
+
+    /// For people: `1,200 requests: mean 8.1 ms, p99 9.4 ms beside others; 8.0 ms, 9.1 ms alone`.
+    fn text(&self) -> String {
+        let figures = |times: RequestTimes| format!("{}, p99 {}", duration(times.mean_ns), duration(times.p99_ns));
+        let number = |times: Option<RequestTimes>| times.map_or(0, |times| times.count);
+        let all = count(number(self.alone) + number(self.beside), "request", "requests");
+        let parts = [(self.beside, "beside others"), (self.alone, "alone")];
+        let parts = parts
+            .into_iter()
+            .filter_map(|(times, how)| times.map(|times| format!("mean {} {how}", figures(times))));
+        format!("{all}: {}", parts.collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// Background work won, estimated.
@@ -147,6 +204,9 @@ impl Outcome {
                 percent(cost.part.max(0.0))
             ));
         }
+        if let Some(requests) = self.requests {
+            parts.push(requests.text());
+        }
         if shared > 0.0 && self.launches_known.is_some_and(|known| known > 0.0) {
             let known = self.launches_known.unwrap_or(0.0);
             parts.push(format!("{} of its launches known by profile", percent(known)));
@@ -180,6 +240,28 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marked_requests_are_told_alone_and_beside_others() {
+        let times = lane::MarkedRequests::default();
+        assert_eq!(Requests::of(&times), None);
+        times.beside.add(8_000_000);
+        let beside = Requests::of(&times).expect("some");
+        // The middle of a bucket, so within 2 %.
+        assert_eq!(beside.text(), "1 request: mean 8.00 ms, p99 8.06 ms beside others");
+        times.alone.add(4_000_000);
+        let both = Requests::of(&times).expect("some");
+        assert_eq!(
+            both.text(),
+            "2 requests: mean 8.00 ms, p99 8.06 ms beside others, mean 4.00 ms, p99 4.03 ms alone"
+        );
+        // A row of before is read as it was.
+        let old = serde_json::to_value(Outcome::default()).expect("JSON");
+        let mut old = old.as_object().expect("an object").clone();
+        old.remove("requests");
+        let read: Outcome = serde_json::from_value(old.into()).expect("an outcome");
+        assert_eq!(read, Outcome::default());
+    }
 
     #[test]
     fn a_line_says_what_was_lost_and_won() {

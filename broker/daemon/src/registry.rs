@@ -12,6 +12,7 @@ use std::time::Instant;
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
+use super::outcome::Requests;
 use super::process::{self, Process};
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
@@ -341,6 +342,7 @@ impl Entry {
             unsplit: read(&counters.unsplit),
             left_behind: read(&counters.left_behind),
             left_failed: read(&counters.left_failed),
+            requests: Requests::of(&self.lane.requests),
             waiting: reports.waiting.load(Ordering::Relaxed) == 1,
             stopped: !self.unseen && process::is_stopped(self.pid),
             unnamed: read(&counters.unnamed),

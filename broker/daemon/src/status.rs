@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::outcome::{Outcome, Warning};
+use super::outcome::{Outcome, Requests, Warning};
 
 /// The answer of `weft status --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -192,6 +192,9 @@ pub struct ClientStatus {
     /// Deferred launches that the driver refused; a later call told the job.
     #[serde(default)]
     pub left_failed: u64,
+    /// How long the requests took that it marked.
+    #[serde(default)]
+    pub requests: Option<Requests>,
     /// Whether a launch waits now.
     pub waiting: bool,
     /// Whether the process is stopped (SIGSTOP, Ctrl-Z, a debugger).

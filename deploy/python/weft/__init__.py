@@ -3,8 +3,13 @@
     subprocess.Popen(["python", "serve.py"], env={**os.environ, **weft.env(priority="high")})
 
 Importing it changes nothing in this process. A job is under weft from its start or not at all.
+
+    with weft.request():          # in a job under weft: what a request took is measured
+        answer = model(batch)
 """
 
+import contextlib
+import ctypes
 import os
 import subprocess
 import sysconfig
@@ -12,7 +17,7 @@ from pathlib import Path
 
 from ._version import VERSION as __version__
 
-__all__ = ["WeftError", "__version__", "env", "lib_path", "program"]
+__all__ = ["WeftError", "__version__", "env", "lib_path", "program", "request", "step"]
 
 _FOLDER = Path(__file__).resolve().parent / "bin"
 
@@ -73,6 +78,55 @@ def env(**options):
     return {
         name: value for name, _, value in given if name != "_" and os.environ.get(name) != value
     }
+
+
+class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with weft.request()
+    """Marks a request, as a context or a decorator: how long it takes, alone and beside others.
+
+    `weft status` and `weft history` show both. Requests may overlap, in threads and in tasks. In a
+    process that is not under weft it does nothing. One that ends by an exception counts as well.
+    """
+
+    def __init__(self):
+        self._calls = _marks()
+        self._tokens = []
+
+    def _recreate_cm(self):
+        # Of a decorated function each call is a request of its own.
+        return type(self)()
+
+    def __enter__(self):
+        if self._calls:
+            self._tokens.append(self._calls[0]())
+        return self
+
+    def __exit__(self, *_):
+        if self._calls:
+            self._calls[1](self._tokens.pop())
+        return False
+
+
+class step(request):  # noqa: N801 - as above
+    """As `request`, of a training job."""
+
+
+_known = None
+
+
+def _marks():
+    """The library's begin and end, if it is in this process; else None."""
+    global _known
+    if _known is None:
+        process = ctypes.CDLL(None)
+        try:
+            begin, end = process.weft_request_begin, process.weft_request_end
+        except AttributeError:
+            _known = ()
+            return None
+        begin.restype, begin.argtypes = ctypes.c_uint64, []
+        end.restype, end.argtypes = None, [ctypes.c_uint64]
+        _known = (begin, end)
+    return _known or None
 
 
 def _there(path):

@@ -19,6 +19,7 @@
 //! | `gate`, `ticket_lock`, `peers` | where background jobs wait; in which order; which launches do not |
 //! | `deferral` | what the launch queue asks |
 //! | `completion` | fences behind the work, and when it has ended |
+//! | `requests` | how long the requests took that the job marks |
 //! | `autotune` | when the job times kernels itself |
 //! | `end_lines` | what weft did for the job, printed at its end |
 //! | `helper` | attach, the control channel, a broker's start and death |
@@ -33,6 +34,7 @@ mod gate;
 mod helper;
 mod peers;
 mod post_launch;
+pub mod requests;
 mod state;
 mod sync_points;
 #[cfg(test)]

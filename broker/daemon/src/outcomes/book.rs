@@ -285,6 +285,7 @@ impl OutcomeBook {
                     of_plain: (plain > 0).then(|| (sums.sum.background_gpu as f64 / plain as f64).min(1.0)),
                 }
             }),
+            requests: status.requests,
             forced_launches: status.waits_expired,
             stuck_grants: sums.sum.stuck,
             memory_moved: status.prefetched + status.evicted + status.faulted,

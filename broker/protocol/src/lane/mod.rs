@@ -2,7 +2,8 @@
 //! neither side can truncate it. It holds
 //!
 //! * what the broker orders: the [`Mode`], the credit, the bounds of a wait;
-//! * what the client reports: what it waits for, work issued and completed, counters;
+//! * what the client reports: what it waits for, work issued and completed, counters, how long its
+//!   marked requests took;
 //! * a flight recorder: a ring of [`Record`]s ([`ring`]).
 //!
 //! Credit is predicted GPU time, ns. The broker adds, the client takes, a revocation swaps it to
@@ -11,8 +12,12 @@
 //! Everything is an atomic, so a reference to a lane is sound whatever the other side does.
 #![forbid(unsafe_code)]
 
+#[cfg(not(loom))]
+mod requests;
 mod ring;
 
+#[cfg(not(loom))]
+pub use self::requests::{DurationFigures, Durations, MarkedRequests};
 use self::ring::Ring;
 pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, NO_GAP, Reader, Record, is_transfer};
 use super::Ns;
@@ -224,6 +229,9 @@ pub struct Lane {
     pub admission_slot: AdmissionSlot,
     /// Client to broker: changes of its memory.
     pub moves: Moves,
+    /// Client to people: how long its marked requests took.
+    #[cfg(not(loom))]
+    pub requests: MarkedRequests,
     ring: Ring,
 }
 
@@ -239,6 +247,8 @@ impl Default for Lane {
             page_ops: PageOps::default(),
             admission_slot: AdmissionSlot::default(),
             moves: Moves::default(),
+            #[cfg(not(loom))]
+            requests: MarkedRequests::default(),
             ring: Ring::default(),
         }
     }

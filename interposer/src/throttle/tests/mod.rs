@@ -6,6 +6,7 @@ mod autostart;
 mod fake;
 mod gate;
 mod modes;
+mod requests;
 mod samples;
 mod trace;
 
