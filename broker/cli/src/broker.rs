@@ -93,9 +93,9 @@ pub struct BrokerArgs {
     /// Write decisions and records to a file, a JSON value a line
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Serve metrics for Prometheus here, too: 127.0.0.1:9431, [::1]:9431 or unix:/path; may be said
-    /// of several. They are always at a unix socket beside the broker's, its path and .metrics,
-    /// unless one is off
+    /// Serve metrics for Prometheus here, too: 127.0.0.1:9431, [::1]:9431 or unix:/path; may be
+    /// said of several. They are always at a unix socket beside the broker's, its path and
+    /// .metrics, unless one is off
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Vec<MetricsAddress>,
     /// Do not say where it runs

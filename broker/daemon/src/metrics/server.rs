@@ -196,7 +196,7 @@ impl MetricsServer {
 
 /// How far a connection is.
 #[derive(Debug)]
-enum Phase {
+enum ScrapePhase {
     /// The request comes.
     Reads(Vec<u8>),
     /// The answer goes, from this byte on.
@@ -209,7 +209,7 @@ enum Phase {
 struct Scraper {
     socket: OwnedFd,
     named: bool,
-    phase: Phase,
+    phase: ScrapePhase,
     deadline: Instant,
 }
 
@@ -228,8 +228,8 @@ impl MetricsThread {
             let full = self.scrapers.len() >= MOST_CONNECTIONS;
             let mut set = vec![PollFd::new(end, PollFlags::IN)];
             set.extend(self.scrapers.iter().map(|scraper| match scraper.phase {
-                Phase::Writes(..) => PollFd::new(&scraper.socket, PollFlags::OUT),
-                Phase::Reads(_) | Phase::Closes => PollFd::new(&scraper.socket, PollFlags::IN),
+                ScrapePhase::Writes(..) => PollFd::new(&scraper.socket, PollFlags::OUT),
+                ScrapePhase::Reads(_) | ScrapePhase::Closes => PollFd::new(&scraper.socket, PollFlags::IN),
             }));
             if !full {
                 set.extend(self.doors.iter().map(|door| PollFd::new(&door.socket, PollFlags::IN)));
@@ -279,7 +279,7 @@ impl MetricsThread {
                 self.scrapers.push(Scraper {
                     socket,
                     named,
-                    phase: Phase::Reads(Vec::new()),
+                    phase: ScrapePhase::Reads(Vec::new()),
                     deadline: Instant::now() + REQUEST_TIMEOUT,
                 });
             }
@@ -295,19 +295,19 @@ impl MetricsThread {
 impl Scraper {
     /// Goes on as far as the socket lets it. False: the connection is over.
     fn step(&mut self, texts: &Texts) -> bool {
-        if let Phase::Reads(request) = &mut self.phase {
+        if let ScrapePhase::Reads(request) = &mut self.phase {
             let Some(answer) = hear(&self.socket, request, self.named, texts) else {
                 return false;
             };
             match answer {
                 Heard::More => return true,
                 Heard::Answer(answer) => {
-                    self.phase = Phase::Writes(answer, 0);
+                    self.phase = ScrapePhase::Writes(answer, 0);
                     self.deadline = Instant::now() + ANSWER_TIMEOUT;
                 }
             }
         }
-        if let Phase::Writes(answer, sent) = &mut self.phase {
+        if let ScrapePhase::Writes(answer, sent) = &mut self.phase {
             while let Some(rest) = answer.get(*sent..).filter(|rest| !rest.is_empty()) {
                 match send(&self.socket, rest, SendFlags::NOSIGNAL) {
                     Ok(more) => *sent += more,
@@ -319,7 +319,7 @@ impl Scraper {
             if shutdown(&self.socket, Shutdown::Write).is_err() {
                 return false;
             }
-            self.phase = Phase::Closes;
+            self.phase = ScrapePhase::Closes;
             self.deadline = Instant::now() + CLOSE_TIMEOUT;
         }
         // What a scraper still says is thrown away, until its end.
