@@ -5,10 +5,14 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use common::{Client, Home, hello, text, until};
 use weft_protocol::control::{Hello, ToBroker};
 use weft_protocol::lane::Mode;
+
+/// Requests of the foreground job: enough controls, and as many that are judged.
+const REQUESTS: usize = 40;
 
 fn named(priority: u8, command: &str) -> Hello {
     Hello {
@@ -43,14 +47,18 @@ fn jobs_are_told_by_command_and_socket_and_counters_stay() {
     until("they have their roles", || {
         (service.mode(), training.mode()) == (Some(Mode::Foreground), Some(Mode::Background))
     });
-    for kernel in 1..=40 {
-        service.launch(kernel, 100_000);
+    for _ in 0..REQUESTS {
+        service.launch(1, 100_000);
+        std::thread::sleep(Duration::from_millis(1));
+        service.become_idle();
+        training.launch(9, 700_000);
+        std::thread::sleep(Duration::from_millis(1));
     }
-    training.launch(9, 700_000);
     let page = || text(&home.done(&["metrics"]).stdout);
     until("the work is told", || {
         let won = value(&page(), "weft_job_won_gpu_seconds_total", &["name=\"train.py\""]);
-        won.is_some_and(|won| won > 0.0)
+        let slowdown = value(&page(), "weft_job_slowdown_ratio", &["name=\"serve.py\""]);
+        won.is_some_and(|won| won > 0.0) && slowdown.is_some()
     });
     let shown = page();
     let info = ["name=\"serve.py\"", "priority=\"0\"", "role=\"foreground\""];
@@ -78,7 +86,7 @@ fn jobs_are_told_by_command_and_socket_and_counters_stay() {
     until("the broker saw it", || {
         home.status().clients.iter().any(|client| client.launches == 7)
     });
-    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    std::thread::sleep(Duration::from_millis(1_100));
     assert_eq!(launches(&page()), Some(40.0));
     service.say(ToBroker::Goodbye);
     drop(service);

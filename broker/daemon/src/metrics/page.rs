@@ -156,10 +156,18 @@ fn of_broker(page: &mut MetricsPage, status: &Status) {
     page.put(&family::JOBS_WAITING, "", waiting.count() as f64);
 }
 
-/// The name of a kind, as in JSON.
-fn kind_name(kind: WarningKind) -> String {
-    let name = serde_json::to_value(kind).unwrap_or_default();
-    name.as_str().unwrap_or_default().to_string()
+/// The name of a kind, as in JSON. A kind that is new here belongs into [`KINDS`], too.
+fn kind_name(kind: WarningKind) -> &'static str {
+    match kind {
+        WarningKind::LongKernels => "long_kernels",
+        WarningKind::NoProfile => "no_profile",
+        WarningKind::WrongProfile => "wrong_profile",
+        WarningKind::SamePriority => "same_priority",
+        WarningKind::OtherBroker => "other_broker",
+        WarningKind::ForcedLaunches => "forced_launches",
+        WarningKind::OverSlowdown => "over_slowdown",
+        WarningKind::NoMps => "no_mps",
+    }
 }
 
 fn of_warnings(page: &mut MetricsPage, status: &Status) {
@@ -450,6 +458,31 @@ mod tests {
         assert_eq!(value(&page, &family::JOB_WON, ""), Some(1.5));
         assert_eq!(value(&page, &family::JOB_LATENESS, ""), Some(0.0));
         assert_eq!(value(&page, &family::JOB_GPU, ""), None, "nothing to estimate from");
+    }
+
+    #[test]
+    fn kinds_are_called_as_in_json() {
+        for kind in KINDS {
+            assert_eq!(serde_json::to_value(kind).expect("JSON"), kind_name(kind));
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_left_out_for_a_while_keeps_its_counters() {
+        let mut maker = PageMaker::default();
+        let job = |won_ns| {
+            let mut job = client(500);
+            job.outcome = Some(Outcome {
+                gpu_ns: Some(won_ns),
+                ..Outcome::default()
+            });
+            job
+        };
+        let beside = |number: u64, job| status((1..=number).map(client).chain([job]).collect());
+        let mut gpu = |seen: Status| value(&maker.page(&seen, true), &family::JOB_GPU, "client=\"500\"");
+        assert_eq!(gpu(beside(3, job(9_000_000_000))), Some(9.0));
+        assert_eq!(gpu(beside(MOST_JOBS as u64, job(8_000_000_000))), None);
+        assert_eq!(gpu(beside(3, job(7_000_000_000))), Some(9.0));
     }
 
     #[test]
