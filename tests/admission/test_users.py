@@ -5,6 +5,8 @@ They need root, who alone can start jobs of other users: without it they are ski
 
 import json
 import os
+import re
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,25 @@ def test_the_history_tells_each_user_of_their_own_jobs(scene):
     assert kept(ANN) == {(ANN, ann.pid)} and kept(BEA) == {(BEA, bea.pid)}, (kept(ANN), kept(BEA))
     file = scene.socket.with_name("broker.sock.history.sqlite")
     assert file.stat().st_mode & 0o777 == 0o600, oct(file.stat().st_mode)
+
+
+@pytest.mark.scene(broker=("--metrics", "127.0.0.1:0", "--group", str(BEA)))
+def test_metrics_name_jobs_to_the_owner_alone(scene):
+    job = scene.holder(BEA, "bea", "1GiB")
+    address = re.search(r"metrics at (http://\S+/metrics)", scene.broker.stderr())[1]
+    with urllib.request.urlopen(address, timeout=BOUND) as answer:
+        over_tcp = answer.read().decode()
+    for text, name in (
+        (scene.weft(0, "metrics").stdout, "holds.py"),
+        (scene.weft(BEA, "metrics").stdout, ""),
+        (over_tcp, ""),
+    ):
+        lines = [line for line in text.splitlines() if line.startswith("weft_job_info{")]
+        assert len(lines) == 1 and f'pid="{job.pid}",user="{BEA}"' in lines[0], text
+        assert f'name="{name}"' in lines[0], lines
+    facts = scene.socket.with_name("broker.sock.metrics").stat()
+    assert (facts.st_mode & 0o777, facts.st_gid) == (0o660, BEA), facts
+    scene.finish(job)
 
 
 @pytest.mark.scene(broker=("--priority-of", f"{BEA}=1", "--weight-of", f"{ANN}=4"))

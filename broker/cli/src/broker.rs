@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::{start, text, users};
+use weft_daemon::metrics::MetricsAddress;
 use weft_daemon::options::{LONGEST_WAIT, Options, Rights, Spin};
 use weft_daemon::places::Places;
 use weft_daemon::server::Door;
@@ -92,6 +93,11 @@ pub struct BrokerArgs {
     /// Write decisions and records to a file, a JSON value a line
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Serve metrics for Prometheus here, too: 127.0.0.1:9431, [::1]:9431 or unix:/path; may be
+    /// said of several. They are always at a unix socket beside the broker's, its path and
+    /// .metrics, unless one is off
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Vec<MetricsAddress>,
     /// Do not say where it runs
     #[arg(long, short, hide = true)]
     pub quiet: bool,
@@ -192,6 +198,15 @@ fn options(args: &BrokerArgs) -> Options {
         admission: args.admission,
         dilation: args.dilation,
         trace: args.trace.clone(),
+        metrics: args.metrics.iter().map(absolute).collect(),
+    }
+}
+
+/// The address from every working directory.
+fn absolute(address: &MetricsAddress) -> MetricsAddress {
+    match address {
+        MetricsAddress::Unix(path) => MetricsAddress::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+        other => other.clone(),
     }
 }
 
@@ -255,6 +270,9 @@ fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
     if let Some(trace) = &args.trace {
         // The broker works in /.
         command.arg("--trace").arg(std::path::absolute(trace)?);
+    }
+    for address in &args.metrics {
+        command.arg("--metrics").arg(absolute(address).to_string());
     }
     seal();
     let mut child = command

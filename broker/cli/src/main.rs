@@ -19,6 +19,7 @@ mod history;
 mod inherited;
 mod libraries;
 mod linker_cache;
+mod metrics;
 mod outside;
 mod probe;
 mod probe_child;
@@ -61,6 +62,7 @@ enum Command {
     Queue(queue::QueueArgs),
     Top(top::TopArgs),
     History(history::HistoryArgs),
+    Metrics(metrics::MetricsArgs),
     Trace(trace::TraceArgs),
     Set(set::SetArgs),
     Doctor(doctor::DoctorArgs),
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Queue(args) => queue::main(args),
         Command::Top(args) => top::main(args),
         Command::History(args) => history::main(args),
+        Command::Metrics(args) => metrics::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),
         Command::Doctor(args) => doctor::main(args),

@@ -1,5 +1,5 @@
-//! Questions and answers of `weft status`, `queue`, `set`, `profile` and `stop`, as JSON over the
-//! broker's socket.
+//! Questions and answers of `weft status`, `queue`, `metrics`, `set`, `profile` and `stop`, as JSON
+//! over the broker's socket.
 //!
 //! The transport checks that both sides are one user's, or says whose the question is. Questions
 //! reach the scheduler only through its mailbox.
@@ -73,6 +73,11 @@ pub enum Question {
     },
     /// Jobs that ended, from disk; a guest of a shared broker gets their own.
     History(HistoryQuery),
+    /// The metrics, as text.
+    Metrics {
+        /// In OpenMetrics; else in Prometheus' text format 0.0.4.
+        openmetrics: bool,
+    },
     /// Ends the broker.
     Stop,
 }
@@ -108,6 +113,8 @@ pub enum Answer {
     Sampled(Sampled),
     /// Jobs that ended, the newest first.
     History(Vec<HistoryRow>),
+    /// The metrics.
+    Metrics(String),
     /// The question could not be served, and why.
     Sorry(String),
 }

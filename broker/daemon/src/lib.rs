@@ -11,6 +11,7 @@
 //!   lives;
 //! * [`admission`] decides which jobs may take device memory (told by the control thread);
 //! * [`profile_writer`] writes samples into profiles on disk;
+//! * [`metrics`] answers scrapers, at the lowest rank;
 //! * [`outcomes`] sums up what each job had, lost and cost; [`history`] writes jobs that ended to
 //!   disk.
 //!
@@ -41,6 +42,7 @@ mod lanes;
 pub mod log_file;
 mod mailbox;
 mod memory;
+pub mod metrics;
 pub mod mps;
 pub mod options;
 mod other_brokers;
@@ -73,6 +75,7 @@ use thread_priority::ThreadPriority;
 /// Runs a broker until it is asked to end. An error means that it did not start.
 pub fn run(places: &Places, options: &Options) -> Result<()> {
     let mut listener = Listener::open(places.socket(), options.door)?;
+    let metrics_doors = metrics::MetricsDoors::open(places, options.door, &options.metrics)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
@@ -166,7 +169,15 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         shared: options.door.is_shared(),
         rights: options.rights.clone(),
         other_brokers: other_brokers.clone(),
+        metrics: metrics::MetricsCache::default(),
     };
+    let scraped = answers.clone();
+    let metrics_server = metrics::MetricsServer::start(
+        metrics_doors,
+        options.door.is_shared(),
+        Box::new(move |format, named| scraped.metrics(format, named)),
+    )
+    .context("cannot start a thread")?;
     let acceptor = acceptor::Acceptor {
         host,
         registry: Arc::clone(&registry),
@@ -197,6 +208,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     // The socket goes first: later clients start or find another broker.
     drop(listener);
     drop(acceptor);
+    drop(metrics_server);
     // Before the scheduler, whose trace handle waits for the last line.
     memory.tell(memory::MemoryMessage::Stop);
     let _ = memory_thread.join();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::metrics::MetricsAddress;
 use crate::server::Door;
 use weft_scheduler::Config;
 
@@ -94,6 +95,8 @@ pub struct Options {
     pub admission: weft_admission::AdmissionPolicy,
     /// File for decisions and records.
     pub trace: Option<PathBuf>,
+    /// Where metrics are served, beside the socket that is always there.
+    pub metrics: Vec<MetricsAddress>,
 }
 
 impl Default for Options {
@@ -111,6 +114,7 @@ impl Default for Options {
             dilation: 1.0,
             admission: weft_admission::AdmissionPolicy::default(),
             trace: None,
+            metrics: Vec::new(),
         }
     }
 }

@@ -68,6 +68,11 @@ impl Places {
         self.beside("admission_slots")
     }
 
+    /// The socket of the metrics.
+    pub fn metrics(&self) -> PathBuf {
+        self.beside("metrics")
+    }
+
     /// A shared broker's knowledge; a private one's is beside its user's profiles.
     pub fn known(&self) -> PathBuf {
         self.beside("known.json")

@@ -10,6 +10,7 @@ use super::admin::{Answer, Question};
 use super::admission::Seeker;
 use super::history::{self, HistoryQuery};
 use super::mailbox::{Notice, SchedulerHandle};
+use super::metrics::{MetricsCache, MetricsFormat};
 use super::options::Rights;
 use super::other_brokers::OtherBrokers;
 use super::outcomes::{OutcomeHandle, OutcomeReport};
@@ -52,6 +53,8 @@ pub struct QueryHandler {
     pub rights: Rights,
     /// Other brokers that have a device of this one.
     pub other_brokers: OtherBrokers,
+    /// What was last read for metrics.
+    pub metrics: MetricsCache,
 }
 
 impl QueryHandler {
@@ -133,6 +136,13 @@ impl QueryHandler {
             Question::ProfileFlush { name } => self.sampled(&name, ProfileMessage::Flush),
             Question::ProfileEnd { name } => self.sampled(&name, ProfileMessage::End),
             Question::History(query) => self.history(query, asker),
+            Question::Metrics { openmetrics } => {
+                let format = match openmetrics {
+                    true => MetricsFormat::OpenMetrics,
+                    false => MetricsFormat::Prometheus,
+                };
+                Answer::Metrics(self.metrics(format, self.sees_own_alone(asker).is_none()))
+            }
             Question::Stop => {
                 self.stop.store(true, Ordering::Release);
                 Answer::Done
@@ -263,6 +273,11 @@ impl QueryHandler {
             }
         }
         Answer::Set(found.len())
+    }
+
+    /// The broker's metrics as text. `named`: jobs are called by the names of their scripts.
+    pub fn metrics(&self, format: MetricsFormat, named: bool) -> String {
+        self.metrics.text(format, named, || self.status())
     }
 
     /// The broker's whole status.

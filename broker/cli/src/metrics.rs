@@ -1,0 +1,29 @@
+//! `weft metrics`: the broker's metrics, once.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use weft_daemon::admin::{self, Answer, Question};
+use weft_daemon::places::Places;
+
+/// Print the broker's metrics once, in Prometheus' text format: for a person, or a file that the
+/// node exporter's textfile collector reads
+#[derive(Debug, clap::Args)]
+pub struct MetricsArgs {
+    /// In OpenMetrics 1.0.0
+    #[arg(long)]
+    pub openmetrics: bool,
+}
+
+/// Prints the metrics.
+pub fn main(args: MetricsArgs) -> Result<ExitCode> {
+    let openmetrics = args.openmetrics;
+    let Answer::Metrics(text) = admin::ask(&Places::of_environment(), &Question::Metrics { openmetrics })? else {
+        bail!("unexpected answer");
+    };
+    std::io::stdout().write_all(text.as_bytes()).context("cannot print")?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,117 @@
+//! Samples as text: OpenMetrics 1.0.0, and Prometheus' text format 0.0.4.
+//!
+//! Own code: the official library `prometheus-client` writes the first format alone, and its values
+//! are counters that live in the program. Here each page is made from a status. What differs:
+//!
+//! | | OpenMetrics | 0.0.4 |
+//! |---|---|---|
+//! | family of a counter | without `_total` | with `_total` |
+//! | family of an info | without `_info` | with `_info`, a gauge |
+//! | unit, end of the text | `# UNIT`, `# EOF` | neither |
+#![forbid(unsafe_code)]
+
+use std::fmt::Write;
+
+use super::family::{FAMILIES, MetricKind};
+use super::page::MetricsPage;
+
+/// A text format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsFormat {
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+    /// Prometheus' text format 0.0.4.
+    Prometheus,
+}
+
+impl MetricsFormat {
+    /// The format's media type.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            MetricsFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            MetricsFormat::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// The page as text. Families without samples have their heads too: they exist.
+pub(super) fn text(page: &MetricsPage, format: MetricsFormat) -> String {
+    let open = format == MetricsFormat::OpenMetrics;
+    let mut text = String::new();
+    for family in FAMILIES {
+        let sample_name = family.sample();
+        let name = if open { family.name } else { sample_name.as_str() };
+        let kind = match family.kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Info if open => "info",
+            MetricKind::Gauge | MetricKind::Info => "gauge",
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "# TYPE {name} {kind}");
+        if open && !family.unit.is_empty() {
+            let _ = writeln!(text, "# UNIT {name} {}", family.unit);
+        }
+        let _ = writeln!(text, "# HELP {name} {}", family.help);
+        for sample in page.samples(family) {
+            let _ = match sample.labels.is_empty() {
+                true => writeln!(text, "{sample_name} {}", sample.value),
+                false => writeln!(text, "{sample_name}{{{}}} {}", sample.labels, sample.value),
+            };
+        }
+    }
+    if open {
+        text.push_str("# EOF\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::page::PageMaker;
+    use super::*;
+    use crate::status::{BrokerStatus, Status};
+
+    fn written(format: MetricsFormat) -> String {
+        let status = Status {
+            broker: BrokerStatus {
+                version: "1".to_string(),
+                policy: "weft".to_string(),
+                goodbyes: 3,
+                uptime_s: 0.5,
+                ..BrokerStatus::default()
+            },
+            clients: Vec::new(),
+            ended: Vec::new(),
+            warnings: Vec::new(),
+        };
+        text(&PageMaker::default().page(&status, true), format)
+    }
+
+    #[test]
+    fn the_formats_differ_where_they_must() {
+        let (open, plain) = (written(MetricsFormat::OpenMetrics), written(MetricsFormat::Prometheus));
+        for line in [
+            "# TYPE weft_broker info",
+            "# TYPE weft_jobs_ended counter",
+            "# UNIT weft_broker_uptime_seconds seconds",
+        ] {
+            assert!(open.lines().any(|one| one == line), "{line}\n{open}");
+            assert!(!plain.lines().any(|one| one == line), "{line}\n{plain}");
+        }
+        for line in ["# TYPE weft_broker_info gauge", "# TYPE weft_jobs_ended_total counter"] {
+            assert!(plain.lines().any(|one| one == line), "{line}\n{plain}");
+        }
+        for line in [
+            "weft_broker_info{version=\"1\",policy=\"weft\",shared=\"false\"} 1",
+            "weft_jobs_ended_total{ending=\"goodbye\"} 3",
+            "weft_broker_uptime_seconds 0.5",
+        ] {
+            for text in [&open, &plain] {
+                assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+            }
+        }
+        assert!(open.ends_with("# EOF\n") && !plain.contains("EOF"));
+        // Metadata once for each family.
+        assert_eq!(open.matches("# TYPE ").count(), FAMILIES.len());
+    }
+}

@@ -1,0 +1,506 @@
+//! From a status to samples. Pure: statuses go in, in the order of time.
+//!
+//! Estimates may shrink, lateness too where measurements scatter. A counter keeps its highest value
+//! then, until the figure is above it again ([`Highest`]).
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::family::{self, MetricFamily, MetricKind};
+use crate::outcome::{LatenessSum, WarningKind};
+use crate::status::{ClientStatus, Status};
+use crate::text::clean;
+
+/// Jobs with series of their own. Each has about 15, so a page stays below a megabyte.
+const MOST_JOBS: usize = 200;
+
+/// Longest name of a job in a label, characters.
+const LONGEST_NAME: usize = 64;
+
+/// Roles that are always there, so that a query finds 0.
+const ROLES: [&str; 5] = ["alone", "foreground", "background", "free", "waits for memory"];
+
+/// All kinds of warnings: an alert on one needs its 0.
+const KINDS: [WarningKind; 8] = [
+    WarningKind::LongKernels,
+    WarningKind::NoProfile,
+    WarningKind::WrongProfile,
+    WarningKind::SamePriority,
+    WarningKind::OtherBroker,
+    WarningKind::ForcedLaunches,
+    WarningKind::OverSlowdown,
+    WarningKind::NoMps,
+];
+
+/// One value, with its labels as they are written.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct MetricSample {
+    /// `key="value"`, joined by commas; values are escaped.
+    pub labels: Arc<str>,
+    pub value: f64,
+}
+
+/// The samples of all families at one time.
+#[derive(Debug, Clone, Default)]
+pub(super) struct MetricsPage(HashMap<&'static str, Vec<MetricSample>>);
+
+impl MetricsPage {
+    /// A family's samples.
+    pub fn samples(&self, family: &MetricFamily) -> &[MetricSample] {
+        self.0.get(family.name).map_or(&[], Vec::as_slice)
+    }
+
+    fn put(&mut self, family: &MetricFamily, labels: impl Into<Arc<str>>, value: f64) {
+        let labels = labels.into();
+        self.0
+            .entry(family.name)
+            .or_default()
+            .push(MetricSample { labels, value });
+    }
+}
+
+/// The highest value that each counter had, of jobs that live.
+#[derive(Debug, Default)]
+struct Highest(HashMap<(&'static str, Arc<str>), f64>);
+
+impl Highest {
+    /// Raises the page's counters that fell.
+    fn raise(&mut self, page: &mut MetricsPage) {
+        for family in family::FAMILIES {
+            let counter = family.kind == MetricKind::Counter;
+            let samples = page.0.get_mut(family.name).filter(|_| counter);
+            for sample in samples.into_iter().flatten() {
+                let series = (family.name, Arc::clone(&sample.labels));
+                let highest = self.0.entry(series).or_insert(0.0);
+                *highest = highest.max(sample.value);
+                sample.value = *highest;
+            }
+        }
+    }
+
+    /// Forgets jobs that ended.
+    fn forget_all_but(&mut self, jobs: &HashSet<Arc<str>>) {
+        self.0
+            .retain(|(family, labels), _| !family.starts_with("weft_job_") || jobs.contains(labels));
+    }
+}
+
+/// Makes pages.
+#[derive(Debug, Default)]
+pub(super) struct PageMaker {
+    highest: Highest,
+}
+
+impl PageMaker {
+    /// The page of a status. `named`: jobs are called by the names of their scripts.
+    pub fn page(&mut self, status: &Status, named: bool) -> MetricsPage {
+        let mut page = MetricsPage::default();
+        of_broker(&mut page, status);
+        of_warnings(&mut page, status);
+        let gpus = of_gpus(&mut page, status);
+        // Most important first, and in that order as they came: who has series keeps them.
+        let (mut labels, mut left_out) = (HashSet::new(), MetricsPage::default());
+        for (place, client) in status.clients.iter().enumerate() {
+            let page = if place < MOST_JOBS { &mut page } else { &mut left_out };
+            let of_job: Arc<str> = job_labels(client, gpus.get(&client.client), named).into();
+            of_client(page, status, client, &of_job);
+            labels.insert(of_job);
+        }
+        // A job may be left out for a while: its counters do not fall either.
+        self.highest.raise(&mut page);
+        self.highest.raise(&mut left_out);
+        self.highest.forget_all_but(&labels);
+        page.put(
+            &family::JOBS_LEFT_OUT,
+            "",
+            status.clients.len().saturating_sub(MOST_JOBS) as f64,
+        );
+        page
+    }
+}
+
+fn of_broker(page: &mut MetricsPage, status: &Status) {
+    let broker = &status.broker;
+    let shared = broker.shared.to_string();
+    let info = [
+        ("version", &broker.version),
+        ("policy", &broker.policy),
+        ("shared", &shared),
+    ];
+    page.put(&family::BROKER, labels(info), 1.0);
+    page.put(&family::UPTIME, "", broker.uptime_s);
+    page.put(&family::RECORDS, "", broker.records as f64);
+    page.put(&family::RECORDS_LOST, "", broker.records_lost as f64);
+    page.put(&family::DECISIONS, "", broker.decisions as f64);
+    page.put(&family::JOBS_REFUSED, "", broker.refused as f64);
+    for (ending, count) in [
+        ("goodbye", broker.goodbyes),
+        ("vanished", broker.vanished),
+        ("detached", broker.detached),
+    ] {
+        page.put(&family::JOBS_ENDED, labels([("ending", ending)]), count as f64);
+    }
+    let mut roles: BTreeMap<&str, usize> = ROLES.map(|role| (role, 0)).into();
+    for client in &status.clients {
+        *roles.entry(client.mode.as_str()).or_default() += 1;
+    }
+    for (role, count) in roles {
+        page.put(&family::JOBS, labels([("role", role)]), count as f64);
+    }
+    let waiting = status
+        .clients
+        .iter()
+        .filter(|client| client.waits_for_memory_s.is_some());
+    page.put(&family::JOBS_WAITING, "", waiting.count() as f64);
+}
+
+/// The name of a kind, as in JSON. A kind that is new here belongs into [`KINDS`], too.
+fn kind_name(kind: WarningKind) -> &'static str {
+    match kind {
+        WarningKind::LongKernels => "long_kernels",
+        WarningKind::NoProfile => "no_profile",
+        WarningKind::WrongProfile => "wrong_profile",
+        WarningKind::SamePriority => "same_priority",
+        WarningKind::OtherBroker => "other_broker",
+        WarningKind::ForcedLaunches => "forced_launches",
+        WarningKind::OverSlowdown => "over_slowdown",
+        WarningKind::NoMps => "no_mps",
+    }
+}
+
+fn of_warnings(page: &mut MetricsPage, status: &Status) {
+    for kind in KINDS {
+        let count = status.warnings.iter().filter(|warning| warning.kind == kind).count();
+        page.put(&family::WARNINGS, labels([("kind", kind_name(kind))]), count as f64);
+    }
+}
+
+/// The devices' samples. Returns each client's device.
+fn of_gpus(page: &mut MetricsPage, status: &Status) -> HashMap<u64, String> {
+    let mut gpus = HashMap::new();
+    for device in &status.broker.devices {
+        let gpu = gpu_name(device.uuid.as_deref().unwrap_or_default());
+        let clients = device.core["clients"].as_array().map_or(&[][..], Vec::as_slice);
+        for client in clients.iter().filter_map(|client| client["client"].as_u64()) {
+            gpus.insert(client, gpu.clone());
+        }
+        let of_gpu: Arc<str> = labels([("gpu", &gpu)]).into();
+        page.put(&family::GPU_JOBS, Arc::clone(&of_gpu), clients.len() as f64);
+        if device.under_mps + device.not_under_mps > 0 {
+            let under_mps = if device.not_under_mps == 0 { 1.0 } else { 0.0 };
+            page.put(&family::GPU_UNDER_MPS, Arc::clone(&of_gpu), under_mps);
+        }
+        let had = |role: &str| {
+            let times = clients.iter().filter_map(|client| client[role]["gpu"].as_u64());
+            times.sum::<u64>() as f64
+        };
+        let (foreground, background) = (had("foreground"), had("background"));
+        if foreground + background > 0.0 {
+            let part = background / (foreground + background);
+            page.put(&family::GPU_BACKGROUND, of_gpu, part);
+        }
+    }
+    gpus
+}
+
+fn of_client(page: &mut MetricsPage, status: &Status, client: &ClientStatus, of_job: &Arc<str>) {
+    let now = labels([("priority", client.priority.to_string()), ("role", client.mode.clone())]);
+    page.put(&family::JOB, format!("{of_job},{now}"), 1.0);
+    for kind in KINDS {
+        let of_this =
+            |warning: &&crate::outcome::Warning| warning.kind == kind && warning.client == Some(client.client);
+        let count = status.warnings.iter().filter(of_this).count();
+        if count > 0 {
+            let of_kind = labels([("kind", kind_name(kind))]);
+            page.put(&family::JOB_WARNINGS, format!("{of_job},{of_kind}"), count as f64);
+        }
+    }
+    let mut put = |family, value| page.put(family, Arc::clone(of_job), value);
+    put(&family::JOB_RUN, client.attached_s.max(0.0));
+    let launches = client.launches + client.graph_launches;
+    put(&family::JOB_LAUNCHES, launches as f64);
+    put(&family::JOB_FORCED, client.waits_expired as f64);
+    put(&family::JOB_GATE_WAIT, seconds(client.waited_ns));
+    put(&family::JOB_MEMORY, client.memory as f64);
+    if let Some(allowed) = client.slowdown_allowed {
+        put(&family::JOB_SLOWDOWN_ALLOWED, allowed);
+    }
+    if let Some(measured) = client.slowdown_measured {
+        put(&family::JOB_SLOWDOWN, measured);
+    }
+    let Some(outcome) = &client.outcome else {
+        return;
+    };
+    // From the first scrape on: a counter that comes late hides its first step.
+    let late = |sum: Option<LatenessSum>| sum.map_or(0.0, |sum| seconds(sum.ns.max(0) as u64));
+    put(&family::JOB_LATENESS, late(outcome.lost));
+    put(&family::JOB_LATENESS_CAUSED, late(outcome.cost));
+    let won = outcome.won.map_or(0, |won| won.over_exclusive_ns);
+    put(&family::JOB_WON, seconds(won));
+    put(&family::JOB_MEMORY_MOVED, outcome.memory_moved as f64);
+    if let Some(gpu_ns) = outcome.gpu_ns {
+        put(&family::JOB_GPU, seconds(gpu_ns));
+    }
+    if let Some(known) = outcome.launches_known {
+        put(&family::JOB_LAUNCHES_KNOWN, known);
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn job_labels(client: &ClientStatus, gpu: Option<&String>, named: bool) -> String {
+    let name = match named {
+        true => clean(job_name(&client.command), LONGEST_NAME),
+        false => String::new(),
+    };
+    labels([
+        ("client", client.client.to_string()),
+        ("name", name),
+        ("pid", client.pid.to_string()),
+        ("user", client.uid.to_string()),
+        ("gpu", gpu.cloned().unwrap_or_default()),
+    ])
+}
+
+/// What a job is called: the file of its script, or its module; else its program.
+fn job_name(command: &str) -> &str {
+    let file = |path: &str| -> usize { path.rfind('/').map_or(0, |at| at + 1) };
+    let mut words = command.split_whitespace();
+    let program = words.next().unwrap_or_default();
+    let program = &program[file(program)..];
+    if !program.starts_with("python") && !program.starts_with("pypy") {
+        return program;
+    }
+    while let Some(word) = words.next() {
+        match word {
+            "-c" => break,
+            "-m" => return words.next().unwrap_or(program),
+            "-W" | "-X" => drop(words.next()),
+            option if option.len() > 1 && option.starts_with('-') => {}
+            script => return &script[file(script)..],
+        }
+    }
+    program
+}
+
+/// A device's UUID as `nvidia-smi -L` and the DCGM exporter write it.
+fn gpu_name(uuid: &str) -> String {
+    match uuid.len() == 32 && uuid.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => format!(
+            "GPU-{}-{}-{}-{}-{}",
+            &uuid[..8],
+            &uuid[8..12],
+            &uuid[12..16],
+            &uuid[16..20],
+            &uuid[20..]
+        ),
+        false => uuid.to_string(),
+    }
+}
+
+/// Labels as they are written, in both formats.
+fn labels<V: AsRef<str>, const N: usize>(pairs: [(&str, V); N]) -> String {
+    let mut text = String::new();
+    for (key, value) in pairs {
+        let comma = if text.is_empty() { "" } else { "," };
+        let _ = write!(text, "{comma}{key}=\"");
+        for letter in value.as_ref().chars() {
+            match letter {
+                '\\' => text.push_str("\\\\"),
+                '"' => text.push_str("\\\""),
+                '\n' => text.push_str("\\n"),
+                letter => text.push(letter),
+            }
+        }
+        text.push('"');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::outcome::{Outcome, Warning, Won};
+    use crate::status::DeviceStatus;
+
+    pub(super) fn status(clients: Vec<ClientStatus>) -> Status {
+        Status {
+            broker: Default::default(),
+            clients,
+            ended: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn client(number: u64) -> ClientStatus {
+        ClientStatus {
+            client: number,
+            pid: 40 + number as u32,
+            uid: 1000,
+            command: "python serve.py".to_string(),
+            mode: "foreground".to_string(),
+            outcome: Some(Outcome::default()),
+            ..ClientStatus::default()
+        }
+    }
+
+    fn value(page: &MetricsPage, family: &MetricFamily, with: &str) -> Option<f64> {
+        let found = page.samples(family).iter().find(|sample| sample.labels.contains(with));
+        found.map(|sample| sample.value)
+    }
+
+    #[test]
+    fn a_counter_never_falls_while_its_job_lives() {
+        let mut maker = PageMaker::default();
+        let mut of = |gpu_ns: u64, late: i64, launches: u64| {
+            let mut job = client(1);
+            job.launches = launches;
+            job.outcome = Some(Outcome {
+                gpu_ns: Some(gpu_ns),
+                lost: Some(LatenessSum {
+                    ns: late,
+                    ..LatenessSum::default()
+                }),
+                ..Outcome::default()
+            });
+            let page = maker.page(&status(vec![job]), true);
+            [&family::JOB_GPU, &family::JOB_LATENESS, &family::JOB_LAUNCHES].map(|family| value(&page, family, ""))
+        };
+        assert_eq!(of(2_000_000_000, 500_000_000, 7), [Some(2.0), Some(0.5), Some(7.0)]);
+        assert_eq!(of(1_000_000_000, -500_000_000, 8), [Some(2.0), Some(0.5), Some(8.0)]);
+        assert_eq!(of(3_000_000_000, 600_000_000, 9), [Some(3.0), Some(0.6), Some(9.0)]);
+        // A new job begins with its own.
+        assert_eq!(maker.page(&status(Vec::new()), true).samples(&family::JOB_GPU), []);
+        assert!(maker.highest.0.keys().all(|(name, _)| !name.starts_with("weft_job_")));
+    }
+
+    #[test]
+    fn a_gauge_falls() {
+        let mut maker = PageMaker::default();
+        let mut job = client(1);
+        job.memory = 5;
+        maker.page(&status(vec![job.clone()]), true);
+        job.memory = 3;
+        let page = maker.page(&status(vec![job]), true);
+        assert_eq!(value(&page, &family::JOB_MEMORY, ""), Some(3.0));
+    }
+
+    #[test]
+    fn labels_tell_who_it_is_and_stay() {
+        let mut maker = PageMaker::default();
+        let mut job = client(3);
+        job.priority = 2;
+        let mut seen = status(vec![job]);
+        seen.broker.devices = vec![DeviceStatus {
+            uuid: Some("00112233445566778899aabbccddeeff".to_string()),
+            under_mps: 1,
+            not_under_mps: 1,
+            core: json!({"clients": [
+                {"client": 3, "foreground": {"gpu": 30}, "background": {"gpu": 10}},
+            ]}),
+        }];
+        seen.warnings = vec![Warning {
+            kind: WarningKind::NoProfile,
+            client: Some(3),
+            device: None,
+            text: String::new(),
+        }];
+        let page = maker.page(&seen, true);
+        let gpu = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        let who = format!("client=\"3\",name=\"serve.py\",pid=\"43\",user=\"1000\",gpu=\"{gpu}\"");
+        assert_eq!(&*page.samples(&family::JOB_RUN)[0].labels, who);
+        assert_eq!(
+            &*page.samples(&family::JOB)[0].labels,
+            format!("{who},priority=\"2\",role=\"foreground\"")
+        );
+        assert_eq!(value(&page, &family::JOB_WARNINGS, "no_profile"), Some(1.0));
+        assert_eq!(value(&page, &family::WARNINGS, "no_profile"), Some(1.0));
+        assert_eq!(value(&page, &family::WARNINGS, "no_mps"), Some(0.0));
+        assert_eq!(value(&page, &family::GPU_UNDER_MPS, gpu), Some(0.0));
+        assert_eq!(value(&page, &family::GPU_BACKGROUND, gpu), Some(0.25));
+        assert_eq!(value(&page, &family::JOBS, "foreground"), Some(1.0));
+        assert_eq!(value(&page, &family::JOBS, "background"), Some(0.0));
+        let page = maker.page(&seen, false);
+        assert!(page.samples(&family::JOB)[0].labels.contains("name=\"\",pid"));
+    }
+
+    #[test]
+    fn further_jobs_are_counted_and_have_no_series() {
+        let mut maker = PageMaker::default();
+        let many = status((1..=MOST_JOBS as u64 + 7).map(client).collect());
+        let page = maker.page(&many, true);
+        for family in [&family::JOB, &family::JOB_RUN, &family::JOB_WON] {
+            assert_eq!(page.samples(family).len(), MOST_JOBS, "{}", family.name);
+        }
+        assert_eq!(value(&page, &family::JOBS_LEFT_OUT, ""), Some(7.0));
+        assert_eq!(value(&page, &family::JOBS, "foreground"), Some(207.0));
+        let last = format!("client=\"{}\"", MOST_JOBS);
+        assert!(value(&page, &family::JOB_RUN, &last).is_some());
+    }
+
+    #[test]
+    fn what_was_won_is_seconds() {
+        let mut job = client(1);
+        job.outcome = Some(Outcome {
+            won: Some(Won {
+                over_exclusive_ns: 1_500_000_000,
+                ..Won::default()
+            }),
+            ..Outcome::default()
+        });
+        let page = PageMaker::default().page(&status(vec![job]), true);
+        assert_eq!(value(&page, &family::JOB_WON, ""), Some(1.5));
+        assert_eq!(value(&page, &family::JOB_LATENESS, ""), Some(0.0));
+        assert_eq!(value(&page, &family::JOB_GPU, ""), None, "nothing to estimate from");
+    }
+
+    #[test]
+    fn kinds_are_called_as_in_json() {
+        for kind in KINDS {
+            assert_eq!(serde_json::to_value(kind).expect("JSON"), kind_name(kind));
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_left_out_for_a_while_keeps_its_counters() {
+        let mut maker = PageMaker::default();
+        let job = |won_ns| {
+            let mut job = client(500);
+            job.outcome = Some(Outcome {
+                gpu_ns: Some(won_ns),
+                ..Outcome::default()
+            });
+            job
+        };
+        let beside = |number: u64, job| status((1..=number).map(client).chain([job]).collect());
+        let mut gpu = |seen: Status| value(&maker.page(&seen, true), &family::JOB_GPU, "client=\"500\"");
+        assert_eq!(gpu(beside(3, job(9_000_000_000))), Some(9.0));
+        assert_eq!(gpu(beside(MOST_JOBS as u64, job(8_000_000_000))), None);
+        assert_eq!(gpu(beside(3, job(7_000_000_000))), Some(9.0));
+    }
+
+    #[test]
+    fn jobs_are_called_by_their_script() {
+        for (command, name) in [
+            ("/usr/bin/python3.11 -u -X dev /home/ann/train.py --lr 3", "train.py"),
+            ("python -m torch.distributed.run x.py", "torch.distributed.run"),
+            ("python3 -c print(1)", "python3"),
+            ("python3", "python3"),
+            ("./build/serve --port 1", "serve"),
+            ("", ""),
+        ] {
+            assert_eq!(job_name(command), name, "{command}");
+        }
+    }
+
+    #[test]
+    fn labels_cannot_be_broken_out_of() {
+        assert_eq!(labels([("name", "a\"} 1\n\\b")]), r#"name="a\"} 1\n\\b""#);
+    }
+}

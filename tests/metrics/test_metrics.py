@@ -1,0 +1,225 @@
+"""The broker's metrics as those see them who read them: promtool, Prometheus, a dashboard.
+
+Prometheus is Debian's own. Jobs are native clients of the simulated GPU. Without Debian's packages
+a case that needs them fails with one line.
+"""
+
+import http.client
+import json
+import re
+import socket
+import stat
+
+import pytest
+from harness import debian, jobs, paths
+from harness.scene import BOUND, Scene, weft
+from prometheus import Prometheus, get, promtool
+
+DEPLOY = paths.ROOT / "deploy"
+RULES = DEPLOY / "prometheus" / "rules.yml"
+DASHBOARD = DEPLOY / "grafana" / "weft.json"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsScene(Scene):
+    """A scene whose broker answers over TCP, too, at a port of the kernel's choice."""
+
+    def __init__(self, folder, options, policy=None):
+        super().__init__(folder, options, policy)
+        self.broker.arguments += ["--metrics", "127.0.0.1:0"]
+
+    @property
+    def address(self):
+        """Where the broker says that its metrics are."""
+        found = []
+
+        def said():
+            found[:] = re.findall(r"metrics at http://(\S+)/metrics", self.broker.job.stderr())
+            return found
+
+        assert jobs.wait_until(said, BOUND), self.broker.job.explain()
+        return found[-1]
+
+    @property
+    def socket(self):
+        return self.folder / "broker.sock.metrics"
+
+    def pair(self):
+        """A foreground job and a background job at work."""
+        service = self.companion("service", priority=0, pause=2000)
+        training = self.companion("training", priority=5, pause=100)
+        self.attached(service, training)
+        return service, training
+
+
+pytestmark = pytest.mark.scene(make=MetricsScene)
+
+
+@pytest.fixture(scope="session")
+def programs():
+    try:
+        return get(paths.TARGET / "prometheus")
+    except debian.Unreachable as why:
+        pytest.fail(f"Debian's package prometheus cannot be had: {why}")
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("weft", timeout=BOUND)
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def fetch(connection, target="/metrics", method="GET", **headers):
+    """Status, media type and text."""
+    connection.request(method, target, headers=headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, answer.headers["Content-Type"], text
+
+
+def values(text):
+    """Each series of a text, by name and labels."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {series: float(value) for series, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def families(text):
+    """The names that queries may use, of a text in format 0.0.4."""
+    return set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+
+
+def used(expression):
+    return set(re.findall(r"\bweft_[a-z_]+\b", expression))
+
+
+def expressions():
+    """Each expression of the dashboard, with Grafana's variables filled in."""
+    board = json.loads(DASHBOARD.read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    filled = {"$instance": ".*", "$__rate_interval": "1m"}
+    for variable, value in filled.items():
+        found = [expression.replace(variable, value) for expression in found]
+    left = [expression for expression in found if "$" in expression]
+    assert found and not left, left
+    return found
+
+
+def config(address):
+    """The example's, for this broker and with less patience."""
+    text = (DEPLOY / "prometheus" / "scrape.yml").read_text()
+    changes = [
+        ("127.0.0.1:9431\"]", f"{address}\"]"),
+        ("scrape_interval: 15s", "scrape_interval: 1s"),
+        ("evaluation_interval: 15s", "evaluation_interval: 1s"),
+        ("- rules.yml", f"- {RULES}"),
+    ]
+    for old, new in changes:
+        assert text.count(old) == 1, f"{old} is not once in scrape.yml"
+        text = text.replace(old, new)
+    return text
+
+
+def test_configuration_and_rules_are_what_prometheus_takes(programs):
+    folder = DEPLOY / "prometheus"
+    assert "SUCCESS" in promtool(programs, "check", "config", "scrape.yml", cwd=folder)
+    assert "SUCCESS" in promtool(programs, "check", "rules", "rules.yml", cwd=folder)
+    assert "SUCCESS" in promtool(programs, "test", "rules", "rules_test.yml", cwd=folder)
+
+
+def test_the_text_is_the_same_by_command_socket_and_tcp(scene, programs):
+    scene.broker.start()
+    scene.pair()
+    printed = weft(scene, "metrics")
+    assert (printed.returncode, printed.stderr) == (0, ""), printed
+    # Neither a fault nor a word about style.
+    assert promtool(programs, "check", "metrics", given=printed.stdout) == "", printed.stdout
+    names = families(printed.stdout)
+    for connection in (UnixConnection(scene.socket), http.client.HTTPConnection(scene.address, timeout=BOUND)):
+        status, media, text = fetch(connection)
+        assert (status, media, families(text)) == (200, PLAIN, names), text
+        assert promtool(programs, "check", "metrics", given=text) == "", text
+        status, media, text = fetch(connection, Accept="application/openmetrics-text;version=1.0.0")
+        assert (status, media) == (200, OPENMETRICS) and text.endswith("# EOF\n"), text
+        assert set(values(text)) <= {*values(printed.stdout), *values(weft(scene, "metrics").stdout)}, text
+        assert fetch(connection, method="HEAD") == (200, PLAIN, "")
+        assert fetch(connection, "/")[0] == 404
+        assert fetch(connection, method="POST")[0] == 405
+    assert stat.S_IMODE(scene.socket.stat().st_mode) == 0o600
+    scene.broker.stop()
+    assert not scene.socket.exists()
+    done = weft(scene, "metrics")
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done
+
+
+def test_prometheus_scrapes_and_the_dashboard_finds_what_it_asks_for(scene, programs):
+    scene.broker.start()
+    service, training = scene.pair()
+    server = Prometheus(programs, scene.folder, config(scene.address))
+    try:
+        look_at(scene, server, service, training)
+    finally:
+        server.stop()
+
+
+def look_at(scene, server, service, training):
+    server.until('up{job="weft"} == 1', what="the broker is scraped")
+    for role, job in (("foreground", service), ("background", training)):
+        found = server.until(f'weft_job_info{{role="{role}"}}')
+        assert [labels["pid"] for labels, _ in found] == [str(job.pid)], found
+        assert found[0][0]["name"] == "weft-test-companion", found
+        assert found[0][0]["gpu"].startswith("GPU-"), found
+    rates = server.until("rate(weft_job_launches_total[1m]) > 0", lambda rows: len(rows) == 2)
+    assert {labels["pid"] for labels, _ in rates} == {str(service.pid), str(training.pid)}, rates
+    # It was read as OpenMetrics, which alone has units.
+    metadata = server.api("targets/metadata", match_target='{job="weft"}')
+    units = {row["metric"]: row["unit"] for row in metadata}
+    assert units["weft_job_gpu_seconds"] == "seconds", units
+    # Nothing was dropped: a series that is there twice would be.
+    assert server.query("scrape_samples_scraped - scrape_samples_post_metric_relabeling")[0][1] == 0
+    assert server.query('count({__name__=~"weft_.+"}) - on () scrape_samples_scraped')[0][1] == 0
+    names = families(weft(scene, "metrics").stdout)
+    for expression in expressions():
+        assert used(expression) and used(expression) <= names, f"{expression}: {used(expression) - names}"
+        # Each panel has something to show, lateness included: the service waits, and is judged.
+        server.until(expression, what=f"no series: {expression}")
+    rules = server.api("rules")["groups"][0]["rules"]
+    assert len(rules) >= 4, rules
+    for rule in rules:
+        assert used(rule["query"]) <= names and rule["health"] != "err", rule
+
+    def alerts(state):
+        return {alert["labels"]["alertname"] for alert in server.api("alerts")["alerts"] if alert["state"] == state}
+
+    # Neither job has a profile. Firing takes minutes: promtool tests that.
+    waits = jobs.wait_until(lambda: "WeftProtectionNotWorking" in alerts("pending"), BOUND, step=0.5)
+    assert waits, server.api("alerts")
+    assert "WeftBrokerGone" not in alerts("pending"), server.api("alerts")
+    scene.broker.kill()
+    server.until('up{job="weft"} == 0', what="the broker is gone")
+    waits = jobs.wait_until(lambda: "WeftBrokerGone" in alerts("pending"), BOUND, step=0.5)
+    assert waits, server.api("alerts")
+
+
+def test_the_dashboard_is_laid_out():
+    """What Grafana would show one over the other, or not at all."""
+    board = json.loads(DASHBOARD.read_text())
+    taken = {}
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert (x, y) not in taken, f"{panel['title']} over {taken[x, y]}"
+                taken[x, y] = panel["title"]
+    numbers = [panel["id"] for panel in board["panels"]]
+    assert len(set(numbers)) == len(numbers)
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    asked = set(re.findall(r"\$\{?(\w+)", json.dumps(board["panels"])))
+    assert asked - {"__rate_interval"} <= variables, asked
