@@ -131,6 +131,31 @@ def test_a_job_that_is_process_one(scene):
     assert jobs.wait_until(lambda: not scene.status()["clients"], BOUND), f"the broker never saw it end: {scene.status()['clients']}"
 
 
+# A file tree with a /tmp of its own, in which the scene's folder is mounted at its path: what a
+# container has that was given the folder of the socket.
+CONTAINED = """
+set -e
+folder=$1; shift
+mount --bind "$folder" /mnt
+mount -t tmpfs own-tmp /tmp
+mkdir -p "$folder"
+mount --bind /mnt "$folder"
+exec "$@"
+"""
+
+
+def test_a_job_in_a_container_that_has_the_sockets_folder(scene):
+    """Mounts, network and processes of its own: the job attaches all the same."""
+    apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+    contained = [*apart, "sh", "-c", CONTAINED, "contained", scene.folder]
+    if plainly(scene, [*contained, "true"], "allowed").process.returncode:
+        return
+    in_roles(scene, [*contained, *script("children.py")], "background", attached=False)
+    seen = scene.status()
+    ended = [row["last"] for row in seen["ended"]]
+    assert any(row["launches"] for row in ended) and not seen["broker"]["refused"], seen["broker"]
+
+
 def test_limits_of_a_careful_shell(scene):
     """No memory may be locked, no core is written, few signals may wait, stacks are small: as a batch system sets it."""
     scene.broker.start()

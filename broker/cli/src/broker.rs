@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -132,9 +132,24 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
+    keep_channels_at(&places.directory());
     let _log = log_file::begin();
     weft_daemon::run(&places, &options(&args))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has the control channels of a private broker lie in the socket's folder, not in `/tmp`. A job in a
+/// container that was given that folder, at the same path, then has them, too.
+#[allow(unsafe_code)]
+fn keep_channels_at(folder: &Path) {
+    // A socket's path has 107 bytes, and ipc-channel appends a folder and a name.
+    const LONGEST_FOLDER_BYTES: usize = 80;
+    if folder.as_os_str().len() > LONGEST_FOLDER_BYTES {
+        return;
+    }
+    // ipc-channel takes its place from this variable alone.
+    // SAFETY: no other thread of this process has begun, so nobody reads the environment now.
+    unsafe { std::env::set_var("TMPDIR", folder) };
 }
 
 fn weight(text: &str) -> Result<(u32, u32), String> {
