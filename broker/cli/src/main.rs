@@ -10,12 +10,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod broker;
+mod config;
 mod device_share;
 mod doctor;
 mod environment;
 mod gpus;
 mod history;
 mod inherited;
+mod job;
 mod libraries;
 mod linker_cache;
 mod outside;
@@ -62,6 +64,11 @@ enum Command {
     History(history::HistoryArgs),
     Trace(trace::TraceArgs),
     Set(set::SetArgs),
+    Pause(job::PauseArgs),
+    Resume(job::ResumeArgs),
+    Cancel(job::CancelArgs),
+    Wait(job::WaitArgs),
+    Config(config::ConfigArgs),
     Doctor(doctor::DoctorArgs),
     Broker(broker::BrokerArgs),
     Stop(stop::StopArgs),
@@ -84,6 +91,11 @@ fn main() -> ExitCode {
         Command::History(args) => history::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),
+        Command::Pause(args) => job::pause(&args),
+        Command::Resume(args) => job::resume(&args),
+        Command::Cancel(args) => job::cancel(&args),
+        Command::Wait(args) => job::wait(&args),
+        Command::Config(args) => config::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Broker(args) => broker::main(args),
         Command::Stop(args) => stop::main(args),
@@ -204,8 +216,9 @@ mod tests {
         );
         let command = said(&["weft", "statsu"]);
         assert!(command.contains("'status'"), "{command}");
-        let figure = said(&["weft", "run", "--priority", "high", "--", "true"]);
+        let figure = said(&["weft", "run", "--priority", "hgih", "--", "true"]);
         assert!(figure.contains("0 (matters most) to 9"), "{figure}");
+        assert!(figure.contains("high (0), normal (5), low (7), idle (9)"), "{figure}");
         // All words after the command or the dashes are the job's.
         for line in [
             &["weft", "run", "python", "-u", "x.py", "--profle"][..],

@@ -28,7 +28,7 @@ pub struct SetArgs {
     /// uid, and only its owner or root may
     #[arg(long, conflicts_with_all = ["priority", "slowdown", "slo"])]
     pub user: Option<String>,
-    /// 0 (matters most) to 9
+    /// 0 (matters most) to 9, or high (0), normal (5), low (7), idle (9)
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
     /// Part of its time by which background jobs may slow it down in the mean (2%, 0.02, 0)

@@ -10,12 +10,12 @@ use super::admin::{Answer, Question};
 use super::admission::Seeker;
 use super::history::{self, HistoryQuery};
 use super::mailbox::{Notice, SchedulerHandle};
-use super::options::Rights;
 use super::other_brokers::OtherBrokers;
 use super::outcomes::{OutcomeHandle, OutcomeReport};
 use super::places::Places;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, Registry, identity};
+use super::reload::LiveOptions;
 use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
 use super::store;
 use super::text::{LONGEST_LABEL, clean};
@@ -48,8 +48,8 @@ pub struct QueryHandler {
     pub dilation: f64,
     /// Whether the broker is shared: users change only their own jobs.
     pub shared: bool,
-    /// Rights of its users.
-    pub rights: Rights,
+    /// Options that may change while it runs: its users' rights.
+    pub live: Arc<LiveOptions>,
     /// Other brokers that have a device of this one.
     pub other_brokers: OtherBrokers,
 }
@@ -180,7 +180,7 @@ impl QueryHandler {
                 pid: asker.pid.unwrap_or(seeker.pid),
                 priority: match asker.is_owner() {
                     true => seeker.priority,
-                    false => self.rights.allows(asker.uid, seeker.priority),
+                    false => self.live.allows(asker.uid, seeker.priority),
                 },
                 unseen: false,
                 ..seeker
@@ -242,7 +242,7 @@ impl QueryHandler {
                     other.client, other.uid, asker.uid
                 ));
             }
-            if let Some(allowed) = priority.map(|asked| self.rights.allows(asker.uid, asked))
+            if let Some(allowed) = priority.map(|asked| self.live.allows(asker.uid, asked))
                 && priority != Some(allowed)
             {
                 return Answer::Sorry(format!(
