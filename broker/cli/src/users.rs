@@ -24,6 +24,11 @@ fn look_up(text: &str, table: &str, what: &str) -> Result<u32, String> {
 /// A user's name, or the number where this machine's tables have none.
 pub use weft_daemon::users::name_of;
 
+/// A label of the queue, in which a shared broker and a job without WEFT_USER have a uid.
+pub fn shown(label: &str) -> String {
+    label.parse().map_or_else(|_| label.to_string(), name_of)
+}
+
 /// Third field of the line with this name (passwd(5), group(5)).
 fn number_in(lines: &str, name: &str) -> Option<u32> {
     let mut rows = lines.lines().map(|line| line.split(':'));
@@ -62,6 +67,7 @@ mod tests {
         assert_eq!(number_in(lines, "odd"), None);
         assert_eq!(figure("1001=3", 1u32, 100), Ok((1001, 3)));
         assert_eq!(user("root"), Ok(0));
+        assert_eq!((shown("0"), shown("ann's")), ("root".to_string(), "ann's".to_string()));
         assert_eq!(priority("1001=low"), Ok((1001, 7)));
         assert_eq!(priority("root=0"), Ok((0, 0)));
         assert!(priority("1001=10").is_err() && priority("1001").is_err());

@@ -19,6 +19,7 @@ use super::reload::LiveOptions;
 use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
 use super::store;
 use super::text::{LONGEST_LABEL, clean};
+use super::users::name_of;
 use crate::server::Asker;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
@@ -149,7 +150,7 @@ impl QueryHandler {
         match question {
             Question::Stop | Question::Weight { .. } if !asker.is_owner() => Some(format!(
                 "only the owner of this shared broker or root may do that (you are user {})",
-                asker.uid
+                name_of(asker.uid)
             )),
             Question::ProfileBegin { .. } | Question::ProfileFlush { .. } | Question::ProfileEnd { .. } => {
                 Some(own.to_string())
@@ -239,7 +240,9 @@ impl QueryHandler {
             if let Some(other) = found.iter().find(|entry| entry.uid != asker.uid) {
                 return Answer::Sorry(format!(
                     "client {} is user {}'s, you are {}",
-                    other.client, other.uid, asker.uid
+                    other.client,
+                    name_of(other.uid),
+                    name_of(asker.uid)
                 ));
             }
             if let Some(allowed) = priority.map(|asked| self.live.allows(asker.uid, asked))
