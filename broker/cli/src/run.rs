@@ -102,8 +102,8 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     for wrong in &files.errors {
         eprintln!("weft: {wrong}");
     }
-    // Whoever has no right to the machine's file cannot mend it: the job runs.
-    if files.errors.iter().any(|wrong| !wrong.system) {
+    // Whoever cannot mend a file, such as the machine's, has a job all the same.
+    if files.errors.iter().any(|wrong| !wrong.foreign) {
         return Ok(ExitCode::from(2));
     }
     let defaults = files.variables(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));

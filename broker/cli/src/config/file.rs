@@ -28,8 +28,8 @@ pub struct ConfigMistake {
     pub line: Option<usize>,
     /// The key, and why it is wrong.
     pub why: String,
-    /// Whether the file is the machine's.
-    pub system: bool,
+    /// Whether its reader cannot mend it: the file is the machine's, or another user's.
+    pub foreign: bool,
 }
 
 impl fmt::Display for ConfigMistake {
@@ -48,7 +48,7 @@ pub fn read(path: &ConfigPath, loaded: &mut LoadedConfig) {
         file: path.path.clone(),
         line,
         why,
-        system: path.system,
+        foreign: path.system || is_foreign(&path.path),
     };
     match content(&path.path) {
         Ok(Some(text)) => FileReading {
@@ -80,8 +80,7 @@ fn content(path: &Path) -> Result<Option<String>, String> {
     if !facts.is_file() {
         return Err("is no file".to_string());
     }
-    let own = rustix::process::geteuid().as_raw();
-    if ![0, own].contains(&facts.uid()) {
+    if is_of_others(&facts) {
         return Err(format!(
             "belongs to user {}, who is neither root nor you; it is not read",
             users::name_of(facts.uid())
@@ -99,6 +98,15 @@ fn content(path: &Path) -> Result<Option<String>, String> {
     String::from_utf8(bytes)
         .map(Some)
         .map_err(|_| "is no UTF-8 text".to_string())
+}
+
+/// Whether the file is neither root's nor this user's.
+fn is_foreign(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|facts| is_of_others(&facts))
+}
+
+fn is_of_others(facts: &std::fs::Metadata) -> bool {
+    ![0, rustix::process::geteuid().as_raw()].contains(&facts.uid())
 }
 
 fn is_missing(error: &std::io::Error) -> bool {
@@ -382,6 +390,24 @@ mod tests {
         fs::write(&path, vec![b' '; MOST_BYTES as usize + 1]).expect("written");
         assert!(told().contains("1 MiB"), "{}", told());
         assert_eq!(content(Path::new("/dev/null")), Ok(Some(String::new())));
+    }
+
+    #[test]
+    fn a_mistake_in_the_machines_file_is_not_its_users() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("weft.toml");
+        fs::write(&path, "[broker]\nturns = 3\n").expect("written");
+        for system in [false, true] {
+            let mut loaded = LoadedConfig::default();
+            let path = ConfigPath {
+                path: path.clone(),
+                named: false,
+                system,
+            };
+            read(&path, &mut loaded);
+            let foreign: Vec<bool> = loaded.errors.iter().map(|wrong| wrong.foreign).collect();
+            assert_eq!(foreign, [system]);
+        }
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub struct ConfigKey {
     pub variable: Option<&'static str>,
     /// The value where nothing is said, for people.
     pub built_in: &'static str,
+    /// The unit of a plain figure; empty: it has none, or the value says it.
+    pub unit: &'static str,
     /// Whether a running broker takes a change ([`weft_daemon::reload`]).
     pub reload: bool,
     /// Judges a value.
@@ -89,17 +91,20 @@ pub const KEYS: &[ConfigKey] = &[
     reloaded(broker_key("slowdown", "1%", |text| {
         drop_value(latency_budget::parse_slowdown(text))
     })),
-    broker_key("delay-bound", "500", whole),
-    broker_key("longest-wait", "1000", whole),
-    broker_key("turn", "10000", whole),
-    broker_key("max-swapped-out", "500", whole),
-    broker_key("swapped-out-limit", "turns stay too short", whole),
-    broker_key("switch-cost", "100; 0 under MPS", whole),
+    figure("us", broker_key("delay-bound", "500", whole)),
+    figure("ms", broker_key("longest-wait", "1000", whole)),
+    figure("us", broker_key("turn", "10000", whole)),
+    figure("ms", broker_key("max-swapped-out", "500", whole)),
+    figure("ms", broker_key("swapped-out-limit", "turns stay too short", whole)),
+    figure("us", broker_key("switch-cost", "100; 0 under MPS", whole)),
     broker_key("dilation", "1", |text| drop_value(text::dilation(text))),
     broker_key("spin", "auto", |text| drop_value(Spin::from_str(text, true))),
-    reloaded(broker_key("idle-exit", "never; 60 or 30 for jobs alone", |text| {
-        drop_value(idle_exit(text))
-    })),
+    reloaded(figure(
+        "s",
+        broker_key("idle-exit", "never; 60 or 30 for jobs alone", |text| {
+            drop_value(idle_exit(text))
+        }),
+    )),
     broker_key("trace", "none", |text| match text.starts_with('/') {
         true => Ok(()),
         false => Err("an absolute path is wanted".to_string()),
@@ -121,10 +126,13 @@ pub const KEYS: &[ConfigKey] = &[
     run_key("duration", "WEFT_DURATION", "medium", |text| {
         one_of(text, &["short", "medium", "long"])
     }),
-    run_key("wait", "WEFT_WAIT", "no limit to begin", |text| match text {
-        "no" => Ok(()),
-        _ => whole(text).map_err(|why| format!("{why}, or no")),
-    }),
+    figure(
+        "s",
+        run_key("wait", "WEFT_WAIT", "no limit to begin", |text| match text {
+            "no" => Ok(()),
+            _ => whole(text).map_err(|why| format!("{why}, or no")),
+        }),
+    ),
     run_key("backing", "WEFT_BACKING", "device", |text| {
         drop_value(BackingOption::from_str(text, false))
     }),
@@ -144,6 +152,7 @@ const fn broker_key(name: &'static str, built_in: &'static str, check: fn(&str) 
         name,
         variable: None,
         built_in,
+        unit: "",
         reload: false,
         check,
     }
@@ -160,6 +169,10 @@ const fn run_key(
         variable: Some(variable),
         ..broker_key(name, built_in, check)
     }
+}
+
+const fn figure(unit: &'static str, key: ConfigKey) -> ConfigKey {
+    ConfigKey { unit, ..key }
 }
 
 const fn reloaded(key: ConfigKey) -> ConfigKey {

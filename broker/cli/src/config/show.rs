@@ -55,6 +55,8 @@ struct ConfigPage {
 struct ConfigRow {
     key: String,
     value: String,
+    /// Of a plain figure.
+    unit: &'static str,
     /// `built in`, a variable, or `FILE:LINE`.
     from: String,
     /// The variable that goes before the files.
@@ -117,6 +119,7 @@ fn rows(loaded: &LoadedConfig, variable: &dyn Fn(&str) -> Option<String>) -> Vec
         ConfigRow {
             key: key.path(),
             value,
+            unit: key.unit,
             from,
             variable: key.variable,
             reload: key.reload,
@@ -125,6 +128,7 @@ fn rows(loaded: &LoadedConfig, variable: &dyn Fn(&str) -> Option<String>) -> Vec
     let user = |table: &str, uid: u32, value: String, origin: &ConfigOrigin| ConfigRow {
         key: format!("broker.{table}.{}", users::name_of(uid)),
         value,
+        unit: "",
         from: at(origin),
         variable: None,
         reload: true,
@@ -139,7 +143,11 @@ fn rows(loaded: &LoadedConfig, variable: &dyn Fn(&str) -> Option<String>) -> Vec
 fn render(page: &ConfigPage) -> String {
     let mut table = TextTable::new(["setting", "value", "from"]);
     for row in &page.settings {
-        table.row([row.key.clone(), row.value.clone(), row.from.clone()]);
+        let value = match row.value.parse::<u64>() {
+            Ok(figure) => format!("{figure} {}", row.unit).trim_end().to_string(),
+            Err(_) => row.value.clone(),
+        };
+        table.row([row.key.clone(), value, row.from.clone()]);
     }
     table.lines().join("\n")
 }
@@ -179,6 +187,12 @@ mod tests {
             format!("{} from {from}", row.value)
         };
         assert_eq!(found("broker.turn"), "7 from own:2");
+        let page = render(&ConfigPage {
+            schema: SCHEMA,
+            settings: super::rows(&loaded, &|_| None),
+            errors: Vec::new(),
+        });
+        assert!(page.contains("  7 us  "), "{page}");
         assert_eq!(found("broker.policy"), "fikit from system:3");
         assert_eq!(found("broker.weights.root"), "2 from system:5");
         assert_eq!(found("run.priority"), "low from WEFT_PRIORITY");
