@@ -25,7 +25,8 @@ def clean_environment():
     Jobs say nothing at their end, and brokers keep jobs that ended away from the caller's.
     """
     own = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-    return {**own, "WEFT_OUTCOME": "off", "WEFT_STATE_DIR": str(paths.ROOT / "target" / "test-state")}
+    # Nor by what this machine's or its user's weft.toml says.
+    return {**own, "WEFT_OUTCOME": "off", "WEFT_CONFIG": "/dev/null", "WEFT_STATE_DIR": str(paths.ROOT / "target" / "test-state")}
 
 
 @contextlib.contextmanager

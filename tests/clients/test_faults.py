@@ -388,7 +388,7 @@ def test_preload_alone_starts_the_broker(scene):
 
 def test_a_bad_priority_in_the_environment_is_told(scene):
     scene.broker.start()
-    for bad in ("12", "high", "-1"):
+    for bad in ("12", "hgih", "-1"):
         job = scene.client(priority=bad)
         scene.finish(job)
         says(job, "WEFT_PRIORITY", bad, "0", "9")

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -537,7 +538,9 @@ def test_no_word_of_a_client_is_obeyed_by_a_terminal_or_looks_like_a_line_of_the
         scene.until("the log has it", lambda: "all said" in scene.broker.stderr())
         log = scene.broker.stderr()
         assert "\x1b" not in log, log
-        assert all(line.startswith("weft broker: ") for line in log.splitlines() if line), log
+        # Time, then name: what a client says begins no line.
+        begins = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ weft broker: ")
+        assert all(begins.match(line) for line in log.splitlines() if line), log
         assert forged in log, "it is there, in the line of whom it is from"
 
 

@@ -8,10 +8,13 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 
+use super::config::keys::{self, ConfigSection};
+use super::config::{self, ConfigSources, LoadedConfig};
 use super::{start, text, users};
 use weft_daemon::metrics::MetricsAddress;
-use weft_daemon::options::{LONGEST_WAIT, Options, Rights, Spin};
+use weft_daemon::options::{LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
 use weft_daemon::places::Places;
 use weft_daemon::server::Door;
 use weft_daemon::{admin, log_file};
@@ -19,11 +22,12 @@ use weft_protocol::latency_budget;
 use weft_scheduler::{Config, PolicyName};
 
 /// Run this user's broker (weft run starts one by itself), or one for all users of the machine
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = FILES)]
 pub struct BrokerArgs {
-    /// How the GPU is shared
-    #[arg(long, default_value_t, value_name = "weft|fikit|exclusive|timeslice")]
-    pub policy: PolicyName,
+    /// How the GPU is shared; default weft
+    #[arg(long, value_name = "weft|fikit|exclusive|timeslice")]
+    pub policy: Option<PolicyName>,
     /// Leave the terminal; the log goes to a file beside the socket
     #[arg(long)]
     pub background: bool,
@@ -43,11 +47,11 @@ pub struct BrokerArgs {
     pub group: Option<u32>,
     /// A user counts for so many others (1 to 100) where memory is waited for; may be said of
     /// several
-    #[arg(long, value_name = "USER=WEIGHT", requires = "shared", value_parser = weight)]
+    #[arg(long, value_name = "USER=WEIGHT", requires = "shared", value_parser = users::weight)]
     pub weight_of: Vec<(u32, u32)>,
-    /// The most important priority that a user's jobs may have (0 to 9); of whom nothing is said 5,
-    /// root and this broker's user 0
-    #[arg(long, value_name = "USER=PRIORITY", requires = "shared", value_parser = priority)]
+    /// The most important priority that a user's jobs may have (0 to 9, or high, normal, low,
+    /// idle); of whom nothing is said 5, root and this broker's user 0
+    #[arg(long, value_name = "USER=PRIORITY", requires = "shared", value_parser = users::priority)]
     pub priority_of: Vec<(u32, u8)>,
     /// The most predicted work of others that may stand in the foreground job's way
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
@@ -75,21 +79,21 @@ pub struct BrokerArgs {
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub switch_cost: Option<u64>,
     /// The device is so many times slower than a real one (a simulated GPU's dilation): all default
-    /// times grow with it
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = dilation)]
-    pub dilation: f64,
+    /// times grow with it; default 1
+    #[arg(long, value_name = "FACTOR", value_parser = text::dilation)]
+    pub dilation: Option<f64>,
     /// Whether the scheduler may spin while a background job waits and a gap is near; auto does
-    /// where there are more than two cores
-    #[arg(long, value_enum, default_value_t)]
-    pub spin: Spin,
+    /// where there are more than two cores; default auto
+    #[arg(long, value_enum)]
+    pub spin: Option<Spin>,
     /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at
     /// most, so that predictions follow, and their profiles when they have ended (a shared broker
-    /// writes none)
-    #[arg(long)]
-    pub refine: bool,
-    /// In which order jobs get device memory that is not there for all: weft or fifo
-    #[arg(long, default_value_t, value_name = "ORDER")]
-    pub admission: weft_admission::AdmissionPolicy,
+    /// writes none). --refine=false where weft.toml has it on
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub refine: Option<bool>,
+    /// In which order jobs get device memory that is not there for all: weft or fifo; default weft
+    #[arg(long, value_name = "ORDER")]
+    pub admission: Option<weft_admission::AdmissionPolicy>,
     /// Write decisions and records to a file, a JSON value a line
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -98,13 +102,20 @@ pub struct BrokerArgs {
     /// .metrics, unless one is off
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Vec<MetricsAddress>,
-    /// Do not say where it runs
+    /// Levels of the log: off, error, warn, info, debug or trace; default info [env: WEFT_LOG]
+    #[arg(long, value_name = "LEVEL", value_parser = log_level)]
+    pub log: Option<String>,
+    /// Started for a job: do not say where it runs, and go on without a wrong weft.toml
     #[arg(long, short, hide = true)]
     pub quiet: bool,
     /// The second half of --background
     #[arg(long, hide = true, conflicts_with = "background")]
     pub detached: bool,
 }
+
+const FILES: &str = "\
+What no option says is as weft.toml has it (weft config show), else the default. A broker that runs
+reads the file again on SIGHUP.";
 
 /// How long `--background` waits for the broker's first answer.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
@@ -124,8 +135,14 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         false => places.prepare(),
     };
     prepared.with_context(|| format!("the broker's directory {}", places.directory().display()))?;
+    let sources = ConfigSources::of_environment(args.shared);
+    let loaded = sources.load();
+    if !args.quiet && !loaded.errors.is_empty() {
+        loaded.errors.iter().for_each(|wrong| eprintln!("weft: {wrong}"));
+        return Ok(ExitCode::from(2));
+    }
     if args.background {
-        return background(&args, &places);
+        return background(&args, &places, &sources);
     }
     if args.detached {
         // Signals of the starting terminal do not reach it.
@@ -133,8 +150,16 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         let _ = std::env::set_current_dir("/");
     }
     keep_channels_at(&places.directory());
-    let _log = log_file::begin();
-    weft_daemon::run(&places, &options(&args))?;
+    let merged = merged(&args, &loaded);
+    let _log = log_file::begin(merged.log.as_deref(), args.log.is_some());
+    for wrong in &loaded.errors {
+        log_file::warn(&format!("{wrong}; taken as not said"));
+    }
+    let options = Options {
+        source: Some(OptionsSource::new(move || again(&args, &sources))),
+        ..options(&merged)
+    };
+    weft_daemon::run(&places, &options)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -152,28 +177,73 @@ fn keep_channels_at(folder: &Path) {
     unsafe { std::env::set_var("TMPDIR", folder) };
 }
 
-fn weight(text: &str) -> Result<(u32, u32), String> {
-    users::figure(text, 1, 100)
+/// The options by the files as they are now; nothing of them counts where one is wrong.
+fn again(args: &BrokerArgs, sources: &ConfigSources) -> Result<Options, String> {
+    let loaded = sources.load();
+    match loaded.errors.first() {
+        Some(wrong) => Err(wrong.to_string()),
+        None => Ok(options(&merged(args, &loaded))),
+    }
 }
 
-fn priority(text: &str) -> Result<(u32, u8), String> {
-    users::figure(text, 0, 9)
+/// The options, with those of the files where none was given.
+fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
+    fn fill<T, E>(option: &mut Option<T>, said: Option<&str>, parse: impl Fn(&str) -> Result<T, E>) {
+        if option.is_none() {
+            *option = said.and_then(|text| parse(text).ok());
+        }
+    }
+    let mut args = given.clone();
+    let said = |key| files.text(ConfigSection::Broker, key);
+    let number = text::whole::<u64>;
+    fill(&mut args.policy, said("policy"), str::parse);
+    fill(&mut args.refine, said("refine"), str::parse);
+    fill(&mut args.admission, said("admission"), str::parse);
+    fill(&mut args.slowdown, said("slowdown"), latency_budget::parse_slowdown);
+    fill(&mut args.delay_bound, said("delay-bound"), number);
+    fill(&mut args.longest_wait, said("longest-wait"), number);
+    fill(&mut args.turn, said("turn"), number);
+    fill(&mut args.max_swapped_out, said("max-swapped-out"), number);
+    fill(&mut args.swapped_out_limit, said("swapped-out-limit"), number);
+    fill(&mut args.switch_cost, said("switch-cost"), number);
+    fill(&mut args.dilation, said("dilation"), text::dilation);
+    fill(&mut args.spin, said("spin"), |text| Spin::from_str(text, true));
+    fill(&mut args.trace, said("trace"), str::parse);
+    fill(&mut args.log, said("log"), log_level);
+    if args.metrics.is_empty() {
+        args.metrics = said("metrics").and_then(|text| text.parse().ok()).into_iter().collect();
+    }
+    // Who starts a broker for a job has a time of their own, which says nothing of a person's wish.
+    if let Some(said) = said("idle-exit")
+        && (args.idle_exit.is_none() || args.quiet)
+    {
+        args.idle_exit = keys::idle_exit(said).unwrap_or(args.idle_exit);
+    }
+    if args.shared {
+        fill(&mut args.group, said("group"), users::group);
+        let weights = files.weights.iter().map(|(uid, (weight, _))| (*uid, *weight));
+        // Of several figures for a user the last one counts: the option's.
+        args.weight_of = weights.chain(given.weight_of.iter().copied()).collect();
+        let priorities = files.priorities.iter().map(|(uid, (priority, _))| (*uid, *priority));
+        args.priority_of = priorities.chain(given.priority_of.iter().copied()).collect();
+    }
+    args
 }
 
-/// Parses a simulated device's dilation.
-pub fn dilation(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
-        _ => Err(format!("{text} is not a factor of 1 to 1000")),
+fn log_level(text: &str) -> Result<String, String> {
+    match log_file::level(text) {
+        Some(_) => Ok(text.trim().to_string()),
+        None => Err("off, error, warn, info, debug or trace".to_string()),
     }
 }
 
 fn options(args: &BrokerArgs) -> Options {
+    let dilation = args.dilation.unwrap_or(1.0);
     let mut core = Config {
-        policy: args.policy,
+        policy: args.policy.unwrap_or_default(),
         ..Config::default()
     }
-    .scaled(args.dilation);
+    .scaled(dilation);
     if let Some(us) = args.switch_cost {
         core.switch_cost = us.saturating_mul(1_000);
     }
@@ -206,14 +276,16 @@ fn options(args: &BrokerArgs) -> Options {
         idle_exit: args.idle_exit.map(Duration::from_secs),
         longest_wait: args
             .longest_wait
-            .map_or(LONGEST_WAIT.mul_f64(args.dilation), Duration::from_millis),
+            .map_or(LONGEST_WAIT.mul_f64(dilation), Duration::from_millis),
         longest_wait_said: args.longest_wait.is_some(),
-        spin: args.spin,
-        refine: args.refine,
-        admission: args.admission,
-        dilation: args.dilation,
+        spin: args.spin.unwrap_or_default(),
+        refine: args.refine.unwrap_or(false),
+        admission: args.admission.unwrap_or_default(),
+        dilation,
         trace: args.trace.clone(),
         metrics: args.metrics.iter().map(absolute).collect(),
+        log: args.log.clone(),
+        source: None,
     }
 }
 
@@ -225,7 +297,7 @@ fn absolute(address: &MetricsAddress) -> MetricsAddress {
     }
 }
 
-fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
+fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Result<ExitCode> {
     if admin::pings(places) {
         return runs_already(args, places);
     }
@@ -245,12 +317,26 @@ fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
         .with_context(|| format!("cannot write {}", places.log().display()))?;
     let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let mut command = Command::new(program);
-    command
-        .args(["broker", "--detached", "--socket"])
-        .arg(places.socket())
-        .args(["--policy", args.policy.as_str(), "--spin", args.spin.name()])
-        .args(["--admission", args.admission.name()])
-        .args(["--dilation", &args.dilation.to_string()]);
+    command.args(["broker", "--detached", "--socket"]).arg(places.socket());
+    // What was given alone: it reads the files itself, and again on SIGHUP.
+    for (flag, value) in [
+        ("--policy", args.policy.map(|policy| policy.to_string())),
+        ("--spin", args.spin.map(|spin| spin.name().to_string())),
+        ("--admission", args.admission.map(|order| order.name().to_string())),
+        ("--dilation", args.dilation.map(|factor| factor.to_string())),
+        ("--log", args.log.clone()),
+    ] {
+        if let Some(value) = value {
+            command.arg(flag).arg(value);
+        }
+    }
+    if args.quiet {
+        command.arg("--quiet");
+    }
+    if let Some(named) = sources.named() {
+        // The broker works in /.
+        command.env(config::VARIABLE, named);
+    }
     for (flag, value) in [
         ("--idle-exit", args.idle_exit),
         ("--delay-bound", args.delay_bound),
@@ -267,8 +353,8 @@ fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
     if let Some(slowdown) = args.slowdown {
         command.arg("--slowdown").arg(latency_budget::slowdown_text(slowdown));
     }
-    if args.refine {
-        command.arg("--refine");
+    if let Some(refine) = args.refine {
+        command.arg(format!("--refine={refine}"));
     }
     if args.shared {
         command.arg("--shared");
@@ -292,6 +378,8 @@ fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
     seal();
     let mut child = command
         .env_remove("LD_PRELOAD")
+        // A job's service must not take this broker's word for its own.
+        .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("cannot share the log")?)
         .stderr(log)

@@ -11,6 +11,7 @@ pub use weft_protocol::device_share::SmShare;
 use weft_protocol::device_share::{
     ACTIVE_THREADS, BELOW_NORMAL, CLIENT_PRIORITY, FIRST_BELOW_NORMAL, SWITCH, SmLimit, SmOffer, parse_switch, sm_limit,
 };
+use weft_protocol::priority;
 
 /// Priority of a job whose variable is mistyped, as in `libweft.so`.
 const PRIORITY_OF_A_MISTAKE: u8 = 9;
@@ -44,7 +45,7 @@ pub fn variables(
 fn asked(current: &dyn Fn(&str) -> OsString) -> u8 {
     match current("WEFT_PRIORITY").to_string_lossy().trim() {
         "" => FIRST_BELOW_NORMAL,
-        text => text.parse().unwrap_or(PRIORITY_OF_A_MISTAKE),
+        text => priority::parse(text).unwrap_or(PRIORITY_OF_A_MISTAKE),
     }
 }
 
@@ -74,7 +75,8 @@ mod tests {
         assert_eq!(shown(Some(5), None, &[]), [BELOW]);
         assert_eq!(shown(None, None, &[]), [BELOW], "who asks for nothing has 5");
         assert_eq!(shown(None, None, &[("WEFT_PRIORITY", "0")]), nothing);
-        assert_eq!(shown(None, None, &[("WEFT_PRIORITY", "high")]), [BELOW]);
+        assert_eq!(shown(None, None, &[("WEFT_PRIORITY", "high")]), nothing);
+        assert_eq!(shown(None, None, &[("WEFT_PRIORITY", "hgih")]), [BELOW]);
         assert_eq!(shown(Some(9), None, &[("WEFT_PRIORITY", "0")]), [BELOW]);
     }
 

@@ -61,6 +61,8 @@ pub struct Wishes {
     pub sm_share: Option<SmShare>,
     /// Whether what weft did is printed at the job's end; `None`: as the variable says.
     pub outcome: Option<bool>,
+    /// Variables of weft.toml, without those that the user set.
+    pub defaults: Vec<(&'static str, OsString)>,
 }
 
 /// What a job's device memory is.
@@ -103,7 +105,12 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
         });
     }
     let preload = preloadable(&weft, &links);
-    let current = |name: &str| env::var_os(name).unwrap_or_default();
+    let default = |name: &str| {
+        let found = wishes.defaults.iter().find(|(set, _)| *set == name);
+        found.map(|(_, value)| value.clone())
+    };
+    let said = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+    let current = |name: &str| said(name).or_else(|| default(name)).unwrap_or_default();
     environment.set = variables(&preload, &links, driver.as_ref(), &current, wishes);
     // All processes that the job starts are one job. The pid stays when the job replaces this
     // process.
@@ -183,6 +190,7 @@ fn variables(
         // container the job finds another.
         set.push((libraries::HINT, driver.path.clone().into_os_string()));
     }
+    set.extend(wishes.defaults.iter().cloned());
     if let Some(priority) = wishes.priority {
         set.push(("WEFT_PRIORITY", priority.to_string().into()));
     }

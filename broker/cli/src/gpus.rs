@@ -5,8 +5,6 @@
 //! never a device that the variable excludes. Without answers it runs unchanged.
 #![forbid(unsafe_code)]
 
-use std::ffi::OsStr;
-
 use super::environment::{BackingOption, Environment, Wishes};
 use super::probe::{DriverReport, GpuPart};
 use super::{libraries, probe_child, text};
@@ -15,8 +13,7 @@ use weft_daemon::admin::{self, Answer, Error, Question};
 use weft_daemon::admission::{Offer, Seeker};
 use weft_daemon::places::Places;
 use weft_daemon::store;
-use weft_protocol::amount;
-use weft_protocol::host;
+use weft_protocol::{amount, host, priority};
 
 /// Why a job gets no device.
 #[derive(Debug, PartialEq, Eq)]
@@ -192,7 +189,8 @@ fn among(visible: &[FoundGpu], wanted: &str) -> Result<Vec<FoundGpu>, Trouble> {
 fn seeker(allowed: &[FoundGpu], wishes: &Wishes, environment: &Environment) -> Seeker {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let set = |name: &str| {
-        let found = environment.set.iter().find(|(set, _)| *set == name);
+        // A later one replaces an earlier one.
+        let found = environment.set.iter().rev().find(|(set, _)| *set == name);
         found.map_or_else(|| variable(name), |(_, value)| value.to_str().map(str::to_string))
     };
     let said = wishes.memory.or_else(|| amount::parse(&variable("WEFT_MEMORY")?).ok());
@@ -202,9 +200,9 @@ fn seeker(allowed: &[FoundGpu], wishes: &Wishes, environment: &Environment) -> S
     let duration = || ran.map(|ran| DurationClass::from_expected(ran).name().to_string());
     let backing = |asked, name: &str| match wishes.backing {
         Some(said) => said == asked,
-        None => std::env::var_os("WEFT_BACKING").as_deref() == Some(OsStr::new(name)),
+        None => set("WEFT_BACKING").as_deref() == Some(name),
     };
-    let priority = set("WEFT_PRIORITY").and_then(|text| text.parse().ok());
+    let priority = set("WEFT_PRIORITY").and_then(|text| priority::parse(&text));
     Seeker {
         unseen: false,
         pid: std::process::id(),

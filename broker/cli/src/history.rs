@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::text::{self, TextTable};
+use super::users;
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::history::{self, HistoryQuery, HistoryRow};
 use weft_daemon::outcome::Outcome;
@@ -92,11 +93,11 @@ fn render(rows: &[HistoryRow]) -> String {
     if rows.is_empty() {
         return "no job has ended here in that time".to_string();
     }
-    let users = rows
+    let several = rows
         .iter()
         .any(|row| row.uid != rows.first().map_or(0, |first| first.uid));
     let mut table = TextTable::new([
-        if users { "user/pid" } else { "pid" },
+        if several { "user/pid" } else { "pid" },
         "ended (UTC)",
         "how",
         "prio",
@@ -111,8 +112,8 @@ fn render(rows: &[HistoryRow]) -> String {
     for row in rows {
         let figures = figures(&row.outcome);
         table.row([
-            match users {
-                true => format!("{}/{}", row.uid, row.pid),
+            match several {
+                true => format!("{}/{}", users::name_of(row.uid), row.pid),
                 false => row.pid.to_string(),
             },
             date(row.ended_ms),

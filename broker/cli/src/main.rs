@@ -11,12 +11,14 @@ use clap::{Parser, Subcommand};
 
 mod broker;
 mod completions;
+mod config;
 mod device_share;
 mod doctor;
 mod environment;
 mod gpus;
 mod history;
 mod inherited;
+mod job;
 mod libraries;
 mod linker_cache;
 mod metrics;
@@ -65,6 +67,11 @@ enum Command {
     Metrics(metrics::MetricsArgs),
     Trace(trace::TraceArgs),
     Set(set::SetArgs),
+    Pause(job::PauseArgs),
+    Resume(job::ResumeArgs),
+    Cancel(job::CancelArgs),
+    Wait(job::WaitArgs),
+    Config(config::ConfigArgs),
     Doctor(doctor::DoctorArgs),
     Broker(broker::BrokerArgs),
     Stop(stop::StopArgs),
@@ -91,6 +98,11 @@ fn main() -> ExitCode {
         Command::Metrics(args) => metrics::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),
+        Command::Pause(args) => job::pause(&args),
+        Command::Resume(args) => job::resume(&args),
+        Command::Cancel(args) => job::cancel(&args),
+        Command::Wait(args) => job::wait(&args),
+        Command::Config(args) => config::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Broker(args) => broker::main(args),
         Command::Stop(args) => stop::main(args),
@@ -213,8 +225,9 @@ mod tests {
         );
         let command = said(&["weft", "statsu"]);
         assert!(command.contains("'status'"), "{command}");
-        let figure = said(&["weft", "run", "--priority", "high", "--", "true"]);
+        let figure = said(&["weft", "run", "--priority", "hgih", "--", "true"]);
         assert!(figure.contains("0 (matters most) to 9"), "{figure}");
+        assert!(figure.contains("high (0), normal (5), low (7), idle (9)"), "{figure}");
         // All words after the command or the dashes are the job's.
         for line in [
             &["weft", "run", "python", "-u", "x.py", "--profle"][..],

@@ -43,7 +43,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
     trace: Option<PathBuf>,
     /// How much slower than it pretends a simulated GPU runs: host times are divided by it
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::broker::dilation, requires = "trace")]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::text::dilation, requires = "trace")]
     dilation: f64,
     /// Also write the profile here
     #[arg(long, value_name = "FILE")]

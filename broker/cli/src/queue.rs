@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::text::{self, TextTable};
+use super::users;
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::admission::{Queue, WaitingRow};
 use weft_daemon::places::Places;
@@ -76,7 +77,7 @@ pub fn render(queue: &Queue) -> String {
             table.row([
                 row.position.to_string(),
                 row.pid.to_string(),
-                text::cut(&row.user, 16),
+                text::cut(&users::shown(&row.user), 16),
                 row.priority.to_string(),
                 text::size(row.needs),
                 row.duration.clone(),
@@ -106,7 +107,7 @@ pub fn render(queue: &Queue) -> String {
             table.row([
                 row.pid.to_string(),
                 text::cut(&row.device, 12),
-                text::cut(&row.user, 16),
+                text::cut(&users::shown(&row.user), 16),
                 row.priority.to_string(),
                 text::size(row.share),
                 text::size(row.held),
@@ -119,7 +120,10 @@ pub fn render(queue: &Queue) -> String {
         page.extend(table.lines());
     }
     if !queue.weights.is_empty() {
-        let each = queue.weights.iter().map(|row| format!("{} {}", row.user, row.weight));
+        let each = queue
+            .weights
+            .iter()
+            .map(|row| format!("{} {}", users::shown(&row.user), row.weight));
         page.push(String::new());
         page.push(format!(
             "weights: {} (all others 1)",
@@ -136,7 +140,7 @@ pub fn render(queue: &Queue) -> String {
         for row in queue.learnt.iter().take(LEARNT) {
             table.row([
                 row.pid.to_string(),
-                text::cut(&row.user, 16),
+                text::cut(&users::shown(&row.user), 16),
                 text::size(row.peak),
                 text::span(row.ran_s),
                 if row.denied { "wanted more" } else { "" }.to_string(),

@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
+use super::config::ConfigSources;
 use super::device_share::{self, SmShare};
 use super::environment::{self, BackingOption, Environment, Wishes};
 use super::{gpus, inherited, start, text};
@@ -30,29 +31,32 @@ const EXAMPLES: &str = "\
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// 0 (matters most) to 9 (fills gaps last); default 5
+    /// 0 (matters most) to 9 (fills gaps last), or high (0), normal (5), low (7), idle (9); default
+    /// 5 [env: WEFT_PRIORITY]
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
     /// As a foreground job: the part of its time by which background jobs may slow it down in the
-    /// mean (2%, 0.02, 0); default: the broker's, 1%
+    /// mean (2%, 0.02, 0); default: the broker's, 1% [env: WEFT_SLOWDOWN]
     #[arg(long, value_name = "PART", value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
     pub slowdown: Option<u32>,
     /// The longest time from its first launch to its next wait within which that may be used (50ms,
-    /// 1.5s, 200us); default: no limit
+    /// 1.5s, 200us); default: no limit [env: WEFT_SLO]
     #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
     pub slo: Option<u64>,
     /// What is known about the job: a name given to `weft profile`, or a file (with a slash)
+    /// [env: WEFT_PROFILE]
     #[arg(long)]
     pub profile: Option<String>,
     /// Device memory that the job takes at its peak, all its processes together (12GiB, 500MB); it
-    /// begins when that is free
+    /// begins when that is free [env: WEFT_MEMORY]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub memory: Option<u64>,
     /// How long the job runs: short (minutes), medium (up to an hour or so) or long; short ones may
-    /// pass long ones
+    /// pass long ones [env: WEFT_DURATION]
     #[arg(long, value_parser = ["short", "medium", "long"])]
     pub duration: Option<String>,
-    /// The longest the job waits for device memory; then CUDA says that there is none
+    /// The longest the job waits for device memory; then CUDA says that there is none [env:
+    /// WEFT_WAIT]
     #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait", value_parser = seconds, allow_hyphen_values = true)]
     pub wait: Option<u64>,
     /// Where the job would wait for device memory CUDA says that there is none, and it ends with
@@ -61,18 +65,18 @@ pub struct RunArgs {
     pub no_wait: bool,
     /// What the job's device memory is: its own on the device, or managed, so that jobs which
     /// together exceed the device can run; auto: managed only where the job would have to wait for
-    /// device memory
+    /// device memory [env: WEFT_BACKING]
     #[arg(long, value_enum)]
     pub backing: Option<BackingOption>,
     /// Which GPU: any (weft chooses where the job fits best), or the ones it may choose from, as
     /// nvidia-smi numbers or names them (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES
-    /// where that is set. Also WEFT_GPU
+    /// where that is set [env: WEFT_GPU]
     #[arg(long, value_name = "any|LIST")]
     pub gpu: Option<String>,
     /// Under MPS: the part of the device's SMs that the job may use (25%)
     #[arg(long, value_name = "PERCENT", value_parser = SmShare::parse)]
     pub sm_share: Option<SmShare>,
-    /// Do not say at the job's end, on stderr, what weft did for it. Also WEFT_OUTCOME=off
+    /// Do not say at the job's end, on stderr, what weft did for it [env: WEFT_OUTCOME=off]
     #[arg(long, short)]
     pub quiet: bool,
     /// The job and its arguments
@@ -94,6 +98,16 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         eprintln!("weft: {wrong}");
         return Ok(ExitCode::from(2));
     }
+    let files = ConfigSources::of_environment(false).load();
+    for wrong in &files.errors {
+        eprintln!("weft: {wrong}");
+    }
+    // Whoever cannot mend a file, such as the machine's, has a job all the same.
+    if files.errors.iter().any(|wrong| !wrong.foreign) {
+        return Ok(ExitCode::from(2));
+    }
+    let defaults = files.variables(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
+    let default = |name: &str| defaults.iter().find(|(set, _)| *set == name).map(|(_, value)| value);
     // The broker tells the job's side whether the profile is usable.
     if let Err(error) = start::ensure(&places, &start::idle_exit()) {
         eprintln!("weft: {}; the job runs as without weft", text::told(&error));
@@ -115,7 +129,8 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             false => args.wait.map(|seconds| seconds.to_string()),
         },
         sm_share: args.sm_share,
-        outcome: outcome(args.quiet),
+        outcome: outcome(args.quiet, default("WEFT_OUTCOME").is_some()),
+        defaults: defaults.clone(),
     };
     // The job runs even where weft cannot.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
@@ -127,7 +142,8 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     }
     let wanted = args
         .gpu
-        .or_else(|| std::env::var("WEFT_GPU").ok().filter(|text| !text.is_empty()));
+        .or_else(|| std::env::var("WEFT_GPU").ok().filter(|text| !text.is_empty()))
+        .or_else(|| default("WEFT_GPU")?.to_str().map(str::to_string));
     let device = match wanted {
         None => None,
         Some(wanted) => match gpus::choose(&places, &wanted, &wishes, &environment) {
@@ -158,8 +174,8 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
 }
 
 /// Whether the job says at its end what weft did: unless told otherwise.
-fn outcome(quiet: bool) -> Option<bool> {
-    let said = std::env::var_os("WEFT_OUTCOME").is_some_and(|value| !value.is_empty());
+fn outcome(quiet: bool, by_file: bool) -> Option<bool> {
+    let said = by_file || std::env::var_os("WEFT_OUTCOME").is_some_and(|value| !value.is_empty());
     match (quiet, said) {
         (true, _) => Some(false),
         (false, true) => None,

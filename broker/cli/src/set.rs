@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::ArgGroup;
 
-use super::text;
+use super::{text, users};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
 use weft_protocol::latency_budget::{self, LatencyBudget};
@@ -25,10 +25,10 @@ pub struct SetArgs {
     #[arg(long, value_parser = text::whole::<u32>)]
     pub pid: Option<u32>,
     /// A user, as WEFT_USER names him; "" are all those jobs that name none. With a shared broker a
-    /// uid, and only its owner or root may
+    /// name or uid, and only its owner or root may
     #[arg(long, conflicts_with_all = ["priority", "slowdown", "slo"])]
     pub user: Option<String>,
-    /// 0 (matters most) to 9
+    /// 0 (matters most) to 9, or high (0), normal (5), low (7), idle (9)
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
     /// Part of its time by which background jobs may slow it down in the mean (2%, 0.02, 0)
@@ -58,7 +58,16 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
         (Some(client), _) => format!("client {client}"),
         (None, pid) => format!("process {}", pid.unwrap_or_default()),
     };
+    let places = Places::of_environment();
     let question = match (args.user, args.weight) {
+        (Some(user), Some(weight)) if places.is_shared() => {
+            // There the kernel's word is the label.
+            let uid = users::user(&user).map_err(anyhow::Error::msg)?;
+            Question::Weight {
+                user: uid.to_string(),
+                weight,
+            }
+        }
         (Some(user), Some(weight)) => Question::Weight { user, weight },
         (None, None) => Question::Set {
             client: args.client,
@@ -71,7 +80,7 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
         },
         _ => bail!("a weight goes with --user, all else with --client or --pid"),
     };
-    match admin::ask(&Places::of_environment(), &question)? {
+    match admin::ask(&places, &question)? {
         Answer::Set(0) => bail!("{who} is not attached (weft status)"),
         Answer::Set(_) | Answer::Done => Ok(ExitCode::SUCCESS),
         other => bail!("unexpected answer {other:?}"),

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 pub use weft_daemon::figures::{count, duration, percent, span};
-use weft_protocol::{PRIORITIES, amount};
+use weft_protocol::{amount, priority};
 
 /// Largest width of a displayed command, characters.
 pub const COMMAND: usize = 40;
@@ -125,10 +125,17 @@ pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "a whole number is wanted".to_string())
 }
 
-/// Parses a priority.
+/// Parses a simulated device's dilation.
+pub fn dilation(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
+        _ => Err(format!("{text} is not a factor of 1 to 1000")),
+    }
+}
+
+/// Parses a priority, a figure or a name.
 pub fn priority(text: &str) -> Result<u8, String> {
-    let priority = text.parse().ok().filter(|priority| usize::from(*priority) < PRIORITIES);
-    priority.ok_or_else(|| "a priority is a whole number from 0 (matters most) to 9".to_string())
+    priority::parse(text).ok_or_else(|| format!("a priority is {}", priority::CHOICE))
 }
 
 /// A command line in at most `width` characters. Directories go first; the script and its
@@ -254,8 +261,8 @@ mod tests {
         assert_eq!(told(&says), "cannot read x: Permission denied");
         assert_eq!(whole::<u32>("x"), Err("a whole number is wanted".to_string()));
         assert_eq!(
-            (priority("9"), priority("10").is_err(), priority("high").is_err()),
-            (Ok(9), true, true)
+            (priority("9"), priority("10").is_err(), priority("high")),
+            (Ok(9), true, Ok(0))
         );
     }
 

@@ -21,14 +21,33 @@ fn look_up(text: &str, table: &str, what: &str) -> Result<u32, String> {
     number_in(&lines, text).ok_or_else(|| format!("no {what} {text} in {table}; give the number (id {text})"))
 }
 
+/// A user's name, or the number where this machine's tables have none.
+pub use weft_daemon::users::name_of;
+
+/// A label of the queue, in which a shared broker and a job without WEFT_USER have a uid.
+pub fn shown(label: &str) -> String {
+    label.parse().map_or_else(|_| label.to_string(), name_of)
+}
+
 /// Third field of the line with this name (passwd(5), group(5)).
 fn number_in(lines: &str, name: &str) -> Option<u32> {
     let mut rows = lines.lines().map(|line| line.split(':'));
     rows.find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?)
 }
 
+/// Parses `WHO=WEIGHT`.
+pub fn weight(text: &str) -> Result<(u32, u32), String> {
+    figure(text, 1, 100)
+}
+
+/// Parses `WHO=PRIORITY`.
+pub fn priority(text: &str) -> Result<(u32, u8), String> {
+    let (who, asked) = text.split_once('=').ok_or("is not USER=PRIORITY")?;
+    Ok((user(who)?, super::text::priority(asked)?))
+}
+
 /// Parses `WHO=FIGURE` with bounds on the figure.
-pub fn figure<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Result<(u32, T), String> {
+fn figure<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Result<(u32, T), String> {
     let (who, figure) = text.split_once('=').ok_or("is not USER=FIGURE")?;
     match figure.parse() {
         Ok(figure) if least <= figure && figure <= most => Ok((user(who)?, figure)),
@@ -48,6 +67,10 @@ mod tests {
         assert_eq!(number_in(lines, "odd"), None);
         assert_eq!(figure("1001=3", 1u32, 100), Ok((1001, 3)));
         assert_eq!(user("root"), Ok(0));
+        assert_eq!((shown("0"), shown("ann's")), ("root".to_string(), "ann's".to_string()));
+        assert_eq!(priority("1001=low"), Ok((1001, 7)));
+        assert_eq!(priority("root=0"), Ok((0, 0)));
+        assert!(priority("1001=10").is_err() && priority("1001").is_err());
         for wrong in ["1001", "1001=0", "1001=101", "nobody-of-this-name=3"] {
             assert!(figure(wrong, 1u32, 100).is_err(), "{wrong}");
         }

@@ -19,6 +19,7 @@ use super::other_brokers::OtherBrokers;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::query::QueryHandler;
 use super::registry::{Entry, NewEntry, Registry};
+use super::reload::Reloader;
 use super::status::Ending;
 use super::store;
 use super::text::clean;
@@ -98,6 +99,8 @@ pub struct Acceptor {
     pub most: usize,
     /// Other brokers that have a device of this one.
     pub other_brokers: OtherBrokers,
+    /// Reads the options again on SIGHUP.
+    pub reloader: Arc<Reloader>,
 }
 
 /// ThreadLimits clients of this process. With few descriptors there are fewer, so that one user
@@ -120,11 +123,9 @@ impl Acceptor {
             if self.registry.count() > 0 || self.entering.count() > 0 {
                 alone_since = Instant::now();
             }
-            if self
-                .options
-                .idle_exit
-                .is_some_and(|patience| alone_since.elapsed() >= patience)
-            {
+            self.reloader.tend();
+            let idle_exit = self.answers.live.idle_exit();
+            if idle_exit.is_some_and(|patience| alone_since.elapsed() >= patience) {
                 return "nobody was attached for the time of --idle-exit";
             }
             match listener.accept(PERIOD) {
@@ -229,7 +230,7 @@ impl Acceptor {
                 pid: pending.pid,
             };
             if !asker.is_owner() {
-                let allowed = self.options.rights.allows(pending.uid, hello.priority);
+                let allowed = self.answers.live.allows(pending.uid, hello.priority);
                 lowered = (allowed != hello.priority).then_some((hello.priority, allowed));
                 hello.priority = allowed;
             }

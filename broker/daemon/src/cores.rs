@@ -124,6 +124,15 @@ impl Cores {
         }
     }
 
+    /// Sets the default slowdown, of devices to come, too.
+    pub(super) fn set_slowdown(&mut self, now: Ns, part: f64, out: &mut Vec<Decision>) {
+        self.config.slowdown = part;
+        let all = self.all.iter_mut().map(|one| &mut one.core);
+        for core in all.chain([&mut self.nowhere]) {
+            core.handle(now, Event::Slowdown(part), out);
+        }
+    }
+
     /// Notes whether a client shares its device under MPS.
     pub(super) fn shares(&mut self, now: Ns, client: Client, mps: bool, out: &mut Vec<Decision>) {
         let Some(at) = self.of.get(&client).copied() else {
@@ -318,7 +327,7 @@ pub(super) fn budget_event(client: Client, budget: LatencyBudget) -> Event {
 /// The event's client; `None`: for all.
 fn whose(event: &Event) -> Option<Client> {
     Some(match event {
-        Event::Tick | Event::SwitchCost(_) => return None,
+        Event::Tick | Event::SwitchCost(_) | Event::Slowdown(_) => return None,
         Event::Attached { client, .. }
         | Event::Launched { client, .. }
         | Event::Waits { client, .. }

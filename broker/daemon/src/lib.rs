@@ -12,6 +12,7 @@
 //! * [`admission`] decides which jobs may take device memory (told by the control thread);
 //! * [`profile_writer`] writes samples into profiles on disk;
 //! * [`metrics`] answers scrapers, at the lowest rank;
+//! * [`reload`] reads the options again on SIGHUP;
 //! * [`outcomes`] sums up what each job had, lost and cost; [`history`] writes jobs that ended to
 //!   disk.
 //!
@@ -54,11 +55,13 @@ mod profile_writer;
 mod query;
 mod refining;
 mod registry;
+pub mod reload;
 mod rota;
 mod scheduler;
 pub mod server;
 pub mod status;
 pub mod store;
+mod supervisor;
 #[doc(hidden)]
 pub mod test_driver;
 mod text;
@@ -66,6 +69,7 @@ mod thread_priority;
 mod trace;
 mod user_pages;
 mod user_threads;
+pub mod users;
 mod waiting;
 
 use options::Options;
@@ -80,6 +84,8 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
+    let reload = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&reload)).context("cannot take signals")?;
     // A file beyond the size limit is then a write error and does not end the broker.
     let full = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, full).context("cannot take signals")?;
@@ -153,6 +159,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         to_scheduler.clone(),
         other_brokers.clone(),
     ));
+    let live = Arc::new(reload::LiveOptions::new(options));
     let answers = query::QueryHandler {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
@@ -167,7 +174,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         longest_wait: options.longest_wait,
         dilation: options.dilation,
         shared: options.door.is_shared(),
-        rights: options.rights.clone(),
+        live: Arc::clone(&live),
         other_brokers: other_brokers.clone(),
         metrics: metrics::MetricsCache::default(),
     };
@@ -192,6 +199,13 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         guest_profiles: Arc::default(),
         most: acceptor::most(),
         other_brokers,
+        reloader: Arc::new(reload::Reloader {
+            in_force: std::sync::Mutex::new(options.clone()),
+            live,
+            asked: reload,
+            admission: admission.clone(),
+            to_scheduler: to_scheduler.clone(),
+        }),
     };
     log::info!(
         "process {} at {}, policy {}",
@@ -203,7 +217,9 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     if options.door.is_shared() {
         ThreadPriority::Acceptor.take();
     }
+    supervisor::ready();
     let why = acceptor.keep(&mut listener);
+    supervisor::stopping();
     log::info!("ends: {why}; {} clients go on as without weft", registry.count());
     // The socket goes first: later clients start or find another broker.
     drop(listener);

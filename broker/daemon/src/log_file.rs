@@ -1,13 +1,21 @@
 //! The broker's log: a thread writes to stderr, which may be unread.
 //!
 //! Logging never waits. Lines that do not fit are dropped, and counted in the next that fits.
+//!
+//! A line begins with the time, in UTC. For the journal, which has times of its own, it begins with
+//! the level as sd-daemon(3) writes it.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use log::{Level, LevelFilter};
+use weft_profiles::calendar::{DAY_S, civil};
 
 use super::thread_priority::ThreadPriority;
 
@@ -17,8 +25,31 @@ const WAITING: usize = 1024;
 /// Longest wait for the last lines at the program's end.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// Starts logging, by `WEFT_LOG` or at level `info`. Keep the result until the end.
-pub fn begin() -> LogFile {
+/// The level of this name.
+pub fn level(text: &str) -> Option<LevelFilter> {
+    text.trim().parse().ok()
+}
+
+/// Sets the level of a running log, unless `WEFT_LOG` says it; `None`: `info`.
+pub fn set_level(text: Option<&str>) {
+    if said().is_none() {
+        log::set_max_level(text.and_then(level).unwrap_or(LevelFilter::Info));
+    }
+}
+
+/// Logs a warning for a program that has no log of its own.
+pub fn warn(line: &str) {
+    log::warn!("{line}");
+}
+
+/// What `WEFT_LOG` says, if anything.
+fn said() -> Option<String> {
+    std::env::var("WEFT_LOG").ok().filter(|said| !said.is_empty())
+}
+
+/// Starts logging at this level, else at `info`. `WEFT_LOG` goes before a level of no option.
+/// Keep the result until the end.
+pub fn begin(otherwise: Option<&str>, by_option: bool) -> LogFile {
     let (lines, incoming) = sync_channel::<Vec<u8>>(WAITING);
     let (done, ended) = sync_channel(1);
     let dropped = Arc::new(AtomicU64::new(0));
@@ -28,22 +59,32 @@ pub fn begin() -> LogFile {
         write_all(&incoming, &lost);
         let _ = done.try_send(());
     });
-    let said = std::env::var("WEFT_LOG").ok().filter(|said| !said.is_empty());
+    let said = said().filter(|_| !by_option);
     // A word that is neither a level nor a list of modules would silence everything.
-    let unknown = said.filter(|said| {
+    let unknown = said.clone().filter(|said| {
         let filters = said.contains(['=', ',', '/']);
         !filters && said.trim().parse::<log::LevelFilter>().is_err()
     });
-    let mut builder = match &unknown {
-        None => env_logger::Builder::from_env(env_logger::Env::new().filter_or("WEFT_LOG", "info")),
-        Some(_) => env_logger::Builder::new(),
+    let mut builder = match (&said, &unknown) {
+        (Some(_), None) => env_logger::Builder::from_env(env_logger::Env::new().filter("WEFT_LOG")),
+        _ => env_logger::Builder::new(),
     };
-    if unknown.is_some() {
-        builder.filter_level(log::LevelFilter::Info);
+    let movable = said.is_none();
+    if movable {
+        // The limit that `set_level` moves is the only one.
+        builder.filter_level(LevelFilter::Trace);
+    } else if unknown.is_some() {
+        builder.filter_level(LevelFilter::Info);
     }
-    builder.format(|out, record| {
+    let journal = is_journal();
+    builder.format(move |out, record| {
         let level = record.level().as_str().to_lowercase();
-        writeln!(out, "weft broker: {level}: {}", record.args())
+        writeln!(
+            out,
+            "{}weft broker: {level}: {}",
+            LineBegin(record.level(), journal),
+            record.args()
+        )
     });
     if started.is_ok() {
         builder.target(env_logger::Target::Pipe(Box::new(Pipe {
@@ -53,10 +94,45 @@ pub fn begin() -> LogFile {
     }
     // Fails only for a second logger in one process; the first goes on.
     let _ = builder.try_init();
+    if movable {
+        log::set_max_level(otherwise.and_then(level).unwrap_or(LevelFilter::Info));
+    }
     if let Some(unknown) = unknown {
         log::warn!("WEFT_LOG={unknown} is none of off, error, warn, info, debug, trace; taken as info");
     }
     LogFile { lines, ended }
+}
+
+/// Whether stderr is the journal's: systemd names the file by device and inode.
+fn is_journal() -> bool {
+    let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    let found = rustix::fs::fstat(io::stderr().as_fd());
+    found.is_ok_and(|facts| named == format!("{}:{}", facts.st_dev, facts.st_ino))
+}
+
+/// Begin of a line: its level for the journal, else the time.
+struct LineBegin(Level, bool);
+
+impl fmt::Display for LineBegin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LineBegin(level, journal) = *self;
+        match (journal, level) {
+            (true, Level::Error) => out.write_str("<3>"),
+            (true, Level::Warn) => out.write_str("<4>"),
+            (true, Level::Info) => out.write_str("<6>"),
+            (true, Level::Debug | Level::Trace) => out.write_str("<7>"),
+            (false, _) => write!(out, "{} ", utc(SystemTime::now())),
+        }
+    }
+}
+
+/// A time in UTC, in seconds (RFC 3339).
+fn utc(at: SystemTime) -> String {
+    let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (year, month, day) = civil((seconds / DAY_S) as i64);
+    let of_day = seconds % DAY_S;
+    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// The log; dropping it writes the last lines.
@@ -81,7 +157,11 @@ fn write_all(incoming: &Receiver<Vec<u8>>, lost: &AtomicU64) {
         }
         let dropped = lost.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            let _ = writeln!(io::stderr(), "weft broker: warn: {dropped} lines were dropped here");
+            let begin = LineBegin(Level::Warn, is_journal());
+            let _ = writeln!(
+                io::stderr(),
+                "{begin}weft broker: warn: {dropped} lines were dropped here"
+            );
         }
         // If this fails, stderr is gone.
         let _ = io::stderr().write_all(&line);
@@ -103,5 +183,26 @@ impl Write for Pipe {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_begin_with_the_time_or_with_the_journals_level() {
+        let at = UNIX_EPOCH + Duration::from_secs(951_827_696);
+        assert_eq!(utc(at), "2000-02-29T12:34:56Z");
+        assert_eq!(LineBegin(Level::Warn, true).to_string(), "<4>");
+        assert_eq!(LineBegin(Level::Info, true).to_string(), "<6>");
+        let plain = LineBegin(Level::Info, false).to_string();
+        assert!(plain.ends_with("Z ") && plain.len() == 21, "{plain}");
+    }
+
+    #[test]
+    fn levels_have_names() {
+        assert_eq!(level(" Debug "), Some(LevelFilter::Debug));
+        assert_eq!((level("off"), level("loud")), (Some(LevelFilter::Off), None));
     }
 }

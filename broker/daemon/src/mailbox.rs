@@ -38,6 +38,8 @@ pub enum Notice {
     Crowded(u64, Option<Ns>),
     /// A client's profile does not fit its device.
     Unprofiled(u64),
+    /// A foreground job that says nothing itself may be slowed down by this part of its time.
+    Slowdown(f64),
     /// Asks for a view of the cores.
     Look(Sender<Vec<View>>),
     /// The broker ends.

@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::metrics::MetricsAddress;
@@ -97,6 +99,32 @@ pub struct Options {
     pub trace: Option<PathBuf>,
     /// Where metrics are served, beside the socket that is always there.
     pub metrics: Vec<MetricsAddress>,
+    /// Level of the log, unless `WEFT_LOG` says it.
+    pub log: Option<String>,
+    /// Where the options come from; read again on SIGHUP.
+    pub source: Option<OptionsSource>,
+}
+
+/// Where a broker's options come from.
+#[derive(Clone)]
+pub struct OptionsSource(Arc<dyn Fn() -> Result<Options, String> + Send + Sync>);
+
+impl OptionsSource {
+    /// The options that `read` finds; an error is one line.
+    pub fn new(read: impl Fn() -> Result<Options, String> + Send + Sync + 'static) -> OptionsSource {
+        OptionsSource(Arc::new(read))
+    }
+
+    /// The options as they are written down now.
+    pub fn read(&self) -> Result<Options, String> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for OptionsSource {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("OptionsSource")
+    }
 }
 
 impl Default for Options {
@@ -115,6 +143,8 @@ impl Default for Options {
             admission: weft_admission::AdmissionPolicy::default(),
             trace: None,
             metrics: Vec::new(),
+            log: None,
+            source: None,
         }
     }
 }

@@ -11,15 +11,16 @@ use super::admission::Seeker;
 use super::history::{self, HistoryQuery};
 use super::mailbox::{Notice, SchedulerHandle};
 use super::metrics::{MetricsCache, MetricsFormat};
-use super::options::Rights;
 use super::other_brokers::OtherBrokers;
 use super::outcomes::{OutcomeHandle, OutcomeReport};
 use super::places::Places;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, Registry, identity};
+use super::reload::LiveOptions;
 use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
 use super::store;
 use super::text::{LONGEST_LABEL, clean};
+use super::users::name_of;
 use crate::server::Asker;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
@@ -49,8 +50,8 @@ pub struct QueryHandler {
     pub dilation: f64,
     /// Whether the broker is shared: users change only their own jobs.
     pub shared: bool,
-    /// Rights of its users.
-    pub rights: Rights,
+    /// Options that may change while it runs: its users' rights.
+    pub live: Arc<LiveOptions>,
     /// Other brokers that have a device of this one.
     pub other_brokers: OtherBrokers,
     /// What was last read for metrics.
@@ -159,7 +160,7 @@ impl QueryHandler {
         match question {
             Question::Stop | Question::Weight { .. } if !asker.is_owner() => Some(format!(
                 "only the owner of this shared broker or root may do that (you are user {})",
-                asker.uid
+                name_of(asker.uid)
             )),
             Question::ProfileBegin { .. } | Question::ProfileFlush { .. } | Question::ProfileEnd { .. } => {
                 Some(own.to_string())
@@ -190,7 +191,7 @@ impl QueryHandler {
                 pid: asker.pid.unwrap_or(seeker.pid),
                 priority: match asker.is_owner() {
                     true => seeker.priority,
-                    false => self.rights.allows(asker.uid, seeker.priority),
+                    false => self.live.allows(asker.uid, seeker.priority),
                 },
                 unseen: false,
                 ..seeker
@@ -249,10 +250,12 @@ impl QueryHandler {
             if let Some(other) = found.iter().find(|entry| entry.uid != asker.uid) {
                 return Answer::Sorry(format!(
                     "client {} is user {}'s, you are {}",
-                    other.client, other.uid, asker.uid
+                    other.client,
+                    name_of(other.uid),
+                    name_of(asker.uid)
                 ));
             }
-            if let Some(allowed) = priority.map(|asked| self.rights.allows(asker.uid, asked))
+            if let Some(allowed) = priority.map(|asked| self.live.allows(asker.uid, asked))
                 && priority != Some(allowed)
             {
                 return Answer::Sorry(format!(

@@ -313,6 +313,8 @@ impl Entry {
             client: self.client,
             pid: self.pid,
             uid: self.uid,
+            gang: talk.gang.clone(),
+            elsewhere: self.unseen,
             command: self.command.clone(),
             priority: self.priority.load(Ordering::Relaxed),
             mode: match self.lane.admission_slot.state() {

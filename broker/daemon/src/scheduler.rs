@@ -398,6 +398,7 @@ impl Scheduler {
                 }
             }
             Notice::Unprofiled(client) => self.tell(now, Event::Unprofiled(Client(client))),
+            Notice::Slowdown(part) => self.cores.set_slowdown(now, part, &mut self.decisions),
             Notice::Look(answer) => {
                 // The receiver may have timed out.
                 let _ = answer.send(self.cores.snapshots());

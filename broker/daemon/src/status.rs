@@ -137,6 +137,12 @@ pub struct ClientStatus {
     /// User id by the kernel.
     #[serde(default)]
     pub uid: u32,
+    /// What the processes of its job have in common; empty: it said nothing.
+    #[serde(default)]
+    pub gang: String,
+    /// Whether it is of another pid namespace, where its pid may mean another process here.
+    #[serde(default)]
+    pub elsewhere: bool,
     /// Command line; see [`ClientStatus::hide`].
     pub command: String,
     /// 0 (most important) to 9.
@@ -289,6 +295,7 @@ impl ClientStatus {
     /// Clears what only the client's user and the broker's owner may see.
     pub fn hide(&mut self) {
         self.command.clear();
+        self.gang.clear();
         self.notes.clear();
         (self.profile, self.profile_trouble) = (None, None);
         if let Some(outcome) = &mut self.outcome {

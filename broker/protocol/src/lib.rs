@@ -10,6 +10,7 @@
 //! * [`transport`]: the client's half of the way to a broker.
 //! * [`latency_budget`]: what a foreground job may lose.
 //! * [`device_share`]: what a job asks of the device itself.
+//! * [`priority`]: priorities as text.
 //! * [`amount`], [`fit`], [`host`]: amounts of memory as text, whether a profile fits its job, host
 //!   memory to spare.
 //!
@@ -38,6 +39,8 @@ pub mod lane;
 #[cfg(not(loom))]
 pub mod latency_budget;
 pub mod page_ops;
+#[cfg(not(loom))]
+pub mod priority;
 #[cfg(not(loom))]
 pub mod transport;
 

@@ -223,6 +223,7 @@ impl Core {
                 return self.decide_soon();
             }
             Event::SwitchCost(cost) => self.state.config.switch_cost = cost,
+            Event::Slowdown(part) => self.state.config.slowdown = part.clamp(0.0, 1.0),
             Event::Tick => {}
         }
         self.decide(out);

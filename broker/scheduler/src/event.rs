@@ -108,6 +108,8 @@ pub enum Event {
     /// Time to go from one process to another from now on, ns: it became known whether clients
     /// share the device under MPS.
     SwitchCost(Ns),
+    /// [`Config::slowdown`](crate::Config::slowdown) from now on, 0 to 1.
+    Slowdown(f64),
     /// Time of a kernel, as the device measured it.
     Sampled {
         /// The client.

@@ -121,7 +121,15 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     let mut line = b"WEFT_SOCKET=".to_vec();
     line.extend_from_slice(socket.as_os_str().as_bytes());
     variables.push(text(&line)?);
-    let words: [&CStr; 5] = [&program, c"broker", c"--background", c"--idle-exit", IDLE_EXIT];
+    // `--quiet`: a wrong weft.toml is told in the broker's log and fails no job.
+    let words: [&CStr; 6] = [
+        &program,
+        c"broker",
+        c"--background",
+        c"--quiet",
+        c"--idle-exit",
+        IDLE_EXIT,
+    ];
     let mut stacks = vec![0u8; 2 * STACK];
     // Stacks grow down from a multiple of 16.
     let mut end = |bytes: usize| {

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use weft_protocol::latency_budget::{self, LatencyBudget};
-use weft_protocol::{Ns, PRIORITIES, amount};
+use weft_protocol::{Ns, PRIORITIES, amount, priority};
 
 use super::backing_mode::{RequestedBacking, VARIABLE};
 use super::device_share::DeviceShare;
@@ -109,12 +109,12 @@ impl Settings {
             }
         };
         let asked = variable("WEFT_PRIORITY");
-        let priority = match asked.as_deref().map(|text| (text, text.parse::<u8>())) {
+        let priority = match asked.as_deref().map(|text| (text, priority::parse(text))) {
             None => DEFAULT_PRIORITY,
-            Some((_, Ok(priority))) if usize::from(priority) < PRIORITIES => priority,
-            Some((text, _)) => {
+            Some((_, Some(priority))) => priority,
+            Some((text, None)) => {
                 complaints.push(format!(
-                    "WEFT_PRIORITY={text} is no whole number from 0 (most important) to 9; this job runs at {PRIORITY_OF_A_MISTAKE}, the lowest"
+                    "WEFT_PRIORITY={text} is no whole number from 0 (most important) to 9, nor high, normal, low or idle; this job runs at {PRIORITY_OF_A_MISTAKE}, the lowest"
                 ));
                 PRIORITY_OF_A_MISTAKE
             }
@@ -308,6 +308,16 @@ mod tests {
             ("WEFT_OUTCOME", "1"),
         ]);
         assert_eq!(complaints.len(), 11);
+    }
+
+    #[test]
+    fn a_priority_may_be_named() {
+        for (name, priority) in [("high", 0), ("normal", DEFAULT_PRIORITY), ("low", 7), ("idle", 9)] {
+            let (settings, complaints) = read(&[("WEFT_PRIORITY", name)]);
+            assert_eq!(complaints, [""; 0]);
+            assert_eq!(settings.priority, priority);
+            assert!(settings.explicit, "{name}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::row::ReportRow;
+use crate::config::{ConfigSources, LoadedConfig};
 use crate::{outside, text};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
@@ -24,6 +25,7 @@ pub fn rows(places: &Places, rows: &mut Vec<ReportRow>) {
         rows.extend(mps(&status));
         rows.extend(elsewhere(&status));
     }
+    rows.extend(settings(&ConfigSources::of_environment(places.is_shared()).load()));
     rows.extend(private_mount(places));
     rows.push(cores());
     rows.push(profiles(&store::folder()));
@@ -55,6 +57,19 @@ fn sockets(places: &Places) -> ReportRow {
         },
         Err(error) => ReportRow::fail("sockets", error.to_string(), "weft will not put its socket there"),
     }
+}
+
+/// What is wrong with weft.toml.
+fn settings(files: &LoadedConfig) -> Vec<ReportRow> {
+    let wrong = files.errors.iter();
+    let told = wrong.map(|wrong| {
+        ReportRow::warn(
+            "settings",
+            wrong.to_string(),
+            "correct it; until then it counts as not said (weft config show)",
+        )
+    });
+    told.collect()
 }
 
 fn broker(places: &Places) -> ReportRow {

@@ -40,6 +40,9 @@ pub fn weft() -> Command {
         .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
         .env_remove("WEFT_PROFILE")
         .env_remove("WEFT_OUTCOME")
+        .env_remove("WEFT_LOG")
+        // Nor what this machine or its user has set.
+        .env("WEFT_CONFIG", "/dev/null")
         .stdin(Stdio::null());
     command
 }

@@ -36,6 +36,7 @@ use weft_admission::{
     Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, Decision, Device, DeviceId, Event, Job, Never,
 };
 use weft_protocol::Ns;
+use weft_protocol::amount::shown;
 use weft_protocol::control::Wants;
 
 /// Most lines that a job gets about waiting for more: it may wait all the time.
@@ -191,7 +192,7 @@ impl Controller {
                 Decision::Deny { job, bytes, free } => {
                     self.answer_job(job, false);
                     self.note_denial(job);
-                    log::info!("{job:?} wanted {bytes} bytes more, {free} are free");
+                    log::info!("{job:?} wanted {} more, {} are free", shown(bytes), shown(free));
                 }
             }
         }
@@ -615,7 +616,7 @@ impl Controller {
         let Some(about) = self.about(id).copied() else { return };
         let memory = self.devices.bytes(id).unwrap_or(about.memory);
         if memory != about.memory {
-            log::info!("device {} has {memory} bytes and not {}", id.0, about.memory);
+            log::info!("device {} has {} and not {}", id.0, shown(memory), shown(about.memory));
             self.decide(Event::Device(Device { memory, ..about }));
         }
     }
@@ -711,7 +712,7 @@ impl Controller {
         if (before.context, before.measured) != (about.context, about.measured)
             && let Some(uuid) = self.devices.uuid(about.id)
         {
-            log::info!("a context on {uuid} takes {} bytes", about.context);
+            log::info!("a context on {uuid} takes {}", shown(about.context));
             self.facts.context(uuid, about.context, self.devices.uuids());
         }
         self.decide(Event::Device(about));

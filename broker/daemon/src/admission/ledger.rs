@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::{self, Process};
 use weft_admission::{DeviceId, Job, SavedState};
+use weft_protocol::amount::shown;
 
 /// Version of the format. Others are not read.
 const FORMAT: u32 = 2;
@@ -172,7 +173,7 @@ impl Ledger {
         let bytes = bytes.filter(|bytes| {
             let fits = bytes.len() as u64 <= longest;
             if !fits {
-                log::warn!("{} bytes are too many to be written down", bytes.len());
+                log::warn!("{} are too many to be written down", shown(bytes.len() as u64));
             }
             fits
         });

@@ -43,7 +43,7 @@ fn the_broker_gets_nothing_of_the_jobs_and_the_job_never_hears_of_it() {
     let file = folder.path().join("told");
     until("the script tells", || file.exists());
     let told = fs::read_to_string(&file).expect("read");
-    assert_eq!(line(&told, "arguments"), "broker --background --idle-exit 30");
+    assert_eq!(line(&told, "arguments"), "broker --background --quiet --idle-exit 30");
     assert_eq!(line(&told, "preload"), "none");
     assert_eq!(Path::new(line(&told, "socket")), socket);
     assert_eq!(line(&told, "session"), line(&told, "pid"));

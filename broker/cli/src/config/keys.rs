@@ -1,0 +1,287 @@
+//! The settings of `weft.toml`. Each is named as its option, without dashes before it.
+#![forbid(unsafe_code)]
+
+use clap::ValueEnum;
+use weft_admission::AdmissionPolicy;
+use weft_daemon::log_file;
+use weft_daemon::metrics::MetricsAddress;
+use weft_daemon::options::Spin;
+use weft_protocol::{device_share, latency_budget};
+use weft_scheduler::PolicyName;
+
+use crate::environment::BackingOption;
+use crate::{text, users};
+
+/// A section of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConfigSection {
+    /// Options of `weft broker`.
+    Broker,
+    /// Options of `weft run`.
+    Run,
+}
+
+impl ConfigSection {
+    /// All sections.
+    pub const ALL: [ConfigSection; 2] = [ConfigSection::Broker, ConfigSection::Run];
+
+    /// The section's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConfigSection::Broker => "broker",
+            ConfigSection::Run => "run",
+        }
+    }
+}
+
+/// A setting.
+#[derive(Debug)]
+pub struct ConfigKey {
+    /// Its section.
+    pub section: ConfigSection,
+    /// Its name.
+    pub name: &'static str,
+    /// The variable that goes before the file.
+    pub variable: Option<&'static str>,
+    /// The value where nothing is said, for people.
+    pub built_in: &'static str,
+    /// The unit of a plain figure; empty: it has none, or the value says it.
+    pub unit: &'static str,
+    /// Whether a running broker takes a change ([`weft_daemon::reload`]).
+    pub reload: bool,
+    /// Judges a value.
+    pub check: fn(&str) -> Result<(), String>,
+}
+
+impl ConfigKey {
+    /// The name with its section.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.section.name(), self.name)
+    }
+
+    /// The value as the setting's variable takes it.
+    pub fn in_variable(&self, value: &str) -> String {
+        match (self.name, value) {
+            // `quiet` is the contrary of WEFT_OUTCOME.
+            ("quiet", "true") | ("device-priorities", "false") => "off".to_string(),
+            ("quiet", "false") | ("device-priorities", "true") => "on".to_string(),
+            ("queue", "true") => "on".to_string(),
+            ("queue", "false") => "off".to_string(),
+            _ => value.to_string(),
+        }
+    }
+
+    /// The variable's value as the setting has it.
+    pub fn of_variable(&self, value: &str) -> String {
+        match (self.name, value) {
+            ("quiet", "off") => "true".to_string(),
+            ("quiet", "on") => "false".to_string(),
+            _ => value.to_string(),
+        }
+    }
+}
+
+/// The tables of users in `[broker]`, each with its option.
+pub const USER_TABLES: [(&str, &str); 2] = [("weights", "--weight-of"), ("priorities", "--priority-of")];
+
+/// The settings, in the order of `weft config show`.
+pub const KEYS: &[ConfigKey] = &[
+    broker_key("policy", "weft", |text| drop_value(text.parse::<PolicyName>())),
+    broker_key("refine", "false", yes_or_no),
+    broker_key("admission", "weft", |text| drop_value(text.parse::<AdmissionPolicy>())),
+    reloaded(broker_key("slowdown", "1%", |text| {
+        drop_value(latency_budget::parse_slowdown(text))
+    })),
+    figure("us", broker_key("delay-bound", "500", whole)),
+    figure("ms", broker_key("longest-wait", "1000", whole)),
+    figure("us", broker_key("turn", "10000", whole)),
+    figure("ms", broker_key("max-swapped-out", "500", whole)),
+    figure("ms", broker_key("swapped-out-limit", "turns stay too short", whole)),
+    figure("us", broker_key("switch-cost", "100; 0 under MPS", whole)),
+    broker_key("dilation", "1", |text| drop_value(text::dilation(text))),
+    broker_key("spin", "auto", |text| drop_value(Spin::from_str(text, true))),
+    reloaded(figure(
+        "s",
+        broker_key("idle-exit", "never; 60 or 30 for jobs alone", |text| {
+            drop_value(idle_exit(text))
+        }),
+    )),
+    broker_key("trace", "none", |text| match text.starts_with('/') {
+        true => Ok(()),
+        false => Err("an absolute path is wanted".to_string()),
+    }),
+    broker_key("metrics", "a unix socket beside the broker's", |text| {
+        drop_value(text.parse::<MetricsAddress>())
+    }),
+    broker_key("group", "all users", |text| drop_value(users::group(text))),
+    reloaded(ConfigKey {
+        variable: Some("WEFT_LOG"),
+        ..broker_key("log", "info", log_level)
+    }),
+    run_key("priority", "WEFT_PRIORITY", "5", |text| {
+        drop_value(text::priority(text))
+    }),
+    run_key("slowdown", "WEFT_SLOWDOWN", "the broker's", |text| {
+        drop_value(latency_budget::parse_slowdown(text))
+    }),
+    run_key("slo", "WEFT_SLO", "no limit", |text| {
+        drop_value(latency_budget::parse_slo(text))
+    }),
+    run_key("duration", "WEFT_DURATION", "medium", |text| {
+        one_of(text, &["short", "medium", "long"])
+    }),
+    figure(
+        "s",
+        run_key("wait", "WEFT_WAIT", "no limit to begin", |text| match text {
+            "no" => Ok(()),
+            _ => whole(text).map_err(|why| format!("{why}, or no")),
+        }),
+    ),
+    run_key("backing", "WEFT_BACKING", "device", |text| {
+        drop_value(BackingOption::from_str(text, false))
+    }),
+    run_key("gpu", "WEFT_GPU", "the job chooses", |_| Ok(())),
+    run_key("queue", "WEFT_QUEUE", "on", |text| {
+        one_of(text, &["on", "off", "always", "true", "false"])
+    }),
+    run_key("device-priorities", device_share::SWITCH, "on", |text| {
+        one_of(text, &["on", "off", "true", "false"])
+    }),
+    run_key("quiet", "WEFT_OUTCOME", "false", yes_or_no),
+];
+
+const fn broker_key(name: &'static str, built_in: &'static str, check: fn(&str) -> Result<(), String>) -> ConfigKey {
+    ConfigKey {
+        section: ConfigSection::Broker,
+        name,
+        variable: None,
+        built_in,
+        unit: "",
+        reload: false,
+        check,
+    }
+}
+
+const fn run_key(
+    name: &'static str,
+    variable: &'static str,
+    built_in: &'static str,
+    check: fn(&str) -> Result<(), String>,
+) -> ConfigKey {
+    ConfigKey {
+        section: ConfigSection::Run,
+        variable: Some(variable),
+        ..broker_key(name, built_in, check)
+    }
+}
+
+const fn figure(unit: &'static str, key: ConfigKey) -> ConfigKey {
+    ConfigKey { unit, ..key }
+}
+
+const fn reloaded(key: ConfigKey) -> ConfigKey {
+    ConfigKey { reload: true, ..key }
+}
+
+fn drop_value<T>(parsed: Result<T, impl std::fmt::Display>) -> Result<(), String> {
+    parsed.map(drop).map_err(|why| why.to_string())
+}
+
+fn whole(text: &str) -> Result<(), String> {
+    drop_value(text::whole::<u64>(text))
+}
+
+fn yes_or_no(text: &str) -> Result<(), String> {
+    one_of(text, &["true", "false"])
+}
+
+fn one_of(text: &str, known: &[&str]) -> Result<(), String> {
+    match known.contains(&text) {
+        true => Ok(()),
+        false => Err(format!("{text} is none of {}", known.join(", "))),
+    }
+}
+
+fn log_level(text: &str) -> Result<(), String> {
+    match log_file::level(text) {
+        Some(_) => Ok(()),
+        None => Err(format!("{text} is none of off, error, warn, info, debug, trace")),
+    }
+}
+
+/// Seconds without clients after which a broker ends; `None`: `never`.
+pub fn idle_exit(text: &str) -> Result<Option<u64>, String> {
+    match text {
+        "never" => Ok(None),
+        _ => text
+            .parse()
+            .map(Some)
+            .map_err(|_| "whole seconds are wanted, or never".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Options that no file sets: what is done, not how.
+    const NOT_IN_FILES: &[&str] = &[
+        "background",
+        "detached",
+        "shared",
+        "socket",
+        "weight-of",
+        "priority-of",
+        "help",
+        // Of one job alone.
+        "profile",
+        "memory",
+        "no-wait",
+        "sm-share",
+        "name",
+    ];
+
+    #[test]
+    fn every_option_is_a_key_or_said_to_be_none() {
+        let command = crate::Cli::command();
+        for section in ConfigSection::ALL {
+            let found = command.find_subcommand(section.name()).expect("a command");
+            for option in found.get_arguments().filter_map(clap::Arg::get_long) {
+                let hidden = section == ConfigSection::Broker && option == "quiet";
+                let known = KEYS.iter().any(|key| key.section == section && key.name == option);
+                assert!(
+                    known || hidden || NOT_IN_FILES.contains(&option),
+                    "{}: --{option}",
+                    section.name()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn built_in_values_of_the_switches_are_valid() {
+        for name in [
+            "policy",
+            "refine",
+            "admission",
+            "slowdown",
+            "delay-bound",
+            "dilation",
+            "spin",
+            "log",
+        ] {
+            let key = KEYS.iter().find(|key| key.name == name).expect("a key");
+            assert_eq!((key.check)(key.built_in), Ok(()), "{name}");
+        }
+        for (key, wrong) in [
+            ("priority", "hgih"),
+            ("wait", "soon"),
+            ("idle-exit", "later"),
+            ("quiet", "1"),
+        ] {
+            let key = KEYS.iter().find(|known| known.name == key).expect("a key");
+            assert!((key.check)(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! `weft.toml`: what the broker and `weft run` do where neither option nor variable says it.
+//!
+//! [`keys`] lists all settings, [`file`] reads one file, `show` prints what is in force. A value
+//! is kept as the text of its option, so that one parser judges both.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+pub mod file;
+pub mod keys;
+mod show;
+
+pub use file::ConfigMistake;
+use keys::ConfigSection;
+pub use show::{ConfigArgs, main};
+
+/// Names one file, in place of the system's and the user's.
+pub const VARIABLE: &str = "WEFT_CONFIG";
+
+/// The machine's own file.
+pub const SYSTEM: &str = "/etc/weft/weft.toml";
+
+/// Where a value is written down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigOrigin {
+    /// The file.
+    pub file: PathBuf,
+    /// Its line, from 1.
+    pub line: usize,
+}
+
+/// A value of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigValue {
+    /// The value as its option takes it.
+    pub text: String,
+    /// Where it is written down.
+    pub origin: ConfigOrigin,
+}
+
+/// A file that is looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigPath {
+    /// Its absolute path.
+    pub path: PathBuf,
+    /// Whether its user named it, so that it must be there.
+    pub named: bool,
+    /// Whether it is the machine's, which its users cannot mend.
+    pub system: bool,
+}
+
+/// The files that count here, the first one first. Their values override those of later ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConfigSources {
+    /// The files.
+    pub paths: Vec<ConfigPath>,
+}
+
+impl ConfigSources {
+    /// The files of this process. A shared broker goes by the machine's alone, or by the one that
+    /// [`VARIABLE`] names.
+    pub fn of_environment(shared: bool) -> ConfigSources {
+        ConfigSources::new(shared, |name| std::env::var_os(name).filter(|value| !value.is_empty()))
+    }
+
+    fn new(shared: bool, variable: impl Fn(&str) -> Option<OsString>) -> ConfigSources {
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        if let Some(named) = variable(VARIABLE) {
+            let path = absolute(PathBuf::from(named));
+            let system = false;
+            return ConfigSources {
+                paths: vec![ConfigPath {
+                    path,
+                    named: true,
+                    system,
+                }],
+            };
+        }
+        let home = || variable("HOME").map(|home| PathBuf::from(home).join(".config"));
+        // The specification has programs pass over a relative path.
+        let folder = variable("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            .filter(|folder| folder.is_absolute())
+            .or_else(home);
+        let own = folder.filter(|_| !shared).map(|folder| ConfigPath {
+            path: absolute(folder.join("weft/weft.toml")),
+            named: false,
+            system: false,
+        });
+        let system = ConfigPath {
+            path: PathBuf::from(SYSTEM),
+            named: false,
+            system: true,
+        };
+        ConfigSources {
+            paths: own.into_iter().chain([system]).collect(),
+        }
+    }
+
+    /// The file that was named, as an absolute path.
+    pub fn named(&self) -> Option<&Path> {
+        self.paths
+            .iter()
+            .find(|path| path.named)
+            .map(|path| path.path.as_path())
+    }
+
+    /// Reads the files. What is wrong is left out, and told.
+    pub fn load(&self) -> LoadedConfig {
+        let mut loaded = LoadedConfig::default();
+        for path in self.paths.iter().rev() {
+            file::read(path, &mut loaded);
+        }
+        loaded
+    }
+}
+
+/// What the files say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadedConfig {
+    /// Values by section and key.
+    pub values: BTreeMap<(ConfigSection, &'static str), ConfigValue>,
+    /// `[broker.weights]`: weights by uid.
+    pub weights: BTreeMap<u32, (u32, ConfigOrigin)>,
+    /// `[broker.priorities]`: most important priorities by uid.
+    pub priorities: BTreeMap<u32, (u8, ConfigOrigin)>,
+    /// What is wrong.
+    pub errors: Vec<ConfigMistake>,
+}
+
+impl LoadedConfig {
+    /// The text of a setting, if a file has it.
+    pub fn text(&self, section: ConfigSection, key: &str) -> Option<&str> {
+        let mut found = self
+            .values
+            .iter()
+            .filter(|((of, name), _)| *of == section && *name == key);
+        found.next().map(|(_, value)| value.text.as_str())
+    }
+
+    /// `[run]` as variables of the job, without those that `is_set` names.
+    pub fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, OsString)> {
+        let keys = keys::KEYS.iter().filter(|key| key.section == ConfigSection::Run);
+        let said = keys.filter_map(|key| Some((key, key.variable?, self.text(key.section, key.name)?)));
+        said.filter(|(_, variable, _)| !is_set(variable))
+            .map(|(key, variable, text)| (variable, key.in_variable(text).into()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(shared: bool, variables: &[(&str, &str)]) -> Vec<String> {
+        let sources = ConfigSources::new(shared, |name| {
+            let found = variables.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| OsString::from(value))
+        });
+        let shown = sources.paths.iter().map(|path| path.path.display().to_string());
+        shown.collect()
+    }
+
+    #[test]
+    fn a_users_file_goes_before_the_machines_and_a_named_one_before_both() {
+        let home = ("HOME", "/home/ann");
+        assert_eq!(sources(false, &[home]), ["/home/ann/.config/weft/weft.toml", SYSTEM]);
+        assert_eq!(
+            sources(false, &[home, ("XDG_CONFIG_HOME", "/cfg")]),
+            ["/cfg/weft/weft.toml", SYSTEM]
+        );
+        assert_eq!(
+            sources(false, &[home, ("XDG_CONFIG_HOME", "cfg")]),
+            ["/home/ann/.config/weft/weft.toml", SYSTEM]
+        );
+        assert_eq!(sources(true, &[home]), [SYSTEM], "a shared broker is nobody's own");
+        assert_eq!(sources(false, &[]), [SYSTEM]);
+        for shared in [false, true] {
+            assert_eq!(sources(shared, &[home, (VARIABLE, "/x.toml")]), ["/x.toml"]);
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! `weft pause`, `resume`, `cancel` and `wait`: jobs by client number or process.
+//!
+//! Signals go to the processes that the broker knows of a job, through descriptors that name a
+//! process and no number. Before a signal the broker is asked once more: its client is still there,
+//! so the descriptor is that client's. Whose process may be signalled is the kernel's to say.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{text, users};
+use weft_daemon::admin::{self, Answer, Question};
+use weft_daemon::places::Places;
+use weft_daemon::status::{ClientStatus, Status};
+
+/// The exit code of a wait whose time is over, as of timeout(1).
+const TIMED_OUT: u8 = 124;
+
+/// How often the broker is asked about a job whose processes are not seen here.
+const ASKED_AGAIN: Duration = Duration::from_millis(500);
+
+/// A client attaches after its process began; clocks differ by a tick, and by what asking takes.
+const BEGIN_SLACK_S: f64 = 0.2;
+
+/// Most jobs that a message lists.
+const MOST_LISTED: usize = 8;
+
+/// Stop a job's processes until weft resume; it keeps its memory, and others have the GPU
+#[derive(Debug, clap::Args)]
+#[command(after_help = JOBS)]
+pub struct PauseArgs {
+    /// Jobs: numbers of clients or processes (client:3, pid:4711)
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+}
+
+/// Let a paused job go on
+#[derive(Debug, clap::Args)]
+#[command(after_help = JOBS)]
+pub struct ResumeArgs {
+    /// Jobs: numbers of clients or processes (client:3, pid:4711)
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+}
+
+/// End a job, as SIGTERM does; it may write its state first
+#[derive(Debug, clap::Args)]
+#[command(after_help = JOBS)]
+pub struct CancelArgs {
+    /// Wait so long for its end (10s, 500ms, 2m), then end it as SIGKILL does
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub kill_after: Option<Duration>,
+    /// Jobs: numbers of clients or processes (client:3, pid:4711)
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+}
+
+/// Wait until jobs have ended; exit code 124 where the time is over before
+#[derive(Debug, clap::Args)]
+#[command(after_help = JOBS)]
+pub struct WaitArgs {
+    /// The longest to wait (60s, 500ms, 2m, 1h); default: for ever
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub timeout: Option<Duration>,
+    /// Jobs: numbers of clients or processes (client:3, pid:4711)
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+}
+
+const JOBS: &str = "\
+A number is a client's, as weft status shows it, or a process's. All processes of that job are meant:
+those that weft run started together and that have attached.";
+
+/// Stops jobs.
+pub fn pause(args: &PauseArgs) -> Result<ExitCode> {
+    signal(&args.jobs, &[Signal::STOP]).map(|(_, code)| code)
+}
+
+/// Lets jobs go on.
+pub fn resume(args: &ResumeArgs) -> Result<ExitCode> {
+    signal(&args.jobs, &[Signal::CONT]).map(|(_, code)| code)
+}
+
+/// Ends jobs.
+pub fn cancel(args: &CancelArgs) -> Result<ExitCode> {
+    // A stopped process hears of the first signal when it goes on.
+    let (processes, code) = signal(&args.jobs, &[Signal::TERM, Signal::CONT])?;
+    let Some(patience) = args.kill_after else {
+        return Ok(code);
+    };
+    let left = wait_for(&processes, Some(Instant::now() + patience));
+    let mut code = code;
+    for process in left {
+        if let Err(why) = process.send(Signal::KILL) {
+            eprintln!("weft: {why}");
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
+}
+
+/// Waits for the end of jobs.
+pub fn wait(args: &WaitArgs) -> Result<ExitCode> {
+    let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
+    let places = Places::of_environment();
+    let status = ask(&places)?;
+    let mut wanted: Vec<ClientStatus> = Vec::new();
+    let mut wrong = false;
+    for word in &args.jobs {
+        match select(word, &status.clients) {
+            Ok(found) => wanted.extend(found.into_iter().cloned()),
+            Err(_) if has_ended(word, &status) => {}
+            Err(why) => {
+                eprintln!("weft: {why}");
+                wrong = true;
+            }
+        }
+    }
+    if wrong {
+        return Ok(ExitCode::FAILURE);
+    }
+    let (far, near): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|client| client.elsewhere);
+    let processes = open(&places, near)?;
+    let mut over = wait_for(&processes, deadline).is_empty();
+    while over && far.iter().any(|client| is_attached(&places, client)) {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match left {
+            Some(Duration::ZERO) => over = false,
+            _ => std::thread::sleep(left.unwrap_or(ASKED_AGAIN).min(ASKED_AGAIN)),
+        }
+    }
+    Ok(match over {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(TIMED_OUT),
+    })
+}
+
+/// Sends signals to jobs. What failed is told, a line each.
+fn signal(jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>, ExitCode)> {
+    let places = Places::of_environment();
+    let status = ask(&places)?;
+    let (mut wanted, mut troubles) = (Vec::new(), Vec::new());
+    for word in jobs {
+        match select(word, &status.clients) {
+            Ok(found) => wanted.extend(found.into_iter().cloned()),
+            Err(why) => troubles.push(why),
+        }
+    }
+    let (far, near): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|client| client.elsewhere);
+    troubles.extend(far.iter().map(|client| {
+        format!(
+            "client {} runs in another container, whose processes are not seen here: signal it there",
+            client.client
+        )
+    }));
+    let processes = open(&places, near)?;
+    for process in &processes {
+        for signal in signals {
+            if let Err(why) = process.send(*signal) {
+                troubles.push(why);
+                break;
+            }
+        }
+    }
+    troubles.iter().for_each(|why| eprintln!("weft: {why}"));
+    let code = match troubles.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    };
+    Ok((processes, code))
+}
+
+fn ask(places: &Places) -> Result<Status> {
+    match admin::ask(places, &Question::Status)? {
+        Answer::Status(status) => Ok(*status),
+        other => bail!("unexpected answer {other:?}"),
+    }
+}
+
+fn is_attached(places: &Places, client: &ClientStatus) -> bool {
+    // A broker that is gone knows of nobody's end, nor can it be asked again.
+    let found = ask(places).map(|status| status.clients);
+    found.is_ok_and(|clients| clients.iter().any(|other| is_same(other, client)))
+}
+
+fn is_same(one: &ClientStatus, other: &ClientStatus) -> bool {
+    (one.client, one.pid, one.uid) == (other.client, other.pid, other.uid)
+}
+
+/// A process of a job.
+#[derive(Debug)]
+struct SignalledProcess {
+    client: u64,
+    pid: u32,
+    uid: u32,
+    fd: OwnedFd,
+}
+
+impl SignalledProcess {
+    fn send(&self, signal: Signal) -> Result<(), String> {
+        match pidfd_send_signal(&self.fd, signal) {
+            // It ended by itself.
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(Errno::PERM) => Err(format!(
+                "client {} (process {}) is user {}'s: the kernel lets only them and root do that",
+                self.client,
+                self.pid,
+                users::name_of(self.uid)
+            )),
+            Err(error) => Err(format!("client {} (process {}): {error}", self.client, self.pid)),
+        }
+    }
+}
+
+/// Descriptors of the clients' processes, each once. Clients that ended meanwhile have none.
+fn open(places: &Places, clients: Vec<ClientStatus>) -> Result<Vec<SignalledProcess>> {
+    let mut opened: Vec<(ClientStatus, OwnedFd)> = Vec::new();
+    for client in clients {
+        let known = opened.iter().any(|(other, _)| other.pid == client.pid);
+        let pid = i32::try_from(client.pid).ok().and_then(Pid::from_raw);
+        let (Some(pid), false) = (pid, known) else { continue };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => opened.push((client, fd)),
+            Err(Errno::SRCH) => {}
+            Err(error) => bail!("process {}: {error}", client.pid),
+        }
+    }
+    if opened.is_empty() {
+        return Ok(Vec::new());
+    }
+    // A number may have become another process's between the broker's answer and its opening.
+    let asked_at = since_boot_s();
+    let status = ask(places)?;
+    opened.retain(|(client, _)| {
+        let mut now = status.clients.iter();
+        now.find(|other| is_same(other, client))
+            .is_some_and(|now| began_before(client.pid, asked_at - now.attached_s))
+    });
+    Ok(opened
+        .into_iter()
+        .map(|(client, fd)| SignalledProcess {
+            client: client.client,
+            pid: client.pid,
+            uid: client.uid,
+            fd,
+        })
+        .collect())
+}
+
+/// Whether the process that has this number now began before this time since boot, s. True where
+/// it cannot be looked at: the kernel then hides others' processes.
+fn began_before(pid: u32, attached_s: f64) -> bool {
+    let Ok(line) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    // Field 22, of which the first two end with the last parenthesis (proc_pid_stat(5)).
+    let rest = line.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = rest
+        .split_whitespace()
+        .nth(19)
+        .and_then(|field| field.parse::<f64>().ok());
+    ticks.is_none_or(|ticks| ticks / clock_ticks_per_second() as f64 <= attached_s + BEGIN_SLACK_S)
+}
+
+fn since_boot_s() -> f64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+/// Waits for the ends of processes; returns those that are left at the deadline.
+fn wait_for(processes: &[SignalledProcess], deadline: Option<Instant>) -> Vec<&SignalledProcess> {
+    let mut left: Vec<&SignalledProcess> = processes.iter().collect();
+    while !left.is_empty() {
+        let patience = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = patience.map(|patience| Timespec {
+            tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(patience.subsec_nanos()),
+        });
+        let mut set: Vec<PollFd<'_>> = left.iter().map(|one| PollFd::new(&one.fd, PollFlags::IN)).collect();
+        match poll(&mut set, timeout.as_ref()) {
+            Ok(0) if patience == Some(Duration::ZERO) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            // Without it nothing tells of an end.
+            Err(_) => break,
+        }
+        let ended: Vec<bool> = set.iter().map(|entry| !entry.revents().is_empty()).collect();
+        let mut ended = ended.into_iter();
+        left.retain(|_| !ended.next().unwrap_or(false));
+    }
+    left
+}
+
+/// The clients of the job that a word names: its number or its process, and all of its gang.
+fn select<'a>(word: &str, clients: &'a [ClientStatus]) -> Result<Vec<&'a ClientStatus>, String> {
+    let word = word.trim();
+    let (as_client, as_pid) = numbers(word);
+    let named = |client: &&ClientStatus| as_client == Some(client.client) || as_pid == Some(u64::from(client.pid));
+    let found: Vec<&ClientStatus> = clients.iter().filter(named).collect();
+    let Some(first) = found.first() else {
+        return Err(format!("no job {word} is attached{}", listed(clients)));
+    };
+    if found.iter().any(|other| !is_of_one_job(first, other)) {
+        return Err(format!(
+            "{word} is the number of a client and of another client's process: say client:{word} or pid:{word}"
+        ));
+    }
+    Ok(clients.iter().filter(|client| is_of_one_job(first, client)).collect())
+}
+
+/// What a word may be the number of: a client, a process.
+fn numbers(word: &str) -> (Option<u64>, Option<u64>) {
+    match (word.strip_prefix("client:"), word.strip_prefix("pid:")) {
+        (Some(client), _) => (client.parse().ok(), None),
+        (_, Some(pid)) => (None, pid.parse().ok()),
+        _ => (word.parse().ok(), word.parse().ok()),
+    }
+}
+
+fn is_of_one_job(one: &ClientStatus, other: &ClientStatus) -> bool {
+    let process = one.pid == other.pid && !one.elsewhere && !other.elsewhere;
+    let gang = one.uid == other.uid && one.gang == other.gang && !one.gang.is_empty();
+    one.client == other.client || process || gang
+}
+
+/// Whether a word names a job that ended a while ago.
+fn has_ended(word: &str, status: &Status) -> bool {
+    let (as_client, as_pid) = numbers(word.trim());
+    let mut ended = status.ended.iter().map(|ended| &ended.last);
+    ended.any(|last| as_client == Some(last.client) || as_pid == Some(u64::from(last.pid)))
+}
+
+/// The attached jobs, for a message.
+fn listed(clients: &[ClientStatus]) -> String {
+    if clients.is_empty() {
+        return ", nor is any other".to_string();
+    }
+    let shown = clients.iter().take(MOST_LISTED).map(|client| {
+        let command = text::command(&client.command, text::COMMAND);
+        format!("client {} = process {} {command}", client.client, client.pid)
+            .trim_end()
+            .to_string()
+    });
+    let mut all: Vec<String> = shown.collect();
+    if clients.len() > MOST_LISTED {
+        all.push(format!("{} more", clients.len() - MOST_LISTED));
+    }
+    format!("; there are: {}", all.join(", "))
+}
+
+/// Parses a time: `10s`, `1.5s`, `500ms`, `2m`, `1h`; a number alone is seconds.
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text} is no time: write 10s, 500ms, 2m or 1h");
+    let trimmed = text.trim();
+    let letters = trimmed.find(|letter: char| letter.is_ascii_alphabetic());
+    let (figure, unit) = trimmed
+        .split_at_checked(letters.unwrap_or(trimmed.len()))
+        .ok_or_else(wrong)?;
+    let figure: f64 = figure.trim().parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        "" | "s" => figure,
+        "ms" => figure / 1e3,
+        "m" | "min" => figure * 60.0,
+        "h" => figure * 3_600.0,
+        _ => return Err(wrong()),
+    };
+    // A century: the sum with the time now is a time, too.
+    match (0.0..=3e9).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(number: u64, pid: u32, gang: &str) -> ClientStatus {
+        ClientStatus {
+            client: number,
+            pid,
+            gang: gang.to_string(),
+            command: "python train.py".to_string(),
+            ..ClientStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_job_is_its_gang_and_a_number_must_name_one() {
+        let clients = [
+            client(1, 100, "g"),
+            client(2, 101, "g"),
+            client(3, 102, ""),
+            client(4, 103, ""),
+            client(5, 103, ""),
+            client(102, 104, ""),
+        ];
+        let selected = |word: &str| {
+            let found = select(word, &clients)?;
+            Ok::<Vec<u64>, String>(found.iter().map(|client| client.client).collect())
+        };
+        assert_eq!(selected("1"), Ok(vec![1, 2]));
+        assert_eq!(selected("101"), Ok(vec![1, 2]));
+        assert_eq!(selected("3"), Ok(vec![3]));
+        assert_eq!(selected("103"), Ok(vec![4, 5]), "one process on two devices");
+        assert_eq!(selected("client:102"), Ok(vec![102]));
+        assert_eq!(selected("pid:102"), Ok(vec![3]));
+        let both = selected("102").expect_err("two jobs");
+        assert!(both.contains("say client:102 or pid:102"), "{both}");
+        let none = selected("99").expect_err("no such job");
+        assert!(
+            none.starts_with("no job 99 is attached; there are: client 1 = process 100 python train.py, "),
+            "{none}"
+        );
+        assert!(select("x", &[]).is_err_and(|why| why == "no job x is attached, nor is any other"));
+    }
+
+    #[test]
+    fn users_do_not_meet_in_a_gang() {
+        let other = ClientStatus {
+            uid: 1001,
+            ..client(2, 101, "g")
+        };
+        assert_eq!(
+            select("1", &[client(1, 100, "g"), other]).map(|found| found.len()),
+            Ok(1)
+        );
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(time("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(time(" 500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(time("7"), Ok(Duration::from_secs(7)));
+        for wrong in ["", "s", "-1s", "10 years", "inf", "1e99h"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_process_began_before_its_client_attached() {
+        let own = std::process::id();
+        assert!(began_before(own, since_boot_s()));
+        assert!(!began_before(own, 0.0), "it began after the boot");
+    }
+}
