@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod broker;
+mod columns;
 mod device_share;
 mod doctor;
 mod environment;

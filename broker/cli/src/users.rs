@@ -13,6 +13,21 @@ pub fn group(text: &str) -> Result<u32, String> {
     look_up(text, "/etc/group", "group")
 }
 
+/// A user's name by this machine's own table, else the number.
+pub fn name_of(uid: u32) -> String {
+    let lines = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    name_in(&lines, uid).map_or_else(|| uid.to_string(), str::to_string)
+}
+
+/// First field of the line whose third is this number (passwd(5)).
+fn name_in(lines: &str, uid: u32) -> Option<&str> {
+    let mut rows = lines.lines().map(|line| line.split(':'));
+    rows.find_map(|mut fields| {
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    })
+}
+
 fn look_up(text: &str, table: &str, what: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
@@ -46,6 +61,11 @@ mod tests {
         assert_eq!(number_in(lines, "ann"), Some(1001));
         assert_eq!(number_in(lines, "bea"), None);
         assert_eq!(number_in(lines, "odd"), None);
+        assert_eq!((name_in(lines, 1001), name_in(lines, 7)), (Some("ann"), None));
+        assert_eq!(
+            (name_of(0), name_of(4_000_000)),
+            ("root".to_string(), "4000000".to_string())
+        );
         assert_eq!(figure("1001=3", 1u32, 100), Ok((1001, 3)));
         assert_eq!(user("root"), Ok(0));
         for wrong in ["1001", "1001=0", "1001=101", "nobody-of-this-name=3"] {

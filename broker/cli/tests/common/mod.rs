@@ -40,6 +40,8 @@ pub fn weft() -> Command {
         .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
         .env_remove("WEFT_PROFILE")
         .env_remove("WEFT_OUTCOME")
+        .env_remove("WEFT_NAME")
+        .env_remove("COLUMNS")
         .stdin(Stdio::null());
     command
 }
@@ -216,6 +218,7 @@ pub fn hello(priority: u8) -> Hello {
         profiling: false,
         command: "a test's client".to_string(),
         budget: LatencyBudget::default(),
+        name: None,
     }
 }
 
