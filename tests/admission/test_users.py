@@ -33,7 +33,7 @@ def shares_fairly(scene):
     labels = {row["pid"]: row["user"] for kind in ("waiting", "running") for row in scene.query()[kind]}
     assert labels[liar.pid] == str(ANN) and labels[other.pid] == str(BEA), labels
     table = scene.weft(BEA, "status").stdout
-    assert f"{ANN}/" in table and f"{BEA}/" in table, table
+    assert f" {ANN} " in table and f" {BEA} " in table, table
     for job in (first, other, again, liar, small):
         scene.finish(job)
     order = sorted((other, again, liar), key=scene.begun)

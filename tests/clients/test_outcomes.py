@@ -94,7 +94,7 @@ def test_a_service_and_a_training_job_are_told_what_they_lost_and_won(scene):
     page = weft(scene, "status").stdout
     for words in ("! client", "as the foreground job", "over exclusive use"):
         assert words in page, page
-    page = weft(scene, "top", "-n", "1", "-i", "0.5").stdout
+    page = weft(scene, "top", "-n", "1", "-i", "0.5", more={"COLUMNS": "250"}).stdout
     assert "! client" in page and "of plain" in page, page
 
     scene.running.unlink()

@@ -130,7 +130,7 @@ def test_a_profile_of_other_code_is_told(scene):
     assert jobs.wait_until(lambda: " knows " in other.stderr(), BOUND), other.explain()
     row = scene.row(other)
     assert row["profile_known"] * 2 < row["kernels"] and " knows " in row["profile_trouble"], row
-    page = weft(scene, "status").stdout
+    page = weft(scene, "status", more={"COLUMNS": "120"}).stdout
     assert "client (!)" in page and "is it another job's?" in page, page
     scene.finish_companions(other)
     assert other.stderr().count(" knows ") == 1, other.explain()
@@ -270,14 +270,16 @@ def test_a_job_is_named_by_its_script(scene):
     scene.attached(*ranks)
     waiter = scene.job([sys.executable, "-u", script, "--rank", 2], more={"WEFT_MEMORY": "39.2GiB"})
     waits(scene, waiter)
-    for page in (weft(scene, "status").stdout, weft(scene, "top", "-n", 1, "--interval", 0.1).stdout, weft(scene, "queue").stdout):
+    assert {row["name"] for row in scene.status()["clients"]} == {"train.py"}, scene.status()["clients"]
+    wide = {"COLUMNS": "250"}
+    for page in (weft(scene, "status", more=wide).stdout, weft(scene, "top", "-n", 1, "--interval", 0.1, more=wide).stdout, weft(scene, "queue").stdout):
         shown = [line for line in page.splitlines() if "train.py --rank " in line]
         assert len(shown) == 3 and all(any(name in line for line in shown) for name in names), page
     waiter.kill()
     scene.running.unlink()
     for rank in ranks:
         scene.finish(rank)
-    ended = weft(scene, "status").stdout
+    ended = weft(scene, "status", more=wide).stdout
     assert all(name in ended for name in names), ended
 
 

@@ -39,6 +39,8 @@ impl Environment {
 /// Requested properties of a job.
 #[derive(Debug, Clone, Default)]
 pub struct Wishes {
+    /// What the job is called.
+    pub name: Option<String>,
     /// Priority, 0 to 9.
     pub priority: Option<u8>,
     /// What it may lose as a foreground job.
@@ -191,6 +193,9 @@ fn variables(
         set.push((libraries::HINT, driver.path.clone().into_os_string()));
     }
     set.extend(wishes.defaults.iter().cloned());
+    if let Some(name) = &wishes.name {
+        set.push(("WEFT_NAME", name.into()));
+    }
     if let Some(priority) = wishes.priority {
         set.push(("WEFT_PRIORITY", priority.to_string().into()));
     }
@@ -321,6 +326,7 @@ mod tests {
     #[test]
     fn wishes_become_variables() {
         let wishes = Wishes {
+            name: Some("resnet prod".to_string()),
             priority: Some(0),
             budget: LatencyBudget {
                 slowdown: Some(20_000),
@@ -332,6 +338,7 @@ mod tests {
             ..Wishes::default()
         };
         let set = values(&[("WEFT_MODE", "profile")], &wishes);
+        assert_eq!(value(&set, "WEFT_NAME"), Some(OsStr::new("resnet prod")));
         assert_eq!(value(&set, "WEFT_PRIORITY"), Some(OsStr::new("0")));
         assert_eq!(value(&set, "WEFT_SLOWDOWN"), Some(OsStr::new("2%")));
         assert_eq!(value(&set, "WEFT_SLO"), Some(OsStr::new("50000000ns")));

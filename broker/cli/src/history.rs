@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::text::{self, TextTable};
-use super::users;
+use super::columns::{self, TextColumn};
+use super::{text, users};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::history::{self, HistoryQuery, HistoryRow};
-use weft_daemon::outcome::Outcome;
+use weft_daemon::outcome::{LatenessSum, Outcome};
 use weft_daemon::places::Places;
 use weft_daemon::status::Ending;
 use weft_profiles::calendar::{DAY_S, civil, days_of};
@@ -66,7 +66,10 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
         schema: 1,
         jobs: rows(&places, &query)?,
     };
-    text::show(&page, args.json, |page| render(&page.jobs))?;
+    text::show(&page, args.json, |page| {
+        let width = text::terminal_width().unwrap_or(text::USUAL_WIDTH);
+        render(&page.jobs, width)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -89,46 +92,39 @@ fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
     Ok(rows)
 }
 
-fn render(rows: &[HistoryRow]) -> String {
+fn render(rows: &[HistoryRow], width: usize) -> String {
     if rows.is_empty() {
         return "no job has ended here in that time".to_string();
     }
     let several = rows
         .iter()
         .any(|row| row.uid != rows.first().map_or(0, |first| first.uid));
-    let mut table = TextTable::new([
-        if several { "user/pid" } else { "pid" },
-        "ended (UTC)",
-        "how",
-        "prio",
-        "ran",
-        "GPU time",
-        "lost",
-        "cost",
-        "of plain",
-        "known",
-        "command",
-    ]);
-    for row in rows {
-        let figures = figures(&row.outcome);
-        table.row([
-            match several {
-                true => format!("{}/{}", users::name_of(row.uid), row.pid),
-                false => row.pid.to_string(),
-            },
-            date(row.ended_ms),
-            how(row.ending).to_string(),
-            row.priority.to_string(),
-            text::span(row.outcome.ran_s),
-            figures.gpu,
-            figures.lost,
-            figures.cost,
-            figures.of_plain,
-            figures.known,
-            text::command(&row.command, text::COMMAND),
-        ]);
+    let figures = |row: &HistoryRow| figures(&row.outcome);
+    let mut columns = vec![
+        TextColumn::words("name", 0, 12).with(rows, |row| row.name.clone().unwrap_or_else(|| "-".to_string())),
+        TextColumn::figures("pid", 4).with(rows, |row| row.pid.to_string()),
+    ];
+    if several {
+        columns.push(TextColumn::words("user", 3, 6).with(rows, |row| users::name_of(row.uid)));
     }
-    let mut lines = table.lines();
+    columns.extend([
+        TextColumn::figures("ended (UTC)", 1).with_short(rows, |row| {
+            let date = date(row.ended_ms);
+            // Without year and seconds.
+            let short = date.get(5..16).unwrap_or_default().to_string();
+            (date, short)
+        }),
+        TextColumn::words("how", 4, 8).with(rows, |row| how(row.ending).to_string()),
+        TextColumn::figures("prio", 6).with(rows, |row| row.priority.to_string()),
+        TextColumn::figures("ran", 2).with(rows, |row| text::span(row.outcome.ran_s)),
+        TextColumn::figures("GPU", 2).with(rows, |row| figures(row).gpu),
+        TextColumn::figures("lost", 2).with_short(rows, |row| late(row.outcome.lost)),
+        TextColumn::figures("cost", 2).with_short(rows, |row| late(row.outcome.cost)),
+        TextColumn::figures("of plain", 5).with(rows, |row| figures(row).of_plain),
+        TextColumn::figures("known", 7).with(rows, |row| figures(row).known),
+        TextColumn::words("command", 8, 24).with(rows, |row| text::command(&row.command, text::LONG_COMMAND)),
+    ]);
+    let mut lines = columns::lines(&columns::fit(columns, width));
     for row in rows {
         let warnings = row.outcome.warnings.iter();
         lines.extend(warnings.map(|warning| format!("! process {}: {}", row.pid, warning.text)));
@@ -150,30 +146,26 @@ pub fn how(ending: Ending) -> &'static str {
 pub struct OutcomeCells {
     /// GPU time that it had, estimated.
     pub gpu: String,
-    /// What it lost to background jobs.
-    pub lost: String,
-    /// What it cost foreground jobs.
-    pub cost: String,
     /// Part of what plain sharing could give.
     pub of_plain: String,
     /// Launches known by its profile.
     pub known: String,
 }
 
+/// Lateness in a cell: in full, and its part alone.
+pub fn late(sum: Option<LatenessSum>) -> (String, String) {
+    let Some(sum) = sum else {
+        return ("-".to_string(), "-".to_string());
+    };
+    let part = text::percent(sum.part.max(0.0));
+    (format!("{} ({part})", text::duration(sum.ns.max(0) as u64)), part)
+}
+
 /// The figures of an outcome.
 pub fn figures(outcome: &Outcome) -> OutcomeCells {
     let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_string());
-    let late = |sum: weft_daemon::outcome::LatenessSum| {
-        format!(
-            "{} ({})",
-            text::duration(sum.ns.max(0) as u64),
-            text::percent(sum.part.max(0.0))
-        )
-    };
     OutcomeCells {
         gpu: or_none(outcome.gpu_ns.map(text::duration)),
-        lost: or_none(outcome.lost.map(late)),
-        cost: or_none(outcome.cost.map(late)),
         of_plain: or_none(outcome.won.and_then(|won| won.of_plain).map(text::percent)),
         known: or_none(outcome.launches_known.map(text::percent)),
     }
@@ -246,7 +238,7 @@ fn moment(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_daemon::outcome::{LatenessSum, Warning, WarningKind, Won};
+    use weft_daemon::outcome::{Warning, WarningKind, Won};
 
     #[test]
     fn days_are_those_of_the_calendar() {
@@ -287,6 +279,7 @@ mod tests {
             uid: 1000,
             pid: 77,
             client: 3,
+            name: Some("nightly".to_string()),
             priority: 5,
             command: "python train.py".to_string(),
             profile: None,
@@ -314,7 +307,7 @@ mod tests {
                 ..Outcome::default()
             },
         };
-        let page = render(&[row]);
+        let page = render(&[row], 200);
         for part in [
             "2000-02-29 12:34:56",
             "vanished",
@@ -323,10 +316,11 @@ mod tests {
             "35.0 ms (0.2 %)",
             "80 %",
             "python train.py",
+            "nightly",
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
         assert!(page.ends_with("! process 77: the device takes turns"), "{page}");
-        assert_eq!(render(&[]), "no job has ended here in that time");
+        assert_eq!(render(&[], 80), "no job has ended here in that time");
     }
 }

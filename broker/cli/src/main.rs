@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod broker;
+mod columns;
 mod completions;
 mod config;
 mod device_share;

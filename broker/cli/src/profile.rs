@@ -144,6 +144,8 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
     admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
     let wishes = Wishes {
+        // As WEFT_NAME says: --name is the profile's.
+        name: None,
         outcome: Some(false),
         priority: Some(args.priority.unwrap_or(0)),
         profile: Some(called.clone()),

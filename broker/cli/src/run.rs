@@ -13,6 +13,7 @@ use super::config::ConfigSources;
 use super::device_share::{self, SmShare};
 use super::environment::{self, BackingOption, Environment, Wishes};
 use super::{gpus, inherited, start, text};
+use weft_daemon::job_name;
 use weft_daemon::places::Places;
 use weft_daemon::store;
 use weft_protocol::amount;
@@ -25,12 +26,15 @@ const NOT_EXECUTABLE: u8 = 126;
 const EXAMPLES: &str = "\
   weft run -p 0 --profile resnet --slowdown 2% -- python serve.py
   weft run -p 0 --profile resnet --slowdown 5% --slo 50ms -- python serve.py
-  weft run -p 7 --sm-share 50% -- python train.py";
+  weft run --name nightly -p 7 --sm-share 50% -- python train.py";
 
 /// Run a job under weft, beside the others
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
+    /// What the job is called in all tables; default: its script, module or program [env: WEFT_NAME]
+    #[arg(long, value_name = "NAME", value_parser = job_name::parse)]
+    pub name: Option<String>,
     /// 0 (matters most) to 9 (fills gaps last), or high (0), normal (5), low (7), idle (9); default
     /// 5 [env: WEFT_PRIORITY]
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
@@ -113,6 +117,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         eprintln!("weft: {}; the job runs as without weft", text::told(&error));
     }
     let wishes = Wishes {
+        name: args.name,
         priority: args.priority,
         budget: LatencyBudget {
             slowdown: args.slowdown,

@@ -15,9 +15,12 @@ use weft_protocol::latency_budget::{self, LatencyBudget};
 /// user's jobs weigh in the queue for memory
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group = ArgGroup::new("who").required(true).args(["client", "pid", "user"]))]
+#[command(group = ArgGroup::new("who").required(true).args(["job", "client", "pid", "user"]))]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["priority", "slowdown", "slo", "weight"]))]
 pub struct SetArgs {
+    /// By name, all processes of the job
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
     /// By the number that `weft status` shows
     #[arg(long, value_parser = text::whole::<u64>)]
     pub client: Option<u64>,
@@ -38,11 +41,12 @@ pub struct SetArgs {
     #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
     pub slo: Option<u64>,
     /// He gets so many times as much memory and time as a user of weight 1 while both wait for it
-    #[arg(long, value_parser = weight, conflicts_with_all = ["client", "pid"], allow_negative_numbers = true)]
+    #[arg(long, value_parser = weight, conflicts_with_all = ["job", "client", "pid"], allow_negative_numbers = true)]
     pub weight: Option<u32>,
 }
 
 const EXAMPLES: &str = "\
+  weft set --job train.py --priority 7
   weft set --client 1 --priority 0
   weft set --pid 4711 --slowdown 2% --slo 50ms
   weft set --user ann --weight 3";
@@ -54,9 +58,10 @@ fn weight(text: &str) -> Result<u32, String> {
 
 /// Sends the change.
 pub fn main(args: SetArgs) -> Result<ExitCode> {
-    let who = match (args.client, args.pid) {
-        (Some(client), _) => format!("client {client}"),
-        (None, pid) => format!("process {}", pid.unwrap_or_default()),
+    let who = match (args.client, args.pid, &args.job) {
+        (Some(client), ..) => format!("client {client}"),
+        (None, None, Some(job)) => format!("a job called {job}"),
+        (None, pid, _) => format!("process {}", pid.unwrap_or_default()),
     };
     let places = Places::of_environment();
     let question = match (args.user, args.weight) {
@@ -72,13 +77,14 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
         (None, None) => Question::Set {
             client: args.client,
             pid: args.pid,
+            job: args.job,
             priority: args.priority,
             budget: LatencyBudget {
                 slowdown: args.slowdown,
                 slo: args.slo,
             },
         },
-        _ => bail!("a weight goes with --user, all else with --client or --pid"),
+        _ => bail!("a weight goes with --user, all else with --job, --client or --pid"),
     };
     match admin::ask(&places, &question)? {
         Answer::Set(0) => bail!("{who} is not attached (weft status)"),

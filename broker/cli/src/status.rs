@@ -5,27 +5,45 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::history;
-use super::text::{self, TextTable};
+use super::columns::{self, TextColumn};
+use super::text;
+use super::{history, users};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
-use weft_daemon::status::{ClientStatus, DeviceStatus, Status};
+use weft_daemon::status::{ClientStatus, DeviceStatus, EndedStatus, Status};
 
 /// Show the broker, its jobs and the last ones that ended
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
-    /// Everything, as JSON
+    /// Everything, as JSON: docs/json.md says which fields there are
     #[arg(long)]
     pub json: bool,
+    /// Also the scheduler's own figures, and how managed memory moves
+    #[arg(long, short)]
+    pub verbose: bool,
 }
+
+/// Jobs that ended, on a page for people.
+const ENDED_SHOWN: usize = 10;
 
 /// Shows the status.
 pub fn main(args: StatusArgs) -> Result<ExitCode> {
     let Answer::Status(status) = admin::ask(&Places::of_environment(), &Question::Status)? else {
         bail!("unexpected answer");
     };
+    let terminal = text::terminal_width();
+    let width = terminal.unwrap_or(text::USUAL_WIDTH);
     text::show(&*status, args.json, |status| {
-        [vec![render(status)], past_weft(status)].concat().join("\n")
+        let page = render(status, args.verbose, width);
+        let lines = page
+            .into_iter()
+            .chain(past_weft(status).into_iter().map(PageLine::Prose));
+        // In a file a sentence is a line, so that tools find it.
+        let lines = lines.flat_map(|line| match (line, terminal) {
+            (PageLine::Prose(line), Some(width)) => text::fold(&line, width, "  "),
+            (PageLine::Prose(line) | PageLine::Row(line), _) => vec![line],
+        });
+        lines.collect::<Vec<_>>().join("\n")
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -40,62 +58,156 @@ fn past_weft(status: &Status) -> Vec<String> {
     lines.collect()
 }
 
+/// A line of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PageLine {
+    /// A sentence, to be broken where a terminal ends.
+    Prose(String),
+    /// A row of a table, which fits.
+    Row(String),
+}
+
 /// The page for people.
-pub fn render(status: &Status) -> String {
+fn render(status: &Status, verbose: bool, width: usize) -> Vec<PageLine> {
     let broker = &status.broker;
-    let mut page = vec![format!(
-        "broker {}, policy {}, up {}, {} attached so far: {} ended well, {} vanished, {} let go, {} refused",
+    let mut prose = vec![format!(
+        "broker {}, policy {}, up {}, {}",
         broker.pid,
         broker.policy,
         text::span(broker.uptime_s),
-        broker.attached,
-        broker.goodbyes,
-        broker.vanished,
-        broker.detached,
-        broker.refused,
+        match verbose {
+            false => text::count(status.clients.len() as u64, "job", "jobs"),
+            true => format!(
+                "{} attached so far: {} ended well, {} vanished, {} let go, {} refused",
+                broker.attached, broker.goodbyes, broker.vanished, broker.detached, broker.refused
+            ),
+        },
     )];
-    if broker.records_lost > 0 {
-        page.push(format!(
+    if broker.records_lost > 0 && verbose {
+        prose.push(format!(
             "{} of {} records came too fast and were lost",
             broker.records_lost, broker.records
         ));
     }
     if let Some(trouble) = &broker.last_trouble {
-        page.push(format!("last trouble: {trouble}"));
+        prose.push(format!("last trouble: {trouble}"));
     }
-    page.extend(broker.devices.iter().filter_map(mps));
-    page.extend(warnings(status));
-    page.push(String::new());
+    prose.extend(broker.devices.iter().filter_map(mps));
+    prose.extend(warnings(status));
+    prose.push(String::new());
+    let mut page: Vec<_> = prose.into_iter().map(PageLine::Prose).collect();
+    let rows = |columns| {
+        columns::lines(&columns::fit(columns, width))
+            .into_iter()
+            .map(PageLine::Row)
+    };
+    let say = |line: &str| PageLine::Prose(line.to_string());
     match status.clients.is_empty() {
-        true => page.push("no job is attached".to_string()),
-        false => page.extend(clients(&status.clients, broker.shared)),
+        true => page.push(say("no job is attached")),
+        false => page.extend(rows(clients(&status.clients, broker.shared))),
     }
+    if verbose && !status.clients.is_empty() {
+        page.extend([say(""), say("scheduler:")]);
+        page.extend(rows(internals(&status.clients)));
+    }
+    let details = status.clients.iter().flat_map(|client| {
+        let lines = details(client, verbose).into_iter();
+        lines.map(move |line| PageLine::Prose(format!("client {}: {line}", client.client)))
+    });
+    page.extend(details);
     if !status.ended.is_empty() {
-        page.push(String::new());
-        page.push("ended:".to_string());
-        let mut table = TextTable::new([
-            "client", "pid", "prio", "how", "ago", "ran", "launches", "GPU time", "lost", "cost", "command",
-        ]);
-        for ended in &status.ended {
-            let last = &ended.last;
-            let figures = history::figures(&last.outcome.clone().unwrap_or_default());
-            table.row([
-                last.client.to_string(),
-                last.pid.to_string(),
-                last.priority.to_string(),
-                history::how(ended.ending).to_string(),
-                text::span(ended.ago_s),
-                text::span(last.attached_s),
-                (last.launches + last.graph_launches).to_string(),
-                figures.gpu,
-                figures.lost,
-                figures.cost,
-                text::command(&last.command, text::COMMAND),
-            ]);
+        page.extend([say(""), say("ended:")]);
+        let shown = match verbose {
+            true => status.ended.len(),
+            false => status.ended.len().min(ENDED_SHOWN),
+        };
+        page.extend(rows(ended(&status.ended[..shown])));
+        if shown < status.ended.len() {
+            let more = status.ended.len() - shown;
+            page.push(say(&format!("{more} more: weft status -v, or weft history")));
         }
-        page.extend(table.lines());
     }
-    page.join("\n")
+    page
+}
+
+/// A name for a table; another user's is not told.
+pub fn called(client: &ClientStatus) -> String {
+    match client.name.is_empty() {
+        true => "-".to_string(),
+        false => client.name.clone(),
+    }
+}
+
+/// A job's profile in a cell.
+pub fn profile(client: &ClientStatus) -> String {
+    match (&client.profile, &client.profile_trouble, client.profiling) {
+        (Some(name), _, true) => format!("{name} (sampling)"),
+        (Some(name), Some(_), _) => format!("{name} (!)"),
+        (Some(name), None, _) => name.clone(),
+        (None, ..) => "none".to_string(),
+    }
+}
+
+/// What people look for.
+fn clients(clients: &[ClientStatus], shared: bool) -> Vec<TextColumn> {
+    let outcome = |client: &ClientStatus| client.outcome.clone().unwrap_or_default();
+    let figures = |client: &ClientStatus| history::figures(&outcome(client));
+    let mut columns = vec![
+        TextColumn::words("name", 0, 12).with(clients, called),
+        TextColumn::figures("id", 4).with(clients, |client| client.client.to_string()),
+        TextColumn::figures("pid", 3).with(clients, |client| client.pid.to_string()),
+    ];
+    if shared {
+        columns.push(TextColumn::words("user", 4, 6).with(clients, |client| users::name_of(client.uid)));
+    }
+    columns.extend([
+        TextColumn::figures("prio", 2).with(clients, |client| client.priority.to_string()),
+        TextColumn::words("state", 1, 16).with(clients, role),
+        TextColumn::figures("GPU", 3).with(clients, |client| figures(client).gpu),
+        TextColumn::figures("lost", 2).with_short(clients, |client| history::late(outcome(client).lost)),
+        TextColumn::figures("cost", 3).with_short(clients, |client| history::late(outcome(client).cost)),
+        TextColumn::figures("memory", 4).with(clients, |client| text::size(client.memory)),
+        TextColumn::words("profile", 5, 10).with(clients, profile),
+        TextColumn::words("command", 6, 24).with(clients, |client| text::command(&client.command, text::LONG_COMMAND)),
+    ]);
+    columns
+}
+
+/// What the scheduler goes by.
+fn internals(clients: &[ClientStatus]) -> Vec<TextColumn> {
+    let of_background = |client: &ClientStatus, ns: u64| match client.mode.as_str() {
+        "background" => text::duration(ns),
+        _ => "-".to_string(),
+    };
+    vec![
+        TextColumn::figures("id", 0).with(clients, |client| client.client.to_string()),
+        TextColumn::words("name", 5, 8).with(clients, called),
+        TextColumn::figures("launches", 1)
+            .with(clients, |client| (client.launches + client.graph_launches).to_string()),
+        TextColumn::figures("waits", 2).with(clients, |client| client.waits.to_string()),
+        TextColumn::figures("waited", 2).with(clients, |client| text::duration(client.waited_ns)),
+        TextColumn::figures("expired", 3).with(clients, |client| client.waits_expired.to_string()),
+        TextColumn::figures("credit", 3).with(clients, |client| of_background(client, client.credit_ns.max(0) as u64)),
+        TextColumn::figures("outstanding", 4).with(clients, |client| of_background(client, client.outstanding_ns)),
+    ]
+}
+
+/// Jobs that ended.
+fn ended(ended: &[EndedStatus]) -> Vec<TextColumn> {
+    let outcome = |ended: &EndedStatus| ended.last.outcome.clone().unwrap_or_default();
+    vec![
+        TextColumn::words("name", 0, 12).with(ended, |ended| called(&ended.last)),
+        TextColumn::figures("id", 6).with(ended, |ended| ended.last.client.to_string()),
+        TextColumn::figures("pid", 3).with(ended, |ended| ended.last.pid.to_string()),
+        TextColumn::figures("prio", 5).with(ended, |ended| ended.last.priority.to_string()),
+        TextColumn::words("how", 1, 8).with(ended, |ended| history::how(ended.ending).to_string()),
+        TextColumn::figures("ago", 2).with(ended, |ended| text::span(ended.ago_s)),
+        TextColumn::figures("ran", 2).with(ended, |ended| text::span(ended.last.attached_s)),
+        TextColumn::figures("GPU", 3).with(ended, |ended| history::figures(&outcome(ended)).gpu),
+        TextColumn::figures("lost", 2).with_short(ended, |ended| history::late(outcome(ended).lost)),
+        TextColumn::figures("cost", 3).with_short(ended, |ended| history::late(outcome(ended).cost)),
+        TextColumn::words("command", 7, 24).with(ended, |ended| text::command(&ended.last.command, text::LONG_COMMAND)),
+    ]
 }
 
 /// Where protection does not work, a line each.
@@ -151,173 +263,135 @@ pub fn may_lose(client: &ClientStatus) -> Option<String> {
     Some(format!("{}{within}{was}", text::percent(allowed)))
 }
 
-fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
-    let mut table = TextTable::new([
-        if shared { "user/client" } else { "client" },
-        "pid",
-        "prio",
-        "mode",
-        "profile",
-        "launches",
-        "waits",
-        "waited",
-        "expired",
-        "memory",
-        "credit",
-        "outstanding",
-        "command",
-    ]);
-    for client in clients {
-        let background = client.mode == "background";
-        let figure = |ns: u64| {
-            if background {
-                text::duration(ns)
-            } else {
-                "-".to_string()
-            }
-        };
-        let profile = match (&client.profile, &client.profile_trouble, client.profiling) {
-            (Some(name), _, true) => format!("{name} (sampling)"),
-            (Some(name), Some(_), _) => format!("{name} (!)"),
-            (Some(name), None, _) => name.clone(),
-            (None, ..) => "none".to_string(),
-        };
-        table.row([
-            match shared {
-                true => format!("{}/{}", client.uid, client.client),
-                false => client.client.to_string(),
-            },
-            client.pid.to_string(),
-            client.priority.to_string(),
-            role(client),
-            text::cut(&profile, 24),
-            (client.launches + client.graph_launches).to_string(),
-            client.waits.to_string(),
-            text::duration(client.waited_ns),
-            client.waits_expired.to_string(),
-            text::size(client.memory),
-            figure(client.credit_ns.max(0) as u64),
-            figure(client.outstanding_ns),
-            text::command(&client.command, text::COMMAND),
-        ]);
+/// What else there is to say of a job, without its number; `all` with what the scheduler goes by.
+pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    // What it warns of is told above all jobs.
+    if let Some(outcome) = client.outcome.as_ref().filter(|outcome| outcome.launches > 0) {
+        lines.push(outcome.line());
     }
-    let mut lines = table.lines();
-    for client in clients {
-        let named = |line: String| format!("client {}: {line}", client.client);
-        // What it warns of is told above all jobs.
-        if let Some(outcome) = client.outcome.as_ref().filter(|outcome| outcome.launches > 0) {
-            lines.push(named(outcome.line()));
+    if let Some(trouble) = &client.profile_trouble {
+        lines.push(trouble.clone());
+    }
+    if let Some(lost) = may_lose(client).filter(|_| client.mode == "foreground") {
+        lines.push(format!("may be slowed down by {lost}"));
+    }
+    if client.managed > 0 && client.host_left > 0 && client.host_left < client.managed {
+        lines.push(format!(
+            "its control group leaves {} of host memory: what others push off the device is charged there",
+            text::size(client.host_left)
+        ));
+    }
+    if client.swapped_out_needed_ns > 0 && (client.turn_ns > 0 || client.turns > 0) {
+        lines.push(format!(
+            "has turns too short for what they move: it is swapped out for {} between two, and {} would do (--swapped-out-limit)",
+            text::duration(client.swapped_out_ns),
+            text::duration(client.swapped_out_needed_ns)
+        ));
+    }
+    if client.managed_own > 0 {
+        lines.push(format!(
+            "took {} of managed memory by itself, which the driver moves as it likes",
+            text::size(client.managed_own)
+        ));
+    }
+    if client.unmanaged > 0 {
+        lines.push(format!(
+            "{} allocations could not be managed and stay on the device",
+            client.unmanaged
+        ));
+    }
+    if client.troubles > 0 {
+        lines.push(format!(
+            "{} troubles answered by passing the call through",
+            client.troubles
+        ));
+    }
+    if client.left_failed > 0 && !all {
+        lines.push(format!("the driver refused {} deferred launches", client.left_failed));
+    }
+    if all {
+        lines.extend(moves(client));
+        lines.extend(passed(client));
+    }
+    lines.extend(client.notes.iter().map(|note| text::cut(note, 160)));
+    lines
+}
+
+/// How managed memory moves.
+fn moves(client: &ClientStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    if client.managed > 0 {
+        lines.push(format!(
+            "{} managed, {} of it touched, about {} on the device; {} prefetched, {} evicted, {} discarded, about {} by faults; {} moves refused, {} late",
+            text::size(client.managed),
+            text::size(client.working_set),
+            text::size(client.resident),
+            text::size(client.prefetched),
+            text::size(client.evicted),
+            text::size(client.discarded),
+            text::size(client.faulted),
+            client.page_ops_refused,
+            client.page_ops_late,
+        ));
+        if client.memory_waited_ns > 0 || client.memory_waits_expired > 0 {
+            lines.push(format!(
+                "launches waited {} for memory on its way, {} of them in vain",
+                text::duration(client.memory_waited_ns),
+                client.memory_waits_expired,
+            ));
         }
-        if let Some(trouble) = &client.profile_trouble {
-            lines.push(named(trouble.clone()));
-        }
-        if let Some(lost) = may_lose(client).filter(|_| client.mode == "foreground") {
-            lines.push(named(format!("may be slowed down by {lost}")));
-        }
-        if client.managed > 0 {
-            lines.push(named(format!(
-                "{} managed, {} of it touched, about {} on the device; {} prefetched, {} evicted, {} discarded, about {} by faults; {} moves refused, {} late",
-                text::size(client.managed),
-                text::size(client.working_set),
-                text::size(client.resident),
-                text::size(client.prefetched),
-                text::size(client.evicted),
-                text::size(client.discarded),
-                text::size(client.faulted),
-                client.page_ops_refused,
-                client.page_ops_late,
-            )));
-            if client.memory_waited_ns > 0 || client.memory_waits_expired > 0 {
-                lines.push(named(format!(
-                    "launches waited {} for memory on its way, {} of them in vain",
-                    text::duration(client.memory_waited_ns),
-                    client.memory_waits_expired,
-                )));
-            }
-        }
-        if client.managed > 0 && client.host_left > 0 && client.host_left < client.managed {
-            lines.push(named(format!(
-                "its control group leaves {} of host memory: what others push off the device is charged there",
-                text::size(client.host_left)
-            )));
-        }
-        if client.to_device_bytes_per_s > 0 || client.to_host_bytes_per_s > 0 {
-            let rate = |bytes: u64| match bytes {
-                0 => "not measured".to_string(),
-                bytes => format!("{}/s", text::size(bytes)),
-            };
-            lines.push(named(format!(
-                "the link carries {} to the device, {} to the host",
-                rate(client.to_device_bytes_per_s),
-                rate(client.to_host_bytes_per_s)
-            )));
-        }
-        if client.turn_ns > 0 || client.turns > 0 {
-            let now = match (client.has_turn, client.turn_ns) {
-                (true, _) => "has the memory's turn now",
-                (false, 0) => "finds room beside the others now",
-                (false, _) => "waits for the memory's turn",
-            };
-            let length = match client.turn_ns {
+    }
+    if client.to_device_bytes_per_s > 0 || client.to_host_bytes_per_s > 0 {
+        let rate = |bytes: u64| match bytes {
+            0 => "not measured".to_string(),
+            bytes => format!("{}/s", text::size(bytes)),
+        };
+        lines.push(format!(
+            "the link carries {} to the device, {} to the host",
+            rate(client.to_device_bytes_per_s),
+            rate(client.to_host_bytes_per_s)
+        ));
+    }
+    if client.turn_ns > 0 || client.turns > 0 {
+        let now = match (client.has_turn, client.turn_ns) {
+            (true, _) => "has the memory's turn now",
+            (false, 0) => "finds room beside the others now",
+            (false, _) => "waits for the memory's turn",
+        };
+        let length = match client.turn_ns {
+            0 => String::new(),
+            length => format!(", turns of {}", text::duration(length)),
+        };
+        lines.push(format!("{now}{length}, had {}", client.turns));
+    }
+    lines
+}
+
+/// Launches that the gate treated in another way, and what was not heard of.
+fn passed(client: &ClientStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    if client.unsplit > 0 {
+        lines.push(format!(
+            "{} launches in the middle of bursts that it times (auto-tuning), or that other devices wait for, went past the gate without credit",
+            client.unsplit
+        ));
+    }
+    if client.left_behind > 0 {
+        lines.push(format!(
+            "{} launches were left behind at the gate and issued when it opened{}",
+            client.left_behind,
+            match client.left_failed {
                 0 => String::new(),
-                length => format!(", turns of {}", text::duration(length)),
-            };
-            lines.push(named(format!("{now}{length}, had {}", client.turns)));
-            if client.swapped_out_needed_ns > 0 {
-                lines.push(named(format!(
-                    "has turns too short for what they move: it is swapped out for {} between two, and {} would do (--swapped-out-limit)",
-                    text::duration(client.swapped_out_ns),
-                    text::duration(client.swapped_out_needed_ns)
-                )));
+                failed => format!("; the driver refused {failed} of them"),
             }
-        }
-        if client.managed_own > 0 {
-            lines.push(named(format!(
-                "took {} of managed memory by itself, which the driver moves as it likes",
-                text::size(client.managed_own)
-            )));
-        }
-        if client.unmanaged > 0 {
-            lines.push(named(format!(
-                "{} allocations could not be managed and stay on the device",
-                client.unmanaged
-            )));
-        }
-        if client.troubles > 0 {
-            lines.push(named(format!(
-                "{} troubles answered by passing the call through",
-                client.troubles
-            )));
-        }
-        if client.unsplit > 0 {
-            lines.push(named(format!(
-                "{} launches in the middle of bursts that it times (auto-tuning), or that other devices wait for, went past the gate without credit",
-                client.unsplit
-            )));
-        }
-        if client.left_behind > 0 {
-            lines.push(named(format!(
-                "{} launches were left behind at the gate and issued when it opened{}",
-                client.left_behind,
-                match client.left_failed {
-                    0 => String::new(),
-                    failed => format!("; the driver refused {failed} of them"),
-                }
-            )));
-        }
-        if client.unnamed > 0 {
-            lines.push(named(format!(
-                "{} launches of kernels with no known name",
-                client.unnamed
-            )));
-        }
-        if client.dropped_messages > 0 {
-            lines.push(named(format!(
-                "{} messages to the broker dropped",
-                client.dropped_messages
-            )));
-        }
-        lines.extend(client.notes.iter().map(|note| named(text::cut(note, 160))));
+        ));
+    }
+    if client.unnamed > 0 {
+        lines.push(format!("{} launches of kernels with no known name", client.unnamed));
+    }
+    if client.dropped_messages > 0 {
+        lines.push(format!("{} messages to the broker dropped", client.dropped_messages));
     }
     lines
 }
@@ -333,6 +407,7 @@ mod tests {
         let client = ClientStatus {
             client: 2,
             pid: 77,
+            name: "nightly".to_string(),
             command: "python train.py".to_string(),
             priority: 5,
             mode: "background".to_string(),
@@ -371,6 +446,7 @@ mod tests {
             ..ClientStatus::default()
         };
         let status = Status {
+            schema: 1,
             broker: BrokerStatus {
                 policy: "weft".to_string(),
                 devices: vec![
@@ -402,7 +478,7 @@ mod tests {
                 text: "client 2: no profile".to_string(),
             }],
         };
-        let page = render(&status);
+        let page = shown(&status, true, 160);
         for part in [
             "policy weft",
             "! client 2: no profile",
@@ -425,8 +501,28 @@ mod tests {
             "client 2: took 10.0 GiB of managed memory by itself",
             "client 2: 9 launches in the middle of bursts",
             "vanished",
+            "nightly",
+            "outstanding",
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
+        }
+        let brief = shown(&status, false, 80);
+        for part in [
+            "nightly",
+            "background, waits",
+            "0.2 %",
+            "client 2: 4 troubles",
+            "client 2: ran 60.0 s",
+        ] {
+            assert!(brief.contains(part), "{part} is not in\n{brief}");
+        }
+        for internal in [
+            "outstanding",
+            "in the middle of bursts",
+            "the link carries",
+            "the memory's turn now",
+        ] {
+            assert!(!brief.contains(internal), "{internal} is in\n{brief}");
         }
         let lost = |mode: &str, slo_ns| {
             let job = ClientStatus {
@@ -435,9 +531,11 @@ mod tests {
                 slo_ns,
                 ..ClientStatus::default()
             };
-            let page = clients(&[job], false).join("\n");
-            let found = page.split_once("may be slowed down by ");
-            found.map(|(_, lost)| lost.to_string())
+            let lines = details(&job, false);
+            let found = lines
+                .iter()
+                .find_map(|line| line.strip_prefix("may be slowed down by "));
+            found.map(str::to_string)
         };
         assert_eq!(lost("foreground", None).as_deref(), Some("2 %"));
         let within = "2 %, within 50.0 ms";
@@ -469,6 +567,83 @@ mod tests {
             warnings: Vec::new(),
             ..status
         };
-        assert!(render(&empty).contains("no job is attached"));
+        assert!(shown(&empty, false, 80).contains("no job is attached"));
+    }
+
+    fn shown(status: &Status, verbose: bool, width: usize) -> String {
+        let lines = render(status, verbose, width).into_iter();
+        let lines = lines.map(|(PageLine::Prose(line) | PageLine::Row(line))| line);
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn tables_fit_and_keep_what_people_look_for() {
+        let job = |client: u64, name: &str, mode: &str| ClientStatus {
+            client,
+            pid: 1_234_000 + client as u32,
+            uid: 4_000_000,
+            name: name.to_string(),
+            command: format!("python -u /home/ann/a/long/way/{name} --config some/where.yaml --lr 0.001"),
+            priority: client as u8,
+            mode: mode.to_string(),
+            memory: 112 << 20,
+            outcome: Some(Outcome {
+                gpu_ns: Some(12_300_000_000),
+                lost: Some(LatenessSum {
+                    ns: 35_000_000,
+                    part: 0.002,
+                    waits: 7,
+                }),
+                ..Outcome::default()
+            }),
+            ..ClientStatus::default()
+        };
+        let clients = vec![
+            job(1, "serve.py", "foreground"),
+            job(
+                2,
+                "a-name-of-as-many-letters-as-there-may-be-in-a-name-of-a-job-64x",
+                "background",
+            ),
+        ];
+        let ended = clients.iter().map(|client| EndedStatus {
+            last: client.clone(),
+            ending: Ending::Goodbye,
+            ago_s: 3.0,
+        });
+        let mut status = Status {
+            schema: 1,
+            broker: BrokerStatus::default(),
+            ended: ended.cycle().take(2 * ENDED_SHOWN).collect(),
+            clients,
+            warnings: Vec::new(),
+        };
+        for (width, shared) in [
+            (60, true),
+            (60, false),
+            (80, false),
+            (80, true),
+            (100, true),
+            (200, true),
+        ] {
+            status.broker.shared = shared;
+            for verbose in [false, true] {
+                for line in render(&status, verbose, width) {
+                    if let PageLine::Row(line) = line {
+                        assert!(text::width(&line) <= width, "{width}: {line}");
+                    }
+                }
+            }
+            let page = shown(&status, false, width);
+            let has = |words: &[&str]| words.iter().all(|word| page.contains(word));
+            assert!(has(&["serve.py", "foreground", "0.2 %", "prio"]), "{width}: {page}");
+            assert!(width < 80 || has(&["12.3 s", "cost", "1234001"]), "{width}: {page}");
+            assert!(width < 100 || has(&["112 MiB"]), "{width}: {page}");
+            assert!(
+                width < 200 || has(&["python -u /home", "35.0 ms (0.2 %)", "4000000"]),
+                "{width}: {page}"
+            );
+            assert!(has(&["10 more: weft status -v"]), "{page}");
+        }
     }
 }

@@ -8,10 +8,17 @@ use anyhow::Result;
 use serde::Serialize;
 
 pub use weft_daemon::figures::{count, duration, percent, span};
+use weft_daemon::job_name::{end_of, script_of};
 use weft_protocol::{amount, priority};
+
+/// Columns of a page that goes to no terminal.
+pub const USUAL_WIDTH: usize = 80;
 
 /// Largest width of a displayed command, characters.
 pub const COMMAND: usize = 40;
+
+/// The same where a terminal has the room.
+pub const LONG_COMMAND: usize = 100;
 
 /// Prints an answer as JSON or as the page for people.
 pub fn show<T: Serialize>(answer: &T, json: bool, render: impl FnOnce(&T) -> String) -> Result<()> {
@@ -163,45 +170,64 @@ pub fn command(line: &str, width: usize) -> String {
     fits.unwrap_or_else(|| cut(&shown(&[end_of(what, 1)]), width))
 }
 
-/// The last `parts` components of a path.
-fn end_of(path: &str, parts: usize) -> &str {
-    let mut slashes = path.rmatch_indices('/').map(|(at, _)| at);
-    slashes.nth(parts - 1).and_then(|at| path.get(at + 1..)).unwrap_or(path)
+/// Columns that a terminal shows a text in.
+pub fn width(text: &str) -> usize {
+    ratatui::text::Span::raw(text).width()
 }
 
-/// The interpreter, if it is Python, and the words from the script on, without the interpreter's
-/// options.
-fn script_of<'a, 'b>(words: &'b [&'a str]) -> (Option<&'a str>, &'b [&'a str]) {
-    let Some((program, rest)) = words.split_first() else {
-        return (None, words);
-    };
-    let name = end_of(program, 1);
-    if !(name.starts_with("python") || name.starts_with("pypy")) {
-        return (None, words);
-    }
-    let mut at = 0;
-    while let Some(word) = rest.get(at).filter(|word| word.len() > 1 && word.starts_with('-')) {
-        at += match *word {
-            // The module follows.
-            "-m" => return (Some(program), rest.get(at + 1..).unwrap_or_default()),
-            "-c" => break,
-            "-W" | "-X" => 2,
-            _ => 1,
-        };
-    }
-    (Some(program), rest.get(at..).unwrap_or_default())
-}
-
-/// At most `width` characters, with a mark where cut.
+/// At most `width` columns of a terminal, with a mark where cut.
 pub fn cut(text: &str, width: usize) -> String {
     let plain: String = text
         .chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })
         .collect();
-    match plain.chars().count() > width {
-        true => plain.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
-        false => plain,
+    if self::width(&plain) <= width {
+        return plain;
     }
+    let (mut cut, mut left) = (String::new(), width.saturating_sub(1));
+    for letter in plain.chars() {
+        let needs = self::width(letter.encode_utf8(&mut [0; 4]));
+        if needs > left {
+            break;
+        }
+        left -= needs;
+        cut.push(letter);
+    }
+    if width > 0 {
+        cut.push('…');
+    }
+    cut
+}
+
+/// Lines of at most `width` columns, broken at blanks; all but the first begin with `indent`.
+pub fn fold(text: &str, width: usize, indent: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        let room = self::width(&line) + 1 + self::width(word) <= width;
+        if !line.trim().is_empty() && !room {
+            lines.push(std::mem::replace(&mut line, format!("{indent}{word}")));
+        } else {
+            if !line.is_empty() && line != indent {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.push(line);
+    lines.iter().map(|line| cut(line, width)).collect()
+}
+
+/// Columns of the terminal on stdout: `COLUMNS`, else what it says. `None`: it is no terminal.
+pub fn terminal_width() -> Option<usize> {
+    const SANE: std::ops::RangeInclusive<usize> = 20..=1_000;
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
+    if let Some(columns) = said.filter(|columns| SANE.contains(columns)) {
+        return Some(columns);
+    }
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    let columns = usize::from(size.ws_col);
+    Some(columns).filter(|columns| SANE.contains(columns))
 }
 
 #[cfg(test)]
@@ -270,5 +296,24 @@ mod tests {
     fn a_command_line_cannot_break_the_table() {
         assert_eq!(cut("a\nb\u{1b}[2J", 10), "a b [2J");
         assert_eq!(cut("abcdef", 4), "abc…");
+    }
+
+    #[test]
+    fn wide_letters_count_twice() {
+        assert_eq!((width("訓練.py"), width("größe")), (7, 5));
+        assert_eq!(
+            (cut("訓練.py", 5), cut("訓練.py", 0)),
+            ("訓練…".to_string(), String::new())
+        );
+        assert_eq!(cut("訓練.py", 4), "訓…");
+    }
+
+    #[test]
+    fn lines_are_broken_at_blanks() {
+        assert_eq!(fold("one two three", 8, "  "), ["one two", "  three"]);
+        assert_eq!(fold("one two three", 7, "  "), ["one two", "  three"]);
+        assert_eq!(fold("one two three", 5, "  "), ["one", "  two", "  th…"]);
+        assert_eq!(fold("", 5, "  "), [""]);
+        assert_eq!(fold("a longerword", 6, ""), ["a", "longe…"]);
     }
 }

@@ -65,6 +65,10 @@ mod tests {
         assert_eq!(number_in(lines, "ann"), Some(1001));
         assert_eq!(number_in(lines, "bea"), None);
         assert_eq!(number_in(lines, "odd"), None);
+        assert_eq!(
+            (name_of(0), name_of(4_000_000)),
+            ("root".to_string(), "4000000".to_string())
+        );
         assert_eq!(figure("1001=3", 1u32, 100), Ok((1001, 3)));
         assert_eq!(user("root"), Ok(0));
         assert_eq!((shown("0"), shown("ann's")), ("root".to_string(), "ann's".to_string()));

@@ -450,8 +450,9 @@ fn what_a_job_may_lose_is_said_as_it_comes_and_while_it_runs() {
     until("two devices are known", || home.status().broker.devices.len() == 2);
     assert_eq!(told(&wild), (Some(0.0), Some(50_000_000)));
     assert_eq!(told(&silent), (Some(0.03), None));
-    let page = home.done(&["top", "-n", "1", "--interval", "0.1"]);
-    let page = String::from_utf8_lossy(&page.stdout).into_owned();
+    let mut top = home.weft();
+    top.args(["top", "-n", "1", "--interval", "0.1"]).env("COLUMNS", "200");
+    let page = common::text(&top.output().expect("ran").stdout);
     assert!(page.contains("may lose") && page.contains(" 3 %"), "{page}");
 }
 

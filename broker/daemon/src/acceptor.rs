@@ -286,7 +286,8 @@ impl Acceptor {
             priority: hello.priority,
             lane: Arc::new(attached.lane),
         })
-        .budgeted(hello.budget);
+        .budgeted(hello.budget)
+        .called(hello.name.as_deref());
         if shared {
             tell_guest(&attached.sender, newcomer.loaded.as_deref(), lowered, end);
         }

@@ -36,6 +36,9 @@ pub enum Question {
         client: Option<u64>,
         /// Process id to match.
         pid: Option<u32>,
+        /// Name of the job to match, all its processes.
+        #[serde(default)]
+        job: Option<String>,
         /// 0 (most important) to 9; `None`: as it is.
         priority: Option<u8>,
         /// What they may lose as foreground jobs; what is not said stays.

@@ -53,7 +53,7 @@ const LOCK_PERIOD: Duration = Duration::from_millis(5);
 const LAST_ROWS: Duration = Duration::from_secs(2);
 
 /// Version of the tables, in `user_version`.
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
 
 const SCHEMA: &str = "
     CREATE TABLE jobs (
@@ -71,10 +71,16 @@ const SCHEMA: &str = "
         gpu_ns INTEGER,
         lost_ns INTEGER,
         cost_ns INTEGER,
-        outcome TEXT NOT NULL
+        outcome TEXT NOT NULL,
+        name TEXT
     );
     CREATE INDEX jobs_ended ON jobs (ended_ms);
-    PRAGMA user_version = 1;";
+    PRAGMA user_version = 2;";
+
+/// Makes version 2 of version 1, which had no names.
+const WITH_NAMES: &str = "
+    ALTER TABLE jobs ADD COLUMN name TEXT;
+    PRAGMA user_version = 2;";
 
 /// A client that ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,6 +93,9 @@ pub struct HistoryRow {
     pub pid: u32,
     /// Client number at its broker.
     pub client: u64,
+    /// What it was called; `None`: kept by a weft that knew no names.
+    #[serde(default)]
+    pub name: Option<String>,
     /// 0 (most important) to 9, last.
     pub priority: u8,
     /// Command line.
@@ -283,13 +292,16 @@ fn add_once(path: &Path, rows: &[HistoryRow], most_rows: u64, most_bytes: u64) -
     make(path)?;
     let mut file = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let version = version(&file, path)?;
-    if version == 0 {
-        // Two brokers may be here: the second finds the table.
+    if version < SCHEMA_VERSION {
+        // Two brokers may be here: the second finds what the first made.
         let transaction = file.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate);
         let transaction = transaction.map_err(failed)?;
-        if self::version(&transaction, path)? == 0 {
-            transaction.execute_batch(SCHEMA).map_err(failed)?;
+        match self::version(&transaction, path)? {
+            0 => transaction.execute_batch(SCHEMA),
+            1 => transaction.execute_batch(WITH_NAMES),
+            _ => Ok(()),
         }
+        .map_err(failed)?;
         transaction.commit().map_err(failed)?;
     }
     let page: i64 = file
@@ -313,7 +325,8 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
     {
         let mut insert = transaction.prepare(
             "INSERT INTO jobs (ended_ms, ran_s, uid, pid, client, priority, command, profile, device, ending,
-             gpu_ns, lost_ns, cost_ns, outcome) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+             gpu_ns, lost_ns, cost_ns, outcome, name)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
         )?;
         for row in rows {
             let outcome = &row.outcome;
@@ -332,6 +345,7 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
                 outcome.lost.map(|lost| lost.ns),
                 outcome.cost.map(|cost| cost.ns),
                 serde_json::to_string(outcome).unwrap_or_default(),
+                row.name,
             ])?;
         }
     }
@@ -357,14 +371,17 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
         source,
     };
     let file = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    if version(&file, path)? == 0 {
-        return Ok(Vec::new());
-    }
+    let name = match version(&file, path)? {
+        0 => return Ok(Vec::new()),
+        // Read only: it stays as it is until a row is added.
+        1 => "NULL",
+        _ => "name",
+    };
     let mut rows = file
-        .prepare(
-            "SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome FROM jobs
+        .prepare(&format!(
+            "SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome, {name} FROM jobs
              WHERE ended_ms >= ?1 AND (?2 IS NULL OR uid = ?2) ORDER BY id DESC LIMIT ?3",
-        )
+        ))
         .map_err(failed)?;
     let since = query
         .since_ms
@@ -380,6 +397,7 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
             uid: row.get(1)?,
             pid: row.get(2)?,
             client: row.get::<_, i64>(3)? as u64,
+            name: row.get(10)?,
             priority: row.get(4)?,
             command: row.get(5)?,
             profile: row.get(6)?,
@@ -546,6 +564,7 @@ mod tests {
             uid: (number % 2) as u32,
             pid: 7,
             client: number,
+            name: (!number.is_multiple_of(3)).then(|| format!("train{number}")),
             priority: 5,
             command: format!("python train{number}.py"),
             profile: None,
@@ -684,16 +703,51 @@ mod tests {
     }
 
     #[test]
+    fn a_file_without_names_is_read_and_then_gets_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        // As version 1 made it.
+        let old = Connection::open(&path).expect("open");
+        let first = SCHEMA.replace(",\n        name TEXT\n", "\n");
+        let first = first.replace("user_version = 2", "user_version = 1");
+        assert!(first.len() < SCHEMA.len() && !first.contains("name"));
+        old.execute_batch(&first).expect("made");
+        old.execute(
+            "INSERT INTO jobs (ended_ms, ran_s, uid, pid, client, priority, command, ending, outcome)
+             VALUES (1000, 1.5, 0, 7, 1, 5, 'python train.py', 'goodbye', '{}')",
+            [],
+        )
+        .expect("written");
+        drop(old);
+        let kept = all(&path);
+        assert_eq!((kept.len(), kept[0].client, &kept[0].name), (1, 1, &None));
+        // By several at once.
+        std::thread::scope(|scope| {
+            for number in 2..6 {
+                let path = &path;
+                scope.spawn(move || assert_eq!(add(path, &rows(number..number + 1)).expect("written"), None));
+            }
+        });
+        let kept = all(&path);
+        assert_eq!((kept.len(), &kept[4].name), (5, &None));
+        let mut named: Vec<_> = kept.iter().filter_map(|row| row.name.as_deref()).collect();
+        named.sort_unstable();
+        assert_eq!(named, ["train2", "train4", "train5"]);
+    }
+
+    #[test]
     fn a_newer_file_is_left_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("history.sqlite");
         add(&path, &rows(0..1)).expect("written");
         let newer = Connection::open(&path).expect("open");
-        newer.pragma_update(None, "user_version", 2).expect("set");
+        newer
+            .pragma_update(None, "user_version", SCHEMA_VERSION + 1)
+            .expect("set");
         drop(newer);
         assert!(matches!(
             add(&path, &rows(1..2)),
-            Err(HistoryError::Newer { version: 2, .. })
+            Err(HistoryError::Newer { version: 3, .. })
         ));
         assert!(matches!(
             read(&path, &HistoryQuery::default()),

@@ -39,6 +39,7 @@ pub mod figures;
 mod guest_profiles;
 mod heartbeat;
 pub mod history;
+pub mod job_name;
 mod lanes;
 pub mod log_file;
 mod mailbox;

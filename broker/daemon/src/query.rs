@@ -17,7 +17,7 @@ use super::places::Places;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, Registry, identity};
 use super::reload::LiveOptions;
-use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
+use super::status::{self, BrokerStatus, ClientStatus, DeviceStatus, Status};
 use super::store;
 use super::text::{LONGEST_LABEL, clean};
 use super::users::name_of;
@@ -105,10 +105,16 @@ impl QueryHandler {
             Question::Set {
                 client,
                 pid,
+                job,
                 priority,
                 budget,
             } => {
-                let who = |entry: &Entry| client == Some(entry.client) || pid == Some(entry.pid);
+                // Another user's job may have the same name.
+                let named = |entry: &Entry| {
+                    let own = self.sees_own_alone(asker).is_none_or(|uid| uid == entry.uid);
+                    own && job.as_ref() == Some(&entry.name)
+                };
+                let who = |entry: &Entry| client == Some(entry.client) || pid == Some(entry.pid) || named(entry);
                 self.set(who, priority, budget, asker)
             }
             Question::Weight { user, weight } => {
@@ -312,16 +318,24 @@ impl QueryHandler {
                 client.slo_ns = view.slo;
             }
         }
+        let gpus: Vec<_> = self.registry.all().iter().filter_map(|entry| entry.gpu()).collect();
         let cores: Vec<DeviceStatus> = views
             .into_iter()
-            .map(|view| DeviceStatus {
+            .map(|view| {
+                let gpu = gpus.iter().find(|gpu| Some(&gpu.uuid) == view.uuid.as_ref());
+                (view, gpu)
+            })
+            .map(|(view, gpu)| DeviceStatus {
                 uuid: view.uuid,
+                name: gpu.map(|gpu| gpu.name.clone()).filter(|name| !name.is_empty()),
+                memory: gpu.map(|gpu| gpu.memory).filter(|memory| *memory > 0),
                 under_mps: view.under_mps,
                 not_under_mps: view.not_under_mps,
                 core: serde_json::to_value(view.snapshot).unwrap_or_default(),
             })
             .collect();
         Status {
+            schema: status::SCHEMA,
             broker: BrokerStatus {
                 pid: std::process::id(),
                 version: env!("CARGO_PKG_VERSION").to_string(),

@@ -12,6 +12,7 @@ use std::time::Instant;
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
+use super::job_name;
 use super::outcome::Requests;
 use super::process::{self, Process};
 use super::status::{ClientStatus, EndedStatus, Ending};
@@ -44,6 +45,8 @@ pub struct Entry {
     unseen: bool,
     /// The command line.
     pub command: String,
+    /// What the job is called; several processes may have one name.
+    pub name: String,
     /// The profile's name, by the client.
     pub profile: Option<String>,
     pub loaded: Option<Arc<Profile>>,
@@ -141,6 +144,7 @@ impl Entry {
             client: newcomer.client,
             pid: newcomer.pid,
             unseen: false,
+            name: job_name::of(None, &newcomer.command),
             command: newcomer.command,
             profile: newcomer.profile,
             loaded: newcomer.loaded,
@@ -162,6 +166,12 @@ impl Entry {
                 ..Talk::default()
             }),
         }
+    }
+
+    /// Gives the job the name that its user chose, if any.
+    pub fn called(self, name: Option<&str>) -> Entry {
+        let name = job_name::of(name, &self.command);
+        Entry { name, ..self }
     }
 
     /// Lets the client lose so much as a foreground job.
@@ -315,6 +325,7 @@ impl Entry {
             uid: self.uid,
             gang: talk.gang.clone(),
             elsewhere: self.unseen,
+            name: self.name.clone(),
             command: self.command.clone(),
             priority: self.priority.load(Ordering::Relaxed),
             mode: match self.lane.admission_slot.state() {
@@ -335,6 +346,7 @@ impl Entry {
             profiling: self.profiling,
             attached_s: self.since.elapsed().as_secs_f64(),
             device: talk.device.as_ref().map(ToString::to_string),
+            device_uuid: talk.device.as_ref().map(|gpu| gpu.uuid.clone()),
             launches: read(&counters.launches),
             graph_launches: read(&counters.graph_launches),
             transfers: read(&counters.transfers),

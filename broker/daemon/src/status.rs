@@ -8,9 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::outcome::{Outcome, Requests, Warning};
 
+/// Version of the documented fields of the answer: they keep their meaning within one.
+pub const SCHEMA: u32 = 1;
+
 /// The answer of `weft status --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
+    /// [`SCHEMA`] of the broker.
+    #[serde(default)]
+    pub schema: u32,
     /// The broker itself.
     pub broker: BrokerStatus,
     /// Attached clients, most important first.
@@ -117,6 +123,12 @@ impl fmt::Display for OtherBroker {
 pub struct DeviceStatus {
     /// UUID from the driver, in hexadecimal; `None`: no job has named its device yet.
     pub uuid: Option<String>,
+    /// Name by the driver; `None`: no attached job has named it.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Memory of the device, bytes; `None`: as for the name.
+    #[serde(default)]
+    pub memory: Option<u64>,
     /// Clients that share the device under MPS, by their own word.
     #[serde(default)]
     pub under_mps: usize,
@@ -143,6 +155,9 @@ pub struct ClientStatus {
     /// Whether it is of another pid namespace, where its pid may mean another process here.
     #[serde(default)]
     pub elsewhere: bool,
+    /// What the job is called; see [`ClientStatus::hide`]. Processes of one job share it.
+    #[serde(default)]
+    pub name: String,
     /// Command line; see [`ClientStatus::hide`].
     pub command: String,
     /// 0 (most important) to 9.
@@ -177,6 +192,9 @@ pub struct ClientStatus {
     pub attached_s: f64,
     /// The client's device, once known.
     pub device: Option<String>,
+    /// UUID of that device, in hexadecimal.
+    #[serde(default)]
+    pub device_uuid: Option<String>,
     /// Kernel launches.
     pub launches: u64,
     /// Graph launches.
@@ -294,6 +312,7 @@ pub struct ClientStatus {
 impl ClientStatus {
     /// Clears what only the client's user and the broker's owner may see.
     pub fn hide(&mut self) {
+        self.name.clear();
         self.command.clear();
         self.gang.clear();
         self.notes.clear();

@@ -25,6 +25,9 @@ pub struct GranuleUse {
     pub access: Access,
 }
 
+/// Characters of the longest name of a job: it stands in a column of a terminal.
+pub const LONGEST_JOB_NAME: usize = 64;
+
 /// First message of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -42,6 +45,8 @@ pub struct Hello {
     pub command: String,
     /// What it may lose as a foreground job.
     pub budget: LatencyBudget,
+    /// What its user calls the job, from `WEFT_NAME`. Else it is called by its script.
+    pub name: Option<String>,
 }
 
 /// A client's messages after [`Hello`].

@@ -3,6 +3,7 @@
 //! A warning is one line: what is wrong, where, and the value taken instead.
 #![forbid(unsafe_code)]
 
+use weft_protocol::control::LONGEST_JOB_NAME;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 use weft_protocol::{Ns, PRIORITIES, amount, priority};
 
@@ -81,6 +82,8 @@ pub struct Settings {
     pub processes: u32,
     /// `WEFT_USER`: user for fair shares.
     pub user: String,
+    /// `WEFT_NAME`: what people call the job.
+    pub name: Option<String>,
     /// `WEFT_OUTCOME`: whether what weft did is printed at the job's end.
     pub outcome: bool,
     /// A setting needs a broker: its absence is worth a warning.
@@ -203,6 +206,7 @@ impl Settings {
             .and_then(|text| text.parse().ok())
             .unwrap_or(1);
         let user = variable("WEFT_USER").unwrap_or_default();
+        let name = variable("WEFT_NAME").map(|name| name.chars().take(LONGEST_JOB_NAME).collect());
         let told = asked.is_some() || profile.is_some() || memory.is_some() || !budget.is_unsaid();
         let explicit = told || purpose == Purpose::Profile;
         let settings = Settings {
@@ -220,6 +224,7 @@ impl Settings {
             gang,
             processes,
             user,
+            name,
             outcome,
             explicit,
         };
@@ -255,7 +260,7 @@ mod tests {
         assert_eq!(complaints, [""; 0]);
         assert_eq!(settings.priority, DEFAULT_PRIORITY);
         assert_eq!(settings.purpose, Purpose::Serve);
-        assert_eq!(settings.profile, None);
+        assert_eq!((&settings.profile, &settings.name), (&None, &None));
         assert!(settings.autostart && !settings.explicit);
         assert_eq!(settings.spin, SPIN_NS);
         assert!(!settings.outcome, "a preloaded job says nothing");
@@ -272,8 +277,10 @@ mod tests {
             ("WEFT_SLOWDOWN", "2%"),
             ("WEFT_SLO", "50ms"),
             ("WEFT_OUTCOME", "on"),
+            ("WEFT_NAME", " resnet prod "),
         ]);
         assert!(settings.outcome);
+        assert_eq!(settings.name.as_deref(), Some("resnet prod"));
         assert_eq!(complaints, [""; 0]);
         assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
         assert_eq!(settings.profile.as_deref(), Some("resnet"));

@@ -185,6 +185,7 @@ impl Helper {
             profiling: settings.purpose == Purpose::Profile,
             command: command.join(" "),
             budget: settings.budget,
+            name: settings.name.clone(),
         }
     }
 

@@ -43,6 +43,8 @@ pub fn weft() -> Command {
         .env_remove("WEFT_LOG")
         // Nor what this machine or its user has set.
         .env("WEFT_CONFIG", "/dev/null")
+        .env_remove("WEFT_NAME")
+        .env_remove("COLUMNS")
         .stdin(Stdio::null());
     command
 }
@@ -219,6 +221,7 @@ pub fn hello(priority: u8) -> Hello {
         profiling: false,
         command: "a test's client".to_string(),
         budget: LatencyBudget::default(),
+        name: None,
     }
 }
 

@@ -347,6 +347,7 @@ fn row(entry: &Entry, ending: Ending, outcome: &Outcome) -> HistoryRow {
         uid: entry.uid,
         pid: entry.pid,
         client: entry.client,
+        name: Some(status.name).filter(|name| !name.is_empty()),
         priority: status.priority,
         command: status.command,
         profile: status.profile,

@@ -29,6 +29,7 @@ fn hello(priority: u8) -> Hello {
         profiling: false,
         command: "a test".into(),
         budget: LatencyBudget::default(),
+        name: None,
     }
 }
 

@@ -1,0 +1,109 @@
+//! `weft top`: the jobs' current activity, as a screen, as plain pages or as JSON.
+//!
+//! `board` and `app` are pure, `table` and `view` show them; `screen` has the terminal and
+//! `watcher` the broker.
+#![forbid(unsafe_code)]
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::text;
+use weft_daemon::places::Places;
+
+mod app;
+mod board;
+mod json;
+mod screen;
+mod table;
+mod view;
+mod watcher;
+
+use board::Board;
+
+const KEYS: &str = "\
+On a terminal it is a screen: q ends it, ? shows its keys. Else, and with --once, --json or
+--count, plain pages are printed, as wide as COLUMNS or the terminal says, else 80 columns.
+
+  weft top
+  weft top --once
+  weft top --json --interval 10";
+
+/// Show what the jobs do now, again and again
+#[derive(Debug, clap::Args)]
+#[command(after_help = KEYS)]
+pub struct TopArgs {
+    /// Seconds between two looks
+    #[arg(long, short, default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+    /// Print so many pages and end
+    #[arg(long, short = 'n', value_parser = text::whole::<u64>)]
+    count: Option<u64>,
+    /// Print one page, of one interval, and end
+    #[arg(long, conflicts_with = "count")]
+    once: bool,
+    /// Print a line of JSON each look: docs/json.md says which fields there are
+    #[arg(long)]
+    json: bool,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("{text} is not in 0.1 to 3600")),
+    }
+}
+
+/// Shows the jobs until a key, the count or a broken pipe.
+pub fn main(args: TopArgs) -> Result<ExitCode> {
+    let places = Places::of_environment();
+    // A broker that is not there from the first is a mistake.
+    let first = watcher::look(&places)?;
+    let interval = Duration::from_secs_f64(args.interval);
+    let count = if args.once { Some(1) } else { args.count };
+    if count.is_none() && !args.json && is_terminal() {
+        return screen::run(places, first, interval);
+    }
+    let begin = Instant::now();
+    let mut board = Board::new(args.interval);
+    board.update(*first, 0.0);
+    let mut out = std::io::stdout();
+    let mut pages = 0;
+    while count.is_none_or(|count| pages < count) {
+        std::thread::sleep(interval);
+        let page = match watcher::look(&places) {
+            Ok(status) => {
+                board.update(*status, begin.elapsed().as_secs_f64());
+                page(&board, args.json)?
+            }
+            Err(error) if args.once => return Err(error),
+            Err(error) => {
+                let gone = format!("{}; looking again", text::told(&error));
+                match args.json {
+                    true => serde_json::json!({"schema": weft_daemon::status::SCHEMA, "gone": gone}).to_string(),
+                    false => gone,
+                }
+            }
+        };
+        if writeln!(out, "{page}").and_then(|()| out.flush()).is_err() {
+            break;
+        }
+        pages += 1;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn page(board: &Board, json: bool) -> Result<String> {
+    Ok(match json {
+        true => serde_json::to_string(&json::line(board))?,
+        false => table::page(board, text::terminal_width().unwrap_or(text::USUAL_WIDTH)),
+    })
+}
+
+/// Whether there is a terminal that can move its cursor.
+fn is_terminal() -> bool {
+    let dumb = std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb");
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !dumb
+}
