@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::history::{HistoryQuery, HistoryRow};
 use super::places::Places;
+use super::recording::RecordedJob;
 use super::status::{Sampled, Status};
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::{self, client};
@@ -73,6 +74,8 @@ pub enum Question {
     },
     /// Jobs that ended, from disk; a guest of a shared broker gets their own.
     History(HistoryQuery),
+    /// What was recorded of attached jobs; and of those that ended, if wanted, as for `History`.
+    Recorded(Option<HistoryQuery>),
     /// Ends the broker.
     Stop,
 }
@@ -108,6 +111,8 @@ pub enum Answer {
     Sampled(Sampled),
     /// Jobs that ended, the newest first.
     History(Vec<HistoryRow>),
+    /// Jobs with what was recorded of them: attached ones, then those that ended.
+    Recorded(Vec<RecordedJob>),
     /// The question could not be served, and why.
     Sorry(String),
 }

@@ -50,6 +50,7 @@ pub mod places;
 mod process;
 mod profile_writer;
 mod query;
+pub mod recording;
 mod refining;
 mod registry;
 mod rota;
