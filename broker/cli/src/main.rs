@@ -23,6 +23,7 @@ mod probe;
 mod probe_child;
 mod profile;
 mod queue;
+mod report;
 mod run;
 mod set;
 mod start;
@@ -42,6 +43,7 @@ Learn two jobs once, serve them side by side, look at them, and see what this ma
   weft run --priority 5 -- python train.py
   weft status
   weft history
+  weft report
   weft doctor";
 
 /// Lets several CUDA jobs share one GPU without hurting the one that matters.
@@ -60,6 +62,7 @@ enum Command {
     Queue(queue::QueueArgs),
     Top(top::TopArgs),
     History(history::HistoryArgs),
+    Report(report::ReportArgs),
     Trace(trace::TraceArgs),
     Set(set::SetArgs),
     Doctor(doctor::DoctorArgs),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Queue(args) => queue::main(args),
         Command::Top(args) => top::main(args),
         Command::History(args) => history::main(args),
+        Command::Report(args) => report::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),
         Command::Doctor(args) => doctor::main(args),

@@ -298,7 +298,10 @@ mod tests {
         };
         let text = serde_json::to_string(&recording).expect("JSON");
         assert!(text.contains(r#""intervals":{"gpu_ns":[2,4],"length_ns":[1,3],"lost_ns":[-3,-3]}"#));
-        assert_eq!(serde_json::from_str::<JobRecording>(&text).expect("the same"), recording);
+        assert_eq!(
+            serde_json::from_str::<JobRecording>(&text).expect("the same"),
+            recording
+        );
         let other = r#"{"intervals": {"length_ns": [5, 6], "gpu_ns": [1], "colour": [3, 3]}, "more": 1}"#;
         let other: JobRecording = serde_json::from_str(other).expect("read");
         assert_eq!((other.length_ns(), other.sum().gpu_ns), (11, 1));

@@ -80,13 +80,7 @@ fn insert(
         let text = serde_json::to_string(recording).unwrap_or_default();
         transaction.execute(
             "INSERT OR REPLACE INTO recordings (ended_ms, client, pid, bytes, recording) VALUES (?1, ?2, ?3, ?4, ?5)",
-            params![
-                row.ended_ms as i64,
-                row.client as i64,
-                row.pid,
-                text.len() as i64,
-                text
-            ],
+            params![row.ended_ms as i64, row.client as i64, row.pid, text.len() as i64, text],
         )?;
     }
     // Those up to which the newest ones fill the bound stay.
@@ -191,7 +185,9 @@ mod tests {
 
     fn kept(path: &Path) -> Vec<Option<u64>> {
         let found = read_recorded(path, &HistoryQuery::default()).expect("read").0;
-        let begins = found.iter().map(|one| one.recording.as_ref().map(|found| found.begin_ms));
+        let begins = found
+            .iter()
+            .map(|one| one.recording.as_ref().map(|found| found.begin_ms));
         begins.collect()
     }
 
@@ -208,7 +204,8 @@ mod tests {
         file.execute("UPDATE recordings SET recording = 'x' WHERE ended_ms = 1003", [])
             .expect("set");
         assert_eq!(kept(&path), [Some(4), None, Some(2), None]);
-        file.execute("DELETE FROM jobs WHERE ended_ms < 1004", []).expect("deleted");
+        file.execute("DELETE FROM jobs WHERE ended_ms < 1004", [])
+            .expect("deleted");
         put(&path, 6..7, MOST_RECORDED_BYTES);
         let count = file.query_row("SELECT count(*) FROM recordings", [], |row| row.get(0));
         assert_eq!(count, Ok(2), "those without rows are gone");
