@@ -45,7 +45,9 @@ fn share(home: &Home) -> (Client, Client) {
     }
     let lost = || {
         let status = home.status().clients.into_iter().find(|client| client.priority == 0);
-        status.and_then(|client| client.outcome).and_then(|outcome| outcome.lost)
+        status
+            .and_then(|client| client.outcome)
+            .and_then(|outcome| outcome.lost)
     };
     until("the service's waits are judged", || lost().is_some());
     (service, training)
@@ -87,9 +89,20 @@ fn a_page_and_a_trace_of_two_jobs_agree_with_the_history() {
         shown["jobs"].as_array().cloned().unwrap_or_default()
     };
     until("both are in the history", || history().len() == 2);
-    until("the broker has ended", || home.done(&["status"]).status.code() != Some(0));
+    until("the broker has ended", || {
+        home.done(&["status"]).status.code() != Some(0)
+    });
     let (page, perfetto) = (file("page.html"), file("perfetto.json"));
-    let said = ok(&home.done(&["report", "serve.py", "-o", &page, "--perfetto", &perfetto, "--trace", &file("broker.trace")]));
+    let said = ok(&home.done(&[
+        "report",
+        "serve.py",
+        "-o",
+        &page,
+        "--perfetto",
+        &perfetto,
+        "--trace",
+        &file("broker.trace"),
+    ]));
     assert_eq!(said.lines().count(), 2, "{said}");
     let page = fs::read_to_string(page).expect("written");
     let events: Value = serde_json::from_slice(&fs::read(perfetto).expect("written")).expect("JSON");
@@ -123,17 +136,37 @@ fn a_page_and_a_trace_of_two_jobs_agree_with_the_history() {
         assert_eq!(Some(sum("gpu_ns")), outcome["gpu_shared_ns"].as_i64());
         assert_eq!(Some(sum("launches")), outcome["launches"].as_i64());
         match outcome["lost"]["ns"].as_i64() {
-            Some(lost) => assert_eq!((sum("lost_ns"), sum("waits")), (lost, outcome["lost"]["waits"].as_i64().unwrap_or(0))),
+            Some(lost) => assert_eq!(
+                (sum("lost_ns"), sum("waits")),
+                (lost, outcome["lost"]["waits"].as_i64().unwrap_or(0))
+            ),
             None => assert_eq!(Some(sum("cost_ns")), outcome["cost"]["ns"].as_i64()),
         }
-        let role = if outcome["lost"].is_null() { "background" } else { "foreground" };
-        let in_role: f64 = slices.iter().filter(|slice| slice["name"] == role).filter_map(|slice| slice["dur"].as_f64()).sum();
+        let role = if outcome["lost"].is_null() {
+            "background"
+        } else {
+            "foreground"
+        };
+        let in_role: f64 = slices
+            .iter()
+            .filter(|slice| slice["name"] == role)
+            .filter_map(|slice| slice["dur"].as_f64())
+            .sum();
         assert!(in_role > 0.0, "{slices:?}");
     }
     // Text is text.
-    assert!(page.contains("&lt;b&gt;train&lt;/b&gt;") && !page.contains("<b>train"), "{page}");
-    assert!(page.contains("<h3>Which job cost which</h3>") && page.contains("of python serve.py"), "{page}");
-    assert!(page.contains("<h3>Latency of python serve.py, alone and beside others</h3>"), "{page}");
+    assert!(
+        page.contains("&lt;b&gt;train&lt;/b&gt;") && !page.contains("<b>train"),
+        "{page}"
+    );
+    assert!(
+        page.contains("<h3>Which job cost which</h3>") && page.contains("of python serve.py"),
+        "{page}"
+    );
+    assert!(
+        page.contains("<h3>Latency of python serve.py, alone and beside others</h3>"),
+        "{page}"
+    );
     assert!(page.contains("the foreground job has no profile"), "{page}");
     assert!(page.contains("Who ran in the gaps"), "{page}");
     let launches = events.iter().filter(|event| {
@@ -162,7 +195,11 @@ fn what_cannot_be_reported_is_one_line() {
         all.extend(["-o", &page]);
         let done = home.done(&all);
         let said = text(&done.stderr);
-        assert_eq!((done.status.code(), said.lines().count()), (Some(code), 1), "{arguments:?}: {said}");
+        assert_eq!(
+            (done.status.code(), said.lines().count()),
+            (Some(code), 1),
+            "{arguments:?}: {said}"
+        );
         assert!(said.contains(part), "{said}");
         assert!(!home.path().join("page.html").exists());
     };

@@ -122,9 +122,9 @@ impl Selection {
             Selection::Last(wanted) => jobs.truncate(usize::try_from(*wanted).unwrap_or(usize::MAX)),
             Selection::Newest => {
                 let newest = jobs.first().cloned();
-                let mut runs = runs_of(jobs);
-                runs.retain(|run| newest.as_ref().is_some_and(|newest| run.jobs.contains(newest)));
-                jobs = runs.into_iter().flat_map(|run| run.jobs).collect();
+                let runs = runs_of(jobs).into_iter();
+                let its = runs.filter(|run| newest.as_ref().is_some_and(|newest| run.jobs.contains(newest)));
+                jobs = its.flat_map(|run| run.jobs).collect();
             }
             Selection::Job(wanted) => {
                 let found = jobs.iter().find(|job| job.is_called(wanted)).cloned();
@@ -135,7 +135,11 @@ impl Selection {
             }
         }
         jobs.truncate(MOST_ON_A_PAGE);
-        Ok(runs_of(jobs))
+        let mut runs = runs_of(jobs);
+        for run in &mut runs {
+            tell_apart(&mut run.jobs);
+        }
+        Ok(runs)
     }
 }
 
@@ -167,7 +171,6 @@ fn runs_of(mut jobs: Vec<ReportJob>) -> Vec<Run> {
     for run in &mut runs {
         run.jobs
             .sort_by_key(|job| (job.of.job.priority, job.begin_ms, job.of.job.client));
-        tell_apart(&mut run.jobs);
     }
     runs.sort_by_key(|run| std::cmp::Reverse(run.end_ms));
     runs

@@ -172,6 +172,8 @@ struct OutcomeThread {
     ended: VecDeque<(u64, Outcome)>,
     /// When all devices were last looked at.
     looked_at: Ns,
+    /// Whether a client came so soon after a look that none was taken.
+    owes_look: bool,
     /// When warnings about clients were last looked for.
     warned_at: Ns,
 }
@@ -191,6 +193,7 @@ impl OutcomeThread {
             clients: BTreeMap::new(),
             ended: VecDeque::new(),
             looked_at: 0,
+            owes_look: false,
             warned_at: 0,
         }
     }
@@ -200,6 +203,7 @@ impl OutcomeThread {
             // A client that is alone changes nothing but its own counters.
             let message = match self.clients.len() {
                 0 | 1 => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                _ if self.owes_look => incoming.recv_timeout(Duration::from_nanos(APART_NS)),
                 _ => incoming.recv_timeout(PERIOD),
             };
             match message {
@@ -231,8 +235,9 @@ impl OutcomeThread {
                 self.clients.insert(entry.client, watched);
                 self.recorder.joined(entry.client, entry.pid, (self.clock)(), now_ms());
                 // The interval before it is not its own.
-                if (self.clock)().saturating_sub(self.looked_at) >= APART_NS {
-                    self.look();
+                match (self.clock)().saturating_sub(self.looked_at) >= APART_NS {
+                    true => drop(self.look()),
+                    false => self.owes_look = true,
                 }
             }
             OutcomeMessage::Left {
@@ -272,7 +277,7 @@ impl OutcomeThread {
         let views = self.scheduler.as_ref().and_then(|(scheduler, _)| scheduler.look());
         let views = views.unwrap_or_default();
         let now = (self.clock)();
-        self.looked_at = now;
+        (self.looked_at, self.owes_look) = (now, false);
         for view in &views {
             self.take(now, view);
         }
