@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::history::{HistoryQuery, HistoryRow};
+use super::history::{HistoryQuery, HistoryRow, RecordedJob};
 use super::places::Places;
-use super::recording::RecordedJob;
 use super::status::{Sampled, Status};
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::{self, client};

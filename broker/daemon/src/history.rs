@@ -34,7 +34,7 @@ use super::thread_priority::ThreadPriority;
 
 mod recordings;
 
-pub use recordings::read_recorded;
+pub use recordings::{RecordedJob, read_recorded};
 
 /// Rows kept: months of a busy machine.
 pub const MOST_ROWS: u64 = 10_000;

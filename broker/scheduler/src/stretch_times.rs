@@ -1,19 +1,19 @@
 //! Lengths of a foreground job's stretches, from first launches to waits, for people: those without
 //! background work and those beside it. They decide nothing.
 //!
-//! Counted at waits, in classes of an eighth of an octave: a class is a tenth of its length wide.
-//! The sums are exact.
+//! Counted at waits, in 32 classes an octave: a class is 3 % of its length wide. The sums are
+//! exact.
 
 use weft_protocol::Ns;
 
-/// Shortest length that has a class of its own, as a power of two: 1 us.
+/// Shortest length that has a class of its own, as a power of two.
 const FIRST_OCTAVE: u32 = 10;
 
-/// Longest one: 34 s.
+/// Longest one, as a power of two.
 const LAST_OCTAVE: u32 = 35;
 
 /// Classes in an octave, as a power of two.
-const PARTS_LOG2: u32 = 3;
+const PARTS_LOG2: u32 = 5;
 
 /// Lengths of stretches by class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,14 +96,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_follow_each_other_and_are_a_tenth_wide() {
+    fn classes_follow_each_other_and_are_narrow() {
         assert_eq!(StretchHistogram::bounds(0), (0, 1 << FIRST_OCTAVE));
         for class in 1..StretchHistogram::CLASSES {
             let (begin, end) = StretchHistogram::bounds(class);
             assert_eq!(StretchHistogram::bounds(class - 1).1, begin);
             assert_eq!(StretchHistogram::class(begin), class);
             assert_eq!(StretchHistogram::class(end - 1), class);
-            assert!(end - begin <= begin / 8, "{class}: {begin} to {end}");
+            assert!(end - begin <= begin / 32, "{class}: {begin} to {end}");
         }
         let last = StretchHistogram::CLASSES - 1;
         for (length, class) in [(0, 0), (1, 0), (1_023, 0), (Ns::MAX, last)] {

@@ -1,16 +1,15 @@
 //! Pictures of a run. Pure: the same run gives the same picture.
 #![forbid(unsafe_code)]
 
-use weft_daemon::recording::{JobInterval, Latency, StretchLengths};
+use weft_daemon::recording::{JobInterval, StretchLatency, StretchLengths};
 use weft_scheduler::StretchHistogram;
 
 use super::super::text;
-use super::perfetto::role;
 use super::selection::{ReportJob, Run};
-use super::svg::{Scale, Svg};
+use super::svg::{AxisScale, Svg};
 
 const WIDTH: f64 = 1_000.0;
-const LEFT: f64 = 190.0;
+const LEFT: f64 = 220.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 12.0;
 const AXIS: f64 = 24.0;
@@ -46,20 +45,20 @@ fn role_class(role: &str) -> &'static str {
 }
 
 /// A piece of a job's time, ms since the run's begin.
-struct Piece {
+struct TimePiece {
     begin: f64,
     end: f64,
     figures: JobInterval,
 }
 
-fn pieces(run: &Run, job: &ReportJob) -> Vec<Piece> {
+fn pieces(run: &Run, job: &ReportJob) -> Vec<TimePiece> {
     let Some(recording) = &job.of.recording else {
         return Vec::new();
     };
     let mut begin = job.begin_ms.saturating_sub(run.begin_ms) as f64;
     let pieces = recording.intervals.iter().map(|figures| {
         let end = begin + figures.length_ns as f64 / 1e6;
-        let piece = Piece {
+        let piece = TimePiece {
             begin,
             end,
             figures: *figures,
@@ -74,8 +73,8 @@ fn length_ms(run: &Run) -> f64 {
     run.end_ms.saturating_sub(run.begin_ms).max(1) as f64
 }
 
-fn time_scale(run: &Run) -> Scale {
-    Scale::new((0.0, length_ms(run)), (LEFT, WIDTH - RIGHT))
+fn time_scale(run: &Run) -> AxisScale {
+    AxisScale::new((0.0, length_ms(run)), (LEFT, WIDTH - RIGHT))
 }
 
 /// The time axis below `bottom`, with lines up to `top`.
@@ -92,7 +91,7 @@ fn time_axis(picture: &mut Svg, run: &Run, top: f64, bottom: f64) {
     let step = step.unwrap_or(30 * 86_400) as f64;
     // A run of a second or two has no round times of the clock in it.
     let step = if seconds < 2.0 { seconds / 4.0 } else { step };
-    for tick in Scale::new((0.0, seconds), (0.0, 1.0)).steps(step) {
+    for tick in AxisScale::new((0.0, seconds), (0.0, 1.0)).steps(step) {
         let x = scale.at(tick * 1e3);
         picture.line("grid", (x, top), (x, bottom));
         let label = match step {
@@ -121,7 +120,7 @@ pub(super) fn timeline(run: &Run) -> String {
         picture.text("under", (LEFT - 12.0, top + 30.0), "end", &under);
         picture.rect("row", (begin, top), (end - begin, ROW - STRIP), "");
         let pieces = pieces(run, job);
-        let share = Scale::new((0.0, 1.0), (floor, top));
+        let share = AxisScale::new((0.0, 1.0), (floor, top));
         let mut area = Vec::new();
         for piece in &pieces {
             let y = share.at(piece.figures.share());
@@ -136,11 +135,11 @@ pub(super) fn timeline(run: &Run) -> String {
         let mut boxes: Vec<(&str, f64, f64, JobInterval)> = Vec::new();
         for piece in &pieces {
             match boxes.last_mut() {
-                Some((same, _, end, sum)) if *same == role(&piece.figures) => {
+                Some((same, _, end, sum)) if *same == piece.figures.role() => {
                     *end = piece.end;
                     sum.add(&piece.figures);
                 }
-                _ => boxes.push((role(&piece.figures), piece.begin, piece.end, piece.figures)),
+                _ => boxes.push((piece.figures.role(), piece.begin, piece.end, piece.figures)),
             }
         }
         for (role, from, to, sum) in boxes {
@@ -192,12 +191,13 @@ fn columns(run: &Run, job: &ReportJob, figure: impl Fn(&JobInterval) -> f64) -> 
 fn stacked(run: &Run, sums: &[Vec<f64>], top_value: f64, label: impl Fn(f64) -> String, about: &str) -> String {
     let mut picture = Svg::new(WIDTH, TOP + CHART + AXIS);
     let (top, bottom) = (TOP, TOP + CHART);
-    let (x, y) = (time_scale(run), Scale::new((0.0, top_value), (bottom, top)));
+    let (x, y) = (time_scale(run), AxisScale::new((0.0, top_value), (bottom, top)));
     let width = length_ms(run) / COLUMNS as f64;
     for tick in y.ticks(4) {
         picture.line("grid", (LEFT, y.at(tick)), (WIDTH - RIGHT, y.at(tick)));
         picture.text("tick", (LEFT - 8.0, y.at(tick) + 4.0), "end", &label(tick));
     }
+    time_axis(&mut picture, run, top, bottom);
     let mut below = vec![0.0; COLUMNS];
     for (number, sums) in sums.iter().enumerate() {
         if sums.iter().all(|sum| *sum <= 0.0) {
@@ -217,7 +217,6 @@ fn stacked(run: &Run, sums: &[Vec<f64>], top_value: f64, label: impl Fn(f64) -> 
         picture.path(&format!("solid {}", colour(number)), &area, true, name);
         below = above;
     }
-    time_axis(&mut picture, run, top, bottom);
     picture.into_element(about)
 }
 
@@ -302,7 +301,7 @@ pub(super) fn lateness(run: &Run) -> Option<String> {
     let lowest = dots.first().copied().unwrap_or(0.0).max(-highest / 2.0).min(0.0);
     let mut picture = Svg::new(WIDTH, TOP + CHART + AXIS);
     let (top, bottom) = (TOP, TOP + CHART);
-    let (x, y) = (time_scale(run), Scale::new((lowest, highest), (bottom, top)));
+    let (x, y) = (time_scale(run), AxisScale::new((lowest, highest), (bottom, top)));
     for tick in y.ticks(4) {
         picture.line("grid", (LEFT, y.at(tick)), (WIDTH - RIGHT, y.at(tick)));
         picture.text("tick", (LEFT - 8.0, y.at(tick) + 4.0), "end", &text::percent(tick));
@@ -328,7 +327,7 @@ pub(super) fn lateness(run: &Run) -> Option<String> {
 }
 
 /// Lengths of a job's stretches, alone and beside background work.
-pub(super) fn latency(latency: &Latency) -> Option<String> {
+pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
     const HEIGHT: f64 = 130.0;
     let both = [(&latency.alone, "l-alone"), (&latency.beside, "l-beside")];
     let classes = || both.iter().flat_map(|(lengths, _)| &lengths.classes);
@@ -336,17 +335,17 @@ pub(super) fn latency(latency: &Latency) -> Option<String> {
     let last = classes().map(|(class, _)| usize::from(*class)).max()?;
     // A class on either side, so that the areas come down to the axis.
     let log = |ns: u64| (ns.max(512) as f64).log10();
-    let (from, _) = StretchHistogram::bounds(first.saturating_sub(2));
-    let (_, to) = StretchHistogram::bounds(last + 2);
+    let (from, _) = StretchHistogram::bounds(first.saturating_sub(6));
+    let (_, to) = StretchHistogram::bounds(last + 6);
     let mut picture = Svg::new(WIDTH, TOP + HEIGHT + AXIS);
     let (top, bottom) = (TOP, TOP + HEIGHT);
-    let x = Scale::new((log(from), log(to)), (LEFT, WIDTH - RIGHT));
+    let x = AxisScale::new((log(from), log(to)), (LEFT, WIDTH - RIGHT));
     let part = |lengths: &StretchLengths, count: u32| f64::from(count) / lengths.count.max(1) as f64;
     let highest = both
         .iter()
         .flat_map(|(lengths, _)| lengths.classes.iter().map(|(_, count)| part(lengths, *count)));
     let highest = highest.fold(0.0, f64::max);
-    let y = Scale::new((0.0, highest * 1.1), (bottom, top));
+    let y = AxisScale::new((0.0, highest * 1.1), (bottom, top));
     for tick in y.ticks(3) {
         picture.line("grid", (LEFT, y.at(tick)), (WIDTH - RIGHT, y.at(tick)));
         picture.text("tick", (LEFT - 8.0, y.at(tick) + 4.0), "end", &text::percent(tick));
@@ -423,6 +422,6 @@ mod tests {
         run.end_ms = run.begin_ms;
         assert!(timeline(run).contains("nothing was recorded"));
         assert_eq!((shares(run), lateness(run), moved(run)), (None, None, None));
-        assert_eq!(latency(&Latency::default()), None);
+        assert_eq!(latency(&StretchLatency::default()), None);
     }
 }

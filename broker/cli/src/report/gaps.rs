@@ -20,7 +20,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-/// Lines that are read of a trace at most, about a gigabyte in memory at the worst.
+/// Lines that are read of a trace at most: they have to fit into memory.
 const MOST_LINES: usize = 4_000_000;
 
 /// Lines that may be no JSON before the file counts as none of weft's: a broker that was killed

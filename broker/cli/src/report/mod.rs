@@ -25,12 +25,11 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, bail};
 use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::history::{self, HistoryQuery};
+use weft_daemon::history::{self, HistoryQuery, RecordedJob};
 use weft_daemon::places::Places;
-use weft_daemon::recording::{MOST_JOBS, RecordedJob};
 
 use self::gaps::BrokerTrace;
-use self::selection::Selection;
+use self::selection::{JobReport, Selection};
 use super::history::{SinceMoment, since};
 
 const EXAMPLES: &str = "\
@@ -103,7 +102,7 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
         (Err(_), Some(_)) if selection == Selection::Newest => Vec::new(),
         (Err(nothing), _) => bail!(nothing),
     };
-    let report = page::Report {
+    let report = JobReport {
         now_ms: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),
         runs,
         gaps: trace.as_ref().map(gaps::of).unwrap_or_default(),
@@ -167,9 +166,6 @@ fn gather(places: &Places, selection: &Selection) -> Result<Vec<RecordedJob>> {
     }
     Ok(jobs)
 }
-
-/// Jobs on one page at most.
-const MOST_ON_A_PAGE: usize = MOST_JOBS as usize;
 
 #[cfg(test)]
 mod tests {

@@ -12,35 +12,13 @@ use weft_daemon::recording::{JobInterval, JobRecording};
 use super::super::{history, text};
 use super::charts;
 use super::gaps::JobGaps;
-use super::selection::{ReportJob, Run};
+use super::selection::{JobReport, ReportJob, Run};
 use super::svg::escape;
 
 const STYLE: &str = include_str!("style.css");
 
-/// All that a page tells.
-#[derive(Debug)]
-pub(super) struct Report {
-    /// When it was made, milliseconds since 1970.
-    pub(super) now_ms: u64,
-    /// The newest first.
-    pub(super) runs: Vec<Run>,
-    /// Of a broker's trace.
-    pub(super) gaps: Vec<JobGaps>,
-}
-
-impl Report {
-    /// What it is about, in a few words.
-    pub(super) fn title(&self) -> String {
-        let jobs: usize = self.runs.iter().map(|run| run.jobs.len()).sum();
-        match jobs {
-            0 => "a broker's trace".to_string(),
-            jobs => text::count(jobs as u64, "job", "jobs"),
-        }
-    }
-}
-
 /// Makes the page.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &JobReport) -> String {
     let mut page = String::new();
     let title = escape(&format!("weft report: {}", report.title()));
     let _ = write!(
@@ -86,7 +64,7 @@ fn render_run(page: &mut String, run: &Run, number: usize) {
         text::count(run.jobs.len() as u64, "job", "jobs"),
         escape(device),
         history::date(run.begin_ms),
-        text::duration((seconds * 1e9) as u64),
+        long(seconds),
     );
     render_cards(page, run);
     page.push_str("<h3>Timeline</h3>\n");
@@ -107,7 +85,7 @@ fn render_run(page: &mut String, run: &Run, number: usize) {
     render_table(page, run);
     if let Some(picture) = charts::shares(run) {
         page.push_str("<h3>Which job had the GPU</h3>\n");
-        job_legend(page, run);
+        job_legend(page, run, |_| true);
         page.push_str(&picture);
         page.push_str(
             "<p class=\"note\">Parts of the time, <i>estimated</i>. What is left was idle, or of a job that was alone. \
@@ -118,7 +96,7 @@ fn render_run(page: &mut String, run: &Run, number: usize) {
     render_causes(page, run);
     if let Some(picture) = charts::moved(run) {
         page.push_str("<h3>Memory moved</h3>\n");
-        job_legend(page, run);
+        job_legend(page, run, |_| true);
         page.push_str(&picture);
         page.push_str("<p class=\"note\">Managed memory, to the device and to the host, for each job.</p>\n");
     }
@@ -133,15 +111,26 @@ fn legend(page: &mut String, keys: &[(&str, &str)]) {
     page.push_str("</p>\n");
 }
 
-fn job_legend(page: &mut String, run: &Run) {
+fn job_legend(page: &mut String, run: &Run, shown: impl Fn(&ReportJob) -> bool) {
     let keys: Vec<(String, &str)> = run
         .jobs
         .iter()
         .enumerate()
+        .filter(|(_, job)| shown(job))
         .map(|(number, job)| (charts::colour(number), job.name.as_str()))
         .collect();
     let keys: Vec<(&str, &str)> = keys.iter().map(|(class, name)| (class.as_str(), *name)).collect();
     legend(page, &keys);
+}
+
+/// A time with its seconds, where there are minutes.
+fn long(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0..120 => text::duration((seconds.max(0.0) * 1e9) as u64),
+        120..7_200 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3_600, whole / 60 % 60),
+    }
 }
 
 /// A duration that may be below zero.
@@ -250,7 +239,7 @@ fn render_table(page: &mut String, run: &Run) {
         let outcome = &job.of.job.outcome;
         let cells = history::figures(outcome);
         let span = |seconds: f64| match seconds > 0.0 {
-            true => text::duration((seconds * 1e9) as u64),
+            true => long(seconds),
             false => "-".to_string(),
         };
         let ended = match job.of.running {
@@ -292,7 +281,7 @@ fn render_table(page: &mut String, run: &Run) {
 fn render_lateness(page: &mut String, run: &Run) {
     if let Some(picture) = charts::lateness(run) {
         page.push_str("<h3>Lateness: what foreground jobs lost, over time</h3>\n");
-        job_legend(page, run);
+        job_legend(page, run, |job| job.of.job.outcome.lost.is_some());
         page.push_str(&picture);
         page.push_str(
             "<p class=\"note\">A part of the job's own time, measured at its waits. Line: since its begin. Dots: each \
@@ -347,7 +336,7 @@ fn render_lateness(page: &mut String, run: &Run) {
         }
         page.push_str(
             "</table>\n<p class=\"note\">A stretch goes from the first launch after a wait to the wait that saw all work end. \
-             Means are exact, quantiles to a tenth of themselves. The two rows are different requests, and a longer one meets \
+             Means are exact, quantiles to 3 % of themselves. The two rows are different requests, and a longer one meets \
              background work more often. What sharing cost is the lateness above, which compares each stretch with itself.</p>\n",
         );
     }
@@ -454,7 +443,9 @@ fn render_causes(page: &mut String, run: &Run) {
     for (job, causes) in rows {
         for (why, ns, helps) in causes {
             let ran = (job.of.job.outcome.ran_s * 1e9).max(1.0);
-            let part = ns as f64 / ran;
+            // As in the table: lateness is a part of what its stretches take alone.
+            let lost = job.of.job.outcome.lost.filter(|lost| lost.ns == ns);
+            let part = lost.map_or(ns as f64 / ran, |lost| lost.part);
             let _ = writeln!(
                 page,
                 "<tr><td>{}</td><td>{why}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
@@ -587,7 +578,7 @@ fn render_gaps(page: &mut String, all: &[JobGaps]) {
 #[cfg(test)]
 pub(super) mod tests {
     use weft_daemon::outcome::{LatenessSum, WarningKind, Won};
-    use weft_daemon::recording::{CostShare, Latency, StretchLengths, WarningTime};
+    use weft_daemon::recording::{CostShare, StretchLatency, StretchLengths, WarningTime};
 
     use super::*;
     use crate::report::gaps::GapFiller;
@@ -598,7 +589,7 @@ pub(super) mod tests {
 
     /// A service of three seconds, alone in the first; training that came a second later, with a
     /// name that must be escaped.
-    pub(in super::super) fn report() -> Report {
+    pub(in super::super) fn report() -> JobReport {
         let mut service = job(10, "python serve.py", 100_000, 103_000);
         service.job.client = 1;
         service.job.outcome.gpu_ns = Some(700_000_000);
@@ -630,7 +621,7 @@ pub(super) mod tests {
             begin_ms: 100_000,
             begin_ns: 5_000_000_000,
             intervals: vec![alone, foreground(200_000_000), foreground(300_000_000)],
-            latency: Some(Latency {
+            latency: Some(StretchLatency {
                 alone: lengths(&[(80, 10), (81, 20)]),
                 beside: lengths(&[(81, 100), (82, 60), (90, 2)]),
             }),
@@ -681,7 +672,7 @@ pub(super) mod tests {
             ..JobRecording::default()
         });
         let runs = Selection::Newest.pick(vec![training, service]).expect("a run");
-        Report {
+        JobReport {
             now_ms: 200_000,
             runs,
             gaps: vec![JobGaps {
@@ -759,7 +750,7 @@ pub(super) mod tests {
         }
         let page = render(&report);
         assert!(page.contains("lost 0.6 %") && page.contains("there are no intervals"));
-        let empty = Report {
+        let empty = JobReport {
             runs: Vec::new(),
             ..report
         };

@@ -11,17 +11,16 @@ use serde_json::{Value, json};
 use weft_daemon::recording::{JobInterval, JobRecording};
 
 use super::gaps::{BrokerTrace, TraceLine};
-use super::page::Report;
-use super::selection::{ReportJob, Run};
+use super::selection::{JobReport, ReportJob, Run};
 
-/// Events of a broker's trace that are written at most: the UI takes seconds for so many.
+/// Events of a broker's trace that are written at most: the UI is slow with more.
 const MOST_EVENTS: usize = 1_000_000;
 
 /// Process of a broker's trace in the file, above those of runs.
 const TRACE_PROCESS: usize = 1_000;
 
 /// Writes the trace.
-pub(super) fn write(to: &mut dyn Write, report: &Report, trace: Option<&BrokerTrace>) -> std::io::Result<()> {
+pub(super) fn write(to: &mut dyn Write, report: &JobReport, trace: Option<&BrokerTrace>) -> std::io::Result<()> {
     let begin_ms = report.runs.iter().map(|run| run.begin_ms).min().unwrap_or(0);
     let mut events = EventWriter { to, is_first: true };
     events
@@ -67,19 +66,6 @@ fn write_run(events: &mut EventWriter<'_>, process: usize, run: &Run, begin_ms: 
     Ok(())
 }
 
-/// The role that an interval was in for most of its time.
-pub(super) fn role(interval: &JobInterval) -> &'static str {
-    let alone = interval.length_ns - interval.foreground_ns - interval.background_ns - interval.memory_wait_ns;
-    let roles = [
-        (alone, "alone"),
-        (interval.memory_wait_ns, "waits for memory"),
-        (interval.background_ns, "background"),
-        (interval.foreground_ns, "foreground"),
-    ];
-    let most = roles.into_iter().max_by_key(|(ns, _)| *ns);
-    most.map_or("alone", |(_, role)| role)
-}
-
 fn write_job(
     events: &mut EventWriter<'_>,
     (process, thread): (usize, u64),
@@ -92,7 +78,7 @@ fn write_job(
     let mut time_us = begin_us;
     let mut slices = Vec::new();
     for interval in &recording.intervals {
-        let role = role(interval);
+        let role = interval.role();
         match &mut slice {
             Some((same, _, sum)) if *same == role => sum.add(interval),
             _ => slices.extend(slice.replace((role, time_us, *interval))),
@@ -151,9 +137,9 @@ fn write_curves(
 
 /// Time of the trace's clock at the file's begin, us: by a job that is in both. Without one the
 /// trace begins where the file does.
-fn offset_us(report: &Report, trace: &BrokerTrace, begin_ms: u64) -> f64 {
+fn offset_us(report: &JobReport, trace: &BrokerTrace, begin_ms: u64) -> f64 {
     let jobs = report.runs.iter().flat_map(|run| &run.jobs);
-    let of_both = jobs.filter_map(|job| {
+    let mut of_both = jobs.filter_map(|job| {
         let recording = job.of.recording.as_ref()?;
         let came = |line: &&TraceLine| (line.client, line.pid) == (job.of.job.client, job.of.job.pid);
         trace.lines.iter().find(came)?;
@@ -161,7 +147,7 @@ fn offset_us(report: &Report, trace: &BrokerTrace, begin_ms: u64) -> f64 {
         Some(recording.begin_ns as f64 / 1e3 - since_begin)
     });
     let first = trace.lines.first().map_or(0.0, |line| line.t as f64 / 1e3);
-    of_both.last().unwrap_or(first)
+    of_both.next_back().unwrap_or(first)
 }
 
 fn write_trace(events: &mut EventWriter<'_>, trace: &BrokerTrace, offset_us: f64) -> std::io::Result<()> {

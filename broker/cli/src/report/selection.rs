@@ -1,10 +1,14 @@
 //! Which jobs a report is about, and which of them ran beside each other. Pure.
 #![forbid(unsafe_code)]
 
-use weft_daemon::recording::RecordedJob;
+use weft_daemon::history::RecordedJob;
+use weft_daemon::recording::MOST_JOBS;
 
 use super::super::text;
-use super::MOST_ON_A_PAGE;
+use super::gaps::JobGaps;
+
+/// Jobs on one page at most.
+const MOST_ON_A_PAGE: usize = MOST_JOBS as usize;
 
 /// Jobs that are wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +34,28 @@ pub(super) struct Run {
     pub(super) begin_ms: u64,
     /// Milliseconds since 1970.
     pub(super) end_ms: u64,
+}
+
+/// All that a page tells.
+#[derive(Debug)]
+pub(super) struct JobReport {
+    /// When it was made, milliseconds since 1970.
+    pub(super) now_ms: u64,
+    /// The newest first.
+    pub(super) runs: Vec<Run>,
+    /// Of a broker's trace.
+    pub(super) gaps: Vec<JobGaps>,
+}
+
+impl JobReport {
+    /// What it is about, in a few words.
+    pub(super) fn title(&self) -> String {
+        let jobs: usize = self.runs.iter().map(|run| run.jobs.len()).sum();
+        match jobs {
+            0 => "a broker's trace".to_string(),
+            jobs => text::count(jobs as u64, "job", "jobs"),
+        }
+    }
 }
 
 /// One job of a report.
@@ -78,7 +104,7 @@ impl ReportJob {
 }
 
 /// Longest short name, characters.
-const NAME: usize = 28;
+const NAME: usize = 24;
 
 /// What a job is called in a picture.
 fn name(of: &RecordedJob) -> String {

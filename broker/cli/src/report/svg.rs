@@ -38,19 +38,19 @@ pub(super) fn at(value: f64) -> String {
 
 /// A linear scale.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scale {
+pub(super) struct AxisScale {
     from: f64,
     to: f64,
     begin: f64,
     end: f64,
 }
 
-impl Scale {
+impl AxisScale {
     /// Values `from` to `to` lie at `begin` to `end`.
-    pub(super) fn new((from, to): (f64, f64), (begin, end): (f64, f64)) -> Scale {
+    pub(super) fn new((from, to): (f64, f64), (begin, end): (f64, f64)) -> AxisScale {
         // A scale without length would divide by it.
         let to = if to > from { to } else { from + 1.0 };
-        Scale { from, to, begin, end }
+        AxisScale { from, to, begin, end }
     }
 
     /// Where a value lies, within the scale.
@@ -192,15 +192,15 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_within() {
-        let scale = Scale::new((0.0, 0.034), (0.0, 100.0));
+        let scale = AxisScale::new((0.0, 0.034), (0.0, 100.0));
         let ticks: Vec<String> = scale.ticks(4).iter().map(|tick| format!("{tick:.3}")).collect();
         assert_eq!(ticks, ["0.000", "0.010", "0.020", "0.030"]);
         assert_eq!(scale.at(0.017), 50.0);
         assert_eq!((scale.at(-1.0), scale.at(9.0)), (0.0, 100.0));
-        let none = Scale::new((5.0, 5.0), (0.0, 100.0));
+        let none = AxisScale::new((5.0, 5.0), (0.0, 100.0));
         assert_eq!(none.at(5.0), 0.0);
         assert!(none.ticks(4).len() <= 6);
-        assert_eq!(Scale::new((0.0, 1e12), (0.0, 1.0)).steps(1.0).len(), 100);
+        assert_eq!(AxisScale::new((0.0, 1e12), (0.0, 1.0)).steps(1.0).len(), 100);
         assert_eq!(
             (at(1.50), at(-0.001), at(f64::INFINITY)),
             ("1.5".into(), "0".into(), "0".into())

@@ -14,20 +14,20 @@ use weft_scheduler::StretchTimes;
 use super::book::IntervalPart;
 use crate::outcome::{Warning, WarningKind};
 use crate::recording::{
-    CostShare, JobInterval, JobRecording, Latency, MOST_INTERVALS, StretchLengths, WarningTime, merge_pairs,
+    CostShare, JobInterval, JobRecording, MOST_INTERVALS, StretchLatency, StretchLengths, WarningTime, merge_pairs,
 };
 use crate::registry::LaneTallies;
 
 /// Length of an interval at first: as often as the devices are looked at, ns.
 const FIRST_LENGTH_NS: i64 = 1_000_000_000;
 
-/// Intervals of a job at most: 17 minutes at a second.
+/// Intervals of a job at most, four times those that are stored.
 const MOST_OF_A_JOB: usize = 1_024;
 
 /// Intervals of a job at least, however many jobs there are.
 const LEAST_OF_A_JOB: usize = 64;
 
-/// Intervals of all jobs, 8 MiB.
+/// Intervals of all jobs: 64 jobs have all that one may have.
 const MOST_IN_ALL: usize = 65_536;
 
 /// Foreground jobs that a job's cost is kept apart for; of further ones it is one sum.
@@ -51,7 +51,7 @@ struct JobSeries {
     cost_of: f64,
     costs: BTreeMap<u64, (u32, f64)>,
     /// Lengths of stretches before the account began anew, and those of its present one.
-    stretches_before: Latency,
+    stretches_before: StretchLatency,
     stretches: Option<Box<StretchTimes>>,
     slowdown_allowed: Option<f64>,
     warned: BTreeMap<WarningKind, WarningTime>,
@@ -76,7 +76,7 @@ impl JobSeries {
         if now.map_or(0, count) < before
             && let Some(ended) = self.stretches.take()
         {
-            self.stretches_before.add(&Latency::from(&*ended));
+            self.stretches_before.add(&StretchLatency::from(&*ended));
             before = 0;
         }
         if let Some(now) = now.filter(|now| count(now) > before) {
@@ -84,26 +84,26 @@ impl JobSeries {
         }
     }
 
-    fn latency(&self) -> Option<Latency> {
+    fn latency(&self) -> Option<StretchLatency> {
         let mut latency = self.stretches_before.clone();
         if let Some(now) = &self.stretches {
-            latency.add(&Latency::from(&**now));
+            latency.add(&StretchLatency::from(&**now));
         }
         (latency.alone.count + latency.beside.count > 0).then_some(latency)
     }
 }
 
-impl From<&StretchTimes> for Latency {
-    fn from(times: &StretchTimes) -> Latency {
-        Latency {
+impl From<&StretchTimes> for StretchLatency {
+    fn from(times: &StretchTimes) -> StretchLatency {
+        StretchLatency {
             alone: StretchLengths::from(&times.alone),
             beside: StretchLengths::from(&times.beside),
         }
     }
 }
 
-impl Latency {
-    fn add(&mut self, other: &Latency) {
+impl StretchLatency {
+    fn add(&mut self, other: &StretchLatency) {
         self.alone.add(&other.alone);
         self.beside.add(&other.beside);
     }

@@ -19,11 +19,11 @@ use super::book::OutcomeBook;
 use super::recorder::{IntervalRecorder, Seen};
 use super::warning::{self, WarningBounds};
 use crate::cores::View;
-use crate::history::{HistoryRow, HistoryWriter};
+use crate::history::{HistoryRow, HistoryWriter, RecordedJob};
 use crate::mailbox::SchedulerHandle;
 use crate::other_brokers::OtherBrokers;
 use crate::outcome::{Outcome, Warning, WarningKind};
-use crate::recording::{MOST_JOBS, RecordedJob};
+use crate::recording::MOST_JOBS;
 use crate::registry::Entry;
 use crate::server::ToTheClient;
 use crate::status::Ending;
@@ -119,8 +119,8 @@ impl OutcomeHandle {
         answer.recv_timeout(PATIENCE).ok()
     }
 
-    /// What was recorded of attached clients, [`MOST_JOBS`] at most, of this user or of all; `None`:
-    /// no answer in time.
+    /// What was recorded of attached clients, [`MOST_JOBS`] at most, of this user or of all;
+    /// `None`: no answer in time.
     pub fn recorded(&self, uid: Option<u32>) -> Option<Vec<RecordedJob>> {
         let (way, answer) = channel();
         self.tell(OutcomeMessage::Recorded(uid, way));
