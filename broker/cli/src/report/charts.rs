@@ -351,12 +351,17 @@ pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
         picture.text("tick", (LEFT - 8.0, y.at(tick) + 4.0), "end", &text::percent(tick));
     }
     let decades = (2..=11).flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(decade)));
-    // Labels stand further apart where there are many decades.
+    // Labels stand further apart where there are many decades, and closer within one.
     let few = log(to) - log(from) < 2.5;
-    for ns in decades.filter(|ns| ns.log10() > log(from) && ns.log10() < log(to)) {
-        let at = x.at(ns.log10());
-        picture.line("grid", (at, top), (at, bottom));
-        if few || ns.log10().fract() < 1e-9 {
+    let within_one = AxisScale::new((from as f64, to as f64), (0.0, 1.0)).ticks(6);
+    let labels: Vec<f64> = match log(to) - log(from) < 0.8 {
+        true => within_one,
+        false => decades.filter(|ns| few || ns.log10().fract() < 1e-9).collect(),
+    };
+    for ns in labels {
+        if ns.log10() > log(from) && ns.log10() < log(to) {
+            let at = x.at(ns.log10());
+            picture.line("grid", (at, top), (at, bottom));
             picture.text("tick", (at, bottom + 16.0), "middle", &text::duration(ns as u64));
         }
     }

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 /// Lines that are read of a trace at most: they have to fit into memory.
-const MOST_LINES: usize = 4_000_000;
+const MOST_LINES: usize = 4_000 * 1_000;
 
 /// Lines that may be no JSON before the file counts as none of weft's: a broker that was killed
 /// leaves one.
@@ -132,7 +132,7 @@ pub(super) struct JobGaps {
 
 /// A gap that is open.
 #[derive(Debug, Clone, Copy, Default)]
-struct OpenGap {
+struct UnendedGap {
     since: u64,
     filled: u64,
     held: u64,
@@ -145,7 +145,7 @@ struct TraceClient {
     background: bool,
     /// Since when a launch waits at the gate.
     waits: bool,
-    gap: Option<OpenGap>,
+    gap: Option<UnendedGap>,
 }
 
 /// The gaps of all foreground jobs of a trace.
@@ -179,9 +179,9 @@ pub(super) fn of(trace: &BrokerTrace) -> Vec<JobGaps> {
             }
             "wait" => client.waits = true,
             "idle" if client.foreground => {
-                client.gap = Some(OpenGap {
+                client.gap = Some(UnendedGap {
                     since: line.t,
-                    ..OpenGap::default()
+                    ..UnendedGap::default()
                 });
             }
             "launch" | "graph" | "transfer" if client.foreground => {

@@ -14,7 +14,7 @@ use super::gaps::{BrokerTrace, TraceLine};
 use super::selection::{JobReport, ReportJob, Run};
 
 /// Events of a broker's trace that are written at most: the UI is slow with more.
-const MOST_EVENTS: usize = 1_000_000;
+const MOST_EVENTS: usize = 1_000 * 1_000;
 
 /// Process of a broker's trace in the file, above those of runs.
 const TRACE_PROCESS: usize = 1_000;
