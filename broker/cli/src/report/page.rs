@@ -490,7 +490,7 @@ fn render_warnings(page: &mut String, run: &Run) {
         for (warning, times) in warnings(job) {
             let at = |ns: u64| {
                 let since = job.begin_ms.saturating_sub(run.begin_ms).saturating_mul(1_000_000);
-                text::duration(since.saturating_add(ns))
+                long(since.saturating_add(ns) as f64 / 1e9)
             };
             let when = match times {
                 Some((first, last)) if last > first => format!("{}: from {} to {}", job.name, at(first), at(last)),
