@@ -42,7 +42,7 @@ pub struct HistoryArgs {
 
 /// The begin of a span, milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct SinceMoment(u64);
+pub struct SinceMoment(pub u64);
 
 /// The answer of `weft history --json`.
 #[derive(Debug, Serialize)]
@@ -172,7 +172,7 @@ pub fn figures(outcome: &Outcome) -> OutcomeCells {
 }
 
 /// Milliseconds since 1970 as `2026-11-25 08:30:12`, UTC.
-fn date(ms: u64) -> String {
+pub fn date(ms: u64) -> String {
     let seconds = ms / 1_000;
     let (days, of_day) = (seconds / DAY_S, seconds % DAY_S);
     let (year, month, day) = civil(days as i64);
@@ -185,7 +185,7 @@ fn date(ms: u64) -> String {
 }
 
 /// Parses a span before now, or a day or time.
-fn since(text: &str) -> Result<SinceMoment, String> {
+pub fn since(text: &str) -> Result<SinceMoment, String> {
     let wrong = || "a span (30m, 2h, 7d) or a day or time, UTC (2026-11-25, 2026-11-25T08:30)".to_string();
     if let Some(seconds) = span(text) {
         let begin = SystemTime::now().checked_sub(Duration::from_secs(seconds));

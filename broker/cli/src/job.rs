@@ -299,10 +299,23 @@ fn wait_for(processes: &[SignalledProcess], deadline: Option<Instant>) -> Vec<&S
     left
 }
 
-/// The clients of the job that a word names: its number or its process, and all of its gang.
+/// The clients of the job that a word names: its name, its number or its process, and all of its
+/// gang. A name means all jobs that have it.
 fn select<'a>(word: &str, clients: &'a [ClientStatus]) -> Result<Vec<&'a ClientStatus>, String> {
     let word = word.trim();
     let (as_client, as_pid) = numbers(word);
+    if (as_client, as_pid) == (None, None) {
+        // Only a word that is no number is a name: nobody's job is hit for calling itself a number.
+        let called: Vec<&ClientStatus> = clients
+            .iter()
+            .filter(|client| !word.is_empty() && client.name == word)
+            .collect();
+        if called.is_empty() {
+            return Err(format!("no job {word} is attached{}", listed(clients)));
+        }
+        let of_one = |client: &&ClientStatus| called.iter().any(|first| is_of_one_job(first, client));
+        return Ok(clients.iter().filter(of_one).collect());
+    }
     let named = |client: &&ClientStatus| as_client == Some(client.client) || as_pid == Some(u64::from(client.pid));
     let found: Vec<&ClientStatus> = clients.iter().filter(named).collect();
     let Some(first) = found.first() else {
@@ -335,7 +348,7 @@ fn is_of_one_job(one: &ClientStatus, other: &ClientStatus) -> bool {
 fn has_ended(word: &str, status: &Status) -> bool {
     let (as_client, as_pid) = numbers(word.trim());
     let mut ended = status.ended.iter().map(|ended| &ended.last);
-    ended.any(|last| as_client == Some(last.client) || as_pid == Some(u64::from(last.pid)))
+    ended.any(|last| last.name == word.trim() || as_client == Some(last.client) || as_pid == Some(u64::from(last.pid)))
 }
 
 /// The attached jobs, for a message.
@@ -345,9 +358,12 @@ fn listed(clients: &[ClientStatus]) -> String {
     }
     let shown = clients.iter().take(MOST_LISTED).map(|client| {
         let command = text::command(&client.command, text::COMMAND);
-        format!("client {} = process {} {command}", client.client, client.pid)
-            .trim_end()
-            .to_string()
+        format!(
+            "{}, client {} = process {} {command}",
+            client.name, client.client, client.pid
+        )
+        .trim_end()
+        .to_string()
     });
     let mut all: Vec<String> = shown.collect();
     if clients.len() > MOST_LISTED {
@@ -389,8 +405,37 @@ mod tests {
             pid,
             gang: gang.to_string(),
             command: "python train.py".to_string(),
+            name: "train.py".to_string(),
             ..ClientStatus::default()
         }
+    }
+
+    #[test]
+    fn a_name_means_all_jobs_that_have_it_and_no_number_is_one() {
+        let named = |number, name: &str, gang: &str| ClientStatus {
+            name: name.to_string(),
+            ..client(number, 100 + number as u32, gang)
+        };
+        let clients = [
+            named(1, "a", ""),
+            named(2, "b", "g"),
+            named(3, "", "g"),
+            named(4, "a", ""),
+            named(5, "2", ""),
+        ];
+        let selected = |word: &str| {
+            let found = select(word, &clients)?;
+            Ok::<Vec<u64>, String>(found.iter().map(|client| client.client).collect())
+        };
+        assert_eq!(selected("a"), Ok(vec![1, 4]));
+        assert_eq!(selected("b"), Ok(vec![2, 3]), "its gang belongs to it");
+        assert_eq!(
+            selected("2"),
+            Ok(vec![2, 3]),
+            "a job that calls itself a number is not meant"
+        );
+        assert!(selected("c").is_err_and(|why| why.contains("no job c is attached; there are: a, client 1")));
+        assert!(selected("").is_err());
     }
 
     #[test]
@@ -417,7 +462,7 @@ mod tests {
         assert!(both.contains("say client:102 or pid:102"), "{both}");
         let none = selected("99").expect_err("no such job");
         assert!(
-            none.starts_with("no job 99 is attached; there are: client 1 = process 100 python train.py, "),
+            none.starts_with("no job 99 is attached; there are: train.py, client 1 = process 100 python train.py, "),
             "{none}"
         );
         assert!(select("x", &[]).is_err_and(|why| why == "no job x is attached, nor is any other"));

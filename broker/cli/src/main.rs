@@ -28,6 +28,7 @@ mod probe;
 mod probe_child;
 mod profile;
 mod queue;
+mod report;
 mod run;
 mod set;
 mod start;
@@ -47,6 +48,7 @@ Learn two jobs once, serve them side by side, look at them, and see what this ma
   weft run --priority 5 -- python train.py
   weft status
   weft history
+  weft report
   weft doctor";
 
 /// Lets several CUDA jobs share one GPU without hurting the one that matters.
@@ -66,6 +68,7 @@ enum Command {
     Top(top::TopArgs),
     History(history::HistoryArgs),
     Metrics(metrics::MetricsArgs),
+    Report(report::ReportArgs),
     Trace(trace::TraceArgs),
     Set(set::SetArgs),
     Pause(job::PauseArgs),
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::main(args),
         Command::History(args) => history::main(args),
         Command::Metrics(args) => metrics::main(args),
+        Command::Report(args) => report::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Set(args) => set::main(args),
         Command::Pause(args) => job::pause(&args),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::history::{HistoryQuery, HistoryRow};
+use super::history::{HistoryQuery, HistoryRow, RecordedJob};
 use super::places::Places;
 use super::status::{Sampled, Status};
 use weft_protocol::latency_budget::LatencyBudget;
@@ -81,6 +81,8 @@ pub enum Question {
         /// In OpenMetrics; else in Prometheus' text format 0.0.4.
         openmetrics: bool,
     },
+    /// What was recorded of attached jobs; and of those that ended, if wanted, as for `History`.
+    Recorded(Option<HistoryQuery>),
     /// Ends the broker.
     Stop,
 }
@@ -118,6 +120,8 @@ pub enum Answer {
     History(Vec<HistoryRow>),
     /// The metrics.
     Metrics(String),
+    /// Jobs with what was recorded of them: attached ones, then those that ended.
+    Recorded(Vec<RecordedJob>),
     /// The question could not be served, and why.
     Sorry(String),
 }

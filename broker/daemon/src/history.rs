@@ -28,8 +28,13 @@ use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
 use super::places::Places;
+use super::recording::JobRecording;
 use super::status::Ending;
 use super::thread_priority::ThreadPriority;
+
+mod recordings;
+
+pub use recordings::{RecordedJob, read_recorded};
 
 /// Rows kept: months of a busy machine.
 pub const MOST_ROWS: u64 = 10_000;
@@ -474,10 +479,13 @@ fn version(file: &Connection, path: &Path) -> Result<i64, HistoryError> {
     }
 }
 
+/// A job that ended, and what was recorded of it.
+type EndedJob = (HistoryRow, Option<JobRecording>);
+
 /// The thread's queue.
 #[derive(Debug, Clone)]
 pub struct HistoryWriter {
-    rows: Option<SyncSender<HistoryRow>>,
+    rows: Option<SyncSender<EndedJob>>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -490,10 +498,10 @@ impl HistoryWriter {
         }
     }
 
-    /// Queues a row. Never waits.
-    pub fn put(&self, row: HistoryRow) {
+    /// Queues a row, and what was recorded of the job. Never waits.
+    pub fn put(&self, row: HistoryRow, recording: Option<JobRecording>) {
         if let Some(rows) = &self.rows
-            && rows.try_send(row).is_err()
+            && rows.try_send((row, recording)).is_err()
         {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -529,10 +537,11 @@ pub fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd)> {
     Ok((writer, HistoryEnd(ended)))
 }
 
-fn write_all(path: &Path, incoming: &Receiver<HistoryRow>, dropped: &AtomicU64) {
+fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
     let mut failing = false;
     while let Ok(first) = incoming.recv() {
-        let rows: Vec<HistoryRow> = [first].into_iter().chain(incoming.try_iter()).collect();
+        let ended = [first].into_iter().chain(incoming.try_iter());
+        let (rows, recordings): (Vec<HistoryRow>, Vec<Option<JobRecording>>) = ended.unzip();
         match add(path, &rows) {
             Ok(said) => {
                 failing = false;
@@ -545,6 +554,9 @@ fn write_all(path: &Path, incoming: &Receiver<HistoryRow>, dropped: &AtomicU64) 
                 log::warn!("{error}; jobs that end are not kept");
             }
             Err(_) => {}
+        }
+        if !failing && let Err(error) = recordings::add(path, &rows, &recordings) {
+            log::warn!("{error}; what was recorded of {} jobs is not kept", rows.len());
         }
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
@@ -777,16 +789,16 @@ mod tests {
         let path = folder.path().join("history.sqlite");
         let (writer, end) = start(path.clone()).expect("started");
         for number in 0..20 {
-            writer.put(row(number));
+            writer.put(row(number), None);
         }
         drop(writer);
         end.wait();
         assert_eq!(all(&path).len(), 20);
-        HistoryWriter::deaf().put(row(0));
+        HistoryWriter::deaf().put(row(0), None);
         // A folder that cannot be made costs the rows alone.
         std::fs::write(folder.path().join("taken"), "").expect("written");
         let (writer, end) = start(folder.path().join("taken/history.sqlite")).expect("started");
-        writer.put(row(0));
+        writer.put(row(0), None);
         drop(writer);
         end.wait();
     }

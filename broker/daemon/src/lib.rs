@@ -54,6 +54,7 @@ pub mod places;
 mod process;
 mod profile_writer;
 mod query;
+pub mod recording;
 mod refining;
 mod registry;
 pub mod reload;

@@ -15,6 +15,7 @@ use super::other_brokers::OtherBrokers;
 use super::outcomes::{OutcomeHandle, OutcomeReport};
 use super::places::Places;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
+use super::recording::MOST_JOBS;
 use super::registry::{Entry, Registry, identity};
 use super::reload::LiveOptions;
 use super::status::{self, BrokerStatus, ClientStatus, DeviceStatus, Status};
@@ -150,6 +151,7 @@ impl QueryHandler {
                 };
                 Answer::Metrics(self.metrics(format, self.sees_own_alone(asker).is_none()))
             }
+            Question::Recorded(query) => self.recorded(query, asker),
             Question::Stop => {
                 self.stop.store(true, Ordering::Release);
                 Answer::Done
@@ -230,6 +232,30 @@ impl QueryHandler {
             }
             Err(error) => Answer::Sorry(error.to_string()),
         }
+    }
+
+    /// As [`QueryHandler::history`], with what was recorded.
+    fn recorded(&self, query: Option<HistoryQuery>, asker: Asker) -> Answer {
+        let mut jobs = self.outcomes.recorded(self.sees_own_alone(asker)).unwrap_or_default();
+        if let Some(query) = query {
+            let query = HistoryQuery {
+                uid: self.sees_own_alone(asker).or(query.uid),
+                last: Some(query.last.unwrap_or(MOST_JOBS).min(MOST_JOBS)),
+                ..query
+            };
+            let places = Places::at(&self.socket);
+            let read = history::file_of(&places, self.shared).and_then(|file| history::read_recorded(&file, &query));
+            match read {
+                Ok((ended, damaged)) => {
+                    if let Some(damaged) = damaged {
+                        log::warn!("{damaged}");
+                    }
+                    jobs.extend(ended);
+                }
+                Err(error) => return Answer::Sorry(error.to_string()),
+            }
+        }
+        Answer::Recorded(jobs)
     }
 
     fn sampled(

@@ -312,6 +312,21 @@ impl Entry {
         self.talk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the lane counts, for the time of the job.
+    pub fn tallies(&self) -> LaneTallies {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.lane.counters;
+        let moved = [&counters.prefetched, &counters.evicted, &self.figures.faulted];
+        LaneTallies {
+            launches: read(&counters.launches).wrapping_add(read(&counters.graph_launches)),
+            gate_ns: read(&counters.waited),
+            paging_ns: read(&counters.memory_waited),
+            moved_bytes: moved.into_iter().fold(0, |sum, part| sum.wrapping_add(read(part))),
+            forced: read(&counters.waits_expired),
+            waits_for_memory: self.lane.admission_slot.state() == AdmissionState::Waits,
+        }
+    }
+
     /// The client's status, for people.
     pub fn status(&self) -> ClientStatus {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -397,6 +412,23 @@ impl Entry {
             outcome: None,
         }
     }
+}
+
+/// What a lane counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LaneTallies {
+    /// Kernel and graph launches.
+    pub launches: u64,
+    /// Time that launches were held at the gate, ns.
+    pub gate_ns: u64,
+    /// Time that launches waited for arriving memory, ns.
+    pub paging_ns: u64,
+    /// Managed memory moved for it, bytes.
+    pub moved_bytes: u64,
+    /// Launches that passed the gate without credit.
+    pub forced: u64,
+    /// Whether it waits for device memory now.
+    pub waits_for_memory: bool,
 }
 
 /// See [`Entry::identity`].

@@ -289,6 +289,7 @@ impl Core {
             slowdown_allowed: client.budget.slowdown(&self.state.config),
             slowdown_measured: lateness.and_then(|lateness| lateness.part()),
             lateness,
+            stretch_times: self.policy.stretch_times(slot).cloned().map(Box::new),
             slo: client.budget.slo(&self.state.config),
             granted: client.ledger.granted(),
             renewed: client.ledger.renewed(),

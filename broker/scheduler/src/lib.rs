@@ -67,6 +67,7 @@ mod policy;
 mod queue;
 mod snapshot;
 mod state;
+mod stretch_times;
 mod tally;
 mod turn_scheduler;
 
@@ -74,6 +75,7 @@ pub use self::core::Core;
 pub use config::{Config, PolicyName, UnknownPolicy};
 pub use event::{Decision, Event};
 pub use snapshot::{ClientView, Counters, ForecastView, GapView, Snapshot, WaitView};
+pub use stretch_times::{StretchHistogram, StretchTimes};
 pub use tally::{Lateness, RoleTally};
 
 pub use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};

@@ -4,6 +4,7 @@ use serde::Serialize;
 use weft_profiles::predictor::Quality;
 
 use super::{Client, PolicyName};
+use crate::stretch_times::StretchTimes;
 use crate::tally::{Lateness, RoleTally};
 use weft_protocol::{Ns, lane::Mode};
 
@@ -59,6 +60,9 @@ pub struct ClientView {
     pub slowdown_measured: Option<f64>,
     /// The sums behind it; `None`: the policy measures none.
     pub lateness: Option<Lateness>,
+    /// Lengths of its stretches as a foreground job; `None`: none was seen. Not in the JSON.
+    #[serde(skip)]
+    pub stretch_times: Option<Box<StretchTimes>>,
     /// [`Config::slo`](crate::Config::slo) of this client.
     pub slo: Option<Ns>,
     /// Credit given in all, ns.

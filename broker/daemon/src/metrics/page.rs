@@ -254,7 +254,7 @@ fn seconds(ns: u64) -> f64 {
 
 fn job_labels(client: &ClientStatus, gpu: Option<&String>, named: bool) -> String {
     let name = match named {
-        true => clean(job_name(&client.command), LONGEST_NAME),
+        true => clean(&client.name, LONGEST_NAME),
         false => String::new(),
     };
     labels([
@@ -264,27 +264,6 @@ fn job_labels(client: &ClientStatus, gpu: Option<&String>, named: bool) -> Strin
         ("user", client.uid.to_string()),
         ("gpu", gpu.cloned().unwrap_or_default()),
     ])
-}
-
-/// What a job is called: the file of its script, or its module; else its program.
-fn job_name(command: &str) -> &str {
-    let file = |path: &str| -> usize { path.rfind('/').map_or(0, |at| at + 1) };
-    let mut words = command.split_whitespace();
-    let program = words.next().unwrap_or_default();
-    let program = &program[file(program)..];
-    if !program.starts_with("python") && !program.starts_with("pypy") {
-        return program;
-    }
-    while let Some(word) = words.next() {
-        match word {
-            "-c" => break,
-            "-m" => return words.next().unwrap_or(program),
-            "-W" | "-X" => drop(words.next()),
-            option if option.len() > 1 && option.starts_with('-') => {}
-            script => return &script[file(script)..],
-        }
-    }
-    program
 }
 
 /// A device's UUID as `nvidia-smi -L` and the DCGM exporter write it.
@@ -483,20 +462,6 @@ mod tests {
         assert_eq!(gpu(beside(3, job(9_000_000_000))), Some(9.0));
         assert_eq!(gpu(beside(MOST_JOBS as u64, job(8_000_000_000))), None);
         assert_eq!(gpu(beside(3, job(7_000_000_000))), Some(9.0));
-    }
-
-    #[test]
-    fn jobs_are_called_by_their_script() {
-        for (command, name) in [
-            ("/usr/bin/python3.11 -u -X dev /home/ann/train.py --lr 3", "train.py"),
-            ("python -m torch.distributed.run x.py", "torch.distributed.run"),
-            ("python3 -c print(1)", "python3"),
-            ("python3", "python3"),
-            ("./build/serve --port 1", "serve"),
-            ("", ""),
-        ] {
-            assert_eq!(job_name(command), name, "{command}");
-        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! An interval lies between two looks at a device, a second or less. A client that comes or ends
 //! ends one, so modes change within an interval only by `weft set` and memory's turns. Then the
-//! mode at its end counts.
+//! mode at its end counts. What a look shows after a client came is the next interval's modes: of
+//! this one those before count, and the newcomer has no part of it.
 //!
 //! ```text
 //! F     = GPU time of the foreground jobs in the interval
@@ -35,8 +36,11 @@ const MOST_DEVICES: usize = 256;
 /// Sums of one client.
 #[derive(Debug, Clone, Default)]
 struct ClientSums {
-    /// The core's figures at the last look.
+    /// The core's figures and mode at the last look.
     seen: CoreFigures,
+    mode: &'static str,
+    /// The device that was looked at.
+    device: String,
     /// The sum of what came between looks.
     sum: CoreFigures,
     alone: Ns,
@@ -130,13 +134,42 @@ fn since(now: u64, before: u64) -> u64 {
 }
 
 /// One client in one interval.
-struct IntervalPart {
-    client: u64,
-    mode: &'static str,
+#[derive(Debug)]
+pub(super) struct IntervalPart {
+    pub(super) client: u64,
+    pub(super) mode: &'static str,
+    /// Length of the interval, ns; 0 for a newcomer.
+    pub(super) length: Ns,
     active: bool,
+    /// GPU time in its role, and in any, ns.
     gpu: Ns,
-    late: f64,
-    judged: f64,
+    pub(super) gpu_in_all: Ns,
+    pub(super) late: f64,
+    pub(super) judged: f64,
+    pub(super) waits: u64,
+    /// What it cost each foreground job, ns, and their judged time, ns.
+    pub(super) costs: Vec<(u64, f64)>,
+    pub(super) cost_of: f64,
+}
+
+#[cfg(test)]
+impl IntervalPart {
+    /// A part without work.
+    pub(super) fn of(client: u64, mode: &'static str, length: Ns) -> IntervalPart {
+        IntervalPart {
+            client,
+            mode,
+            length,
+            active: false,
+            gpu: 0,
+            gpu_in_all: 0,
+            late: 0.0,
+            judged: 0.0,
+            waits: 0,
+            costs: Vec::new(),
+            cost_of: 0.0,
+        }
+    }
 }
 
 /// Sums of all clients.
@@ -148,20 +181,31 @@ pub(super) struct OutcomeBook {
 }
 
 impl OutcomeBook {
-    /// Takes in a look at a device.
-    pub(super) fn look(&mut self, now: Ns, device: &str, snapshot: &Snapshot) {
+    /// Takes in a look at a device. Returns what each client had in the interval.
+    pub(super) fn look(&mut self, now: Ns, device: &str, snapshot: &Snapshot) -> Vec<IntervalPart> {
         if self.devices.len() >= MOST_DEVICES && !self.devices.contains_key(device) {
             self.devices.clear();
         }
         let before = self.devices.insert(device.to_string(), now);
         let interval = before.map_or(0, |before| now.saturating_sub(before));
-        let parts: Vec<IntervalPart> = snapshot.clients.iter().map(|view| self.take(view, interval)).collect();
-        self.share(interval, &parts);
+        let came = |view: &ClientView| !self.clients.contains_key(&view.client);
+        let grew = snapshot.clients.iter().any(came);
+        let views = snapshot.clients.iter();
+        let mut parts: Vec<IntervalPart> = views.map(|view| self.take(view, device, interval, grew)).collect();
+        self.share(interval, &mut parts);
+        parts
     }
 
-    /// Takes in one client's figures.
-    fn take(&mut self, view: &ClientView, interval: Ns) -> IntervalPart {
+    /// Takes in one client's figures. `grew`: a client came to its device, so its mode is new.
+    fn take(&mut self, view: &ClientView, device: &str, interval: Ns, grew: bool) -> IntervalPart {
+        let is_new = !self.clients.contains_key(&view.client);
+        let interval = if is_new { 0 } else { interval };
         let sums = self.clients.entry(view.client).or_default();
+        let mode = if grew && !is_new { sums.mode } else { view.mode };
+        sums.mode = view.mode;
+        if sums.device != device {
+            sums.device = device.to_string();
+        }
         let now = CoreFigures::of(view);
         let new = now.since(sums.seen);
         sums.seen = now;
@@ -170,7 +214,7 @@ impl OutcomeBook {
         if longest.0 > sums.longest.0 {
             sums.longest = longest;
         }
-        match view.mode {
+        match mode {
             "alone" => sums.alone += interval,
             "foreground" => sums.foreground += interval,
             "background" => sums.background += interval,
@@ -178,20 +222,26 @@ impl OutcomeBook {
         }
         IntervalPart {
             client: view.client,
-            mode: view.mode,
+            mode,
+            length: interval,
             active: view.active || new.background_gpu > 0,
-            gpu: match view.mode {
+            gpu: match mode {
                 "background" => new.background_gpu,
                 _ => new.foreground_gpu,
             },
+            gpu_in_all: new.foreground_gpu.saturating_add(new.background_gpu),
             late: new.late,
             judged: new.judged,
+            waits: new.waits,
+            costs: Vec::new(),
+            cost_of: 0.0,
         }
     }
 
     /// Gives each background job its part of the lateness, and of what was left.
-    fn share(&mut self, interval: Ns, parts: &[IntervalPart]) {
+    fn share(&mut self, interval: Ns, parts: &mut [IntervalPart]) {
         let of = |mode: &'static str| parts.iter().filter(move |part| part.mode == mode);
+        let lost: Vec<(u64, f64)> = of("foreground").map(|part| (part.client, part.late)).collect();
         let foreground: Ns = of("foreground").map(|part| part.gpu).sum();
         let late: f64 = of("foreground").map(|part| part.late).sum();
         let judged: f64 = of("foreground").map(|part| part.judged).sum();
@@ -199,19 +249,22 @@ impl OutcomeBook {
         let members = of("background").count();
         let at_work = of("background").filter(|part| part.active).count();
         let left = interval.saturating_sub(foreground) as f64;
-        for part in of("background") {
+        for part in parts.iter_mut().filter(|part| part.mode == "background") {
             let Some(sums) = self.clients.get_mut(&part.client) else {
                 continue;
             };
-            sums.cost += match background {
-                0 => late / members as f64,
-                all => late * part.gpu as f64 / all as f64,
+            let share = match background {
+                0 => 1.0 / members as f64,
+                all => part.gpu as f64 / all as f64,
             };
+            sums.cost += late * share;
+            part.costs = lost.iter().map(|(client, late)| (*client, late * share)).collect();
             if judged > 0.0 {
                 sums.cost_of += judged;
                 sums.company_judged = true;
+                part.cost_of = judged;
             }
-            if part.active {
+            if part.active && part.length > 0 {
                 // It cannot have had more than there was.
                 sums.plain += (left / at_work.max(1) as f64).max(part.gpu.min(interval) as f64);
             }
@@ -229,9 +282,15 @@ impl OutcomeBook {
             })
     }
 
-    /// Forgets a client.
+    /// Forgets a client. One that stays behind on its device is alone from here on.
     pub(super) fn forget(&mut self, client: u64) {
-        self.clients.remove(&client);
+        let Some(gone) = self.clients.remove(&client) else {
+            return;
+        };
+        let mut left = self.clients.values_mut().filter(|sums| sums.device == gone.device);
+        if let (Some(last), None) = (left.next(), left.next()) {
+            last.mode = "alone";
+        }
     }
 
     /// The outcome of a client so far, without warnings. `typical`: time of a launch by its
@@ -375,6 +434,25 @@ mod tests {
         assert_eq!((first.background_s, first.alone_s), (10.0, 0.0));
         assert_eq!(first.gpu_ns, Some(2 * S));
         assert_eq!(second.lost, None);
+    }
+
+    #[test]
+    fn who_was_alone_before_another_came_was_not_its_foreground_job() {
+        let mut book = OutcomeBook::default();
+        let modes = |parts: &[IntervalPart]| parts.iter().map(|part| (part.mode, part.length)).collect::<Vec<_>>();
+        book.look(0, "d", &snapshot(0));
+        let parts = book.look(100 * S, "d", &snapshot(1));
+        assert_eq!(modes(&parts), [("alone", 100 * S), ("background", 0)]);
+        let parts = book.look(101 * S, "d", &snapshot(1));
+        assert_eq!(modes(&parts), [("foreground", S), ("background", S)]);
+        book.forget(2);
+        let mut later = snapshot(2);
+        later.clients.remove(1);
+        let parts = book.look(200 * S, "d", &later);
+        assert_eq!(modes(&parts), [("alone", 99 * S), ("background", 0)]);
+        let outcome = book.outcome(&status(1), None);
+        assert_eq!((outcome.foreground_s, outcome.background_s), (1.0, 0.0));
+        assert_eq!(book.outcome(&status(3), None).background_s, 0.0);
     }
 
     #[test]

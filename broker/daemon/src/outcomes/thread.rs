@@ -13,14 +13,17 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use weft_protocol::Ns;
 use weft_protocol::control::ToClient;
+use weft_scheduler::Client;
 
 use super::book::OutcomeBook;
+use super::recorder::{IntervalRecorder, Seen};
 use super::warning::{self, WarningBounds};
 use crate::cores::View;
-use crate::history::{HistoryRow, HistoryWriter};
+use crate::history::{HistoryRow, HistoryWriter, RecordedJob};
 use crate::mailbox::SchedulerHandle;
 use crate::other_brokers::OtherBrokers;
 use crate::outcome::{Outcome, Warning, WarningKind};
+use crate::recording::MOST_JOBS;
 use crate::registry::Entry;
 use crate::server::ToTheClient;
 use crate::status::Ending;
@@ -32,6 +35,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Time between two looks for clients that come, ns: a thousand that come at once are few looks.
 const APART_NS: Ns = 10_000_000;
+
+/// Time between two searches for warnings about clients, ns.
+const WARNINGS_APART_NS: Ns = 10_000_000_000;
 
 /// Longest wait for an answer: the thread may look twice before it.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -64,6 +70,8 @@ pub enum OutcomeMessage {
     Wanted(u64, ToTheClient),
     /// Asks for everything.
     Ask(Sender<OutcomeReport>),
+    /// Asks for what was recorded of attached clients, of one user or of all.
+    Recorded(Option<u32>, Sender<Vec<RecordedJob>>),
     /// The broker ends.
     Stop,
 }
@@ -110,6 +118,14 @@ impl OutcomeHandle {
         self.tell(OutcomeMessage::Ask(way));
         answer.recv_timeout(PATIENCE).ok()
     }
+
+    /// What was recorded of attached clients, [`MOST_JOBS`] at most, of this user or of all;
+    /// `None`: no answer in time.
+    pub fn recorded(&self, uid: Option<u32>) -> Option<Vec<RecordedJob>> {
+        let (way, answer) = channel();
+        self.tell(OutcomeMessage::Recorded(uid, way));
+        answer.recv_timeout(PATIENCE).ok()
+    }
 }
 
 /// What the thread goes by.
@@ -151,10 +167,15 @@ struct OutcomeThread {
     clock: fn() -> Ns,
     scheduler: Option<(SchedulerHandle, OtherBrokers)>,
     book: OutcomeBook,
+    recorder: IntervalRecorder,
     clients: BTreeMap<u64, Watched>,
     ended: VecDeque<(u64, Outcome)>,
     /// When all devices were last looked at.
     looked_at: Ns,
+    /// Whether a client came so soon after a look that none was taken.
+    owes_look: bool,
+    /// When warnings about clients were last looked for.
+    warned_at: Ns,
 }
 
 impl OutcomeThread {
@@ -168,9 +189,12 @@ impl OutcomeThread {
             clock: settings.clock,
             scheduler: None,
             book: OutcomeBook::default(),
+            recorder: IntervalRecorder::default(),
             clients: BTreeMap::new(),
             ended: VecDeque::new(),
             looked_at: 0,
+            owes_look: false,
+            warned_at: 0,
         }
     }
 
@@ -179,6 +203,7 @@ impl OutcomeThread {
             // A client that is alone changes nothing but its own counters.
             let message = match self.clients.len() {
                 0 | 1 => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                _ if self.owes_look => incoming.recv_timeout(Duration::from_nanos(APART_NS)),
                 _ => incoming.recv_timeout(PERIOD),
             };
             match message {
@@ -186,6 +211,13 @@ impl OutcomeThread {
                 Ok(message) => self.hear(message),
                 Err(RecvTimeoutError::Timeout) => {
                     self.look();
+                    if self.looked_at.saturating_sub(self.warned_at) >= WARNINGS_APART_NS {
+                        self.warned_at = self.looked_at;
+                        let numbers: Vec<u64> = self.clients.keys().copied().collect();
+                        for client in numbers {
+                            self.warn(client);
+                        }
+                    }
                 }
             }
         }
@@ -201,9 +233,11 @@ impl OutcomeThread {
                     told: false,
                 };
                 self.clients.insert(entry.client, watched);
+                self.recorder.joined(entry.client, entry.pid, (self.clock)(), now_ms());
                 // The interval before it is not its own.
-                if (self.clock)().saturating_sub(self.looked_at) >= APART_NS {
-                    self.look();
+                match (self.clock)().saturating_sub(self.looked_at) >= APART_NS {
+                    true => drop(self.look()),
+                    false => self.owes_look = true,
                 }
             }
             OutcomeMessage::Left {
@@ -229,6 +263,11 @@ impl OutcomeThread {
                 // The receiver may have timed out.
                 let _ = way.send(report);
             }
+            OutcomeMessage::Recorded(uid, way) => {
+                let recorded = self.recorded(uid);
+                // The receiver may have timed out.
+                let _ = way.send(recorded);
+            }
             OutcomeMessage::Stop => {}
         }
     }
@@ -238,22 +277,46 @@ impl OutcomeThread {
         let views = self.scheduler.as_ref().and_then(|(scheduler, _)| scheduler.look());
         let views = views.unwrap_or_default();
         let now = (self.clock)();
-        self.looked_at = now;
+        (self.looked_at, self.owes_look) = (now, false);
         for view in &views {
             self.take(now, view);
+        }
+        let views_have = |client: u64| views.iter().any(|view| view.snapshot.client(Client(client)).is_some());
+        for (client, watched) in &self.clients {
+            if !views_have(*client) {
+                let seen = Seen {
+                    part: None,
+                    lane: watched.entry.tallies(),
+                    stretches: None,
+                    slowdown_allowed: None,
+                };
+                self.recorder.take(now, *client, &seen);
+            }
         }
         views
     }
 
     fn take(&mut self, now: Ns, view: &View) {
-        self.book
-            .look(now, view.uuid.as_deref().unwrap_or_default(), &view.snapshot);
+        let device = view.uuid.as_deref().unwrap_or_default();
+        let parts = self.book.look(now, device, &view.snapshot);
+        for (part, of) in parts.iter().zip(&view.snapshot.clients) {
+            if let Some(watched) = self.clients.get(&part.client) {
+                let seen = Seen {
+                    part: Some(part),
+                    lane: watched.entry.tallies(),
+                    stretches: of.stretch_times.as_deref(),
+                    slowdown_allowed: Some(of.slowdown_allowed),
+                };
+                self.recorder.take(now, part.client, &seen);
+            }
+        }
         let gang = |client| self.clients.get(&client).map(|watched| watched.entry.gang());
         let of_device = warning::of_device(view, |client| gang(client).unwrap_or_default());
         for client in &view.snapshot.clients {
             if let Some(watched) = self.clients.get_mut(&client.client) {
                 let meant = |warning: &&Warning| warning.client.is_none_or(|of| of == client.client);
                 for warning in of_device.iter().filter(meant) {
+                    self.recorder.warned(client.client, now, warning);
                     watched.warned.insert(warning.kind, warning.clone());
                 }
             }
@@ -270,10 +333,28 @@ impl OutcomeThread {
         let launched = status.launches + status.graph_launches + status.transfers;
         let kernel = kernel_name(&watched.entry, long.kernel);
         let now = warning::of_client(&status, &long, launched, &kernel, &self.bounds);
+        let at = (self.clock)();
         for warning in &now {
+            self.recorder.warned(client, at, warning);
             watched.warned.insert(warning.kind, warning.clone());
         }
         now
+    }
+
+    fn recorded(&mut self, uid: Option<u32>) -> Vec<RecordedJob> {
+        self.look();
+        let of = |watched: &&Watched| uid.is_none_or(|uid| watched.entry.uid == uid);
+        let entries = self.clients.values().rev().filter(of).take(MOST_JOBS as usize);
+        let entries: Vec<Arc<Entry>> = entries.map(|watched| Arc::clone(&watched.entry)).collect();
+        let jobs = entries.iter().filter_map(|entry| {
+            let outcome = self.outcome(entry.client)?;
+            Some(RecordedJob {
+                job: row(entry, Ending::Goodbye, &outcome),
+                running: true,
+                recording: self.recorder.recording(entry.client),
+            })
+        });
+        jobs.collect()
     }
 
     /// The outcome so far, with all that was warned of.
@@ -320,12 +401,14 @@ impl OutcomeThread {
             self.take(now, view);
         }
         if let Some(outcome) = self.outcome(entry.client) {
-            self.history.put(row(entry, ending, &outcome));
+            let recording = self.recorder.recording(entry.client);
+            self.history.put(row(entry, ending, &outcome), recording);
             self.ended.truncate(ENDED - 1);
             self.ended.push_front((entry.client, outcome));
         }
         self.clients.remove(&entry.client);
         self.book.forget(entry.client);
+        self.recorder.forget(entry.client);
     }
 }
 
@@ -339,8 +422,13 @@ fn kernel_name(entry: &Entry, hash: u64) -> String {
     }
 }
 
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64)
+}
+
 fn row(entry: &Entry, ending: Ending, outcome: &Outcome) -> HistoryRow {
-    let ended_ms = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64);
+    let ended_ms = now_ms();
     let status = entry.status();
     HistoryRow {
         ended_ms,

@@ -14,6 +14,7 @@ use crate::{
     client::GateWait,
     queue::{ClientSlot, QueueEntry},
     state::SchedulerState,
+    stretch_times::StretchTimes,
     tally::{Lateness, RoleTally},
 };
 
@@ -187,6 +188,11 @@ pub(crate) trait Policy: Debug + Send {
 
     /// Lateness that background jobs caused a foreground job, if the policy measures it.
     fn lateness(&self, _slot: ClientSlot) -> Option<Lateness> {
+        None
+    }
+
+    /// Lengths of a foreground job's stretches, if the policy sees them; `None`: there were none.
+    fn stretch_times(&self, _slot: ClientSlot) -> Option<&StretchTimes> {
         None
     }
 

@@ -31,6 +31,7 @@
 use weft_protocol::Ns;
 
 use super::stretch_model::ReplayedStretch;
+use crate::stretch_times::StretchTimes;
 use crate::tally::Lateness;
 
 /// The deepest debt, as a multiple of the full credit: one request that stood still is not held
@@ -145,6 +146,8 @@ pub(super) struct LatenessAccount {
     credit_for: Ns,
     /// Of all stretches so far.
     sums: Lateness,
+    /// The same by length; `None`: there were none.
+    times: Option<Box<StretchTimes>>,
 }
 
 impl LatenessAccount {
@@ -173,6 +176,12 @@ impl LatenessAccount {
         let gain = LENGTH_GAIN.max(1.0 / f64::from(self.stretches));
         self.length += (length - self.length) * gain;
         self.sums.stretches += length;
+        let company = self.has_company();
+        let times = self.times.get_or_insert_default();
+        match company {
+            true => times.beside.add(length as Ns),
+            false => times.alone.add(length as Ns),
+        }
         if let Some(replay) = replay {
             self.judge(at, &replay, slowdown);
         }
@@ -186,7 +195,7 @@ impl LatenessAccount {
         let class = (length.ilog2() as usize / 2).min(CLASSES - 1);
         let alone = length as f64;
         let excess = (at as f64 - replay.end as f64) / alone;
-        let company = self.found > 0 || self.joined;
+        let company = self.has_company();
         if !company {
             self.by_class[class].learn(excess);
             self.of_all.learn(excess);
@@ -219,6 +228,11 @@ impl LatenessAccount {
         let (all, within) = self.balances.get_or_insert((first, first));
         all.book(slowdown * own, late, full);
         within.book(slowdown * own, late - by_found, full);
+    }
+
+    /// Whether the stretch found background work on the device, or some was launched within it.
+    fn has_company(&self) -> bool {
+        self.found > 0 || self.joined
     }
 
     /// The most credit that is kept, ns. Not quite none at a slowdown of 0: measurements scatter.
@@ -278,6 +292,11 @@ impl LatenessAccount {
     pub(super) fn sums(&self) -> Lateness {
         self.sums
     }
+
+    /// Lengths of all stretches so far.
+    pub(super) fn stretch_times(&self) -> Option<&StretchTimes> {
+        self.times.as_deref()
+    }
 }
 
 /// Whether the stretch after this many is a control.
@@ -330,6 +349,20 @@ mod tests {
             account.risk(0.95, SLOWDOWN, None) > 0.9,
             "nothing was lost: the price is high"
         );
+    }
+
+    #[test]
+    fn lengths_are_kept_apart_by_company() {
+        let mut account = watched();
+        stretches(&mut account, 5, MS, false, MS);
+        stretches(&mut account, 2, 0, true, 0);
+        let times = account.stretch_times().expect("some");
+        let length = LENGTH_NS + OWN_NS;
+        assert_eq!(times.alone.count(), u64::from(FIRST_CONTROLS));
+        assert_eq!(times.alone.sum(), u64::from(FIRST_CONTROLS) * length);
+        assert_eq!(times.beside.count(), 7);
+        assert_eq!(times.beside.sum(), 7 * length + 5 * MS);
+        assert_eq!(LatenessAccount::default().stretch_times(), None);
     }
 
     #[test]

@@ -82,6 +82,7 @@ use crate::{
     config::Config,
     queue::{ClientSlot, QueueEntry},
     state::SchedulerState,
+    stretch_times::StretchTimes,
     tally::{Lateness, RoleTally},
 };
 use models::{JobModels, Models};
@@ -243,6 +244,10 @@ impl Policy for Weft {
 
     fn lateness(&self, slot: ClientSlot) -> Option<Lateness> {
         Some(self.models.job(slot)?.account.sums())
+    }
+
+    fn stretch_times(&self, slot: ClientSlot) -> Option<&StretchTimes> {
+        self.models.job(slot)?.account.stretch_times()
     }
 
     fn tallies_background(&self) -> bool {

@@ -1,0 +1,182 @@
+//! `weft report`: one page about a user's jobs, and a trace of them for the Perfetto UI.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `selection` | which jobs, and which of them ran beside each other; pure |
+//! | `page` | the page in HTML; pure |
+//! | `charts` | its pictures in SVG; pure |
+//! | `svg` | shapes, scales and escaping; pure |
+//! | `gaps` | what a broker's trace says of the foreground jobs' gaps |
+//! | `perfetto` | the trace |
+#![forbid(unsafe_code)]
+
+mod charts;
+mod gaps;
+mod page;
+mod perfetto;
+mod selection;
+mod svg;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context, Result, bail};
+use weft_daemon::admin::{self, Answer, Question};
+use weft_daemon::history::{self, HistoryQuery, RecordedJob};
+use weft_daemon::places::Places;
+
+use self::gaps::BrokerTrace;
+use self::selection::{JobReport, Selection};
+use super::history::{SinceMoment, since};
+
+const EXAMPLES: &str = "\
+  weft report                      # the newest job and what ran beside it
+  weft report train.py -o train.html
+  weft report --last 30m --perfetto run.json
+  weft broker --trace broker.trace # in place of the broker that starts by itself
+  weft report --trace broker.trace";
+
+/// File of the page unless told otherwise.
+const USUAL_FILE: &str = "weft-report.html";
+
+/// Write a page about your jobs: timeline, latency, what each lost and cost, and why
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ReportArgs {
+    /// A job by its process id, or by a part of its command line; what ran beside it is shown, too
+    #[arg(value_name = "JOB", conflicts_with_all = ["last", "since"])]
+    job: Option<String>,
+    /// So many jobs, the newest ones, or those of this time (30m, 2h, 7d)
+    #[arg(long, short = 'n', value_name = "N|TIME", value_parser = last, allow_hyphen_values = true)]
+    last: Option<LastJobs>,
+    /// Those that run, or ended since this day or time, UTC (2026-11-25, 2026-11-25T08:30)
+    #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true, conflicts_with = "last")]
+    since: Option<SinceMoment>,
+    /// File of the page; `-`: stdout [default: weft-report.html]
+    #[arg(long, short = 'o', value_name = "FILE.html")]
+    output: Option<PathBuf>,
+    /// Also write a trace that ui.perfetto.dev opens; without -o no page
+    #[arg(long, value_name = "FILE.json")]
+    perfetto: Option<PathBuf>,
+    /// A broker's trace (weft broker --trace FILE): each launch, and who ran in the gaps
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+/// How many, or since when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastJobs {
+    Jobs(u64),
+    Since(SinceMoment),
+}
+
+fn last(text: &str) -> Result<LastJobs, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => {}
+        Ok(jobs) => return Ok(LastJobs::Jobs(jobs)),
+    }
+    let moment = since(text).ok().filter(|_| text.ends_with(['s', 'm', 'h', 'd']));
+    moment
+        .map(LastJobs::Since)
+        .ok_or_else(|| "a number of jobs, 1 or more, or a span (30m, 2h, 7d) is wanted".to_string())
+}
+
+/// Writes the files.
+pub fn main(args: ReportArgs) -> Result<ExitCode> {
+    let places = Places::of_environment();
+    let selection = match (&args.job, args.last, args.since) {
+        (Some(job), _, _) => Selection::Job(job.clone()),
+        (_, Some(LastJobs::Jobs(jobs)), _) => Selection::Last(jobs),
+        (_, Some(LastJobs::Since(since)), _) | (_, _, Some(since)) => Selection::Since(since.0),
+        _ => Selection::Newest,
+    };
+    // Read first: a damaged trace is no reason to leave half of the files behind.
+    let trace = args.trace.as_deref().map(BrokerTrace::load).transpose()?;
+    let jobs = gather(&places, &selection)?;
+    let runs = match (selection.pick(jobs), &trace) {
+        (Ok(runs), _) => runs,
+        // A trace has something to tell by itself.
+        (Err(_), Some(_)) if selection == Selection::Newest => Vec::new(),
+        (Err(nothing), _) => bail!(nothing),
+    };
+    let report = JobReport {
+        now_ms: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),
+        runs,
+        gaps: trace.as_ref().map(gaps::of).unwrap_or_default(),
+    };
+    let mut written = Vec::new();
+    if let Some(file) = &args.perfetto {
+        write(file, |to| perfetto::write(to, &report, trace.as_ref()))?;
+        written.push(format!("{} (open it at ui.perfetto.dev)", file.display()));
+    }
+    let output = match (&args.output, &args.perfetto) {
+        (Some(output), _) => Some(output.clone()),
+        (None, Some(_)) => None,
+        (None, None) => Some(PathBuf::from(USUAL_FILE)),
+    };
+    if let Some(file) = output {
+        let page = page::render(&report);
+        if file == Path::new("-") {
+            // A closed pipe (`| head`) is no error.
+            let _ = std::io::stdout().write_all(page.as_bytes());
+        } else {
+            write(&file, |to| to.write_all(page.as_bytes()))?;
+            written.push(file.display().to_string());
+        }
+    }
+    for file in written {
+        eprintln!("weft: {} in {file}", report.title());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(file: &Path, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let written = File::create(file).and_then(|target| {
+        let mut target = BufWriter::new(target);
+        put(&mut target)?;
+        target.flush()
+    });
+    written.with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Jobs that run, by the broker, and those that ended, by a shared broker or from disk: the newest
+/// first.
+fn gather(places: &Places, selection: &Selection) -> Result<Vec<RecordedJob>> {
+    let query = HistoryQuery {
+        since_ms: selection.since_ms(),
+        last: selection.last(),
+        uid: None,
+    };
+    let shared = places.is_shared();
+    let mut jobs = match admin::ask(places, &Question::Recorded(shared.then_some(query))) {
+        Ok(Answer::Recorded(jobs)) => jobs,
+        Ok(other) => bail!("unexpected answer {other:?}"),
+        Err(error) if error.is_nobody() => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    if !shared || jobs.is_empty() {
+        let (ended, damaged) = history::read_recorded(&history::file(places)?, &query)?;
+        if let Some(damaged) = damaged {
+            eprintln!("weft: {damaged}");
+        }
+        jobs.extend(ended);
+    }
+    Ok(jobs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_is_a_number_or_a_span() {
+        assert_eq!(last("3"), Ok(LastJobs::Jobs(3)));
+        assert!(matches!(last("30m"), Ok(LastJobs::Since(_))));
+        for wrong in ["0", "-1", "soon", "2026-11-25", "", "3w"] {
+            assert!(last(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! `weft report`: a page and a trace of two jobs, by a real broker and clients that act as the
+//! interposer's session.
+
+mod common;
+
+use std::fs;
+use std::process::Output;
+use std::time::Duration;
+
+use common::{Client, Home, hello, text, until};
+use serde_json::Value;
+use weft_protocol::control::{Hello, ToBroker};
+use weft_protocol::lane::Mode;
+
+/// Requests of the foreground job: enough controls, and as many that are judged.
+const REQUESTS: u64 = 40;
+
+/// The first of them, which are the controls.
+const ALONE: u64 = 10;
+
+fn named(priority: u8, command: &str) -> Hello {
+    Hello {
+        command: command.to_string(),
+        ..hello(priority)
+    }
+}
+
+/// A foreground and a background job that shared the device. The name of one is a trap for pages.
+fn share(home: &Home) -> (Client, Client) {
+    let service = Client::attach(&home.socket(), named(0, "python serve.py"));
+    let training = Client::attach(&home.socket(), named(5, "python <b>train</b>.py --x=\"1\""));
+    until("they have their roles", || {
+        (service.mode(), training.mode()) == (Some(Mode::Foreground), Some(Mode::Background))
+    });
+    for number in 0..REQUESTS {
+        for kernel in 1..=4 {
+            service.launch(kernel, 100_000);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        service.become_idle();
+        std::thread::sleep(Duration::from_millis(1));
+        if number >= ALONE {
+            training.launch(9, 700_000);
+        }
+    }
+    let lost = || {
+        let status = home.status().clients.into_iter().find(|client| client.priority == 0);
+        status
+            .and_then(|client| client.outcome)
+            .and_then(|outcome| outcome.lost)
+    };
+    until("the service's waits are judged", || lost().is_some());
+    (service, training)
+}
+
+fn ok(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stderr)
+}
+
+/// An attribute of a job's row.
+fn attribute(page: &str, pid_and_client: &str, name: &str) -> Option<i64> {
+    let row = page.split("<tr ").find(|row| row.starts_with(pid_and_client))?;
+    let value = row.split_once(&format!("data-{name}=\""))?.1;
+    value.split_once('"')?.0.parse().ok()
+}
+
+#[test]
+fn a_page_and_a_trace_of_two_jobs_agree_with_the_history() {
+    let home = Home::new();
+    let trace = home.path().join("broker.trace");
+    let broker = home.broker(&["--trace", &trace.display().to_string()]);
+    let (service, training) = share(&home);
+    let file = |name: &str| home.path().join(name).display().to_string();
+    // While they run.
+    let said = ok(&home.done(&["report", "-o", &file("running.html")]));
+    assert!(said.contains("2 jobs in ") && said.lines().count() == 1, "{said}");
+    let running = fs::read_to_string(file("running.html")).expect("written");
+    assert!(running.contains("<td>runs</td>"), "{running}");
+    // When they have ended, and the broker too.
+    for job in [service, training] {
+        job.say(ToBroker::Goodbye);
+    }
+    until("they are gone", || home.status().clients.is_empty());
+    broker.terminate();
+    let history = || -> Vec<Value> {
+        let done = home.done(&["history", "--json"]);
+        let shown: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        shown["jobs"].as_array().cloned().unwrap_or_default()
+    };
+    until("both are in the history", || history().len() == 2);
+    until("the broker has ended", || {
+        home.done(&["status"]).status.code() != Some(0)
+    });
+    let (page, perfetto) = (file("page.html"), file("perfetto.json"));
+    let said = ok(&home.done(&[
+        "report",
+        "serve.py",
+        "-o",
+        &page,
+        "--perfetto",
+        &perfetto,
+        "--trace",
+        &file("broker.trace"),
+    ]));
+    assert_eq!(said.lines().count(), 2, "{said}");
+    let page = fs::read_to_string(page).expect("written");
+    let events: Value = serde_json::from_slice(&fs::read(perfetto).expect("written")).expect("JSON");
+    let events = events["traceEvents"].as_array().expect("a list");
+
+    for job in history() {
+        let row = format!("data-pid=\"{}\" data-client=\"{}\"", job["pid"], job["client"]);
+        let figure = |name| attribute(&page, &row, name);
+        let outcome = &job["outcome"];
+        for (name, value) in [
+            ("gpu-ns", &outcome["gpu_ns"]),
+            ("gpu-shared-ns", &outcome["gpu_shared_ns"]),
+            ("launches", &outcome["launches"]),
+            ("lost-ns", &outcome["lost"]["ns"]),
+            ("cost-ns", &outcome["cost"]["ns"]),
+            ("won-ns", &outcome["won"]["over_exclusive_ns"]),
+        ] {
+            assert_eq!(figure(name), value.as_i64(), "{name} of {row}");
+        }
+        // The intervals add up to the same.
+        let thread = events.iter().find(|event| {
+            let name = event["args"]["name"].as_str().unwrap_or_default();
+            event["name"] == "thread_name" && event["pid"] == 1 && name.contains(script(&job))
+        });
+        let thread = &thread.expect("a row")["tid"];
+        let slices: Vec<&Value> = events
+            .iter()
+            .filter(|event| event["ph"] == "X" && event["pid"] == 1 && event["tid"] == *thread)
+            .collect();
+        let sum = |name: &str| -> i64 { slices.iter().filter_map(|slice| slice["args"][name].as_i64()).sum() };
+        assert_eq!(Some(sum("gpu_ns")), outcome["gpu_shared_ns"].as_i64());
+        assert_eq!(Some(sum("launches")), outcome["launches"].as_i64());
+        match outcome["lost"]["ns"].as_i64() {
+            Some(lost) => assert_eq!(
+                (sum("lost_ns"), sum("waits")),
+                (lost, outcome["lost"]["waits"].as_i64().unwrap_or(0))
+            ),
+            None => assert_eq!(Some(sum("cost_ns")), outcome["cost"]["ns"].as_i64()),
+        }
+        let role = if outcome["lost"].is_null() {
+            "background"
+        } else {
+            "foreground"
+        };
+        let in_role: f64 = slices
+            .iter()
+            .filter(|slice| slice["name"] == role)
+            .filter_map(|slice| slice["dur"].as_f64())
+            .sum();
+        assert!(in_role > 0.0, "{slices:?}");
+    }
+    // Text is text.
+    assert!(
+        page.contains("&lt;b&gt;train&lt;/b&gt;") && !page.contains("<b>train"),
+        "{page}"
+    );
+    assert!(
+        page.contains("<h3>Which job cost which</h3>") && page.contains("of python serve.py"),
+        "{page}"
+    );
+    assert!(
+        page.contains("<h3>Latency of python serve.py, alone and beside others</h3>"),
+        "{page}"
+    );
+    assert!(page.contains("the foreground job has no profile"), "{page}");
+    assert!(page.contains("Who ran in the gaps"), "{page}");
+    let launches = events.iter().filter(|event| {
+        let name = event["name"].as_str().unwrap_or_default();
+        event["ph"] == "X" && event["pid"] != 1 && name.starts_with("launch ")
+    });
+    assert_eq!(launches.count() as u64, 4 * REQUESTS + REQUESTS - ALONE);
+}
+
+fn script(job: &Value) -> &'static str {
+    match job["priority"].as_i64() {
+        Some(0) => "serve.py",
+        _ => "train",
+    }
+}
+
+#[test]
+fn what_cannot_be_reported_is_one_line() {
+    let home = Home::new();
+    let broken = home.path().join("broken.trace");
+    fs::write(&broken, "{\"t\": 1}\nnot JSON\n").expect("written");
+    let page = home.path().join("page.html").display().to_string();
+    let fails = |arguments: &[&str], code: i32, part: &str| {
+        let mut all = vec!["report"];
+        all.extend(arguments);
+        all.extend(["-o", &page]);
+        let done = home.done(&all);
+        let said = text(&done.stderr);
+        assert_eq!(
+            (done.status.code(), said.lines().count()),
+            (Some(code), 1),
+            "{arguments:?}: {said}"
+        );
+        assert!(said.contains(part), "{said}");
+        assert!(!home.path().join("page.html").exists());
+    };
+    fails(&[], 1, "no job runs or has ended here");
+    fails(&["nobody.py"], 1, "no job 'nobody.py'");
+    fails(&["--since", "1h"], 1, "in that time");
+    fails(&["--trace", &broken.display().to_string()], 1, "no trace of a broker");
+    fails(&["--trace", "/nowhere/at/all"], 1, "cannot read /nowhere/at/all");
+    fails(&["--last", "soon"], 2, "a number of jobs");
+    fails(&["--last", "0"], 2, "a number of jobs");
+    fails(&["serve.py", "--last", "2"], 2, "cannot be used with");
+    fails(&["--last", "2", "--since", "1h"], 2, "cannot be used with");
+    let _broker = home.broker(&[]);
+    let service = Client::attach(&home.socket(), named(0, "python serve.py"));
+    until("it is listed", || home.status().clients.len() == 1);
+    let done = home.done(&["report", "-o", "/nowhere/page.html"]);
+    assert_eq!((done.status.code(), text(&done.stderr).lines().count()), (Some(1), 1));
+    let done = home.done(&["report", "-o", "-"]);
+    assert!(text(&done.stdout).starts_with("<!DOCTYPE html>") && done.stderr.is_empty());
+    drop(service);
+}
