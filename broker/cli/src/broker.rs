@@ -163,8 +163,8 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the control channels of a private broker lie in the socket's folder, not in `/tmp`. A job in a
-/// container that was given that folder, at the same path, then has them, too.
+/// Has the control channels of a private broker lie in the socket's folder, not in `/tmp`. A job in
+/// a container that was given that folder, at the same path, then has them, too.
 #[allow(unsafe_code)]
 fn keep_channels_at(folder: &Path) {
     // A socket's path has 107 bytes, and ipc-channel appends a folder and a name.

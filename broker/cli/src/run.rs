@@ -32,7 +32,8 @@ const EXAMPLES: &str = "\
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// What the job is called in all tables; default: its script, module or program [env: WEFT_NAME]
+    /// What the job is called in all tables; default: its script, module or program
+    /// [env: WEFT_NAME]
     #[arg(long, value_name = "NAME", value_parser = job_name::parse)]
     pub name: Option<String>,
     /// 0 (matters most) to 9 (fills gaps last), or high (0), normal (5), low (7), idle (9); default

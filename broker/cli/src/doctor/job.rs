@@ -177,7 +177,7 @@ fn warnings(status: &Status, client: &ClientStatus) -> Vec<ReportRow> {
 
 /// What was seen of a tried command.
 #[derive(Debug, Default)]
-struct Seen {
+struct TriedCommand {
     /// All its processes.
     pids: BTreeSet<u32>,
     /// Those that opened the driver without weft.
@@ -187,7 +187,7 @@ struct Seen {
     warnings: Vec<ReportRow>,
 }
 
-impl Seen {
+impl TriedCommand {
     fn look(&mut self, places: &Places, gang: &str, child: u32) {
         self.pids.insert(child);
         self.pids.extend(outside::of_gang(gang));
@@ -278,7 +278,7 @@ fn tempfile(places: &Places) -> anyhow::Result<(File, PathBuf)> {
 
 fn watch(places: &Places, mut child: Child, gang: &str, output: &Path, rows: &mut Vec<ReportRow>) {
     let begin = Instant::now();
-    let mut seen = Seen::default();
+    let mut seen = TriedCommand::default();
     let mut ended = None;
     while ended.is_none() && seen.launches() == 0 && begin.elapsed() < Duration::from_secs(TRIED_S) {
         std::thread::sleep(LOOK_PERIOD);
@@ -300,7 +300,7 @@ fn watch(places: &Places, mut child: Child, gang: &str, output: &Path, rows: &mu
 }
 
 /// Rows on what was seen.
-fn found(seen: &Seen) -> Vec<ReportRow> {
+fn found(seen: &TriedCommand) -> Vec<ReportRow> {
     let mut rows = Vec::new();
     let names = |pids: &BTreeSet<u32>| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     if !seen.past.is_empty() {
