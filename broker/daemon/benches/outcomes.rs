@@ -106,6 +106,7 @@ fn scrape(driver: &TestDriver) -> u64 {
         ..ClientStatus::default()
     };
     let read = || Status {
+        schema: weft_daemon::status::SCHEMA,
         broker: BrokerStatus {
             devices: vec![DeviceStatus {
                 core: serde_json::to_value(driver.core().snapshot()).unwrap_or_default(),
