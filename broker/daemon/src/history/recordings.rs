@@ -164,6 +164,7 @@ mod tests {
 
     fn row(number: u64) -> HistoryRow {
         HistoryRow {
+            name: None,
             ended_ms: 1_000 + number,
             uid: 1,
             pid: 7,

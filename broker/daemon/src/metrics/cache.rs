@@ -70,6 +70,7 @@ mod tests {
                 || {
                     asked += 1;
                     Status {
+                        schema: crate::status::SCHEMA,
                         broker: BrokerStatus {
                             decisions: asked,
                             ..BrokerStatus::default()

@@ -73,6 +73,7 @@ mod tests {
 
     fn written(format: MetricsFormat) -> String {
         let status = Status {
+            schema: crate::status::SCHEMA,
             broker: BrokerStatus {
                 version: "1".to_string(),
                 policy: "weft".to_string(),

@@ -310,6 +310,7 @@ mod tests {
 
     pub(super) fn status(clients: Vec<ClientStatus>) -> Status {
         Status {
+            schema: crate::status::SCHEMA,
             broker: Default::default(),
             clients,
             ended: Vec::new(),
@@ -322,7 +323,8 @@ mod tests {
             client: number,
             pid: 40 + number as u32,
             uid: 1000,
-            command: "python serve.py".to_string(),
+            command: "python /home/ann/run.py".to_string(),
+            name: "serve.py".to_string(),
             mode: "foreground".to_string(),
             outcome: Some(Outcome::default()),
             ..ClientStatus::default()
@@ -383,6 +385,7 @@ mod tests {
             core: json!({"clients": [
                 {"client": 3, "foreground": {"gpu": 30}, "background": {"gpu": 10}},
             ]}),
+            ..DeviceStatus::default()
         }];
         seen.warnings = vec![Warning {
             kind: WarningKind::NoProfile,
