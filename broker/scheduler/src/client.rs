@@ -46,6 +46,13 @@ pub(super) struct ClientState {
     pub unreported: bool,
     /// Credit in the books but not in its word while it waited: taken and not reported yet, ns.
     pub untold: Ns,
+    /// How long credit lay in its word in vain since it last took any, ns; counted anew by each
+    /// rest.
+    pub untouched: Ns,
+    /// Its last rest, ns; 0: it has taken credit since.
+    pub rest: Ns,
+    /// It is not queued before this.
+    pub rests_until: Ns,
     /// Since when its credit word is empty.
     pub emptied_at: Option<Ns>,
     pub attached_at: Ns,
@@ -157,6 +164,9 @@ impl ClientState {
             granted_since: false,
             unreported: false,
             untold: 0,
+            untouched: 0,
+            rest: 0,
+            rests_until: 0,
             emptied_at: None,
             attached_at: now,
             granted_at: now,
@@ -200,6 +210,11 @@ impl ClientState {
             Some(long) if ledger.issued() >= long.total && ledger.settled() < long.total => long.cost,
             _ => 0,
         }
+    }
+
+    /// It came to the gate or took credit: its process runs.
+    pub(super) fn lives(&mut self) {
+        (self.untouched, self.rest, self.rests_until) = (0, 0, 0);
     }
 
     /// Whether its word has credit to revoke.

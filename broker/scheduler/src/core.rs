@@ -23,6 +23,10 @@ use crate::{
     turn_scheduler::{NextTurn, TurnScheduler},
 };
 
+/// The longest rest of a client that takes no credit, in times of `stuck_after`: 160 ms.
+/// Its grants in vain are then a thirtieth of the time, and one that goes on is soon back.
+const LONGEST_REST: Ns = 32;
+
 /// The scheduler.
 #[derive(Debug)]
 pub struct Core {
@@ -37,6 +41,8 @@ pub struct Core {
     next_share: Ns,
     /// Begin of the gap that was counted last, and whether its length was known.
     counted_gap: Option<(Ns, bool)>,
+    /// Clients that take no credit, and wait out of the queue.
+    resting: Vec<ClientSlot>,
 }
 
 impl Core {
@@ -52,6 +58,7 @@ impl Core {
             wake: None,
             next_share: 0,
             counted_gap: None,
+            resting: Vec::new(),
         }
     }
 
@@ -511,6 +518,7 @@ impl Core {
     }
 
     fn revoked(&mut self, slot: ClientSlot, left: i64) {
+        self.rest_if_untouched(slot, left);
         let most = self.state.config.longest_cost;
         let believed = self.state.account(slot, |ledger| ledger.revoke(left, most));
         if believed == Some(false) {
@@ -525,9 +533,60 @@ impl Core {
         self.requeue(slot);
     }
 
+    /// Lets a client rest that waits, has credit and takes none of it: a stopped process does so. It
+    /// waits longest of all, so it would have every turn, and others of its class none.
+    fn rest_if_untouched(&mut self, slot: ClientSlot, left: i64) {
+        let (now, stuck_after) = (self.now, self.state.config.stuck_after);
+        let Some(client) = self.state.get_mut(slot) else { return };
+        let untouched = client.unreported && client.wait.is_some() && left >= client.ledger.left();
+        if !untouched || client.granted_since {
+            return;
+        }
+        client.untouched = client.untouched.saturating_add(now.saturating_sub(client.granted_at));
+        if client.untouched < stuck_after {
+            return;
+        }
+        let rested = client.rest;
+        let rest = rested.saturating_mul(2).clamp(stuck_after, stuck_after * LONGEST_REST);
+        (client.untouched, client.rest) = (0, rest);
+        if rested == 0 {
+            // A launch epoch that nobody told may have voided it: that is made good at once.
+            return;
+        }
+        client.rests_until = now.saturating_add(rest);
+        if !self.resting.contains(&slot) {
+            self.resting.push(slot);
+        }
+        self.state.counters.rests += 1;
+    }
+
+    /// Puts clients back into the queue whose rest is over.
+    fn look_after_resting(&mut self) {
+        let now = self.now;
+        let mut at = 0;
+        while let Some(slot) = self.resting.get(at).copied() {
+            match self.state.get(slot).map(|client| client.rests_until) {
+                Some(until) if now < until => {
+                    self.wake_at(Some(until));
+                    at += 1;
+                }
+                back => {
+                    self.resting.swap_remove(at);
+                    if back.is_some() && self.state.get(slot).is_some_and(|client| client.revoking.is_none()) {
+                        self.requeue(slot);
+                    }
+                }
+            }
+        }
+    }
+
     /// Puts a wait into the queue, unless the client's credit covers it.
     fn requeue(&mut self, slot: ClientSlot) {
         let Some(client) = self.state.get(slot) else { return };
+        if self.now < client.rests_until {
+            self.state.unqueue(slot);
+            return;
+        }
         // What an empty word leaves in the books was taken by threads and not reported yet.
         let empty = client.emptied_at.is_some();
         let covered = client
@@ -562,6 +621,9 @@ impl Core {
             since,
             issued: client.ledger.issued(),
         };
+        if let Some(client) = self.state.get_mut(slot) {
+            client.lives();
+        }
         self.state.class_active_at[class] = self.state.class_active_at[class].max(since);
         let leased = self.state.get(slot).is_some_and(|client| client.window.is_some());
         self.state.wait(slot, wait);
@@ -616,6 +678,7 @@ impl Core {
         client.served = client.served.saturating_add(change.issued);
         client.active_at = now;
         client.unreported = false;
+        client.lives();
         client.untold = client.untold.saturating_sub(change.issued);
         let class = client.class;
         let passed = client
@@ -741,6 +804,7 @@ impl Core {
             return;
         }
         self.look_after_turns(out);
+        self.look_after_resting();
         self.look_after_exposed(out);
         // Else the policy would grant again and again what was revoked for a due client.
         if self.policy.shares_minimum() && !self.share_minimum(out) {

@@ -168,6 +168,8 @@ pub struct Counters {
     pub starvation_grants: u64,
     /// Grants to clients whose own work did not end.
     pub stuck_grants: u64,
+    /// Times that a client which took no credit was left out of the queue for a while.
+    pub rests: u64,
     /// Long turns that began.
     pub long_turns: u64,
     /// Times that work was written off.

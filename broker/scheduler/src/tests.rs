@@ -167,6 +167,61 @@ fn a_client_by_itself_is_alone_and_two_are_foreground_job_and_background_job() {
     );
 }
 
+/// Launches of [`OTHER`] in two seconds, beside an equal that waits at the gate. `stopped`: that
+/// one takes no credit.
+fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {
+    const COST: Ns = 100 * US;
+    let mut bench = Bench::new(policy);
+    bench.attach(SERVICE, 0);
+    let jobs = [TRAINING, OTHER];
+    let mut issued = [0, 0];
+    for client in jobs {
+        bench.attach(client, 5);
+    }
+    bench.now += 100 * MS;
+    for client in jobs {
+        let since = bench.now;
+        bench.play(Event::Waits {
+            client,
+            kernel: 99,
+            cost: COST,
+            since,
+        });
+    }
+    let end = bench.now + 2_000 * MS;
+    while bench.now < end {
+        let able = jobs.iter().enumerate().skip(usize::from(stopped));
+        let goes = able
+            .map(|(at, client)| (at, *client))
+            .find(|(_, client)| bench.view(*client).left >= COST as i64);
+        match goes {
+            Some((at, client)) => {
+                bench.now += COST;
+                issued[at] += COST;
+                bench.goes_on(client, issued[at], COST);
+            }
+            None => {
+                let wake = bench.core.next_wake(bench.now).unwrap_or(end);
+                bench.now = wake.clamp(bench.now + US, end);
+                bench.play(Event::Tick);
+            }
+        }
+    }
+    issued[1] / COST
+}
+
+#[test]
+fn a_stopped_job_at_the_gate_costs_its_equals_little() {
+    for policy in [PolicyName::Weft, PolicyName::Fikit, PolicyName::Timeslice] {
+        let beside = launches_beside_an_equal(policy, false);
+        let stopped = launches_beside_an_equal(policy, true);
+        assert!(
+            stopped > beside * 3 / 2,
+            "{policy}: {stopped}, and {beside} beside one that runs"
+        );
+    }
+}
+
 #[test]
 fn nobody_is_a_foreground_job_where_turns_are_taken() {
     let mut bench = Bench::new(PolicyName::Timeslice);
