@@ -434,7 +434,7 @@ mod tests {
             Ok(vec![2, 3]),
             "a job that calls itself a number is not meant"
         );
-        assert!(selected("c").is_err_and(|why| why.contains("no job c is attached; there are: a, client 1")));
+        assert!(selected("c").is_err_and(|why| why.contains("no job c is attached; there are: client 1 = a")));
         assert!(selected("").is_err());
     }
 
@@ -462,7 +462,7 @@ mod tests {
         assert!(both.contains("say client:102 or pid:102"), "{both}");
         let none = selected("99").expect_err("no such job");
         assert!(
-            none.starts_with("no job 99 is attached; there are: train.py, client 1 = process 100 python train.py, "),
+            none.starts_with("no job 99 is attached; there are: client 1 = train.py, process 100 python train.py, "),
             "{none}"
         );
         assert!(select("x", &[]).is_err_and(|why| why == "no job x is attached, nor is any other"));
