@@ -359,8 +359,8 @@ fn listed(clients: &[ClientStatus]) -> String {
     let shown = clients.iter().take(MOST_LISTED).map(|client| {
         let command = text::command(&client.command, text::COMMAND);
         format!(
-            "{}, client {} = process {} {command}",
-            client.name, client.client, client.pid
+            "client {} = {}, process {} {command}",
+            client.client, client.name, client.pid
         )
         .trim_end()
         .to_string()
