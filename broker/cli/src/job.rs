@@ -1,4 +1,4 @@
-//! `weft pause`, `resume`, `cancel` and `wait`: jobs by client number or process.
+//! `weft pause`, `resume`, `cancel` and `wait`: jobs by name, client number or process.
 //!
 //! Signals go to the processes that the broker knows of a job, through descriptors that name a
 //! process and no number. Before a signal the broker is asked once more: its client is still there,
@@ -38,7 +38,7 @@ const MOST_LISTED: usize = 8;
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct PauseArgs {
-    /// Jobs: numbers of clients or processes (client:3, pid:4711)
+    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
@@ -47,7 +47,7 @@ pub struct PauseArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct ResumeArgs {
-    /// Jobs: numbers of clients or processes (client:3, pid:4711)
+    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
@@ -59,7 +59,7 @@ pub struct CancelArgs {
     /// Wait so long for its end (10s, 500ms, 2m), then end it as SIGKILL does
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub kill_after: Option<Duration>,
-    /// Jobs: numbers of clients or processes (client:3, pid:4711)
+    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
@@ -71,14 +71,14 @@ pub struct WaitArgs {
     /// The longest to wait (60s, 500ms, 2m, 1h); default: for ever
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
-    /// Jobs: numbers of clients or processes (client:3, pid:4711)
+    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
 const JOBS: &str = "\
 A number is a client's, as weft status shows it, or a process's. All processes of that job are meant:
-those that weft run started together and that have attached.";
+those that weft run started together and that have attached. A name means all jobs that have it.";
 
 /// Stops jobs.
 pub fn pause(args: &PauseArgs) -> Result<ExitCode> {
@@ -144,10 +144,28 @@ pub fn wait(args: &WaitArgs) -> Result<ExitCode> {
     })
 }
 
+/// Stops the job of this client, or lets it go on. An error is one line.
+pub fn stop(places: &Places, client: u64, stopped: bool) -> Result<(), String> {
+    let signal = if stopped { Signal::STOP } else { Signal::CONT };
+    let sent = send(places, &[format!("client:{client}")], &[signal]);
+    let (_, troubles) = sent.map_err(|error| text::told(&error))?;
+    troubles.into_iter().next().map_or(Ok(()), Err)
+}
+
 /// Sends signals to jobs. What failed is told, a line each.
 fn signal(jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>, ExitCode)> {
-    let places = Places::of_environment();
-    let status = ask(&places)?;
+    let (processes, troubles) = send(&Places::of_environment(), jobs, signals)?;
+    troubles.iter().for_each(|why| eprintln!("weft: {why}"));
+    let code = match troubles.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    };
+    Ok((processes, code))
+}
+
+/// Sends signals to jobs. Returns their processes, and a line on each failure.
+fn send(places: &Places, jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>, Vec<String>)> {
+    let status = ask(places)?;
     let (mut wanted, mut troubles) = (Vec::new(), Vec::new());
     for word in jobs {
         match select(word, &status.clients) {
@@ -162,7 +180,7 @@ fn signal(jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>,
             client.client
         )
     }));
-    let processes = open(&places, near)?;
+    let processes = open(places, near)?;
     for process in &processes {
         for signal in signals {
             if let Err(why) = process.send(*signal) {
@@ -171,12 +189,7 @@ fn signal(jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>,
             }
         }
     }
-    troubles.iter().for_each(|why| eprintln!("weft: {why}"));
-    let code = match troubles.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    };
-    Ok((processes, code))
+    Ok((processes, troubles))
 }
 
 fn ask(places: &Places) -> Result<Status> {

@@ -27,6 +27,13 @@ pub enum BrokerNews {
 pub enum TopRequest {
     /// The end.
     Quit,
+    /// A job's processes to be stopped, or to go on.
+    Stop {
+        /// The job's client number.
+        client: u64,
+        /// Stopped, else let go on.
+        stopped: bool,
+    },
     /// A job's priority, 0 to 9.
     Priority {
         /// The job's client number.
@@ -124,6 +131,7 @@ impl TopApp {
             KeyCode::Home | KeyCode::Char('g') => self.step(|_, _| 0),
             KeyCode::End | KeyCode::Char('G') => self.step(|_, last| last),
             KeyCode::Enter | KeyCode::Char('d') => self.details = !self.details,
+            KeyCode::Char(' ') => return self.stop(),
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('p' | '+') => return self.priority(|priority| priority.saturating_sub(1)),
             KeyCode::Char('P' | '-') => return self.priority(|priority| (priority + 1).min(PRIORITIES as u8 - 1)),
@@ -136,6 +144,12 @@ impl TopApp {
         let order = self.order();
         let Some(row) = self.selected_row() else { return };
         self.selected = order.get(to(row, order.len() - 1)).copied();
+    }
+
+    fn stop(&self) -> Option<TopRequest> {
+        let client = *self.order().get(self.selected_row()?)?;
+        let stopped = !self.board.job(client)?.status.stopped;
+        Some(TopRequest::Stop { client, stopped })
     }
 
     fn priority(&mut self, change: impl Fn(u8) -> u8) -> Option<TopRequest> {
@@ -225,6 +239,20 @@ pub mod tests {
         last.clients[1].priority = 9;
         app.hear(BrokerNews::Status(Box::new(last), 5.0));
         assert_eq!(press(&mut app, '-'), None, "9 is the last");
+    }
+
+    #[test]
+    fn space_stops_a_job_and_lets_a_stopped_one_go_on() {
+        let mut app = app(2);
+        let stop = |client, stopped| Some(TopRequest::Stop { client, stopped });
+        assert_eq!(press(&mut app, ' '), stop(1, true));
+        let mut one = answer(2);
+        one.clients[0].stopped = true;
+        app.hear(BrokerNews::Status(Box::new(one), 2.0));
+        assert_eq!(press(&mut app, ' '), stop(1, false));
+        press(&mut app, 'j');
+        assert_eq!(press(&mut app, ' '), stop(2, true));
+        assert_eq!(press(&mut TopApp::default(), ' '), None);
     }
 
     #[test]

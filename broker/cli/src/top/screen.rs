@@ -15,7 +15,7 @@ use weft_daemon::status::Status;
 use super::app::{BrokerNews, TopApp, TopRequest};
 use super::board::Board;
 use super::view::{self, Palette};
-use super::watcher::{NewPriority, Watcher};
+use super::watcher::{JobOrder, Watcher};
 
 /// Longest time until news or a signal are looked at.
 const STEP: Duration = Duration::from_millis(50);
@@ -64,7 +64,10 @@ fn show(
             {
                 match app.press(key) {
                     Some(TopRequest::Quit) => break,
-                    Some(TopRequest::Priority { client, priority }) => watcher.order(NewPriority { client, priority }),
+                    Some(TopRequest::Priority { client, priority }) => {
+                        watcher.order(client, JobOrder::Priority(priority));
+                    }
+                    Some(TopRequest::Stop { client, stopped }) => watcher.order(client, JobOrder::Stop(stopped)),
                     None => {}
                 }
             }

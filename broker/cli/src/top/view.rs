@@ -22,7 +22,7 @@ const DEVICES_SHOWN: usize = 8;
 /// Part of the screen that the details may take.
 const DETAILS_PART: u16 = 2;
 
-const KEYS: [(&str, &str); 7] = [
+const KEYS: [(&str, &str); 8] = [
     ("q", "quit"),
     ("?", "help"),
     ("↑↓", "select"),
@@ -30,14 +30,16 @@ const KEYS: [(&str, &str); 7] = [
     ("s", "sort"),
     ("p", "raise priority"),
     ("P", "lower priority"),
+    ("space", "pause"),
 ];
 
-const HELP: [&str; 17] = [
+const HELP: [&str; 18] = [
     "q, Esc     end",
     "up, down   select a job (also k, j; Home, End)",
     "Enter, d   details of the selected job",
     "p, +       its priority: one more important",
     "P, -       its priority: one less important",
+    "space      stop its processes, or let them go on",
     "s          sort by role, GPU, late, memory, name",
     "?          this help; any key closes it",
     "",

@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::super::text;
+use super::super::{job, text};
 use super::app::BrokerNews;
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
@@ -19,19 +19,19 @@ pub fn look(places: &Places) -> anyhow::Result<Box<Status>> {
     }
 }
 
-/// A client's new priority.
+/// What is done to a client's job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NewPriority {
-    /// Client number.
-    pub client: u64,
-    /// 0 (matters most) to 9.
-    pub priority: u8,
+pub enum JobOrder {
+    /// Its priority, 0 (matters most) to 9.
+    Priority(u8),
+    /// Its processes are stopped, or let go on.
+    Stop(bool),
 }
 
 /// The thread's queues. It ends when they are dropped.
 #[derive(Debug)]
 pub struct Watcher {
-    orders: Sender<NewPriority>,
+    orders: Sender<(u64, JobOrder)>,
     news: Receiver<BrokerNews>,
 }
 
@@ -45,10 +45,10 @@ impl Watcher {
         Ok(Watcher { orders, news })
     }
 
-    /// Asks for a change, soon.
-    pub fn order(&self, order: NewPriority) {
+    /// Asks for a change of this client's job, soon.
+    pub fn order(&self, client: u64, order: JobOrder) {
         // The thread lives as long as this.
-        let _ = self.orders.send(order);
+        let _ = self.orders.send((client, order));
     }
 
     /// News, if any came.
@@ -61,14 +61,18 @@ fn watch(
     places: &Places,
     interval: Duration,
     since: Instant,
-    orders: &Receiver<NewPriority>,
+    orders: &Receiver<(u64, JobOrder)>,
     tells: &Sender<BrokerNews>,
 ) {
     let mut next = Instant::now() + interval;
     loop {
         match orders.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(order) => {
-                if let Err(why) = set(places, order)
+            Ok((client, order)) => {
+                let done = match order {
+                    JobOrder::Priority(priority) => set(places, client, priority),
+                    JobOrder::Stop(stopped) => job::stop(places, client, stopped),
+                };
+                if let Err(why) = done
                     && tells.send(BrokerNews::Refused(why)).is_err()
                 {
                     return;
@@ -89,16 +93,16 @@ fn watch(
     }
 }
 
-fn set(places: &Places, order: NewPriority) -> Result<(), String> {
+fn set(places: &Places, client: u64, priority: u8) -> Result<(), String> {
     let question = Question::Set {
-        client: Some(order.client),
+        client: Some(client),
         pid: None,
         job: None,
-        priority: Some(order.priority),
+        priority: Some(priority),
         budget: LatencyBudget::default(),
     };
     match admin::ask(places, &question) {
-        Ok(Answer::Set(0)) => Err(format!("client {} is gone", order.client)),
+        Ok(Answer::Set(0)) => Err(format!("client {client} is gone")),
         Ok(_) => Ok(()),
         Err(error) => Err(text::told(&error.into())),
     }

@@ -1,0 +1,34 @@
+"""Jobs that are stopped (SIGSTOP, Ctrl-Z, `weft pause`) beside others that run."""
+
+import os
+import signal
+
+from harness import jobs
+from harness.scene import BOUND
+
+# Launches of the other one, which takes a second for them. It had 16 a second once.
+LAUNCHES = 5000
+
+
+def test_a_stopped_background_job_leaves_its_equals_their_turns(scene):
+    scene.broker.start()
+    main = scene.companion("main", pause=20000, priority=0)
+    stopped = scene.companion("stopped", pause=200, priority=5)
+    other = scene.companion("other", pause=200, priority=5)
+    scene.attached(main, stopped, other)
+
+    def at_the_gate():
+        os.kill(stopped.pid, signal.SIGSTOP)
+        row = scene.row(stopped)
+        if not row["waiting"]:
+            os.kill(stopped.pid, signal.SIGCONT)
+        return row["waiting"]
+
+    assert jobs.wait_until(at_the_gate, BOUND), "it was never stopped at the gate"
+    before = scene.row(other)["launches"]
+    goes_on = jobs.wait_until(lambda: scene.row(other)["launches"] > before + LAUNCHES, BOUND)
+    assert goes_on, f"{scene.row(other)['launches'] - before} launches in {BOUND} s"
+    assert scene.row(stopped)["stopped"]
+    os.kill(stopped.pid, signal.SIGCONT)
+    scene.progresses(stopped)
+    scene.finish_companions(main, stopped, other)
