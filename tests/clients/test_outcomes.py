@@ -124,7 +124,7 @@ def test_a_service_and_a_training_job_are_told_what_they_lost_and_won(scene):
     assert history(scene, "--last", "1") == every[:1]
     assert history(scene, "--since", "2000-01-01") == every
     assert history(scene, "--since", "0s") == []
-    page = weft(scene, "history").stdout
+    page = weft(scene, "history", more={"COLUMNS": "250"}).stdout
     assert "torch_service.py service" in page and "! process" in page, page
 
 

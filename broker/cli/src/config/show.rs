@@ -1,6 +1,7 @@
 //! `weft config`: which files count, and each setting's value with its origin.
 #![forbid(unsafe_code)]
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -94,7 +95,8 @@ pub fn main(args: ConfigArgs) -> Result<ExitCode> {
                     state => format!("{} ({state})", path.path.display()),
                 })
                 .collect();
-            println!("{}", lines.join("\n"));
+            // A closed pipe (`| head`) is no error.
+            let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
             Ok(ExitCode::SUCCESS)
         }
     }

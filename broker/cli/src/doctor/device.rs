@@ -15,7 +15,7 @@ pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
     let Some(driver) = libraries::find_driver(weft.as_deref()) else {
         rows.push(ReportRow::fail(
             "driver",
-            match std::env::var_os("WEFT_CUDA_LIBRARY") {
+            match std::env::var_os("WEFT_CUDA_LIBRARY").filter(|named| !named.is_empty()) {
                 Some(named) => format!("WEFT_CUDA_LIBRARY={} is no driver", named.display()),
                 None => "no libcuda.so.1 on this machine".to_string(),
             },
