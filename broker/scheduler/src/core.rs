@@ -23,9 +23,9 @@ use crate::{
     turn_scheduler::{NextTurn, TurnScheduler},
 };
 
-/// The longest rest of a client that takes no credit, in times of `stuck_after`: 160 ms.
-/// Its grants in vain are then a thirtieth of the time, and one that goes on is soon back.
-const LONGEST_REST: Ns = 32;
+/// So many times `stuck_after` is the longest rest of a client that takes no credit. Its grants in
+/// vain are then a thirtieth of the time, and one that goes on is soon back.
+const REST_FACTOR: u64 = 32;
 
 /// The scheduler.
 #[derive(Debug)]
@@ -533,8 +533,8 @@ impl Core {
         self.requeue(slot);
     }
 
-    /// Lets a client rest that waits, has credit and takes none of it: a stopped process does so. It
-    /// waits longest of all, so it would have every turn, and others of its class none.
+    /// Lets a client rest that waits, has credit and takes none of it, as a stopped process does.
+    /// It waits longest of all, so it would have every turn, and others of its class none.
     fn rest_if_untouched(&mut self, slot: ClientSlot, left: i64) {
         let (now, stuck_after) = (self.now, self.state.config.stuck_after);
         let Some(client) = self.state.get_mut(slot) else { return };
@@ -547,7 +547,7 @@ impl Core {
             return;
         }
         let rested = client.rest;
-        let rest = rested.saturating_mul(2).clamp(stuck_after, stuck_after * LONGEST_REST);
+        let rest = rested.saturating_mul(2).clamp(stuck_after, stuck_after * REST_FACTOR);
         (client.untouched, client.rest) = (0, rest);
         if rested == 0 {
             // A launch epoch that nobody told may have voided it: that is made good at once.

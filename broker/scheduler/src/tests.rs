@@ -170,7 +170,7 @@ fn a_client_by_itself_is_alone_and_two_are_foreground_job_and_background_job() {
 /// Launches of [`OTHER`] in two seconds, beside an equal that waits at the gate. `stopped`: that
 /// one takes no credit.
 fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {
-    const COST: Ns = 100 * US;
+    const COST_NS: Ns = 100 * US;
     let mut bench = Bench::new(policy);
     bench.attach(SERVICE, 0);
     let jobs = [TRAINING, OTHER];
@@ -184,7 +184,7 @@ fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {
         bench.play(Event::Waits {
             client,
             kernel: 99,
-            cost: COST,
+            cost: COST_NS,
             since,
         });
     }
@@ -193,12 +193,12 @@ fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {
         let able = jobs.iter().enumerate().skip(usize::from(stopped));
         let goes = able
             .map(|(at, client)| (at, *client))
-            .find(|(_, client)| bench.view(*client).left >= COST as i64);
+            .find(|(_, client)| bench.view(*client).left >= COST_NS as i64);
         match goes {
             Some((at, client)) => {
-                bench.now += COST;
-                issued[at] += COST;
-                bench.goes_on(client, issued[at], COST);
+                bench.now += COST_NS;
+                issued[at] += COST_NS;
+                bench.goes_on(client, issued[at], COST_NS);
             }
             None => {
                 let wake = bench.core.next_wake(bench.now).unwrap_or(end);
@@ -207,7 +207,7 @@ fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {
             }
         }
     }
-    issued[1] / COST
+    issued[1] / COST_NS
 }
 
 #[test]
