@@ -302,7 +302,7 @@ def test_what_is_said_wrongly_is_told(scene):
     for words in (("WEFT_LOG=loud", "none of"), ("WEFT_MODE=serv", "trace"), ("WEFT_MEMORY", "12GiB"), ("WEFT_SOCKET=relative.sock", "folder")):
         assert any(all(word in line for word in words) for line in job.stderr().splitlines()), f"{words}: {job.explain()}"
     assert "12GiB" in told(scene, "run", "--memory", 12, "--", "true")
-    for words in (["run", "--priority", "high", "--", "true"], ["run", "-p", "12", "--", "true"], ["set", "--client", "1", "-p", "12"]):
+    for words in (["run", "--priority", "urgent", "--", "true"], ["run", "-p", "12", "--", "true"], ["set", "--client", "1", "-p", "12"]):
         assert "0 (matters most) to 9" in told(scene, *words)
     for words in (["set", "--client", "x", "-p", "1"], ["broker", "--turn", "x"], ["profile", "keep", "x", "--name", "q"]):
         assert "a whole number" in told(scene, *words)
