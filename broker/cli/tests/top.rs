@@ -5,9 +5,12 @@ mod common;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use common::{Client, Home, hello, text, until};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use weft_protocol::control::{Hello, ToBroker};
 
@@ -38,6 +41,8 @@ struct OnTerminal {
     child: Child,
     terminal: std::fs::File,
     shown: Arc<Mutex<Vec<u8>>>,
+    closed: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl OnTerminal {
@@ -69,14 +74,34 @@ impl OnTerminal {
         let terminal = std::fs::File::from(terminal);
         let shown = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, into) = (terminal.try_clone().expect("cloned"), Arc::clone(&shown));
-        std::thread::spawn(move || {
+        let closed = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&closed);
+        let reads = move || {
             let mut some = [0; 4096];
-            // Ends with an error once the command has ended.
-            while let Ok(count @ 1..) = reader.read(&mut some) {
+            while !stop.load(Ordering::Relaxed) {
+                let mut looked = [PollFd::new(&reader, PollFlags::IN)];
+                let soon = Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 10_000_000,
+                };
+                if poll(&mut looked, Some(&soon)) == Ok(0) {
+                    continue;
+                }
+                // Ends with an error once the command has ended.
+                let Ok(count @ 1..) = reader.read(&mut some) else {
+                    return;
+                };
                 into.lock().expect("no panic").extend_from_slice(&some[..count]);
             }
-        });
-        OnTerminal { child, terminal, shown }
+        };
+        let reader = Some(std::thread::spawn(reads));
+        OnTerminal {
+            child,
+            terminal,
+            shown,
+            closed,
+            reader,
+        }
     }
 
     fn shown(&self) -> String {
@@ -90,6 +115,13 @@ impl OnTerminal {
 
     fn press(&mut self, keys: &str) {
         self.terminal.write_all(keys.as_bytes()).expect("typed");
+    }
+
+    /// Closes the terminal's other end, as a window that is closed does.
+    fn hang_up(&mut self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.reader.take().expect("one").join().expect("no panic");
+        self.terminal = std::fs::File::open("/dev/null").expect("there");
     }
 
     /// Whether the terminal is as before: it echoes and waits for lines.
@@ -169,6 +201,18 @@ fn a_signal_gives_the_terminal_back() {
     assert_eq!(screen.end(), Some(128 + 15));
     until("the screen is left", || screen.shown().contains(LEAVE));
     assert!(screen.is_cooked());
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_it() {
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let mut command = home.weft();
+    command.arg("top");
+    let mut screen = OnTerminal::start(command, 80, 24);
+    screen.shows("attached");
+    screen.hang_up();
+    assert!(screen.end().is_some());
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn render_cards(page: &mut String, run: &Run) {
                     format!("lost {}", text::percent(lost.part.max(0.0))),
                     format!(
                         "of its time to background jobs: {} at {}{allowed}",
-                        signed(lost.ns),
+                        text::duration(lost.ns.max(0) as u64),
                         text::count(lost.waits, "wait", "waits")
                     ),
                 )
@@ -168,11 +168,7 @@ fn render_cards(page: &mut String, run: &Run) {
                     format!("; about {} of the most that plain sharing gives", text::percent(part))
                 });
                 let cost = outcome.cost.map_or(String::new(), |cost| {
-                    format!(
-                        "; cost foreground jobs {} ({})",
-                        signed(cost.ns),
-                        text::percent(cost.part.max(0.0))
-                    )
+                    format!("; cost foreground jobs {}", history::late(Some(cost)).0)
                 });
                 (
                     "",
@@ -256,7 +252,7 @@ fn render_table(page: &mut String, run: &Run) {
             charts::colour(number),
             escape(&job.name),
             job.of.job.pid,
-            escape(&text::cut(&job.of.job.command, 300)),
+            escape(&text::command(&job.of.job.command, text::LONG_COMMAND)),
             job.of.job.priority,
             span(outcome.ran_s),
             span(outcome.foreground_s),
