@@ -81,7 +81,7 @@ fn fold(run: &Run) -> Calibration {
 
 /// Runs of the probe until one finds every figure as it was told. A busy machine makes some of a
 /// run's figures worse, and none better than they are: a probe that is wrong finds them in none.
-const RUNS: usize = 8;
+const RUNS: usize = 5;
 
 /// The first of [`RUNS`] runs that finds every figure as it was told, and its file.
 fn measured_as_told(calibration: &Calibration, what: &str) -> (Run, Calibration) {
