@@ -12,6 +12,9 @@ from harness.scene import BOUND, COMPANION, weft
 SAMPLES = 60
 # The companion's kernel, as short and as long as a case has it.
 SHORT, LONG = 200_000, 900_000
+# So near is a time that was learnt: one that counts another job's or the gate's time is at least
+# twice as long, and a busy machine's device is slower by a tenth.
+NEAR = 0.25
 
 
 def kernels_take(scene, ns):
@@ -67,13 +70,13 @@ def right_in_the_end(scene, role, wrong, true):
     broker(scene, "--refine")
     kernels_take(scene, wrong)
     before = take_profile(scene)
-    assert abs(fill_time(before) - wrong) < wrong * 0.1, before
+    assert abs(fill_time(before) - wrong) < wrong * NEAR, before
     kernels_take(scene, true)
     served(scene, role)
     written = jobs.wait_until(lambda: shown(scene)["refined"] == 1, BOUND, step=0.2)
     after = shown(scene)
     assert written, f"nothing was written\n{scene.broker.job.explain()}"
-    assert abs(fill_time(after) - true) < true * 0.1, f"{fill_time(after)} ns, not {true}: {after}"
+    assert abs(fill_time(after) - true) < true * NEAR, f"{fill_time(after)} ns, not {true}: {after}"
     same = ("name", "taken", "runs", "memory_peak", "ran_s", "gpu", "working_sets")
     assert [after[key] for key in same] == [before[key] for key in same], f"{before}\n{after}"
     left = [path.name for path in scene.broker.profiles.iterdir() if path.name.startswith(".")]
@@ -96,7 +99,7 @@ def test_a_right_profile_stays_right(scene):
         scene.running.touch()
         served(scene, "background")
         assert jobs.wait_until(lambda run=run: shown(scene)["refined"] == run, BOUND, step=0.2), scene.broker.job.explain()
-        assert abs(fill_time(shown(scene)) - LONG) < LONG * 0.05, shown(scene)
+        assert abs(fill_time(shown(scene)) - LONG) < LONG * NEAR, shown(scene)
 
 
 def test_a_profile_of_other_code_stays_as_it_is(scene):
@@ -132,7 +135,7 @@ def test_a_job_without_a_profile_has_one_in_the_end(scene):
     kernels_take(scene, SHORT)
     served(scene, "foreground")
     assert jobs.wait_until(lambda: file_of(scene).exists(), BOUND, step=0.2), scene.broker.job.explain()
-    assert abs(fill_time(shown(scene)) - SHORT) < SHORT * 0.1, shown(scene)
+    assert abs(fill_time(shown(scene)) - SHORT) < SHORT * NEAR, shown(scene)
     scene.running.touch()
     again = scene.companion("again", priority=0, profile="job")
     scene.attached(again)
