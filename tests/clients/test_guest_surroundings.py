@@ -132,14 +132,16 @@ def test_a_job_that_is_process_one(scene):
 
 
 # A file tree with a /tmp of its own, in which the scene's folder is mounted at its path: what a
-# container has that was given the folder of the socket.
+# container has that was given the folder of the socket. weft's own tree may lie in /tmp, too.
 CONTAINED = """
 set -e
-folder=$1; shift
-mount --bind "$folder" /mnt
+folder=$1; tree=$2; shift 2
+exec 7<"$folder" 8<"$tree"
 mount -t tmpfs own-tmp /tmp
-mkdir -p "$folder"
-mount --bind /mnt "$folder"
+mkdir -p "$folder" "$tree"
+mount --no-canonicalize --bind /proc/self/fd/7 "$folder"
+mount --no-canonicalize --bind /proc/self/fd/8 "$tree"
+cd "$folder"
 exec "$@"
 """
 
@@ -147,7 +149,7 @@ exec "$@"
 def test_a_job_in_a_container_that_has_the_sockets_folder(scene):
     """Mounts, network and processes of its own: the job attaches all the same."""
     apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
-    contained = [*apart, "sh", "-c", CONTAINED, "contained", scene.folder]
+    contained = [*apart, "sh", "-c", CONTAINED, "contained", scene.folder, paths.ROOT]
     if plainly(scene, [*contained, "true"], "allowed").process.returncode:
         return
     in_roles(scene, [*contained, *script("children.py")], "background", attached=False)
