@@ -17,8 +17,8 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::status::ask;
 use super::{text, users};
-use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
 use weft_daemon::status::{ClientStatus, Status};
 
@@ -190,13 +190,6 @@ fn send(places: &Places, jobs: &[String], signals: &[Signal]) -> Result<(Vec<Sig
         }
     }
     Ok((processes, troubles))
-}
-
-fn ask(places: &Places) -> Result<Status> {
-    match admin::ask(places, &Question::Status)? {
-        Answer::Status(status) => Ok(*status),
-        other => bail!("unexpected answer {other:?}"),
-    }
 }
 
 fn is_attached(places: &Places, client: &ClientStatus) -> bool {

@@ -153,20 +153,20 @@ impl Loaded {
     }
 }
 
-/// What the process has loaded; nothing, if it is not this user's.
-pub fn loaded(pid: u32) -> Loaded {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    LibraryFiles::known().loaded(&maps)
-}
-
 /// Processes of this user that one `weft run` started, by their environment.
 pub fn of_gang(gang: &str) -> Vec<u32> {
-    let variable = format!("WEFT_GANG={gang}");
-    let has = |pid: &u32| {
-        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        variables.split(|byte| *byte == 0).any(|own| own == variable.as_bytes())
-    };
+    let has = |pid: &u32| variable(*pid, "WEFT_GANG").as_deref() == Some(gang);
     pids().into_iter().filter(has).collect()
+}
+
+/// A variable of a process as it began; `None` also where the process is not this user's.
+pub fn variable(pid: u32, name: &str) -> Option<String> {
+    let variables = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut pairs = variables.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    pairs.find_map(|pair| {
+        let (key, value) = pair.split_once('=')?;
+        (key == name).then(|| value.to_string())
+    })
 }
 
 fn pids() -> Vec<u32> {
@@ -182,8 +182,8 @@ pub fn processes(attached: &[u32]) -> Vec<Outside> {
         .into_iter()
         .filter(|pid| !attached.contains(pid))
         .filter(|pid| {
-            let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-            known.are_in(&maps) && !is_off(*pid)
+            let loaded = known.loaded_by(*pid);
+            loaded.weft.is_some() && loaded.driver && !is_off(*pid)
         })
         .map(|pid| Outside {
             pid,
@@ -195,14 +195,15 @@ pub fn processes(attached: &[u32]) -> Vec<Outside> {
 }
 
 /// Device and inode of weft's library and of the driver.
-struct LibraryFiles {
+#[derive(Debug)]
+pub struct LibraryFiles {
     weft: Option<(u64, u64)>,
     driver: Option<(u64, u64)>,
 }
 
 impl LibraryFiles {
-    /// Those of this command.
-    fn known() -> LibraryFiles {
+    /// Those of this command. Looks for the driver, so once is enough.
+    pub fn known() -> LibraryFiles {
         let weft = libraries::find_weft();
         let driver = libraries::find_driver(weft.as_deref());
         LibraryFiles {
@@ -211,10 +212,9 @@ impl LibraryFiles {
         }
     }
 
-    /// Whether a process with these maps has both.
-    fn are_in(&self, maps: &[u8]) -> bool {
-        let loaded = self.loaded(maps);
-        loaded.weft.is_some() && loaded.driver
+    /// What the process has loaded; nothing, if it is not this user's.
+    pub fn loaded_by(&self, pid: u32) -> Loaded {
+        self.loaded(&fs::read(format!("/proc/{pid}/maps")).unwrap_or_default())
     }
 
     fn loaded(&self, maps: &[u8]) -> Loaded {
@@ -245,11 +245,8 @@ fn mapped(line: &[u8]) -> Option<((u64, u64), &[u8])> {
 }
 
 /// Whether `WEFT_MODE=off` is set in a process.
-fn is_off(pid: u32) -> bool {
-    let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    variables
-        .split(|byte| *byte == 0)
-        .any(|variable| variable == b"WEFT_MODE=off")
+pub fn is_off(pid: u32) -> bool {
+    variable(pid, "WEFT_MODE").as_deref() == Some("off")
 }
 
 /// The command line of a process; empty if it is not known.
@@ -283,8 +280,9 @@ mod tests {
             ([numbered, weft], true),
             ([weft, other], false),
         ] {
+            let loaded = files.loaded(&parts.concat());
             assert_eq!(
-                files.are_in(&parts.concat()),
+                loaded.weft.is_some() && loaded.driver,
                 both,
                 "{:?}",
                 String::from_utf8_lossy(&parts.concat())

@@ -26,11 +26,17 @@ pub struct StatusArgs {
 /// Jobs that ended, on a page for people.
 const ENDED_SHOWN: usize = 10;
 
+/// The broker's answer.
+pub fn ask(places: &Places) -> Result<Box<Status>> {
+    match admin::ask(places, &Question::Status)? {
+        Answer::Status(status) => Ok(status),
+        other => bail!("unexpected answer {other:?}"),
+    }
+}
+
 /// Shows the status.
 pub fn main(args: StatusArgs) -> Result<ExitCode> {
-    let Answer::Status(status) = admin::ask(&Places::of_environment(), &Question::Status)? else {
-        bail!("unexpected answer");
-    };
+    let status = ask(&Places::of_environment())?;
     let terminal = text::terminal_width();
     let width = terminal.unwrap_or(text::USUAL_WIDTH);
     text::show(&*status, args.json, |status| {

@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Client, Home, hello, text, until};
+use common::{Client, Home, named, text, until};
 use weft_daemon::outcome::{Outcome, WarningKind};
-use weft_protocol::control::{Hello, ToBroker, ToClient};
+use weft_protocol::control::{ToBroker, ToClient};
 use weft_protocol::lane::Mode;
 
 /// Requests of the foreground job: enough controls, and as many that are judged.
@@ -14,13 +14,6 @@ const REQUESTS: u64 = 40;
 
 /// The first of them, which are the controls: after background work the device must switch back.
 const ALONE: u64 = 10;
-
-fn named(priority: u8, command: &str) -> Hello {
-    Hello {
-        command: command.to_string(),
-        ..hello(priority)
-    }
-}
 
 /// A foreground and a background job that know of each other.
 fn pair(home: &Home) -> (Client, Client) {

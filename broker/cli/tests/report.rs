@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Output;
 use std::time::Duration;
 
-use common::{Client, Home, hello, text, until};
+use common::{Client, Home, named, text, until};
 use serde_json::Value;
 use weft_protocol::control::{Hello, ToBroker};
 use weft_protocol::lane::Mode;
@@ -17,13 +17,6 @@ const REQUESTS: u64 = 40;
 
 /// The first of them, which are the controls.
 const ALONE: u64 = 10;
-
-fn named(priority: u8, command: &str) -> Hello {
-    Hello {
-        command: command.to_string(),
-        ..hello(priority)
-    }
-}
 
 /// A foreground and a background job that shared the device. The name of one is a trap for pages.
 fn share(home: &Home) -> (Client, Client) {

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::row::ReportRow;
 use crate::environment::{self, Wishes};
-use crate::outside::{self, Loaded};
+use crate::outside::{self, LibraryFiles, Loaded};
 use crate::{libraries, start, text};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
@@ -36,7 +36,7 @@ const SAID: usize = 160;
 
 /// Adds the rows of a running process.
 pub fn process(places: &Places, pid: u32, rows: &mut Vec<ReportRow>) {
-    let Ok(variables) = fs::read(format!("/proc/{pid}/environ")) else {
+    if fs::read(format!("/proc/{pid}/environ")).is_err() {
         let there = Path::new(&format!("/proc/{pid}")).exists();
         let (found, advice) = match there {
             true => (
@@ -47,19 +47,13 @@ pub fn process(places: &Places, pid: u32, rows: &mut Vec<ReportRow>) {
         };
         rows.push(ReportRow::fail("process", found, advice));
         return;
-    };
-    let variable = |name: &str| {
-        let mut pairs = variables.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-        pairs.find_map(|pair| {
-            let (key, value) = pair.split_once('=')?;
-            (key == name).then(|| value.to_string())
-        })
-    };
+    }
+    let variable = |name: &str| outside::variable(pid, name);
     let command = text::command(&outside::command(pid), text::COMMAND);
     rows.push(ReportRow::ok("process", format!("{pid}: {command}")));
-    let loaded = outside::loaded(pid);
+    let loaded = LibraryFiles::known().loaded_by(pid);
     rows.push(preload(&loaded, variable("LD_PRELOAD").as_deref()));
-    if variable("WEFT_MODE").as_deref() == Some("off") {
+    if outside::is_off(pid) {
         let advice = "start it without WEFT_MODE=off";
         rows.push(ReportRow::warn("mode", "weft is turned off in it", advice));
     }
@@ -188,11 +182,11 @@ struct TriedCommand {
 }
 
 impl TriedCommand {
-    fn look(&mut self, places: &Places, gang: &str, child: u32) {
+    fn look(&mut self, places: &Places, files: &LibraryFiles, gang: &str, child: u32) {
         self.pids.insert(child);
         self.pids.extend(outside::of_gang(gang));
         for pid in &self.pids {
-            let loaded = outside::loaded(*pid);
+            let loaded = files.loaded_by(*pid);
             if loaded.driver && loaded.weft.is_none() {
                 self.past.insert(*pid);
             }
@@ -280,10 +274,11 @@ fn watch(places: &Places, mut child: Child, gang: &str, output: &Path, rows: &mu
     let begin = Instant::now();
     let mut seen = TriedCommand::default();
     let mut ended = None;
+    let files = LibraryFiles::known();
     while ended.is_none() && seen.launches() == 0 && begin.elapsed() < Duration::from_secs(TRIED_S) {
         std::thread::sleep(LOOK_PERIOD);
         ended = child.try_wait().ok().flatten();
-        seen.look(places, gang, child.id());
+        seen.look(places, &files, gang, child.id());
     }
     let ran = text::span(begin.elapsed().as_secs_f64());
     rows.push(match ended {

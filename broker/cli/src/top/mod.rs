@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::text;
+use super::{status, text};
 use weft_daemon::places::Places;
 
 mod app;
@@ -60,7 +60,7 @@ fn interval(text: &str) -> Result<f64, String> {
 pub fn main(args: TopArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     // A broker that is not there from the first is a mistake.
-    let first = watcher::look(&places)?;
+    let first = status::ask(&places)?;
     let interval = Duration::from_secs_f64(args.interval);
     let count = if args.once { Some(1) } else { args.count };
     if count.is_none() && !args.json && is_terminal() {
@@ -73,7 +73,7 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
     let mut pages = 0;
     while count.is_none_or(|count| pages < count) {
         std::thread::sleep(interval);
-        let page = match watcher::look(&places) {
+        let page = match status::ask(&places) {
             Ok(status) => {
                 board.update(*status, begin.elapsed().as_secs_f64());
                 page(&board, args.json)?

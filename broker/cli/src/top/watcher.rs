@@ -4,20 +4,11 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::super::{job, text};
+use super::super::{job, status, text};
 use super::app::BrokerNews;
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
-use weft_daemon::status::Status;
 use weft_protocol::latency_budget::LatencyBudget;
-
-/// Asks once.
-pub fn look(places: &Places) -> anyhow::Result<Box<Status>> {
-    match admin::ask(places, &Question::Status)? {
-        Answer::Status(status) => Ok(status),
-        other => anyhow::bail!("unexpected answer {other:?}"),
-    }
-}
 
 /// What is done to a client's job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +74,7 @@ fn watch(
             Err(RecvTimeoutError::Timeout) => next = Instant::now() + interval,
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let news = match look(places) {
+        let news = match status::ask(places) {
             Ok(status) => BrokerNews::Status(status, since.elapsed().as_secs_f64()),
             Err(error) => BrokerNews::Gone(text::told(&error)),
         };

@@ -212,6 +212,14 @@ pub struct Client {
     pub epoch_page: Place<EpochPage>,
 }
 
+/// As [`hello`], of a job with this command line.
+pub fn named(priority: u8, command: &str) -> Hello {
+    Hello {
+        command: command.to_string(),
+        ..hello(priority)
+    }
+}
+
 pub fn hello(priority: u8) -> Hello {
     Hello {
         version: VERSION,

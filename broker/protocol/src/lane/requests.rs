@@ -52,7 +52,8 @@ pub struct DurationFigures {
 impl Durations {
     /// Counts a request that took `ns`. From any thread, without waiting.
     pub fn add(&self, ns: Ns) {
-        self.total_ns.fetch_add(ns, Ordering::Relaxed);
+        // Never 0: a sum of 0 says that there are none.
+        self.total_ns.fetch_add(ns.max(1), Ordering::Relaxed);
         if let Some(bucket) = self.buckets.get(bucket_of(ns)) {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
@@ -61,13 +62,17 @@ impl Durations {
     /// The figures now; `None` without a request. A client can write anything, so any value may
     /// come, and none is trusted.
     pub fn figures(&self) -> Option<DurationFigures> {
+        // Most jobs mark none: then no bucket is looked at.
+        let total = self.total_ns.load(Ordering::Relaxed);
+        if total == 0 {
+            return None;
+        }
         let counts: Vec<u64> = self
             .buckets
             .iter()
             .map(|bucket| u64::from(bucket.load(Ordering::Relaxed)))
             .collect();
         let count: u64 = counts.iter().sum();
-        let total = self.total_ns.load(Ordering::Relaxed);
         (count > 0).then(|| DurationFigures {
             count,
             mean: total / count,
