@@ -24,7 +24,7 @@ use crate::{deferred, paging, process, throttle, trace};
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
 /// Begins the session after a successful `cuInit`; cheap after the first call. Waits for a broker
-/// at most half a second.
+/// at most 5 s.
 pub fn initialised() {
     if BEGUN.swap(1, Ordering::AcqRel) == 0 {
         guarded(begin);

@@ -207,7 +207,8 @@ class Job:
         self._kill_group()
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(10)
+        # On starved cores even that takes long: the kernel lets go of all its memory first.
+        self.process.wait(60)
 
     def terminate(self, bound=10.0):
         """Asks it to end, then makes it."""

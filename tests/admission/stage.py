@@ -98,9 +98,14 @@ class Scene:
         return jobs.wait_while(condition, self.happened, bound, LONGEST)
 
     def until(self, what, condition, bound=BOUND):
-        assert self.comes_true(condition, bound), f"{what}: nothing has happened for {bound:.0f} s\n" + json.dumps(self.queue(), indent=1) + "\n" + "\n".join(
-            f"{job.name}: {self.events(job.name)} {job.stderr()[-400:]}" for job in self.jobs[-12:]
-        )
+        assert self.comes_true(condition, bound), f"{what}: nothing has happened for {bound:.0f} s\n" + self.picture()
+
+    def picture(self, most=12):
+        """What a failed wait shows: the jobs that wait for nothing first."""
+        queue, waiting = self.queue(), self.waiting()
+        jobs_ = sorted(self.jobs, key=lambda job: job.pid in waiting)
+        told = [f"{job.name}: {self.events(job.name)} {job.stderr()[-400:]}" for job in jobs_[:most]]
+        return "\n".join([f"{len(waiting)} wait", *told, json.dumps(queue, indent=1)[:4000]])
 
     def has(self, name, event, count=1):
         return self.events(name).count(event) >= count

@@ -43,8 +43,8 @@ const CONTEXTS: usize = 64;
 /// No device has this ordinal.
 const NONE: i32 = -1;
 
-/// Longest wait for a thread that makes a session, ns, which may wait half a second for the broker.
-const PATIENCE: u64 = 2_000_000_000;
+/// Longest wait for a thread that makes a session, ns, which may wait 5 s for the broker.
+const PATIENCE: u64 = 6_000_000_000;
 
 /// One of the process's devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

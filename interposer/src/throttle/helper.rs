@@ -20,9 +20,9 @@ use weft_protocol::VERSION;
 use weft_protocol::control::{Hello, Refusal, ToBroker, ToClient};
 use weft_protocol::fit;
 use weft_protocol::lane::Mode;
+use weft_protocol::transport::Error;
 use weft_protocol::transport::client::{self, Attached, Channel};
 use weft_protocol::transport::path;
-use weft_protocol::transport::{Error, HANDSHAKE};
 
 use super::state::Session;
 use crate::client::backing_mode;
@@ -30,12 +30,18 @@ use crate::client::settings::Purpose;
 use crate::client::{autostart, clock};
 use crate::thread;
 
-/// Longest wait of `cuInit`. A running broker answers in a millisecond or two, a started one in
-/// 100.
-const FIRST_ATTEMPT: Duration = Duration::from_millis(500);
+/// Longest wait of `cuInit` for a broker that is there. It answers in a millisecond or two; for 200
+/// jobs that start at once on two starved cores in seconds. A job that gave up would be unseen.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(5);
+
+/// Longest wait of `cuInit` for a broker that is being started. Mostly 100 ms.
+const STARTING: Duration = Duration::from_secs(2);
 
 /// Interval between looks for a broker that is being started.
 const SOON: Duration = Duration::from_millis(5);
+
+/// Interval between attempts with a broker that did not finish: from `SOON`, doubled up to this.
+const LATE: Duration = Duration::from_millis(160);
 
 /// Interval between looks for an absent broker.
 const LATER: Duration = Duration::from_secs(1);
@@ -190,15 +196,23 @@ impl Helper {
     }
 
     fn first_attempt(&mut self) {
-        let deadline = Instant::now() + FIRST_ATTEMPT;
+        let begin = Instant::now();
         let mut starter = None;
+        let mut pause = SOON;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.attach(left.min(HANDSHAKE)) {
+            let left = FIRST_ATTEMPT.saturating_sub(begin.elapsed());
+            match self.attach(left) {
                 Ok(()) => return,
+                // Its patience is shorter, and on starved cores nobody is fast.
+                Err(Error::Late(..) | Error::Gone) if begin.elapsed() + pause < FIRST_ATTEMPT => {
+                    std::thread::sleep(pause);
+                    pause = (2 * pause).min(LATE);
+                }
                 // An administrator starts a shared broker.
                 Err(Error::NoBroker(path))
-                    if self.session.link.settings.autostart && left > SOON && !path::is_shared(&path) =>
+                    if self.session.link.settings.autostart
+                        && begin.elapsed() < STARTING
+                        && !path::is_shared(&path) =>
                 {
                     if starter.is_none() {
                         let started = autostart::start(&self.path);
@@ -220,7 +234,7 @@ impl Helper {
     }
 
     fn try_once(&mut self) {
-        match self.attach(HANDSHAKE) {
+        match self.attach(FIRST_ATTEMPT) {
             Ok(()) | Err(Error::NoBroker(_)) => {}
             Err(why) => self.complain(&why),
         }

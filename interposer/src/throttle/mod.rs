@@ -68,7 +68,7 @@ pub fn listen() {
     capture::listen(|began| if began { capture_began() } else { capture_ended() });
 }
 
-/// Makes the first device's session and looks for a broker, half a second at most. `watch` runs
+/// Makes the first device's session and looks for a broker, 5 s at most. `watch` runs
 /// before threads can find it.
 pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Result<(), transport::Error> {
     let session = Session::make(driver, settings)?;
