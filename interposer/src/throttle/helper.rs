@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -115,6 +116,16 @@ enum Key {
     Context,
 }
 
+/// Whether the broker may have given this client up: its patience is shorter, and on starved cores
+/// nobody is fast. The channel that it offered is gone then.
+fn gave_up(why: &Error) -> bool {
+    match why {
+        Error::Late(..) | Error::Gone => true,
+        Error::System { source, .. } => matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused),
+        _ => false,
+    }
+}
+
 struct Helper {
     session: &'static Session,
     path: PathBuf,
@@ -203,8 +214,7 @@ impl Helper {
             let left = FIRST_ATTEMPT.saturating_sub(begin.elapsed());
             match self.attach(left) {
                 Ok(()) => return,
-                // Its patience is shorter, and on starved cores nobody is fast.
-                Err(Error::Late(..) | Error::Gone) if begin.elapsed() + pause < FIRST_ATTEMPT => {
+                Err(why) if gave_up(&why) && begin.elapsed() + pause < FIRST_ATTEMPT => {
                     std::thread::sleep(pause);
                     pause = (2 * pause).min(LATE);
                 }
