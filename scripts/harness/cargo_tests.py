@@ -17,6 +17,13 @@ from pathlib import Path
 from . import paths, reasons, stages, watch
 
 FEATURES = ["--features", "simgpu-driver/cuda-runtime"]
+# clippy in the compiler's place, as `cargo clippy` calls it: what is linted is compiled at once.
+# Warnings are errors.
+LINTED = [
+    "env",
+    "RUSTC_WORKSPACE_WRAPPER=clippy-driver",
+    "CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
+]
 # Compiling all tests.
 BUILD_MINUTES = 40
 # One program. The longest takes half a minute on two busy cores.
@@ -35,7 +42,9 @@ def programs(text):
     found = []
     for line in text.splitlines():
         message = json.loads(line) if line.startswith("{") else {}
-        if message.get("executable") and message["profile"]["test"]:
+        if not message.get("executable") or "bench" in message["target"]["kind"]:
+            continue
+        if message["profile"]["test"]:
             folder = Path(message["manifest_path"]).parent
             source = Path(message["target"]["src_path"]).relative_to(folder)
             name = message["target"]["name"]
@@ -93,8 +102,8 @@ class Programs:
 
 
 def build():
-    """Compiles all tests. Returns the command, ended, and its exit code."""
-    command = ["cargo", "test", "--workspace", *FEATURES, "--no-run"]
+    """Lints and compiles everything. Returns the command, ended, and its exit code."""
+    command = [*LINTED, "cargo", "test", "--workspace", "--all-targets", *FEATURES, "--no-run"]
     command += ["--message-format", "json-render-diagnostics"]
     running = stages.Command("cargo-test-build", command)
     return running, running.wait(BUILD_MINUTES)
@@ -106,12 +115,13 @@ def stage(tally, words, built):
     if code:
         running.show(80)
         why = [f"exit code {code}", *reasons.of_cargo(running.text())]
-        tally.add("cargo-test", 0, 1, 0, running.seconds, why)
+        tally.add("cargo-test", 0, 1, 0, running.took, why)
         return
+    stages.say(f"        the tests are compiled ({running.took})")
     begin = time.monotonic()
     log = stages.LOGS / "cargo-test.log"
     log.unlink(missing_ok=True)
-    examples = ["cargo", "test", "--workspace", *FEATURES, "--no-fail-fast", "--doc", "--"]
+    examples = [*LINTED, "cargo", "test", "--workspace", *FEATURES, "--no-fail-fast", "--doc", "--"]
     own = [(title, folder, [program]) for title, folder, program in programs(running.text())]
     # First what takes longest: files of tests play whole jobs, those of a library mostly compute.
     own.sort(key=lambda program: "src/" in program[0])
@@ -124,4 +134,4 @@ def stage(tally, words, built):
         stages.say("    failed: " + ", ".join(failures))
     failed += len(player.failed)
     why = [*player.failed, *reasons.of_cargo(text)]
-    tally.add("cargo-test", passed, failed, ignored, time.monotonic() - begin, why)
+    tally.add("cargo-test", passed, failed, ignored, f"{time.monotonic() - begin:.0f} s", why)

@@ -4,6 +4,7 @@ A stage is bounded in time. What it says is in target/test-logs; how it ended is
 and once more at the end of the run.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -39,11 +40,13 @@ class Tally:
         self.why = []
         self.lock = threading.Lock()
 
-    def add(self, stage, passed, failed, skipped, seconds, why=()):
-        """`why`: lines that say why something failed: shown now and at the end of the run."""
+    def add(self, stage, passed, failed, skipped, took, why=()):
+        """`took`: a word on its time. `why`: lines that say why something failed, shown now and at
+        the end of the run.
+        """
         verdict = "ok" if not failed else "FAILED"
         line = f"{verdict:7} {stage}: {passed} passed, {failed} failed"
-        line += (f", {skipped} skipped" if skipped else "") + f" ({seconds:.0f} s)"
+        line += (f", {skipped} skipped" if skipped else "") + f" ({took})"
         lines = [f"    {line}" for line in why or ["it said nothing"]]
         told = [f"why {stage} failed:", *lines] if failed else []
         with self.lock:
@@ -78,6 +81,7 @@ class Command:
         self.apart = live and apart
         self.shown = self.progress if self.apart else self.log
         self.begin = time.monotonic()
+        self.end = self.cpu = None
         progress = self.progress if self.apart else "/dev/null"
         with open(self.log, "wb") as out, open(progress, "wb") as errors:
             self.process = subprocess.Popen(
@@ -96,7 +100,7 @@ class Command:
         with open(self.shown, "rb") as file:
             ended = False
             while not ended:
-                ended = self.process.poll() is not None
+                ended = self.end is not None
                 sys.stderr.write(file.read().decode(errors="replace"))
                 sys.stderr.flush()
                 time.sleep(0.2)
@@ -112,10 +116,9 @@ class Command:
         shown = time.monotonic()
         end = min(self.begin + minutes * 60, max(BEGIN + RUN_MINUTES * 60, shown + 60))
         while True:
-            try:
-                return self.process.wait(1)
-            except subprocess.TimeoutExpired:
-                pass
+            if self.ended():
+                return self.process.returncode
+            time.sleep(0.1)
             now = time.monotonic()
             if not self.live and now - shown > SIGN_OF_LIFE:
                 shown = now
@@ -125,11 +128,31 @@ class Command:
                 say(f"    {self.name} is ended, not done after {ran:.0f} minutes. What it did:")
                 say(watch.diagnosis(self.process.pid))
                 watch.end([*watch.descendants(self.process.pid), self.process.pid])
-                return self.process.wait() or 124
+                while not self.ended():
+                    time.sleep(0.1)
+                return self.process.returncode or 124
+
+    def ended(self):
+        """Whether it has. When it did, notes what it took."""
+        if self.end is None:
+            pid = self.process.pid
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return False
+            # Of itself and of those that it waited for, while it is not yet forgotten.
+            self.cpu = watch.cpu_seconds(pid)
+            self.process.wait()
+            self.end = time.monotonic()
+        return True
 
     @property
     def seconds(self):
-        return time.monotonic() - self.begin
+        return (self.end or time.monotonic()) - self.begin
+
+    @property
+    def took(self):
+        """Seconds that it ran, and of the cores' time."""
+        cpu = f", {self.cpu:.0f} s of a core" if self.cpu is not None else ""
+        return f"{self.seconds:.0f} s{cpu}"
 
     def text(self):
         return self.log.read_text(errors="replace")
@@ -162,7 +185,7 @@ def check_stage(tally, name, command):
     if code:
         running.show()
     why = [f"exit code {code}", *reasons.of_stage(running.text())]
-    tally.add(name, int(code == 0), int(code != 0), 0, running.seconds, why)
+    tally.add(name, int(code == 0), int(code != 0), 0, running.took, why)
     return code == 0
 
 
@@ -184,7 +207,7 @@ def runner_stage(tally, name, command, live=True):
     if results is None or (code and not results[1] and results[0]):
         running.show()
         results = (0, 1, 0)
-    tally.add(name, *results, running.seconds, reasons.of_runner(*running.texts()))
+    tally.add(name, *results, running.took, reasons.of_runner(*running.texts()))
 
 
 def chosen(words):
@@ -210,4 +233,4 @@ def pytest_stage(tally, name, arguments, live=True, words=()):
         passed, failed, skipped = results or (0, 0, 0)
         results = (passed, failed + 1, skipped)
         why = [*why, f"exit code {code}", *reasons.of_stage(running.text())]
-    tally.add(name, *results, running.seconds, why)
+    tally.add(name, *results, running.took, why)

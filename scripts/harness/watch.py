@@ -49,6 +49,13 @@ def command(pid):
     return _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
 
 
+def cpu_seconds(pid):
+    """What a process used of the cores, with the children that it waited for; None for one that is gone."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    # utime, stime, cutime and cstime are the 14th to the 17th, of which two are before the parenthesis.
+    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK") if len(fields) > 14 else None
+
+
 def threads(pid):
     """A line for each thread: name (a Rust test's thread has the test's), state, system call it waits in. Of many only the first."""
     lines = []

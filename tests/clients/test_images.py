@@ -16,7 +16,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import paths
+from harness import cargo_tests, paths
 
 # Seconds for one library: half a gigabyte of compressed images takes twenty on an idle core.
 BOUND = 300
@@ -153,7 +153,8 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(scope="module")
 def reader():
     """Builds weft's reader."""
-    command = ["cargo", "build", "--release", "-p", "weft-image", "--example", "images"]
+    # As scripts/layout builds, so that nothing but the example is compiled.
+    command = ["cargo", "build", "--release", "--workspace", *cargo_tests.FEATURES, "--example", "images"]
     done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-1000:]}"
 
