@@ -69,10 +69,10 @@ def packages(files):
 
 
 def build(files):
-    """The release build of the packages that are needed, and no other."""
-    wanted = [word for package in packages(files) for word in ("-p", package)]
+    """The release build as scripts/layout makes it: of fewer packages it would have other features, and all be compiled anew."""
+    packages(files)
     # Without this feature the simulated driver refuses PyTorch (tests/simgpu/README.md).
-    command = ["cargo", "build", "--release", *wanted, "--features", "simgpu-driver/cuda-runtime"]
+    command = ["cargo", "build", "--release", "--workspace", "--features", "simgpu-driver/cuda-runtime"]
     print(" ".join(command), file=sys.stderr, flush=True)
     if subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, check=False).returncode:
         raise Trouble("the build failed; cargo said why above")

@@ -33,10 +33,7 @@ pub fn stage() -> &'static Stage {
     STAGE.get_or_init(build)
 }
 
-fn build() -> Stage {
-    // target/PROFILE/deps/this-test
-    let here = env::current_exe().unwrap();
-    let profile = here.parent().and_then(Path::parent).unwrap().to_owned();
+fn build_libraries(profile: &Path) {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.args([
         "build",
@@ -53,6 +50,16 @@ fn build() -> Stage {
     // The folder that cargo itself was told to use, whatever the environment says.
     cargo.env("CARGO_TARGET_DIR", profile.parent().unwrap());
     assert!(cargo.status().unwrap().success(), "cannot build the libraries");
+}
+
+fn build() -> Stage {
+    // target/PROFILE/deps/this-test
+    let here = env::current_exe().unwrap();
+    let profile = here.parent().and_then(Path::parent).unwrap().to_owned();
+    // scripts/test has built all of it, with the features of the whole workspace.
+    if env::var_os("WEFT_TEST_BUILT").is_none() {
+        build_libraries(&profile);
+    }
 
     let all = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     sweep(&all);
