@@ -84,7 +84,11 @@ impl Node {
             command.arg(option).arg(self.path(folder));
         }
         command.arg("--weft").arg(&self.weft).arg("--socket").arg(self.socket());
-        command.args(["--broker-period-ms", "100", "--kubelet-period-ms", "50", "--broker-bound-ms", "20000"]);
+        command.args(["--broker-period-ms", "100", "--kubelet-period-ms", "50"]);
+        if !more.contains(&"--broker-bound-ms") {
+            // Two busy cores.
+            command.args(["--broker-bound-ms", "20000"]);
+        }
         command.args(gpus.iter().flat_map(|list| ["--gpus", list]));
         command.args(more).stdin(Stdio::null()).env_remove("WEFT_LOG");
         self.plugin = Some(command.spawn().unwrap());
