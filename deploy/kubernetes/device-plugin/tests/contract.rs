@@ -5,6 +5,7 @@
 
 mod kubelet;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use kubelet::{FakeKubelet, Plugin, within};
+use weft_device_plugin::api::ContainerAllocateResponse;
 use weft_device_plugin::service::{HEALTHY, UNHEALTHY};
 
 const A: &str = "GPU-aaaaaaaa-0000-0000-0000-000000000000";
@@ -24,6 +26,8 @@ struct Node {
     real: bool,
     broker: Option<Child>,
     plugin: Option<Child>,
+    /// Variables that say where the simulated GPU is, if one is.
+    device: BTreeMap<String, String>,
 }
 
 impl Node {
@@ -40,7 +44,7 @@ impl Node {
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
             script
         });
-        Self { weft, real: named.is_some(), root, broker: None, plugin: None }
+        Self { weft, real: named.is_some(), root, broker: None, plugin: None, device: BTreeMap::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -58,6 +62,7 @@ impl Node {
         let child = Command::new(&self.weft)
             .args(["broker", "--socket"])
             .arg(self.socket())
+            .envs(&self.device)
             .env("WEFT_CONFIG", "/dev/null")
             .env("WEFT_PROFILE_DIR", self.path("profiles"))
             .env("WEFT_STATE_DIR", self.path("profiles"))
@@ -90,7 +95,7 @@ impl Node {
             command.args(["--broker-bound-ms", "20000"]);
         }
         command.args(gpus.iter().flat_map(|list| ["--gpus", list]));
-        command.args(more).stdin(Stdio::null()).env_remove("WEFT_LOG");
+        command.args(more).stdin(Stdio::null()).env_remove("WEFT_LOG").envs(&self.device);
         self.plugin = Some(command.spawn().unwrap());
     }
 
@@ -357,4 +362,82 @@ async fn it_ends_by_sigterm_and_takes_its_socket_away() {
     });
     assert!(code.await.unwrap().expect("it did not end").success());
     assert!(!node.path("kubelet").join(&told.endpoint).exists());
+}
+
+/// What the environment says as JSON.
+fn given<T>(name: &str, read: impl Fn(serde_json::Value) -> Option<T>) -> T {
+    let text = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: see scripts/cluster"));
+    read(serde_json::from_str(&text).unwrap()).unwrap()
+}
+
+/// Runs a command in mounts of its own, as a container's runtime would by this answer: these mounts,
+/// these variables, and those of the pod.
+fn contain(answer: &ContainerAllocateResponse, pod: &[(&str, &str)], command: &[String]) -> serde_json::Value {
+    let mut script = "set -e\n".to_string();
+    for one in &answer.mounts {
+        assert!(one.read_only);
+        script += &format!("mount --bind {} {}\n", one.host_path, one.container_path);
+        script += &format!("mount -o remount,bind,ro {}\n", one.container_path);
+    }
+    script += "exec \"$@\"\n";
+    let done = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script, "sh"])
+        .args(command)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .envs(&answer.envs)
+        .envs(pod.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    // A job under weft says nothing of its own.
+    assert_eq!(said, "");
+    serde_json::from_slice(&done.stdout).unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs what scripts/layout builds, and root: scripts/cluster kubernetes --check"]
+async fn pods_are_jobs_of_the_nodes_broker() {
+    let mut node = Node::new();
+    let words = |found: serde_json::Value| -> Option<Vec<String>> { serde_json::from_value(found).ok() };
+    let mut job = given("WEFT_TEST_JOB", words);
+    job.push(node.weft.to_str().unwrap().to_string());
+    node.device = given("WEFT_TEST_DEVICE", |found| serde_json::from_value(found).ok());
+    node.device.insert("SIMGPU_SOCKET".into(), node.path("device.sock").to_str().unwrap().into());
+    // As the DaemonSet does: weft's files go onto the node, from where containers are given them.
+    let installed = Command::new(env!("CARGO_BIN_EXE_weft-device-plugin"))
+        .args(["install", "--from", node.weft.parent().unwrap().to_str().unwrap(), "--to"])
+        .arg(node.path("opt"))
+        .status();
+    assert!(installed.unwrap().success());
+    node.start_broker();
+    let mut more = vec!["--shares".to_string(), "2".into(), "--share-mib".into(), "512".into()];
+    more.extend(["--weft-folder".into(), node.path("opt").to_str().unwrap().into()]);
+    more.extend(node.device.iter().flat_map(|(name, value)| ["--env".into(), format!("{name}={value}")]));
+    // No GPU is named and there is no module: the driver tells by `weft doctor`.
+    node.start_plugin(None, &more.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut kubelet = node.kubelet();
+    let told = kubelet.registration().await;
+    let mut plugin = kubelet.plugin(&told).await;
+    let ids = Plugin::wait(&mut plugin.lists().await, "GPU", HEALTHY).await;
+    let first = plugin.preferred(&ids, 1).await.unwrap();
+    let uuid = first[0].split("::").next().unwrap().to_string();
+
+    let answer = plugin.allocate(&first).await.unwrap();
+    // What the downward API makes of annotations; of one that is not there it makes nothing.
+    let service = contain(&answer, &[("WEFT_PRIORITY", "high"), ("WEFT_NAME", "service")], &job);
+    let training = contain(&answer, &[("WEFT_PRIORITY", ""), ("WEFT_NAME", "training")], &job);
+    for (told, name, priority) in [(&service, "service", 0), (&training, "training", 5)] {
+        assert_eq!(told["answer"], 49, "{told}");
+        let clients = told["clients"].as_array().unwrap();
+        assert_eq!(clients.len(), 1, "{told}");
+        assert_eq!(clients[0]["name"], name);
+        assert_eq!(clients[0]["priority"], priority);
+        assert_eq!(clients[0]["launches"], 50);
+        assert_eq!(clients[0]["device_uuid"].as_str().unwrap(), uuid.replace("GPU-", "").replace('-', ""));
+        assert_eq!(told["writable"], serde_json::json!([false, false]));
+        assert_eq!(told["visible"].as_str().unwrap(), uuid);
+    }
 }

@@ -1,0 +1,178 @@
+"""What a cluster's admin applies: the chart as Helm renders it, the plain manifest, the examples.
+
+No API server is at hand. What there is: Helm's own code, the schemas that Kubernetes publishes,
+and the programs that the manifests name. The plugin itself is tested by its crate
+(deploy/kubernetes/device-plugin/tests), which scripts/cluster plays.
+"""
+
+import copy
+import json
+import re
+import subprocess
+
+import pytest
+from harness import cluster_kubernetes, paths
+
+DEPLOY = paths.ROOT / "deploy" / "kubernetes"
+HELPER = paths.ROOT / "tests" / "cluster" / "manifests.py"
+PAGE = paths.ROOT / "docs" / "kubernetes.md"
+# The oldest that the policy's kind is in, and the newest that has schemas.
+VERSIONS = ["1.30", "1.33", "1.37"]
+# Seconds for one command, on two busy cores.
+BOUND = 120
+
+GPU = "GPU-5e1f6d75-6753-49e7-9a62-73696d670001"
+ALL = {
+    "runtimeClassName": "nvidia",
+    "cdi": {"enabled": True},
+    "gpus": [f"{GPU}=nvidia0"],
+    "shareMiB": 1024,
+    "containerEnv": {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility", "ODD": 'a "b" c'},
+    "imagePullSecrets": [{"name": "registry"}],
+    "broker": {
+        "metricsPort": 9431,
+        "settings": {"slowdown": "2%", "refine": True, "idle-exit": "never", "turn": 9000},
+        "priorities": {"1000": "high", "1001": 3},
+    },
+    "policy": {"enabled": True, "highPriorityClasses": ["serving"]},
+    "nodeSelector": {"gpu": "yes"},
+    "podAnnotations": {"a": "b"},
+}
+
+
+@pytest.fixture(autouse=True)
+def environment():
+    if not paths.python("kubernetes").exists():
+        pytest.skip("no Helm and no schemas: scripts/setup kubernetes")
+
+
+def ask(**question):
+    done = subprocess.run(
+        [paths.python("kubernetes"), HELPER],
+        input=json.dumps({"versions": VERSIONS, **question}),
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def one(documents, kind):
+    (found,) = [document for document in documents if document["kind"] == kind]
+    return found
+
+
+def container(documents, name):
+    spec = one(documents, "DaemonSet")["spec"]["template"]["spec"]
+    (found,) = [each for each in [*spec["initContainers"], *spec["containers"]] if each["name"] == name]
+    return found
+
+
+@pytest.mark.parametrize("values", [{}, ALL], ids=["default", "everything"])
+def test_what_the_chart_makes_is_by_the_schemas(values):
+    told = ask(values=values, lint=True)
+    assert told["refused"] is None and told["faults"] == [], told
+    assert told["lint"]["errors"] == [], told["lint"]
+    kinds = {document["kind"] for document in told["documents"]}
+    policy = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    assert kinds == {"DaemonSet", "ConfigMap", "ServiceAccount"} | (policy if values else set())
+
+
+def test_a_fault_would_be_found():
+    told = ask(values={})
+    broken = copy.deepcopy(told["documents"])
+    spec = one(broken, "DaemonSet")["spec"]["template"]["spec"]
+    spec["hostPid"] = spec.pop("hostPID")
+    told = ask(texts=[json.dumps(one(broken, "DaemonSet"))])
+    assert len(told["faults"]) == len(VERSIONS) and "hostPid" in told["faults"][0], told["faults"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"shares": 0},
+        {"shares": "four"},
+        {"share": 4},
+        {"resource": "gpu"},
+        {"gpus": ["0"]},
+        {"folders": {"weft": "opt"}},
+        {"broker": {"priorities": {"ann": "high"}}},
+        {"broker": {"priorities": {"1000": "urgent"}}},
+        {"policy": {"enabled": "yes"}},
+    ],
+    ids=json.dumps,
+)
+def test_wrong_values_are_refused(values):
+    assert ask(values=values)["refused"], values
+
+
+def test_what_is_mounted_is_there_and_what_is_there_is_mounted():
+    for values in ({}, ALL):
+        documents = ask(values=values)["documents"]
+        spec = one(documents, "DaemonSet")["spec"]["template"]["spec"]
+        containers = [*spec["initContainers"], *spec["containers"]]
+        mounted = {mount["name"] for each in containers for mount in each["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in spec["volumes"]}
+        assert spec["serviceAccountName"] == one(documents, "ServiceAccount")["metadata"]["name"]
+        for each in containers:
+            guard = each["securityContext"]
+            assert guard["readOnlyRootFilesystem"] and not guard["allowPrivilegeEscalation"], each
+            assert guard["capabilities"]["drop"] == ["ALL"] and not guard.get("privileged"), each
+            assert each["resources"]["limits"]["memory"] and each["resources"]["requests"], each
+
+
+@pytest.mark.parametrize("values", [{}, ALL], ids=["default", "everything"])
+def test_the_broker_takes_what_the_chart_gives_it(values, folder):
+    documents = ask(values=values)["documents"]
+    file = folder / "weft.toml"
+    file.write_text(one(documents, "ConfigMap")["data"]["weft.toml"])
+    command = [paths.WEFT, "config", "show", "--shared", "--json"]
+    variables = {"WEFT_CONFIG": str(file), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 0, done.stderr
+    if values:
+        shown = done.stdout
+        assert "2%" in shown and "9000" in shown and "1000" in shown, shown
+    # Each option is one that the command has.
+    broker = container(documents, "broker")
+    helped = subprocess.run([paths.WEFT, "broker", "--help"], capture_output=True, text=True)
+    for word in [*broker["command"], *broker["args"]]:
+        assert not word.startswith("--") or word in helped.stdout, word
+
+
+@pytest.mark.parametrize("values", [{}, ALL], ids=["default", "everything"])
+def test_the_plugin_takes_what_the_chart_gives_it(values):
+    if not cluster_kubernetes.PLUGIN.exists():
+        pytest.skip("the device plugin is not built: scripts/cluster kubernetes --check builds it")
+    documents = ask(values=values)["documents"]
+    for name in ("device-plugin", "install"):
+        given = container(documents, name)
+        # It ends at the first wrong word; with `--help` last it says what it would have done.
+        words = [*given["command"][1:], *given["args"]]
+        wrong = [*words, "--no-such-option"]
+        run = {"capture_output": True, "text": True, "timeout": BOUND}
+        done = subprocess.run([cluster_kubernetes.PLUGIN, *wrong], **run)
+        assert done.returncode == 2, done
+        (line, *_) = done.stderr.splitlines()
+        assert "'--no-such-option'" in line, line
+
+
+def test_the_plain_manifest_is_the_chart_with_its_defaults():
+    (made, plain) = (ask(values={}), ask(files=[str(DEPLOY / "weft.yaml")]))
+    assert plain["faults"] == [], plain["faults"]
+    namespace, *rest = plain["documents"]
+    assert namespace["kind"] == "Namespace"
+    key = lambda document: document["kind"]  # noqa: E731
+    assert sorted(rest, key=key) == sorted(made["documents"], key=key)
+
+
+def test_examples_are_by_the_schemas():
+    told = ask(files=[str(file) for file in sorted((DEPLOY / "examples").glob("*.yaml"))])
+    assert told["documents"] and told["faults"] == [], told["faults"]
+    # And so is what the page shows.
+    texts = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    whole = [text for text in texts if "apiVersion" in text]
+    told = ask(texts=whole)
+    assert whole and told["faults"] == [], told["faults"]
