@@ -1,6 +1,7 @@
 """Renders the chart as Helm does, and holds manifests against the schemas of Kubernetes.
 
-  manifests.py < QUESTION      {"values": {...}, "files": [...], "versions": [...]} as JSON
+  manifests.py < QUESTION      as JSON: "values" of the chart, or "files" or "texts"; "versions" of
+                               Kubernetes; "pods" that the chart's policy is to judge
   manifests.py --plain         prints the chart with its defaults as one file
 
 Answers with JSON. Helm's own code renders; the schemas are those that Kubernetes publishes, strict:
@@ -11,6 +12,7 @@ import json
 import sys
 from pathlib import Path
 
+import cel
 import helm_python
 import kubernetes_validate
 import yaml
@@ -62,6 +64,18 @@ def plain():
     return HEAD + "---\n".join(parts)
 
 
+def verdict(policy, pod):
+    """The message by which a policy refuses a pod, or None: as an API server goes through it."""
+    found = {}
+    names = {"object": pod, "variables": found}
+    for variable in policy["spec"]["variables"]:
+        found[variable["name"]] = cel.evaluate(variable["expression"], names)
+    for rule in policy["spec"]["validations"]:
+        if cel.evaluate(rule["expression"], names) is not True:
+            return rule["message"]
+    return None
+
+
 def answer(question):
     documents = []
     try:
@@ -72,8 +86,11 @@ def answer(question):
     documents += documents_of(Path(file).read_text() for file in question.get("files", []))
     documents += documents_of(question.get("texts", []))
     found = [line for one in documents for line in faults(one, question["versions"])]
+    policies = [one for one in documents if one["kind"] == "ValidatingAdmissionPolicy"]
+    verdicts = [verdict(policies[0], pod) for pod in question.get("pods", [])]
     linted = helm_python.lint(str(CHART)) if question.get("lint") else None
-    return {"documents": documents, "faults": found, "lint": linted, "refused": None}
+    told = {"documents": documents, "faults": found, "lint": linted, "verdicts": verdicts}
+    return {**told, "refused": None}
 
 
 if sys.argv[1:] == ["--plain"]:

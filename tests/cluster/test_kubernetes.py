@@ -159,6 +159,31 @@ def test_the_plugin_takes_what_the_chart_gives_it(values):
         assert "'--no-such-option'" in line, line
 
 
+def test_the_policy_refuses_what_weft_would_not_understand():
+    def pod(annotations=None, priority_class=None):
+        spec = {"priorityClassName": priority_class} if priority_class else {}
+        return {"metadata": {"annotations": annotations} if annotations else {}, "spec": spec}
+
+    def priority(text, priority_class=None):
+        return pod({"weft.dev/priority": text}, priority_class)
+
+    fine = [pod(), pod({"other": "x"}), priority("low"), priority("7"), pod(None, "batch")]
+    fine += [priority("high", "serving"), priority("0", "serving")]
+    fine += [pod({"weft.dev/memory": text}) for text in ("12GiB", "1.5GB", "500MB")]
+    wrong = [priority("urgent"), priority("10"), priority("highest"), priority("high\n")]
+    wrong += [pod({"weft.dev/memory": text}) for text in ("12", "much", "12 GiB of it", "-1GiB")]
+    above = [priority("high"), priority("4"), priority("0", "batch")]
+    told = ask(values=ALL, pods=[*fine, *wrong, *above])["verdicts"]
+    assert told[: len(fine)] == [None] * len(fine), told
+    for said in told[len(fine) : len(fine) + len(wrong)]:
+        assert said and ("a name: high" in said or "12GiB" in said), told
+    for said in told[-len(above) :]:
+        assert said == "weft.dev/priority: 0 to 4 is for pods of priority class serving", told
+    # Without classes all pods may have any priority.
+    anybody = {"policy": {"enabled": True}}
+    assert ask(values=anybody, pods=above)["verdicts"] == [None] * len(above)
+
+
 def test_the_plain_manifest_is_the_chart_with_its_defaults():
     (made, plain) = (ask(values={}), ask(files=[str(DEPLOY / "weft.yaml")]))
     assert plain["faults"] == [], plain["faults"]

@@ -1,7 +1,7 @@
 //! The plugin's program against a stand-in for the kubelet, over real sockets.
 //!
-//! The broker is `weft broker` where `WEFT_TEST_PROGRAM` names a weft (scripts/cluster does), else a
-//! script that answers while a file is there.
+//! The broker is `weft broker` where `WEFT_TEST_PROGRAM` names a weft (scripts/cluster does), else
+//! a script that answers while a file is there.
 
 mod kubelet;
 
@@ -370,8 +370,8 @@ fn given<T>(name: &str, read: impl Fn(serde_json::Value) -> Option<T>) -> T {
     read(serde_json::from_str(&text).unwrap()).unwrap()
 }
 
-/// Runs a command in mounts of its own, as a container's runtime would by this answer: these mounts,
-/// these variables, and those of the pod.
+/// Runs a command in mounts of its own, as a container's runtime would by this answer: these
+/// mounts, these variables, and those of the pod.
 fn contain(answer: &ContainerAllocateResponse, pod: &[(&str, &str)], command: &[String]) -> serde_json::Value {
     let mut script = "set -e\n".to_string();
     for one in &answer.mounts {
