@@ -7,11 +7,14 @@ and the programs that the manifests name. The plugin itself is tested by its cra
 
 import copy
 import json
+import os
 import re
+import shutil
 import subprocess
+import sys
 
 import pytest
-from harness import cluster_kubernetes, paths
+from harness import cluster_kubernetes, jobs, paths
 
 DEPLOY = paths.ROOT / "deploy" / "kubernetes"
 HELPER = paths.ROOT / "tests" / "cluster" / "manifests.py"
@@ -157,6 +160,69 @@ def test_the_plugin_takes_what_the_chart_gives_it(values):
         assert done.returncode == 2, done
         (line, *_) = done.stderr.splitlines()
         assert "'--no-such-option'" in line, line
+
+
+# A container of the machine's own files, over which it writes elsewhere. Its mounts of CDI files
+# have fixed places, so the folder is made where it is not, and is this one's own.
+PODMAN = """set -e
+made=; [ -d /run/cdi ] || { mkdir /run/cdi; made=yes; }
+trap '[ -z "$made" ] || { umount /run/cdi; rmdir /run/cdi; }' EXIT
+mount -t tmpfs tmpfs /run/cdi
+[ -z "$FILE" ] || cp "$FILE" /run/cdi/
+podman --root "$HERE/store" --runroot "$HERE/run" --cgroup-manager cgroupfs --runtime runc \\
+    run --rm --network none --security-opt seccomp=unconfined \\
+    --ulimit nofile=$(ulimit -Hn):$(ulimit -Hn) --ulimit nproc=1000:1000 "$@"
+"""
+
+
+def podman(folder, *words, file=""):
+    """What podman did. `file`: a CDI file that it finds."""
+    own = {"HERE": str(folder / "podman"), "FILE": str(file)}
+    environment = {**jobs.clean_environment(), **own}
+    command = ["unshare", "--mount", "sh", "-c", PODMAN, "sh", *map(str, words)]
+    bounded = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    return subprocess.run(command, env=environment, timeout=BOUND, check=False, **bounded)
+
+
+def test_a_container_is_given_a_gpu_by_the_cdi_file(scene):
+    """The same file that the plugin names to the kubelet, taken by a container engine."""
+    if not cluster_kubernetes.PLUGIN.exists():
+        pytest.skip("the device plugin is not built: scripts/cluster kubernetes --check builds it")
+    if shutil.which("podman") is None or shutil.which("runc") is None:
+        pytest.skip("no podman or no runc (Debian: podman, runc)")
+    rootfs = ["--rootfs", "/:O"]
+    plain = podman(scene.folder, *rootfs, "/bin/true")
+    if plain.returncode:
+        pytest.skip(f"podman starts no container here: {plain.stderr.strip().splitlines()[-1]}")
+    scene.broker.start()
+    opt, cdi, device = (scene.folder / name for name in ("opt", "cdi", "device"))
+    device.mkdir()
+    variables = {**scene.device.environment(), **scene.device.weft_environment()}
+    # The broker's folder is read-only in a container; the simulated GPU needs one that is not.
+    variables |= {"SIMGPU_SOCKET": str(device / "device.sock")}
+    variables |= {"PYTHONPATH": str(paths.CLIENTS / "guest")}
+    run = {"env": {**jobs.clean_environment(), **variables}, "check": True, "timeout": BOUND}
+    plugin = cluster_kubernetes.PLUGIN
+    subprocess.run([plugin, "install", "--from", paths.TARGET / "weft", "--to", opt], **run)
+    words = [plugin, "cdi", "--dir", cdi, "--weft", paths.WEFT, "--weft-folder", opt]
+    words += ["--socket", scene.broker.socket]
+    words += [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+    subprocess.run(words, **run)
+    file = cdi / "weft.dev-gpu.json"
+    uuid = json.loads(file.read_text())["devices"][0]["name"]
+    job = [os.path.realpath(sys.executable), cluster_kubernetes.JOB, paths.WEFT.resolve()]
+    pod = ["--env", "WEFT_PRIORITY=high", "--env", "WEFT_NAME=service"]
+    given = ["--device", f"weft.dev/gpu={uuid}"]
+    done = podman(scene.folder, *pod, *given, *rootfs, *job, file=file)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (client,) = told["clients"]
+    assert told["answer"] == 49 and client["launches"] == 50, told
+    assert (client["name"], client["priority"]) == ("service", 0), told
+    assert told["writable"] == [False, False] and told["visible"] == uuid, told
+    # Without the device it is a container like any other.
+    done = podman(scene.folder, *rootfs, "/bin/sh", "-c", "echo $LD_PRELOAD", file=file)
+    assert (done.returncode, done.stdout) == (0, "\n"), done
 
 
 def test_the_policy_refuses_what_weft_would_not_understand():
