@@ -144,4 +144,5 @@ def main(folder):
     (folder / "TOLD.json").write_text(json.dumps(told, indent=1))
 
 
-main(Path(sys.argv[1]))
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

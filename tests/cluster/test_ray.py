@@ -65,9 +65,8 @@ class RayScene(Scene):
             broker.stop()
 
 
-@pytest.fixture(scope="module")
-def told(request):
-    """What the driver saw. It runs once: a cluster takes a minute."""
+def played(request, play):
+    """What `play` saw, in a scene of its own."""
     absent = why_not()
     if absent:
         pytest.skip(absent)
@@ -75,9 +74,35 @@ def told(request):
         scene = RayScene(folder, request.config.option)
         scene.open()
         try:
-            yield run(scene)
+            yield play(scene)
         finally:
             scene.close()
+
+
+@pytest.fixture(scope="module")
+def told(request):
+    """What the driver of four nodes saw. It runs once: a cluster takes a minute."""
+    yield from played(request, run)
+
+
+@pytest.fixture(scope="module")
+def started(request):
+    """What a driver saw on one node that weft.ray started."""
+    yield from played(request, run_started)
+
+
+def environment_of(scene):
+    """What Ray's processes are given, but for what differs between nodes."""
+    path = [package(scene.folder), GUEST, DRIVER.parent]
+    return {
+        **jobs.clean_environment(),
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_TMPDIR": str(scene.folder),
+        "OTHER": OTHER,
+        "HOME": str(scene.folder),
+    }
 
 
 def run(scene):
@@ -88,16 +113,7 @@ def run(scene):
         del variables["WEFT_AUTOSTART"]
         settings.append(variables)
     (scene.folder / "NODES.json").write_text(json.dumps(settings))
-    site = package(scene.folder)
-    environment = {
-        **jobs.clean_environment(),
-        "PYTHONPATH": os.pathsep.join([str(site), str(GUEST)]),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_TMPDIR": str(scene.folder),
-        "OTHER": OTHER,
-        "HOME": str(scene.folder),
-    }
+    environment = environment_of(scene)
     command = [*APART, "sh", "-c", LO, "sh", paths.python("ray"), DRIVER, scene.folder]
     job = jobs.Job(command, environment=environment, folder=scene.folder, name="driver")
     scene.jobs.append(job)
@@ -105,6 +121,52 @@ def run(scene):
     file = scene.folder / "TOLD.json"
     assert file.exists(), job.explain(60)
     return json.loads(file.read_text())
+
+
+# A node as an administrator starts it, a driver, and the node's end.
+STARTED = """set -e
+ip link set lo up
+"$1" -m weft.ray start --head --node-ip-address 127.0.0.1 --num-gpus 2 --num-cpus 6 \\
+    --temp-dir "$3/r" --include-dashboard=false --disable-usage-stats >&2
+"$1" "$2" "$3"
+"$1" -m weft.ray stop >&2
+"""
+
+
+def run_started(scene):
+    device, broker = scene.nodes[0]
+    variables = {**broker.variables(), **device.environment(), "NODE": "0"}
+    del variables["WEFT_AUTOSTART"]
+    environment = {**environment_of(scene), **variables}
+    driver = DRIVER.with_name("ray_started.py")
+    command = [*APART, "sh", "-c", STARTED, "sh", paths.python("ray"), driver, scene.folder]
+    job = jobs.Job(command, environment=environment, folder=scene.folder, name="started")
+    scene.jobs.append(job)
+    job.wait(BOUND)
+    file = scene.folder / "STARTED.json"
+    assert file.exists(), job.explain(60)
+    return json.loads(file.read_text())
+
+
+def test_a_node_that_weft_ray_starts_has_a_broker(started):
+    # There before the first job, and the same afterwards.
+    assert started["broker"] and started["broker"] == started["after"], started
+
+
+def test_a_deployment_of_serve_is_a_job(started):
+    saw = started["service"]
+    assert saw["answer"] == 19 and saw["mapped"], saw
+    (client,) = saw["clients"]
+    assert (client["priority"], client["launches"]) == (0, 20), client
+
+
+def test_workers_of_a_trainer_are_jobs(started):
+    one, other = started["workers"]
+    assert one["WEFT_GANG"] != other["WEFT_GANG"]
+    for saw in (one, other):
+        assert saw["answer"] == 19 and saw["mapped"], saw
+        (client,) = saw["clients"]
+        assert (client["name"], client["priority"]) == ("training", 7), client
 
 
 def test_tasks_run_under_weft_with_the_broker_of_their_node(told):

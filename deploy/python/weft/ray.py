@@ -29,6 +29,8 @@ __all__ = ["WeftPlugin", "node_environment", "runtime_env"]
 
 _KEY = "weft"
 _PLUGINS = "RAY_RUNTIME_ENV_PLUGINS"
+# Named here: of a module that is run as a program, a class does not know where it is.
+_CLASS = "weft.ray.WeftPlugin"
 _PRIORITIES = ("high", "normal", "low", "idle")
 # Seconds that the broker of a node stays without a job. The next job starts one.
 _IDLE_EXIT_S = 3600
@@ -70,7 +72,7 @@ def node_environment():
     `os.environ.update(weft.ray.node_environment())` before `ray.init()` that starts a cluster of
     its own. Plugins that are named already stay.
     """
-    ours = {"class": f"{WeftPlugin.__module__}.{WeftPlugin.__qualname__}"}
+    ours = {"class": _CLASS}
     named = json.loads(os.environ.get(_PLUGINS) or "[]")
     return {_PLUGINS: json.dumps([*[one for one in named if one != ours], ours])}
 
