@@ -13,7 +13,7 @@ from pathlib import Path
 import ray
 from ray import serve
 from ray.train import RunConfig, ScalingConfig
-from ray.train.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray_driver import look
 
 import weft
@@ -31,7 +31,7 @@ def broker():
 
 
 @serve.deployment(
-    ray_actor_options={"num_gpus": 0.5, "runtime_env": weft.ray.runtime_env(priority="high")}
+    ray_actor_options={"num_gpus": 0.25, "runtime_env": weft.ray.runtime_env(priority="high")}
 )
 class Service:
     """A deployment that looks."""
@@ -55,7 +55,7 @@ def main(folder):
         loop,
         train_loop_config={"folder": str(folder)},
         scaling_config=ScalingConfig(
-            num_workers=2, use_gpu=True, resources_per_worker={"GPU": 0.5, "CPU": 1}
+            num_workers=2, use_gpu=True, resources_per_worker={"GPU": 0.25, "CPU": 1}
         ),
         run_config=RunConfig(
             storage_path=str(folder / "runs"),

@@ -126,7 +126,7 @@ def run(scene):
 # A node as an administrator starts it, a driver, and the node's end.
 STARTED = """set -e
 ip link set lo up
-"$1" -m weft.ray start --head --node-ip-address 127.0.0.1 --num-gpus 2 --num-cpus 6 \\
+"$1" -m weft.ray start --head --node-ip-address 127.0.0.1 --num-gpus 1 --num-cpus 6 \\
     --temp-dir "$3/r" --include-dashboard=false --disable-usage-stats >&2
 "$1" "$2" "$3"
 "$1" -m weft.ray stop >&2
