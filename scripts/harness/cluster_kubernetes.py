@@ -20,10 +20,10 @@ PLUGIN = BUILT / "debug" / "weft-device-plugin"
 JOB = paths.ROOT / "tests" / "cluster" / "pod.py"
 
 
-def cargo(*words, **variables):
+def cargo(word, *options, last=(), **variables):
     """Runs cargo on the plugin, which is a workspace of its own. Whether it went well."""
-    command = ["cargo", *words, "--manifest-path", CRATE / "Cargo.toml", "--locked"]
-    command += ["--target-dir", BUILT]
+    command = ["cargo", word, *options, "--manifest-path", CRATE / "Cargo.toml", "--locked"]
+    command += ["--target-dir", BUILT, *(["--", *last] if last else [])]
     done = subprocess.run(
         command, env={**os.environ, **variables}, cwd=CRATE, check=False, timeout=BOUND_S
     )
@@ -52,9 +52,7 @@ def contract():
     }
     return cargo(
         "test",
-        "--",
-        "--include-ignored",
-        "--test-threads=2",
+        last=["--include-ignored", "--test-threads=2"],
         WEFT_TEST_PROGRAM=str(paths.WEFT.resolve()),
         WEFT_TEST_JOB=json.dumps([sys.executable, str(JOB)]),
         WEFT_TEST_DEVICE=json.dumps(device),
@@ -94,7 +92,7 @@ def main(arguments):
     steps = {"contract": contract, "manifests": manifests}
     if not given.quick:
         steps["format"] = formatted
-        steps["clippy"] = lambda: cargo("clippy", "--all-targets", RUSTFLAGS="-D warnings")
+        steps["clippy"] = lambda: cargo("clippy", "--all-targets", last=["-D", "warnings"])
     failed = [name for name, step in steps.items() if not step()]
     print(f"kubernetes: failed: {', '.join(failed)}" if failed else "kubernetes: all as promised")
     return int(bool(failed))

@@ -49,7 +49,10 @@ impl ContainerSettings {
     pub fn answer(&self, gpu: &NodeGpu, count: usize) -> ContainerAllocateResponse {
         let mut envs = BTreeMap::new();
         if let Some(mib) = self.share_mib {
-            envs.insert("WEFT_MEMORY".to_string(), format!("{}MiB", mib.saturating_mul(count as u64)));
+            envs.insert(
+                "WEFT_MEMORY".to_string(),
+                format!("{}MiB", mib.saturating_mul(count as u64)),
+            );
         }
         if self.cdi {
             let name = format!("{CDI_KIND}={}", gpu.uuid);
@@ -73,10 +76,16 @@ impl ContainerSettings {
     /// The CDI file's content: a device for each GPU.
     pub fn cdi(&self, gpus: &[NodeGpu]) -> Value {
         let pairs = |found: BTreeMap<String, String>| -> Vec<String> {
-            found.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+            found
+                .into_iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect()
         };
         let nodes = |found: Vec<String>| -> Vec<Value> {
-            found.into_iter().map(|path| json!({"path": path, "permissions": "rw"})).collect()
+            found
+                .into_iter()
+                .map(|path| json!({"path": path, "permissions": "rw"}))
+                .collect()
         };
         let devices = gpus.iter().map(|gpu| {
             let mut edits = json!({"env": pairs(variables_of(gpu))});
@@ -145,8 +154,11 @@ impl ContainerSettings {
     /// Folders that a container sees at their own paths. Reading is enough for a socket, too.
     fn mounts(&self) -> Vec<String> {
         let folders = [Some(self.weft_folder.as_path()), self.socket.parent()];
-        let mut paths: Vec<String> =
-            folders.into_iter().flatten().map(|path| path.to_string_lossy().into_owned()).collect();
+        let mut paths: Vec<String> = folders
+            .into_iter()
+            .flatten()
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect();
         paths.dedup();
         paths
     }
@@ -174,11 +186,19 @@ fn variables_of(gpu: &NodeGpu) -> BTreeMap<String, String> {
 }
 
 fn mount(path: String) -> Mount {
-    Mount { container_path: path.clone(), host_path: path, read_only: true }
+    Mount {
+        container_path: path.clone(),
+        host_path: path,
+        read_only: true,
+    }
 }
 
 fn device(path: String) -> DeviceSpec {
-    DeviceSpec { container_path: path.clone(), host_path: path, permissions: "rw".to_string() }
+    DeviceSpec {
+        container_path: path.clone(),
+        host_path: path,
+        permissions: "rw".to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -186,7 +206,11 @@ mod tests {
     use super::*;
 
     fn gpu() -> NodeGpu {
-        NodeGpu { uuid: "GPU-a".into(), node: Some("nvidia0".into()), numa: None }
+        NodeGpu {
+            uuid: "GPU-a".into(),
+            node: Some("nvidia0".into()),
+            numa: None,
+        }
     }
 
     /// With a folder that has these nodes.
@@ -218,13 +242,21 @@ mod tests {
         assert_eq!(nodes, ["/dev/nvidia0", "/dev/nvidiactl"]);
         let mounts: Vec<&str> = answer.mounts.iter().map(|one| one.container_path.as_str()).collect();
         assert_eq!(mounts, ["/opt/weft", "/run/weft"]);
-        assert!(answer.mounts.iter().all(|one| one.read_only && one.host_path == one.container_path));
+        assert!(
+            answer
+                .mounts
+                .iter()
+                .all(|one| one.read_only && one.host_path == one.container_path)
+        );
     }
 
     #[test]
     fn shares_that_stand_for_memory_say_so() {
         let dev = tempfile::tempdir().unwrap();
-        let settings = ContainerSettings { share_mib: Some(1024), ..settings(dev.path(), &[]) };
+        let settings = ContainerSettings {
+            share_mib: Some(1024),
+            ..settings(dev.path(), &[])
+        };
         assert_eq!(settings.answer(&gpu(), 12).envs["WEFT_MEMORY"], "12288MiB");
     }
 

@@ -62,10 +62,16 @@ pub fn of_option(text: &str) -> Result<NodeGpu> {
     let known = dashed(uuid.trim_start_matches("GPU-"));
     let plain = |name: &str| !name.is_empty() && !name.contains(['/', ',']) && name != "..";
     match (known, node) {
-        (Some(uuid), None) => Ok(NodeGpu { uuid, node: None, numa: None }),
-        (Some(uuid), Some(node)) if plain(node) => {
-            Ok(NodeGpu { uuid, node: Some(node.to_string()), numa: None })
-        }
+        (Some(uuid), None) => Ok(NodeGpu {
+            uuid,
+            node: None,
+            numa: None,
+        }),
+        (Some(uuid), Some(node)) if plain(node) => Ok(NodeGpu {
+            uuid,
+            node: Some(node.to_string()),
+            numa: None,
+        }),
         _ => bail!("{text} is no GPU: write GPU-UUID, or GPU-UUID=nvidia0 with its device node"),
     }
 }
@@ -82,10 +88,15 @@ fn of_module(proc: &Path, sys: &Path) -> Vec<NodeGpu> {
         };
         let bus = folder.file_name().to_string_lossy().to_ascii_lowercase();
         let numa = fs::read_to_string(sys.join("bus/pci/devices").join(bus).join("numa_node"));
-        found.extend(of_information(&text).map(|gpu| NodeGpu {
-            // -1 is the kernel's "none".
-            numa: numa.ok().and_then(|text| text.trim().parse().ok()).filter(|node| *node >= 0),
-            ..gpu
+        found.extend(of_information(&text).map(|gpu| {
+            NodeGpu {
+                // -1 is the kernel's "none".
+                numa: numa
+                    .ok()
+                    .and_then(|text| text.trim().parse().ok())
+                    .filter(|node| *node >= 0),
+                ..gpu
+            }
         }));
     }
     found
@@ -94,18 +105,27 @@ fn of_module(proc: &Path, sys: &Path) -> Vec<NodeGpu> {
 /// UUID and minor number, from lines like `GPU UUID:   GPU-...` and `Device Minor:   0`.
 fn of_information(text: &str) -> Option<NodeGpu> {
     let said = |what: &str| {
-        text.lines().find_map(|line| Some(line.strip_prefix(what)?.strip_prefix(':')?.trim()))
+        text.lines()
+            .find_map(|line| Some(line.strip_prefix(what)?.strip_prefix(':')?.trim()))
     };
     let uuid = dashed(said("GPU UUID")?.strip_prefix("GPU-")?)?;
     let minor = said("Device Minor").and_then(|text| text.parse::<u32>().ok());
-    Some(NodeGpu { uuid, node: minor.map(|minor| format!("nvidia{minor}")), numa: None })
+    Some(NodeGpu {
+        uuid,
+        node: minor.map(|minor| format!("nvidia{minor}")),
+        numa: None,
+    })
 }
 
 /// What the driver lists, by `weft doctor`: UUIDs alone, since the driver's numbers are not those
 /// of device nodes.
 async fn of_doctor(weft: &Path) -> Result<Vec<NodeGpu>> {
     let mut command = Command::new(weft);
-    command.args(["doctor", "--json"]).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command
+        .args(["doctor", "--json"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
     let said = tokio::time::timeout(DOCTOR_BOUND, command.output())
         .await
         .with_context(|| format!("{} doctor took too long", weft.display()))?
@@ -122,7 +142,11 @@ fn of_row(row: &serde_json::Value) -> Option<NodeGpu> {
     row["what"].as_str()?.strip_prefix("device ")?.parse::<u32>().ok()?;
     let (_, after) = row["found"].as_str()?.rsplit_once("uuid ")?;
     let uuid = dashed(after.split([',', ' ']).next()?)?;
-    Some(NodeGpu { uuid, node: None, numa: None })
+    Some(NodeGpu {
+        uuid,
+        node: None,
+        numa: None,
+    })
 }
 
 /// `GPU-8-4-4-4-12` of 32 hexadecimal digits, with or without dashes.
@@ -152,7 +176,10 @@ mod tests {
         let gpu = of_information(&text).unwrap();
         assert_eq!((gpu.uuid.as_str(), gpu.node.as_deref()), (UUID, Some("nvidia3")));
         // A GPU that the module could not start has question marks for a UUID.
-        assert_eq!(of_information("GPU UUID: \t GPU-????????-????-????-????-????????????\n"), None);
+        assert_eq!(
+            of_information("GPU UUID: \t GPU-????????-????-????-????-????????????\n"),
+            None
+        );
     }
 
     #[test]
@@ -167,7 +194,11 @@ mod tests {
         write("proc/driver/nvidia/gpus/0000:3B:00.0/information", &text);
         write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
         let found = of_module(&root.path().join("proc"), &root.path().join("sys"));
-        let gpu = NodeGpu { uuid: UUID.into(), node: Some("nvidia0".into()), numa: Some(1) };
+        let gpu = NodeGpu {
+            uuid: UUID.into(),
+            node: Some("nvidia0".into()),
+            numa: Some(1),
+        };
         assert_eq!(found, [gpu]);
     }
 

@@ -44,7 +44,10 @@ mod tests {
         held.read_to_string(&mut text).unwrap();
         assert_eq!(text, "one");
         assert_eq!(fs::read_to_string(to.path().join("libweft.so")).unwrap(), "two");
-        let names: Vec<_> = fs::read_dir(to.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
+        let names: Vec<_> = fs::read_dir(to.path())
+            .unwrap()
+            .map(|one| one.unwrap().file_name())
+            .collect();
         assert_eq!(names, ["libweft.so"], "nothing else is left");
     }
 

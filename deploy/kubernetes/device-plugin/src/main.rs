@@ -144,7 +144,9 @@ fn absolute(text: &str) -> Result<PathBuf> {
 fn variable(text: &str) -> Result<(String, String)> {
     let (name, value) = text.split_once('=').context("write NAME=VALUE")?;
     let mut letters = name.chars();
-    let first = letters.next().is_some_and(|one| one.is_ascii_alphabetic() || one == '_');
+    let first = letters
+        .next()
+        .is_some_and(|one| one.is_ascii_alphabetic() || one == '_');
     let rest = letters.all(|one| one.is_ascii_alphanumeric() || one == '_');
     anyhow::ensure!(first && rest, "{name:?} is no name of a variable");
     Ok((name.to_string(), value.to_string()))
@@ -190,7 +192,10 @@ fn main() -> ExitCode {
 async fn write_cdi(args: CdiArgs) -> Result<()> {
     let found = gpus::find(&args.offer.sources()).await?;
     anyhow::ensure!(!found.is_empty(), "no GPU here: name some with --gpus");
-    println!("{}", args.offer.settings(None, true).write_cdi(&args.dir, &found)?.display());
+    println!(
+        "{}",
+        args.offer.settings(None, true).write_cdi(&args.dir, &found)?.display()
+    );
     Ok(())
 }
 
@@ -212,7 +217,12 @@ async fn serve_node(args: ServeArgs) -> Result<()> {
         log::info!("CDI file: {}", settings.write_cdi(folder, &found)?.display());
     }
     for gpu in &found {
-        log::info!("{} shares of {} ({})", args.shares, gpu.uuid, gpu.node.as_deref().unwrap_or("node not known"));
+        log::info!(
+            "{} shares of {} ({})",
+            args.shares,
+            gpu.uuid,
+            gpu.node.as_deref().unwrap_or("node not known")
+        );
     }
     let offer = Arc::new(NodeOffer::new(found, args.shares, settings));
     let probe = BrokerProbe {

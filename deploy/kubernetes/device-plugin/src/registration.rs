@@ -104,7 +104,11 @@ async fn serve_once(
     let serving = ServedSocket::start(settings, ShareService::new(offer.clone(), usable))?;
     let own = serving.identity;
     register(settings, &kubelet).await?;
-    log::info!("registered {} with the kubelet at {}", settings.resource, kubelet.display());
+    log::info!(
+        "registered {} with the kubelet at {}",
+        settings.resource,
+        kubelet.display()
+    );
     loop {
         tokio::select! {
             changed = broker.changed() => changed.context("nobody asks for the broker any more")?,
@@ -134,7 +138,9 @@ async fn register(settings: &RegistrationSettings, kubelet: &Path) -> Result<()>
     });
     let ask = async {
         // The address is not looked at: the connector knows where to go.
-        let channel = Endpoint::from_static("http://kubelet").connect_with_connector(connect).await?;
+        let channel = Endpoint::from_static("http://kubelet")
+            .connect_with_connector(connect)
+            .await?;
         let request = RegisterRequest {
             version: VERSION.to_string(),
             endpoint: settings.endpoint.clone(),
@@ -181,7 +187,12 @@ impl ServedSocket {
                 log::error!("the plugin's socket: {error}");
             }
         });
-        Ok(Self { path, identity, close: Some(close), task })
+        Ok(Self {
+            path,
+            identity,
+            close: Some(close),
+            task,
+        })
     }
 
     async fn stop(mut self) {

@@ -42,7 +42,10 @@ impl NodeOffer {
 
     /// Which GPUs can be used now, in their order. None without the broker.
     pub fn usable(&self, broker: bool) -> Vec<bool> {
-        self.gpus.iter().map(|gpu| broker && self.settings.is_there(gpu)).collect()
+        self.gpus
+            .iter()
+            .map(|gpu| broker && self.settings.is_there(gpu))
+            .collect()
     }
 
     /// All shares, as the kubelet is told of them.
@@ -50,7 +53,9 @@ impl NodeOffer {
         let mut list = Vec::new();
         for (gpu, usable) in self.gpus.iter().zip(usable) {
             let health = if *usable { HEALTHY } else { UNHEALTHY };
-            let topology = gpu.numa.map(|id| TopologyInfo { nodes: vec![NumaNode { id }] });
+            let topology = gpu.numa.map(|id| TopologyInfo {
+                nodes: vec![NumaNode { id }],
+            });
             list.extend(self.pool.ids(&gpu.uuid).map(|id| Device {
                 id,
                 health: health.to_string(),
@@ -88,8 +93,11 @@ impl DevicePlugin for ShareService {
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<DeviceListStream>, Status> {
         let offer = self.offer.clone();
-        let lists = WatchStream::new(self.usable.clone())
-            .map(move |usable| Ok(ListAndWatchResponse { devices: offer.list(&usable) }));
+        let lists = WatchStream::new(self.usable.clone()).map(move |usable| {
+            Ok(ListAndWatchResponse {
+                devices: offer.list(&usable),
+            })
+        });
         Ok(Response::new(Box::pin(lists)))
     }
 
@@ -144,5 +152,8 @@ impl DevicePlugin for ShareService {
 
 /// What the kubelet is to know beforehand.
 pub fn options() -> DevicePluginOptions {
-    DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
+    DevicePluginOptions {
+        pre_start_required: false,
+        get_preferred_allocation_available: true,
+    }
 }

@@ -32,7 +32,10 @@ impl SharePool {
     /// `each` shares of each GPU.
     pub fn new(uuids: impl IntoIterator<Item = String>, each: u32) -> Self {
         let uuids = uuids.into_iter().collect();
-        Self { uuids, each: each.clamp(1, MOST_SHARES) }
+        Self {
+            uuids,
+            each: each.clamp(1, MOST_SHARES),
+        }
     }
 
     /// All ids of a GPU.
@@ -54,7 +57,10 @@ impl SharePool {
 
     /// The one GPU of all shares of a container.
     pub fn gpu_of_all(&self, shares: &[String]) -> Result<&str> {
-        let gpus = shares.iter().map(|share| self.gpu_of(share)).collect::<Result<BTreeSet<_>>>()?;
+        let gpus = shares
+            .iter()
+            .map(|share| self.gpu_of(share))
+            .collect::<Result<BTreeSet<_>>>()?;
         match (gpus.first(), gpus.len()) {
             (Some(uuid), 1) => Ok(*uuid),
             (None, _) => bail!("a container without a share"),
@@ -83,7 +89,11 @@ impl SharePool {
         let mut shares: Vec<&String> = order.iter().flat_map(|(_, ids)| by_number(ids)).collect();
         shares.retain(|share| !chosen.contains(*share));
         let wanted = size.saturating_sub(chosen.len());
-        ensure!(shares.len() >= wanted, "{size} shares of {} that are available", chosen.len() + shares.len());
+        ensure!(
+            shares.len() >= wanted,
+            "{size} shares of {} that are available",
+            chosen.len() + shares.len()
+        );
         chosen.extend(shares.into_iter().take(wanted));
         Ok(chosen.into_iter().cloned().collect())
     }
@@ -136,9 +146,8 @@ mod tests {
     #[test]
     fn a_gpu_in_use_is_filled_before_another_is_begun() {
         let pool = pool();
-        let left = |taken: &[String]| -> Vec<String> {
-            all().into_iter().filter(|share| !taken.contains(share)).collect()
-        };
+        let left =
+            |taken: &[String]| -> Vec<String> { all().into_iter().filter(|share| !taken.contains(share)).collect() };
         // Nothing is used: the first. One of B is used: B, until it is full.
         assert_eq!(pool.preferred(&all(), &[], 1).unwrap(), ids(A, &[0]));
         let mut taken = ids(B, &[2]);

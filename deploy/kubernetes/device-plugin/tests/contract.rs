@@ -44,7 +44,14 @@ impl Node {
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
             script
         });
-        Self { weft, real: named.is_some(), root, broker: None, plugin: None, device: BTreeMap::new() }
+        Self {
+            weft,
+            real: named.is_some(),
+            root,
+            broker: None,
+            plugin: None,
+            device: BTreeMap::new(),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -85,7 +92,12 @@ impl Node {
     fn start_plugin(&mut self, gpus: Option<&str>, more: &[&str]) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weft-device-plugin"));
         command.arg("serve");
-        for (option, folder) in [("--kubelet-dir", "kubelet"), ("--dev", "dev"), ("--proc", "proc"), ("--sys", "sys")] {
+        for (option, folder) in [
+            ("--kubelet-dir", "kubelet"),
+            ("--dev", "dev"),
+            ("--proc", "proc"),
+            ("--sys", "sys"),
+        ] {
             command.arg(option).arg(self.path(folder));
         }
         command.arg("--weft").arg(&self.weft).arg("--socket").arg(self.socket());
@@ -95,7 +107,11 @@ impl Node {
             command.args(["--broker-bound-ms", "20000"]);
         }
         command.args(gpus.iter().flat_map(|list| ["--gpus", list]));
-        command.args(more).stdin(Stdio::null()).env_remove("WEFT_LOG").envs(&self.device);
+        command
+            .args(more)
+            .stdin(Stdio::null())
+            .env_remove("WEFT_LOG")
+            .envs(&self.device);
         self.plugin = Some(command.spawn().unwrap());
     }
 
@@ -134,10 +150,16 @@ async fn shares_are_offered_and_allocated() {
     touch(&node.path("dev/nvidia0"));
     touch(&node.path("dev/nvidiactl"));
     node.start_broker();
-    node.start_plugin(Some(&both()), &["--shares", "3", "--env", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]);
+    node.start_plugin(
+        Some(&both()),
+        &["--shares", "3", "--env", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"],
+    );
     let mut kubelet = node.kubelet();
     let told = kubelet.registration().await;
-    assert_eq!((told.version.as_str(), told.resource_name.as_str()), ("v1beta1", "weft.dev/gpu-share"));
+    assert_eq!(
+        (told.version.as_str(), told.resource_name.as_str()),
+        ("v1beta1", "weft.dev/gpu-share")
+    );
     assert!(told.options.unwrap().get_preferred_allocation_available);
     let mut plugin = kubelet.plugin(&told).await;
     let mut lists = plugin.lists().await;
@@ -202,7 +224,10 @@ async fn preferred_shares_pack() {
         order.extend(got);
     }
     assert_eq!(order, [shares(B, 1..4), shares(A, 0..4)].concat());
-    let fits = plugin.preferred(&[shares(A, 0..4), shares(B, 0..2)].concat(), 3).await.unwrap();
+    let fits = plugin
+        .preferred(&[shares(A, 0..4), shares(B, 0..2)].concat(), 3)
+        .await
+        .unwrap();
     assert_eq!(fits, shares(A, 0..3));
 }
 
@@ -289,7 +314,10 @@ async fn a_broker_that_is_stopped_does_not_answer() {
     let mut lists = kubelet.plugin(&told).await.lists().await;
     if let Some(broker) = &node.broker {
         Plugin::wait(&mut lists, A, HEALTHY).await;
-        let stopped = Command::new("kill").args(["-STOP", &broker.id().to_string()]).status().unwrap();
+        let stopped = Command::new("kill")
+            .args(["-STOP", &broker.id().to_string()])
+            .status()
+            .unwrap();
         assert!(stopped.success());
     }
     Plugin::wait(&mut lists, A, UNHEALTHY).await;
@@ -319,14 +347,28 @@ async fn gpus_are_found_by_the_module_and_named_by_cdi() {
     let mut node = Node::new();
     let folder = node.path("proc/driver/nvidia/gpus/0000:01:00.0");
     fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("information"), format!("GPU UUID: \t {B}\nDevice Minor: \t 7\n")).unwrap();
+    fs::write(
+        folder.join("information"),
+        format!("GPU UUID: \t {B}\nDevice Minor: \t 7\n"),
+    )
+    .unwrap();
     let bus = node.path("sys/bus/pci/devices/0000:01:00.0");
     fs::create_dir_all(&bus).unwrap();
     fs::write(bus.join("numa_node"), "1\n").unwrap();
     touch(&node.path("dev/nvidia7"));
     node.start_broker();
     let cdi = node.path("cdi");
-    node.start_plugin(None, &["--shares", "1", "--share-mib", "2048", "--cdi-dir", cdi.to_str().unwrap()]);
+    node.start_plugin(
+        None,
+        &[
+            "--shares",
+            "1",
+            "--share-mib",
+            "2048",
+            "--cdi-dir",
+            cdi.to_str().unwrap(),
+        ],
+    );
     let mut kubelet = node.kubelet();
     let told = kubelet.registration().await;
     let mut plugin = kubelet.plugin(&told).await;
@@ -337,7 +379,10 @@ async fn gpus_are_found_by_the_module_and_named_by_cdi() {
     assert_eq!(answer.envs["WEFT_MEMORY"], "2048MiB");
     let file: serde_json::Value = serde_json::from_slice(&fs::read(cdi.join("weft.dev-gpu.json")).unwrap()).unwrap();
     assert_eq!(file["devices"][0]["name"], B);
-    assert_eq!(file["devices"][0]["containerEdits"]["deviceNodes"][0]["path"], "/dev/nvidia7");
+    assert_eq!(
+        file["devices"][0]["containerEdits"]["deviceNodes"][0]["path"],
+        "/dev/nvidia7"
+    );
 }
 
 #[tokio::test]
@@ -405,17 +450,29 @@ async fn pods_are_jobs_of_the_nodes_broker() {
     let mut job = given("WEFT_TEST_JOB", words);
     job.push(node.weft.to_str().unwrap().to_string());
     node.device = given("WEFT_TEST_DEVICE", |found| serde_json::from_value(found).ok());
-    node.device.insert("SIMGPU_SOCKET".into(), node.path("device.sock").to_str().unwrap().into());
+    node.device.insert(
+        "SIMGPU_SOCKET".into(),
+        node.path("device.sock").to_str().unwrap().into(),
+    );
     // As the DaemonSet does: weft's files go onto the node, from where containers are given them.
     let installed = Command::new(env!("CARGO_BIN_EXE_weft-device-plugin"))
-        .args(["install", "--from", node.weft.parent().unwrap().to_str().unwrap(), "--to"])
+        .args([
+            "install",
+            "--from",
+            node.weft.parent().unwrap().to_str().unwrap(),
+            "--to",
+        ])
         .arg(node.path("opt"))
         .status();
     assert!(installed.unwrap().success());
     node.start_broker();
     let mut more = vec!["--shares".to_string(), "2".into(), "--share-mib".into(), "512".into()];
     more.extend(["--weft-folder".into(), node.path("opt").to_str().unwrap().into()]);
-    more.extend(node.device.iter().flat_map(|(name, value)| ["--env".into(), format!("{name}={value}")]));
+    more.extend(
+        node.device
+            .iter()
+            .flat_map(|(name, value)| ["--env".into(), format!("{name}={value}")]),
+    );
     // No GPU is named and there is no module: the driver tells by `weft doctor`.
     node.start_plugin(None, &more.iter().map(String::as_str).collect::<Vec<_>>());
     let mut kubelet = node.kubelet();
@@ -436,7 +493,10 @@ async fn pods_are_jobs_of_the_nodes_broker() {
         assert_eq!(clients[0]["name"], name);
         assert_eq!(clients[0]["priority"], priority);
         assert_eq!(clients[0]["launches"], 50);
-        assert_eq!(clients[0]["device_uuid"].as_str().unwrap(), uuid.replace("GPU-", "").replace('-', ""));
+        assert_eq!(
+            clients[0]["device_uuid"].as_str().unwrap(),
+            uuid.replace("GPU-", "").replace('-', "")
+        );
         assert_eq!(told["writable"], serde_json::json!([false, false]));
         assert_eq!(told["visible"].as_str().unwrap(), uuid);
     }

@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status, Streaming};
 use weft_device_plugin::api::device_plugin_client::DevicePluginClient;
 use weft_device_plugin::api::registration_server::{Registration, RegistrationServer};
 use weft_device_plugin::api::{
-    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse, ContainerPreferredAllocationRequest,
-    Empty, ListAndWatchResponse, PreferredAllocationRequest, RegisterRequest,
+    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse, ContainerPreferredAllocationRequest, Empty,
+    ListAndWatchResponse, PreferredAllocationRequest, RegisterRequest,
 };
 
 /// How long anything may take that takes a moment on an idle machine.
@@ -57,7 +57,11 @@ impl FakeKubelet {
                 let _ = closed.await;
             });
         tokio::spawn(serving);
-        Self { folder: folder.to_path_buf(), registrations, close: Some(close) }
+        Self {
+            folder: folder.to_path_buf(),
+            registrations,
+            close: Some(close),
+        }
     }
 
     /// The next registration.
@@ -77,8 +81,13 @@ impl FakeKubelet {
             let path = path.clone();
             async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
         });
-        let channel = Endpoint::from_static("http://plugin").connect_with_connector(connect).await.unwrap();
-        Plugin { client: DevicePluginClient::new(channel) }
+        let channel = Endpoint::from_static("http://plugin")
+            .connect_with_connector(connect)
+            .await
+            .unwrap();
+        Plugin {
+            client: DevicePluginClient::new(channel),
+        }
     }
 }
 
@@ -112,7 +121,9 @@ impl Plugin {
 
     /// What a container with these shares gets.
     pub async fn allocate(&mut self, ids: &[String]) -> Result<ContainerAllocateResponse, Status> {
-        let container_requests = vec![ContainerAllocateRequest { devices_ids: ids.to_vec() }];
+        let container_requests = vec![ContainerAllocateRequest {
+            devices_ids: ids.to_vec(),
+        }];
         let answer = self.client.allocate(AllocateRequest { container_requests }).await?;
         Ok(answer.into_inner().container_responses.remove(0))
     }
@@ -132,5 +143,7 @@ impl Plugin {
 
 /// What comes, or a failure that names what did not come.
 pub async fn within<T>(what: &str, coming: impl Future<Output = T>) -> T {
-    tokio::time::timeout(BOUND, coming).await.unwrap_or_else(|_| panic!("{what} did not come"))
+    tokio::time::timeout(BOUND, coming)
+        .await
+        .unwrap_or_else(|_| panic!("{what} did not come"))
 }
