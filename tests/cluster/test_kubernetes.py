@@ -7,14 +7,13 @@ and the programs that the manifests name. The plugin itself is tested by its cra
 
 import copy
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 from harness import cluster_kubernetes, jobs, paths
+from users import python
 
 DEPLOY = paths.ROOT / "deploy" / "kubernetes"
 HELPER = paths.ROOT / "tests" / "cluster" / "manifests.py"
@@ -170,59 +169,157 @@ trap '[ -z "$made" ] || { umount /run/cdi; rmdir /run/cdi; }' EXIT
 mount -t tmpfs tmpfs /run/cdi
 [ -z "$FILE" ] || cp "$FILE" /run/cdi/
 podman --root "$HERE/store" --runroot "$HERE/run" --cgroup-manager cgroupfs --runtime runc \\
-    run --rm --network none --security-opt seccomp=unconfined \\
-    --ulimit nofile=$(ulimit -Hn):$(ulimit -Hn) --ulimit nproc=1000:1000 "$@"
+    run --rm --network none \\
+    --ulimit nofile=$(ulimit -Hn):$(ulimit -Hn) --ulimit nproc=1000:1000 "$@" &
+# podman hands the signal on, and ends when the container has ended.
+trap 'kill -TERM $!' TERM
+code=0
+while kill -0 $! 2>/dev/null; do code=0; wait $! || code=$?; done
+exit $code
 """
 
 
 def podman(folder, *words, file=""):
-    """What podman did. `file`: a CDI file that it finds."""
+    """A container as a job, which ends with its folder's scene. `file`: a CDI file for it."""
+    podman.number += 1
     own = {"HERE": str(folder / "podman"), "FILE": str(file)}
     environment = {**jobs.clean_environment(), **own}
     command = ["unshare", "--mount", "sh", "-c", PODMAN, "sh", *map(str, words)]
-    bounded = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    return subprocess.run(command, env=environment, timeout=BOUND, check=False, **bounded)
+    name = f"podman{podman.number}"
+    return jobs.Job(command, environment=environment, folder=folder, name=name)
 
 
-def test_a_container_is_given_a_gpu_by_the_cdi_file(scene):
-    """The same file that the plugin names to the kubelet, taken by a container engine."""
+podman.number = 0
+# The files of this machine, over which a container writes elsewhere.
+ROOTFS = ["--rootfs", "/:O"]
+
+
+@pytest.fixture
+def node(scene):
+    """A node's folders, and a CDI file: what the DaemonSet leaves there."""
     if not cluster_kubernetes.PLUGIN.exists():
         pytest.skip("the device plugin is not built: scripts/cluster kubernetes --check builds it")
     if shutil.which("podman") is None or shutil.which("runc") is None:
         pytest.skip("no podman or no runc (Debian: podman, runc)")
-    rootfs = ["--rootfs", "/:O"]
-    plain = podman(scene.folder, *rootfs, "/bin/true")
-    if plain.returncode:
-        pytest.skip(f"podman starts no container here: {plain.stderr.strip().splitlines()[-1]}")
+    plain = podman(scene.folder, *ROOTFS, "/bin/true")
+    if plain.wait(BOUND):
+        pytest.skip(f"podman starts no container here: {plain.explain(1)}")
+    made = Node(scene)
+    yield made
+    made.close()
+
+
+class Node:
+    """Folders of a node, containers on it, and what the plugin put there."""
+
+    def __init__(self, scene):
+        self.scene = scene
+        # Containers of other users look through it.
+        scene.folder.chmod(0o755)
+        names = ("weft", "socket", "state", "kubelet", "device", "cdi")
+        self.folders = {name: scene.folder / f"node-{name}" for name in names}
+        for folder in self.folders.values():
+            folder.mkdir(mode=0o755)
+        self.folders["device"].chmod(0o777)
+        self.socket = self.folders["socket"] / "broker.sock"
+        # Where the simulated GPU is, and the module that the job imports.
+        self.variables = {**scene.device.environment(), **scene.device.weft_environment()}
+        self.variables |= {"SIMGPU_SOCKET": str(self.folders["device"] / "device.sock")}
+        self.variables |= {"SIMGPU_USERS": "all", "PYTHONPATH": str(paths.CLIENTS / "guest")}
+        run = {"env": {**jobs.clean_environment(), **self.variables}}
+        run |= {"check": True, "timeout": BOUND}
+        plugin, weft = cluster_kubernetes.PLUGIN, self.folders["weft"]
+        subprocess.run([plugin, "install", "--from", paths.TARGET / "weft", "--to", weft], **run)
+        words = [plugin, "cdi", "--dir", self.folders["cdi"], "--weft", paths.WEFT]
+        words += ["--weft-folder", weft, "--socket", self.socket, *self.options()]
+        subprocess.run(words, **run)
+        self.file = self.folders["cdi"] / "weft.dev-gpu.json"
+        self.uuid = json.loads(self.file.read_text())["devices"][0]["name"]
+        self.running = []
+        # Each container has a simulated GPU of its own, by the same name: the one of the plugin
+        # was root's.
+        for file in self.folders["device"].iterdir():
+            file.unlink()
+
+    def options(self):
+        pairs = self.variables.items()
+        return [word for name, value in pairs for word in ("--env", f"{name}={value}")]
+
+    def start(self, *words):
+        job = podman(self.scene.folder, *words, file=self.file)
+        self.running.append(job)
+        return job
+
+    def pod(self, *options, uid=0):
+        """What a job in a container with a share saw."""
+        job = [python(), cluster_kubernetes.JOB, self.folders["weft"] / "weft"]
+        given = ["--device", f"weft.dev/gpu={self.uuid}", "--user", f"{uid}:{uid}"]
+        done = self.start(*given, *options, *ROOTFS, *job)
+        assert done.wait(BOUND) == 0, done.explain()
+        told = json.loads(done.stdout())
+        assert told["answer"] == 49 and told["visible"] == self.uuid, told
+        assert told["writable"] == [False, False], told
+        (client,) = told["clients"]
+        assert client["launches"] == 50, told
+        return client
+
+    def close(self):
+        for job in self.running:
+            job.terminate(BOUND)
+
+
+def test_a_container_is_given_a_gpu_by_the_cdi_file(scene, node):
+    """The same file that the plugin names to the kubelet, taken by a container engine."""
+    scene.broker.socket = node.socket
     scene.broker.start()
-    opt, cdi, device = (scene.folder / name for name in ("opt", "cdi", "device"))
-    device.mkdir()
-    variables = {**scene.device.environment(), **scene.device.weft_environment()}
-    # The broker's folder is read-only in a container; the simulated GPU needs one that is not.
-    variables |= {"SIMGPU_SOCKET": str(device / "device.sock")}
-    variables |= {"PYTHONPATH": str(paths.CLIENTS / "guest")}
-    run = {"env": {**jobs.clean_environment(), **variables}, "check": True, "timeout": BOUND}
-    plugin = cluster_kubernetes.PLUGIN
-    subprocess.run([plugin, "install", "--from", paths.TARGET / "weft", "--to", opt], **run)
-    words = [plugin, "cdi", "--dir", cdi, "--weft", paths.WEFT, "--weft-folder", opt]
-    words += ["--socket", scene.broker.socket]
-    words += [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
-    subprocess.run(words, **run)
-    file = cdi / "weft.dev-gpu.json"
-    uuid = json.loads(file.read_text())["devices"][0]["name"]
-    job = [os.path.realpath(sys.executable), cluster_kubernetes.JOB, paths.WEFT.resolve()]
-    pod = ["--env", "WEFT_PRIORITY=high", "--env", "WEFT_NAME=service"]
-    given = ["--device", f"weft.dev/gpu={uuid}"]
-    done = podman(scene.folder, *pod, *given, *rootfs, *job, file=file)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    (client,) = told["clients"]
-    assert told["answer"] == 49 and client["launches"] == 50, told
-    assert (client["name"], client["priority"]) == ("service", 0), told
-    assert told["writable"] == [False, False] and told["visible"] == uuid, told
+    client = node.pod("--env", "WEFT_PRIORITY=high", "--env", "WEFT_NAME=service")
+    assert (client["name"], client["priority"]) == ("service", 0), client
+    # An annotation that is not there.
+    assert node.pod("--env", "WEFT_PRIORITY=")["priority"] == 5
     # Without the device it is a container like any other.
-    done = podman(scene.folder, *rootfs, "/bin/sh", "-c", "echo $LD_PRELOAD", file=file)
-    assert (done.returncode, done.stdout) == (0, "\n"), done
+    plain = node.start(*ROOTFS, "/bin/sh", "-c", "echo $LD_PRELOAD")
+    assert (plain.wait(BOUND), plain.stdout()) == (0, b"\n"), plain.explain()
+
+
+def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
+    """Its container as the chart has it: rights, mounts, options, settings, and read-only files."""
+    folders = {name: str(node.folders[name]) for name in ("weft", "socket", "state", "kubelet")}
+    broker = {"priorities": {"61000": "high"}, "settings": {"slowdown": "2%"}}
+    documents = ask(values={"folders": folders, "broker": broker})["documents"]
+    settings = node.scene.folder / "settings"
+    settings.mkdir()
+    (settings / "weft.toml").write_text(one(documents, "ConfigMap")["data"]["weft.toml"])
+    spec = one(documents, "DaemonSet")["spec"]["template"]["spec"]
+    given = container(documents, "broker")
+    guard = given["securityContext"]
+    assert spec["hostPID"] and guard["seccompProfile"] == {"type": "RuntimeDefault"}
+    words = ["--pid", "host", "--read-only", "--read-only-tmpfs=false"]
+    words += ["--user", guard["runAsUser"], "--security-opt", "no-new-privileges"]
+    words += [word for name in guard["capabilities"]["drop"] for word in ("--cap-drop", name)]
+    words += [word for name in guard["capabilities"]["add"] for word in ("--cap-add", name)]
+    places = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
+    places["settings"] = settings
+    for mount in given["volumeMounts"]:
+        mode = ":ro" if mount.get("readOnly") else ""
+        words += ["--volume", f"{places[mount['name']]}:{mount['mountPath']}{mode}"]
+    # Its files are read-only, and the simulated GPU writes beside its socket.
+    (node.scene.folder / "own-device").mkdir()
+    words += ["--volume", f"{node.scene.folder / 'own-device'}:{node.folders['device']}"]
+    for variable in given["env"]:
+        words += ["--env", f"{variable['name']}={variable['value']}"]
+    # The image has it in /usr/bin.
+    command = [node.folders["weft"] / "weft", *given["command"][1:], *given["args"]]
+    words += ["--volume", f"{node.folders['weft']}:{node.folders['weft']}:ro"]
+    broker = node.start(*words, *node.options(), *ROOTFS, *command)
+    ready = jobs.wait_until(lambda: jobs.socket_answers(str(node.socket)), BOUND)
+    assert ready and broker.running(), broker.explain()
+    assert node.pod("--env", "WEFT_PRIORITY=high")["priority"] == 0
+    # Users whom the settings name may have more, others 5.
+    high = ["--env", "WEFT_PRIORITY=high"]
+    assert node.pod(*high, uid=61000)["priority"] == 0
+    assert node.pod(*high, uid=61001)["priority"] == 5
+    assert broker.terminate(BOUND) == 0, broker.explain()
+    assert list(node.folders["state"].iterdir()), "the history is on the node"
 
 
 def test_the_policy_refuses_what_weft_would_not_understand():
