@@ -18,6 +18,8 @@ BUILT = paths.TARGET / "device-plugin"
 PLUGIN = BUILT / "debug" / "weft-device-plugin"
 # What a container of the tests runs: a CUDA job that says its result and how weft knows it.
 JOB = paths.ROOT / "tests" / "cluster" / "pod.py"
+# The plugin's container has no capability, though it is root's.
+RIGHTS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 
 
 def cargo(word, *options, last=(), **variables):
@@ -56,6 +58,7 @@ def contract():
         WEFT_TEST_PROGRAM=str(paths.WEFT.resolve()),
         WEFT_TEST_JOB=json.dumps([sys.executable, str(JOB)]),
         WEFT_TEST_DEVICE=json.dumps(device),
+        WEFT_TEST_RIGHTS=json.dumps(RIGHTS),
     )
 
 

@@ -90,8 +90,10 @@ impl Node {
 
     /// With these GPUs, `None`: those that it finds.
     fn start_plugin(&mut self, gpus: Option<&str>, more: &[&str]) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weft-device-plugin"));
-        command.arg("serve");
+        let mut words = rights();
+        words.push(env!("CARGO_BIN_EXE_weft-device-plugin").to_string());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg("serve");
         for (option, folder) in [
             ("--kubelet-dir", "kubelet"),
             ("--dev", "dev"),
@@ -407,6 +409,13 @@ async fn it_ends_by_sigterm_and_takes_its_socket_away() {
     });
     assert!(code.await.unwrap().expect("it did not end").success());
     assert!(!node.path("kubelet").join(&told.endpoint).exists());
+}
+
+/// What takes rights away from the plugin before it starts, as its container does. By default
+/// nothing: that takes root.
+fn rights() -> Vec<String> {
+    let named = std::env::var("WEFT_TEST_RIGHTS").ok();
+    named.map_or(Vec::new(), |text| serde_json::from_str(&text).unwrap())
 }
 
 /// What the environment says as JSON.
