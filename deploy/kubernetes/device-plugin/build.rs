@@ -1,0 +1,9 @@
+//! Compiles the protocol by a compiler that is a crate: no protoc is needed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let file = "proto/deviceplugin.proto";
+    println!("cargo:rerun-if-changed={file}");
+    let compiled = protox::compile([file], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(compiled)?;
+    Ok(())
+}

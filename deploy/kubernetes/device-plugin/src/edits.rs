@@ -1,0 +1,295 @@
+//! What a container with a share gets: variables, mounts, device nodes. Pure, but for a look at
+//! which device nodes there are.
+//!
+//! The same edits are told to the kubelet, or written as a CDI file and told by name.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::api::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
+use crate::gpus::NodeGpu;
+
+/// Vendor and class of the devices of the CDI file.
+pub const CDI_KIND: &str = "weft.dev/gpu";
+
+/// Name of the CDI file in its folder.
+pub const CDI_FILE: &str = "weft.dev-gpu.json";
+
+/// Of the specification: what this file uses is in it since this version.
+const CDI_VERSION: &str = "0.5.0";
+
+/// Device nodes that every job of CUDA opens, beside its GPU's.
+const COMMON_NODES: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
+
+/// How containers are put under weft.
+#[derive(Debug, Clone)]
+pub struct ContainerSettings {
+    /// weft's folder on the node and in containers: `libweft.so` is in it.
+    pub weft_folder: PathBuf,
+    /// The broker's socket, on the node and in containers.
+    pub socket: PathBuf,
+    /// MiB of device memory that a share stands for; a job then says it as its `WEFT_MEMORY`.
+    pub share_mib: Option<u64>,
+    /// More variables.
+    pub variables: BTreeMap<String, String>,
+    /// `/dev`, as this process sees that of the node.
+    pub dev: PathBuf,
+    /// Whether containers get GPUs by the names of the CDI file.
+    pub cdi: bool,
+}
+
+impl ContainerSettings {
+    /// The answer to the kubelet for a container with `count` shares of this GPU.
+    pub fn answer(&self, gpu: &NodeGpu, count: usize) -> ContainerAllocateResponse {
+        let mut envs = BTreeMap::new();
+        if let Some(mib) = self.share_mib {
+            envs.insert(
+                "WEFT_MEMORY".to_string(),
+                format!("{}MiB", mib.saturating_mul(count as u64)),
+            );
+        }
+        if self.cdi {
+            let name = format!("{CDI_KIND}={}", gpu.uuid);
+            return ContainerAllocateResponse {
+                envs: envs.into_iter().collect(),
+                cdi_devices: vec![CdiDevice { name }],
+                ..Default::default()
+            };
+        }
+        envs.extend(self.variables_of_all());
+        envs.extend(variables_of(gpu));
+        let nodes = self.nodes_of(gpu).into_iter().chain(self.common_nodes());
+        ContainerAllocateResponse {
+            envs: envs.into_iter().collect(),
+            mounts: self.mounts().into_iter().map(mount).collect(),
+            devices: nodes.map(device).collect(),
+            ..Default::default()
+        }
+    }
+
+    /// The CDI file's content: a device for each GPU.
+    pub fn cdi(&self, gpus: &[NodeGpu]) -> Value {
+        let pairs = |found: BTreeMap<String, String>| -> Vec<String> {
+            found
+                .into_iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect()
+        };
+        let nodes = |found: Vec<String>| -> Vec<Value> {
+            found
+                .into_iter()
+                .map(|path| json!({"path": path, "permissions": "rw"}))
+                .collect()
+        };
+        let devices = gpus.iter().map(|gpu| {
+            let mut edits = json!({"env": pairs(variables_of(gpu))});
+            let own = nodes(self.nodes_of(gpu));
+            if !own.is_empty() {
+                edits["deviceNodes"] = own.into();
+            }
+            json!({"name": gpu.uuid, "containerEdits": edits})
+        });
+        let mounts = self.mounts().into_iter().map(|path| {
+            json!({
+                "hostPath": path,
+                "containerPath": path,
+                "options": ["ro", "nosuid", "nodev", "rbind"],
+            })
+        });
+        let mut edits = json!({
+            "env": pairs(self.variables_of_all()),
+            "mounts": mounts.collect::<Vec<_>>(),
+        });
+        let common = nodes(self.common_nodes());
+        if !common.is_empty() {
+            edits["deviceNodes"] = common.into();
+        }
+        json!({
+            "cdiVersion": CDI_VERSION,
+            "kind": CDI_KIND,
+            "devices": devices.collect::<Vec<_>>(),
+            "containerEdits": edits,
+        })
+    }
+
+    /// Writes the CDI file into this folder, as a whole or not at all. Returns its path.
+    pub fn write_cdi(&self, folder: &Path, gpus: &[NodeGpu]) -> Result<PathBuf> {
+        let path = folder.join(CDI_FILE);
+        let new = folder.join(format!(".{CDI_FILE}.new"));
+        let text = serde_json::to_string_pretty(&self.cdi(gpus))?;
+        let write = || -> std::io::Result<()> {
+            fs::create_dir_all(folder)?;
+            let mut file = fs::File::create(&new)?;
+            writeln!(file, "{text}")?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Whether the GPU can be used: its device node is there, if it has one that is known.
+    pub fn is_there(&self, gpu: &NodeGpu) -> bool {
+        gpu.node.as_ref().is_none_or(|node| self.dev.join(node).exists())
+    }
+
+    fn variables_of_all(&self) -> BTreeMap<String, String> {
+        let library = self.weft_folder.join("libweft.so");
+        let mut all = BTreeMap::from([
+            ("LD_PRELOAD".to_string(), library.to_string_lossy().into_owned()),
+            ("WEFT_SOCKET".to_string(), self.socket.to_string_lossy().into_owned()),
+            // A broker that a container started would know nothing of the others.
+            ("WEFT_AUTOSTART".to_string(), "0".to_string()),
+        ]);
+        all.extend(self.variables.clone());
+        all
+    }
+
+    /// Folders that a container sees at their own paths. Reading is enough for a socket, too.
+    fn mounts(&self) -> Vec<String> {
+        let folders = [Some(self.weft_folder.as_path()), self.socket.parent()];
+        let mut paths: Vec<String> = folders
+            .into_iter()
+            .flatten()
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect();
+        paths.dedup();
+        paths
+    }
+
+    fn nodes_of(&self, gpu: &NodeGpu) -> Vec<String> {
+        gpu.node.iter().filter_map(|node| self.existing(node)).collect()
+    }
+
+    fn common_nodes(&self) -> Vec<String> {
+        COMMON_NODES.iter().filter_map(|node| self.existing(node)).collect()
+    }
+
+    /// The path of a device node on the node, if it is there.
+    fn existing(&self, node: &str) -> Option<String> {
+        self.dev.join(node).exists().then(|| format!("/dev/{node}"))
+    }
+}
+
+/// Both say the same: the first to NVIDIA's container runtime, the second to CUDA.
+fn variables_of(gpu: &NodeGpu) -> BTreeMap<String, String> {
+    ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
+        .into_iter()
+        .map(|name| (name.to_string(), gpu.uuid.clone()))
+        .collect()
+}
+
+fn mount(path: String) -> Mount {
+    Mount {
+        container_path: path.clone(),
+        host_path: path,
+        read_only: true,
+    }
+}
+
+fn device(path: String) -> DeviceSpec {
+    DeviceSpec {
+        container_path: path.clone(),
+        host_path: path,
+        permissions: "rw".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu() -> NodeGpu {
+        NodeGpu {
+            uuid: "GPU-a".into(),
+            node: Some("nvidia0".into()),
+            numa: None,
+        }
+    }
+
+    /// With a folder that has these nodes.
+    fn settings(dev: &Path, nodes: &[&str]) -> ContainerSettings {
+        for node in nodes {
+            fs::write(dev.join(node), "").unwrap();
+        }
+        ContainerSettings {
+            weft_folder: "/opt/weft".into(),
+            socket: "/run/weft/broker.sock".into(),
+            share_mib: None,
+            variables: BTreeMap::new(),
+            dev: dev.to_path_buf(),
+            cdi: false,
+        }
+    }
+
+    #[test]
+    fn a_container_gets_variables_mounts_and_the_nodes_that_are_there() {
+        let dev = tempfile::tempdir().unwrap();
+        let answer = settings(dev.path(), &["nvidia0", "nvidia1", "nvidiactl"]).answer(&gpu(), 1);
+        assert_eq!(answer.envs["LD_PRELOAD"], "/opt/weft/libweft.so");
+        assert_eq!(answer.envs["WEFT_SOCKET"], "/run/weft/broker.sock");
+        assert_eq!(answer.envs["WEFT_AUTOSTART"], "0");
+        assert_eq!(answer.envs["NVIDIA_VISIBLE_DEVICES"], "GPU-a");
+        assert_eq!(answer.envs["CUDA_VISIBLE_DEVICES"], "GPU-a");
+        assert!(!answer.envs.contains_key("WEFT_MEMORY"));
+        let nodes: Vec<&str> = answer.devices.iter().map(|spec| spec.host_path.as_str()).collect();
+        assert_eq!(nodes, ["/dev/nvidia0", "/dev/nvidiactl"]);
+        let mounts: Vec<&str> = answer.mounts.iter().map(|one| one.container_path.as_str()).collect();
+        assert_eq!(mounts, ["/opt/weft", "/run/weft"]);
+        assert!(
+            answer
+                .mounts
+                .iter()
+                .all(|one| one.read_only && one.host_path == one.container_path)
+        );
+    }
+
+    #[test]
+    fn shares_that_stand_for_memory_say_so() {
+        let dev = tempfile::tempdir().unwrap();
+        let settings = ContainerSettings {
+            share_mib: Some(1024),
+            ..settings(dev.path(), &[])
+        };
+        assert_eq!(settings.answer(&gpu(), 12).envs["WEFT_MEMORY"], "12288MiB");
+    }
+
+    #[test]
+    fn with_cdi_the_answer_is_a_name_that_the_file_has() {
+        let dev = tempfile::tempdir().unwrap();
+        let settings = ContainerSettings {
+            cdi: true,
+            variables: BTreeMap::from([("A".into(), "b=c".into())]),
+            ..settings(dev.path(), &["nvidia0", "nvidia-uvm"])
+        };
+        let answer = settings.answer(&gpu(), 1);
+        assert_eq!(answer.cdi_devices[0].name, "weft.dev/gpu=GPU-a");
+        assert!(answer.envs.is_empty() && answer.mounts.is_empty() && answer.devices.is_empty());
+        let file = settings.write_cdi(&dev.path().join("cdi"), &[gpu()]).unwrap();
+        let written: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        assert_eq!(written["kind"], "weft.dev/gpu");
+        assert_eq!(written["devices"][0]["name"], "GPU-a");
+        let own = &written["devices"][0]["containerEdits"];
+        assert_eq!(own["deviceNodes"][0]["path"], "/dev/nvidia0");
+        assert_eq!(written["containerEdits"]["deviceNodes"][0]["path"], "/dev/nvidia-uvm");
+        let env = written["containerEdits"]["env"].as_array().unwrap();
+        assert!(env.contains(&json!("LD_PRELOAD=/opt/weft/libweft.so")) && env.contains(&json!("A=b=c")));
+        assert_eq!(written["containerEdits"]["mounts"][1]["hostPath"], "/run/weft");
+    }
+
+    #[test]
+    fn a_gpu_whose_node_went_is_not_there() {
+        let dev = tempfile::tempdir().unwrap();
+        let settings = settings(dev.path(), &["nvidia0"]);
+        assert!(settings.is_there(&gpu()));
+        fs::remove_file(dev.path().join("nvidia0")).unwrap();
+        assert!(!settings.is_there(&gpu()));
+        assert!(settings.is_there(&NodeGpu { node: None, ..gpu() }));
+    }
+}

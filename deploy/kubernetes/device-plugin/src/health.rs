@@ -1,0 +1,75 @@
+//! Whether the node's broker answers: `weft status --json`, asked now and then.
+//!
+//! A question is a process with a bound, so a broker that is stopped or stuck does not answer
+//! either. A connection alone would not tell: the kernel accepts it for a stuck broker.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::sync::watch;
+
+/// So many questions without an answer make the broker gone: a busy node may miss one.
+const PATIENCE_QUESTIONS: u32 = 2;
+
+/// How the broker is asked.
+#[derive(Debug, Clone)]
+pub struct BrokerProbe {
+    /// The `weft` command.
+    pub weft: PathBuf,
+    /// The broker's socket.
+    pub socket: PathBuf,
+    /// Time between questions.
+    pub period: Duration,
+    /// The longest that an answer may take.
+    pub bound: Duration,
+}
+
+impl BrokerProbe {
+    /// Whether the broker answers now.
+    pub async fn answers(&self) -> bool {
+        let mut command = Command::new(&self.weft);
+        command
+            .args(["status", "--json"])
+            .env("WEFT_SOCKET", &self.socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        match tokio::time::timeout(self.bound, command.status()).await {
+            Ok(Ok(code)) => code.success(),
+            Ok(Err(error)) => {
+                log::error!("cannot run {}: {error}", self.weft.display());
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Asks until nobody wants to know any more, and says whether the broker is there.
+    pub async fn watch(self, told: watch::Sender<bool>) {
+        let mut missed = 0;
+        while !told.is_closed() {
+            missed = if self.answers().await { 0 } else { missed + 1 };
+            let alive = match missed {
+                0 => true,
+                // Not known yet, or it was there just now.
+                few if few < PATIENCE_QUESTIONS => *told.borrow(),
+                _ => false,
+            };
+            told.send_if_modified(|was| {
+                let changed = *was != alive;
+                if changed && alive {
+                    log::info!("the broker answers at {}", self.socket.display());
+                } else if changed {
+                    log::warn!("no broker answers at {}: no share is healthy", self.socket.display());
+                }
+                *was = alive;
+                changed
+            });
+            tokio::time::sleep(self.period).await;
+        }
+    }
+}

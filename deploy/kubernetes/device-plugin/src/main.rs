@@ -1,0 +1,286 @@
+//! `weft-device-plugin`: offers shares of this node's GPUs to the kubelet.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+use weft_device_plugin::edits::ContainerSettings;
+use weft_device_plugin::gpus::{self, GpuSources, NodeGpu};
+use weft_device_plugin::health::BrokerProbe;
+use weft_device_plugin::registration::{self, RegistrationSettings};
+use weft_device_plugin::service::NodeOffer;
+use weft_device_plugin::{install, shares};
+
+/// Time between two looks for GPUs on a node that has none, s: a driver may be installed later.
+const SEARCH_PERIOD: Duration = Duration::from_secs(30);
+
+/// Offers shares of this node's GPUs to the kubelet, for jobs under weft
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct PluginArgs {
+    #[command(subcommand)]
+    command: PluginCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PluginCommand {
+    /// Serve the kubelet until SIGTERM
+    Serve(ServeArgs),
+    /// Write the CDI file and end
+    Cdi(CdiArgs),
+    /// Put weft's files into a folder of the node, from where containers are given them
+    Install {
+        /// Where weft lies in this image
+        #[arg(long, value_name = "FOLDER", default_value = "/usr/lib/weft")]
+        from: PathBuf,
+        /// The folder of the node, as it is seen here
+        #[arg(long, value_name = "FOLDER")]
+        to: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct OfferArgs {
+    /// GPUs to offer, GPU-UUID or GPU-UUID=nvidia0; default: all that the driver lists
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = gpus::of_option)]
+    gpus: Vec<NodeGpu>,
+    /// weft's folder, the same on the node and in containers
+    #[arg(long, value_name = "FOLDER", default_value = "/opt/weft", value_parser = absolute)]
+    weft_folder: PathBuf,
+    /// The broker's socket, the same on the node and in containers
+    #[arg(long, value_name = "PATH", default_value = "/run/weft/broker.sock", value_parser = absolute)]
+    socket: PathBuf,
+    /// Another variable for containers; may be given several times
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    variables: Vec<(String, String)>,
+    /// The `weft` command
+    #[arg(long, value_name = "PATH", default_value = "weft")]
+    weft: PathBuf,
+    /// The node's /dev, as it is seen here
+    #[arg(long, value_name = "FOLDER", default_value = "/dev")]
+    dev: PathBuf,
+    /// The node's /proc, as it is seen here
+    #[arg(long, value_name = "FOLDER", default_value = "/proc")]
+    proc: PathBuf,
+    /// The node's /sys, as it is seen here
+    #[arg(long, value_name = "FOLDER", default_value = "/sys")]
+    sys: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    #[command(flatten)]
+    offer: OfferArgs,
+    /// Name of the resource that pods ask for
+    #[arg(long, value_name = "NAME", default_value = "weft.dev/gpu-share", value_parser = resource)]
+    resource: String,
+    /// Shares of each GPU: so many containers may use it
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST_SHARES)))]
+    shares: u32,
+    /// Device memory that a share stands for, MiB; a job then says its shares' as WEFT_MEMORY
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    share_mib: Option<u64>,
+    /// Write a CDI file there, and give containers GPUs by its names
+    #[arg(long, value_name = "FOLDER")]
+    cdi_dir: Option<PathBuf>,
+    /// The kubelet's folder of plugins' sockets
+    #[arg(long, value_name = "FOLDER", default_value = "/var/lib/kubelet/device-plugins")]
+    kubelet_dir: PathBuf,
+    /// Time between two questions to the broker, ms
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    broker_period_ms: u64,
+    /// The longest that an answer of the broker may take, ms
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    broker_bound_ms: u64,
+    /// Time between two looks at the kubelet's socket, ms
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    kubelet_period_ms: u64,
+}
+
+#[derive(Debug, Args)]
+struct CdiArgs {
+    #[command(flatten)]
+    offer: OfferArgs,
+    /// Where to write it
+    #[arg(long, value_name = "FOLDER", default_value = "/etc/cdi")]
+    dir: PathBuf,
+}
+
+impl OfferArgs {
+    fn sources(&self) -> GpuSources {
+        GpuSources {
+            listed: self.gpus.clone(),
+            proc: self.proc.clone(),
+            sys: self.sys.clone(),
+            weft: self.weft.clone(),
+        }
+    }
+
+    fn settings(&self, share_mib: Option<u64>, cdi: bool) -> ContainerSettings {
+        ContainerSettings {
+            weft_folder: self.weft_folder.clone(),
+            socket: self.socket.clone(),
+            share_mib,
+            variables: self.variables.iter().cloned().collect(),
+            dev: self.dev.clone(),
+            cdi,
+        }
+    }
+}
+
+fn absolute(text: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(text);
+    let plain = path.is_absolute() && path.parent().is_some() && !text.contains([':', '\n']);
+    anyhow::ensure!(plain, "a container needs an absolute path");
+    Ok(path)
+}
+
+fn variable(text: &str) -> Result<(String, String)> {
+    let (name, value) = text.split_once('=').context("write NAME=VALUE")?;
+    let mut letters = name.chars();
+    let first = letters
+        .next()
+        .is_some_and(|one| one.is_ascii_alphabetic() || one == '_');
+    let rest = letters.all(|one| one.is_ascii_alphanumeric() || one == '_');
+    anyhow::ensure!(first && rest, "{name:?} is no name of a variable");
+    Ok((name.to_string(), value.to_string()))
+}
+
+/// `DOMAIN/NAME`, as Kubernetes calls resources that are not its own.
+fn resource(text: &str) -> Result<String> {
+    let (domain, name) = text.split_once('/').context("write DOMAIN/NAME")?;
+    let part = |part: &str, more: &[char]| {
+        let inside = |one: char| one.is_ascii_alphanumeric() || more.contains(&one);
+        let end = |one: Option<char>| one.is_some_and(|one| one.is_ascii_alphanumeric());
+        part.len() <= 63 && part.chars().all(inside) && end(part.chars().next()) && end(part.chars().last())
+    };
+    let own = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
+    anyhow::ensure!(
+        part(domain, &['-', '.']) && part(name, &['-', '_', '.']) && !own && domain == domain.to_ascii_lowercase(),
+        "{text} is no name of a resource: write DOMAIN/NAME, as weft.dev/gpu-share"
+    );
+    Ok(text.to_string())
+}
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().filter_or("WEFT_LOG", "info")).init();
+    let args = PluginArgs::parse();
+    let done = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")
+        .and_then(|runtime| match args.command {
+            PluginCommand::Serve(serve) => runtime.block_on(serve_node(serve)),
+            PluginCommand::Cdi(cdi) => runtime.block_on(write_cdi(cdi)),
+            PluginCommand::Install { from, to } => install::install(&from, &to),
+        });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("weft-device-plugin: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn write_cdi(args: CdiArgs) -> Result<()> {
+    let found = gpus::find(&args.offer.sources()).await?;
+    anyhow::ensure!(!found.is_empty(), "no GPU here: name some with --gpus");
+    println!(
+        "{}",
+        args.offer.settings(None, true).write_cdi(&args.dir, &found)?.display()
+    );
+    Ok(())
+}
+
+async fn serve_node(args: ServeArgs) -> Result<()> {
+    let (tell, mut end) = oneshot::channel::<()>();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        let _ = tell.send(());
+    });
+    let Some(found) = search(&args.offer.sources(), &mut end).await else {
+        return Ok(());
+    };
+    let settings = args.offer.settings(args.share_mib, args.cdi_dir.is_some());
+    if let Some(folder) = &args.cdi_dir {
+        log::info!("CDI file: {}", settings.write_cdi(folder, &found)?.display());
+    }
+    for gpu in &found {
+        log::info!(
+            "{} shares of {} ({})",
+            args.shares,
+            gpu.uuid,
+            gpu.node.as_deref().unwrap_or("node not known")
+        );
+    }
+    let offer = Arc::new(NodeOffer::new(found, args.shares, settings));
+    let probe = BrokerProbe {
+        weft: args.offer.weft,
+        socket: args.offer.socket,
+        period: Duration::from_millis(args.broker_period_ms),
+        bound: Duration::from_millis(args.broker_bound_ms),
+    };
+    let (tell_broker, broker) = watch::channel(false);
+    tokio::spawn(probe.watch(tell_broker));
+    let registration = RegistrationSettings {
+        folder: args.kubelet_dir,
+        endpoint: format!("{}.sock", args.resource.replace('/', "_")),
+        resource: args.resource,
+        period: Duration::from_millis(args.kubelet_period_ms),
+    };
+    registration::run(&registration, offer, broker, end).await
+}
+
+/// The GPUs of this node, as soon as there are any. `None`: told to end.
+async fn search(sources: &GpuSources, end: &mut oneshot::Receiver<()>) -> Option<Vec<NodeGpu>> {
+    let mut told = false;
+    loop {
+        match gpus::find(sources).await {
+            Ok(found) if !found.is_empty() => return Some(found),
+            Ok(_) if told => {}
+            Ok(_) => log::warn!("no GPU here; looking again each {} s", SEARCH_PERIOD.as_secs()),
+            Err(error) => log::warn!("{error:#}; looking again in {} s", SEARCH_PERIOD.as_secs()),
+        }
+        told = true;
+        tokio::select! {
+            _ = &mut *end => return None,
+            () = tokio::time::sleep(SEARCH_PERIOD) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_option_is_one_line() {
+        let wrong: [&[&str]; 8] = [
+            &["--shares", "0"],
+            &["--shares", "1025"],
+            &["--resource", "gpu"],
+            &["--resource", "nvidia.kubernetes.io/gpu"],
+            &["--gpus", "0"],
+            &["--env", "=x"],
+            &["--socket", "broker.sock"],
+            &["--weft-folder", "/opt:weft"],
+        ];
+        for words in wrong {
+            let all = ["weft-device-plugin", "serve"].iter().chain(words);
+            let said = PluginArgs::try_parse_from(all).unwrap_err().to_string();
+            assert!(said.contains(words[1]), "{said}");
+        }
+        PluginArgs::try_parse_from(["weft-device-plugin", "serve", "--env", "A="]).unwrap();
+    }
+}

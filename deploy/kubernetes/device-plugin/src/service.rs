@@ -1,0 +1,159 @@
+//! The plugin's side of the protocol: the list of shares, and what a container with one gets.
+#![forbid(unsafe_code)]
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status};
+
+use crate::api::device_plugin_server::DevicePlugin;
+use crate::api::{
+    AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty,
+    ListAndWatchResponse, NumaNode, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
+    PreferredAllocationResponse, TopologyInfo,
+};
+use crate::edits::ContainerSettings;
+use crate::gpus::NodeGpu;
+use crate::shares::SharePool;
+
+/// What the kubelet calls a share that may be handed out.
+pub const HEALTHY: &str = "Healthy";
+
+/// What the kubelet calls one that may not.
+pub const UNHEALTHY: &str = "Unhealthy";
+
+/// What this node offers.
+#[derive(Debug)]
+pub struct NodeOffer {
+    gpus: Vec<NodeGpu>,
+    pool: SharePool,
+    settings: ContainerSettings,
+}
+
+impl NodeOffer {
+    /// `each` shares of each of these GPUs.
+    pub fn new(gpus: Vec<NodeGpu>, each: u32, settings: ContainerSettings) -> Self {
+        let pool = SharePool::new(gpus.iter().map(|gpu| gpu.uuid.clone()), each);
+        Self { gpus, pool, settings }
+    }
+
+    /// Which GPUs can be used now, in their order. None without the broker.
+    pub fn usable(&self, broker: bool) -> Vec<bool> {
+        self.gpus
+            .iter()
+            .map(|gpu| broker && self.settings.is_there(gpu))
+            .collect()
+    }
+
+    /// All shares, as the kubelet is told of them.
+    fn list(&self, usable: &[bool]) -> Vec<Device> {
+        let mut list = Vec::new();
+        for (gpu, usable) in self.gpus.iter().zip(usable) {
+            let health = if *usable { HEALTHY } else { UNHEALTHY };
+            let topology = gpu.numa.map(|id| TopologyInfo {
+                nodes: vec![NumaNode { id }],
+            });
+            list.extend(self.pool.ids(&gpu.uuid).map(|id| Device {
+                id,
+                health: health.to_string(),
+                topology: topology.clone(),
+            }));
+        }
+        list
+    }
+}
+
+/// Answers the kubelet. The state is the kubelet's: asked twice, it says the same.
+#[derive(Debug, Clone)]
+pub struct ShareService {
+    offer: Arc<NodeOffer>,
+    usable: watch::Receiver<Vec<bool>>,
+}
+
+impl ShareService {
+    /// `usable` says which GPUs of the offer can be used; the kubelet's list ends when its sender
+    /// is gone.
+    pub fn new(offer: Arc<NodeOffer>, usable: watch::Receiver<Vec<bool>>) -> Self {
+        Self { offer, usable }
+    }
+}
+
+type DeviceListStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl DevicePlugin for ShareService {
+    async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(options()))
+    }
+
+    type ListAndWatchStream = DeviceListStream;
+
+    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<DeviceListStream>, Status> {
+        let offer = self.offer.clone();
+        let lists = WatchStream::new(self.usable.clone()).map(move |usable| {
+            Ok(ListAndWatchResponse {
+                devices: offer.list(&usable),
+            })
+        });
+        Ok(Response::new(Box::pin(lists)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        let mut container_responses = Vec::new();
+        for wanted in request.into_inner().container_requests {
+            let size = usize::try_from(wanted.allocation_size)
+                .map_err(|_| Status::invalid_argument("a negative number of shares"))?;
+            let device_i_ds = self
+                .offer
+                .pool
+                .preferred(&wanted.available_device_i_ds, &wanted.must_include_device_i_ds, size)
+                .map_err(|error| Status::invalid_argument(error.to_string()))?;
+            container_responses.push(ContainerPreferredAllocationResponse { device_i_ds });
+        }
+        Ok(Response::new(PreferredAllocationResponse { container_responses }))
+    }
+
+    async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
+        let mut container_responses = Vec::new();
+        for wanted in request.into_inner().container_requests {
+            let uuid = self
+                .offer
+                .pool
+                .gpu_of_all(&wanted.devices_ids)
+                .map_err(|error| Status::invalid_argument(error.to_string()))?;
+            let place = self.offer.gpus.iter().position(|gpu| gpu.uuid == uuid);
+            let Some((place, gpu)) = place.and_then(|place| Some((place, self.offer.gpus.get(place)?))) else {
+                return Err(Status::invalid_argument(format!("{uuid} is no GPU of this node")));
+            };
+            // Between the list and this: a job that nobody holds back would hurt the others.
+            if !self.usable.borrow().get(place).copied().unwrap_or(false) {
+                return Err(Status::unavailable(format!(
+                    "{uuid} has no share to give: weft's broker does not answer on this node, or the GPU is gone"
+                )));
+            }
+            container_responses.push(self.offer.settings.answer(gpu, wanted.devices_ids.len()));
+        }
+        Ok(Response::new(AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        _: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        Ok(Response::new(PreStartContainerResponse {}))
+    }
+}
+
+/// What the kubelet is to know beforehand.
+pub fn options() -> DevicePluginOptions {
+    DevicePluginOptions {
+        pre_start_required: false,
+        get_preferred_allocation_available: true,
+    }
+}

@@ -1,0 +1,197 @@
+//! Shares: what the kubelet counts and hands out. Pure.
+//!
+//! A share's id is `GPU-UUID::NUMBER`. All shares of a GPU are alike: they count containers, and
+//! cut nothing off the GPU. The broker of the node decides whose kernel runs.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Result, bail, ensure};
+
+/// The longest id that the kubelet takes, characters.
+const LONGEST_ID: usize = 63;
+
+/// Most shares of a GPU: the kubelet is told of each by a message that it keeps in memory.
+pub const MOST_SHARES: u32 = 1024;
+
+/// The id of a share.
+pub fn id(uuid: &str, number: u32) -> String {
+    let id = format!("{uuid}::{number}");
+    debug_assert!(id.len() <= LONGEST_ID, "{id}");
+    id
+}
+
+/// What there is to hand out: so many shares of each of these GPUs.
+#[derive(Debug, Clone)]
+pub struct SharePool {
+    uuids: BTreeSet<String>,
+    each: u32,
+}
+
+impl SharePool {
+    /// `each` shares of each GPU.
+    pub fn new(uuids: impl IntoIterator<Item = String>, each: u32) -> Self {
+        let uuids = uuids.into_iter().collect();
+        Self {
+            uuids,
+            each: each.clamp(1, MOST_SHARES),
+        }
+    }
+
+    /// All ids of a GPU.
+    pub fn ids<'a>(&'a self, uuid: &'a str) -> impl Iterator<Item = String> + 'a {
+        (0..self.each).map(move |number| id(uuid, number))
+    }
+
+    /// The GPU of a share. An error: this plugin never offered it.
+    pub fn gpu_of(&self, share: &str) -> Result<&str> {
+        let known = share.split_once("::").and_then(|(uuid, number)| {
+            let plain = number.parse::<u32>().ok().filter(|one| one.to_string() == number)?;
+            self.uuids.get(uuid).filter(|_| plain < self.each)
+        });
+        match known {
+            Some(uuid) => Ok(uuid),
+            None => bail!("{share} is no share of a GPU of this node"),
+        }
+    }
+
+    /// The one GPU of all shares of a container.
+    pub fn gpu_of_all(&self, shares: &[String]) -> Result<&str> {
+        let gpus = shares
+            .iter()
+            .map(|share| self.gpu_of(share))
+            .collect::<Result<BTreeSet<_>>>()?;
+        match (gpus.first(), gpus.len()) {
+            (Some(uuid), 1) => Ok(*uuid),
+            (None, _) => bail!("a container without a share"),
+            (Some(_), many) => bail!(
+                "{} shares of {many} GPUs: a container's shares are of one GPU, and none has so many left",
+                shares.len()
+            ),
+        }
+    }
+
+    /// Which shares a container best gets: `size` of those available, with all of `must`.
+    ///
+    /// They are of one GPU if any has so many. Of several such it is the one of which least is
+    /// left: GPUs in use fill up before another is begun, and stay free for what needs all of one.
+    pub fn preferred(&self, available: &[String], must: &[String], size: usize) -> Result<Vec<String>> {
+        ensure!(must.len() <= size, "{} shares must be among {size}", must.len());
+        let mut free: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
+        for share in available.iter().chain(must) {
+            free.entry(self.gpu_of(share)?).or_default().insert(share);
+        }
+        let mut chosen: BTreeSet<&String> = must.iter().collect();
+        let of_must: BTreeSet<&str> = must.iter().map(|share| self.gpu_of(share)).collect::<Result<_>>()?;
+        let mut order: Vec<(&str, &BTreeSet<&String>)> = free.iter().map(|(gpu, ids)| (*gpu, ids)).collect();
+        // What holds a share that must be in comes first, then what has room for all of them.
+        order.sort_by_key(|(gpu, ids)| (!of_must.contains(gpu), ids.len() < size, ids.len(), *gpu));
+        let mut shares: Vec<&String> = order.iter().flat_map(|(_, ids)| by_number(ids)).collect();
+        shares.retain(|share| !chosen.contains(*share));
+        let wanted = size.saturating_sub(chosen.len());
+        ensure!(
+            shares.len() >= wanted,
+            "{size} shares of {} that are available",
+            chosen.len() + shares.len()
+        );
+        chosen.extend(shares.into_iter().take(wanted));
+        Ok(chosen.into_iter().cloned().collect())
+    }
+}
+
+/// Shares of a GPU, by their numbers: text would put 10 before 2.
+fn by_number<'a>(ids: &BTreeSet<&'a String>) -> Vec<&'a String> {
+    let mut sorted: Vec<&String> = ids.iter().copied().collect();
+    sorted.sort_by_key(|id| (id.len(), id.as_str()));
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "GPU-aaaaaaaa-0000-0000-0000-000000000000";
+    const B: &str = "GPU-bbbbbbbb-0000-0000-0000-000000000000";
+
+    fn pool() -> SharePool {
+        SharePool::new([A.to_string(), B.to_string()], 4)
+    }
+
+    fn ids(uuid: &str, numbers: &[u32]) -> Vec<String> {
+        numbers.iter().map(|number| id(uuid, *number)).collect()
+    }
+
+    fn all() -> Vec<String> {
+        [ids(A, &[0, 1, 2, 3]), ids(B, &[0, 1, 2, 3])].concat()
+    }
+
+    #[test]
+    fn an_id_names_its_gpu_and_fits() {
+        assert_eq!(pool().gpu_of(&id(A, 3)).unwrap(), A);
+        assert!(id(A, MOST_SHARES).len() <= LONGEST_ID);
+        for wrong in ["", A, &id(A, 4), &format!("{A}::01"), &format!("{A}::-1"), "GPU-c::0"] {
+            let said = pool().gpu_of(wrong).unwrap_err().to_string();
+            assert!(said.contains("no share"), "{said}");
+        }
+    }
+
+    #[test]
+    fn shares_of_two_gpus_are_refused() {
+        assert_eq!(pool().gpu_of_all(&ids(B, &[0, 3])).unwrap(), B);
+        let both = [ids(A, &[0]), ids(B, &[0])].concat();
+        assert!(pool().gpu_of_all(&both).unwrap_err().to_string().contains("one GPU"));
+        assert!(pool().gpu_of_all(&[]).is_err());
+    }
+
+    #[test]
+    fn a_gpu_in_use_is_filled_before_another_is_begun() {
+        let pool = pool();
+        let left =
+            |taken: &[String]| -> Vec<String> { all().into_iter().filter(|share| !taken.contains(share)).collect() };
+        // Nothing is used: the first. One of B is used: B, until it is full.
+        assert_eq!(pool.preferred(&all(), &[], 1).unwrap(), ids(A, &[0]));
+        let mut taken = ids(B, &[2]);
+        for _ in 0..3 {
+            let more = pool.preferred(&left(&taken), &[], 1).unwrap();
+            assert_eq!(pool.gpu_of_all(&more).unwrap(), B);
+            taken.extend(more);
+        }
+        let next = pool.preferred(&left(&taken), &[], 1).unwrap();
+        assert_eq!(pool.gpu_of_all(&next).unwrap(), A);
+    }
+
+    #[test]
+    fn several_shares_are_of_one_gpu_where_one_has_room() {
+        let pool = pool();
+        // B is the fuller one, and has too little for three.
+        let available = [ids(A, &[0, 1, 2, 3]), ids(B, &[0, 1])].concat();
+        assert_eq!(pool.preferred(&available, &[], 3).unwrap(), ids(A, &[0, 1, 2]));
+        assert_eq!(pool.preferred(&available, &[], 2).unwrap(), ids(B, &[0, 1]));
+        // None has room: it is said which, and Allocate refuses them.
+        let few = [ids(A, &[0]), ids(B, &[0])].concat();
+        assert_eq!(pool.preferred(&few, &[], 2).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_must_be_in_is_in() {
+        let pool = pool();
+        let available = [ids(A, &[0, 1, 2, 3]), ids(B, &[3])].concat();
+        let got = pool.preferred(&available, &ids(A, &[2]), 2).unwrap();
+        assert!(got.contains(&id(A, 2)));
+        assert_eq!(pool.gpu_of_all(&got).unwrap(), A);
+        assert!(pool.preferred(&available, &ids(A, &[0, 1]), 1).is_err());
+    }
+
+    #[test]
+    fn more_than_there_are_is_an_error_and_so_is_a_stranger() {
+        assert!(pool().preferred(&ids(A, &[0]), &[], 2).is_err());
+        assert!(pool().preferred(&["GPU-c::0".to_string()], &[], 1).is_err());
+    }
+
+    #[test]
+    fn ten_comes_after_two() {
+        let pool = SharePool::new([A.to_string()], 12);
+        let available = ids(A, &[10, 11, 2]);
+        assert_eq!(pool.preferred(&available, &[], 1).unwrap(), ids(A, &[2]));
+    }
+}

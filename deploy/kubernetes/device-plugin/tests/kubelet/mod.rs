@@ -1,0 +1,149 @@
+//! A stand-in for the kubelet: its socket in a folder, and calls to the plugins that register.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Channel, Endpoint, Server, Uri};
+use tonic::{Request, Response, Status, Streaming};
+use weft_device_plugin::api::device_plugin_client::DevicePluginClient;
+use weft_device_plugin::api::registration_server::{Registration, RegistrationServer};
+use weft_device_plugin::api::{
+    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse, ContainerPreferredAllocationRequest, Empty,
+    ListAndWatchResponse, PreferredAllocationRequest, RegisterRequest,
+};
+
+/// How long anything may take that takes a moment on an idle machine.
+pub const BOUND: Duration = Duration::from_secs(60);
+
+struct Registry {
+    told: mpsc::UnboundedSender<RegisterRequest>,
+    refuse: bool,
+}
+
+#[tonic::async_trait]
+impl Registration for Registry {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        let _ = self.told.send(request.into_inner());
+        if self.refuse {
+            return Err(Status::failed_precondition("not now"));
+        }
+        Ok(Response::new(Empty {}))
+    }
+}
+
+/// A kubelet that runs. It ends, socket and all, when it is dropped.
+pub struct FakeKubelet {
+    folder: PathBuf,
+    registrations: mpsc::UnboundedReceiver<RegisterRequest>,
+    close: Option<oneshot::Sender<()>>,
+}
+
+impl FakeKubelet {
+    /// As a kubelet starts: it empties the folder, then listens. One that refuses registers nobody.
+    pub fn start(folder: &Path, refuse: bool) -> Self {
+        for old in std::fs::read_dir(folder).unwrap() {
+            std::fs::remove_file(old.unwrap().path()).unwrap();
+        }
+        let listener = UnixListener::bind(folder.join("kubelet.sock")).unwrap();
+        let (told, registrations) = mpsc::unbounded_channel();
+        let (close, closed) = oneshot::channel::<()>();
+        let serving = Server::builder()
+            .add_service(RegistrationServer::new(Registry { told, refuse }))
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), async {
+                let _ = closed.await;
+            });
+        tokio::spawn(serving);
+        Self {
+            folder: folder.to_path_buf(),
+            registrations,
+            close: Some(close),
+        }
+    }
+
+    /// The next registration.
+    pub async fn registration(&mut self) -> RegisterRequest {
+        within("a registration", self.registrations.recv()).await.unwrap()
+    }
+
+    /// Whether none came so far.
+    pub fn heard_nothing(&mut self) -> bool {
+        self.registrations.try_recv().is_err()
+    }
+
+    /// The plugin behind a registration.
+    pub async fn plugin(&self, registered: &RegisterRequest) -> Plugin {
+        let path = self.folder.join(&registered.endpoint);
+        let connect = tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
+        });
+        let channel = Endpoint::from_static("http://plugin")
+            .connect_with_connector(connect)
+            .await
+            .unwrap();
+        Plugin {
+            client: DevicePluginClient::new(channel),
+        }
+    }
+}
+
+impl Drop for FakeKubelet {
+    fn drop(&mut self) {
+        drop(self.close.take());
+    }
+}
+
+/// A plugin that registered.
+pub struct Plugin {
+    pub client: DevicePluginClient<Channel>,
+}
+
+impl Plugin {
+    /// The lists of shares that it tells.
+    pub async fn lists(&mut self) -> Streaming<ListAndWatchResponse> {
+        self.client.list_and_watch(Empty {}).await.unwrap().into_inner()
+    }
+
+    /// Waits for a list of which each share, of the GPUs with this in their ids, is called so.
+    pub async fn wait(lists: &mut Streaming<ListAndWatchResponse>, of: &str, health: &str) -> Vec<String> {
+        loop {
+            let list = within(health, lists.message()).await.unwrap().expect("the list ended");
+            let mut mine = list.devices.iter().filter(|one| one.id.contains(of)).peekable();
+            if mine.peek().is_some() && mine.all(|one| one.health == health) {
+                return list.devices.into_iter().map(|one| one.id).collect();
+            }
+        }
+    }
+
+    /// What a container with these shares gets.
+    pub async fn allocate(&mut self, ids: &[String]) -> Result<ContainerAllocateResponse, Status> {
+        let container_requests = vec![ContainerAllocateRequest {
+            devices_ids: ids.to_vec(),
+        }];
+        let answer = self.client.allocate(AllocateRequest { container_requests }).await?;
+        Ok(answer.into_inner().container_responses.remove(0))
+    }
+
+    /// Which of these the plugin would take.
+    pub async fn preferred(&mut self, available: &[String], size: i32) -> Result<Vec<String>, Status> {
+        let container_requests = vec![ContainerPreferredAllocationRequest {
+            available_device_i_ds: available.to_vec(),
+            must_include_device_i_ds: vec![],
+            allocation_size: size,
+        }];
+        let asked = PreferredAllocationRequest { container_requests };
+        let answer = self.client.get_preferred_allocation(asked).await?;
+        Ok(answer.into_inner().container_responses.remove(0).device_i_ds)
+    }
+}
+
+/// What comes, or a failure that names what did not come.
+pub async fn within<T>(what: &str, coming: impl Future<Output = T>) -> T {
+    tokio::time::timeout(BOUND, coming)
+        .await
+        .unwrap_or_else(|_| panic!("{what} did not come"))
+}

@@ -1,0 +1,195 @@
+"""weft under Ray: `runtime_env={"weft": {"priority": "high", "memory": "12GiB"}}`.
+
+    python -m weft.ray start --head          # `ray start`, on a node whose Ray knows weft
+
+Tasks and actors that name it are started under weft, with the broker of their node. What they
+may say are the options of `weft.env`. Importing this in a driver has wrong values refused where
+they are submitted; else the node refuses them.
+
+Ray's plugins come from a private module of Ray. Tested with Ray 2.60.
+"""
+
+import difflib
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+
+from . import _OPTIONS, WeftError, env, program
+
+try:
+    from ray._private.runtime_env.plugin import RuntimeEnvPlugin
+    from ray.runtime_env import RuntimeEnv
+except ImportError as _why:
+    raise ImportError(f"weft.ray needs Ray (tested with 2.60): {_why}") from None
+
+__all__ = ["WeftPlugin", "node_environment", "runtime_env"]
+
+_KEY = "weft"
+_PLUGINS = "RAY_RUNTIME_ENV_PLUGINS"
+# Named here: of a module that is run as a program, a class does not know where it is.
+_CLASS = "weft.ray.WeftPlugin"
+_PRIORITIES = ("high", "normal", "low", "idle")
+# Seconds that the broker of a node stays without a job. The next job starts one.
+_IDLE_EXIT_S = 3600
+# Seconds for a broker to start, on a busy machine.
+_START_BOUND_S = 30
+# What libraries are looked for in. Both what Ray's user said and what weft says count.
+_LISTS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+
+_AMOUNT = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?)?B?", re.IGNORECASE)
+_TIME = re.compile(r"\d+(\.\d+)?\s*(us|ms|s)")
+_PART = re.compile(r"\d+(\.\d+)?\s*%?")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+# What a value may look like, in words and as a pattern. The node's weft looks again.
+_FORMS = {
+    "memory": (_AMOUNT, 'an amount such as "12GiB"'),
+    "slowdown": (_PART, 'a part such as "2%"'),
+    "slo": (_TIME, 'a time such as "50ms"'),
+    "sm_share": (_PART, 'a part such as "25%"'),
+    "wait": (_NUMBER, "seconds"),
+    "duration": (re.compile("short|medium|long"), '"short", "medium" or "long"'),
+    "backing": (re.compile("device|managed|auto"), '"device", "managed" or "auto"'),
+    "name": (re.compile(r"[^\n]{1,64}"), "1 to 64 characters"),
+    "profile": (re.compile(r"[^\n]+"), "a name or a file"),
+}
+
+
+def runtime_env(**options):
+    """`{"weft": options}`, for `runtime_env=` of tasks, actors and jobs.
+
+    Raises ValueError with one line where an option or a value is wrong.
+    """
+    return {_KEY: _checked(options)}
+
+
+def node_environment():
+    """Variables that a node of Ray must be started with: they name the plugin.
+
+    `os.environ.update(weft.ray.node_environment())` before `ray.init()` that starts a cluster of
+    its own. Plugins that are named already stay.
+    """
+    ours = {"class": _CLASS}
+    named = json.loads(os.environ.get(_PLUGINS) or "[]")
+    return {_PLUGINS: json.dumps([*[one for one in named if one != ours], ours])}
+
+
+def _checked(options):
+    """The options, if they can be right. Raises ValueError with one line."""
+    if not isinstance(options, dict):
+        raise ValueError(f'runtime_env["{_KEY}"] is a dict such as {{"priority": "high"}}')
+    # A device is Ray's to choose.
+    known = [name for name in _OPTIONS.split() if name != "gpu"]
+    for name, value in options.items():
+        where = f'runtime_env["{_KEY}"]: {name}'
+        if name == "gpu":
+            raise ValueError(f"{where}: Ray chooses the GPU (num_gpus)")
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"{where}: no such option; {advice}")
+        if value is None:
+            continue
+        if name in ("quiet", "no_wait"):
+            if not isinstance(value, bool):
+                raise ValueError(f"{where}: {value!r} is neither True nor False")
+        elif name == "priority":
+            whole = str(value).isdecimal() and len(str(value)) == 1
+            if isinstance(value, bool) or not (whole or value in _PRIORITIES):
+                names = ", ".join(_PRIORITIES)
+                text = f"{value!r} is no priority: 0 (matters most) to 9, or a name: {names}"
+                raise ValueError(f"{where}: {text}")
+        else:
+            pattern, words = _FORMS[name]
+            if isinstance(value, bool) or not pattern.fullmatch(str(value).strip()):
+                raise ValueError(f"{where}: {value!r} is not {words}")
+    return options
+
+
+class WeftPlugin(RuntimeEnvPlugin):
+    """What Ray's agent of a node asks before it starts a worker."""
+
+    name = _KEY
+
+    @staticmethod
+    def validate(runtime_env_dict):
+        """Raises ValueError with one line where a value is wrong."""
+        _checked(runtime_env_dict[_KEY])
+
+    def modify_context(self, uris, runtime_env, context, logger):
+        """Has the worker started under weft, as `weft run` would."""
+        options = {"quiet": True, **runtime_env[_KEY]}
+        try:
+            given = env(**options)
+        except WeftError as why:
+            raise RuntimeError(f'runtime_env["{_KEY}"]: {why}') from None
+        asked = context.env_vars
+        for name in _LISTS:
+            if name in given and name in asked:
+                given[name] = _joined(asked[name], given[name])
+        gang = given.pop("WEFT_GANG", "ray")
+        context.env_vars = {**asked, **given}
+        # The answer is kept for all workers of this runtime_env. Each of them is a job of its
+        # own, together with the processes that it starts. bash reads this and becomes the worker.
+        context.command_prefix += ["export", f"WEFT_GANG={gang}-$$", "&&"]
+
+
+def _joined(first, then):
+    """Two lists of paths as one, each path once."""
+    parts = [part for text in (first, then) for part in re.split("[: ]", text) if part]
+    return ":".join(dict.fromkeys(parts))
+
+
+def _check_at_submit():
+    """Has a runtime_env look at our key where it is made, before it is sent anywhere."""
+    theirs = RuntimeEnv.__init__
+    if hasattr(theirs, "__wrapped__"):
+        return
+
+    @functools.wraps(theirs)
+    def init(self, *arguments, **fields):
+        # What was looked at before is not looked at again: it comes from another process.
+        if fields.get("_validate", True) and fields.get(_KEY) is not None:
+            _checked(fields[_KEY])
+        theirs(self, *arguments, **fields)
+
+    RuntimeEnv.__init__ = init
+
+
+_check_at_submit()
+
+
+def _start_broker():
+    """Starts the broker of this node, unless one answers. A node without one still works."""
+    weft = str(program())
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "timeout": _START_BOUND_S}
+    try:
+        asked = subprocess.run([weft, "status", "--json"], stderr=subprocess.DEVNULL, **quiet)
+        if asked.returncode:
+            words = [weft, "broker", "--background", "--idle-exit", str(_IDLE_EXIT_S)]
+            subprocess.run(words, **quiet)
+    except (OSError, subprocess.TimeoutExpired) as why:
+        print(f"weft: no broker was started: {why}; the first job starts one", file=sys.stderr)
+
+
+def main(words):
+    """Becomes `ray WORDS` with the plugin. For `start` the node's broker is started first."""
+    os.environ.update(node_environment())
+    if words[:1] == ["start"]:
+        try:
+            _start_broker()
+        except WeftError as why:
+            sys.exit(f"weft: {why}")
+    beside = os.path.join(os.path.dirname(sys.executable), "ray")
+    ray = beside if os.access(beside, os.X_OK) else "ray"
+    try:
+        os.execvp(ray, ["ray", *words])
+    except OSError as why:
+        sys.exit(f"weft: cannot start ray: {why}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,99 @@
+"""Renders the chart as Helm does, and holds manifests against the schemas of Kubernetes.
+
+  manifests.py < QUESTION      as JSON: "values" of the chart, or "files" or "texts"; "versions" of
+                               Kubernetes; "pods" that the chart's policy is to judge
+  manifests.py --plain         prints the chart with its defaults as one file
+
+Answers with JSON. Helm's own code renders; the schemas are those that Kubernetes publishes, strict:
+a field that there is not is a fault. Played with the Python of the set `kubernetes`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import cel
+import helm_python
+import kubernetes_validate
+import yaml
+
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "chart"
+
+
+def faults(document, versions):
+    """Lines that say what is wrong with a manifest."""
+    for version in versions:
+        try:
+            kubernetes_validate.validate(document, version, strict=True)
+        except kubernetes_validate.ValidationError as why:
+            place = "/".join(map(str, why.path))
+            yield f"{version}: {document.get('kind')}: {place}: {why.message}"
+        except Exception as why:  # noqa: BLE001 - no schema for it, which is a fault as well
+            yield f"{version}: {document.get('kind')}: {getattr(why, 'message', why)}"
+
+
+def texts(values):
+    """The manifests of the chart with these values, as Helm writes them."""
+    chart = helm_python.Chart.load(str(CHART))
+    chart.validate_schema(values)
+    made = chart.render(values, name="weft", namespace="weft-system")
+    return [text for name, text in sorted(made.items()) if name.endswith(".yaml")]
+
+
+def documents_of(texts):
+    return [one for text in texts for one in yaml.safe_load_all(text) if one]
+
+
+# The broker follows processes of other containers: no stricter level allows that.
+NAMESPACE = """apiVersion: v1
+kind: Namespace
+metadata:
+  name: weft-system
+  labels:
+    pod-security.kubernetes.io/enforce: privileged
+"""
+
+HEAD = """# The chart with its defaults, for those who have no Helm: kubectl apply -f, or a base of kustomize.
+# Made by scripts/cluster kubernetes --write; a test compares it with the chart.
+"""
+
+
+def plain():
+    """One file for those who have no Helm."""
+    parts = [NAMESPACE, *(text.strip() + "\n" for text in texts({}) if text.strip())]
+    return HEAD + "---\n".join(parts)
+
+
+def verdict(policy, pod):
+    """The message by which a policy refuses a pod, or None: as an API server goes through it."""
+    found = {}
+    names = {"object": pod, "variables": found}
+    for variable in policy["spec"]["variables"]:
+        found[variable["name"]] = cel.evaluate(variable["expression"], names)
+    for rule in policy["spec"]["validations"]:
+        if cel.evaluate(rule["expression"], names) is not True:
+            return rule["message"]
+    return None
+
+
+def answer(question):
+    documents = []
+    try:
+        if "values" in question:
+            documents += documents_of(texts(question["values"]))
+    except helm_python.HelmError as why:
+        return {"refused": str(why)}
+    documents += documents_of(Path(file).read_text() for file in question.get("files", []))
+    documents += documents_of(question.get("texts", []))
+    found = [line for one in documents for line in faults(one, question["versions"])]
+    policies = [one for one in documents if one["kind"] == "ValidatingAdmissionPolicy"]
+    verdicts = [verdict(policies[0], pod) for pod in question.get("pods", [])]
+    linted = helm_python.lint(str(CHART)) if question.get("lint") else None
+    told = {"documents": documents, "faults": found, "lint": linted, "verdicts": verdicts}
+    return {**told, "refused": None}
+
+
+if sys.argv[1:] == ["--plain"]:
+    print(plain(), end="")
+else:
+    print(json.dumps(answer(json.load(sys.stdin))))

@@ -1,0 +1,228 @@
+"""weft under Ray: four nodes on one machine, in a network of their own, each with a simulated GPU.
+
+Ray listens on all addresses of a machine, so it runs in a network namespace that has no other than
+127.0.0.1. Without the namespace, or without the set `ray` of scripts/setup, nothing is tried.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from harness import jobs, paths
+from harness.scene import Scene
+
+NODES = 4
+# Seconds for all of it, on two busy cores.
+BOUND = 560
+GUEST = paths.CLIENTS / "guest"
+DRIVER = paths.ROOT / "tests" / "cluster" / "ray_driver.py"
+# A network of its own, and processes: what the cluster leaves behind ends with the first of them.
+APART = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+# What a user preloads besides: any library will do.
+OTHER = "libm.so.6"
+LO = 'ip link set lo up && exec "$@"'
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def why_not():
+    """What is missing, or None."""
+    if not paths.python("ray").exists():
+        return "no Ray: scripts/setup ray"
+    if shutil.which("ip") is None:
+        return "no ip (Debian: iproute2)"
+    done = subprocess.run([*APART, "true"], capture_output=True, text=True, timeout=60, check=False)
+    return f"no network namespace: {done.stderr.strip()}" if done.returncode else None
+
+
+def package(folder):
+    """The Python package as the wheel has it, of what is built. Returns what goes on the path."""
+    place = folder / "site" / "weft"
+    shutil.copytree(paths.ROOT / "deploy" / "python" / "weft", place)
+    (place / "_version.py").write_text('VERSION = "0"\n')
+    (place / "bin").mkdir()
+    for name in ("weft", "libweft.so"):
+        (place / "bin" / name).symlink_to((paths.TARGET / "weft" / name).resolve())
+    return place.parent
+
+
+class RayScene(Scene):
+    """Nodes, each with a folder, a device and a broker."""
+
+    def open(self):
+        self.nodes = []
+        for number in range(NODES):
+            folder = self.folder / str(number)
+            folder.mkdir()
+            device = jobs.Device(folder)
+            self.nodes.append((device, jobs.Broker(folder, device, trace=False)))
+
+    def close(self):
+        super().close()
+        for _, broker in self.nodes:
+            broker.stop()
+
+
+def played(request, play):
+    """What `play` saw, in a scene of its own."""
+    absent = why_not()
+    if absent:
+        pytest.skip(absent)
+    with jobs.workspace(request.config.option.keep) as folder:
+        scene = RayScene(folder, request.config.option)
+        scene.open()
+        try:
+            yield play(scene)
+        finally:
+            scene.close()
+
+
+@pytest.fixture(scope="module")
+def told(request):
+    """What the driver of four nodes saw. It runs once: a cluster takes a minute."""
+    yield from played(request, run)
+
+
+@pytest.fixture(scope="module")
+def started(request):
+    """What a driver saw on one node that weft.ray started."""
+    yield from played(request, run_started)
+
+
+def environment_of(scene):
+    """What Ray's processes are given, but for what differs between nodes."""
+    path = [package(scene.folder), GUEST, DRIVER.parent]
+    return {
+        **jobs.clean_environment(),
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_TMPDIR": str(scene.folder),
+        "OTHER": OTHER,
+        "HOME": str(scene.folder),
+    }
+
+
+def run(scene):
+    settings = []
+    for device, broker in scene.nodes:
+        variables = {**broker.variables(), **device.environment()}
+        # A node starts its broker by itself: weft.ray asks for it as the first job comes.
+        del variables["WEFT_AUTOSTART"]
+        settings.append(variables)
+    (scene.folder / "NODES.json").write_text(json.dumps(settings))
+    environment = environment_of(scene)
+    command = [*APART, "sh", "-c", LO, "sh", paths.python("ray"), DRIVER, scene.folder]
+    job = jobs.Job(command, environment=environment, folder=scene.folder, name="driver")
+    scene.jobs.append(job)
+    job.wait(BOUND)
+    file = scene.folder / "TOLD.json"
+    assert file.exists(), job.explain(60)
+    return json.loads(file.read_text())
+
+
+# A node as an administrator starts it, a driver, and the node's end.
+STARTED = """set -e
+ip link set lo up
+"$1" -m weft.ray start --head --node-ip-address 127.0.0.1 --num-gpus 1 --num-cpus 6 \\
+    --temp-dir "$3/r" --include-dashboard=false --disable-usage-stats >&2
+"$1" "$2" "$3"
+"$1" -m weft.ray stop >&2
+"""
+
+
+def run_started(scene):
+    device, broker = scene.nodes[0]
+    variables = {**broker.variables(), **device.environment(), "NODE": "0"}
+    del variables["WEFT_AUTOSTART"]
+    environment = {**environment_of(scene), **variables}
+    driver = DRIVER.with_name("ray_started.py")
+    command = [*APART, "sh", "-c", STARTED, "sh", paths.python("ray"), driver, scene.folder]
+    job = jobs.Job(command, environment=environment, folder=scene.folder, name="started")
+    scene.jobs.append(job)
+    job.wait(BOUND)
+    file = scene.folder / "STARTED.json"
+    assert file.exists(), job.explain(60)
+    return json.loads(file.read_text())
+
+
+def test_a_node_that_weft_ray_starts_has_a_broker(started):
+    # There before the first job, and the same afterwards.
+    assert started["broker"] and started["broker"] == started["after"], started
+
+
+def test_a_deployment_of_serve_is_a_job(started):
+    saw = started["service"]
+    assert saw["answer"] == 19 and saw["mapped"], saw
+    (client,) = saw["clients"]
+    assert (client["priority"], client["launches"]) == (0, 20), client
+
+
+def test_workers_of_a_trainer_are_jobs(started):
+    one, other = started["workers"]
+    assert one["WEFT_GANG"] != other["WEFT_GANG"]
+    for saw in (one, other):
+        assert saw["answer"] == 19 and saw["mapped"], saw
+        (client,) = saw["clients"]
+        assert (client["name"], client["priority"]) == ("training", 7), client
+
+
+def test_tasks_run_under_weft_with_the_broker_of_their_node(told):
+    assert len(told["tasks"]) == NODES
+    for number, saw in enumerate(told["tasks"]):
+        assert saw["answer"] == 19, saw
+        assert saw["mapped"] and saw["child"], saw
+        assert (saw["WEFT_PRIORITY"], saw["NODE"]) == ("0", str(number)), saw
+        assert saw["broker"].endswith(f"/{number}/broker.sock"), saw
+        (client,) = saw["clients"]
+        assert (client["name"], client["priority"]) == ("service", 0), client
+        assert client["launches"] == 20, client
+
+
+def test_what_names_no_weft_runs_without(told):
+    saw = told["plain"]
+    assert saw["answer"] == 19, saw
+    assert not saw["mapped"] and not saw["clients"] and saw["LD_PRELOAD"] is None, saw
+
+
+def test_actors_of_one_runtime_env_are_jobs_of_their_own(told):
+    one, other = told["actors"]
+    assert one["WEFT_GANG"] != other["WEFT_GANG"], (one, other)
+    assert one["pid"] != other["pid"]
+    assert one["WEFT_GANG"].endswith(f"-{one['pid']}"), one
+    assert told["again"]["WEFT_GANG"] == one["WEFT_GANG"]
+    assert {saw["clients"][0]["priority"] for saw in (one, other)} == {7}
+
+
+def test_what_the_runtime_env_says_besides_is_kept(told):
+    saw = told["actors"][0]
+    assert saw["MORE"] == "yes"
+    preloads = saw["LD_PRELOAD"].split(":")
+    assert preloads[0] == OTHER and preloads[-1].endswith("libweft.so"), preloads
+
+
+def test_wrong_values_are_refused_where_they_are_submitted(told):
+    says = ["'urgent' is no priority", "10 is no priority", "True is no priority"]
+    says += ["'much' is not an amount", "did you mean memory?", "Ray chooses the GPU"]
+    says += ["neither True nor False", "is a dict"]
+    assert len(told["refused"]) == len(says)
+    for refused, expected in zip(told["refused"], says):
+        kind, text = refused
+        assert kind == "ValueError" and expected in text and "\n" not in text, refused
+
+
+def test_wrong_values_are_refused_by_the_node_too(told):
+    says = ["'urgent' is no priority", "12 is 12 bytes: write 12GiB"]
+    for refused, expected in zip(told["late"], says):
+        kind, text = refused
+        assert kind == "RuntimeEnvSetupError" and expected in text, refused
+
+
+def test_a_task_of_a_lost_node_begins_anew_under_weft(told):
+    moved = told["moved"]
+    before, after = moved["from"], int(moved["saw"]["NODE"])
+    assert before != after and moved["begun"] == [str(before), str(after)], moved
+    assert moved["saw"]["mapped"] and moved["saw"]["answer"] == 19, moved
+    assert moved["saw"]["broker"].endswith(f"/{after}/broker.sock"), moved
