@@ -1,0 +1,153 @@
+//! The symbols that Slurm looks for in a plugin, and its callbacks.
+//!
+//! Each callback is a boundary: a panic behind it is told as an error and ends there.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use super::host::{self, Context, Spank};
+use super::options::JobOption;
+use super::settings::Settings;
+use super::{epilog, task};
+
+const DONE: c_int = 0;
+const REFUSED: c_int = -1;
+
+/// The release from the header of this build.
+const SLURM_RELEASE: u32 = match u32::from_str_radix(env!("SLURM_VERSION_NUMBER"), 10) {
+    Ok(number) => number,
+    Err(_) => 0,
+};
+
+/// The plugin's name: options are known by it (`options["spank"]["weft"]` in a filter).
+#[unsafe(no_mangle)]
+pub static plugin_name: [u8; 5] = *b"weft\0";
+/// What kind of plugin it is.
+#[unsafe(no_mangle)]
+pub static plugin_type: [u8; 6] = *b"spank\0";
+/// For which release of Slurm it was built. Slurm refuses others.
+#[unsafe(no_mangle)]
+pub static plugin_version: u32 = SLURM_RELEASE;
+/// The plugin's own version.
+#[unsafe(no_mangle)]
+pub static spank_plugin_version: u32 = 1;
+
+/// Values of the options that were given, in this process.
+static CHOSEN: Mutex<Vec<(JobOption, String)>> = Mutex::new(Vec::new());
+
+/// What `work` returns, or `otherwise` where it panicked.
+fn guarded(otherwise: c_int, work: impl FnOnce() -> c_int) -> c_int {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let _ = catch_unwind(|| host::error("an error in the plugin itself; the job goes on"));
+        otherwise
+    })
+}
+
+/// The arguments of the plugin's line.
+fn settings(count: c_int, arguments: *const *const c_char) -> (Settings, Vec<String>) {
+    let count = usize::try_from(count).unwrap_or(0);
+    let texts = (0..count).filter(|_| !arguments.is_null()).filter_map(|at| {
+        // SAFETY: Slurm hands over an array of so many texts.
+        let text = unsafe { *arguments.add(at) };
+        // SAFETY: each is a text, and lives as long as the callback.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().ok())?
+    });
+    Settings::read(texts)
+}
+
+extern "C" fn chosen(number: c_int, value: *const c_char, remote: c_int) -> c_int {
+    guarded(DONE, || {
+        let at = usize::try_from(number).ok();
+        let Some(&option) = at.and_then(|at| JobOption::ALL.get(at)) else {
+            return DONE;
+        };
+        let text = match value.is_null() {
+            true => "",
+            // SAFETY: Slurm hands over a text that lives as long as the call.
+            false => match unsafe { CStr::from_ptr(value) }.to_str() {
+                Ok(text) => text,
+                Err(_) => "\u{fffd}",
+            },
+        };
+        if remote == 0
+            && let Err(why) = option.read(text)
+        {
+            host::refuse(&why);
+            return REFUSED;
+        }
+        if let Ok(mut chosen) = CHOSEN.lock() {
+            chosen.retain(|(other, _)| *other != option);
+            chosen.push((option, text.to_string()));
+        }
+        DONE
+    })
+}
+
+fn chosen_options() -> Vec<(JobOption, String)> {
+    CHOSEN.lock().map(|chosen| chosen.clone()).unwrap_or_default()
+}
+
+/// Called wherever the plugin is loaded.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_init(
+    spank: *mut c_void,
+    count: c_int,
+    arguments: *const *const c_char,
+) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let spank = unsafe { Spank::new(spank) };
+        if host::context() == Context::Node {
+            settings(count, arguments).1.iter().for_each(|wrong| host::error(wrong));
+            return DONE;
+        }
+        for (number, option) in (0..).zip(JobOption::ALL) {
+            if !spank.register(option, number, chosen) {
+                host::error(&format!("--{} cannot be offered", option.name().to_string_lossy()));
+            }
+        }
+        DONE
+    })
+}
+
+/// Called when all options were read: in the user's command the controller is told of them.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_init_post_opt(
+    spank: *mut c_void,
+    _: c_int,
+    _: *const *const c_char,
+) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let spank = unsafe { Spank::new(spank) };
+        if host::context() == Context::Command {
+            for (option, text) in chosen_options() {
+                if let Ok(value) = option.read(&text) {
+                    spank.tell_controller(option.variable(), &value);
+                }
+            }
+        }
+        DONE
+    })
+}
+
+/// Called in a task before its program begins, as the job's user.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_task_init(
+    spank: *mut c_void,
+    count: c_int,
+    arguments: *const *const c_char,
+) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let mut spank = unsafe { Spank::new(spank) };
+        let Some(job) = spank.job() else {
+            return DONE;
+        };
+        let (settings, _) = settings(count, arguments);
+        let wrong = task::prepare(&mut spank, job, &settings, &chosen_options());
+        wrong.iter().for_each(|why| host::error(why));
+        DONE
+    })
+}
