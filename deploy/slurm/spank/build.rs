@@ -35,9 +35,7 @@ fn main() -> ExitCode {
 fn release(header: &str) -> Option<u32> {
     let mut lines = header.lines().map(str::split_whitespace);
     lines.find_map(|mut words| match (words.next(), words.next(), words.next()) {
-        (Some("#define"), Some(RELEASE), Some(number)) => {
-            u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()
-        }
+        (Some("#define"), Some(RELEASE), Some(number)) => u32::from_str_radix(number.strip_prefix("0x")?, 16).ok(),
         _ => None,
     })
 }

@@ -3,13 +3,16 @@
 //! Each callback is a boundary: a panic behind it is told as an error and ends there.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Mutex;
 
 use super::host::{self, Context, Spank};
 use super::options::JobOption;
 use super::settings::Settings;
-use super::{epilog, task};
+use super::{leftovers, task};
 
 const DONE: c_int = 0;
 const REFUSED: c_int = -1;
@@ -90,11 +93,7 @@ fn chosen_options() -> Vec<(JobOption, String)> {
 
 /// Called wherever the plugin is loaded.
 #[unsafe(no_mangle)]
-pub extern "C" fn slurm_spank_init(
-    spank: *mut c_void,
-    count: c_int,
-    arguments: *const *const c_char,
-) -> c_int {
+pub extern "C" fn slurm_spank_init(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {
         // SAFETY: Slurm's handle in its callback.
         let spank = unsafe { Spank::new(spank) };
@@ -113,11 +112,7 @@ pub extern "C" fn slurm_spank_init(
 
 /// Called when all options were read: in the user's command the controller is told of them.
 #[unsafe(no_mangle)]
-pub extern "C" fn slurm_spank_init_post_opt(
-    spank: *mut c_void,
-    _: c_int,
-    _: *const *const c_char,
-) -> c_int {
+pub extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, _: c_int, _: *const *const c_char) -> c_int {
     guarded(DONE, || {
         // SAFETY: Slurm's handle in its callback.
         let spank = unsafe { Spank::new(spank) };
@@ -132,13 +127,63 @@ pub extern "C" fn slurm_spank_init_post_opt(
     })
 }
 
+/// Called on a node before a job begins there, as root: whether a broker is there goes to the log.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let spank = unsafe { Spank::new(spank) };
+        let (settings, _) = settings(count, arguments);
+        if let Some(job) = spank.job()
+            && !answers(&settings.socket)
+        {
+            let (id, socket) = (job.id, settings.socket);
+            host::error(&format!("no broker at {socket}: job {id} runs as without weft"));
+        }
+        DONE
+    })
+}
+
+/// Whether somebody listens at the socket. A broker's is of another type than this: the kernel says
+/// so of one that is listened at.
+fn answers(socket: &str) -> bool {
+    match UnixStream::connect(socket) {
+        Ok(_) => true,
+        Err(error) => !matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused | ErrorKind::NotFound | ErrorKind::PermissionDenied
+        ),
+    }
+}
+
+/// Called on a node when a job has ended there, as root: its processes that are left are killed.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let spank = unsafe { Spank::new(spank) };
+        let (settings, _) = settings(count, arguments);
+        let Some((job, uid)) = spank.job().zip(spank.uid()) else {
+            return DONE;
+        };
+        if !settings.kills_leftovers {
+            return DONE;
+        }
+        let (proc, gang) = (Path::new("/proc"), job.gang());
+        let node = std::env::var("SLURMD_NODENAME").ok();
+        let belongs = |pid| leftovers::belongs(proc, pid, uid, &gang, node.as_deref());
+        for pid in leftovers::processes(proc) {
+            if belongs(pid) && host::kill(pid, || belongs(pid)) {
+                host::info(&format!("killed process {pid}, which job {} had left behind", job.id));
+            }
+        }
+        DONE
+    })
+}
+
 /// Called in a task before its program begins, as the job's user.
 #[unsafe(no_mangle)]
-pub extern "C" fn slurm_spank_task_init(
-    spank: *mut c_void,
-    count: c_int,
-    arguments: *const *const c_char,
-) -> c_int {
+pub extern "C" fn slurm_spank_task_init(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {
         // SAFETY: Slurm's handle in its callback.
         let mut spank = unsafe { Spank::new(spank) };

@@ -1,7 +1,8 @@
 //! What Slurm offers to a plugin (`spank.h`), made safe. The symbols are those of the process that
 //! loads the plugin.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::options::JobOption;
 use super::task::{SlurmJob, Variables};
@@ -37,18 +38,8 @@ unsafe extern "C" {
     fn spank_context() -> c_int;
     fn spank_option_register(spank: *mut c_void, option: *mut HostOption) -> c_int;
     fn spank_get_item(spank: *mut c_void, item: c_int, ...) -> c_int;
-    fn spank_getenv(
-        spank: *mut c_void,
-        name: *const c_char,
-        buffer: *mut c_char,
-        length: c_int,
-    ) -> c_int;
-    fn spank_setenv(
-        spank: *mut c_void,
-        name: *const c_char,
-        value: *const c_char,
-        overwrite: c_int,
-    ) -> c_int;
+    fn spank_getenv(spank: *mut c_void, name: *const c_char, buffer: *mut c_char, length: c_int) -> c_int;
+    fn spank_setenv(spank: *mut c_void, name: *const c_char, value: *const c_char, overwrite: c_int) -> c_int;
     fn spank_unsetenv(spank: *mut c_void, name: *const c_char) -> c_int;
     fn spank_job_control_setenv(
         spank: *mut c_void,
@@ -59,12 +50,20 @@ unsafe extern "C" {
     fn slurm_error(format: *const c_char, ...);
     fn slurm_info(format: *const c_char, ...);
     fn slurm_spank_log(format: *const c_char, ...);
+    // The C library's.
+    fn syscall(number: c_long, ...) -> c_long;
 }
+
+/// System calls and a signal, by their numbers on every architecture that has them.
+const PIDFD_SEND_SIGNAL: c_long = 424;
+const PIDFD_OPEN: c_long = 434;
+const SIGKILL: c_int = 9;
 
 /// `ESPANK_SUCCESS`.
 const SUCCESS: c_int = 0;
 
 /// `spank_item_t`.
+const JOB_UID: c_int = 0;
 const JOB_ID: c_int = 2;
 const JOB_ARRAY_ID: c_int = 30;
 const JOB_ARRAY_TASK_ID: c_int = 31;
@@ -104,7 +103,15 @@ impl Spank {
         let id = self.number(JOB_ID)?;
         let array = self.number(JOB_ARRAY_ID).filter(|array| *array != 0);
         let place = self.number(JOB_ARRAY_TASK_ID);
-        Some(SlurmJob { id, array: array.zip(place) })
+        Some(SlurmJob {
+            id,
+            array: array.zip(place),
+        })
+    }
+
+    /// The job's user.
+    pub fn uid(&self) -> Option<u32> {
+        self.number(JOB_UID)
     }
 
     fn number(&self, item: c_int) -> Option<u32> {
@@ -182,4 +189,25 @@ pub fn info(line: &str) {
         // SAFETY: the format takes one text.
         unsafe { slurm_info(c"%s".as_ptr(), line.as_ptr()) };
     }
+}
+
+/// Kills a process, if it `is_meant` still after it can no longer be mistaken for another.
+pub fn kill(pid: u32, is_meant: impl Fn() -> bool) -> bool {
+    let Ok(pid) = c_int::try_from(pid) else {
+        return false;
+    };
+    // SAFETY: it takes two numbers, and answers a descriptor of this process's or -1.
+    let opened = unsafe { syscall(PIDFD_OPEN, pid, 0 as c_int) };
+    let Some(number) = c_int::try_from(opened).ok().filter(|number| *number >= 0) else {
+        return false;
+    };
+    // SAFETY: the kernel has just opened it for this process.
+    let process = unsafe { OwnedFd::from_raw_fd(number) };
+    if !is_meant() {
+        return false;
+    }
+    let none: *const c_void = std::ptr::null();
+    // SAFETY: a descriptor, a number, no further information, and no flags.
+    let sent = unsafe { syscall(PIDFD_SEND_SIGNAL, process.as_raw_fd(), SIGKILL, none, 0 as c_int) };
+    sent == 0
 }

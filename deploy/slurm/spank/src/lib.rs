@@ -7,13 +7,14 @@
 //! What holds here: nothing unwinds into Slurm, and nothing that goes wrong here fails a job. Only
 //! a wrong value of an option is refused, where it is given.
 
-mod epilog;
+#[cfg_attr(test, allow(dead_code))]
+mod leftovers;
 mod options;
 mod settings;
 mod task;
 mod weft;
 
-/// The exports, and what Slurm offers to a plugin. A test's program has no Slurm around it.
+// The exports, and what Slurm offers to a plugin. A test's program has no Slurm around it.
 #[cfg(not(test))]
 mod exports;
 #[cfg(not(test))]

@@ -53,13 +53,9 @@ impl JobOption {
     /// Its line of help.
     pub fn help(self) -> &'static CStr {
         match self {
-            JobOption::Priority => {
-                c"weft: whose kernels go first on a shared GPU, or a number from 0 (first) to 9"
-            }
+            JobOption::Priority => c"weft: whose kernels go first on a shared GPU, or a number from 0 (first) to 9",
             JobOption::Memory => c"weft: GPU memory at the job's peak, on each of its nodes",
-            JobOption::Slowdown => {
-                c"weft: by how much background jobs may slow this one down in the mean"
-            }
+            JobOption::Slowdown => c"weft: by how much background jobs may slow this one down in the mean",
             JobOption::Profile => c"weft: what is known of the job (weft profile)",
         }
     }

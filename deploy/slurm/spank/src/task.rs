@@ -133,7 +133,7 @@ pub fn prepare(
 /// Whether the step holds a GPU, or a part of one. Slurm takes these variables from a step that
 /// holds none; `CUDA_VISIBLE_DEVICES` alone may be the user's.
 fn holds_gpu(task: &dyn Variables) -> bool {
-    let slurms = ["SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_SHARDS_ON_NODE", "SLURM_JOB_GPUS"];
+    let slurms = ["SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_SHARDS_ON_NODE"];
     let said = |name: &str| task.get(name).is_some_and(|value| !value.is_empty());
     let visible = task.get("CUDA_VISIBLE_DEVICES");
     let some = visible.is_some_and(|list| !list.is_empty() && list != "NoDevFiles");
@@ -142,7 +142,10 @@ fn holds_gpu(task: &dyn Variables) -> bool {
 
 /// Shards that the step holds on this node.
 fn shards(task: &dyn Variables) -> Option<u64> {
-    task.get("SLURM_SHARDS_ON_NODE")?.parse().ok().filter(|shards| *shards > 0)
+    task.get("SLURM_SHARDS_ON_NODE")?
+        .parse()
+        .ok()
+        .filter(|shards| *shards > 0)
 }
 
 /// Takes the library away from a task that inherited it.
@@ -162,4 +165,183 @@ fn unload(task: &mut dyn Variables, library: &str) {
 fn others<'a>(preload: &'a str, library: &str) -> Vec<&'a str> {
     let parts = preload.split([':', ' ']);
     parts.filter(|part| !part.is_empty() && *part != library).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const LIBRARY: &str = "/usr/lib/weft/libweft.so";
+
+    impl Variables for BTreeMap<String, String> {
+        fn get(&self, name: &str) -> Option<String> {
+            BTreeMap::get(self, name).cloned()
+        }
+        fn set(&mut self, name: &str, value: &str) {
+            self.insert(name.to_string(), value.to_string());
+        }
+        fn remove(&mut self, name: &str) {
+            BTreeMap::remove(self, name);
+        }
+    }
+
+    fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
+    }
+
+    fn sharing() -> BTreeMap<String, String> {
+        environment(&[
+            ("CUDA_VISIBLE_DEVICES", "0"),
+            ("SLURM_GPUS_ON_NODE", "1"),
+            ("SLURM_SHARDS_ON_NODE", "20"),
+            ("SLURM_JOB_NAME", "train"),
+        ])
+    }
+
+    fn job(id: u32) -> SlurmJob {
+        SlurmJob { id, array: None }
+    }
+
+    fn prepared(task: &mut BTreeMap<String, String>, id: u32, chosen: &[(JobOption, &str)]) {
+        let chosen: Vec<_> = chosen
+            .iter()
+            .map(|(option, text)| (*option, text.to_string()))
+            .collect();
+        let wrong = prepare(task, job(id), &Settings::default(), &chosen);
+        assert_eq!(wrong, [""; 0]);
+    }
+
+    fn value<'a>(task: &'a BTreeMap<String, String>, name: &str) -> &'a str {
+        task.get(name).map_or("", |value| value.as_str())
+    }
+
+    #[test]
+    fn a_step_with_a_gpu_is_under_weft() {
+        let mut task = sharing();
+        task.set("LD_PRELOAD", "/a.so");
+        prepared(
+            &mut task,
+            7,
+            &[(JobOption::Priority, "high"), (JobOption::Slowdown, "2%")],
+        );
+        for (name, expected) in [
+            ("LD_PRELOAD", "/a.so:/usr/lib/weft/libweft.so"),
+            ("WEFT_PRIORITY", "0"),
+            ("WEFT_SLOWDOWN", "2%"),
+            ("WEFT_MEMORY", "21474836480b"),
+            ("WEFT_NAME", "train[7]"),
+            ("WEFT_GANG", "slurm-7"),
+            ("WEFT_SOCKET", "/run/weft/broker.sock"),
+            ("WEFT_AUTOSTART", "0"),
+            ("CUDA_MPS_CLIENT_PRIORITY", ""),
+        ] {
+            assert_eq!(value(&task, name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn twice_is_as_once_and_a_steps_own_option_goes_first() {
+        let mut batch = sharing();
+        prepared(&mut batch, 7, &[(JobOption::Priority, "low")]);
+        assert_eq!(value(&batch, "CUDA_MPS_CLIENT_PRIORITY"), "1");
+        let mut step = batch.clone();
+        prepared(&mut step, 7, &[]);
+        assert_eq!(step, batch);
+        prepared(
+            &mut step,
+            7,
+            &[(JobOption::Priority, "high"), (JobOption::Memory, "5G")],
+        );
+        assert_eq!(
+            (value(&step, "WEFT_PRIORITY"), value(&step, "WEFT_MEMORY")),
+            ("0", "5368709120b")
+        );
+    }
+
+    #[test]
+    fn a_step_without_a_gpu_has_nothing_preloaded() {
+        let plain = environment(&[("HOME", "/h"), ("CUDA_VISIBLE_DEVICES", "0")]);
+        let mut task = plain.clone();
+        prepared(&mut task, 7, &[(JobOption::Priority, "high")]);
+        assert_eq!(task, plain, "what a login shell says of devices is no GPU of the step");
+        for (before, after) in [
+            (LIBRARY, ""),
+            ("/a.so:/usr/lib/weft/libweft.so", "/a.so"),
+            ("/a.so /b.so", "/a.so /b.so"),
+        ] {
+            let mut task = environment(&[("LD_PRELOAD", before)]);
+            prepared(&mut task, 7, &[]);
+            assert_eq!(value(&task, "LD_PRELOAD"), after);
+        }
+    }
+
+    #[test]
+    fn a_job_that_another_one_submits_begins_anew() {
+        let mut task = sharing();
+        prepared(
+            &mut task,
+            7,
+            &[(JobOption::Priority, "high"), (JobOption::Profile, "resnet")],
+        );
+        task.set("SLURM_JOB_NAME", "inner");
+        task.set("SLURM_SHARDS_ON_NODE", "1");
+        prepared(&mut task, 8, &[]);
+        for (name, expected) in [
+            ("WEFT_NAME", "inner[8]"),
+            ("WEFT_PRIORITY", ""),
+            ("WEFT_PROFILE", ""),
+            ("WEFT_MEMORY", "1073741824b"),
+            ("WEFT_GANG", "slurm-8"),
+        ] {
+            assert_eq!(value(&task, name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_says_stays_and_the_administrators_default_fills_in() {
+        let settings = Settings {
+            default_priority: Some(7),
+            shard_bytes: None,
+            ..Settings::default()
+        };
+        let mut task = sharing();
+        prepare(&mut task, job(7), &settings, &[]);
+        assert_eq!((value(&task, "WEFT_PRIORITY"), value(&task, "WEFT_MEMORY")), ("7", ""));
+        let mut task = sharing();
+        task.set("WEFT_PRIORITY", "3");
+        task.set("WEFT_NAME", "mine");
+        prepare(&mut task, job(7), &settings, &[]);
+        assert_eq!(
+            (value(&task, "WEFT_PRIORITY"), value(&task, "WEFT_NAME")),
+            ("3", "mine")
+        );
+    }
+
+    #[test]
+    fn a_value_that_another_plugin_let_pass_is_told_and_left_out() {
+        let mut task = sharing();
+        let chosen = [(JobOption::Priority, "urgent".to_string())];
+        let wrong = prepare(&mut task, job(7), &Settings::default(), &chosen);
+        assert_eq!((wrong.len(), value(&task, "WEFT_PRIORITY")), (1, ""));
+        assert_eq!(value(&task, "WEFT_GANG"), "slurm-7");
+    }
+
+    #[test]
+    fn names_are_bounded_and_keep_the_number_that_squeue_shows() {
+        let array = SlurmJob {
+            id: 130,
+            array: Some((123, 4)),
+        };
+        assert_eq!(array.title("train"), "train[123_4]");
+        assert_eq!(job(9).title(" a b "), "a b[9]");
+        assert_eq!(job(9).title(""), "[9]");
+        let long = job(4_000_000_000).title(&"\u{f6}".repeat(100));
+        assert_eq!(long.chars().count(), LONGEST_NAME);
+        assert!(long.ends_with("[4000000000]"));
+    }
 }
