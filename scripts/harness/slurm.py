@@ -34,6 +34,8 @@ CLIENT = paths.TARGET / "release" / "weft-test-client"
 # Users of the cluster alone: the machine's list of users stays as it is.
 USERS = {"ann": 61001, "bea": 61002, "service": 61000}
 SHARDS = 80
+# Who may have which priority is the administrator's affair, in Slurm; each broker goes by users.
+BROKER_OPTIONS = [word for user in USERS for word in ("--priority-of", f"{user}=0")]
 CONTROLLER_PORT, FIRST_PORT = 6817, 6900
 
 # The first process: it takes in what others leave behind, and lives as long as its stdin does.
