@@ -118,15 +118,15 @@ class Node:
 
     def start_devices(self):
         command = [python(), "-c", KEEPER, self.cluster.driver]
-        self.keeper = self.daemon("keeper", command, self.cluster.device_variables())
-        device = self.run / "simgpu" / "device.sock"
+        self.keeper = self.daemon("keeper", command, self.cluster.device_variables(self.name))
+        device = self.run / "simgpu" / f"{self.name}.sock"
         there = jobs.wait_until(lambda: device.exists() or not self.keeper.running(), BOUND)
         assert there and self.keeper.running(), self.keeper.explain()
 
     def start_broker(self):
         command = [self.cluster.bin / "weft", "broker", "--shared", *self.cluster.broker_options]
         variables = {
-            **self.cluster.device_variables(),
+            **self.cluster.device_variables(self.name),
             "LD_LIBRARY_PATH": str(self.cluster.bin / "lib"),
             "WEFT_LOG": "info",
             "WEFT_STATE_DIR": str(self.folder / "state"),
@@ -161,11 +161,12 @@ class Node:
 def python():
     """An interpreter that every user may start: the one of this run may lie in root's home."""
     for program in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        command = ["setpriv", "--reuid", "61001", "--clear-groups", program, "-c", "import ctypes"]
-        with contextlib.suppress(OSError):
-            given = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": "/"}
-            if subprocess.run(command, check=False, **given).returncode == 0:
-                return program
+        identity = ["setpriv", "--reuid=61001", "--regid=61001", "--clear-groups"]
+        # By way of a shell: setpriv itself has root's rights until its command has begun.
+        command = [*identity, "sh", "-c", 'exec "$0" -c "import ctypes"', program]
+        given = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": "/"}
+        if subprocess.run(command, check=False, **given).returncode == 0:
+            return program
     raise RuntimeError("there is no Python that every user may start")
 
 
@@ -224,7 +225,7 @@ class Cluster:
         line = self.plugstack or f"optional {self.bin}/weft_slurm.so lib={self.bin}/libweft.so"
         (self.etc / "plugstack.conf").write_text(line + "\n")
         exports = {**self.device_variables(), "LD_LIBRARY_PATH": self.bin / "lib", "WEFT_CUDA_LIBRARY": self.driver, "WEFT_CONFIG": "/dev/null"}
-        prolog = "".join(f"echo 'export {name}={value}'\n" for name, value in exports.items())
+        prolog = "".join(f'echo "export {name}={value}"\n' for name, value in exports.items())
         (self.etc / "task_prolog").write_text("#!/bin/sh\n" + prolog)
         (self.etc / "task_prolog").chmod(0o755)
         (self.etc / "slurm.conf").write_text("\n".join(self.settings()) + "\n")
@@ -369,9 +370,10 @@ class Cluster:
             own |= {"USER": user, "LOGNAME": user}
         return {**clean, **own, **{key: str(value) for key, value in (variables or {}).items()}}
 
-    def device_variables(self):
+    def device_variables(self, node="$SLURMD_NODENAME"):
         return {
-            "SIMGPU_SOCKET": "/run/simgpu/device.sock",
+            # A device's identity comes from this path: each node's has its own.
+            "SIMGPU_SOCKET": f"/run/simgpu/{node}.sock",
             "SIMGPU_DEVICE_BIN": str(self.bin / "simgpu-device"),
             "SIMGPU_DEVICES": ",".join([f"{SHARDS}GiB"] * self.gpus),
             "SIMGPU_DILATION": str(self.dilation),
@@ -436,11 +438,16 @@ class Cluster:
         rows = (line.strip().split(None, 1) for line in done.splitlines())
         return {int(pid): words for pid, words in rows if int(pid) != 1 and not words.startswith("ps ")}
 
-    def explain(self, lines=12):
+    def explain(self, lines=6):
         """The ends of the daemons' logs, for a failure's report."""
         found = []
         for log in sorted((self.folder / "logs").iterdir()):
-            tail = log.read_text(errors="replace").splitlines()[-lines:]
+            # Slurm's daemons say the same on stderr.
+            if log.name.endswith(".stdout") or re.match(r"(n\d+-)?slurm", log.name):
+                if log.name != "slurmctld.log":
+                    continue
+            told = log.read_text(errors="replace").splitlines()
+            tail = [line for line in told if "mpi" not in line.lower()][-lines:]
             if tail:
                 found += [f"{log.name}:", *("    " + line for line in tail)]
         return "\n".join(found)

@@ -9,6 +9,7 @@ import time
 
 from . import jobs
 from .scene import BOUND
+from .slurm import USERS
 
 # A job that keeps its GPU busy until FILE is gone; at most as long as a case may take.
 WORK = "exec {bin}/companion --while {file} --pause {pause} --result {file}.result --at-most 300"
@@ -86,7 +87,15 @@ class Play:
             wrong[:] = self.left_over()
             return not wrong
 
-        assert jobs.wait_until(nothing, BOUND, step=0.3), "left over: " + "; ".join(wrong) + "\n" + cluster.explain()
+        if not jobs.wait_until(nothing, BOUND, step=0.3):
+            said = "left over: " + "; ".join(wrong) + "\n" + cluster.explain()
+            self.sweep()
+            raise AssertionError(said)
+
+    def sweep(self):
+        """Ends all jobs, so that a case that failed costs the next ones nothing."""
+        for user in USERS:
+            self.cluster.run(["scancel", "-u", user])
 
     def left_over(self):
         queued = self.cluster.must(["squeue", "-h", "-o", "job %i %T"]).splitlines()
@@ -201,7 +210,7 @@ def memory_that_does_not_fit_waits(play):
     cluster.wait_state(small[0], "RUNNING")
     waits = cluster.job(late[0])
     assert (waits["JobState"], waits["Reason"]) == ("PENDING", "Resources"), waits
-    where = sorted((row["node"], row["device"]) for row in play.clients() if row["name"] and row["gang"].split("-")[-1] in {str(number) for number, _ in held})
+    where = sorted((row["node"], row["device_uuid"]) for row in play.clients() if row["gang"].split("-")[-1] in {str(number) for number, _ in held})
     assert len(set(where)) == count, f"two of them share a GPU: {where}"
     play.finish(held.pop())
     cluster.wait_state(late[0], "RUNNING")

@@ -19,7 +19,11 @@ def play():
 
 @pytest.mark.parametrize("case", slurm_cases.SHORT, ids=lambda case: case.__name__)
 def test_slurm(play, case):
-    case(play)
+    try:
+        case(play)
+    except BaseException:
+        play.sweep()
+        raise
     play.clean()
 
 

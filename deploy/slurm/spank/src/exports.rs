@@ -91,6 +91,21 @@ fn chosen_options() -> Vec<(JobOption, String)> {
     CHOSEN.lock().map(|chosen| chosen.clone()).unwrap_or_default()
 }
 
+/// A job that submits another one has its own options in its environment, where Slurm would take
+/// them for the other one's.
+fn forget_outer_job() {
+    for option in JobOption::ALL {
+        let name = option.name().to_string_lossy().replace('-', "_");
+        for variable in [
+            format!("SLURM_SPANK__SLURM_SPANK_OPTION_weft_{name}"),
+            format!("SLURM_SPANK_{}", option.variable()),
+        ] {
+            // SAFETY: sbatch and salloc load their plugins before they start a thread.
+            unsafe { std::env::remove_var(variable) };
+        }
+    }
+}
+
 /// Called wherever the plugin is loaded.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_init(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
@@ -100,6 +115,9 @@ pub extern "C" fn slurm_spank_init(spank: *mut c_void, count: c_int, arguments: 
         if host::context() == Context::Node {
             settings(count, arguments).1.iter().for_each(|wrong| host::error(wrong));
             return DONE;
+        }
+        if host::context() == Context::Allocator {
+            forget_outer_job();
         }
         for (number, option) in (0..).zip(JobOption::ALL) {
             if !spank.register(option, number, chosen) {
@@ -116,7 +134,7 @@ pub extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, _: c_int, _: *co
     guarded(DONE, || {
         // SAFETY: Slurm's handle in its callback.
         let spank = unsafe { Spank::new(spank) };
-        if host::context() == Context::Command {
+        if matches!(host::context(), Context::Allocator | Context::Srun) {
             for (option, text) in chosen_options() {
                 if let Ok(value) = option.read(&text) {
                     spank.tell_controller(option.variable(), &value);

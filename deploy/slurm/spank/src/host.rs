@@ -10,8 +10,10 @@ use super::task::{SlurmJob, Variables};
 /// Where the plugin runs: `spank_context_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Context {
-    /// In `srun`, `sbatch` or `salloc`.
-    Command,
+    /// In `srun`.
+    Srun,
+    /// In `sbatch` or `salloc`.
+    Allocator,
     /// In the step daemon of a job.
     Step,
     /// In the node daemon, or its prolog and epilog.
@@ -160,7 +162,8 @@ impl Variables for Spank {
 pub fn context() -> Context {
     // SAFETY: it takes nothing and answers a number.
     match unsafe { spank_context() } {
-        1 | 3 => Context::Command,
+        1 => Context::Srun,
+        3 => Context::Allocator,
         2 => Context::Step,
         4 | 5 => Context::Node,
         _ => Context::Unknown,
