@@ -9,7 +9,7 @@ import time
 
 from . import jobs
 from .scene import BOUND
-from .slurm import USERS
+from .slurm import USERS, another_release, build_plugin
 
 # A job that keeps its GPU busy until FILE is gone; at most as long as a case may take.
 WORK = "exec {bin}/companion --while {file} --pause {pause} --result {file}.result --at-most 300"
@@ -318,9 +318,12 @@ def leftovers_are_killed(play):
     play.clean()
 
 
-def another_releases_plugin(play, other):
+def another_releases_plugin(play):
     """A plugin for another release of Slurm is not loaded, and jobs run as without it."""
     cluster = play.cluster
+    header = another_release(cluster.etc)
+    other = cluster.etc / "other.so"
+    other.write_bytes(build_plugin(header, "slurm-other").read_bytes())
     stack = cluster.etc / "plugstack.conf"
     before = stack.read_text()
     try:
@@ -336,7 +339,17 @@ def another_releases_plugin(play, other):
         stack.write_text(before)
 
 
-SHORT = [
+def played(play, case):
+    """Plays a case; nothing may be left of it."""
+    try:
+        case(play)
+    except BaseException:
+        play.sweep()
+        raise
+    play.clean()
+
+
+ALL = [
     variables_of_tasks,
     wrong_values_are_refused,
     amounts_become_shards,
@@ -349,4 +362,5 @@ SHORT = [
     broker_killed,
     node_daemon_killed,
     leftovers_are_killed,
+    another_releases_plugin,
 ]

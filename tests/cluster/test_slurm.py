@@ -13,23 +13,10 @@ pytestmark = pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.mi
 @pytest.fixture(scope="module")
 def play():
     with jobs.workspace() as folder:
-        with slurm.Cluster(folder, nodes=2, broker_options=slurm.BROKER_OPTIONS) as cluster:
+        with slurm.Cluster(folder, broker_options=slurm.BROKER_OPTIONS) as cluster:
             yield slurm_cases.Play(cluster, slurm.python())
 
 
-@pytest.mark.parametrize("case", slurm_cases.SHORT, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("case", slurm_cases.ALL, ids=lambda case: case.__name__)
 def test_slurm(play, case):
-    try:
-        case(play)
-    except BaseException:
-        play.sweep()
-        raise
-    play.clean()
-
-
-def test_plugin_of_another_release(play, tmp_path):
-    header = slurm.another_release(tmp_path)
-    other = play.cluster.etc / "other.so"
-    other.write_bytes(slurm.build_plugin(header, "slurm-other").read_bytes())
-    slurm_cases.another_releases_plugin(play, other)
-    play.clean()
+    slurm_cases.played(play, case)
