@@ -9,9 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::host::{self, Context, Spank};
+use super::host::{self, HostContext, Spank};
 use super::options::JobOption;
-use super::settings::Settings;
+use super::settings::PluginSettings;
 use super::{leftovers, task};
 
 const DONE: c_int = 0;
@@ -48,15 +48,17 @@ fn guarded(otherwise: c_int, work: impl FnOnce() -> c_int) -> c_int {
 }
 
 /// The arguments of the plugin's line.
-fn settings(count: c_int, arguments: *const *const c_char) -> (Settings, Vec<String>) {
+fn settings(count: c_int, arguments: *const *const c_char) -> (PluginSettings, Vec<String>) {
     let count = usize::try_from(count).unwrap_or(0);
     let texts = (0..count).filter(|_| !arguments.is_null()).filter_map(|at| {
-        // SAFETY: Slurm hands over an array of so many texts.
-        let text = unsafe { *arguments.add(at) };
+        // SAFETY: the array has so many texts.
+        let place = unsafe { arguments.add(at) };
+        // SAFETY: it is in the array.
+        let text = unsafe { *place };
         // SAFETY: each is a text, and lives as long as the callback.
         (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().ok())?
     });
-    Settings::read(texts)
+    PluginSettings::read(texts)
 }
 
 extern "C" fn chosen(number: c_int, value: *const c_char, remote: c_int) -> c_int {
@@ -68,10 +70,7 @@ extern "C" fn chosen(number: c_int, value: *const c_char, remote: c_int) -> c_in
         let text = match value.is_null() {
             true => "",
             // SAFETY: Slurm hands over a text that lives as long as the call.
-            false => match unsafe { CStr::from_ptr(value) }.to_str() {
-                Ok(text) => text,
-                Err(_) => "\u{fffd}",
-            },
+            false => unsafe { CStr::from_ptr(value) }.to_str().unwrap_or("\u{fffd}"),
         };
         if remote == 0
             && let Err(why) = option.read(text)
@@ -112,11 +111,11 @@ pub extern "C" fn slurm_spank_init(spank: *mut c_void, count: c_int, arguments: 
     guarded(DONE, || {
         // SAFETY: Slurm's handle in its callback.
         let spank = unsafe { Spank::new(spank) };
-        if host::context() == Context::Node {
+        if host::context() == HostContext::Node {
             settings(count, arguments).1.iter().for_each(|wrong| host::error(wrong));
             return DONE;
         }
-        if host::context() == Context::Allocator {
+        if host::context() == HostContext::Allocator {
             forget_outer_job();
         }
         for (number, option) in (0..).zip(JobOption::ALL) {
@@ -134,7 +133,7 @@ pub extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, _: c_int, _: *co
     guarded(DONE, || {
         // SAFETY: Slurm's handle in its callback.
         let spank = unsafe { Spank::new(spank) };
-        if matches!(host::context(), Context::Allocator | Context::Srun) {
+        if matches!(host::context(), HostContext::Allocator | HostContext::Srun) {
             for (option, text) in chosen_options() {
                 if let Ok(value) = option.read(&text) {
                     spank.tell_controller(option.variable(), &value);

@@ -9,7 +9,7 @@ use super::task::{SlurmJob, Variables};
 
 /// Where the plugin runs: `spank_context_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Context {
+pub enum HostContext {
     /// In `srun`.
     Srun,
     /// In `sbatch` or `salloc`.
@@ -159,14 +159,14 @@ impl Variables for Spank {
 }
 
 /// Where the plugin runs.
-pub fn context() -> Context {
+pub fn context() -> HostContext {
     // SAFETY: it takes nothing and answers a number.
     match unsafe { spank_context() } {
-        1 => Context::Srun,
-        3 => Context::Allocator,
-        2 => Context::Step,
-        4 | 5 => Context::Node,
-        _ => Context::Unknown,
+        1 => HostContext::Srun,
+        3 => HostContext::Allocator,
+        2 => HostContext::Step,
+        4 | 5 => HostContext::Node,
+        _ => HostContext::Unknown,
     }
 }
 

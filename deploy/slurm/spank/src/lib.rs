@@ -7,8 +7,9 @@
 //! What holds here: nothing unwinds into Slurm, and nothing that goes wrong here fails a job. Only
 //! a wrong value of an option is refused, where it is given.
 
-#[cfg_attr(test, allow(dead_code))]
 mod leftovers;
+// A test's program has none of the exports, which use all of it.
+#[cfg_attr(test, allow(dead_code))]
 mod options;
 mod settings;
 mod task;

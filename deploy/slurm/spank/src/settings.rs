@@ -14,7 +14,7 @@ const SHARD_BYTES: u64 = 1 << 30;
 
 /// The arguments of the plugin's line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct PluginSettings {
     /// `lib=`: the interposer's absolute path.
     pub library: String,
     /// `socket=`: where the node's shared broker listens.
@@ -28,9 +28,9 @@ pub struct Settings {
     pub kills_leftovers: bool,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for PluginSettings {
+    fn default() -> PluginSettings {
+        PluginSettings {
             library: LIBRARY.to_string(),
             socket: SOCKET.to_string(),
             default_priority: None,
@@ -40,10 +40,10 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl PluginSettings {
     /// The settings, and what is wrong with them: a wrong one leaves its default.
-    pub fn read<'a>(arguments: impl IntoIterator<Item = &'a str>) -> (Settings, Vec<String>) {
-        let (mut settings, mut wrong) = (Settings::default(), Vec::new());
+    pub fn read<'a>(arguments: impl IntoIterator<Item = &'a str>) -> (PluginSettings, Vec<String>) {
+        let (mut settings, mut wrong) = (PluginSettings::default(), Vec::new());
         for argument in arguments {
             if let Err(why) = settings.take(argument) {
                 wrong.push(format!("plugstack.conf: {argument}: {why}"));
@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn arguments_are_settings() {
-        assert_eq!(Settings::read([]), (Settings::default(), vec![]));
+        assert_eq!(PluginSettings::read([]), (PluginSettings::default(), vec![]));
         let line = "lib=/w/libweft.so socket=/run/w/s default_priority=low shard=2GiB leftover=leave";
-        let (settings, wrong) = Settings::read(line.split(' '));
-        let expected = Settings {
+        let (settings, wrong) = PluginSettings::read(line.split(' '));
+        let expected = PluginSettings {
             library: "/w/libweft.so".into(),
             socket: "/run/w/s".into(),
             default_priority: Some(7),
@@ -109,7 +109,7 @@ mod tests {
             kills_leftovers: false,
         };
         assert_eq!((settings, wrong), (expected, vec![]));
-        assert_eq!(Settings::read(["shard=no"]).0.shard_bytes, None);
+        assert_eq!(PluginSettings::read(["shard=no"]).0.shard_bytes, None);
     }
 
     #[test]
@@ -124,8 +124,8 @@ mod tests {
             "colour=red",
             "lib",
         ] {
-            let (settings, told) = Settings::read([wrong]);
-            assert_eq!(settings, Settings::default(), "{wrong}");
+            let (settings, told) = PluginSettings::read([wrong]);
+            assert_eq!(settings, PluginSettings::default(), "{wrong}");
             assert_eq!(told.len(), 1, "{wrong}");
         }
     }

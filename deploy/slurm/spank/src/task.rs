@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::options::JobOption;
-use super::settings::Settings;
+use super::settings::PluginSettings;
 use super::weft::priority;
 
 /// For which job the variables were set.
@@ -84,7 +84,7 @@ impl SlurmJob {
 pub fn prepare(
     task: &mut dyn Variables,
     job: SlurmJob,
-    settings: &Settings,
+    settings: &PluginSettings,
     chosen: &[(JobOption, String)],
 ) -> Vec<String> {
     let of = task.get(OF_JOB);
@@ -212,7 +212,7 @@ mod tests {
             .iter()
             .map(|(option, text)| (*option, text.to_string()))
             .collect();
-        let wrong = prepare(task, job(id), &Settings::default(), &chosen);
+        let wrong = prepare(task, job(id), &PluginSettings::default(), &chosen);
         assert_eq!(wrong, [""; 0]);
     }
 
@@ -304,10 +304,10 @@ mod tests {
 
     #[test]
     fn what_the_user_says_stays_and_the_administrators_default_fills_in() {
-        let settings = Settings {
+        let settings = PluginSettings {
             default_priority: Some(7),
             shard_bytes: None,
-            ..Settings::default()
+            ..PluginSettings::default()
         };
         let mut task = sharing();
         prepare(&mut task, job(7), &settings, &[]);
@@ -326,7 +326,7 @@ mod tests {
     fn a_value_that_another_plugin_let_pass_is_told_and_left_out() {
         let mut task = sharing();
         let chosen = [(JobOption::Priority, "urgent".to_string())];
-        let wrong = prepare(&mut task, job(7), &Settings::default(), &chosen);
+        let wrong = prepare(&mut task, job(7), &PluginSettings::default(), &chosen);
         assert_eq!((wrong.len(), value(&task, "WEFT_PRIORITY")), (1, ""));
         assert_eq!(value(&task, "WEFT_GANG"), "slurm-7");
     }
