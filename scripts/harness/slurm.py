@@ -34,6 +34,8 @@ CLIENT = paths.TARGET / "release" / "weft-test-client"
 # Users of the cluster alone: the machine's list of users stays as it is.
 USERS = {"ann": 61001, "bea": 61002, "service": 61000}
 SHARDS = 80
+# Slurm's controller writes a change within 5 s (SAVE_MAX_WAIT in its source); twice that.
+SAVED_S = 10
 # Who may have which priority is the administrator's affair, in Slurm; each broker goes by users.
 BROKER_OPTIONS = [word for user in USERS for word in ("--priority-of", f"{user}=0")]
 CONTROLLER_PORT, FIRST_PORT = 6817, 6900
@@ -330,6 +332,15 @@ class Cluster:
     def start_controller(self):
         self.starts += 1
         self.controller = self.daemon(f"slurmctld{self.starts}", ["slurmctld", "-D"], {})
+
+    def wait_saved(self):
+        """Until the controller has written what it knows of jobs.
+
+        It does so some seconds after a change: killed before, it forgets jobs, with weft or without.
+        """
+        file, begin = self.folder / "controller" / "job_state", time.time()
+        # Where nothing has changed nothing is written.
+        jobs.wait_until(lambda: file.exists() and file.stat().st_mtime > begin, SAVED_S, step=0.2)
 
     def wait_nodes(self):
         """Until every node takes jobs."""

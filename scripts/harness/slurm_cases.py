@@ -55,8 +55,8 @@ class Play:
             found[:] = [row for row in self.clients() if row["gang"].endswith(f"slurm-{job}")]
             return found
 
-        state = self.cluster.state(job)
-        assert jobs.wait_until(there, BOUND, step=0.2), f"job {job} ({state}) is not attached\n{self.cluster.explain()}"
+        # Of the brokers alone: the controller may be away.
+        assert jobs.wait_until(there, BOUND, step=0.2), f"job {job} is not attached\n{self.cluster.explain()}"
         return found[0]
 
     def progresses(self, *numbers):
@@ -265,7 +265,8 @@ def controller_restarts(play):
     cluster = play.cluster
     running = play.work("ann", "--gpu-mem=10G")
     play.client(running[0])
-    waiting = play.hold("bea", "10GiB", "--gpu-mem=10G", "--begin=now+3")
+    waiting = play.hold("bea", "10GiB", "--gpu-mem=10G", "--begin=now+15")
+    cluster.wait_saved()
     cluster.controller.kill()
     play.progresses(running[0])
     cluster.start_controller()
