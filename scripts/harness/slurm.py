@@ -101,7 +101,9 @@ class Node:
         self.folder = cluster.folder / self.name
         self.run = self.folder / "run"
         self.socket = self.run / "weft" / "broker.sock"
-        self.devices = [cluster.folder / "dev" / f"{self.name}-{gpu}" for gpu in range(cluster.gpus)]
+        self.devices = [
+            cluster.folder / "dev" / f"{self.name}-{gpu}" for gpu in range(cluster.gpus)
+        ]
         self.slurmd = self.broker = self.keeper = None
         self.starts = 0
 
@@ -173,9 +175,20 @@ def python():
 
 
 class Cluster:
-    """A controller and its nodes. `plugstack`: the plugin's line; `optional` as the example has it."""
+    """A controller and its nodes. `plugstack`: the plugin's line; else as in the example."""
 
-    def __init__(self, folder, *, nodes=2, gpus=2, plugin=None, plugstack=None, broker_options=(), conf=(), dilation=1):
+    def __init__(
+        self,
+        folder,
+        *,
+        nodes=2,
+        gpus=2,
+        plugin=None,
+        plugstack=None,
+        broker_options=(),
+        conf=(),
+        dilation=1,
+    ):
         self.folder = Path(folder)
         self.gpus, self.dilation = gpus, dilation
         self.plugin = plugin or build_plugin()
@@ -214,7 +227,10 @@ class Cluster:
             node.prepare()
 
     def write_files(self):
-        users = [f"{name}:x:{uid}:{uid}::{self.folder}/home/{name}:/bin/sh" for name, uid in USERS.items()]
+        users = [
+            f"{name}:x:{uid}:{uid}::{self.folder}/home/{name}:/bin/sh"
+            for name, uid in USERS.items()
+        ]
         groups = [f"{name}:x:{uid}:" for name, uid in USERS.items()]
         own_users, own_groups = Path("/etc/passwd").read_text(), Path("/etc/group").read_text()
         (self.etc / "passwd").write_text(own_users + "\n".join(users) + "\n")
@@ -226,7 +242,12 @@ class Cluster:
             shutil.copy(DEPLOY / name, self.etc / name)
         line = self.plugstack or f"optional {self.bin}/weft_slurm.so lib={self.bin}/libweft.so"
         (self.etc / "plugstack.conf").write_text(line + "\n")
-        exports = {**self.device_variables(), "LD_LIBRARY_PATH": self.bin / "lib", "WEFT_CUDA_LIBRARY": self.driver, "WEFT_CONFIG": "/dev/null"}
+        exports = {
+            **self.device_variables(),
+            "LD_LIBRARY_PATH": self.bin / "lib",
+            "WEFT_CUDA_LIBRARY": self.driver,
+            "WEFT_CONFIG": "/dev/null",
+        }
         prolog = "".join(f'echo "export {name}={value}"\n' for name, value in exports.items())
         (self.etc / "task_prolog").write_text("#!/bin/sh\n" + prolog)
         (self.etc / "task_prolog").chmod(0o755)
@@ -292,7 +313,9 @@ class Cluster:
     def start(self):
         command = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self.unshare = subprocess.Popen([*command, sys.executable, "-c", INIT], start_new_session=True, **pipes)
+        self.unshare = subprocess.Popen(
+            [*command, sys.executable, "-c", INIT], start_new_session=True, **pipes
+        )
         if self.unshare.stdout.readline() != b"up\n":
             raise RuntimeError("the namespaces were not made")
         children = Path(f"/proc/{self.unshare.pid}/task/{self.unshare.pid}/children").read_text()
@@ -312,7 +335,12 @@ class Cluster:
             # Seen by all users of the cluster, wherever it really lies.
             (self.bin / name).touch()
             binds.append((Path(source).resolve(), self.bin / name))
-        script = ["set -e", "ip link set lo up", "ip addr add 10.99.0.1/32 dev lo", "mount -t tmpfs none /run"]
+        script = [
+            "set -e",
+            "ip link set lo up",
+            "ip addr add 10.99.0.1/32 dev lo",
+            "mount -t tmpfs none /run",
+        ]
         script += [f"mount --bind '{source}' '{place}'" for source, place in binds]
         self.must(["sh", "-c", "\n".join(script)])
         self.start_munge()
@@ -323,10 +351,18 @@ class Cluster:
 
     def start_munge(self):
         place = self.folder / "munge"
-        command = ["munged", "-F", "--force", f"--socket={place}/socket", f"--key-file={self.etc}/munge.key"]
+        command = [
+            "munged",
+            "-F",
+            "--force",
+            f"--socket={place}/socket",
+            f"--key-file={self.etc}/munge.key",
+        ]
         command += [f"--{name}-file={place}/{name}" for name in ("pid", "log", "seed")]
         self.munged = self.daemon("munged", command, {})
-        there = jobs.wait_until(lambda: (place / "socket").exists() or not self.munged.running(), BOUND)
+        there = jobs.wait_until(
+            lambda: (place / "socket").exists() or not self.munged.running(), BOUND
+        )
         assert there and self.munged.running(), self.munged.explain()
 
     def start_controller(self):
@@ -348,13 +384,19 @@ class Cluster:
         def idle():
             done = self.run(["sinfo", "-h", "-N", "-o", "%N %t"])
             states = [line.split()[1] for line in done.stdout.splitlines()]
-            return len(states) == len(self.nodes) and all(state in ("idle", "mix", "alloc") for state in states)
+            return len(states) == len(self.nodes) and all(
+                state in ("idle", "mix", "alloc") for state in states
+            )
 
         assert jobs.wait_until(idle, BOUND, step=0.2), self.explain()
 
     def close(self):
         """Ends the first process, and with it all others."""
-        for job in (self.munged, self.controller, *(job for node in self.nodes for job in (node.slurmd, node.broker, node.keeper))):
+        for job in (
+            self.munged,
+            self.controller,
+            *(job for node in self.nodes for job in (node.slurmd, node.broker, node.keeper)),
+        ):
             if job:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     job.kill()
@@ -374,9 +416,18 @@ class Cluster:
         return words
 
     def environment(self, user=None, variables=None):
-        clean = {key: value for key, value in jobs.clean_environment().items() if not key.startswith(("WEFT_", "SLURM"))}
+        clean = {
+            key: value
+            for key, value in jobs.clean_environment().items()
+            if not key.startswith(("WEFT_", "SLURM"))
+        }
         home = str(self.folder / "home" / user) if user else "/root"
-        own = {"PATH": search_path(), "HOME": home, "SLURM_CONF": str(self.etc / "slurm.conf"), "WEFT_CONFIG": "/dev/null"}
+        own = {
+            "PATH": search_path(),
+            "HOME": home,
+            "SLURM_CONF": str(self.etc / "slurm.conf"),
+            "WEFT_CONFIG": "/dev/null",
+        }
         if user:
             own |= {"USER": user, "LOGNAME": user}
         return {**clean, **own, **{key: str(value) for key, value in (variables or {}).items()}}
@@ -392,7 +443,11 @@ class Cluster:
         }
 
     def daemon(self, name, command, variables):
-        given = {"environment": self.environment(variables=variables), "folder": self.folder / "logs", "name": name}
+        given = {
+            "environment": self.environment(variables=variables),
+            "folder": self.folder / "logs",
+            "name": name,
+        }
         return jobs.Job([*self.enter(), *command], **given)
 
     def run(self, command, user=None, variables=None, bound=BOUND, given=None):
@@ -412,13 +467,17 @@ class Cluster:
     def must(self, command, **more):
         done = self.run(command, **more)
         if done.returncode:
-            raise AssertionError(f"{command[0]}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+            raise AssertionError(
+                f"{command[0]}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def sbatch(self, user, script, *options, variables=None):
         """Submits a script; the job's number."""
         text = script if script.startswith("#!") else f"#!/bin/sh\n{script}\n"
-        out = self.must(["sbatch", "--parsable", *options], user=user, given=text, variables=variables)
+        out = self.must(
+            ["sbatch", "--parsable", *options], user=user, given=text, variables=variables
+        )
         return int(out.strip().split(";")[0])
 
     def job(self, number):
@@ -436,7 +495,9 @@ class Cluster:
             seen[:] = [self.state(number)]
             return seen[0] in states
 
-        assert jobs.wait_until(there, bound, step=0.2), f"job {number} is {seen[0]}, not {states}\n{self.explain()}"
+        assert jobs.wait_until(
+            there, bound, step=0.2
+        ), f"job {number} is {seen[0]}, not {states}\n{self.explain()}"
         return seen[0]
 
     def output(self, user, number):
@@ -447,7 +508,9 @@ class Cluster:
         """pid -> command line of all processes in the namespace but the first."""
         done = self.must(["ps", "-eo", "pid=,args="])
         rows = (line.strip().split(None, 1) for line in done.splitlines())
-        return {int(pid): words for pid, words in rows if int(pid) != 1 and not words.startswith("ps ")}
+        return {
+            int(pid): words for pid, words in rows if int(pid) != 1 and not words.startswith("ps ")
+        }
 
     def explain(self, lines=6):
         """The ends of the daemons' logs, for a failure's report."""

@@ -1,4 +1,4 @@
-"""What must hold of weft under Slurm: cases that are played on a cluster of scripts/harness/slurm.py.
+"""What must hold of weft under Slurm: cases, played on a cluster of scripts/harness/slurm.py.
 
 A case submits jobs by sbatch and srun alone, as users of the cluster, and leaves nothing behind:
 `clean` is asked after each. Jobs are small native clients of the simulated GPU.
@@ -56,7 +56,9 @@ class Play:
             return found
 
         # Of the brokers alone: the controller may be away.
-        assert jobs.wait_until(there, BOUND, step=0.2), f"job {job} is not attached\n{self.cluster.explain()}"
+        assert jobs.wait_until(
+            there, BOUND, step=0.2
+        ), f"job {job} is not attached\n{self.cluster.explain()}"
         return found[0]
 
     def progresses(self, *numbers):
@@ -74,9 +76,13 @@ class Play:
         for _, file in pairs:
             file.unlink(missing_ok=True)
         for number, _ in pairs:
-            state = self.cluster.wait_state(number, "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
+            state = self.cluster.wait_state(
+                number, "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"
+            )
             said = [self.cluster.output(user, number) for user in ("ann", "bea", "service")]
-            assert state == "COMPLETED", f"job {number} is {state}: {said}\n{self.cluster.explain()}"
+            assert (
+                state == "COMPLETED"
+            ), f"job {number} is {state}: {said}\n{self.cluster.explain()}"
 
     def clean(self):
         """Nothing is left: no job, no process of one, no client, no shard in use."""
@@ -100,18 +106,28 @@ class Play:
     def left_over(self):
         queued = self.cluster.must(["squeue", "-h", "-o", "job %i %T"]).splitlines()
         attached = [f"client {row['name']} on {row['node']}" for row in self.clients()]
-        users = [f"process {words}" for words in self.cluster.processes().values() if re.search(r"companion|holds\.py|slurmstepd", words)]
+        users = [
+            f"process {words}"
+            for words in self.cluster.processes().values()
+            if re.search(r"companion|holds\.py|slurmstepd", words)
+        ]
         shown = self.cluster.must(["scontrol", "show", "node", "-d", "-o"])
-        used = [found for found in re.findall(r"GresUsed=(\S+)", shown) if re.search(r":[1-9]\d*\(", found)]
+        used = [
+            found
+            for found in re.findall(r"GresUsed=(\S+)", shown)
+            if re.search(r":[1-9]\d*\(", found)
+        ]
         return [*queued, *attached, *users, *used]
 
 
 def variables_of_tasks(play):
-    """A GPU's step has weft's variables, once; a step or a job without one has nothing preloaded."""
+    """A GPU's step has weft's variables, once; one without a GPU has nothing preloaded."""
     cluster = play.cluster
     show = "env | grep -E '^(WEFT|LD_PRE)' | sort; grep -c libweft.so /proc/self/maps"
-    script = f"{show}\necho STEP\nsrun sh -c \"{show}\"\necho NONE\nsrun --gres=none sh -c \"{show}\""
-    number = cluster.sbatch("ann", script, "-J", "train", "--gpu-mem=20G", "--gpu-priority=low", "--gpu-slowdown=2%")
+    script = f'{show}\necho STEP\nsrun sh -c "{show}"\necho NONE\nsrun --gres=none sh -c "{show}"'
+    number = cluster.sbatch(
+        "ann", script, "-J", "train", "--gpu-mem=20G", "--gpu-priority=low", "--gpu-slowdown=2%"
+    )
     cluster.wait_state(number, "COMPLETED", "FAILED")
     batch, _, rest = cluster.output("ann", number).partition("STEP\n")
     step, _, none = rest.partition("NONE\n")
@@ -136,15 +152,30 @@ def variables_of_tasks(play):
 
 
 def wrong_values_are_refused(play):
-    """A wrong value of an option, of a script's line and of a policy is refused where it is given."""
+    """A wrong value of an option, and what the policy denies, is refused where it is given."""
     cluster = play.cluster
-    wrong = ("--gpu-priority=highest", "--gpu-priority=10", "--gpu-mem=20", "--gpu-mem=much", "--gpu-mem=-1G", "--gpu-slowdown=7", "--gpu-slowdown=101%", "--gpu-profile= ")
+    wrong = (
+        "--gpu-priority=highest",
+        "--gpu-priority=10",
+        "--gpu-mem=20",
+        "--gpu-mem=much",
+        "--gpu-mem=-1G",
+        "--gpu-slowdown=7",
+        "--gpu-slowdown=101%",
+        "--gpu-profile= ",
+    )
     for option in wrong:
-        for command in (["sbatch", option, "--wrap=true"], ["srun", option, "true"], ["salloc", option, "true"]):
+        for command in (
+            ["sbatch", option, "--wrap=true"],
+            ["srun", option, "true"],
+            ["salloc", option, "true"],
+        ):
             done = cluster.run(command, user="ann")
             said = [line for line in done.stderr.splitlines() if line.startswith("weft: ")]
             name = option.partition("=")[0]
-            assert done.returncode and len(said) == 1 and said[0].startswith(f"weft: {name}: "), f"{command}: {done}"
+            assert (
+                done.returncode and len(said) == 1 and said[0].startswith(f"weft: {name}: ")
+            ), f"{command}: {done}"
     script = "#!/bin/sh\n#SBATCH --gpu-mem=much\ntrue\n"
     done = cluster.run(["sbatch"], user="ann", given=script)
     assert done.returncode and "weft: --gpu-mem: much is no amount" in done.stderr, done
@@ -154,7 +185,7 @@ def wrong_values_are_refused(play):
 
 
 def amounts_become_shards(play):
-    """--gpu-mem asks for shards, rounded up, from a script's line too; what the user asks of Slurm itself stays."""
+    """--gpu-mem asks for shards, rounded up; what the user asks of Slurm itself stays."""
     cluster = play.cluster
     for options, wanted in (
         (["--gpu-mem=20G"], "gres:shard:20"),
@@ -175,13 +206,20 @@ def amounts_become_shards(play):
 
 
 def users_share_a_gpu(play):
-    """A service and two users' training on one GPU: Slurm places them, the node's broker ranks them."""
+    """A service and two users' training on one GPU: Slurm places, the broker ranks them."""
     node = ["-w", "n1"]
-    service = play.work("service", "-J", "serve", "--gpu-priority=high", "--gpu-mem=20G", *node, pause=3000)
+    service = play.work(
+        "service", "-J", "serve", "--gpu-priority=high", "--gpu-mem=20G", *node, pause=3000
+    )
     ann = play.work("ann", "-J", "ann-train", "--gpu-priority=low", "--gpu-mem=20G", *node)
     bea = play.work("bea", "-J", "bea-train", "--gpu-mem=20G", *node)
-    rows = {name: play.client(job) for name, (job, _) in (("service", service), ("ann", ann), ("bea", bea))}
-    told = {name: (row["node"], row["name"], row["uid"], row["priority"]) for name, row in rows.items()}
+    rows = {
+        name: play.client(job)
+        for name, (job, _) in (("service", service), ("ann", ann), ("bea", bea))
+    }
+    told = {
+        name: (row["node"], row["name"], row["uid"], row["priority"]) for name, row in rows.items()
+    }
     assert told == {
         "service": ("n1", f"serve[{service[0]}]", 61000, 0),
         "ann": ("n1", f"ann-train[{ann[0]}]", 61001, 7),
@@ -189,7 +227,10 @@ def users_share_a_gpu(play):
     }, told
 
     def ranked():
-        modes = {name: play.client(job)["mode"] for name, (job, _) in (("service", service), ("ann", ann))}
+        modes = {
+            name: play.client(job)["mode"]
+            for name, (job, _) in (("service", service), ("ann", ann))
+        }
         return modes == {"service": "foreground", "ann": "background"}
 
     assert jobs.wait_until(ranked, BOUND, step=0.2), play.clients()
@@ -210,7 +251,11 @@ def memory_that_does_not_fit_waits(play):
     cluster.wait_state(small[0], "RUNNING")
     waits = cluster.job(late[0])
     assert (waits["JobState"], waits["Reason"]) == ("PENDING", "Resources"), waits
-    where = sorted((row["node"], row["device_uuid"]) for row in play.clients() if row["gang"].split("-")[-1] in {str(number) for number, _ in held})
+    where = sorted(
+        (row["node"], row["device_uuid"])
+        for row in play.clients()
+        if row["gang"].split("-")[-1] in {str(number) for number, _ in held}
+    )
     assert len(set(where)) == count, f"two of them share a GPU: {where}"
     play.finish(held.pop())
     cluster.wait_state(late[0], "RUNNING")
@@ -239,10 +284,14 @@ def inner_jobs_begin_anew(play):
     out = cluster.folder / "home" / "ann" / "inner"
     inner = f"#!/bin/sh\nenv | grep -E '^(WEFT|LD_PRE)' | sort > {out}\n"
     script = f"sbatch --parsable --wait -J inner --gres=shard:2 <<'END'\n{inner}END\n"
-    number = cluster.sbatch("ann", script, "-J", "outer", "--gpu-mem=20G", "--gpu-priority=2", "--gpu-slowdown=3%")
+    number = cluster.sbatch(
+        "ann", script, "-J", "outer", "--gpu-mem=20G", "--gpu-priority=2", "--gpu-slowdown=3%"
+    )
     cluster.wait_state(number, "COMPLETED", "FAILED")
     told = out.read_text()
-    assert re.search(r"^WEFT_NAME=inner\[\d+\]$", told, re.MULTILINE), told + cluster.output("ann", number)
+    assert re.search(r"^WEFT_NAME=inner\[\d+\]$", told, re.MULTILINE), told + cluster.output(
+        "ann", number
+    )
     assert "WEFT_MEMORY=2147483648b\n" in told and told.count("libweft.so") == 1, told
     assert "WEFT_PRIORITY" not in told and "WEFT_SLOWDOWN" not in told, told
 
@@ -291,7 +340,9 @@ def broker_killed(play):
     assert play.client(second[0])["uid"] == 61002
     play.finish(first, second, third)
     log = (cluster.folder / "logs" / f"{node.name}.log").read_text()
-    assert f"weft: no broker at /run/weft/broker.sock: job {third[0]} " in log, "the prolog said nothing of it"
+    assert (
+        f"weft: no broker at /run/weft/broker.sock: job {third[0]} " in log
+    ), "the prolog said nothing of it"
 
 
 def node_daemon_killed(play):
@@ -312,7 +363,9 @@ def leftovers_are_killed(play):
     """A process that a job detaches from itself is gone when the job is, and its memory with it."""
     cluster = play.cluster
     file = play.file("ann")
-    hold = HOLD.format(python=play.python, bin=cluster.bin, file=file, memory="10GiB").removeprefix("exec ")
+    hold = HOLD.format(python=play.python, bin=cluster.bin, file=file, memory="10GiB").removeprefix(
+        "exec "
+    )
     script = f"setsid sh -c '({hold} &) ; exit 0' </dev/null >/dev/null 2>&1\nuntil grep -q took {file}.held 2>/dev/null; do sleep 0.1; done"
     number = cluster.sbatch("ann", script, "--gpu-mem=10G")
     cluster.wait_state(number, "COMPLETED")
@@ -330,7 +383,9 @@ def another_releases_plugin(play):
     try:
         stack.write_text(f"optional {other}\n")
         done = cluster.run(["srun", "--gres=shard:1", "sh", "-c", "echo ran; env"], user="ann")
-        assert done.returncode == 0 and "ran" in done.stdout and "LD_PRELOAD" not in done.stdout, done
+        assert (
+            done.returncode == 0 and "ran" in done.stdout and "LD_PRELOAD" not in done.stdout
+        ), done
         done = cluster.run(["sbatch", "--gpu-mem=1G", "--wrap=true"], user="ann")
         assert done.returncode and "unrecognized option" in done.stderr, done
         number = cluster.sbatch("ann", "echo ran", "--gres=shard:1")
