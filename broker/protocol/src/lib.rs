@@ -42,6 +42,8 @@ pub mod page_ops;
 #[cfg(not(loom))]
 pub mod priority;
 #[cfg(not(loom))]
+pub mod slowdown;
+#[cfg(not(loom))]
 pub mod transport;
 
 // `--cfg loom` swaps in atomics that try every interleaving (`tests/memory-model`).

@@ -1,0 +1,215 @@
+//! The symbols that Slurm looks for in a plugin, and its callbacks.
+//!
+//! Each callback is a boundary: a panic behind it is told as an error and ends there.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Mutex;
+
+use super::host::{self, HostContext, Spank};
+use super::options::JobOption;
+use super::settings::PluginSettings;
+use super::{leftovers, task};
+
+const DONE: c_int = 0;
+const REFUSED: c_int = -1;
+
+/// The release from the header of this build.
+const SLURM_RELEASE: u32 = match u32::from_str_radix(env!("SLURM_VERSION_NUMBER"), 10) {
+    Ok(number) => number,
+    Err(_) => 0,
+};
+
+/// The plugin's name: options are known by it (`options["spank"]["weft"]` in a filter).
+#[unsafe(no_mangle)]
+pub static plugin_name: [u8; 5] = *b"weft\0";
+/// What kind of plugin it is.
+#[unsafe(no_mangle)]
+pub static plugin_type: [u8; 6] = *b"spank\0";
+/// For which release of Slurm it was built. Slurm refuses others.
+#[unsafe(no_mangle)]
+pub static plugin_version: u32 = SLURM_RELEASE;
+/// The plugin's own version.
+#[unsafe(no_mangle)]
+pub static spank_plugin_version: u32 = 1;
+
+/// Values of the options that were given, in this process.
+static CHOSEN: Mutex<Vec<(JobOption, String)>> = Mutex::new(Vec::new());
+
+/// What `work` returns, or `otherwise` where it panicked.
+fn guarded(otherwise: c_int, work: impl FnOnce() -> c_int) -> c_int {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let _ = catch_unwind(|| host::error("an error in the plugin itself; the job goes on"));
+        otherwise
+    })
+}
+
+/// The arguments of the plugin's line.
+fn settings(count: c_int, arguments: *const *const c_char) -> (PluginSettings, Vec<String>) {
+    let count = usize::try_from(count).unwrap_or(0);
+    let texts = (0..count).filter(|_| !arguments.is_null()).filter_map(|at| {
+        // SAFETY: the array has so many texts.
+        let place = unsafe { arguments.add(at) };
+        // SAFETY: it is in the array.
+        let text = unsafe { *place };
+        // SAFETY: each is a text, and lives as long as the callback.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().ok())?
+    });
+    PluginSettings::read(texts)
+}
+
+extern "C" fn chosen(number: c_int, value: *const c_char, remote: c_int) -> c_int {
+    guarded(DONE, || {
+        let at = usize::try_from(number).ok();
+        let Some(&option) = at.and_then(|at| JobOption::ALL.get(at)) else {
+            return DONE;
+        };
+        let text = match value.is_null() {
+            true => "",
+            // SAFETY: Slurm hands over a text that lives as long as the call.
+            false => unsafe { CStr::from_ptr(value) }.to_str().unwrap_or("\u{fffd}"),
+        };
+        if remote == 0
+            && let Err(why) = option.read(text)
+        {
+            host::refuse(&why);
+            return REFUSED;
+        }
+        if let Ok(mut chosen) = CHOSEN.lock() {
+            chosen.retain(|(other, _)| *other != option);
+            chosen.push((option, text.to_string()));
+        }
+        DONE
+    })
+}
+
+fn chosen_options() -> Vec<(JobOption, String)> {
+    CHOSEN.lock().map(|chosen| chosen.clone()).unwrap_or_default()
+}
+
+/// A job that submits another one has its own options in its environment, where Slurm would take
+/// them for the other one's.
+fn forget_outer_job() {
+    for option in JobOption::ALL {
+        let name = option.name().to_string_lossy().replace('-', "_");
+        for variable in [
+            format!("SLURM_SPANK__SLURM_SPANK_OPTION_weft_{name}"),
+            format!("SLURM_SPANK_{}", option.variable()),
+        ] {
+            // SAFETY: sbatch and salloc load their plugins before they start a thread.
+            unsafe { std::env::remove_var(variable) };
+        }
+    }
+}
+
+/// Called wherever the plugin is loaded.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_init(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let spank = unsafe { Spank::new(spank) };
+        if host::context() == HostContext::Node {
+            settings(count, arguments).1.iter().for_each(|wrong| host::error(wrong));
+            return DONE;
+        }
+        if host::context() == HostContext::Allocator {
+            forget_outer_job();
+        }
+        for (number, option) in (0..).zip(JobOption::ALL) {
+            if !spank.register(option, number, chosen) {
+                host::error(&format!("--{} cannot be offered", option.name().to_string_lossy()));
+            }
+        }
+        DONE
+    })
+}
+
+/// Called when all options were read: in the user's command the controller is told of them.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, _: c_int, _: *const *const c_char) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let spank = unsafe { Spank::new(spank) };
+        if matches!(host::context(), HostContext::Allocator | HostContext::Srun) {
+            for (option, text) in chosen_options() {
+                if let Ok(value) = option.read(&text) {
+                    spank.tell_controller(option.variable(), &value);
+                }
+            }
+        }
+        DONE
+    })
+}
+
+/// Called on a node before a job begins there, as root: whether a broker is there goes to the log.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let spank = unsafe { Spank::new(spank) };
+        let (settings, _) = settings(count, arguments);
+        if let Some(job) = spank.job()
+            && !answers(&settings.socket)
+        {
+            let (id, socket) = (job.id, settings.socket);
+            host::error(&format!("no broker at {socket}: job {id} runs as without weft"));
+        }
+        DONE
+    })
+}
+
+/// Whether somebody listens at the socket. A broker's is of another type than this: the kernel says
+/// so of one that is listened at.
+fn answers(socket: &str) -> bool {
+    match UnixStream::connect(socket) {
+        Ok(_) => true,
+        Err(error) => !matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused | ErrorKind::NotFound | ErrorKind::PermissionDenied
+        ),
+    }
+}
+
+/// Called on a node when a job has ended there, as root: its processes that are left are killed.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let spank = unsafe { Spank::new(spank) };
+        let (settings, _) = settings(count, arguments);
+        let Some((job, uid)) = spank.job().zip(spank.uid()) else {
+            return DONE;
+        };
+        if !settings.kills_leftovers {
+            return DONE;
+        }
+        let (proc, gang) = (Path::new("/proc"), job.gang());
+        let node = std::env::var("SLURMD_NODENAME").ok();
+        let belongs = |pid| leftovers::belongs(proc, pid, uid, &gang, node.as_deref());
+        for pid in leftovers::processes(proc) {
+            if belongs(pid) && host::kill(pid, || belongs(pid)) {
+                host::info(&format!("killed process {pid}, which job {} had left behind", job.id));
+            }
+        }
+        DONE
+    })
+}
+
+/// Called in a task before its program begins, as the job's user.
+#[unsafe(no_mangle)]
+pub extern "C" fn slurm_spank_task_init(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
+    guarded(DONE, || {
+        // SAFETY: Slurm's handle in its callback.
+        let mut spank = unsafe { Spank::new(spank) };
+        let Some(job) = spank.job() else {
+            return DONE;
+        };
+        let (settings, _) = settings(count, arguments);
+        let wrong = task::prepare(&mut spank, job, &settings, &chosen_options());
+        wrong.iter().for_each(|why| host::error(why));
+        DONE
+    })
+}

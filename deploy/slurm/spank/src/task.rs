@@ -1,0 +1,347 @@
+//! The environment of a task: what weft adds to it, and what is taken away again.
+//!
+//! An environment travels. A step inherits its batch script's, and a job that another job submits
+//! inherits all of that job's. So everything set here is marked with the job it was set for.
+#![forbid(unsafe_code)]
+
+use super::options::JobOption;
+use super::settings::PluginSettings;
+use super::weft::priority;
+
+/// For which job the variables were set.
+pub const OF_JOB: &str = "WEFT_SLURM_JOB";
+
+/// What processes of one job on a node have in common.
+pub const GANG: &str = "WEFT_GANG";
+
+/// What the plugin sets and what a user of a batch script may set as well.
+const OURS: [&str; 8] = [
+    OF_JOB,
+    GANG,
+    "WEFT_NAME",
+    "WEFT_PRIORITY",
+    "WEFT_MEMORY",
+    "WEFT_SLOWDOWN",
+    "WEFT_PROFILE",
+    CLIENT_PRIORITY,
+];
+
+/// What tells an MPS client's rank to the driver, the lower rank, and the first priority that gets
+/// it: as `weft run` does.
+const CLIENT_PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
+const BELOW_NORMAL: &str = "1";
+const FIRST_BELOW_NORMAL: u8 = 5;
+
+/// Most characters of a name in weft.
+const LONGEST_NAME: usize = 64;
+
+/// The environment of a task that is about to begin.
+pub trait Variables {
+    /// The variable's value, if it is set.
+    fn get(&self, name: &str) -> Option<String>;
+    /// Sets it, over any other value.
+    fn set(&mut self, name: &str, value: &str);
+    /// Takes it away.
+    fn remove(&mut self, name: &str);
+
+    /// Sets it where nothing is set.
+    fn set_default(&mut self, name: &str, value: &str) {
+        if self.get(name).is_none_or(|old| old.is_empty()) {
+            self.set(name, value);
+        }
+    }
+}
+
+/// What Slurm says of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlurmJob {
+    /// Number of the job. A job of an array has one of its own.
+    pub id: u32,
+    /// The array's number, and the job's place in it.
+    pub array: Option<(u32, u32)>,
+}
+
+impl SlurmJob {
+    /// What the job's processes have in common.
+    pub fn gang(self) -> String {
+        format!("slurm-{}", self.id)
+    }
+
+    /// What the job is called: its name, and its number as `squeue` shows it.
+    pub fn title(self, name: &str) -> String {
+        let number = match self.array {
+            Some((array, place)) => format!("[{array}_{place}]"),
+            None => format!("[{}]", self.id),
+        };
+        let room = LONGEST_NAME.saturating_sub(number.len());
+        let short: String = name.trim().chars().take(room).collect();
+        format!("{short}{number}")
+    }
+}
+
+/// Makes a task one under weft, if its step holds a GPU; else makes sure that it is none.
+/// `chosen`: values of the options that were given. What went wrong is returned, in lines.
+pub fn prepare(
+    task: &mut dyn Variables,
+    job: SlurmJob,
+    settings: &PluginSettings,
+    chosen: &[(JobOption, String)],
+) -> Vec<String> {
+    let of = task.get(OF_JOB);
+    let own = of.as_deref() == Some(job.id.to_string().as_str());
+    if of.is_some() && !own {
+        OURS.iter().for_each(|name| task.remove(name));
+    }
+    if !holds_gpu(task) {
+        unload(task, &settings.library);
+        return Vec::new();
+    }
+    let mut wrong = Vec::new();
+    for (option, text) in chosen {
+        match option.read(text) {
+            Ok(value) => task.set(option.variable(), &value),
+            // It was refused where it was given, unless that was by another plugin than this one.
+            Err(why) => wrong.push(why),
+        }
+    }
+    if let Some(level) = settings.default_priority {
+        task.set_default("WEFT_PRIORITY", &level.to_string());
+    }
+    if let Some(bytes) = shards(task).zip(settings.shard_bytes) {
+        task.set_default("WEFT_MEMORY", &format!("{}b", bytes.0.saturating_mul(bytes.1)));
+    }
+    let said = task.get("WEFT_PRIORITY").and_then(|text| priority::parse(&text));
+    if said.is_none_or(|level| level >= FIRST_BELOW_NORMAL)
+        && task.get("WEFT_DEVICE_PRIORITIES").as_deref() != Some("off")
+    {
+        task.set_default(CLIENT_PRIORITY, BELOW_NORMAL);
+    }
+    let name = task.get("SLURM_JOB_NAME").unwrap_or_default();
+    task.set_default("WEFT_NAME", &job.title(&name));
+    task.set(GANG, &job.gang());
+    task.set(OF_JOB, &job.id.to_string());
+    task.set_default("WEFT_SOCKET", &settings.socket);
+    // A broker that a job started would end with the job, and others with it.
+    task.set_default("WEFT_AUTOSTART", "0");
+    let preload = task.get("LD_PRELOAD").unwrap_or_default();
+    let mut parts = others(&preload, &settings.library);
+    parts.push(&settings.library);
+    task.set("LD_PRELOAD", &parts.join(":"));
+    wrong
+}
+
+/// Whether the step holds a GPU, or a part of one. Slurm takes these variables from a step that
+/// holds none; `CUDA_VISIBLE_DEVICES` alone may be the user's.
+fn holds_gpu(task: &dyn Variables) -> bool {
+    let slurms = ["SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_SHARDS_ON_NODE"];
+    let said = |name: &str| task.get(name).is_some_and(|value| !value.is_empty());
+    let visible = task.get("CUDA_VISIBLE_DEVICES");
+    let some = visible.is_some_and(|list| !list.is_empty() && list != "NoDevFiles");
+    some && slurms.iter().any(|name| said(name))
+}
+
+/// Shards that the step holds on this node.
+fn shards(task: &dyn Variables) -> Option<u64> {
+    task.get("SLURM_SHARDS_ON_NODE")?
+        .parse()
+        .ok()
+        .filter(|shards| *shards > 0)
+}
+
+/// Takes the library away from a task that inherited it.
+fn unload(task: &mut dyn Variables, library: &str) {
+    let Some(preload) = task.get("LD_PRELOAD") else {
+        return;
+    };
+    let parts = others(&preload, library);
+    match parts.is_empty() {
+        _ if !preload.contains(library) => {}
+        true => task.remove("LD_PRELOAD"),
+        false => task.set("LD_PRELOAD", &parts.join(":")),
+    }
+}
+
+/// What is preloaded besides the library.
+fn others<'a>(preload: &'a str, library: &str) -> Vec<&'a str> {
+    let parts = preload.split([':', ' ']);
+    parts.filter(|part| !part.is_empty() && *part != library).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const LIBRARY: &str = "/usr/lib/weft/libweft.so";
+
+    impl Variables for BTreeMap<String, String> {
+        fn get(&self, name: &str) -> Option<String> {
+            BTreeMap::get(self, name).cloned()
+        }
+        fn set(&mut self, name: &str, value: &str) {
+            self.insert(name.to_string(), value.to_string());
+        }
+        fn remove(&mut self, name: &str) {
+            BTreeMap::remove(self, name);
+        }
+    }
+
+    fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
+    }
+
+    fn sharing() -> BTreeMap<String, String> {
+        environment(&[
+            ("CUDA_VISIBLE_DEVICES", "0"),
+            ("SLURM_GPUS_ON_NODE", "1"),
+            ("SLURM_SHARDS_ON_NODE", "20"),
+            ("SLURM_JOB_NAME", "train"),
+        ])
+    }
+
+    fn job(id: u32) -> SlurmJob {
+        SlurmJob { id, array: None }
+    }
+
+    fn prepared(task: &mut BTreeMap<String, String>, id: u32, chosen: &[(JobOption, &str)]) {
+        let chosen: Vec<_> = chosen
+            .iter()
+            .map(|(option, text)| (*option, text.to_string()))
+            .collect();
+        let wrong = prepare(task, job(id), &PluginSettings::default(), &chosen);
+        assert_eq!(wrong, [""; 0]);
+    }
+
+    fn value<'a>(task: &'a BTreeMap<String, String>, name: &str) -> &'a str {
+        task.get(name).map_or("", |value| value.as_str())
+    }
+
+    #[test]
+    fn a_step_with_a_gpu_is_under_weft() {
+        let mut task = sharing();
+        task.set("LD_PRELOAD", "/a.so");
+        prepared(
+            &mut task,
+            7,
+            &[(JobOption::Priority, "high"), (JobOption::Slowdown, "2%")],
+        );
+        for (name, expected) in [
+            ("LD_PRELOAD", "/a.so:/usr/lib/weft/libweft.so"),
+            ("WEFT_PRIORITY", "0"),
+            ("WEFT_SLOWDOWN", "2%"),
+            ("WEFT_MEMORY", "21474836480b"),
+            ("WEFT_NAME", "train[7]"),
+            ("WEFT_GANG", "slurm-7"),
+            ("WEFT_SOCKET", "/run/weft/broker.sock"),
+            ("WEFT_AUTOSTART", "0"),
+            ("CUDA_MPS_CLIENT_PRIORITY", ""),
+        ] {
+            assert_eq!(value(&task, name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn twice_is_as_once_and_a_steps_own_option_goes_first() {
+        let mut batch = sharing();
+        prepared(&mut batch, 7, &[(JobOption::Priority, "low")]);
+        assert_eq!(value(&batch, "CUDA_MPS_CLIENT_PRIORITY"), "1");
+        let mut step = batch.clone();
+        prepared(&mut step, 7, &[]);
+        assert_eq!(step, batch);
+        prepared(
+            &mut step,
+            7,
+            &[(JobOption::Priority, "high"), (JobOption::Memory, "5G")],
+        );
+        assert_eq!(
+            (value(&step, "WEFT_PRIORITY"), value(&step, "WEFT_MEMORY")),
+            ("0", "5368709120b")
+        );
+    }
+
+    #[test]
+    fn a_step_without_a_gpu_has_nothing_preloaded() {
+        let plain = environment(&[("HOME", "/h"), ("CUDA_VISIBLE_DEVICES", "0")]);
+        let mut task = plain.clone();
+        prepared(&mut task, 7, &[(JobOption::Priority, "high")]);
+        assert_eq!(task, plain, "what a login shell says of devices is no GPU of the step");
+        for (before, after) in [
+            (LIBRARY, ""),
+            ("/a.so:/usr/lib/weft/libweft.so", "/a.so"),
+            ("/a.so /b.so", "/a.so /b.so"),
+        ] {
+            let mut task = environment(&[("LD_PRELOAD", before)]);
+            prepared(&mut task, 7, &[]);
+            assert_eq!(value(&task, "LD_PRELOAD"), after);
+        }
+    }
+
+    #[test]
+    fn a_job_that_another_one_submits_begins_anew() {
+        let mut task = sharing();
+        prepared(
+            &mut task,
+            7,
+            &[(JobOption::Priority, "high"), (JobOption::Profile, "resnet")],
+        );
+        task.set("SLURM_JOB_NAME", "inner");
+        task.set("SLURM_SHARDS_ON_NODE", "1");
+        prepared(&mut task, 8, &[]);
+        for (name, expected) in [
+            ("WEFT_NAME", "inner[8]"),
+            ("WEFT_PRIORITY", ""),
+            ("WEFT_PROFILE", ""),
+            ("WEFT_MEMORY", "1073741824b"),
+            ("WEFT_GANG", "slurm-8"),
+        ] {
+            assert_eq!(value(&task, name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_says_stays_and_the_administrators_default_fills_in() {
+        let settings = PluginSettings {
+            default_priority: Some(7),
+            shard_bytes: None,
+            ..PluginSettings::default()
+        };
+        let mut task = sharing();
+        prepare(&mut task, job(7), &settings, &[]);
+        assert_eq!((value(&task, "WEFT_PRIORITY"), value(&task, "WEFT_MEMORY")), ("7", ""));
+        let mut task = sharing();
+        task.set("WEFT_PRIORITY", "3");
+        task.set("WEFT_NAME", "mine");
+        prepare(&mut task, job(7), &settings, &[]);
+        assert_eq!(
+            (value(&task, "WEFT_PRIORITY"), value(&task, "WEFT_NAME")),
+            ("3", "mine")
+        );
+    }
+
+    #[test]
+    fn a_value_that_another_plugin_let_pass_is_told_and_left_out() {
+        let mut task = sharing();
+        let chosen = [(JobOption::Priority, "urgent".to_string())];
+        let wrong = prepare(&mut task, job(7), &PluginSettings::default(), &chosen);
+        assert_eq!((wrong.len(), value(&task, "WEFT_PRIORITY")), (1, ""));
+        assert_eq!(value(&task, "WEFT_GANG"), "slurm-7");
+    }
+
+    #[test]
+    fn names_are_bounded_and_keep_the_number_that_squeue_shows() {
+        let array = SlurmJob {
+            id: 130,
+            array: Some((123, 4)),
+        };
+        assert_eq!(array.title("train"), "train[123_4]");
+        assert_eq!(job(9).title(" a b "), "a b[9]");
+        assert_eq!(job(9).title(""), "[9]");
+        let long = job(4_000_000_000).title(&"\u{f6}".repeat(100));
+        assert_eq!(long.chars().count(), LONGEST_NAME);
+        assert!(long.ends_with("[4000000000]"));
+    }
+}
