@@ -355,7 +355,7 @@ impl OutcomeBook {
 
 #[cfg(test)]
 mod tests {
-    use weft_scheduler::{Client, Config, Core, Event, Lateness, RoleTally};
+    use weft_scheduler::{Client, Config, Core, Event, Lateness};
 
     use super::*;
 
@@ -377,10 +377,7 @@ mod tests {
 
     fn judged(snapshot: &mut Snapshot, gpu: Ns, late: f64, alone: f64, waits: u64) {
         let view = &mut snapshot.clients[0];
-        view.foreground = RoleTally {
-            gpu,
-            ..RoleTally::default()
-        };
+        view.foreground.gpu = gpu;
         view.lateness = Some(Lateness {
             late,
             alone,
