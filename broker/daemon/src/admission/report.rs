@@ -9,6 +9,8 @@ use super::job_table::{Gang, JobTable};
 use super::observed_usage::ObservedUsage;
 use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
 use crate::clock;
+use crate::job_name;
+use crate::status::SCHEMA;
 use crate::text::gib;
 use weft_admission::{Admission, AdmissionPolicy, DeviceId, DurationClass, Job, Lack};
 use weft_protocol::Ns;
@@ -35,16 +37,23 @@ impl QueueReport<'_> {
             let gang = self.jobs.gang(job);
             let here = gang.and_then(|gang| gang.members.values().next());
             let absent = gang.and_then(|gang| gang.unreattached.first());
-            let (pid, command) = match (here, absent) {
-                (Some(member), _) => (member.entry().pid, member.entry().command.clone()),
-                (None, Some(absent)) => (absent.process.pid, absent.command.clone()),
-                (None, None) => (0, String::new()),
+            let (pid, name, command) = match (here, absent) {
+                (Some(member), _) => {
+                    let entry = member.entry();
+                    (entry.pid, entry.name.clone(), entry.command.clone())
+                }
+                (None, Some(absent)) => (
+                    absent.process.pid,
+                    job_name::of(None, &absent.command),
+                    absent.command.clone(),
+                ),
+                (None, None) => Default::default(),
             };
             (
                 self.jobs.clients_of(job),
                 pid,
                 gang.map(|gang| (gang.user.clone(), gang.uid)).unwrap_or_default(),
-                command,
+                (name, command),
             )
         };
         // A job without a declared run time is expected to take the usual time.
@@ -61,11 +70,12 @@ impl QueueReport<'_> {
             free: *free,
         });
         let running = view.running.iter().map(|row| {
-            let (clients, pid, (user, uid), command) = about(row.ask.job);
+            let (clients, pid, (user, uid), (name, command)) = about(row.ask.job);
             let held = self.jobs.gang(row.ask.job).map_or(0, Gang::held);
             RunningRow {
                 clients,
                 pid,
+                name,
                 device: uuid(row.device),
                 user,
                 uid,
@@ -79,7 +89,7 @@ impl QueueReport<'_> {
             }
         });
         let waiting = view.waiting.iter().map(|row| {
-            let (clients, pid, (user, uid), command) = about(row.ask.job);
+            let (clients, pid, (user, uid), (name, command)) = about(row.ask.job);
             let reason = match (row.lack, row.blocked_by) {
                 _ if row.suspended => "is suspended: others go first until it goes on".to_string(),
                 (Some(Lack::Device), _) => {
@@ -104,6 +114,7 @@ impl QueueReport<'_> {
                 position: row.position as u64,
                 clients,
                 pid,
+                name,
                 device: device.unwrap_or_default(),
                 user,
                 uid,
@@ -118,6 +129,7 @@ impl QueueReport<'_> {
             }
         });
         Queue {
+            schema: SCHEMA,
             others: Vec::new(),
             policy: self.policy.to_string(),
             devices: devices.collect(),

@@ -8,6 +8,9 @@ use crate::status::OtherBroker;
 /// The whole answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
+    /// The schema of the JSON ([`SCHEMA`](crate::status::SCHEMA)).
+    #[serde(default)]
+    pub schema: u32,
     /// The policy in force.
     pub policy: String,
     /// Devices that jobs asked for.
@@ -39,12 +42,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Clears other users' command lines and drops their observed usage.
+    /// Clears other users' names and command lines and drops their observed usage.
     pub fn hide_all_but(&mut self, user: &str) {
-        let running = self.running.iter_mut().map(|row| (&row.user, &mut row.command));
-        let waiting = self.waiting.iter_mut().map(|row| (&row.user, &mut row.command));
-        for (_, command) in running.chain(waiting).filter(|(whose, _)| *whose != user) {
-            command.clear();
+        for row in self.running.iter_mut().filter(|row| row.user != user) {
+            (row.name, row.command) = Default::default();
+        }
+        for row in self.waiting.iter_mut().filter(|row| row.user != user) {
+            (row.name, row.command) = Default::default();
         }
         self.learnt.retain(|row| row.user == user);
     }
@@ -76,6 +80,9 @@ pub struct WeightRow {
 pub struct LearntRow {
     /// Its first process.
     pub pid: u32,
+    /// What the job is called; empty: another user's, or not known.
+    #[serde(default)]
+    pub name: String,
     /// The user.
     pub user: String,
     /// The user id, by the kernel; 4294967295: not known.
@@ -115,6 +122,9 @@ pub struct RunningRow {
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
+    /// What the job is called; empty: another user's, or not known.
+    #[serde(default)]
+    pub name: String,
     /// The device's UUID.
     #[serde(default)]
     pub device: String,
@@ -150,6 +160,9 @@ pub struct WaitingRow {
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
+    /// What the job is called; empty: another user's, or not known.
+    #[serde(default)]
+    pub name: String,
     /// The device's UUID.
     #[serde(default)]
     pub device: String,
