@@ -120,6 +120,19 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
         let each = each.collect::<Vec<String>>().join(", ");
         page.extend([say(String::new()), say(format!("weights: {each} (all others 1)"))]);
     }
+    if !queue.caps.is_empty() {
+        let each = queue.caps.iter().map(|row| {
+            let jobs = row.jobs.map(|jobs| text::count(jobs.into(), "job", "jobs"));
+            let figures = jobs.into_iter().chain(row.memory.map(text::size));
+            let figures = figures.collect::<Vec<String>>().join(" and ");
+            format!(
+                "{} {figures}",
+                row.uid.map_or_else(|| "all others".to_string(), users::name_of)
+            )
+        });
+        let each = each.collect::<Vec<String>>().join(", ");
+        page.extend([say(String::new()), say(format!("may have at once: {each}"))]);
+    }
     let shown = match verbose {
         true => queue.learnt.len(),
         false => queue.learnt.len().min(LEARNT_SHOWN),

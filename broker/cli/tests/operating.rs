@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use common::{Client, Home, PATIENCE, hello, until};
 use rustix::process::{Pid, Signal, kill_process};
 use weft_daemon::admin;
+use weft_protocol::admission_slot::AdmissionState;
+use weft_protocol::control::{ToBroker, Wants};
 use weft_protocol::lane::Mode;
 
 /// The command with this file of settings.
@@ -190,6 +192,96 @@ fn sighup_has_the_broker_read_its_file_again_and_ends_none() {
         assert!(time.len() == 20 && time.ends_with('Z'), "{line}");
         assert!(rest.starts_with("weft broker: "), "{line}");
     }
+}
+
+/// Asks for memory of a device of 16 GiB.
+fn wants(client: &Client, memory: u64) {
+    client.say(ToBroker::Wants(Wants {
+        uuid: "0f".repeat(16),
+        total: 16 << 30,
+        further: 0,
+        devices: 1,
+        memory: Some(memory),
+        duration: None,
+        gang: String::new(),
+        processes: 1,
+        user: String::new(),
+        managed: false,
+        either: false,
+        host: None,
+        runs: None,
+    }));
+}
+
+#[test]
+fn a_user_has_no_more_at_once_than_the_administrator_says() {
+    let home = Home::new();
+    let uid = rustix::process::geteuid().as_raw();
+    let text = |jobs: u32| format!("[broker.jobs]\n{uid} = {jobs}\n'*' = 9\n[broker.memory]\n{uid} = '12GiB'\n");
+    let file = settings(&home, &text(1));
+    let page = by(&home, &file, &["config", "show", "--shared"]);
+    let page = common::text(&page.stdout);
+    let row = |key: &str| page.lines().any(|line| line.starts_with(key));
+    assert!(row("broker.jobs.*"), "{page}");
+    assert_eq!(
+        page.lines().filter(|line| line.starts_with("broker.memory.")).count(),
+        1,
+        "{page}"
+    );
+    let mut command = home.weft();
+    let log = fs::File::create(home.broker_log()).expect("a log");
+    command
+        .env("WEFT_CONFIG", &file)
+        .args(["broker", "--shared", "--socket"]);
+    let broker = Killed(command.arg(home.socket()).stderr(log).spawn().expect("started"));
+    until("the broker answers", || admin::pings(&home.places()));
+
+    let clients: Vec<Client> = (0..3).map(|_| Client::attach(&home.socket(), hello(5))).collect();
+    let state = |client: &Client| client.lane().admission_slot.state();
+    let [runs, waits, large] = &clients[..] else {
+        panic!("three")
+    };
+    wants(runs, 4 << 30);
+    until("the first job begins", || state(runs) == AdmissionState::Admitted);
+    wants(waits, 4 << 30);
+    until("the second one waits", || state(waits) == AdmissionState::Waits);
+    wants(large, 13 << 30);
+    until("what can never begin is refused", || {
+        state(large) == AdmissionState::Refused
+    });
+    let queue = || common::text(&home.done(&["queue"]).stdout);
+    let page = queue();
+    assert!(
+        page.contains("its user runs 1 job and may run no more at once"),
+        "{page}"
+    );
+    assert!(page.contains("1 job and 12.0 GiB, all others 9 jobs"), "{page}");
+    let log = || fs::read_to_string(home.broker_log()).expect("a log");
+    assert!(
+        log().contains("and its user may have 12.0 GiB of device memory at once"),
+        "{}",
+        log()
+    );
+    settings(&home, &text(2));
+    signal(broker.0.id(), Signal::HUP);
+    until("a higher cap lets it begin", || {
+        state(waits) == AdmissionState::Admitted
+    });
+    until("it is told", || log().contains("reloaded: cap on jobs of "));
+    // 8 GiB and contexts of 12 are taken.
+    waits.say(ToBroker::More {
+        bytes: 5 << 30,
+        patience: 0,
+    });
+    until("more than the cap is denied", || {
+        waits
+            .lane()
+            .admission_slot
+            .answers
+            .load(std::sync::atomic::Ordering::Acquire)
+            > 0
+    });
+    until("the job is told why", || log().contains("wanted 5.00 GiB more"));
 }
 
 /// A process that the test ends.

@@ -136,6 +136,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let admission = admission::AdmissionHandle::new(options.admission, Some(places.ledger()))
         .shared(options.door.is_shared())
         .measuring(&known);
+    admission.set_rights(&options.rights);
     for (uid, weight) in &options.rights.weights {
         admission.weigh(&uid.to_string(), *weight);
     }

@@ -30,6 +30,9 @@ pub struct Queue {
     /// Users with a weight above 1.
     #[serde(default)]
     pub weights: Vec<WeightRow>,
+    /// What users may have at once.
+    #[serde(default)]
+    pub caps: Vec<CapRow>,
     /// Observed usage of jobs that ended lately without a declared need, the latest first.
     #[serde(default)]
     pub learnt: Vec<LearntRow>,
@@ -73,6 +76,17 @@ pub struct WeightRow {
     pub user: String,
     /// The weight: how many others the user counts for.
     pub weight: u32,
+}
+
+/// What a user's jobs may have at once.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CapRow {
+    /// The user id; `None`: all of whom nothing else is said, but root and the broker's owner.
+    pub uid: Option<u32>,
+    /// Jobs.
+    pub jobs: Option<u32>,
+    /// Device memory, bytes.
+    pub memory: Option<u64>,
 }
 
 /// Observed usage of a job without a declared need.
