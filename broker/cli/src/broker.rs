@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 use super::config::keys::{self, ConfigSection};
 use super::config::{self, ConfigSources, LoadedConfig};
-use super::{start, text, users};
+use super::{activation, start, text, users};
 use weft_daemon::metrics::MetricsAddress;
 use weft_daemon::options::{LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
 use weft_daemon::places::Places;
@@ -157,6 +157,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
+    let given = activation::socket()?;
     keep_channels_at(&places.directory());
     let merged = merged(&args, &loaded);
     let _log = log_file::begin(merged.log.as_deref(), args.log.is_some());
@@ -167,7 +168,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         source: Some(OptionsSource::new(move || again(&args, &sources))),
         ..options(&merged)
     };
-    weft_daemon::run(&places, &options)?;
+    weft_daemon::run(&places, &options, given)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -401,6 +402,7 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
         .env_remove("LD_PRELOAD")
         // A job's service must not take this broker's word for its own.
         .env_remove("NOTIFY_SOCKET")
+        .env_remove("LISTEN_PID")
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("cannot share the log")?)
         .stderr(log)
