@@ -85,6 +85,7 @@ mod state;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod under_caps;
 
 pub use caps::{CapLack, UserCap};
 pub use config::{AdmissionConfig, AdmissionPolicy};

@@ -53,11 +53,11 @@ pub const OTHERS: &str = "*";
 
 /// Parses `WHO=JOBS`; `None`: all others.
 pub fn jobs(text: &str) -> Result<(Option<u32>, u32), String> {
-    const MOST: u32 = 1_000_000;
+    const MOST_JOBS: u32 = 4096;
     let (who, said) = text.split_once('=').ok_or("is not USER=JOBS")?;
     match said.parse() {
-        Ok(jobs) if jobs <= MOST => Ok((user_or_others(who)?, jobs)),
-        _ => Err(format!("{said} is not in 0 to {MOST}")),
+        Ok(jobs) if jobs <= MOST_JOBS => Ok((user_or_others(who)?, jobs)),
+        _ => Err(format!("{said} is not in 0 to {MOST_JOBS}")),
     }
 }
 
