@@ -15,7 +15,7 @@ use weft_protocol::Ns;
 use weft_protocol::control::ToClient;
 use weft_scheduler::Client;
 
-use super::book::OutcomeBook;
+use super::book::{MarkedLook, OutcomeBook};
 use super::recorder::{IntervalRecorder, Seen};
 use super::warning::{self, WarningBounds};
 use crate::cores::View;
@@ -298,7 +298,13 @@ impl OutcomeThread {
 
     fn take(&mut self, now: Ns, view: &View) {
         let device = view.uuid.as_deref().unwrap_or_default();
-        let parts = self.book.look(now, device, &view.snapshot);
+        let marked = |client: u64| {
+            let entry = &self.clients.get(&client)?.entry;
+            // Of a process on several devices nobody knows on which its requests lost time.
+            let own = self.clients.values().filter(|other| other.entry.pid == entry.pid);
+            MarkedLook::of(&entry.lane.requests).filter(|_| own.count() == 1)
+        };
+        let parts = self.book.look(now, device, &view.snapshot, marked);
         for (part, of) in parts.iter().zip(&view.snapshot.clients) {
             if let Some(watched) = self.clients.get(&part.client) {
                 let seen = Seen {
