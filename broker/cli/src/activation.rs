@@ -34,14 +34,12 @@ fn count(pid: Option<String>, passed: Option<String>, own: u32) -> Option<u32> {
 /// Takes the descriptor, and the variables away from children.
 #[allow(unsafe_code)]
 fn take() -> OwnedFd {
-    // SAFETY: no other thread of this process has begun, so nobody reads the environment now. The
-    // descriptor is open, and by the protocol this process's own; nothing else here has it.
-    unsafe {
-        for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
-            std::env::remove_var(name);
-        }
-        OwnedFd::from_raw_fd(FIRST)
+    for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
+        // SAFETY: no other thread of this process has begun, so nobody reads the environment now.
+        unsafe { std::env::remove_var(name) };
     }
+    // SAFETY: it is open, and by the protocol this process's own; nothing else here has it.
+    unsafe { OwnedFd::from_raw_fd(FIRST) }
 }
 
 #[cfg(test)]

@@ -24,10 +24,12 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
 use weft_protocol::Ns;
 use weft_protocol::lane::MarkedRequests;
 use weft_scheduler::{ClientView, Snapshot};
 
+use super::carried::CarriedSums;
 use crate::outcome::{LatenessSum, Outcome, Won};
 use crate::status::ClientStatus;
 
@@ -47,13 +49,17 @@ const LONGEST_QUIET: u32 = 16;
 /// Devices remembered; of further ones the first interval counts anew. Above any machine's.
 const MOST_DEVICES: usize = 256;
 
-/// Sums of one client.
-#[derive(Debug, Clone, Default)]
-struct ClientSums {
+/// Sums of one client. What is skipped is of this broker alone.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct ClientSums {
     /// The core's figures and mode at the last look.
+    #[serde(skip)]
     seen: CoreFigures,
+    #[serde(skip)]
     mode: &'static str,
     /// The device that was looked at.
+    #[serde(skip)]
     device: String,
     /// The sum of what came between looks.
     sum: CoreFigures,
@@ -69,7 +75,9 @@ struct ClientSums {
     /// Requests at which its cost was measured.
     cost_requests: u64,
     /// Marked requests beside others at the last look, and looks since any ended.
+    #[serde(skip)]
     marked: (u64, Ns),
+    #[serde(skip)]
     quiet: u32,
     /// What it lost at marked requests as a foreground job.
     at_requests: RequestLateness,
@@ -106,7 +114,8 @@ impl MarkedLook {
 }
 
 /// Lateness of marked requests.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct RequestLateness {
     requests: u64,
     /// Their time beyond that of as many requests alone, ns.
@@ -125,6 +134,25 @@ pub(super) struct LongLaunches {
 }
 
 impl ClientSums {
+    /// Adds the sums of the same client at another broker.
+    pub(super) fn absorb(&mut self, more: &ClientSums) {
+        self.sum.add(more.sum);
+        self.alone += more.alone;
+        self.foreground += more.foreground;
+        self.background += more.background;
+        self.cost += more.cost;
+        self.cost_of += more.cost_of;
+        self.plain += more.plain;
+        self.company_judged |= more.company_judged;
+        self.cost_requests += more.cost_requests;
+        self.at_requests.requests += more.at_requests.requests;
+        self.at_requests.late += more.at_requests.late;
+        self.at_requests.alone += more.at_requests.alone;
+        if more.longest.0 > self.longest.0 {
+            self.longest = more.longest;
+        }
+    }
+
     /// What its marked requests lost since the last look; `None`: its waits tell.
     fn take_requests(&mut self, marked: Option<MarkedLook>) -> Option<RequestLateness> {
         let marked = marked?;
@@ -145,7 +173,8 @@ impl ClientSums {
 }
 
 /// What the core counts of a client.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct CoreFigures {
     foreground_gpu: Ns,
     background_gpu: Ns,
@@ -268,6 +297,8 @@ impl IntervalPart {
 #[derive(Debug, Default)]
 pub(super) struct OutcomeBook {
     clients: HashMap<u64, ClientSums>,
+    /// Sums of clients at earlier brokers.
+    carried: HashMap<u64, CarriedSums>,
     /// When each device was last looked at; empty: the first, before it is named.
     devices: HashMap<String, Ns>,
 }
@@ -388,17 +419,42 @@ impl OutcomeBook {
 
     /// A client's launches beyond the delay bound.
     pub(super) fn long(&self, client: u64) -> LongLaunches {
-        self.clients
-            .get(&client)
-            .map_or_else(LongLaunches::default, |sums| LongLaunches {
-                count: sums.sum.over_bound,
-                longest: sums.longest.0,
-                kernel: sums.longest.1,
-            })
+        let sums = self.sums(client);
+        LongLaunches {
+            count: sums.sum.over_bound,
+            longest: sums.longest.0,
+            kernel: sums.longest.1,
+        }
+    }
+
+    /// Goes on with what a client had at earlier brokers.
+    pub(super) fn carry(&mut self, client: u64, earlier: CarriedSums) {
+        self.carried.insert(client, earlier);
+    }
+
+    /// What a client had at earlier brokers.
+    pub(super) fn carried(&self, client: u64) -> Option<&CarriedSums> {
+        self.carried.get(&client)
+    }
+
+    /// What the next broker needs of a client.
+    pub(super) fn to_carry(&self, status: &ClientStatus, requests: &MarkedRequests) -> CarriedSums {
+        let own = self.clients.get(&status.client).cloned().unwrap_or_default();
+        CarriedSums::of(status, own, requests, self.carried(status.client))
+    }
+
+    /// A client's sums at this broker and those before.
+    fn sums(&self, client: u64) -> ClientSums {
+        let mut sums = self.clients.get(&client).cloned().unwrap_or_default();
+        if let Some(earlier) = self.carried(client) {
+            sums.absorb(&earlier.sums);
+        }
+        sums
     }
 
     /// Forgets a client. One that stays behind on its device is alone from here on.
     pub(super) fn forget(&mut self, client: u64) {
+        self.carried.remove(&client);
         let Some(gone) = self.clients.remove(&client) else {
             return;
         };
@@ -411,8 +467,9 @@ impl OutcomeBook {
     /// The outcome of a client so far, without warnings. `typical`: time of a launch by its
     /// profile, ns.
     pub(super) fn outcome(&self, status: &ClientStatus, typical: Option<Ns>) -> Outcome {
-        let nothing = ClientSums::default();
-        let sums = self.clients.get(&status.client).unwrap_or(&nothing);
+        let sums = self.sums(status.client);
+        let whole = self.carried(status.client).map(|earlier| earlier.with(status));
+        let status = whole.as_ref().unwrap_or(status);
         let seconds = |ns: Ns| ns as f64 / 1e9;
         let launches = status.launches + status.graph_launches;
         let told = sums.sum.known + sums.sum.unknown;
@@ -668,6 +725,53 @@ mod tests {
         judged(&mut snapshot, S, 11e6, 2e9, 40);
         look(&mut book, 40, &snapshot, &times);
         assert_eq!(book.outcome(&status(2), None).cost.expect("judged").ns, 8_000_000);
+    }
+
+    #[test]
+    fn sums_go_on_at_the_next_broker() {
+        let mut look = snapshot(1);
+        judged(&mut look, S, 3e6, 1e9, 10);
+        had(&mut look, 1, S / 2);
+        let play = |book: &mut OutcomeBook| {
+            for at in [S, 2 * S] {
+                let look = if at == S { snapshot(1) } else { look.clone() };
+                book.look(at, "d", &look, |_| None);
+            }
+        };
+        let mut first = OutcomeBook::default();
+        play(&mut first);
+        let requests = MarkedRequests::default();
+        requests.alone.add(8_000_000);
+        let text = serde_json::to_string(&first.to_carry(&status(1), &requests)).expect("JSON");
+        let earlier: CarriedSums = serde_json::from_str(&text).expect("read");
+        let mut second = OutcomeBook::default();
+        second.carry(7, earlier);
+        let alone = super::super::carried::requests(&requests, second.carried(7).expect("carried"));
+        assert_eq!(
+            alone.and_then(|requests| requests.alone).map(|alone| alone.count),
+            Some(2)
+        );
+        // At the second it is client 7, and so at the third.
+        look.clients[0].client = 7;
+        let snapshot_of = |gpu: Ns| {
+            let mut look = look.clone();
+            look.clients[0].foreground.gpu = gpu;
+            look
+        };
+        let mut begin = snapshot_of(0);
+        begin.clients[0].lateness = None;
+        second.look(S, "d", &begin, |_| None);
+        second.look(2 * S, "d", &snapshot_of(S), |_| None);
+        let whole = second.outcome(&status(7), None);
+        assert_eq!((whole.ran_s, whole.foreground_s, whole.launches), (20.0, 2.0, 200));
+        assert_eq!(
+            (whole.lost.expect("judged").ns, whole.gpu_shared_ns),
+            (6_000_000, 2 * S)
+        );
+        let third = second.to_carry(&status(7), &requests);
+        assert_eq!(third.with(&status(1)).launches, 300);
+        second.forget(7);
+        assert_eq!(second.outcome(&status(7), None).ran_s, 10.0);
     }
 
     #[test]
