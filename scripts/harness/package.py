@@ -157,10 +157,9 @@ def make_deb(whole, out):
     (root / "usr/lib/weft/lib").mkdir()
     for name in LINKS:
         (root / "usr/lib/weft/lib" / name).symlink_to("../libweft.so")
-    units = {"weft-broker.service": "system", "weft-broker.socket": "system"}
     for file in sorted((whole / "systemd").glob("**/*")) if (whole / "systemd").exists() else ():
         kind = "user" if "user" in file.relative_to(whole / "systemd").parts else "system"
-        place = root / "usr/lib/systemd" / units.get(file.name, kind) / file.name
+        place = root / "usr/lib/systemd" / kind / file.name
         if file.suffix in (".service", ".socket"):
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, place)

@@ -254,7 +254,7 @@ def test_who_waited_is_counted_as_it_begins_and_a_guess_is_called_one(scene):
     scene.waits("second")
     seen = scene.queue()
     assert (seen["admitted"], seen["waited"]) == (1, 0), seen
-    page = scene.weft("queue")
+    page = scene.weft("queue", "-v")
     assert "min (guess)" in page and "1 admitted so far, 0 of them after a wait" in page, page
     first.close()
     scene.runs("second")

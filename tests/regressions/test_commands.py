@@ -272,7 +272,7 @@ def test_a_job_is_named_by_its_script(scene):
     waits(scene, waiter)
     assert {row["name"] for row in scene.status()["clients"]} == {"train.py"}, scene.status()["clients"]
     wide = {"COLUMNS": "250"}
-    for page in (weft(scene, "status", more=wide).stdout, weft(scene, "top", "-n", 1, "--interval", 0.1, more=wide).stdout, weft(scene, "queue").stdout):
+    for page in (weft(scene, "status", more=wide).stdout, weft(scene, "top", "-n", 1, "--interval", 0.1, more=wide).stdout, weft(scene, "queue", more=wide).stdout):
         shown = [line for line in page.splitlines() if "train.py --rank " in line]
         assert len(shown) == 3 and all(any(name in line for line in shown) for name in names), page
     waiter.kill()

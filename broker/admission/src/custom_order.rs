@@ -38,7 +38,7 @@ pub struct WaiterFit {
 
 /// What an order asks the state.
 pub(super) trait WaitingList {
-    /// Waiters that are not suspended: indices and requests in order of arrival.
+    /// Waiters that are not suspended nor at a cap: indices and requests in order of arrival.
     fn waiters(&self) -> Vec<(usize, &Ask)>;
 
     /// Place of the waiter at index `at`, on an empty device only if `empty`.

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::caps::UserCap;
 use super::need::{Device, DeviceId, Job, Need, User};
 use weft_protocol::amount::shown;
 
@@ -28,6 +29,10 @@ pub enum Event {
     Device(Device),
     /// A user's weight, at least 1; the default is 1.
     Weight(User, u32),
+    /// What a user's jobs may have at once; the default is no cap.
+    Cap(User, UserCap),
+    /// The job is part of another one, on a further device. Told before it asks or holds.
+    IsPart(Job),
     /// A job asks for admission. A repeated request changes nothing.
     Asks(Ask),
     /// A job runs with this share, bytes with contexts: the broker restarted. A fact.
@@ -128,6 +133,30 @@ pub enum Never {
     /// Link time.
     #[error("moving what it touches in a round takes longer than the link may be used")]
     Link,
+    /// An administrator's cap on its user's memory.
+    #[error("it needs {}, and its user may have {} of device memory at once (a cap of this broker)", shown(*need), shown(*most))]
+    OverCap {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes that its user may have.
+        most: u64,
+    },
+    /// The same, for a part of a job that runs on another device already.
+    #[error(
+        "it needs {} on a further device, and its user may have {} more, {} at once (a cap of this broker)",
+        shown(*need), shown(*left), shown(*most)
+    )]
+    PartOverCap {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes that its user may still take.
+        left: u64,
+        /// Bytes that its user may have.
+        most: u64,
+    },
+    /// An administrator's cap on its user's jobs.
+    #[error("its user may run no jobs here (a cap of this broker)")]
+    NoJobs,
     /// None of the devices it may use is present.
     #[error("none of the devices it may use is here")]
     NoDevice,

@@ -112,7 +112,7 @@ impl Admission {
             return;
         }
         let guard = self.config.guard;
-        let waited_for = self.waiting.iter().any(|waiter| !waiter.suspended);
+        let waited_for = self.waiting.iter().any(|waiter| self.is_active(waiter));
         let mut users: Vec<User> = match waited_for {
             true => self.guards().map(|(_, user)| user).collect(),
             false => Vec::new(),
@@ -185,6 +185,9 @@ impl Admission {
         let Some(device) = self.devices.get(&own.device) else {
             return false;
         };
+        if self.growth_capped(job, bytes).is_some() {
+            return false;
+        }
         let waits = |other: &Job| self.growing.iter().any(|growing| growing.job == *other);
         // Load once all jobs that may end have ended.
         let left = self.load_of(own.device, |running| running.ask.job == job || waits(&running.ask.job));

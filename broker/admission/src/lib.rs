@@ -62,10 +62,12 @@
 //! * A running job waits for more memory only while a neighbour runs that does not wait itself. Of
 //!   jobs that would all wait for one another the last is denied ([`growing`]).
 //! * A suspended job that took nothing blocks no other job. It waits again and keeps its turn.
+//! * A user's jobs have no more at once than the user's cap ([`caps`]). Others do not wait for it.
 //! * A job with auto backing gets managed memory only if device memory would not be admitted now.
 //!   Its backing never changes.
 #![forbid(unsafe_code)]
 
+mod caps;
 mod config;
 mod custom_order;
 mod event;
@@ -83,7 +85,9 @@ mod state;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod under_caps;
 
+pub use caps::{CapLack, UserCap};
 pub use config::{AdmissionConfig, AdmissionPolicy};
 pub use custom_order::{CustomOrder, WaiterFit, Waiters};
 pub use event::{Ask, Decision, Event, Never};

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::caps::CapLack;
 use super::event::Ask;
 use super::load::{Lack, Load};
 use super::need::{Backing, Device, DeviceId, Job};
@@ -88,6 +89,8 @@ pub struct WaiterView {
     pub needs: u64,
     /// Whether it is suspended.
     pub suspended: bool,
+    /// The cap of its user that keeps it waiting.
+    pub capped: Option<CapLack>,
     /// Whether it is due: other jobs pass it only as the reservation allows.
     pub due: bool,
     /// Device and expected time of its reservation.

@@ -54,9 +54,18 @@ impl Admission {
         Some((at, spot))
     }
 
-    /// Waiters that are not suspended, with their indices.
+    /// Whether a waiter may begin once there is room: not while it is suspended, nor while its user
+    /// is at a cap.
+    pub(super) fn is_active(&self, waiter: &WaitingJob) -> bool {
+        !waiter.suspended && self.capped(waiter).is_none()
+    }
+
+    /// Waiters that may begin once there is room, with their indices.
     fn active(&self) -> impl Iterator<Item = (usize, &WaitingJob)> {
-        self.waiting.iter().enumerate().filter(|(_, waiter)| !waiter.suspended)
+        self.waiting
+            .iter()
+            .enumerate()
+            .filter(|(_, waiter)| self.is_active(waiter))
     }
 
     /// The next waiter under policy `weft`.
@@ -65,7 +74,7 @@ impl Admission {
         let deferred = self.deferred();
         for at in self.in_order() {
             let waiter = self.waiting.get(at)?;
-            if waiter.suspended {
+            if !self.is_active(waiter) {
                 continue;
             }
             let allowed = |device: &Device, _: &Load, need: &Need| {
@@ -172,7 +181,8 @@ impl Admission {
             let sums = self.device_sums(device.id)?;
             let load = sums.load.with(&need, need.fixed(device));
             let fits = load.fits(device, sums.elsewhere, &self.config).is_ok();
-            let open = fits && self.may_begin_on(waiter, device, &need);
+            let under_cap = self.cap_has_room(waiter, need.fixed(device));
+            let open = fits && under_cap && self.may_begin_on(waiter, device, &need);
             (open && allowed(device, &load, &need)).then_some((load.free(device), device.id))
         };
         let best = self.allowed(&waiter.ask).filter_map(|device| fits(&device)).min();
@@ -235,7 +245,8 @@ impl Admission {
                 }
             }
             let (free, needs, lack) = nearest.unwrap_or((0, waiter.ask.need.peak, None));
-            let due = !waiter.suspended && self.due(waiter) <= self.now;
+            let capped = self.capped(waiter);
+            let due = !waiter.suspended && capped.is_none() && self.due(waiter) <= self.now;
             views.push(WaiterView {
                 ask: waiter.ask.clone(),
                 arrived: waiter.arrived,
@@ -244,6 +255,7 @@ impl Admission {
                 free,
                 needs,
                 suspended: waiter.suspended,
+                capped,
                 due,
                 promise: waiter.promise,
                 blocked_by: reserved

@@ -6,6 +6,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
+use super::caps::Caps;
 use super::config::AdmissionConfig;
 use super::event::{Ask, Decision, Event, Never};
 use super::fair_share::FairShare;
@@ -28,6 +29,7 @@ pub struct Admission {
     pub(super) waiting: Vec<WaitingJob>,
     pub(super) running: BTreeMap<Job, RunningJob>,
     pub(super) fair_share: FairShare,
+    pub(super) caps: Caps,
     pub(super) fifo_shadow: FifoShadow,
     /// Running jobs that wait for more memory, oldest request first.
     pub(super) growing: Vec<GrowthRequest>,
@@ -45,6 +47,7 @@ impl Admission {
             waiting: Vec::new(),
             running: BTreeMap::new(),
             fair_share: FairShare::default(),
+            caps: Caps::default(),
             fifo_shadow: FifoShadow::default(),
             growing: Vec::new(),
             sums: OnceCell::new(),
@@ -63,7 +66,12 @@ impl Admission {
     fn apply(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         self.advance(now);
         match event {
-            Event::Device(device) => self.update_device(device),
+            Event::Device(device) => {
+                self.update_device(device);
+                self.refuse_beyond_caps(out);
+            }
+            Event::Cap(user, cap) => self.set_cap(user, cap, out),
+            Event::IsPart(job) => self.caps.set_part(job),
             Event::Weight(user, weight) => self.fair_share.set_weight(user, weight),
             Event::Asks(ask) => self.enqueue(ask, out),
             Event::Holds(ask, device, share) => self.note_running(ask, device, share),
@@ -126,7 +134,7 @@ impl Admission {
         if self.waiting.is_empty() {
             return None;
         }
-        let there = self.waiting.iter().filter(|waiter| !waiter.suspended);
+        let there = self.waiting.iter().filter(|waiter| self.is_active(waiter));
         let dues = there.map(|waiter| self.due(waiter));
         let all = dues
             .chain(self.fifo_shadow.next_change(self.now))
@@ -216,7 +224,9 @@ impl Admission {
         if self.running.contains_key(&ask.job) || self.waits(ask.job) {
             return;
         }
-        if let Err(why) = self.can_ever_run(&ask) {
+        let never = self.can_ever_run(&ask).err().or_else(|| self.beyond_cap(&ask));
+        if let Some(why) = never {
+            self.caps.forget(ask.job);
             out.push(Decision::Refuse { job: ask.job, why });
             return;
         }
@@ -325,7 +335,8 @@ impl Admission {
         }
     }
 
-    fn remove(&mut self, job: Job) {
+    pub(super) fn remove(&mut self, job: Job) {
+        self.caps.forget(job);
         self.growing.retain(|growing| growing.job != job);
         if let Some(running) = self.running.remove(&job) {
             self.fifo_shadow.end(running.number, self.now);
@@ -344,6 +355,7 @@ impl Admission {
             return Decision::Deny { job, bytes, free: 0 };
         };
         if self.fits_more(device, bytes)
+            && self.growth_capped(job, bytes).is_none()
             && let Some(running) = self.running.get_mut(&job)
         {
             running.share = running.share.saturating_add(bytes);

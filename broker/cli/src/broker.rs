@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 use super::config::keys::{self, ConfigSection};
 use super::config::{self, ConfigSources, LoadedConfig};
-use super::{start, text, users};
+use super::{activation, start, text, users};
 use weft_daemon::metrics::MetricsAddress;
 use weft_daemon::options::{LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
 use weft_daemon::places::Places;
@@ -53,6 +53,14 @@ pub struct BrokerArgs {
     /// idle); of whom nothing is said 5, root and this broker's user 0
     #[arg(long, value_name = "USER=PRIORITY", requires = "shared", value_parser = users::priority)]
     pub priority_of: Vec<(u32, u8)>,
+    /// The most jobs that a user may have at once, others wait; * for all users of whom nothing
+    /// else is said, but root and this broker's user; may be said of several
+    #[arg(long, value_name = "USER=JOBS", requires = "shared", value_parser = users::jobs)]
+    pub jobs_of: Vec<(Option<u32>, u32)>,
+    /// The most device memory that a user's jobs may have at once (24GiB), on all devices; * as
+    /// above; may be said of several
+    #[arg(long, value_name = "USER=SIZE", requires = "shared", value_parser = users::memory)]
+    pub memory_of: Vec<(Option<u32>, u64)>,
     /// The most predicted work of others that may stand in the foreground job's way
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub delay_bound: Option<u64>,
@@ -149,6 +157,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
+    let given = activation::socket()?;
     keep_channels_at(&places.directory());
     let merged = merged(&args, &loaded);
     let _log = log_file::begin(merged.log.as_deref(), args.log.is_some());
@@ -159,7 +168,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         source: Some(OptionsSource::new(move || again(&args, &sources))),
         ..options(&merged)
     };
-    weft_daemon::run(&places, &options)?;
+    weft_daemon::run(&places, &options, given)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -226,6 +235,10 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
         args.weight_of = weights.chain(given.weight_of.iter().copied()).collect();
         let priorities = files.priorities.iter().map(|(uid, (priority, _))| (*uid, *priority));
         args.priority_of = priorities.chain(given.priority_of.iter().copied()).collect();
+        let jobs = files.jobs.iter().map(|(uid, (jobs, _))| (*uid, *jobs));
+        args.jobs_of = jobs.chain(given.jobs_of.iter().copied()).collect();
+        let memory = files.memory.iter().map(|(uid, (bytes, _))| (*uid, *bytes));
+        args.memory_of = memory.chain(given.memory_of.iter().copied()).collect();
     }
     args
 }
@@ -270,6 +283,8 @@ fn options(args: &BrokerArgs) -> Options {
         rights: Rights {
             weights: args.weight_of.iter().copied().collect(),
             priorities: args.priority_of.iter().copied().collect(),
+            jobs: args.jobs_of.iter().copied().collect(),
+            memory: args.memory_of.iter().copied().collect(),
         },
         core,
         switch_cost_said: args.switch_cost.is_some(),
@@ -368,6 +383,13 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     for (uid, priority) in &args.priority_of {
         command.arg("--priority-of").arg(format!("{uid}={priority}"));
     }
+    let who = |uid: &Option<u32>| uid.map_or_else(|| users::OTHERS.to_string(), |uid| uid.to_string());
+    for (uid, jobs) in &args.jobs_of {
+        command.arg("--jobs-of").arg(format!("{}={jobs}", who(uid)));
+    }
+    for (uid, bytes) in &args.memory_of {
+        command.arg("--memory-of").arg(format!("{}={bytes}", who(uid)));
+    }
     if let Some(trace) = &args.trace {
         // The broker works in /.
         command.arg("--trace").arg(std::path::absolute(trace)?);
@@ -380,6 +402,7 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
         .env_remove("LD_PRELOAD")
         // A job's service must not take this broker's word for its own.
         .env_remove("NOTIFY_SOCKET")
+        .env_remove("LISTEN_PID")
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("cannot share the log")?)
         .stderr(log)

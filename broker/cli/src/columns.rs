@@ -4,7 +4,7 @@
 //! Pure: a table and a width in, columns out.
 #![forbid(unsafe_code)]
 
-use super::text;
+use super::text::{self, PageLine};
 
 /// Blanks between two columns.
 const BETWEEN: usize = 2;
@@ -170,6 +170,11 @@ pub fn fit(mut columns: Vec<TextColumn>, width: usize) -> Vec<FittedColumn> {
                 .collect(),
         })
         .collect()
+}
+
+/// The table in `width` characters, with its head.
+pub fn rows(columns: Vec<TextColumn>, width: usize) -> impl Iterator<Item = PageLine> {
+    lines(&fit(columns, width)).into_iter().map(PageLine::Row)
 }
 
 /// The table's lines with its head, without trailing blanks.

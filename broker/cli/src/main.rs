@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod activation;
 mod broker;
 mod columns;
 mod completions;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::columns::{self, TextColumn};
-use super::text;
+use super::text::{self, PageLine};
 use super::{history, users};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
@@ -40,16 +40,8 @@ pub fn main(args: StatusArgs) -> Result<ExitCode> {
     let terminal = text::terminal_width();
     let width = terminal.unwrap_or(text::USUAL_WIDTH);
     text::show(&*status, args.json, |status| {
-        let page = render(status, args.verbose, width);
-        let lines = page
-            .into_iter()
-            .chain(past_weft(status).into_iter().map(PageLine::Prose));
-        // In a file a sentence is a line, so that tools find it.
-        let lines = lines.flat_map(|line| match (line, terminal) {
-            (PageLine::Prose(line), Some(width)) => text::fold(&line, width, "  "),
-            (PageLine::Prose(line) | PageLine::Row(line), _) => vec![line],
-        });
-        lines.collect::<Vec<_>>().join("\n")
+        let page = render(status, args.verbose, width).into_iter();
+        text::page(page.chain(past_weft(status).into_iter().map(PageLine::Prose)), terminal)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -62,15 +54,6 @@ fn past_weft(status: &Status) -> Vec<String> {
         format!("process {} has opened the driver past weft: {command}", process.pid)
     });
     lines.collect()
-}
-
-/// A line of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum PageLine {
-    /// A sentence, to be broken where a terminal ends.
-    Prose(String),
-    /// A row of a table, which fits.
-    Row(String),
 }
 
 /// The page for people.
@@ -102,11 +85,7 @@ fn render(status: &Status, verbose: bool, width: usize) -> Vec<PageLine> {
     prose.extend(warnings(status));
     prose.push(String::new());
     let mut page: Vec<_> = prose.into_iter().map(PageLine::Prose).collect();
-    let rows = |columns| {
-        columns::lines(&columns::fit(columns, width))
-            .into_iter()
-            .map(PageLine::Row)
-    };
+    let rows = |columns| columns::rows(columns, width);
     let say = |line: &str| PageLine::Prose(line.to_string());
     match status.clients.is_empty() {
         true => page.push(say("no job is attached")),

@@ -218,6 +218,24 @@ pub fn fold(text: &str, width: usize, indent: &str) -> Vec<String> {
     lines.iter().map(|line| cut(line, width)).collect()
 }
 
+/// A line of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PageLine {
+    /// A sentence, to be broken where a terminal ends.
+    Prose(String),
+    /// A row of a table, which fits.
+    Row(String),
+}
+
+/// A page for a terminal of so many columns. In a file a sentence is a line, so that tools find it.
+pub fn page(lines: impl Iterator<Item = PageLine>, terminal: Option<usize>) -> String {
+    let lines = lines.flat_map(|line| match (line, terminal) {
+        (PageLine::Prose(line), Some(width)) => fold(&line, width, "  "),
+        (PageLine::Prose(line) | PageLine::Row(line), _) => vec![line],
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Columns of the terminal on stdout: `COLUMNS`, else what it says. `None`: it is no terminal.
 pub fn terminal_width() -> Option<usize> {
     const SANE: std::ops::RangeInclusive<usize> = 20..=1_000;

@@ -3,6 +3,8 @@
 
 use std::str::FromStr;
 
+use weft_protocol::amount;
+
 /// A user, by number or name.
 pub fn user(text: &str) -> Result<u32, String> {
     look_up(text, "/etc/passwd", "user")
@@ -46,6 +48,37 @@ pub fn priority(text: &str) -> Result<(u32, u8), String> {
     Ok((user(who)?, super::text::priority(asked)?))
 }
 
+/// Word for all users of whom nothing else is said.
+pub const OTHERS: &str = "*";
+
+/// Parses `WHO=JOBS`; `None`: all others.
+pub fn jobs(text: &str) -> Result<(Option<u32>, u32), String> {
+    const MOST_JOBS: u32 = 4096;
+    let (who, said) = text.split_once('=').ok_or("is not USER=JOBS")?;
+    match said.parse() {
+        Ok(jobs) if jobs <= MOST_JOBS => Ok((user_or_others(who)?, jobs)),
+        _ => Err(format!("{said} is not in 0 to {MOST_JOBS}")),
+    }
+}
+
+/// Parses `WHO=SIZE`, bytes; `None`: all others.
+pub fn memory(text: &str) -> Result<(Option<u32>, u64), String> {
+    let (who, said) = text.split_once('=').ok_or("is not USER=SIZE")?;
+    Ok((user_or_others(who)?, amount::parse(said)?))
+}
+
+fn user_or_others(text: &str) -> Result<Option<u32>, String> {
+    match text {
+        OTHERS => Ok(None),
+        _ => user(text).map(Some),
+    }
+}
+
+/// A user's name, or [`OTHERS`].
+pub fn name_or_others(uid: Option<u32>) -> String {
+    uid.map_or_else(|| OTHERS.to_string(), name_of)
+}
+
 /// Parses `WHO=FIGURE` with bounds on the figure.
 fn figure<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Result<(u32, T), String> {
     let (who, figure) = text.split_once('=').ok_or("is not USER=FIGURE")?;
@@ -72,6 +105,13 @@ mod tests {
         assert_eq!(figure("1001=3", 1u32, 100), Ok((1001, 3)));
         assert_eq!(user("root"), Ok(0));
         assert_eq!((shown("0"), shown("ann's")), ("root".to_string(), "ann's".to_string()));
+        assert_eq!((jobs("*=4"), jobs("root=0")), (Ok((None, 4)), Ok((Some(0), 0))));
+        assert_eq!(memory("1001=12GiB"), Ok((Some(1001), 12 << 30)));
+        assert!(jobs("*=x").is_err() && jobs("4").is_err() && memory("*=").is_err() && memory("*").is_err());
+        assert_eq!(
+            (name_or_others(None), name_or_others(Some(0))),
+            ("*".to_string(), "root".to_string())
+        );
         assert_eq!(priority("1001=low"), Ok((1001, 7)));
         assert_eq!(priority("root=0"), Ok((0, 0)));
         assert!(priority("1001=10").is_err() && priority("1001").is_err());

@@ -4,13 +4,18 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Client, Home, PATIENCE, hello, until};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 use weft_daemon::admin;
+use weft_protocol::admission_slot::AdmissionState;
+use weft_protocol::control::{ToBroker, Wants};
 use weft_protocol::lane::Mode;
 
 /// The command with this file of settings.
@@ -192,6 +197,96 @@ fn sighup_has_the_broker_read_its_file_again_and_ends_none() {
     }
 }
 
+/// Asks for memory of a device of 16 GiB.
+fn wants(client: &Client, memory: u64) {
+    client.say(ToBroker::Wants(Wants {
+        uuid: "0f".repeat(16),
+        total: 16 << 30,
+        further: 0,
+        devices: 1,
+        memory: Some(memory),
+        duration: None,
+        gang: String::new(),
+        processes: 1,
+        user: String::new(),
+        managed: false,
+        either: false,
+        host: None,
+        runs: None,
+    }));
+}
+
+#[test]
+fn a_user_has_no_more_at_once_than_the_administrator_says() {
+    let home = Home::new();
+    let uid = rustix::process::geteuid().as_raw();
+    let text = |jobs: u32| format!("[broker.jobs]\n{uid} = {jobs}\n'*' = 9\n[broker.memory]\n{uid} = '12GiB'\n");
+    let file = settings(&home, &text(1));
+    let page = by(&home, &file, &["config", "show", "--shared"]);
+    let page = common::text(&page.stdout);
+    let row = |key: &str| page.lines().any(|line| line.starts_with(key));
+    assert!(row("broker.jobs.*"), "{page}");
+    assert_eq!(
+        page.lines().filter(|line| line.starts_with("broker.memory.")).count(),
+        1,
+        "{page}"
+    );
+    let mut command = home.weft();
+    let log = fs::File::create(home.broker_log()).expect("a log");
+    command
+        .env("WEFT_CONFIG", &file)
+        .args(["broker", "--shared", "--socket"]);
+    let broker = Killed(command.arg(home.socket()).stderr(log).spawn().expect("started"));
+    until("the broker answers", || admin::pings(&home.places()));
+
+    let clients: Vec<Client> = (0..3).map(|_| Client::attach(&home.socket(), hello(5))).collect();
+    let state = |client: &Client| client.lane().admission_slot.state();
+    let [runs, waits, large] = &clients[..] else {
+        panic!("three")
+    };
+    wants(runs, 4 << 30);
+    until("the first job begins", || state(runs) == AdmissionState::Admitted);
+    wants(waits, 4 << 30);
+    until("the second one waits", || state(waits) == AdmissionState::Waits);
+    wants(large, 13 << 30);
+    until("what can never begin is refused", || {
+        state(large) == AdmissionState::Refused
+    });
+    let queue = || common::text(&home.done(&["queue"]).stdout);
+    let page = queue();
+    assert!(
+        page.contains("its user runs 1 job and may run no more at once"),
+        "{page}"
+    );
+    assert!(page.contains("1 job and 12.0 GiB, all others 9 jobs"), "{page}");
+    let log = || fs::read_to_string(home.broker_log()).expect("a log");
+    assert!(
+        log().contains("and its user may have 12.0 GiB of device memory at once"),
+        "{}",
+        log()
+    );
+    settings(&home, &text(2));
+    signal(broker.0.id(), Signal::HUP);
+    until("a higher cap lets it begin", || {
+        state(waits) == AdmissionState::Admitted
+    });
+    until("it is told", || log().contains("reloaded: cap on jobs of "));
+    // 8 GiB and contexts of 12 are taken.
+    waits.say(ToBroker::More {
+        bytes: 5 << 30,
+        patience: 0,
+    });
+    until("more than the cap is denied", || {
+        waits
+            .lane()
+            .admission_slot
+            .answers
+            .load(std::sync::atomic::Ordering::Acquire)
+            > 0
+    });
+    until("the job is told why", || log().contains("wanted 5.00 GiB more"));
+}
+
 /// A process that the test ends.
 struct Killed(Child);
 
@@ -358,6 +453,112 @@ fn the_service_manager_is_told_that_a_broker_serves_reads_and_ends() {
     );
 }
 
+/// A socket at this path, as a service manager makes it.
+fn bound(path: &Path, kind: SocketType, mode: u32) -> OwnedFd {
+    let _ = fs::remove_file(path);
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("a socket");
+    bind(&socket, &SocketAddrUnix::new(path).expect("short")).expect("bound");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
+    listen(&socket, 16).expect("listens");
+    socket
+}
+
+/// A broker that is started for a socket, as a service manager does it. `variables`: shell.
+fn started_for(home: &Home, socket: &OwnedFd, variables: &str) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("{variables} exec \"$0\" broker 3<&0 0</dev/null");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_weft")]);
+    // What a test's broker has, and nothing of this machine.
+    for (name, value) in home.weft().get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.stdin(Stdio::from(socket.try_clone().expect("cloned")));
+    command
+}
+
+const FOR_IT: &str = "LISTEN_PID=$$ LISTEN_FDS=1";
+
+#[test]
+fn a_broker_takes_the_socket_that_a_service_manager_holds() {
+    let home = Home::new();
+    let folder = home.places().directory();
+    fs::create_dir(&folder).expect("made");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("set");
+    let socket = bound(&home.socket(), SocketType::SEQPACKET, 0o600);
+    // A job comes before any broker does, and waits at the socket.
+    let path = home.socket();
+    let early = std::thread::spawn(move || Client::attach(&path, hello(5)));
+    for _ in 0..2 {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(home.broker_log())
+            .expect("a log");
+        let mut broker = Killed(
+            started_for(&home, &socket, FOR_IT)
+                .stderr(log)
+                .spawn()
+                .expect("started"),
+        );
+        until("the broker answers", || admin::pings(&home.places()));
+        assert_eq!(home.status().broker.pid, broker.0.id(), "it is this one");
+        let late = Client::attach(&home.socket(), hello(5));
+        until("the late one is listed", || !home.status().clients.is_empty());
+        // No second one takes its place.
+        let second = started_for(&home, &socket, FOR_IT).output().expect("ran");
+        assert!(
+            !second.status.success() && stderr(&second).lines().count() == 1,
+            "{second:?}"
+        );
+        drop(late);
+        signal(broker.0.id(), Signal::TERM);
+        assert!(broker.0.wait().expect("waited").success());
+        assert!(
+            fs::symlink_metadata(home.socket()).is_ok(),
+            "the service manager goes on listening"
+        );
+    }
+    drop(early.join().expect("it attached"));
+}
+
+#[test]
+fn a_socket_that_is_not_as_the_broker_would_make_it_is_refused_in_one_line() {
+    let home = Home::new();
+    let folder = home.places().directory();
+    fs::create_dir(&folder).expect("made");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("set");
+    let elsewhere = folder.join("other.sock");
+    let refused = |socket: &OwnedFd, variables: &str, why: &str| {
+        let done = started_for(&home, socket, variables).output().expect("ran");
+        let said = stderr(&done);
+        assert_eq!(done.status.code(), Some(1), "{said}");
+        assert!(said.lines().count() == 1 && said.contains(why), "{why}: {said}");
+    };
+    let socket = bound(&home.socket(), SocketType::STREAM, 0o600);
+    refused(&socket, FOR_IT, "ListenSequentialPacket=");
+    let socket = bound(&elsewhere, SocketType::SEQPACKET, 0o600);
+    refused(&socket, FOR_IT, "other.sock, and clients look here");
+    let socket = bound(&home.socket(), SocketType::SEQPACKET, 0o666);
+    refused(&socket, FOR_IT, "SocketMode=0600");
+    let socket = bound(&home.socket(), SocketType::SEQPACKET, 0o600);
+    refused(&socket, "LISTEN_PID=$$ LISTEN_FDS=2", "passed 2 sockets");
+    let file = OwnedFd::from(fs::File::open(folder.join("broker.sock.lock")).expect("a file"));
+    refused(&file, FOR_IT, "is no unix socket");
+    // The folder is looked at before the socket.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("set");
+    refused(&socket, FOR_IT, "others can write to the folder");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("set");
+    // Variables of another process say nothing.
+    let mut broker = started_for(&home, &file, "LISTEN_PID=1 LISTEN_FDS=1");
+    drop(socket);
+    let broker = Killed(broker.stderr(Stdio::null()).spawn().expect("started"));
+    until("the broker answers", || admin::pings(&home.places()));
+    assert_eq!(home.status().broker.pid, broker.0.id());
+}
+
 /// The units of the repository, each with whether it is a user's.
 const UNITS: [(&str, bool); 2] = [("weft-broker.service", false), ("user/weft-broker.service", true)];
 
@@ -386,13 +587,29 @@ fn the_units_of_systemd_are_valid() {
         let help = Home::new().done(&[&words[..], &["--help"]].concat());
         assert!(help.status.success(), "{words:?}: {}", stderr(&help));
 
+        let socket = fs::read_to_string(folder.join(name).with_extension("socket")).expect("a unit");
+        let of_socket = |key: &str| {
+            socket
+                .lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+        };
+        let place = of_socket("ListenSequentialPacket").expect("a socket");
+        match of_user {
+            true => assert!(words.contains(&place), "{name}: {words:?}"),
+            false => assert_eq!(Path::new(place), weft_daemon::places::Places::shared().socket()),
+        }
+        let mode = if of_user { "0600" } else { "0666" };
+        assert_eq!(of_socket("SocketMode"), Some(mode), "{name}");
+
         // The machine's own judge, where there is one.
         let home = Home::new();
         let unit = home.path().join("weft-broker.service");
+        fs::write(unit.with_extension("socket"), &socket).expect("written");
         fs::write(&unit, text.replace("/usr/bin/weft", env!("CARGO_BIN_EXE_weft"))).expect("written");
         let mut judge = Command::new("systemd-analyze");
         judge.args(["verify", "--man=no"]).env("XDG_RUNTIME_DIR", home.path());
         judge.args(of_user.then_some("--user")).arg(&unit);
+        judge.arg(unit.with_extension("socket"));
         match judge.output() {
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
             Ok(judged) => assert!(judged.status.success(), "{name}: {}", stderr(&judged)),

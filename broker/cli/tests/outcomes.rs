@@ -166,6 +166,129 @@ fn what_ended_is_in_the_history_when_the_broker_is_gone() {
     drop(training);
 }
 
+/// Not a test: a process that is a background job until it is ended.
+#[test]
+#[ignore = "a helper process of other tests"]
+fn helper_training() {
+    let Ok(socket) = std::env::var("WEFT_TEST_SOCKET") else {
+        return;
+    };
+    let client = Client::attach(std::path::Path::new(&socket), named(5, "python train.py"));
+    println!("attached");
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < common::PATIENCE {
+        // Seldom: most of the service's requests are without background work, and teach.
+        std::thread::sleep(Duration::from_millis(50));
+        client.launch(9, 100_000);
+    }
+}
+
+/// That process, once it is attached.
+fn training_process(home: &Home) -> std::process::Child {
+    use std::io::BufRead;
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "helper_training", "--ignored", "--nocapture"])
+        .env("WEFT_TEST_SOCKET", home.socket())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("started");
+    let said = std::io::BufReader::new(child.stdout.as_mut().expect("piped")).lines();
+    let attached = said.map_while(Result::ok).any(|line| line.contains("attached"));
+    assert!(attached, "the job ended by itself");
+    child
+}
+
+/// Name, ending and launches of each job in the history, sorted.
+fn kept(home: &Home) -> Vec<(String, String, u64)> {
+    let done = home.done(&["history", "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
+    let jobs = shown["jobs"].as_array().expect("jobs").iter();
+    let mut rows: Vec<_> = jobs
+        .map(|job| {
+            let launches = job["outcome"]["launches"].as_u64().unwrap_or(0);
+            (text(&job["command"]), text(&job["ending"]), launches)
+        })
+        .collect();
+    rows.sort();
+    rows
+}
+
+#[test]
+fn a_broker_that_is_replaced_loses_no_books() {
+    let home = Home::new();
+    let mut broker = home.broker(&[]);
+    let service = Client::attach(&home.socket(), named(0, "python serve.py"));
+    let mut training = training_process(&home);
+    until("it is the foreground job", || service.mode() == Some(Mode::Foreground));
+    for _ in 0..REQUESTS {
+        request(&service);
+    }
+    until("the service's waits are judged", || {
+        outcome(&home, "python serve.py").lost.is_some()
+    });
+    let before = outcome(&home, "python serve.py");
+    broker.terminate();
+    broker.child.wait().expect("waited");
+    let rows = kept(&home);
+    let endings: Vec<_> = rows.iter().map(|row| (row.0.as_str(), row.1.as_str())).collect();
+    assert_eq!(
+        endings,
+        [("python serve.py", "detached"), ("python train.py", "detached")]
+    );
+    let lost_job = rows[1].clone();
+    // One job dies while there is no broker.
+    training.kill().expect("killed");
+    training.wait().expect("waited");
+
+    let mut next = home.broker(&[]);
+    let again = Client::attach(&home.socket(), named(0, "python serve.py"));
+    until("what it had is known", || {
+        outcome(&home, "python serve.py").launches == before.launches
+    });
+    let now = outcome(&home, "python serve.py");
+    let waits = |outcome: &Outcome| outcome.lost.map_or(0, |lost| lost.waits);
+    assert!(waits(&now) >= waits(&before) && waits(&now) > 0, "{before:?} {now:?}");
+    assert!(
+        now.ran_s >= before.ran_s && now.foreground_s >= before.foreground_s,
+        "{now:?}"
+    );
+    assert!(
+        now.gpu_shared_ns >= before.gpu_shared_ns && now.gpu_shared_ns > 0,
+        "{now:?}"
+    );
+    // And to a third broker.
+    again.launch(1, 100_000);
+    until("it is counted", || {
+        outcome(&home, "python serve.py").launches == before.launches + 1
+    });
+    next.terminate();
+    next.child.wait().expect("waited");
+    let serves = |ending: &str, launches: u64| ("python serve.py".to_string(), ending.to_string(), launches);
+    assert_eq!(
+        kept(&home),
+        [serves("detached", before.launches + 1), lost_job.clone()],
+        "one row, of the whole"
+    );
+
+    let _third = home.broker(&[]);
+    let last = Client::attach(&home.socket(), named(0, "python serve.py"));
+    last.launch(1, 100_000);
+    until("all is counted", || {
+        outcome(&home, "python serve.py").launches == before.launches + 2
+    });
+    last.say(ToBroker::Goodbye);
+    drop(last);
+    let whole = [serves("goodbye", before.launches + 2), lost_job];
+    until("it has ended", || kept(&home) == whole);
+    // The book is closed: another job of this process begins anew.
+    let _other = Client::attach(&home.socket(), named(0, "python serve.py"));
+    until("it is listed", || home.status().clients.len() == 1);
+    assert_eq!(outcome(&home, "python serve.py").launches, 0);
+    drop((service, again));
+}
+
 #[test]
 fn a_damaged_history_costs_one_line() {
     let home = Home::new();

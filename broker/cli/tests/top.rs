@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use common::{Client, Home, hello, text, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use weft_protocol::control::{Hello, ToBroker};
+use weft_protocol::control::{Hello, ToBroker, Wants};
 
 /// Left and entered by programs that take the whole screen.
 const ENTER: &str = "\u{1b}[?1049h";
@@ -368,6 +368,90 @@ fn status_has_every_documented_field() {
         let first = name.split('.').next().expect("one");
         assert!(outcome.get(first).is_some(), "{name} is not in {outcome}");
     }
+}
+
+/// Asks for memory of the one device.
+fn wants(client: &Client, memory: Option<u64>) {
+    client.say(ToBroker::Wants(Wants {
+        uuid: "0f".repeat(16),
+        total: 16 << 30,
+        further: 0,
+        devices: 1,
+        memory,
+        duration: None,
+        gang: String::new(),
+        processes: 1,
+        user: String::new(),
+        managed: false,
+        either: false,
+        host: None,
+        runs: None,
+    }));
+}
+
+#[test]
+fn queue_has_every_documented_field_and_names_jobs() {
+    let home = Home::new();
+    let _broker = home.broker(&[]);
+    let queue = || {
+        let queue = home.done(&["queue", "--json"]);
+        serde_json::from_slice::<serde_json::Value>(&queue.stdout).expect("JSON")
+    };
+    let rows = |kind: &str| queue()[kind].as_array().map_or(0, Vec::len);
+    let once = Client::attach(&home.socket(), named(5, None, "python once.py"));
+    wants(&once, None);
+    until("it has memory", || rows("running") == 1);
+    once.lane().counters.memory_peak.store(1 << 30, Ordering::Relaxed);
+    once.say(ToBroker::Goodbye);
+    drop(once);
+    until("what it took is known", || rows("learnt") == 1);
+    let runs = Client::attach(&home.socket(), named(5, Some("nightly"), "python a.py"));
+    wants(&runs, Some(12 << 30));
+    until("it has memory", || rows("running") == 1);
+    let waits = Client::attach(&home.socket(), named(6, None, "python train.py --lr 3"));
+    wants(&waits, Some(8 << 30));
+    until("it waits", || rows("waiting") == 1);
+    let queue = queue();
+    assert_eq!(queue["schema"], 1);
+    let section = "## `weft queue --json`";
+    for (object, tables) in [
+        (&queue, &["| field of the queue |"][..]),
+        (&queue["devices"][0], &["| field of the queue's `devices` |"]),
+        (
+            &queue["running"][0],
+            &["| field of `running` and `waiting` |", "| field of `running` alone |"],
+        ),
+        (
+            &queue["waiting"][0],
+            &["| field of `running` and `waiting` |", "| field of `waiting` alone |"],
+        ),
+        (&queue["learnt"][0], &["| field of `learnt` |"]),
+    ] {
+        for field in tables.iter().flat_map(|table| documented(section, table)) {
+            assert!(object.get(&field).is_some(), "{field} is not in {object}");
+        }
+    }
+    let name = |kind: &str| queue[kind][0]["name"].clone();
+    assert_eq!(
+        (name("running"), name("waiting"), name("learnt")),
+        ("nightly".into(), "train.py".into(), "once.py".into())
+    );
+    let page = text(
+        &home
+            .weft()
+            .args(["queue"])
+            .env("COLUMNS", "60")
+            .output()
+            .expect("ran")
+            .stdout,
+    );
+    assert!(
+        ["nightly", "train.py", "once.py"]
+            .iter()
+            .all(|name| page.contains(name)),
+        "{page}"
+    );
+    assert!(page.lines().all(|line| line.chars().count() <= 60), "{page}");
 }
 
 #[test]

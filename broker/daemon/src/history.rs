@@ -18,9 +18,9 @@ use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
@@ -32,8 +32,10 @@ use super::recording::JobRecording;
 use super::status::Ending;
 use super::thread_priority::ThreadPriority;
 
+mod open_books;
 mod recordings;
 
+pub use open_books::{BookChange, OpenBook, RowKey};
 pub use recordings::{RecordedJob, read_recorded};
 
 /// Rows kept: months of a busy machine.
@@ -479,14 +481,23 @@ fn version(file: &Connection, path: &Path) -> Result<i64, HistoryError> {
     }
 }
 
-/// A job that ended, and what was recorded of it.
-type EndedJob = (HistoryRow, Option<JobRecording>);
+/// A job that ended, or whose broker ends.
+#[derive(Debug)]
+pub struct EndedJob {
+    /// Its row.
+    pub row: HistoryRow,
+    /// What was recorded of it.
+    pub recording: Option<JobRecording>,
+    /// Its book at the broker before this one, and at this one for the next.
+    pub books: BookChange,
+}
 
 /// The thread's queue.
 #[derive(Debug, Clone)]
 pub struct HistoryWriter {
     rows: Option<SyncSender<EndedJob>>,
     dropped: Arc<AtomicU64>,
+    books: Arc<OnceLock<Vec<OpenBook>>>,
 }
 
 impl HistoryWriter {
@@ -495,16 +506,22 @@ impl HistoryWriter {
         HistoryWriter {
             rows: None,
             dropped: Arc::default(),
+            books: Arc::new(OnceLock::from(Vec::new())),
         }
     }
 
-    /// Queues a row, and what was recorded of the job. Never waits.
-    pub fn put(&self, row: HistoryRow, recording: Option<JobRecording>) {
+    /// Queues a job. Never waits.
+    pub fn put(&self, ended: EndedJob) {
         if let Some(rows) = &self.rows
-            && rows.try_send((row, recording)).is_err()
+            && rows.try_send(ended).is_err()
         {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Books of jobs that ran on as the last broker ended; `None`: not read from the disk yet.
+    pub fn open_books(&self) -> Option<&[OpenBook]> {
+        self.books.get().map(Vec::as_slice)
     }
 }
 
@@ -525,14 +542,22 @@ pub fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd)> {
     let (done, ended) = sync_channel(1);
     let dropped = Arc::new(AtomicU64::new(0));
     let lost = Arc::clone(&dropped);
+    let books = Arc::new(OnceLock::new());
+    let found = Arc::clone(&books);
     std::thread::Builder::new().name("weft-history".into()).spawn(move || {
         ThreadPriority::Last.take();
+        let read = open_books::load(&path).unwrap_or_else(|error| {
+            log::warn!("{error}; outcomes of jobs that run begin anew");
+            Vec::new()
+        });
+        let _ = found.set(read);
         write_all(&path, &incoming, &lost);
         let _ = done.try_send(());
     })?;
     let writer = HistoryWriter {
         rows: Some(rows),
         dropped,
+        books,
     };
     Ok((writer, HistoryEnd(ended)))
 }
@@ -540,8 +565,12 @@ pub fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd)> {
 fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
     let mut failing = false;
     while let Ok(first) = incoming.recv() {
-        let ended = [first].into_iter().chain(incoming.try_iter());
-        let (rows, recordings): (Vec<HistoryRow>, Vec<Option<JobRecording>>) = ended.unzip();
+        let (mut rows, mut recordings, mut books) = (Vec::new(), Vec::new(), Vec::new());
+        for ended in [first].into_iter().chain(incoming.try_iter()) {
+            rows.push(ended.row);
+            recordings.push(ended.recording);
+            books.push(ended.books);
+        }
         match add(path, &rows) {
             Ok(said) => {
                 failing = false;
@@ -557,6 +586,10 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
         }
         if !failing && let Err(error) = recordings::add(path, &rows, &recordings) {
             log::warn!("{error}; what was recorded of {} jobs is not kept", rows.len());
+        }
+        // Only with its row is a part's row replaced.
+        if !failing && let Err(error) = open_books::change(path, &books) {
+            log::warn!("{error}; outcomes of jobs that run on begin anew");
         }
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
@@ -592,6 +625,14 @@ mod tests {
                 }),
                 ..Outcome::default()
             },
+        }
+    }
+
+    fn ended(row: HistoryRow) -> EndedJob {
+        EndedJob {
+            row,
+            recording: None,
+            books: BookChange::default(),
         }
     }
 
@@ -789,16 +830,16 @@ mod tests {
         let path = folder.path().join("history.sqlite");
         let (writer, end) = start(path.clone()).expect("started");
         for number in 0..20 {
-            writer.put(row(number), None);
+            writer.put(ended(row(number)));
         }
         drop(writer);
         end.wait();
         assert_eq!(all(&path).len(), 20);
-        HistoryWriter::deaf().put(row(0), None);
+        HistoryWriter::deaf().put(ended(row(0)));
         // A folder that cannot be made costs the rows alone.
         std::fs::write(folder.path().join("taken"), "").expect("written");
         let (writer, end) = start(folder.path().join("taken/history.sqlite")).expect("started");
-        writer.put(row(0), None);
+        writer.put(ended(row(0)));
         drop(writer);
         end.wait();
     }

@@ -20,6 +20,7 @@
 //! ends, no client is left waiting.
 #![deny(unsafe_code)]
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -78,9 +79,13 @@ use options::Options;
 use places::Places;
 use thread_priority::ThreadPriority;
 
-/// Runs a broker until it is asked to end. An error means that it did not start.
-pub fn run(places: &Places, options: &Options) -> Result<()> {
-    let mut listener = Listener::open(places.socket(), options.door)?;
+/// Runs a broker until it is asked to end, on the socket `given` by a service manager, if any. An
+/// error means that it did not start.
+pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result<()> {
+    let mut listener = match given {
+        Some(socket) => Listener::given(socket, places.socket(), options.door)?,
+        None => Listener::open(places.socket(), options.door)?,
+    };
     let metrics_doors = metrics::MetricsDoors::open(places, options.door, &options.metrics)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -136,6 +141,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let admission = admission::AdmissionHandle::new(options.admission, Some(places.ledger()))
         .shared(options.door.is_shared())
         .measuring(&known);
+    admission.set_rights(&options.rights);
     for (uid, weight) in &options.rights.weights {
         admission.weigh(&uid.to_string(), *weight);
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::metrics::MetricsAddress;
 use crate::server::Door;
+use weft_admission::UserCap;
 use weft_scheduler::Config;
 
 /// Whether the scheduler thread may spin.
@@ -53,6 +54,46 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Default limit on users' priorities: that of a job which asks for none.
 pub const USUAL_PRIORITY: u8 = 5;
 
+/// A figure of users, and of all of whom nothing is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserFigures<T> {
+    /// By uid.
+    pub users: BTreeMap<u32, T>,
+    /// Of all others but root and the broker's own user.
+    pub others: Option<T>,
+}
+
+impl<T> Default for UserFigures<T> {
+    fn default() -> UserFigures<T> {
+        UserFigures {
+            users: BTreeMap::new(),
+            others: None,
+        }
+    }
+}
+
+impl<T: Copy> UserFigures<T> {
+    /// The figure of a user; `None`: there is none.
+    pub fn of(&self, uid: u32) -> Option<T> {
+        let guest = uid != 0 && uid != rustix::process::geteuid().as_raw();
+        self.users.get(&uid).copied().or(self.others.filter(|_| guest))
+    }
+}
+
+/// Of several figures for a user the last one counts. `None`: all others.
+impl<T> FromIterator<(Option<u32>, T)> for UserFigures<T> {
+    fn from_iter<I: IntoIterator<Item = (Option<u32>, T)>>(figures: I) -> UserFigures<T> {
+        let mut all = UserFigures::default();
+        for (who, figure) in figures {
+            match who {
+                Some(uid) => drop(all.users.insert(uid, figure)),
+                None => all.others = Some(figure),
+            }
+        }
+        all
+    }
+}
+
 /// Rights of a shared broker's users, by uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
@@ -60,9 +101,21 @@ pub struct Rights {
     pub weights: BTreeMap<u32, u32>,
     /// Most important priority of users' jobs; default [`USUAL_PRIORITY`].
     pub priorities: BTreeMap<u32, u8>,
+    /// Most jobs of a user at once.
+    pub jobs: UserFigures<u32>,
+    /// Most device memory of a user's jobs at once, bytes.
+    pub memory: UserFigures<u64>,
 }
 
 impl Rights {
+    /// What a user's jobs may have at once.
+    pub fn cap(&self, uid: u32) -> UserCap {
+        UserCap {
+            jobs: self.jobs.of(uid),
+            memory: self.memory.of(uid),
+        }
+    }
+
     /// The priority that a user's job gets.
     pub fn allows(&self, uid: u32, asked: u8) -> u8 {
         asked.max(self.priorities.get(&uid).copied().unwrap_or(USUAL_PRIORITY))

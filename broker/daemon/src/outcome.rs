@@ -30,8 +30,15 @@ pub struct Outcome {
     pub launches_known: Option<f64>,
     /// What it lost to background jobs as a foreground job; `None`: nothing was measured.
     pub lost: Option<LatenessSum>,
+    /// The same, measured at the requests that it marked: their time beside others against their
+    /// mean time alone. `None`: it marks none, or too few alone to know that time.
+    #[serde(default)]
+    pub lost_at_requests: Option<LatenessSum>,
     /// What it cost foreground jobs as a background job; `None`: nothing was measured.
     pub cost: Option<LatenessSum>,
+    /// Requests of foreground jobs at which that was measured; 0: at their waits.
+    #[serde(default)]
+    pub cost_requests: u64,
     /// What it won as a background job; `None`: it was none.
     pub won: Option<Won>,
     /// How long the requests took that it marked; `None`: it marked none.
@@ -54,7 +61,7 @@ pub struct LatenessSum {
     pub ns: i64,
     /// Part of what the judged stretches would have taken alone.
     pub part: f64,
-    /// Judged waits; 0 for what a background job cost.
+    /// Judged waits or requests; 0 for what a background job cost.
     pub waits: u64,
 }
 
@@ -83,8 +90,14 @@ pub struct RequestTimes {
 impl Requests {
     /// Those that a lane tells of; `None`: none were marked.
     pub fn of(times: &lane::MarkedRequests) -> Option<Requests> {
-        let of = |durations: &lane::Durations| {
-            durations.figures().map(|figures| RequestTimes {
+        let counts = |durations: &lane::Durations| durations.counts().unwrap_or_default();
+        Requests::of_counts(&counts(&times.alone), &counts(&times.beside))
+    }
+
+    /// Those of these counts; `None`: there are none.
+    pub fn of_counts(alone: &lane::DurationCounts, beside: &lane::DurationCounts) -> Option<Requests> {
+        let of = |counts: &lane::DurationCounts| {
+            counts.figures().map(|figures| RequestTimes {
                 count: figures.count,
                 mean_ns: figures.mean,
                 p50_ns: figures.p50,
@@ -92,8 +105,8 @@ impl Requests {
             })
         };
         let requests = Requests {
-            alone: of(&times.alone),
-            beside: of(&times.beside),
+            alone: of(alone),
+            beside: of(beside),
         };
         (requests != Requests::default()).then_some(requests)
     }
@@ -180,11 +193,14 @@ impl Outcome {
             Some(ns) => format!("had about {} of GPU time", duration(ns)),
             None => count(self.launches, "launch", "launches"),
         });
-        if let Some(lost) = self.lost {
+        // What it felt goes before what its waits saw.
+        if let Some(lost) = self.lost_at_requests.or(self.lost) {
+            let requests = self.lost_at_requests.map_or(0, |lost| lost.waits);
             parts.push(format!(
-                "lost {} ({}) to background jobs",
+                "lost {} ({}) to background jobs{}",
                 duration(lost.ns.max(0) as u64),
-                percent(lost.part.max(0.0))
+                percent(lost.part.max(0.0)),
+                at_requests(requests)
             ));
         }
         if let Some(won) = self.won {
@@ -199,9 +215,10 @@ impl Outcome {
         }
         if let Some(cost) = self.cost {
             parts.push(format!(
-                "cost the foreground job {} ({})",
+                "cost the foreground job {} ({}){}",
                 duration(cost.ns.max(0) as u64),
-                percent(cost.part.max(0.0))
+                percent(cost.part.max(0.0)),
+                at_requests(self.cost_requests)
             ));
         }
         if let Some(requests) = self.requests {
@@ -234,6 +251,14 @@ impl Outcome {
             format!("warning: {text}")
         });
         [self.line()].into_iter().chain(warnings).collect()
+    }
+}
+
+/// Where a lateness was measured, if it was at marked requests.
+fn at_requests(requests: u64) -> String {
+    match requests {
+        0 => String::new(),
+        _ => format!(", measured at {}", count(requests, "request", "requests")),
     }
 }
 

@@ -4,6 +4,7 @@
 //! applies, as a slow disk must not keep clients waiting. Where a file is wrong nothing changes.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -12,9 +13,10 @@ use super::admission::AdmissionHandle;
 use super::figures::percent;
 use super::log_file;
 use super::mailbox::{Notice, SchedulerHandle};
-use super::options::{Options, Rights};
+use super::options::{Options, Rights, UserFigures};
 use super::supervisor;
 use super::users;
+use weft_protocol::amount::shown;
 
 /// What other threads read of the options, as it is now.
 #[derive(Debug)]
@@ -53,6 +55,10 @@ pub enum OptionChange {
     Weight(u32, u32),
     /// A user's most important priority now; `None`: nothing is said any more.
     Priority(u32, Option<u8>),
+    /// Most jobs at once of a user, or of all others; `None`: no cap any more.
+    Jobs(Option<u32>, Option<u32>),
+    /// Most device memory at once of a user, or of all others, bytes; `None`: no cap any more.
+    Memory(Option<u32>, Option<u64>),
     /// Time without a client after which the broker ends.
     IdleExit(Option<Duration>),
     /// The log's level.
@@ -73,11 +79,29 @@ impl OptionChange {
             OptionChange::Priority(uid, None) => {
                 format!("priority of {} is what other users have", users::name_of(*uid))
             }
+            OptionChange::Jobs(who, Some(most)) => format!("cap on jobs of {} is {most}", whose(*who)),
+            OptionChange::Jobs(who, None) => format!("cap on jobs of {} is none of its own", whose(*who)),
+            OptionChange::Memory(who, Some(most)) => format!("cap on memory of {} is {}", whose(*who), shown(*most)),
+            OptionChange::Memory(who, None) => format!("cap on memory of {} is none of its own", whose(*who)),
             OptionChange::IdleExit(None) => "idle-exit is never".to_string(),
             OptionChange::IdleExit(Some(time)) => format!("idle-exit is {} s", time.as_secs()),
             OptionChange::Log(level) => format!("log is {}", level.as_deref().unwrap_or("info")),
         }
     }
+}
+
+/// A user by name, or all others.
+fn whose(who: Option<u32>) -> String {
+    who.map_or_else(|| "all others".to_string(), users::name_of)
+}
+
+/// Whose figures changed, and the figures now.
+fn figures<T: Copy + PartialEq>(was: &UserFigures<T>, is: &UserFigures<T>) -> Vec<(Option<u32>, Option<T>)> {
+    let named: BTreeSet<u32> = was.users.keys().chain(is.users.keys()).copied().collect();
+    let named = named.into_iter().filter(|uid| was.users.get(uid) != is.users.get(uid));
+    let named = named.map(|uid| (Some(uid), is.users.get(&uid).copied()));
+    let others = (was.others != is.others).then_some((None, is.others));
+    named.chain(others).collect()
 }
 
 /// What changed, and the names of options whose change needs a restart.
@@ -101,6 +125,10 @@ pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'sta
     for uid in named.filter(|uid| was_of.get(uid) != is_of.get(uid)) {
         taken.push(OptionChange::Priority(*uid, is_of.get(uid).copied()));
     }
+    let jobs = figures(&before.rights.jobs, &now.rights.jobs).into_iter();
+    taken.extend(jobs.map(|(who, most)| OptionChange::Jobs(who, most)));
+    let memory = figures(&before.rights.memory, &now.rights.memory).into_iter();
+    taken.extend(memory.map(|(who, most)| OptionChange::Memory(who, most)));
     if before.idle_exit != now.idle_exit {
         taken.push(OptionChange::IdleExit(now.idle_exit));
     }
@@ -188,9 +216,12 @@ impl Reloader {
                 OptionChange::Log(level) => log_file::set_level(level.as_deref()),
                 // Read where they are needed.
                 OptionChange::Priority(..) | OptionChange::IdleExit(_) => {}
+                // All together, below.
+                OptionChange::Jobs(..) | OptionChange::Memory(..) => {}
             }
             log::info!("reloaded: {}", change.line());
         }
+        self.admission.set_rights(&now.rights);
         if !restart.is_empty() {
             log::warn!(
                 "reloaded: {} stay until the broker is started again",
@@ -224,6 +255,9 @@ mod tests {
         now.core.delay_bound += 1;
         now.rights.weights = [(1, 3), (3, 9)].into();
         now.rights.priorities = [(2, 4)].into();
+        before.rights.jobs = [(Some(1), 2), (Some(2), 3)].into_iter().collect();
+        now.rights.jobs = [(Some(1), 2), (Some(2), 4), (None, 8)].into_iter().collect();
+        before.rights.memory = [(Some(3), 1 << 30)].into_iter().collect();
         now.idle_exit = Some(Duration::from_secs(7));
         now.log = Some("debug".to_string());
         let (taken, restart) = changes(&before, &now);
@@ -233,12 +267,19 @@ mod tests {
             OptionChange::Weight(3, 9),
             OptionChange::Priority(1, None),
             OptionChange::Priority(2, Some(4)),
+            OptionChange::Jobs(Some(2), Some(4)),
+            OptionChange::Jobs(None, Some(8)),
+            OptionChange::Memory(Some(3), None),
             OptionChange::IdleExit(Some(Duration::from_secs(7))),
             OptionChange::Log(Some("debug".to_string())),
         ];
         assert_eq!(taken, expected);
         assert_eq!(restart, ["policy", "delay-bound"]);
         assert_eq!(taken[0].line(), "slowdown is 5 % (was 1 %)");
+        assert_eq!(taken[6].line(), "cap on jobs of all others is 8");
+        let rights = &now.rights;
+        assert_eq!((rights.cap(2).jobs, rights.cap(4_000_000).jobs), (Some(4), Some(8)));
+        assert_eq!(rights.cap(0).jobs, None, "root is no guest");
         let live = LiveOptions::new(&before);
         assert_eq!((live.allows(1, 0), live.allows(2, 0)), (0, 5));
     }

@@ -431,7 +431,8 @@ impl Scheduler {
         if self.outcomes.listens() {
             self.outcomes.tell(OutcomeMessage::Left {
                 entry: Arc::clone(lane.entry()),
-                ending,
+                ending: if self.stopping { Ending::Detached } else { ending },
+                runs_on: self.stopping,
                 view: self.cores.view_of(Client(client)).map(Box::new),
                 now,
             });

@@ -15,19 +15,33 @@ pub struct RoleTally {
     pub longest: Ns,
     /// Hash of its kernel; 0: a copy, or none.
     pub longest_kernel: u64,
+    /// Longest time that changes only the sum, ns: that of the launches before, up to the delay
+    /// bound.
+    #[serde(skip)]
+    pub(crate) usual: Ns,
 }
 
 impl RoleTally {
     /// Takes in a launch of predicted `time`, ns. `bound`: the delay bound, ns.
+    #[inline]
     pub fn launched(&mut self, kernel: u64, time: Ns, bound: Ns) {
         self.gpu = self.gpu.saturating_add(time);
-        // Hardly ever: a launch adds to one word.
+        if time > self.usual {
+            self.launched_long(kernel, time, bound);
+        }
+    }
+
+    /// Hardly ever: the usual launch adds to one word after one comparison.
+    #[cold]
+    #[inline(never)]
+    fn launched_long(&mut self, kernel: u64, time: Ns, bound: Ns) {
         if time > bound {
             self.over_bound += 1;
         }
         if time > self.longest {
             (self.longest, self.longest_kernel) = (time, kernel);
         }
+        self.usual = self.longest.min(bound);
     }
 }
 
@@ -48,5 +62,33 @@ impl Lateness {
     /// Slowdown: a part of the job's own time. `None`: nothing was judged.
     pub fn part(&self) -> Option<f64> {
         (self.alone > 0.0).then(|| self.late / self.alone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND_NS: Ns = 500;
+
+    #[test]
+    fn each_launch_over_the_bound_is_counted_and_the_longest_is_known() {
+        let mut tally = RoleTally::default();
+        for (kernel, time) in [
+            (1, 0),
+            (2, 300),
+            (3, 200),
+            (4, 300),
+            (5, 501),
+            (6, 501),
+            (7, 500),
+            (8, 900),
+            (9, 700),
+        ] {
+            tally.launched(kernel, time, BOUND_NS);
+        }
+        assert_eq!(tally.gpu, 3_902);
+        assert_eq!(tally.over_bound, 4, "501 twice, 900 and 700");
+        assert_eq!((tally.longest, tally.longest_kernel), (900, 8));
     }
 }

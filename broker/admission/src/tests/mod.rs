@@ -1,6 +1,7 @@
 //! The rules one by one, and the invariants under any input.
 
 mod auto_backing;
+mod caps;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -212,6 +212,16 @@ impl FileReading<'_> {
                     self.loaded.weights.insert(uid, (weight, origin));
                     Ok(())
                 }
+                "jobs" => {
+                    let (uid, jobs) = users::jobs(&said)?;
+                    self.loaded.jobs.insert(uid, (jobs, origin));
+                    Ok(())
+                }
+                "memory" => {
+                    let (uid, memory) = users::memory(&said)?;
+                    self.loaded.memory.insert(uid, (memory, origin));
+                    Ok(())
+                }
                 _ => {
                     let (uid, priority) = users::priority(&said)?;
                     self.loaded.priorities.insert(uid, (priority, origin));
@@ -314,6 +324,7 @@ mod tests {
         let (loaded, told) = loaded(
             "[broker]\npolicy = 'fikit'\nrefine = true\nslowdown = 0.02\ndelay_bound = 1_000\n\
              [broker.weights]\nroot = 3\n[broker.priorities]\n0 = 'high'\n1001 = 2\n\
+             [broker.jobs]\n'*' = 4\nroot = 9\n[broker.memory]\n'*' = '24GiB'\n\
              [run]\npriority = 'low'\nquiet = true\nqueue = false\nslo = '50ms'\n",
         );
         assert_eq!(told, [""; 0]);
@@ -325,6 +336,8 @@ mod tests {
         assert_eq!(loaded.weights[&0].0, 3);
         assert_eq!(loaded.priorities.keys().copied().collect::<Vec<_>>(), [0, 1001]);
         assert_eq!(loaded.weights[&0].1.line, 7);
+        assert_eq!((loaded.jobs[&None].0, loaded.jobs[&Some(0)].0), (4, 9));
+        assert_eq!(loaded.memory[&None].0, 24 << 30);
         let set = loaded.variables(|name| name == "WEFT_SLO");
         let shown: Vec<String> = set
             .iter()

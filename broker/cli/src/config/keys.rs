@@ -82,7 +82,12 @@ impl ConfigKey {
 }
 
 /// The tables of users in `[broker]`, each with its option.
-pub const USER_TABLES: [(&str, &str); 2] = [("weights", "--weight-of"), ("priorities", "--priority-of")];
+pub const USER_TABLES: [(&str, &str); 4] = [
+    ("weights", "--weight-of"),
+    ("priorities", "--priority-of"),
+    ("jobs", "--jobs-of"),
+    ("memory", "--memory-of"),
+];
 
 /// The settings, in the order of `weft config show`.
 pub const KEYS: &[ConfigKey] = &[
@@ -233,6 +238,8 @@ mod tests {
         "socket",
         "weight-of",
         "priority-of",
+        "jobs-of",
+        "memory-of",
         "help",
         // Of one job alone.
         "profile",

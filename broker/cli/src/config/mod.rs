@@ -126,6 +126,10 @@ pub struct LoadedConfig {
     pub weights: BTreeMap<u32, (u32, ConfigOrigin)>,
     /// `[broker.priorities]`: most important priorities by uid.
     pub priorities: BTreeMap<u32, (u8, ConfigOrigin)>,
+    /// `[broker.jobs]`: most jobs at once by uid; `None`: of all others.
+    pub jobs: BTreeMap<Option<u32>, (u32, ConfigOrigin)>,
+    /// `[broker.memory]`: most device memory at once by uid, bytes; `None`: of all others.
+    pub memory: BTreeMap<Option<u32>, (u64, ConfigOrigin)>,
     /// What is wrong.
     pub errors: Vec<ConfigMistake>,
 }

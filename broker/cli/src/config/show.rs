@@ -127,8 +127,8 @@ fn rows(loaded: &LoadedConfig, variable: &dyn Fn(&str) -> Option<String>) -> Vec
             reload: key.reload,
         }
     };
-    let user = |table: &str, uid: u32, value: String, origin: &ConfigOrigin| ConfigRow {
-        key: format!("broker.{table}.{}", users::name_of(uid)),
+    let user = |table: &str, uid: Option<u32>, value: String, origin: &ConfigOrigin| ConfigRow {
+        key: format!("broker.{table}.{}", users::name_or_others(uid)),
         value,
         unit: "",
         from: at(origin),
@@ -136,10 +136,16 @@ fn rows(loaded: &LoadedConfig, variable: &dyn Fn(&str) -> Option<String>) -> Vec
         reload: true,
     };
     let weights = loaded.weights.iter();
-    let weights = weights.map(|(uid, (weight, origin))| user("weights", *uid, weight.to_string(), origin));
+    let weights = weights.map(|(uid, (weight, origin))| user("weights", Some(*uid), weight.to_string(), origin));
     let priorities = loaded.priorities.iter();
-    let priorities = priorities.map(|(uid, (priority, origin))| user("priorities", *uid, priority.to_string(), origin));
-    KEYS.iter().map(row).chain(weights).chain(priorities).collect()
+    let priorities =
+        priorities.map(|(uid, (priority, origin))| user("priorities", Some(*uid), priority.to_string(), origin));
+    let jobs = loaded.jobs.iter();
+    let jobs = jobs.map(|(uid, (jobs, origin))| user("jobs", *uid, jobs.to_string(), origin));
+    let memory = loaded.memory.iter();
+    let memory = memory.map(|(uid, (bytes, origin))| user("memory", *uid, text::size(*bytes), origin));
+    let settings = KEYS.iter().map(row).chain(weights).chain(priorities);
+    settings.chain(jobs).chain(memory).collect()
 }
 
 fn render(page: &ConfigPage) -> String {

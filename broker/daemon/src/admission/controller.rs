@@ -30,10 +30,12 @@ use super::rows::Queue;
 use super::suspended::SuspendedJobs;
 use super::watch::Reading;
 use crate::clock;
+use crate::options::Rights;
 use crate::registry::Entry;
 use crate::server::ToTheClient;
 use weft_admission::{
-    Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, Decision, Device, DeviceId, Event, Job, Never,
+    Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, CapLack, Decision, Device, DeviceId, Event, Job, Never,
+    User, UserCap,
 };
 use weft_protocol::Ns;
 use weft_protocol::amount::shown;
@@ -58,6 +60,9 @@ pub struct Controller {
     suspended: SuspendedJobs,
     position_lines: PositionLines,
     history: AdmissionHistory,
+    /// What users may have at once, and what the core knows of it.
+    rights: Rights,
+    caps: BTreeMap<User, UserCap>,
     /// Decisions that are not carried out yet.
     decisions: Vec<Decision>,
     journal: Journal,
@@ -88,9 +93,14 @@ impl Controller {
             suspended: SuspendedJobs::default(),
             position_lines: PositionLines::default(),
             history: AdmissionHistory::from_counts(page.sums),
+            rights: Rights::default(),
+            caps: BTreeMap::new(),
             decisions: Vec::new(),
             journal: Journal::new(ledger),
         };
+        for job in new.jobs.parts() {
+            new.apply(Event::IsPart(job));
+        }
         for job in lost {
             new.apply(Event::Ends(job));
         }
@@ -192,6 +202,7 @@ impl Controller {
                 Decision::Deny { job, bytes, free } => {
                     self.answer_job(job, false);
                     self.note_denial(job);
+                    self.tell_cap(job, bytes);
                     log::info!("{job:?} wanted {} more, {} are free", shown(bytes), shown(free));
                 }
             }
@@ -216,6 +227,7 @@ impl Controller {
             return;
         };
         let free = self.machine.share(job).map_or(0, |(device, _)| self.free(device));
+        let free = self.left_for(job, free);
         let limit = match gang.declared {
             true => quota,
             false => quota.saturating_add(free),
@@ -266,8 +278,31 @@ impl Controller {
                 continue;
             };
             let free = *free.entry(device).or_insert_with(|| self.free(device));
+            let free = self.left_for(job, free);
             gang.members.values().for_each(|member| member.show_limit(free));
         }
+    }
+
+    /// Of the device's free bytes, those that the job's user may still take.
+    fn left_for(&self, job: Job, free: u64) -> u64 {
+        self.machine.cap_left(job).map_or(free, |left| left.min(free))
+    }
+
+    /// Tells a job that was denied more that its user is at a cap.
+    fn tell_cap(&mut self, job: Job, bytes: u64) {
+        let Some(CapLack::Memory { has, most }) = self.machine.growth_capped(job, bytes) else {
+            return;
+        };
+        let Some(gang) = self.jobs.gang_mut(job).filter(|gang| gang.told < GROWTH_LINES) else {
+            return;
+        };
+        gang.told += 1;
+        gang.say(&format!(
+            "gets no {} more: its user's jobs have {} of device memory, and may have {} at once (a cap of this broker)",
+            shown(bytes),
+            shown(has),
+            shown(most)
+        ));
     }
 
     /// Refuses a job and tells its processes why.
@@ -410,6 +445,9 @@ impl Controller {
             ask.need.processes = 1;
         }
         let group = group.unwrap_or(job);
+        if group != job {
+            self.apply(Event::IsPart(job));
+        }
         let gang = Gang {
             name: wants.gang.clone(),
             device,
@@ -490,7 +528,7 @@ impl Controller {
     }
 
     fn ask(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId, declared: Option<u64>) -> Ask {
-        let user = self.jobs.user(&wants.user);
+        let user = self.user(&wants.user);
         let context = context_on(&self.machine, device);
         request::ask((job, user), entry, wants, (device, context), declared)
     }
@@ -564,6 +602,32 @@ impl Controller {
     pub fn set_priority(&mut self, client: u64, priority: u8) {
         if let Some(job) = self.jobs.job_of(client) {
             self.decide(Event::Priority(job, priority));
+        }
+    }
+
+    /// Sets what users may have at once.
+    pub fn set_rights(&mut self, rights: &Rights) {
+        self.rights.clone_from(rights);
+        for (name, user) in self.jobs.users() {
+            self.set_cap(&name, user);
+        }
+        self.carry_out();
+    }
+
+    /// The user of this label, whose cap the core then knows.
+    fn user(&mut self, name: &str) -> User {
+        let user = self.jobs.user(name);
+        self.set_cap(name, user);
+        user
+    }
+
+    /// Tells the core a user's cap, if that is news. In a shared broker a label is a uid.
+    fn set_cap(&mut self, name: &str, user: User) {
+        let cap = name
+            .parse()
+            .map_or_else(|_| UserCap::default(), |uid| self.rights.cap(uid));
+        if self.caps.insert(user, cap).unwrap_or_default() != cap {
+            self.apply(Event::Cap(user, cap));
         }
     }
 
@@ -720,7 +784,8 @@ impl Controller {
 
     /// The best device for a job that has not begun, promised for a while.
     pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
-        let user = self.jobs.user(&seeker.user);
+        let user = self.user(&seeker.user);
+        self.carry_out();
         let situation = Situation {
             machine: &self.machine,
             jobs: &self.jobs,
@@ -924,6 +989,7 @@ impl Controller {
             growth: &self.growth,
             history: &self.history,
             usage: &self.usage,
+            rights: &self.rights,
         };
         report.queue()
     }

@@ -143,6 +143,7 @@ mod tests {
         assert_eq!(first.context_on("a"), None);
         first.context("a", 7, &[]);
         let took = PeakUsage {
+            name: String::new(),
             family: Job(3),
             pid: 5,
             command: "python train.py".into(),

@@ -293,6 +293,18 @@ impl JobTable {
         User(at as u32)
     }
 
+    /// All users by label.
+    pub fn users(&self) -> Vec<(String, User)> {
+        let all = self.users.iter().zip(0..);
+        all.map(|(name, number)| (name.clone(), User(number))).collect()
+    }
+
+    /// Gangs that are parts of jobs on several devices, but for the first ones.
+    pub fn parts(&self) -> Vec<Job> {
+        let parts = self.gangs.iter().filter(|(job, gang)| gang.group != **job);
+        parts.map(|(job, _)| *job).collect()
+    }
+
     pub fn set_weight(&mut self, name: &str, weight: u32) -> User {
         match weight {
             0 | 1 => self.weights.remove(name),
@@ -560,7 +572,10 @@ impl JobTable {
             *working_set = (*working_set).min(ask.need.peak);
         }
         let present = self.gangs.get(&job).map_or(1, Gang::count);
-        let mut events = vec![Event::Ends(job), Event::Asks(ask)];
+        let is_part = self.gangs.get(&job).is_some_and(|gang| gang.group != job);
+        let mut events = vec![Event::Ends(job)];
+        events.extend(is_part.then_some(Event::IsPart(job)));
+        events.push(Event::Asks(ask));
         events.extend((1..present).map(|_| Event::Joins(job)));
         events
     }

@@ -61,8 +61,9 @@ pub use device_facts::FILE as DEVICE_FACTS_FILE;
 pub use device_observer::MemoryProbe;
 pub use observed_usage::PeakUsage;
 pub use promises::{Offer, Place, Seeker};
-pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
+pub use rows::{CapRow, DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
+use crate::options::Rights;
 use controller::Controller;
 use device_facts::DeviceFacts;
 use ledger::{Ledger, Page};
@@ -163,6 +164,11 @@ impl AdmissionHandle {
     /// Sets a client's priority.
     pub fn priority(&self, client: u64, priority: u8) {
         self.controller().set_priority(client, priority);
+    }
+
+    /// Sets what users of a shared broker may have at once.
+    pub fn set_rights(&self, rights: &Rights) {
+        self.controller().set_rights(rights);
     }
 
     /// Sets a user's weight.

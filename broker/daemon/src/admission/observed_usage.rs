@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use weft_profiles::{Error, Gpu, Profile};
 
 use super::rows::LearntRow;
+use crate::job_name;
 use crate::registry::Entry;
 use crate::status::KeptProfile;
 use crate::store;
@@ -31,6 +32,9 @@ pub struct PeakUsage {
     pub family: Job,
     /// Its first process.
     pub pid: u32,
+    /// What its user called the job; empty: nothing, or a record of an older broker.
+    #[serde(default)]
+    pub name: String,
     /// Command line of that process.
     pub command: String,
     /// The user.
@@ -64,6 +68,7 @@ impl PeakUsage {
         PeakUsage {
             family,
             pid: entry.pid,
+            name: entry.name.clone(),
             command: entry.command.clone(),
             user: user.to_string(),
             uid: entry.uid,
@@ -162,6 +167,7 @@ impl ObservedUsage {
     pub fn rows(&self) -> Vec<LearntRow> {
         let row = |took: &PeakUsage| LearntRow {
             pid: took.pid,
+            name: job_name::of(Some(&took.name), &took.command),
             user: took.user.clone(),
             uid: took.uid,
             peak: took.peak,

@@ -1,16 +1,21 @@
 //! The job table as `weft queue` shows it.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
+
 use super::auto_backing;
 use super::devices::Devices;
 use super::growth::Growth;
 use super::history::AdmissionHistory;
 use super::job_table::{Gang, JobTable};
 use super::observed_usage::ObservedUsage;
-use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
+use super::rows::{CapRow, DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
 use crate::clock;
+use crate::job_name;
+use crate::options::Rights;
+use crate::status::SCHEMA;
 use crate::text::gib;
-use weft_admission::{Admission, AdmissionPolicy, DeviceId, DurationClass, Job, Lack};
+use weft_admission::{Admission, AdmissionPolicy, CapLack, DeviceId, DurationClass, Job, Lack};
 use weft_protocol::Ns;
 
 /// What the answer is made of.
@@ -23,6 +28,7 @@ pub struct QueueReport<'a> {
     pub growth: &'a Growth,
     pub history: &'a AdmissionHistory,
     pub usage: &'a ObservedUsage,
+    pub rights: &'a Rights,
 }
 
 impl QueueReport<'_> {
@@ -35,16 +41,23 @@ impl QueueReport<'_> {
             let gang = self.jobs.gang(job);
             let here = gang.and_then(|gang| gang.members.values().next());
             let absent = gang.and_then(|gang| gang.unreattached.first());
-            let (pid, command) = match (here, absent) {
-                (Some(member), _) => (member.entry().pid, member.entry().command.clone()),
-                (None, Some(absent)) => (absent.process.pid, absent.command.clone()),
-                (None, None) => (0, String::new()),
+            let (pid, name, command) = match (here, absent) {
+                (Some(member), _) => {
+                    let entry = member.entry();
+                    (entry.pid, entry.name.clone(), entry.command.clone())
+                }
+                (None, Some(absent)) => (
+                    absent.process.pid,
+                    job_name::of(None, &absent.command),
+                    absent.command.clone(),
+                ),
+                (None, None) => Default::default(),
             };
             (
                 self.jobs.clients_of(job),
                 pid,
                 gang.map(|gang| (gang.user.clone(), gang.uid)).unwrap_or_default(),
-                command,
+                (name, command),
             )
         };
         // A job without a declared run time is expected to take the usual time.
@@ -61,11 +74,12 @@ impl QueueReport<'_> {
             free: *free,
         });
         let running = view.running.iter().map(|row| {
-            let (clients, pid, (user, uid), command) = about(row.ask.job);
+            let (clients, pid, (user, uid), (name, command)) = about(row.ask.job);
             let held = self.jobs.gang(row.ask.job).map_or(0, Gang::held);
             RunningRow {
                 clients,
                 pid,
+                name,
                 device: uuid(row.device),
                 user,
                 uid,
@@ -79,15 +93,16 @@ impl QueueReport<'_> {
             }
         });
         let waiting = view.waiting.iter().map(|row| {
-            let (clients, pid, (user, uid), command) = about(row.ask.job);
-            let reason = match (row.lack, row.blocked_by) {
+            let (clients, pid, (user, uid), (name, command)) = about(row.ask.job);
+            let reason = match (row.lack, row.blocked_by, row.capped) {
                 _ if row.suspended => "is suspended: others go first until it goes on".to_string(),
-                (Some(Lack::Device), _) => {
+                (_, _, Some(capped)) => at_cap(capped, row.needs),
+                (Some(Lack::Device), ..) => {
                     format!("needs {} of device memory, {} are free", gib(row.needs), gib(row.free))
                 }
-                (Some(Lack::Host), _) => "there is too little host memory for another managed job".to_string(),
-                (Some(Lack::Link), _) => "moving one more managed job between turns would take too long".to_string(),
-                (None, Some(job)) => {
+                (Some(Lack::Host), ..) => "there is too little host memory for another managed job".to_string(),
+                (Some(Lack::Link), ..) => "moving one more managed job between turns would take too long".to_string(),
+                (None, Some(job), _) => {
                     let (_, pid, ..) = about(job);
                     format!(
                         "needs {}; {} are free and kept for process {pid}, whose turn it is",
@@ -95,7 +110,7 @@ impl QueueReport<'_> {
                         gib(row.free)
                     )
                 }
-                (None, None) => "its turn has not come".to_string(),
+                (None, None, _) => "its turn has not come".to_string(),
             };
             let cramped = self.jobs.gang(row.ask.job).and_then(|gang| gang.cramped);
             let reason = reason + &cramped.map_or(String::new(), auto_backing::reason);
@@ -104,6 +119,7 @@ impl QueueReport<'_> {
                 position: row.position as u64,
                 clients,
                 pid,
+                name,
                 device: device.unwrap_or_default(),
                 user,
                 uid,
@@ -118,6 +134,7 @@ impl QueueReport<'_> {
             }
         });
         Queue {
+            schema: SCHEMA,
             others: Vec::new(),
             policy: self.policy.to_string(),
             devices: devices.collect(),
@@ -135,10 +152,38 @@ impl QueueReport<'_> {
                     weight: *weight,
                 })
                 .collect(),
+            caps: caps(self.rights),
             learnt: self.usage.rows(),
             freed: self.history.freed(),
         }
     }
+}
+
+/// Why a job waits whose user is at a cap.
+fn at_cap(cap: CapLack, needs: u64) -> String {
+    match cap {
+        CapLack::Jobs(1) => "its user runs 1 job and may run no more at once (a cap of this broker)".to_string(),
+        CapLack::Jobs(jobs) => format!("its user runs {jobs} jobs and may run no more at once (a cap of this broker)"),
+        CapLack::Memory { has, most } => format!(
+            "needs {}, and its user's jobs have {} of the {} that they may have at once (a cap of this broker)",
+            gib(needs),
+            gib(has),
+            gib(most)
+        ),
+    }
+}
+
+/// Caps by user, those of all others last.
+fn caps(rights: &Rights) -> Vec<CapRow> {
+    let (jobs, memory) = (&rights.jobs, &rights.memory);
+    let named: BTreeSet<u32> = jobs.users.keys().chain(memory.users.keys()).copied().collect();
+    let row = |uid: Option<u32>| CapRow {
+        uid,
+        jobs: uid.map_or(jobs.others, |uid| jobs.of(uid)),
+        memory: uid.map_or(memory.others, |uid| memory.of(uid)),
+    };
+    let others = (jobs.others.is_some() || memory.others.is_some()).then_some(None);
+    named.into_iter().map(Some).chain(others).map(row).collect()
 }
 
 /// Fills in expected begins. The rows are of this core, in its order.

@@ -8,6 +8,9 @@ use crate::status::OtherBroker;
 /// The whole answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
+    /// The schema of the JSON ([`SCHEMA`](crate::status::SCHEMA)).
+    #[serde(default)]
+    pub schema: u32,
     /// The policy in force.
     pub policy: String,
     /// Devices that jobs asked for.
@@ -27,6 +30,9 @@ pub struct Queue {
     /// Users with a weight above 1.
     #[serde(default)]
     pub weights: Vec<WeightRow>,
+    /// What users may have at once.
+    #[serde(default)]
+    pub caps: Vec<CapRow>,
     /// Observed usage of jobs that ended lately without a declared need, the latest first.
     #[serde(default)]
     pub learnt: Vec<LearntRow>,
@@ -39,12 +45,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Clears other users' command lines and drops their observed usage.
+    /// Clears other users' names and command lines and drops their observed usage.
     pub fn hide_all_but(&mut self, user: &str) {
-        let running = self.running.iter_mut().map(|row| (&row.user, &mut row.command));
-        let waiting = self.waiting.iter_mut().map(|row| (&row.user, &mut row.command));
-        for (_, command) in running.chain(waiting).filter(|(whose, _)| *whose != user) {
-            command.clear();
+        for row in self.running.iter_mut().filter(|row| row.user != user) {
+            (row.name, row.command) = Default::default();
+        }
+        for row in self.waiting.iter_mut().filter(|row| row.user != user) {
+            (row.name, row.command) = Default::default();
         }
         self.learnt.retain(|row| row.user == user);
     }
@@ -71,11 +78,25 @@ pub struct WeightRow {
     pub weight: u32,
 }
 
+/// What a user's jobs may have at once.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CapRow {
+    /// The user id; `None`: all of whom nothing else is said, but root and the broker's owner.
+    pub uid: Option<u32>,
+    /// Jobs.
+    pub jobs: Option<u32>,
+    /// Device memory, bytes.
+    pub memory: Option<u64>,
+}
+
 /// Observed usage of a job without a declared need.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LearntRow {
     /// Its first process.
     pub pid: u32,
+    /// What the job is called; empty: another user's, or not known.
+    #[serde(default)]
+    pub name: String,
     /// The user.
     pub user: String,
     /// The user id, by the kernel; 4294967295: not known.
@@ -115,6 +136,9 @@ pub struct RunningRow {
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
+    /// What the job is called; empty: another user's, or not known.
+    #[serde(default)]
+    pub name: String,
     /// The device's UUID.
     #[serde(default)]
     pub device: String,
@@ -150,6 +174,9 @@ pub struct WaitingRow {
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
+    /// What the job is called; empty: another user's, or not known.
+    #[serde(default)]
+    pub name: String,
     /// The device's UUID.
     #[serde(default)]
     pub device: String,

@@ -69,7 +69,7 @@ fn add_bounded(
     })
 }
 
-fn bound_pages(file: &Connection) -> rusqlite::Result<()> {
+pub(super) fn bound_pages(file: &Connection) -> rusqlite::Result<()> {
     let page: i64 = file.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     file.pragma_update(None, "max_page_count", (MOST_BYTES as i64 / page.max(1)).max(1))
 }

@@ -15,31 +15,51 @@
 //! plain(b) = min(left(b), B(b) + its waits at the gate)
 //! ```
 //!
+//! Where a foreground job marks its requests, `L` is what these lost: their time beyond that of as
+//! many requests alone. That is all that the job feels, and its waits see a part of it.
+//!
 //! Counters of the core begin anew where a client leaves it and comes back, as for memory. A figure
 //! below the last one is then all new.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
 use weft_protocol::Ns;
+use weft_protocol::lane::MarkedRequests;
 use weft_scheduler::{ClientView, Snapshot};
 
+use super::carried::CarriedSums;
 use crate::outcome::{LatenessSum, Outcome, Won};
 use crate::status::ClientStatus;
 
 /// Launches told before their mean speaks for those that were not told.
 const ENOUGH_LAUNCHES: u64 = 32;
 
+/// Requests alone before their mean is what a request takes.
+const ENOUGH_REQUESTS: u64 = 32;
+
+/// Part of that mean that its standard error may be. Far above it lies a mean with a few requests
+/// of a job's first seconds in it.
+const CLOSE_RATIO: f64 = 0.01;
+
+/// Looks without the end of a marked request after which waits tell of lateness again.
+const LONGEST_QUIET: u32 = 16;
+
 /// Devices remembered; of further ones the first interval counts anew. Above any machine's.
 const MOST_DEVICES: usize = 256;
 
-/// Sums of one client.
-#[derive(Debug, Clone, Default)]
-struct ClientSums {
+/// Sums of one client. What is skipped is of this broker alone.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct ClientSums {
     /// The core's figures and mode at the last look.
+    #[serde(skip)]
     seen: CoreFigures,
+    #[serde(skip)]
     mode: &'static str,
     /// The device that was looked at.
+    #[serde(skip)]
     device: String,
     /// The sum of what came between looks.
     sum: CoreFigures,
@@ -52,8 +72,56 @@ struct ClientSums {
     plain: f64,
     /// Foreground jobs beside it were judged.
     company_judged: bool,
+    /// Requests at which its cost was measured.
+    cost_requests: u64,
+    /// Marked requests beside others at the last look, and looks since any ended.
+    #[serde(skip)]
+    marked: (u64, Ns),
+    #[serde(skip)]
+    quiet: u32,
+    /// What it lost at marked requests as a foreground job.
+    at_requests: RequestLateness,
     /// The longest of all launches, ns, and the hash of its kernel.
     longest: (Ns, u64),
+}
+
+/// Marked requests of a client, as its lane has them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct MarkedLook {
+    /// Requests beside others, and the sum of their times, ns.
+    pub(super) beside: (u64, Ns),
+    /// Mean time of a request alone, ns; `None`: not known well enough.
+    pub(super) alone: Option<f64>,
+}
+
+impl MarkedLook {
+    /// `None`: the client marks no requests.
+    pub(super) fn of(times: &MarkedRequests) -> Option<MarkedLook> {
+        let alone = times.alone.counts();
+        let beside = times.beside.counts();
+        if alone.is_none() && beside.is_none() {
+            return None;
+        }
+        Some(MarkedLook {
+            beside: beside.map_or((0, 0), |counts| (counts.count(), counts.total)),
+            alone: alone.and_then(|counts| {
+                let mean = counts.total as f64 / counts.count().max(1) as f64;
+                let known = counts.count() >= ENOUGH_REQUESTS && counts.error() <= mean * CLOSE_RATIO;
+                known.then_some(mean)
+            }),
+        })
+    }
+}
+
+/// Lateness of marked requests.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct RequestLateness {
+    requests: u64,
+    /// Their time beyond that of as many requests alone, ns.
+    late: f64,
+    /// The time of as many requests alone, ns.
+    alone: f64,
 }
 
 /// A client's launches that are predicted to be longer than the delay bound.
@@ -65,8 +133,48 @@ pub(super) struct LongLaunches {
     pub(super) kernel: u64,
 }
 
+impl ClientSums {
+    /// Adds the sums of the same client at another broker.
+    pub(super) fn absorb(&mut self, more: &ClientSums) {
+        self.sum.add(more.sum);
+        self.alone += more.alone;
+        self.foreground += more.foreground;
+        self.background += more.background;
+        self.cost += more.cost;
+        self.cost_of += more.cost_of;
+        self.plain += more.plain;
+        self.company_judged |= more.company_judged;
+        self.cost_requests += more.cost_requests;
+        self.at_requests.requests += more.at_requests.requests;
+        self.at_requests.late += more.at_requests.late;
+        self.at_requests.alone += more.at_requests.alone;
+        if more.longest.0 > self.longest.0 {
+            self.longest = more.longest;
+        }
+    }
+
+    /// What its marked requests lost since the last look; `None`: its waits tell.
+    fn take_requests(&mut self, marked: Option<MarkedLook>) -> Option<RequestLateness> {
+        let marked = marked?;
+        let before = std::mem::replace(&mut self.marked, marked.beside);
+        let (requests, total) = (since(marked.beside.0, before.0), since(marked.beside.1, before.1));
+        self.quiet = if requests > 0 { 0 } else { self.quiet.saturating_add(1) };
+        // A request longer than an interval is told at its end. A job that marks no more has waits.
+        if marked.beside.0 == 0 || self.quiet > LONGEST_QUIET {
+            return None;
+        }
+        let alone = requests as f64 * marked.alone?;
+        Some(RequestLateness {
+            requests,
+            late: total as f64 - alone,
+            alone,
+        })
+    }
+}
+
 /// What the core counts of a client.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct CoreFigures {
     foreground_gpu: Ns,
     background_gpu: Ns,
@@ -147,9 +255,21 @@ pub(super) struct IntervalPart {
     pub(super) late: f64,
     pub(super) judged: f64,
     pub(super) waits: u64,
+    /// Lateness at its marked requests in place of its waits.
+    at_requests: Option<RequestLateness>,
     /// What it cost each foreground job, ns, and their judged time, ns.
     pub(super) costs: Vec<(u64, f64)>,
     pub(super) cost_of: f64,
+}
+
+impl IntervalPart {
+    /// Late and judged, ns, and requests: at its requests where it marks them, else at its waits.
+    fn felt(&self) -> (f64, f64, u64) {
+        match self.at_requests {
+            Some(felt) => (felt.late, felt.alone, felt.requests),
+            None => (self.late, self.judged, 0),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +286,7 @@ impl IntervalPart {
             late: 0.0,
             judged: 0.0,
             waits: 0,
+            at_requests: None,
             costs: Vec::new(),
             cost_of: 0.0,
         }
@@ -176,13 +297,22 @@ impl IntervalPart {
 #[derive(Debug, Default)]
 pub(super) struct OutcomeBook {
     clients: HashMap<u64, ClientSums>,
+    /// Sums of clients at earlier brokers.
+    carried: HashMap<u64, CarriedSums>,
     /// When each device was last looked at; empty: the first, before it is named.
     devices: HashMap<String, Ns>,
 }
 
 impl OutcomeBook {
-    /// Takes in a look at a device. Returns what each client had in the interval.
-    pub(super) fn look(&mut self, now: Ns, device: &str, snapshot: &Snapshot) -> Vec<IntervalPart> {
+    /// Takes in a look at a device, and the requests that clients of it mark. Returns what each
+    /// client had in the interval.
+    pub(super) fn look(
+        &mut self,
+        now: Ns,
+        device: &str,
+        snapshot: &Snapshot,
+        marked: impl Fn(u64) -> Option<MarkedLook>,
+    ) -> Vec<IntervalPart> {
         if self.devices.len() >= MOST_DEVICES && !self.devices.contains_key(device) {
             self.devices.clear();
         }
@@ -191,13 +321,20 @@ impl OutcomeBook {
         let came = |view: &ClientView| !self.clients.contains_key(&view.client);
         let grew = snapshot.clients.iter().any(came);
         let views = snapshot.clients.iter();
-        let mut parts: Vec<IntervalPart> = views.map(|view| self.take(view, device, interval, grew)).collect();
+        let take = |view: &ClientView| self.take(view, device, (interval, grew), marked(view.client));
+        let mut parts: Vec<IntervalPart> = views.map(take).collect();
         self.share(interval, &mut parts);
         parts
     }
 
     /// Takes in one client's figures. `grew`: a client came to its device, so its mode is new.
-    fn take(&mut self, view: &ClientView, device: &str, interval: Ns, grew: bool) -> IntervalPart {
+    fn take(
+        &mut self,
+        view: &ClientView,
+        device: &str,
+        (interval, grew): (Ns, bool),
+        marked: Option<MarkedLook>,
+    ) -> IntervalPart {
         let is_new = !self.clients.contains_key(&view.client);
         let interval = if is_new { 0 } else { interval };
         let sums = self.clients.entry(view.client).or_default();
@@ -213,6 +350,12 @@ impl OutcomeBook {
         let longest = (view.background.longest, view.background.longest_kernel);
         if longest.0 > sums.longest.0 {
             sums.longest = longest;
+        }
+        let at_requests = sums.take_requests(marked).filter(|_| mode == "foreground" && !is_new);
+        if let Some(felt) = at_requests {
+            sums.at_requests.requests += felt.requests;
+            sums.at_requests.late += felt.late;
+            sums.at_requests.alone += felt.alone;
         }
         match mode {
             "alone" => sums.alone += interval,
@@ -233,6 +376,7 @@ impl OutcomeBook {
             late: new.late,
             judged: new.judged,
             waits: new.waits,
+            at_requests,
             costs: Vec::new(),
             cost_of: 0.0,
         }
@@ -241,10 +385,11 @@ impl OutcomeBook {
     /// Gives each background job its part of the lateness, and of what was left.
     fn share(&mut self, interval: Ns, parts: &mut [IntervalPart]) {
         let of = |mode: &'static str| parts.iter().filter(move |part| part.mode == mode);
-        let lost: Vec<(u64, f64)> = of("foreground").map(|part| (part.client, part.late)).collect();
+        let lost: Vec<(u64, f64)> = of("foreground").map(|part| (part.client, part.felt().0)).collect();
         let foreground: Ns = of("foreground").map(|part| part.gpu).sum();
-        let late: f64 = of("foreground").map(|part| part.late).sum();
-        let judged: f64 = of("foreground").map(|part| part.judged).sum();
+        let late: f64 = of("foreground").map(|part| part.felt().0).sum();
+        let judged: f64 = of("foreground").map(|part| part.felt().1).sum();
+        let requests: u64 = of("foreground").map(|part| part.felt().2).sum();
         let background: Ns = of("background").map(|part| part.gpu).sum();
         let members = of("background").count();
         let at_work = of("background").filter(|part| part.active).count();
@@ -258,6 +403,7 @@ impl OutcomeBook {
                 all => part.gpu as f64 / all as f64,
             };
             sums.cost += late * share;
+            sums.cost_requests += requests;
             part.costs = lost.iter().map(|(client, late)| (*client, late * share)).collect();
             if judged > 0.0 {
                 sums.cost_of += judged;
@@ -273,17 +419,42 @@ impl OutcomeBook {
 
     /// A client's launches beyond the delay bound.
     pub(super) fn long(&self, client: u64) -> LongLaunches {
-        self.clients
-            .get(&client)
-            .map_or_else(LongLaunches::default, |sums| LongLaunches {
-                count: sums.sum.over_bound,
-                longest: sums.longest.0,
-                kernel: sums.longest.1,
-            })
+        let sums = self.sums(client);
+        LongLaunches {
+            count: sums.sum.over_bound,
+            longest: sums.longest.0,
+            kernel: sums.longest.1,
+        }
+    }
+
+    /// Goes on with what a client had at earlier brokers.
+    pub(super) fn carry(&mut self, client: u64, earlier: CarriedSums) {
+        self.carried.insert(client, earlier);
+    }
+
+    /// What a client had at earlier brokers.
+    pub(super) fn carried(&self, client: u64) -> Option<&CarriedSums> {
+        self.carried.get(&client)
+    }
+
+    /// What the next broker needs of a client.
+    pub(super) fn to_carry(&self, status: &ClientStatus, requests: &MarkedRequests) -> CarriedSums {
+        let own = self.clients.get(&status.client).cloned().unwrap_or_default();
+        CarriedSums::of(status, own, requests, self.carried(status.client))
+    }
+
+    /// A client's sums at this broker and those before.
+    fn sums(&self, client: u64) -> ClientSums {
+        let mut sums = self.clients.get(&client).cloned().unwrap_or_default();
+        if let Some(earlier) = self.carried(client) {
+            sums.absorb(&earlier.sums);
+        }
+        sums
     }
 
     /// Forgets a client. One that stays behind on its device is alone from here on.
     pub(super) fn forget(&mut self, client: u64) {
+        self.carried.remove(&client);
         let Some(gone) = self.clients.remove(&client) else {
             return;
         };
@@ -296,8 +467,9 @@ impl OutcomeBook {
     /// The outcome of a client so far, without warnings. `typical`: time of a launch by its
     /// profile, ns.
     pub(super) fn outcome(&self, status: &ClientStatus, typical: Option<Ns>) -> Outcome {
-        let nothing = ClientSums::default();
-        let sums = self.clients.get(&status.client).unwrap_or(&nothing);
+        let sums = self.sums(status.client);
+        let whole = self.carried(status.client).map(|earlier| earlier.with(status));
+        let status = whole.as_ref().unwrap_or(status);
         let seconds = |ns: Ns| ns as f64 / 1e9;
         let launches = status.launches + status.graph_launches;
         let told = sums.sum.known + sums.sum.unknown;
@@ -329,6 +501,12 @@ impl OutcomeBook {
                 part: part(sums.sum.late, sums.sum.judged),
                 waits: sums.sum.waits,
             }),
+            lost_at_requests: (sums.at_requests.alone > 0.0).then(|| LatenessSum {
+                ns: sums.at_requests.late as i64,
+                part: part(sums.at_requests.late, sums.at_requests.alone),
+                waits: sums.at_requests.requests,
+            }),
+            cost_requests: sums.cost_requests,
             cost: sums.company_judged.then(|| LatenessSum {
                 ns: sums.cost as i64,
                 part: part(sums.cost, sums.cost_of),
@@ -355,7 +533,7 @@ impl OutcomeBook {
 
 #[cfg(test)]
 mod tests {
-    use weft_scheduler::{Client, Config, Core, Event, Lateness, RoleTally};
+    use weft_scheduler::{Client, Config, Core, Event, Lateness};
 
     use super::*;
 
@@ -377,10 +555,7 @@ mod tests {
 
     fn judged(snapshot: &mut Snapshot, gpu: Ns, late: f64, alone: f64, waits: u64) {
         let view = &mut snapshot.clients[0];
-        view.foreground = RoleTally {
-            gpu,
-            ..RoleTally::default()
-        };
+        view.foreground.gpu = gpu;
         view.lateness = Some(Lateness {
             late,
             alone,
@@ -409,11 +584,11 @@ mod tests {
     fn lateness_is_shared_by_work_and_what_is_left_equally() {
         let mut book = OutcomeBook::default();
         let mut look = snapshot(2);
-        book.look(0, "d", &look);
+        book.look(0, "d", &look, |_| None);
         judged(&mut look, 4 * S, 0.1 * S as f64, 5.0 * S as f64, 50);
         had(&mut look, 1, 2 * S);
         had(&mut look, 2, S);
-        book.look(10 * S, "d", &look);
+        book.look(10 * S, "d", &look, |_| None);
         let lost = book.outcome(&status(1), None).lost.expect("judged");
         assert_eq!((lost.ns, lost.waits), (100_000_000, 50));
         assert!((lost.part - 0.02).abs() < 1e-9);
@@ -440,15 +615,15 @@ mod tests {
     fn who_was_alone_before_another_came_was_not_its_foreground_job() {
         let mut book = OutcomeBook::default();
         let modes = |parts: &[IntervalPart]| parts.iter().map(|part| (part.mode, part.length)).collect::<Vec<_>>();
-        book.look(0, "d", &snapshot(0));
-        let parts = book.look(100 * S, "d", &snapshot(1));
+        book.look(0, "d", &snapshot(0), |_| None);
+        let parts = book.look(100 * S, "d", &snapshot(1), |_| None);
         assert_eq!(modes(&parts), [("alone", 100 * S), ("background", 0)]);
-        let parts = book.look(101 * S, "d", &snapshot(1));
+        let parts = book.look(101 * S, "d", &snapshot(1), |_| None);
         assert_eq!(modes(&parts), [("foreground", S), ("background", S)]);
         book.forget(2);
         let mut later = snapshot(2);
         later.clients.remove(1);
-        let parts = book.look(200 * S, "d", &later);
+        let parts = book.look(200 * S, "d", &later, |_| None);
         assert_eq!(modes(&parts), [("alone", 99 * S), ("background", 0)]);
         let outcome = book.outcome(&status(1), None);
         assert_eq!((outcome.foreground_s, outcome.background_s), (1.0, 0.0));
@@ -461,7 +636,7 @@ mod tests {
         let mut look = snapshot(1);
         for (at, gpu, late, waits) in [(1, 4, 6e6, 10), (2, 4, 6e6, 10), (3, 1, 2e6, 2), (4, 3, 1e6, 3)] {
             judged(&mut look, gpu * S, late, 1e9, waits);
-            book.look(at * S, "d", &look);
+            book.look(at * S, "d", &look, |_| None);
         }
         let outcome = book.outcome(&status(1), None);
         assert_eq!(outcome.lost.expect("judged").ns, 7_000_000, "6, then 2, then 1 less");
@@ -478,9 +653,9 @@ mod tests {
         assert_eq!(book.outcome(&ClientStatus::default(), Some(50)).gpu_ns, None);
         let mut book = OutcomeBook::default();
         let mut look = snapshot(1);
-        book.look(0, "d", &look);
+        book.look(0, "d", &look, |_| None);
         had(&mut look, 1, S);
-        book.look(S, "d", &look);
+        book.look(S, "d", &look, |_| None);
         let half_alone = ClientStatus {
             launches: 200,
             ..status(2)
@@ -489,14 +664,141 @@ mod tests {
     }
 
     #[test]
+    fn marked_requests_tell_what_was_lost_where_their_time_alone_is_known() {
+        let times = MarkedRequests::default();
+        assert_eq!(MarkedLook::of(&times), None);
+        for request in 0..64u64 {
+            times.alone.add(8_000_000 + request % 4 * 10_000);
+        }
+        let look = |book: &mut OutcomeBook, at: Ns, snapshot: &Snapshot, times: &MarkedRequests| {
+            book.look(at * S, "d", snapshot, |client| {
+                (client == 1).then(|| MarkedLook::of(times)).flatten()
+            });
+        };
+        let mut book = OutcomeBook::default();
+        let mut snapshot = snapshot(1);
+        look(&mut book, 0, &snapshot, &times);
+        // None has ended yet: the waits tell.
+        judged(&mut snapshot, S, 1e6, 1e9, 10);
+        had(&mut snapshot, 1, S / 2);
+        look(&mut book, 1, &snapshot, &times);
+        assert_eq!(book.outcome(&status(2), None).cost.expect("judged").ns, 1_000_000);
+        // Ten requests of 8.515 ms are half a millisecond late each; the waits saw a tenth.
+        for _ in 0..10 {
+            times.beside.add(8_515_000);
+        }
+        judged(&mut snapshot, S, 1.5e6, 1e9, 20);
+        had(&mut snapshot, 1, S);
+        look(&mut book, 2, &snapshot, &times);
+        let lost = book.outcome(&status(1), None);
+        let at_requests = lost.lost_at_requests.expect("measured");
+        assert_eq!((at_requests.ns, at_requests.waits), (5_000_000, 10));
+        assert!((at_requests.part - 0.5 / 8.015).abs() < 1e-9);
+        assert_eq!(lost.lost.expect("judged").ns, 1_500_000, "the account is as it was");
+        let background = book.outcome(&status(2), None);
+        assert_eq!(background.cost.expect("judged").ns, 6_000_000, "1 ms at waits before");
+        assert_eq!(background.cost_requests, 10);
+        assert!(
+            background.line().contains("cost the foreground job 6.00 ms"),
+            "{}",
+            background.line()
+        );
+        assert!(
+            background.line().contains(", measured at 10 requests"),
+            "{}",
+            background.line()
+        );
+        assert!(
+            lost.line().contains(" to background jobs, measured at 10 requests"),
+            "{}",
+            lost.line()
+        );
+
+        // A second without an end costs nothing: the request that runs is told at its end.
+        judged(&mut snapshot, S, 9e6, 2e9, 30);
+        look(&mut book, 3, &snapshot, &times);
+        assert_eq!(book.outcome(&status(2), None).cost.expect("judged").ns, 6_000_000);
+        // A job that marks no more is measured at its waits.
+        for at in 4..4 + Ns::from(LONGEST_QUIET) {
+            look(&mut book, at, &snapshot, &times);
+        }
+        judged(&mut snapshot, S, 11e6, 2e9, 40);
+        look(&mut book, 40, &snapshot, &times);
+        assert_eq!(book.outcome(&status(2), None).cost.expect("judged").ns, 8_000_000);
+    }
+
+    #[test]
+    fn sums_go_on_at_the_next_broker() {
+        let mut look = snapshot(1);
+        judged(&mut look, S, 3e6, 1e9, 10);
+        had(&mut look, 1, S / 2);
+        let play = |book: &mut OutcomeBook| {
+            for at in [S, 2 * S] {
+                let look = if at == S { snapshot(1) } else { look.clone() };
+                book.look(at, "d", &look, |_| None);
+            }
+        };
+        let mut first = OutcomeBook::default();
+        play(&mut first);
+        let requests = MarkedRequests::default();
+        requests.alone.add(8_000_000);
+        let text = serde_json::to_string(&first.to_carry(&status(1), &requests)).expect("JSON");
+        let earlier: CarriedSums = serde_json::from_str(&text).expect("read");
+        let mut second = OutcomeBook::default();
+        second.carry(7, earlier);
+        let alone = super::super::carried::requests(&requests, second.carried(7).expect("carried"));
+        assert_eq!(
+            alone.and_then(|requests| requests.alone).map(|alone| alone.count),
+            Some(2)
+        );
+        // At the second it is client 7, and so at the third.
+        look.clients[0].client = 7;
+        let snapshot_of = |gpu: Ns| {
+            let mut look = look.clone();
+            look.clients[0].foreground.gpu = gpu;
+            look
+        };
+        let mut begin = snapshot_of(0);
+        begin.clients[0].lateness = None;
+        second.look(S, "d", &begin, |_| None);
+        second.look(2 * S, "d", &snapshot_of(S), |_| None);
+        let whole = second.outcome(&status(7), None);
+        assert_eq!((whole.ran_s, whole.foreground_s, whole.launches), (20.0, 2.0, 200));
+        assert_eq!(
+            (whole.lost.expect("judged").ns, whole.gpu_shared_ns),
+            (6_000_000, 2 * S)
+        );
+        let third = second.to_carry(&status(7), &requests);
+        assert_eq!(third.with(&status(1)).launches, 300);
+        second.forget(7);
+        assert_eq!(second.outcome(&status(7), None).ran_s, 10.0);
+    }
+
+    #[test]
+    fn a_mean_of_few_requests_or_with_slow_first_ones_is_none() {
+        let times = MarkedRequests::default();
+        for _ in 0..ENOUGH_REQUESTS {
+            assert_eq!(MarkedLook::of(&times).and_then(|look| look.alone), None);
+            times.alone.add(8_000_000);
+        }
+        assert_eq!(MarkedLook::of(&times).and_then(|look| look.alone), Some(8_000_000.0));
+        times.alone.add(2_000_000_000);
+        assert_eq!(
+            MarkedLook::of(&times).and_then(|look| look.alone),
+            None,
+            "a compiler ran"
+        );
+    }
+
+    #[test]
     fn the_first_look_at_a_device_has_no_length() {
         let mut book = OutcomeBook::default();
         let mut look = snapshot(1);
         had(&mut look, 1, S);
-        book.look(100 * S, "d", &look);
+        book.look(100 * S, "d", &look, |_| None);
         assert_eq!(book.outcome(&status(2), None).background_s, 0.0);
         for device in 0..2 * MOST_DEVICES {
-            book.look(0, &device.to_string(), &look);
+            book.look(0, &device.to_string(), &look, |_| None);
         }
         assert!(book.devices.len() <= MOST_DEVICES);
     }

@@ -13,12 +13,14 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `book` | the sums of each client, interval by interval; pure |
+//! | `carried` | what clients had at earlier brokers; pure |
 //! | `recorder` | the time of each attached job, in intervals of bounded number; pure |
 //! | `warning` | where protection does not work; pure |
 //! | `thread` | messages, looks, answers |
 #![forbid(unsafe_code)]
 
 mod book;
+mod carried;
 mod recorder;
 mod thread;
 mod warning;

@@ -5,7 +5,7 @@
 //! client: a shared broker's client that does not read misses its lines, and a client is told once.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -15,11 +15,12 @@ use weft_protocol::Ns;
 use weft_protocol::control::ToClient;
 use weft_scheduler::Client;
 
-use super::book::OutcomeBook;
+use super::book::{MarkedLook, OutcomeBook};
+use super::carried::{self, CarriedSums};
 use super::recorder::{IntervalRecorder, Seen};
 use super::warning::{self, WarningBounds};
 use crate::cores::View;
-use crate::history::{HistoryRow, HistoryWriter, RecordedJob};
+use crate::history::{BookChange, EndedJob, HistoryRow, HistoryWriter, OpenBook, RecordedJob, RowKey};
 use crate::mailbox::SchedulerHandle;
 use crate::other_brokers::OtherBrokers;
 use crate::outcome::{Outcome, Warning, WarningKind};
@@ -61,6 +62,8 @@ pub enum OutcomeMessage {
         entry: Arc<Entry>,
         /// How it ended.
         ending: Ending,
+        /// The broker ends, and the job runs on.
+        runs_on: bool,
         /// Its device, with the client still there.
         view: Option<Box<View>>,
         /// The time.
@@ -159,6 +162,9 @@ struct Watched {
     entry: Arc<Entry>,
     warned: BTreeMap<WarningKind, Warning>,
     told: bool,
+    /// Its book at the broker before; `None`: there is none, or it was not looked for.
+    book: Option<OpenBook>,
+    looked_for_book: bool,
 }
 
 struct OutcomeThread {
@@ -170,6 +176,8 @@ struct OutcomeThread {
     recorder: IntervalRecorder,
     clients: BTreeMap<u64, Watched>,
     ended: VecDeque<(u64, Outcome)>,
+    /// Rows of the books that clients here went on with: each is one client's.
+    taken: HashSet<RowKey>,
     /// When all devices were last looked at.
     looked_at: Ns,
     /// Whether a client came so soon after a look that none was taken.
@@ -192,6 +200,7 @@ impl OutcomeThread {
             recorder: IntervalRecorder::default(),
             clients: BTreeMap::new(),
             ended: VecDeque::new(),
+            taken: HashSet::new(),
             looked_at: 0,
             owes_look: false,
             warned_at: 0,
@@ -231,6 +240,8 @@ impl OutcomeThread {
                     entry: Arc::clone(&entry),
                     warned: BTreeMap::new(),
                     told: false,
+                    book: None,
+                    looked_for_book: false,
                 };
                 self.clients.insert(entry.client, watched);
                 self.recorder.joined(entry.client, entry.pid, (self.clock)(), now_ms());
@@ -243,9 +254,10 @@ impl OutcomeThread {
             OutcomeMessage::Left {
                 entry,
                 ending,
+                runs_on,
                 view,
                 now,
-            } => self.left(&entry, ending, view.as_deref(), now),
+            } => self.left(&entry, (ending, runs_on), view.as_deref(), now),
             OutcomeMessage::Wanted(client, sender) => {
                 let first = match self.clients.get_mut(&client) {
                     Some(watched) => !std::mem::replace(&mut watched.told, true),
@@ -298,7 +310,13 @@ impl OutcomeThread {
 
     fn take(&mut self, now: Ns, view: &View) {
         let device = view.uuid.as_deref().unwrap_or_default();
-        let parts = self.book.look(now, device, &view.snapshot);
+        let marked = |client: u64| {
+            let entry = &self.clients.get(&client)?.entry;
+            // Of a process on several devices nobody knows on which its requests lost time.
+            let own = self.clients.values().filter(|other| other.entry.pid == entry.pid);
+            MarkedLook::of(&entry.lane.requests).filter(|_| own.count() == 1)
+        };
+        let parts = self.book.look(now, device, &view.snapshot, marked);
         for (part, of) in parts.iter().zip(&view.snapshot.clients) {
             if let Some(watched) = self.clients.get(&part.client) {
                 let seen = Seen {
@@ -359,18 +377,61 @@ impl OutcomeThread {
 
     /// The outcome so far, with all that was warned of.
     fn outcome(&mut self, client: u64) -> Option<Outcome> {
+        self.look_for_book(client);
         self.warn(client);
         let others = self.scheduler.as_ref().map(|(_, others)| others.others());
         let watched = self.clients.get(&client)?;
         let status = watched.entry.status();
         let typical = watched.entry.loaded.as_ref().and_then(|profile| profile.typical_cost());
         let mut outcome = self.book.outcome(&status, typical);
+        if let Some(earlier) = self.book.carried(client) {
+            outcome.requests = carried::requests(&watched.entry.lane.requests, earlier);
+        }
         let device = watched.entry.device_uuid();
         let others = others.unwrap_or_default().into_iter();
         let others = others.filter(|other| device.as_deref() == Some(other.device.as_str()));
         outcome.warnings = watched.warned.values().cloned().collect();
         outcome.warnings.extend(others.map(|other| warning::of_other(&other)));
         Some(outcome)
+    }
+
+    /// Finds what a client had at the broker before this one, once.
+    fn look_for_book(&mut self, client: u64) {
+        let (Some(books), Some(watched)) = (self.history.open_books(), self.clients.get(&client)) else {
+            return;
+        };
+        if watched.looked_for_book {
+            return;
+        }
+        let entry = &watched.entry;
+        let (process, device) = (entry.process(), entry.device_uuid());
+        let own = |book: &&OpenBook| {
+            let taken = self.taken.contains(&book.row);
+            book.process == process && process.start.is_some() && book.uid == entry.uid && !taken
+        };
+        let mut own = books.iter().filter(own);
+        // A process on several devices has a book for each.
+        let found = match (own.clone().count(), &device) {
+            (0 | 1, _) => own.next(),
+            (_, Some(device)) => own.find(|book| book.device == *device),
+            (_, None) => return,
+        };
+        let found = found.cloned();
+        let Some(watched) = self.clients.get_mut(&client) else {
+            return;
+        };
+        watched.looked_for_book = true;
+        let Some(book) = found else { return };
+        // Of another build: its row stays as it is.
+        let Ok(earlier) = serde_json::from_str::<CarriedSums>(&book.sums) else {
+            return;
+        };
+        for warning in earlier.warnings_of(client) {
+            watched.warned.insert(warning.kind, warning);
+        }
+        self.taken.insert(book.row);
+        watched.book = Some(book);
+        self.book.carry(client, earlier);
     }
 
     fn report(&mut self) -> OutcomeReport {
@@ -396,13 +457,35 @@ impl OutcomeThread {
         }
     }
 
-    fn left(&mut self, entry: &Entry, ending: Ending, view: Option<&View>, now: Ns) {
+    fn left(&mut self, entry: &Entry, (ending, runs_on): (Ending, bool), view: Option<&View>, now: Ns) {
         if let Some(view) = view {
             self.take(now, view);
         }
         if let Some(outcome) = self.outcome(entry.client) {
             let recording = self.recorder.recording(entry.client);
-            self.history.put(row(entry, ending, &outcome), recording);
+            let row = row(entry, ending, &outcome);
+            let process = entry.process();
+            let opens = (runs_on && process.runs() == Some(true)).then(|| {
+                let mut sums = self.book.to_carry(&entry.status(), &entry.lane.requests);
+                let watched = self.clients.get(&entry.client);
+                sums.warnings = watched.map_or_else(Vec::new, |watched| watched.warned.values().cloned().collect());
+                OpenBook {
+                    process,
+                    uid: entry.uid,
+                    device: entry.device_uuid().unwrap_or_default(),
+                    row: RowKey::of(&row),
+                    sums: serde_json::to_string(&sums).unwrap_or_default(),
+                }
+            });
+            let settles = self
+                .clients
+                .get_mut(&entry.client)
+                .and_then(|watched| watched.book.take());
+            self.history.put(EndedJob {
+                row,
+                recording,
+                books: BookChange { settles, opens },
+            });
             self.ended.truncate(ENDED - 1);
             self.ended.push_front((entry.client, outcome));
         }

@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::callers::{Callers, Connection};
+use super::inherited;
 use super::process;
 use super::receive::take_plain;
 use super::{Accounts, Asker, PendingClient, Question, thread_time};
@@ -76,6 +77,8 @@ pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     inode: (u64, u64),
+    /// The socket is another's, who goes on listening.
+    keeps_place: bool,
     /// Connections without a first packet, oldest first.
     half_open: Vec<HalfOpen>,
     /// Connections of users beyond their CPU share, oldest first; unread meanwhile.
@@ -113,11 +116,7 @@ impl Listener {
 
     /// Takes the socket at `path`, as [`Listener::bind`] does.
     pub fn open(path: &Path, door: Door) -> Result<Listener, Error> {
-        match door {
-            Door::Private => path::check_folder(path, true)?,
-            Door::Shared { .. } => path::check_shared_folder(path)?,
-        }
-        let lock = lock(path)?;
+        let lock = Listener::take_place(path, door)?;
         // No broker of this build lives, unless the lock file was removed: ask.
         if client::answers(path) {
             return Err(Error::Taken(path.to_path_buf()));
@@ -158,10 +157,44 @@ impl Listener {
         listen(&socket, BACKLOG).map_err(Error::system("listening"))?;
         let facts = fs::symlink_metadata(&fresh).map_err(Error::io("looking at the broker's socket"))?;
         fs::rename(&fresh, path).map_err(Error::io("putting the broker's socket in place"))?;
-        Ok(Listener {
+        Ok(Listener::of(socket, path, &facts, door, passes, lock))
+    }
+
+    /// Takes a socket that the service manager bound to `path`, and trusts the place as
+    /// [`Listener::open`] does. The socket stays there when the broker ends.
+    pub fn given(socket: OwnedFd, path: &Path, door: Door) -> Result<Listener, Error> {
+        let lock = Listener::take_place(path, door)?;
+        // Nobody else listens there, or it would not be this socket's place.
+        let facts = inherited::check(&socket, path, door)?;
+        raise_descriptor_limit();
+        // Connections that came before are looked at as on a kernel that knows no such option.
+        process::pass_descriptors(&socket, false);
+        rustix::io::ioctl_fionbio(&socket, true).map_err(Error::system("setting up the socket"))?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)
+            .map_err(Error::system("setting up the socket"))?;
+        listen(&socket, BACKLOG).map_err(Error::system("listening"))?;
+        let passes = true;
+        let mut listener = Listener::of(socket, path, &facts, door, passes, lock);
+        listener.keeps_place = true;
+        Ok(listener)
+    }
+
+    /// Checks the socket's folder, and takes the lock beside it.
+    fn take_place(path: &Path, door: Door) -> Result<File, Error> {
+        match door {
+            Door::Private => path::check_folder(path, true)?,
+            Door::Shared { .. } => path::check_shared_folder(path)?,
+        }
+        lock(path)
+    }
+
+    /// `passes`: connections may bring descriptors.
+    fn of(socket: OwnedFd, path: &Path, facts: &fs::Metadata, door: Door, passes: bool, lock: File) -> Listener {
+        Listener {
             socket,
             path: path.to_path_buf(),
             inode: (facts.dev(), facts.ino()),
+            keeps_place: false,
             half_open: Vec::new(),
             later: VecDeque::new(),
             looked: Instant::now(),
@@ -169,7 +202,7 @@ impl Listener {
             callers: Callers::new(passes),
             door,
             _lock: lock,
-        })
+        }
     }
 
     /// The socket's path.
@@ -355,7 +388,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if self.in_place() {
+        if self.in_place() && !self.keeps_place {
             let _ = fs::remove_file(&self.path);
         }
     }

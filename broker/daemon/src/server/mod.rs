@@ -37,6 +37,7 @@ mod callers;
 mod claim;
 #[doc(hidden)]
 pub mod fuzzed;
+mod inherited;
 mod listener;
 mod messages;
 mod process;

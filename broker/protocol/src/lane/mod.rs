@@ -17,7 +17,7 @@ mod requests;
 mod ring;
 
 #[cfg(not(loom))]
-pub use self::requests::{DurationFigures, Durations, MarkedRequests};
+pub use self::requests::{DurationCounts, DurationFigures, Durations, MarkedRequests};
 use self::ring::Ring;
 pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, NO_GAP, Reader, Record, is_transfer};
 use super::Ns;

@@ -59,40 +59,94 @@ impl Durations {
         }
     }
 
-    /// The figures now; `None` without a request. A client can write anything, so any value may
-    /// come, and none is trusted.
+    /// The figures now; `None` without a request.
     pub fn figures(&self) -> Option<DurationFigures> {
+        self.counts()?.figures()
+    }
+
+    /// What was counted so far; `None` without a request. A client can write anything, so any value
+    /// may come, and none is trusted.
+    pub fn counts(&self) -> Option<DurationCounts> {
         // Most jobs mark none: then no bucket is looked at.
         let total = self.total_ns.load(Ordering::Relaxed);
         if total == 0 {
             return None;
         }
-        let counts: Vec<u64> = self
-            .buckets
-            .iter()
-            .map(|bucket| u64::from(bucket.load(Ordering::Relaxed)))
-            .collect();
-        let count: u64 = counts.iter().sum();
-        (count > 0).then(|| DurationFigures {
-            count,
-            mean: total / count,
-            p50: quantile(&counts, count, 50),
-            p99: quantile(&counts, count, 99),
-        })
+        let counts = (0..).zip(&self.buckets);
+        let counts = counts.map(|(at, bucket)| (at, bucket.load(Ordering::Relaxed)));
+        let buckets: Vec<(u16, u32)> = counts.filter(|(_, number)| *number > 0).collect();
+        (!buckets.is_empty()).then_some(DurationCounts { total, buckets })
     }
 }
 
-/// The middle of the bucket in which the request of this rank is.
-fn quantile(counts: &[u64], count: u64, percent: u64) -> Ns {
-    let rank = count.saturating_mul(percent).div_ceil(100).max(1);
-    let mut below = 0;
-    for (at, number) in counts.iter().enumerate() {
-        below += number;
-        if below >= rank {
-            return (begin_of(at) + begin_of(at + 1)) / 2;
+/// A copy of [`Durations`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DurationCounts {
+    /// Sum of all, ns.
+    pub total: Ns,
+    /// Buckets that have durations, ascending, each with their number.
+    pub buckets: Vec<(u16, u32)>,
+}
+
+impl DurationCounts {
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, number)| u64::from(*number)).sum()
+    }
+
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, more: &DurationCounts) {
+        self.total = self.total.saturating_add(more.total);
+        for (at, number) in &more.buckets {
+            match self.buckets.binary_search_by_key(at, |(known, _)| *known) {
+                Ok(known) => {
+                    if let Some((_, sum)) = self.buckets.get_mut(known) {
+                        *sum = sum.saturating_add(*number);
+                    }
+                }
+                Err(place) => self.buckets.insert(place, (*at, *number)),
+            }
         }
     }
-    begin_of(counts.len())
+
+    /// The figures; `None` without a request.
+    pub fn figures(&self) -> Option<DurationFigures> {
+        let count = self.count();
+        (count > 0).then(|| DurationFigures {
+            count,
+            mean: self.total / count,
+            p50: self.quantile(count, 50),
+            p99: self.quantile(count, 99),
+        })
+    }
+
+    /// Standard error of the mean, ns, by the buckets.
+    pub fn error(&self) -> f64 {
+        let count = self.count().max(1) as f64;
+        let middle = |at: u16| (begin_of(at.into()) + begin_of(usize::from(at) + 1)) as f64 / 2.0;
+        let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
+            let each = self
+                .buckets
+                .iter()
+                .map(|(at, number)| of(middle(*at)) * f64::from(*number));
+            each.sum::<f64>() / count
+        };
+        let mean = sum(&|ns| ns);
+        (sum(&|ns| (ns - mean).powi(2)) / count).sqrt()
+    }
+
+    /// The middle of the bucket in which the request of this rank is.
+    fn quantile(&self, count: u64, percent: u64) -> Ns {
+        let rank = count.saturating_mul(percent).div_ceil(100).max(1);
+        let mut below = 0;
+        for (at, number) in &self.buckets {
+            below += u64::from(*number);
+            if below >= rank {
+                return (begin_of((*at).into()) + begin_of(usize::from(*at) + 1)) / 2;
+            }
+        }
+        begin_of(BUCKETS)
+    }
 }
 
 fn bucket_of(ns: Ns) -> usize {
@@ -105,6 +159,7 @@ fn bucket_of(ns: Ns) -> usize {
 
 /// The least duration of a bucket, ns.
 fn begin_of(at: usize) -> Ns {
+    let at = at.min(BUCKETS);
     let octave = SHORTEST_LOG2_NS + (at >> STEPS_LOG2) as u32;
     let step = (at & ((1 << STEPS_LOG2) - 1)) as u64;
     (1 << octave) + (step << (octave - STEPS_LOG2))
@@ -135,6 +190,27 @@ mod tests {
             let width = begin_of(at + 1) - begin_of(at);
             assert!(width * 32 <= begin_of(at) + 32, "bucket {at} is {width} wide");
         }
+    }
+
+    #[test]
+    fn copies_add_up_and_know_how_far_their_mean_may_be_off() {
+        let (first, second, all) = (Durations::default(), Durations::default(), Durations::default());
+        for (number, ns) in [8_000_000, 8_100_000, 9_000_000, 12_000_000].into_iter().enumerate() {
+            if number % 2 == 0 { &first } else { &second }.add(ns);
+            all.add(ns);
+        }
+        let mut sum = first.counts().expect("some");
+        sum.add(&second.counts().expect("some"));
+        assert_eq!(Some(&sum), all.counts().as_ref());
+        assert_eq!((sum.count(), sum.figures()), (4, all.figures()));
+        // Of 8, 8.1, 9 and 12: the deviation is 1.63, and half of that the mean's.
+        assert!((sum.error() - 815_000.0).abs() < 30_000.0, "{}", sum.error());
+        assert_eq!(DurationCounts::default().figures(), None);
+        let nonsense = DurationCounts {
+            total: Ns::MAX,
+            buckets: vec![(u16::MAX, u32::MAX)],
+        };
+        assert!(nonsense.figures().is_some() && nonsense.error() >= 0.0);
     }
 
     #[test]

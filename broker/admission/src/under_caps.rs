@@ -1,0 +1,110 @@
+//! Which jobs may begin and grow under the caps of their users.
+#![forbid(unsafe_code)]
+
+use super::caps::{CapLack, UserCap};
+use super::event::{Ask, Decision, Never};
+use super::model::WaitingJob;
+use super::need::{Job, Need, User};
+use super::state::Admission;
+
+impl Admission {
+    /// Sets a user's cap. Waiters that it leaves no room for are refused.
+    pub(super) fn set_cap(&mut self, user: User, cap: UserCap, out: &mut Vec<Decision>) {
+        self.caps.set(user, cap);
+        self.refuse_beyond_caps(out);
+    }
+
+    /// Refuses waiters that can never run under their users' caps.
+    pub(super) fn refuse_beyond_caps(&mut self, out: &mut Vec<Decision>) {
+        if self.caps.is_empty() {
+            return;
+        }
+        let beyond = self.waiting.iter().filter_map(|waiter| {
+            let why = self.beyond_cap(&waiter.ask)?;
+            Some((waiter.ask.job, why))
+        });
+        for (job, why) in beyond.collect::<Vec<_>>() {
+            self.remove(job);
+            out.push(Decision::Refuse { job, why });
+        }
+    }
+
+    /// Why the job can never run under its user's cap.
+    pub(super) fn beyond_cap(&self, ask: &Ask) -> Option<Never> {
+        let cap = self.caps.of(ask.user)?;
+        let part = self.caps.is_part(ask.job);
+        if cap.jobs == Some(0) && !part {
+            return Some(Never::NoJobs);
+        }
+        let most = cap.memory?;
+        // Of a part what its own job has counts too: that does not end before it.
+        let left = match part {
+            true => most.saturating_sub(self.held_by(ask.user).1),
+            false => most,
+        };
+        let need = self.least_need(ask)?;
+        (need > left).then_some(match part {
+            true => Never::PartOverCap { need, left, most },
+            false => Never::OverCap { need, most },
+        })
+    }
+
+    /// Bytes that the job takes of the device where it takes least, in the form that takes least.
+    fn least_need(&self, ask: &Ask) -> Option<u64> {
+        let (first, second) = ask.need.forms();
+        let least = |need: Need| self.allowed(ask).map(|device| need.fixed(device)).min();
+        [Some(first), second].into_iter().flatten().filter_map(least).min()
+    }
+
+    /// Jobs and bytes of a user's running jobs.
+    fn held_by(&self, user: User) -> (u32, u64) {
+        let own = self.running.values().filter(|running| running.ask.user == user);
+        own.fold((0, 0), |(jobs, bytes), running| {
+            let one = u32::from(!self.caps.is_part(running.ask.job));
+            (jobs + one, bytes.saturating_add(running.share))
+        })
+    }
+
+    /// The cap that `bytes` more of a new job lack room under.
+    fn lacks_under_cap(&self, waiter: &WaitingJob, bytes: u64) -> Option<CapLack> {
+        let user = waiter.ask.user;
+        let cap = self.caps.of(user)?;
+        if self.caps.is_part(waiter.ask.job) {
+            return None;
+        }
+        let (jobs, has) = self.held_by(user);
+        if cap.jobs.is_some_and(|most| jobs >= most) {
+            return Some(CapLack::Jobs(jobs));
+        }
+        let most = cap.memory.filter(|most| has.saturating_add(bytes) > *most)?;
+        Some(CapLack::Memory { has, most })
+    }
+
+    /// The cap that keeps a waiter from beginning anywhere, in any form.
+    pub(super) fn capped(&self, waiter: &WaitingJob) -> Option<CapLack> {
+        // Without caps nothing else is looked at.
+        self.caps.of(waiter.ask.user)?;
+        self.lacks_under_cap(waiter, self.least_need(&waiter.ask)?)
+    }
+
+    /// Whether a waiter's cap has room for this many bytes.
+    pub(super) fn cap_has_room(&self, waiter: &WaitingJob, bytes: u64) -> bool {
+        self.lacks_under_cap(waiter, bytes).is_none()
+    }
+
+    /// Bytes that a running job's user may still take; `None`: no cap.
+    pub fn cap_left(&self, job: Job) -> Option<u64> {
+        let user = self.running.get(&job)?.ask.user;
+        let most = self.caps.of(user)?.memory?;
+        Some(most.saturating_sub(self.held_by(user).1))
+    }
+
+    /// The cap that keeps a running job from this many bytes more.
+    pub fn growth_capped(&self, job: Job, bytes: u64) -> Option<CapLack> {
+        let left = self.cap_left(job)?;
+        let user = self.running.get(&job)?.ask.user;
+        let most = self.caps.of(user)?.memory?;
+        let has = self.held_by(user).1;
+        (bytes > left).then_some(CapLack::Memory { has, most })
+    }
+}

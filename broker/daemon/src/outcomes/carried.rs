@@ -1,0 +1,106 @@
+//! What a client had at earlier brokers: its sums go on where a broker is replaced. Pure.
+//!
+//! The broker that ends hands them to the history's thread with the client's row. The next one
+//! finds them by the process, and the row of the whole replaces that of the part.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+use weft_protocol::Ns;
+use weft_protocol::lane::{DurationCounts, MarkedRequests};
+
+use super::book::ClientSums;
+use crate::outcome::{Requests, Warning};
+use crate::status::ClientStatus;
+
+/// Durations as they are kept: their sum, ns, and buckets with their numbers.
+type KeptDurations = (Ns, Vec<(u16, u32)>);
+
+/// Sums of a client at all brokers before this one.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct CarriedSums {
+    /// Its number at the last of them.
+    pub(super) client: u64,
+    pub(super) sums: ClientSums,
+    ran_s: f64,
+    launches: u64,
+    waited_ns: Ns,
+    forced: u64,
+    moved: u64,
+    alone: KeptDurations,
+    beside: KeptDurations,
+    pub(super) warnings: Vec<Warning>,
+}
+
+impl CarriedSums {
+    /// A client's sums with `earlier` ones, as this broker ends.
+    pub(super) fn of(
+        status: &ClientStatus,
+        sums: ClientSums,
+        requests: &MarkedRequests,
+        earlier: Option<&CarriedSums>,
+    ) -> CarriedSums {
+        let (alone, beside) = requests_with(requests, earlier);
+        let whole = earlier.map_or_else(|| status.clone(), |earlier| earlier.with(status));
+        let mut all = earlier.map(|earlier| earlier.sums.clone()).unwrap_or_default();
+        all.absorb(&sums);
+        CarriedSums {
+            client: status.client,
+            sums: all,
+            ran_s: whole.attached_s,
+            launches: whole.launches + whole.graph_launches,
+            waited_ns: whole.waited_ns,
+            forced: whole.waits_expired,
+            moved: whole.prefetched + whole.evicted + whole.faulted,
+            alone: (alone.total, alone.buckets),
+            beside: (beside.total, beside.buckets),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// A client's figures at this broker, with those before.
+    pub(super) fn with(&self, status: &ClientStatus) -> ClientStatus {
+        ClientStatus {
+            attached_s: status.attached_s + self.ran_s,
+            launches: status.launches.saturating_add(self.launches),
+            waited_ns: status.waited_ns.saturating_add(self.waited_ns),
+            waits_expired: status.waits_expired.saturating_add(self.forced),
+            prefetched: status.prefetched.saturating_add(self.moved),
+            ..status.clone()
+        }
+    }
+
+    /// Warnings of before, about the client by its number at this broker.
+    pub(super) fn warnings_of(&self, client: u64) -> impl Iterator<Item = Warning> + '_ {
+        let (before, now) = (format!("client {}: ", self.client), format!("client {client}: "));
+        self.warnings.iter().map(move |warning| {
+            let renumbered = warning.text.strip_prefix(&before).map(|rest| format!("{now}{rest}"));
+            Warning {
+                client: warning.client.map(|_| client),
+                text: renumbered.unwrap_or_else(|| warning.text.clone()),
+                ..warning.clone()
+            }
+        })
+    }
+}
+
+/// Marked requests alone and beside others, with those of before.
+fn requests_with(now: &MarkedRequests, earlier: Option<&CarriedSums>) -> (DurationCounts, DurationCounts) {
+    let counts = |(total, buckets): &KeptDurations| DurationCounts {
+        total: *total,
+        buckets: buckets.clone(),
+    };
+    let mut alone = now.alone.counts().unwrap_or_default();
+    let mut beside = now.beside.counts().unwrap_or_default();
+    if let Some(earlier) = earlier {
+        alone.add(&counts(&earlier.alone));
+        beside.add(&counts(&earlier.beside));
+    }
+    (alone, beside)
+}
+
+/// What people are told of marked requests, with those of before.
+pub(super) fn requests(now: &MarkedRequests, earlier: &CarriedSums) -> Option<Requests> {
+    let (alone, beside) = requests_with(now, Some(earlier));
+    Requests::of_counts(&alone, &beside)
+}
