@@ -111,8 +111,10 @@ fn far_off(calibration: &Calibration) -> Option<String> {
         } else {
             told * 0.02
         };
+        // A copy of 200 us that busy cores see end 50 us late is a slower one, never a faster.
+        let below = if key.ends_with("_bytes_per_us") { told * 0.3 } else { slack };
         let seen = seen.value;
-        ((seen - told).abs() > slack).then(|| format!("{key} is {seen}, not {told}"))
+        (seen < told - below || seen > told + slack).then(|| format!("{key} is {seen}, not {told}"))
     })
 }
 
