@@ -112,7 +112,11 @@ fn far_off(calibration: &Calibration) -> Option<String> {
             told * 0.02
         };
         // A copy of 200 us that busy cores see end 50 us late is a slower one, never a faster.
-        let below = if key.ends_with("_bytes_per_us") { told * 0.3 } else { slack };
+        let below = if key.ends_with("_bytes_per_us") {
+            told * 0.3
+        } else {
+            slack
+        };
         let seen = seen.value;
         (seen < told - below || seen > told + slack).then(|| format!("{key} is {seen}, not {told}"))
     })
