@@ -394,6 +394,16 @@ def brings(path, content, **said):
     return client
 
 
+def brought(path, content):
+    """One that is let in. The broker waits half a second for a client: on starved cores that may try again, as jobs do."""
+    for _ in range(20):
+        client = brings(path, content, command="big")
+        if client.welcome():
+            return client
+        assert client.refusal == b"", client.refusal
+    raise AssertionError("the broker hung up 20 times")
+
+
 @pytest.mark.finding("correctness-9")
 def test_profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
     before = wire.resident(scene.pid)
@@ -403,8 +413,7 @@ def test_profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
     def says(say):
         kept = []
         for content in [equal] * 100 + others + [long]:
-            kept.append(brings(scene.socket, content, command="big"))
-            assert kept[-1].welcome(), kept[-1].refusal
+            kept.append(brought(scene.socket, content))
         stays(say, len(kept))
 
     with Mean(says) as mean:
