@@ -395,7 +395,7 @@ def brings(path, content, **said):
 
 
 def brought(path, content):
-    """One that is let in. The broker waits half a second for a client: on starved cores that may try again, as jobs do."""
+    """One that is let in. A client that the broker gave up tries again, as jobs do."""
     for _ in range(20):
         client = brings(path, content, command="big")
         if client.welcome():
