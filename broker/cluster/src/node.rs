@@ -1,0 +1,159 @@
+//! A node, and what of it is free.
+
+use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};
+
+/// A node's number, given by the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// Where a worker is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerPlace {
+    /// On this node.
+    pub node: NodeId,
+    /// On these of its GPUs, by index.
+    pub gpus: Vec<u16>,
+}
+
+/// A node. As an event it says what there is, inside the core what is free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterNode {
+    /// Its number.
+    pub id: NodeId,
+    /// Thousandths of CPUs.
+    pub cpu_milli: u32,
+    /// MiB of host memory.
+    pub memory_mib: u32,
+    /// Thousandths of each GPU.
+    pub gpus: Vec<u32>,
+    /// Workers by what they took: 0 for a part of a GPU, else how many whole ones.
+    kinds: Vec<(u32, u32)>,
+    /// Moves with each change.
+    version: u64,
+}
+
+/// What a worker counts as in [`ClusterNode::has_kind`]; none for a worker without a GPU.
+fn kind(ask: &WorkerAsk) -> Option<u32> {
+    (ask.gpus > 0).then_some(if ask.shares() { 0 } else { ask.gpus })
+}
+
+impl ClusterNode {
+    /// An empty node with so many GPUs.
+    pub fn new(id: NodeId, cpu_milli: u32, memory_mib: u32, gpus: usize) -> ClusterNode {
+        ClusterNode {
+            id,
+            cpu_milli,
+            memory_mib,
+            gpus: vec![WHOLE_GPU_MILLI; gpus],
+            kinds: Vec::new(),
+            version: 0,
+        }
+    }
+
+    /// Thousandths of GPUs that are free.
+    pub fn free_milli(&self) -> u64 {
+        self.gpus.iter().map(|free| u64::from(*free)).sum()
+    }
+
+    /// GPUs of which nothing is taken.
+    pub fn whole(&self) -> usize {
+        self.gpus.iter().filter(|free| **free == WHOLE_GPU_MILLI).count()
+    }
+
+    /// Whether a worker of this one's kind is here (a part of a GPU, one GPU, two, ...), and
+    /// whether there is one of any other kind.
+    pub fn has_kind(&self, ask: &WorkerAsk) -> (bool, bool) {
+        let of = |same: bool| move |(found, _): &(u32, u32)| (Some(*found) == kind(ask)) == same;
+        (self.kinds.iter().any(of(true)), self.kinds.iter().any(of(false)))
+    }
+
+    /// Whether a worker fits on what is free.
+    pub fn fits(&self, ask: &WorkerAsk) -> bool {
+        let enough = self.gpus.iter().filter(|free| **free >= ask.gpu_milli).count();
+        self.cpu_milli >= ask.cpu_milli && self.memory_mib >= ask.memory_mib && enough >= ask.gpus as usize
+    }
+
+    /// How many workers that ask for this fit on what is free.
+    pub(crate) fn room(&self, ask: &WorkerAsk) -> u32 {
+        let by = |have: u32, each: u32| have.checked_div(each).unwrap_or(u32::MAX);
+        let gpus = match ask.gpus {
+            0 => u32::MAX,
+            1 => self.gpus.iter().map(|free| free / ask.gpu_milli).sum(),
+            many => self.whole() as u32 / many,
+        };
+        by(self.cpu_milli, ask.cpu_milli)
+            .min(by(self.memory_mib, ask.memory_mib))
+            .min(gpus)
+    }
+
+    /// Moves with each change of what is free.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The GPU with the least left of those that a part fits on.
+    pub(crate) fn tightest(&self, ask: &WorkerAsk) -> Option<usize> {
+        let fitting = self.gpus.iter().enumerate().filter(|(_, free)| **free >= ask.gpu_milli);
+        fitting.min_by_key(|(at, free)| (**free, *at)).map(|(at, _)| at)
+    }
+
+    /// Takes what a worker asks for, its part of a GPU on that one. None, and nothing is taken,
+    /// where it does not fit.
+    pub(crate) fn take(&mut self, ask: &WorkerAsk, shared: Option<usize>) -> Option<WorkerPlace> {
+        let gpus: Vec<u16> = if ask.shares() {
+            let at = shared.or_else(|| self.tightest(ask))?;
+            vec![at as u16]
+        } else {
+            let whole = self
+                .gpus
+                .iter()
+                .enumerate()
+                .filter(|(_, free)| **free == WHOLE_GPU_MILLI);
+            whole.take(ask.gpus as usize).map(|(at, _)| at as u16).collect()
+        };
+        let place = WorkerPlace { node: self.id, gpus };
+        self.retake(ask, &place).then_some(place)
+    }
+
+    /// Takes exactly this place again, if it is free.
+    pub(crate) fn retake(&mut self, ask: &WorkerAsk, place: &WorkerPlace) -> bool {
+        let free = |at: &u16| {
+            self.gpus
+                .get(usize::from(*at))
+                .is_some_and(|free| *free >= ask.gpu_milli)
+        };
+        let room = self.cpu_milli >= ask.cpu_milli && self.memory_mib >= ask.memory_mib;
+        if !room || place.gpus.len() != ask.gpus as usize || !place.gpus.iter().all(free) {
+            return false;
+        }
+        self.cpu_milli -= ask.cpu_milli;
+        self.memory_mib -= ask.memory_mib;
+        for at in &place.gpus {
+            self.gpus[usize::from(*at)] -= ask.gpu_milli;
+        }
+        if let Some(kind) = kind(ask) {
+            match self.kinds.iter_mut().find(|(found, _)| *found == kind) {
+                Some((_, count)) => *count += 1,
+                None => self.kinds.push((kind, 1)),
+            }
+        }
+        self.version += 1;
+        true
+    }
+
+    /// Gives back what [`ClusterNode::take`] took.
+    pub(crate) fn give_back(&mut self, ask: &WorkerAsk, place: &WorkerPlace) {
+        self.cpu_milli += ask.cpu_milli;
+        self.memory_mib += ask.memory_mib;
+        for at in &place.gpus {
+            self.gpus[usize::from(*at)] += ask.gpu_milli;
+        }
+        if let Some(kind) = kind(ask) {
+            for (found, count) in &mut self.kinds {
+                *count -= u32::from(*found == kind);
+            }
+            self.kinds.retain(|(_, count)| *count > 0);
+        }
+        self.version += 1;
+    }
+}

@@ -1,0 +1,100 @@
+//! Fragmentation gradient descent (USENIX ATC 2023): the node, and the GPU of it, on which the
+//! expected fragments grow least.
+//!
+//! | paper | here |
+//! |---|---|
+//! | M, the target workload: tasks m with popularity p_m | [`TypicalAsk`], from [`typical_asks`] |
+//! | F_n(m), the fragment of node n for task m | [`fragment`] |
+//! | F_n = sum of p_m F_n(m) | [`expected_fragment`] |
+//! | F_n before less F_n after | through a sigmoid into 0 to 100, cut off |
+//!
+//! Where task m does not fit on node n, all of its idle GPUs are a fragment for m. Where it fits,
+//! those of its GPUs are that have too little left for m. For a task without GPUs all idle GPUs
+//! are.
+//!
+//! What the paper does not say is taken from its simulator: the target workload is the most popular
+//! requests that make up 95 % of all; points are whole ones, so that nodes are often equal; an
+//! exclusive worker takes a node's idle GPUs in their order.
+
+use std::collections::BTreeMap;
+
+use crate::job::WorkerAsk;
+use crate::node::ClusterNode;
+
+/// What is typically asked for, and how often.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TypicalAsk {
+    /// What each worker takes. Host memory is not looked at.
+    pub ask: WorkerAsk,
+    /// Of all typical ones, 0 to 1.
+    pub part: f64,
+}
+
+/// The target workload: of what was asked for, the most popular that make up 95 %.
+pub fn typical_asks(asks: impl Iterator<Item = WorkerAsk>) -> Vec<TypicalAsk> {
+    let mut counts: BTreeMap<WorkerAsk, usize> = BTreeMap::new();
+    for ask in asks {
+        *counts.entry(WorkerAsk { memory_mib: 0, ..ask }).or_default() += 1;
+    }
+    let total: usize = counts.values().sum();
+    let mut counts: Vec<(WorkerAsk, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|(ask, count)| std::cmp::Reverse((*count, ask.cpu_milli, ask.gpu_milli, ask.gpus)));
+    let mut kept = 0;
+    let kept_before = |(_, count): &(WorkerAsk, usize)| {
+        let wanted = kept * 100 < total * 95;
+        kept += count;
+        wanted
+    };
+    let typical: Vec<(WorkerAsk, usize)> = counts.into_iter().take_while(kept_before).collect();
+    let kept: usize = typical.iter().map(|(_, count)| count).sum();
+    let part = |count: usize| count as f64 / kept.max(1) as f64;
+    typical
+        .into_iter()
+        .map(|(ask, count)| TypicalAsk { ask, part: part(count) })
+        .collect()
+}
+
+/// Thousandths of the idle GPUs that are a fragment for this task.
+fn fragment(cpu_milli: u32, gpus: &[u32], task: &WorkerAsk) -> u32 {
+    let fitting = gpus.iter().filter(|free| **free >= task.gpu_milli).count();
+    let fits = task.gpus > 0 && cpu_milli >= task.cpu_milli && fitting >= task.gpus as usize;
+    gpus.iter().filter(|free| !fits || **free < task.gpu_milli).sum()
+}
+
+fn expected_fragment(cpu_milli: u32, gpus: &[u32], typical: &[TypicalAsk]) -> f64 {
+    let each = |typical: &TypicalAsk| typical.part * f64::from(fragment(cpu_milli, gpus, &typical.ask));
+    typical.iter().map(each).sum()
+}
+
+/// 50 where fragments stay as they are, more where they shrink; and the GPU that a part goes to.
+pub(super) fn score(node: &ClusterNode, ask: &WorkerAsk, typical: &[TypicalAsk]) -> (i64, Option<usize>) {
+    let before = expected_fragment(node.cpu_milli, &node.gpus, typical);
+    let points = |gpus: &[u32]| {
+        let after = expected_fragment(node.cpu_milli - ask.cpu_milli, gpus, typical);
+        (100.0 / (1.0 + ((after - before) / 1_000.0).exp())) as i64
+    };
+    let mut gpus = node.gpus.clone();
+    if !ask.shares() {
+        let mut left = ask.gpus;
+        // An idle GPU has all of it; what is asked for of each is all of it.
+        for free in gpus.iter_mut().filter(|free| ask.gpus > 0 && **free >= ask.gpu_milli) {
+            if left > 0 {
+                *free -= ask.gpu_milli;
+                left -= 1;
+            }
+        }
+        return (points(&gpus), None);
+    }
+    let mut best: Option<(i64, usize)> = None;
+    for at in 0..gpus.len() {
+        if gpus[at] >= ask.gpu_milli {
+            gpus[at] -= ask.gpu_milli;
+            let score = points(&gpus);
+            gpus[at] += ask.gpu_milli;
+            if best.is_none_or(|(best, _)| score > best) {
+                best = Some((score, at));
+            }
+        }
+    }
+    best.map_or((0, None), |(score, at)| (score, Some(at)))
+}

@@ -1,0 +1,206 @@
+//! Placements: which node and GPU a worker gets. One short file each.
+//!
+//! All but one give each node a score, and the node with the highest score gets the worker. Of
+//! equal nodes it is the one that came first. [`random`](PlacementRule::Random) draws one of those
+//! on which the worker fits. Workers of a gang after the first stay on the node of the one before
+//! while it has room: a gang is on few nodes under every rule.
+//!
+//! A score depends on the node's state and on what the worker asks for alone. So [`Placer`] keeps
+//! it until the node changes: of a thousand nodes one is scored anew for most workers.
+
+mod best_fit;
+mod clustering;
+mod dot_product;
+mod fgd;
+mod most_free;
+mod packing;
+
+use std::collections::BTreeMap;
+
+use crate::draws::Draws;
+use crate::job::WorkerAsk;
+use crate::node::{ClusterNode, NodeId, WorkerPlace};
+
+pub use fgd::{TypicalAsk, typical_asks};
+
+/// The most CPU of a node that scores are scaled to, thousandths: that of the published simulator.
+const SCALE_CPU_MILLI: f64 = 128_000.0;
+/// The most GPUs, thousandths.
+const SCALE_GPU_MILLI: f64 = 8_000.0;
+
+/// How a node is chosen.
+#[derive(Debug, Clone)]
+pub enum PlacementRule {
+    /// Any node on which it fits, and of it any GPU. The seed of the draws.
+    Random(u64),
+    /// The least dot product of what is free and what is asked for.
+    DotProduct,
+    /// Beside workers of the same kind.
+    Clustering,
+    /// On GPUs that are in use, then on nodes that are.
+    Packing,
+    /// Where the least is left.
+    BestFit,
+    /// Where the least fragments come of it, by what is typically asked for.
+    Fgd(Vec<TypicalAsk>),
+    /// Where the most is free: gangs on few nodes.
+    MostFree,
+}
+
+impl PlacementRule {
+    /// What it is called in options and tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            PlacementRule::Random(_) => "random",
+            PlacementRule::DotProduct => "dot-product",
+            PlacementRule::Clustering => "clustering",
+            PlacementRule::Packing => "packing",
+            PlacementRule::BestFit => "best-fit",
+            PlacementRule::Fgd(_) => "fgd",
+            PlacementRule::MostFree => "most-free",
+        }
+    }
+
+    /// The score of a node on which the worker fits.
+    fn score(&self, node: &ClusterNode, ask: &WorkerAsk) -> i64 {
+        match self {
+            PlacementRule::Random(_) => 0,
+            PlacementRule::DotProduct => dot_product::score(node, ask),
+            PlacementRule::Clustering => clustering::score(node, ask),
+            PlacementRule::Packing => packing::score(node, ask),
+            PlacementRule::BestFit => best_fit::score(node, ask),
+            PlacementRule::Fgd(typical) => fgd::score(node, ask, typical).0,
+            PlacementRule::MostFree => most_free::score(node, ask),
+        }
+    }
+}
+
+/// A score that holds while its node's version does. None: it does not fit.
+#[derive(Debug, Clone, Copy)]
+struct KnownScore {
+    version: u64,
+    score: Option<i64>,
+}
+
+/// Places workers by one rule.
+#[derive(Debug, Clone)]
+pub struct Placer {
+    rule: PlacementRule,
+    draws: Draws,
+    known: BTreeMap<WorkerAsk, Vec<KnownScore>>,
+}
+
+impl Placer {
+    /// By this rule.
+    pub fn new(rule: PlacementRule) -> Placer {
+        let seed = if let PlacementRule::Random(seed) = rule {
+            seed
+        } else {
+            0
+        };
+        Placer {
+            rule,
+            draws: Draws::new(seed),
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Nodes have other indexes from now on.
+    pub(crate) fn forget_nodes(&mut self) {
+        self.known.clear();
+    }
+
+    /// Takes places for so many equal workers, on the nodes named if all fit there. None, and
+    /// nothing is taken, where not all of them fit.
+    pub(crate) fn gang(
+        &mut self,
+        nodes: &mut [ClusterNode],
+        index: &BTreeMap<NodeId, usize>,
+        ask: &WorkerAsk,
+        workers: u32,
+        before: &[WorkerPlace],
+    ) -> Option<Vec<WorkerPlace>> {
+        if before.len() == workers as usize {
+            let mut at = before.iter().map(|place| index.get(&place.node).copied());
+            let places = self.take_all(nodes, index, ask, workers, |_, _| at.next().flatten());
+            if places.is_some() {
+                return places;
+            }
+        }
+        let mut last: Option<usize> = None;
+        self.take_all(nodes, index, ask, workers, |placer, nodes| {
+            last = last
+                .filter(|at| nodes[*at].fits(ask))
+                .or_else(|| placer.node(nodes, ask));
+            last
+        })
+    }
+
+    fn take_all(
+        &mut self,
+        nodes: &mut [ClusterNode],
+        index: &BTreeMap<NodeId, usize>,
+        ask: &WorkerAsk,
+        workers: u32,
+        mut choose: impl FnMut(&mut Placer, &[ClusterNode]) -> Option<usize>,
+    ) -> Option<Vec<WorkerPlace>> {
+        let mut places = Vec::with_capacity(workers as usize);
+        for _ in 0..workers {
+            let fitting = choose(self, nodes).filter(|at| nodes[*at].fits(ask));
+            let place = fitting.and_then(|at| {
+                let shared = self.gpu(&nodes[at], ask);
+                nodes[at].take(ask, shared)
+            });
+            let Some(place) = place else {
+                for place in &places {
+                    let WorkerPlace { node, .. } = place;
+                    nodes[index[node]].give_back(ask, place);
+                }
+                return None;
+            };
+            places.push(place);
+        }
+        Some(places)
+    }
+
+    /// The node that gets a worker.
+    fn node(&mut self, nodes: &[ClusterNode], ask: &WorkerAsk) -> Option<usize> {
+        if let PlacementRule::Random(_) = self.rule {
+            let fitting: Vec<usize> = (0..nodes.len()).filter(|at| nodes[*at].fits(ask)).collect();
+            return fitting.get(self.draws.below(fitting.len())).copied();
+        }
+        let unknown = KnownScore {
+            version: u64::MAX,
+            score: None,
+        };
+        let known = self.known.entry(*ask).or_default();
+        known.resize(nodes.len(), unknown);
+        let mut best: Option<(i64, usize)> = None;
+        for (at, (node, known)) in nodes.iter().zip(known).enumerate() {
+            if known.version != node.version() {
+                known.version = node.version();
+                known.score = node.fits(ask).then(|| self.rule.score(node, ask));
+            }
+            if let Some(score) = known.score.filter(|score| best.is_none_or(|(best, _)| *score > best)) {
+                best = Some((score, at));
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// The GPU of a node that a part of one goes to.
+    fn gpu(&mut self, node: &ClusterNode, ask: &WorkerAsk) -> Option<usize> {
+        if !ask.shares() {
+            return None;
+        }
+        match &self.rule {
+            PlacementRule::Random(_) => {
+                let fitting = |at: &usize| node.gpus[*at] >= ask.gpu_milli;
+                let fitting: Vec<usize> = (0..node.gpus.len()).filter(fitting).collect();
+                fitting.get(self.draws.below(fitting.len())).copied()
+            }
+            PlacementRule::Fgd(typical) => fgd::score(node, ask, typical).1,
+            _ => node.tightest(ask),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The node with the most free GPUs, as in the Tiresias of Pollux's simulator: a gang is then on
+//! few nodes, and small jobs spread.
+
+use crate::job::WorkerAsk;
+use crate::node::ClusterNode;
+
+/// Thousandths of GPUs that are free.
+pub(super) fn score(node: &ClusterNode, _ask: &WorkerAsk) -> i64 {
+    node.free_milli() as i64
+}

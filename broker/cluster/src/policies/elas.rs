@@ -1,0 +1,63 @@
+//! E-LAS: least attained service, in which a job that makes progress counts as having had less.
+//!
+//! | paper | here |
+//! |---|---|
+//! | attained service, GPUs times time | [`RankedJob::service`] |
+//! | completed epochs | `done_ppm`, the part of the work that is done |
+//! | epoch progress rate | part done for each GPU-hour |
+//!
+//! ```text
+//! key = service / (1 + progress rate)
+//! ```
+//!
+//! The paper was not to be had in full; the formula is a reading of its abstract, and so what comes
+//! of it is no verdict on the paper. Epochs are not seen at a driver, so the part of the work
+//! stands for them. How often jobs change places is not said: here at each event and every minute,
+//! and a job that waits goes before one that runs only where it had less by a minute on that one's
+//! GPUs.
+
+use super::{ClusterPolicy, RankedJob, SECOND_NS, sorted};
+use crate::Ns;
+use crate::job::JobId;
+
+/// By attained service and progress.
+#[derive(Debug, Clone)]
+pub struct ElasOrder;
+
+const GPU_HOUR_NS: u128 = 3_600 * SECOND_NS as u128;
+
+/// What a job that runs is ahead of one that waits by, so that two do not take turns at each event.
+const HOLD_NS: u128 = 60 * SECOND_NS as u128;
+
+fn key(job: &RankedJob) -> u128 {
+    let service = job.service();
+    // Millionths: 1 + (done / 1e6) / (service / GPU-hour).
+    let rate = (u128::from(job.done_ppm) * GPU_HOUR_NS)
+        .checked_div(service)
+        .unwrap_or(0);
+    let effective = service * 1_000_000 / (1_000_000 + rate);
+    let hold = HOLD_NS * u128::from(job.gpu_milli) / 1_000;
+    if job.running {
+        effective.saturating_sub(hold)
+    } else {
+        effective
+    }
+}
+
+impl ClusterPolicy for ElasOrder {
+    fn name(&self) -> &'static str {
+        "elas"
+    }
+
+    fn order(&mut self, _now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
+        sorted(jobs, key)
+    }
+
+    fn preempts(&self) -> bool {
+        true
+    }
+
+    fn look_every(&self) -> Option<Ns> {
+        Some(60 * SECOND_NS)
+    }
+}

@@ -1,0 +1,25 @@
+//! Whole GPUs only: a job that asks for a part of one has it to itself. First in, first out, and a
+//! job passes those that do not fit. What sharing is measured against.
+
+use super::{ClusterPolicy, RankedJob, sorted};
+use crate::Ns;
+use crate::job::{JobId, WHOLE_GPU_MILLI, WorkerAsk};
+
+/// By arrival, on whole GPUs.
+#[derive(Debug, Clone)]
+pub struct ExclusiveOrder;
+
+impl ClusterPolicy for ExclusiveOrder {
+    fn name(&self) -> &'static str {
+        "exclusive"
+    }
+
+    fn order(&mut self, _now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
+        sorted(jobs, |_| ())
+    }
+
+    fn grant(&self, ask: WorkerAsk) -> WorkerAsk {
+        let gpu_milli = if ask.gpus > 0 { WHOLE_GPU_MILLI } else { 0 };
+        WorkerAsk { gpu_milli, ..ask }
+    }
+}

@@ -1,0 +1,39 @@
+//! First in, first out. Strict: a job that does not fit bars all behind it, so that none waits
+//! longer than those before it need. Passing: a later job may start where an earlier one does not
+//! fit, so that a large gang may wait for ever.
+
+use super::{ClusterPolicy, RankedJob, sorted};
+use crate::Ns;
+use crate::job::JobId;
+
+/// By arrival.
+#[derive(Debug, Clone)]
+pub struct FifoOrder {
+    strict: bool,
+}
+
+impl FifoOrder {
+    /// No job passes another.
+    pub fn strict() -> FifoOrder {
+        FifoOrder { strict: true }
+    }
+
+    /// A job passes those that do not fit.
+    pub fn passing() -> FifoOrder {
+        FifoOrder { strict: false }
+    }
+}
+
+impl ClusterPolicy for FifoOrder {
+    fn name(&self) -> &'static str {
+        if self.strict { "fifo" } else { "fifo-backfill" }
+    }
+
+    fn order(&mut self, _now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
+        sorted(jobs, |_| ())
+    }
+
+    fn strict(&self) -> bool {
+        self.strict
+    }
+}

@@ -1,0 +1,133 @@
+//! Tiresias (NSDI 2019): two-dimensional attained service, discretised. No estimate of a job's run
+//! is needed.
+//!
+//! | paper | here |
+//! |---|---|
+//! | W_J, GPUs of job J | `gpu_milli` |
+//! | t_J, time it ran | `ran` since it was last promoted |
+//! | W_J t_J, attained service | `attained`, held against `thresholds` |
+//! | Q_1 ... Q_K, queues | `Standing::queue`, 0 to `thresholds.len()` |
+//! | Q_i's upper limit | `thresholds`, in GPU-ns |
+//! | PROMOTEKNOB | `promote`: 0 never promotes, as in the public simulators |
+//!
+//! * A job begins in the first queue and is demoted where its service crosses a limit.
+//! * Queues go in order; inside a queue the one that entered it first. A running job that is
+//!   before another keeps its GPUs.
+//! * A job that waits `promote` times as long as it ran goes back to the first queue, and its
+//!   service counts from there.
+//!
+//! The paper is silent on how often limits are looked at: here every minute and at each event, and
+//! a job may run past a limit by that much. The limit is that of Tiresias's own simulator, two
+//! queues with 3,250 GPU-s; Pollux's takes 16 GPU-hours. Not here: the profile of a model's
+//! tensors, by which the paper decides whether a gang has to be on few nodes. Every gang is put on
+//! few.
+
+use std::collections::BTreeMap;
+
+use super::{ClusterPolicy, RankedJob, SECOND_NS};
+use crate::Ns;
+use crate::job::{JobId, WHOLE_GPU_MILLI};
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    queue: usize,
+    /// When it entered the queue, and the how-manieth entry that was.
+    entered: (Ns, u64),
+    /// What it had run when it was last promoted, ns.
+    forgiven: Ns,
+}
+
+/// By queues of attained service.
+#[derive(Debug, Clone)]
+pub struct TiresiasOrder {
+    /// Service above which a job leaves each queue but the last, GPU-ns, ascending.
+    pub thresholds: Vec<u128>,
+    /// A job is promoted when it waits this many times as long as it ran; 0: never.
+    pub promote: u64,
+    standings: BTreeMap<JobId, Standing>,
+    entries: u64,
+}
+
+impl TiresiasOrder {
+    /// With these limits of queues, in GPU-ns, and this knob of promotion.
+    pub fn new(thresholds: Vec<u128>, promote: u64) -> TiresiasOrder {
+        TiresiasOrder {
+            thresholds,
+            promote,
+            standings: BTreeMap::new(),
+            entries: 0,
+        }
+    }
+
+    fn entry(&mut self, now: Ns) -> (Ns, u64) {
+        self.entries += 1;
+        (now, self.entries)
+    }
+}
+
+impl Default for TiresiasOrder {
+    /// Two queues with a limit of 3,250 GPU-s, no promotion.
+    fn default() -> TiresiasOrder {
+        TiresiasOrder::new(vec![3_250 * u128::from(SECOND_NS)], 0)
+    }
+}
+
+impl ClusterPolicy for TiresiasOrder {
+    fn name(&self) -> &'static str {
+        "tiresias"
+    }
+
+    fn order(&mut self, now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
+        let mut arrived: Vec<&RankedJob> = jobs.iter().collect();
+        arrived.sort_by_key(|job| (job.arrived, job.id));
+        for job in arrived {
+            let mut standing = match self.standings.get(&job.id) {
+                Some(standing) => *standing,
+                None => Standing {
+                    queue: 0,
+                    entered: self.entry(job.arrived),
+                    forgiven: 0,
+                },
+            };
+            let ran = job.ran - standing.forgiven.min(job.ran);
+            let attained = u128::from(ran) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI);
+            let queue = self.thresholds.iter().filter(|limit| attained >= **limit).count();
+            if queue > standing.queue {
+                standing.queue = queue;
+                standing.entered = self.entry(now);
+            }
+            let waited = if job.running { 0 } else { job.lately };
+            if self.promote > 0 && standing.queue > 0 && waited >= ran.saturating_mul(self.promote) {
+                standing.queue = 0;
+                standing.entered = self.entry(now);
+                standing.forgiven = job.ran;
+            }
+            self.standings.insert(job.id, standing);
+        }
+        let mut order: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+        order.sort_by_cached_key(|id| {
+            self.standings
+                .get(id)
+                .map(|standing| (standing.queue, standing.entered))
+        });
+        order
+    }
+
+    fn preempts(&self) -> bool {
+        true
+    }
+
+    fn level(&self, job: JobId) -> u8 {
+        let queue = self.standings.get(&job).map_or(0, |standing| standing.queue);
+        (5 + queue).min(9) as u8
+    }
+
+    fn look_every(&self) -> Option<Ns> {
+        Some(60 * SECOND_NS)
+    }
+
+    fn ended(&mut self, job: &RankedJob) {
+        self.standings.remove(&job.id);
+    }
+}

@@ -1,0 +1,143 @@
+//! The laboratory of clusters: the cluster's core in virtual time. `scripts/lab cluster` builds and
+//! starts it.
+//!
+//! * [`openb`]: the public trace; * [`known`]: figures that others published, from the same input;
+//!   * [`world`]: jobs with arrivals and runs under every policy; * [`trial`]: jobs for it.
+//!
+//! What holds: a run is its input and its seeds. The core is the one that an engine's adaptor would
+//! drive; the lab counts what was given by itself.
+#![forbid(unsafe_code)]
+
+mod known;
+mod openb;
+mod trial;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use serde::Serialize;
+
+use weft_cluster::policies;
+
+/// Jobs on a cluster in virtual time: placements on a public trace, beside the figures that were
+/// published for it, and policies on jobs of the same trace.
+///
+///   scripts/lab cluster --check --json target/cluster.json
+///   scripts/lab cluster --quick
+///   scripts/lab cluster --only policies
+#[derive(Debug, Parser)]
+#[command(name = "scripts/lab cluster", verbatim_doc_comment)]
+struct ClusterOptions {
+    /// Two seeds and fewer jobs: says whether it works
+    #[arg(long)]
+    quick: bool,
+    /// Exit 1 where a published figure is missed; which, comes last. 2 where none could be judged
+    #[arg(long)]
+    check: bool,
+    /// Everything, for programs
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// placements or policies, in place of both; or large: gangs on 10,000 GPUs
+    #[arg(long, value_name = "PART")]
+    only: Option<String>,
+    /// Seeds of the placements, from 42 on
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// Jobs of the part large
+    #[arg(long, default_value_t = 20_000)]
+    jobs: usize,
+    /// Threads
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// The public trace's folder
+    #[arg(long, value_name = "FOLDER", default_value = "../shared/data/openb")]
+    openb: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
+struct ClusterResults {
+    command: String,
+    seconds: f64,
+    placements: Vec<known::PlacementFigure>,
+    policies: Vec<world::PolicyFigure>,
+}
+
+fn run(options: &ClusterOptions) -> Result<ExitCode> {
+    let part = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
+    anyhow::ensure!(
+        ["placements", "policies", "large"].into_iter().any(part),
+        "--only: there are the parts placements, policies and large"
+    );
+    let began = Instant::now();
+    let pods = options.openb.join(openb::PODS);
+    let trace = pods.exists().then(|| openb::read(&options.openb)).transpose()?;
+    let mut results = ClusterResults {
+        command: std::env::args().skip(1).collect::<Vec<String>>().join(" "),
+        seconds: 0.0,
+        placements: Vec::new(),
+        policies: Vec::new(),
+    };
+    if part("policies") {
+        let (of_trace, gangs, seeds) = if options.quick { (150, 60, 1) } else { (3_000, 400, 5) };
+        let mut trials: Vec<trial::Trial> = trace.iter().map(|trace| trial::openb(trace, of_trace)).collect();
+        trials.extend((1..=seeds).map(|seed| trial::gangs(seed, gangs)));
+        results.policies = trial::run(&trials, &policies::NAMES)?;
+        print!("{}", world::table(&results.policies));
+    }
+    if options.only.as_deref() == Some("large") {
+        results.policies = Vec::new();
+        for policy in ["fifo-backfill", "tiresias"] {
+            let figures = trial::run(&[trial::large(options.jobs)], &[policy])?;
+            print!("{}", world::table(&figures));
+            results.policies.extend(figures);
+        }
+    }
+    if let Some(trace) = trace.as_ref().filter(|_| part("placements")) {
+        let seeds = if options.quick {
+            options.seeds.min(2)
+        } else {
+            options.seeds
+        };
+        results.placements = known::run(trace, seeds, options.threads.max(1));
+        print!("{}", known::table(&results.placements));
+    }
+    if trace.is_none() {
+        println!(
+            "not judged: {} is not there (--openb names the public trace's folder)",
+            pods.display()
+        );
+    }
+    results.seconds = began.elapsed().as_secs_f64();
+    println!("{:.0} s", results.seconds);
+    if let Some(path) = &options.json {
+        write(path, &results)?;
+    }
+    let missed = results.placements.iter().filter(|figure| !figure.met).count();
+    Ok(match (options.check, results.placements.is_empty()) {
+        (true, true) => ExitCode::from(2),
+        (true, false) if missed > 0 => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+fn write(path: &Path, results: &ClusterResults) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+    }
+    let text = serde_json::to_string_pretty(results)?;
+    std::fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+fn main() -> ExitCode {
+    match run(&ClusterOptions::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("weft-cluster-lab: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
