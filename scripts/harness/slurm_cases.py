@@ -275,7 +275,8 @@ def default_shards(play):
         ):
             told = asked_for(cluster, *options)
             assert told == wanted, f"{options}: {told}, not {wanted}"
-        assert "shard" not in (asked_for(cluster, "--gres=none") or "")
+        told = asked_for(cluster, "--gres=none")
+        assert "shard" not in (told or ""), f"--gres=none: {told}"
         # A change of a job that is there changes nothing that it asked for.
         number = cluster.sbatch("ann", "true", "--hold", "--gpu-mem=20G")
         cluster.must(["scontrol", "update", f"job={number}", "partition=all"], user="ann")
@@ -286,7 +287,8 @@ def default_shards(play):
         cluster.wait_state(number, "COMPLETED", "FAILED")
         told = cluster.output("ann", number)
         assert told == f"WEFT_MEMORY={4 << 30}b\n", told
-    assert asked_for(cluster) is None
+    told = asked_for(cluster)
+    assert told is None, told
 
 
 def users_share_a_gpu(play):

@@ -110,9 +110,9 @@ class Arrangement(NamedTuple):
 
 ARRANGEMENTS = (
     Arrangement("exclusive"),
+    Arrangement("weft", shards=True, weft=True),
     Arrangement("shards", shards=True),
     Arrangement("requeue", preempts=True),
-    Arrangement("weft", shards=True, weft=True),
 )
 
 
@@ -363,6 +363,12 @@ class Replay:
             }
         requests = [each for lines in ended.values() for each in lines[-1]["latencies"]]
         told["requests"] = len(requests)
+        # One list a service, in order: what a p99 is made of.
+        told["request_s"] = [
+            [round(each, 5) for each in lines[-1]["latencies"]]
+            for job, lines in ended.items()
+            if job.service
+        ]
         for name, part in (("p50", 0.5), ("p99", 0.99)):
             told[f"request_{name}_s"] = show.quantile(requests, part) if requests else None
         return told
