@@ -6,6 +6,7 @@
 local MOST_SHARDS = 80
 
 -- Shards of a job that asks for GPU memory in no way, in these partitions. Elsewhere it gets none.
+-- Slurm tells nobody of a job's --gres=none: such a job gets them, too.
 local DEFAULT_SHARDS = {}
 
 -- Priorities below this (more important ones) are for these accounts alone; "*" is every one.
@@ -45,7 +46,7 @@ end
 local function weft_policy(request, job, partitions)
     local gres = request.tres_per_node or (job and job.tres_per_node) or ""
     local shards = tonumber(gres:match("shard:(%d+)") or (gres:match("shard") and "1"))
-    if shards == nil and not gres:match("gpu") and not gres:match("none") then
+    if shards == nil and not gres:match("gpu") then
         local default = DEFAULT_SHARDS[partition_of(request, job, partitions)]
         if default ~= nil then
             request.tres_per_node = (gres == "" and "" or gres .. ",") .. "gres:shard:" .. default

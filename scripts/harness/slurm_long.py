@@ -14,6 +14,8 @@ from .scene import BOUND
 # take to begin elsewhere: that, SlurmdTimeout (15 s), which slurmctld looks at each 100 s or so.
 REQUEUE_S = 20
 MOVES_S = 400
+# Pause of a client between its bursts, us: it runs for minutes, and needs to show progress alone.
+PAUSE_US = 20_000
 
 # The demo's service and training, and how much slower than a GPU the simulated one is.
 DILATION = 20
@@ -25,11 +27,11 @@ STARTS_S = 240
 def node_is_lost(play):
     """A node goes with all that is on it: its batch job is requeued and ends well elsewhere."""
     cluster = play.cluster
-    moves = play.work("ann", "--gpu-mem=10G", "--requeue")
+    moves = play.work("ann", "--gpu-mem=10G", "--requeue", pause=PAUSE_US)
     name = play.client(moves[0])["node"]
     lost = next(node for node in cluster.nodes if node.name == name)
     other = next(node for node in cluster.nodes if node is not lost)
-    stays = play.work("bea", "--gpu-mem=10G", "-w", other.name)
+    stays = play.work("bea", "--gpu-mem=10G", "-w", other.name, pause=PAUSE_US)
     play.client(stays[0])
     pids = processes_of(cluster, moves)
     assert len(pids) >= 2, f"no step and no client of it in {cluster.processes()}"
