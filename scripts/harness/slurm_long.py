@@ -42,7 +42,7 @@ def node_is_lost(play):
     play.progresses(stays[0])
 
     def elsewhere():
-        rows = [row for row in play.clients() if row["gang"] == f"slurm-{moves[0]}"]
+        rows = [row for row in play.clients() if row["gang"].endswith(f"slurm-{moves[0]}")]
         return rows and rows[0]["node"] != lost.name
 
     there = jobs.wait_until(elsewhere, MOVES_S, step=0.5)
@@ -130,9 +130,10 @@ class TorchPlay(slurm_cases.Play):
         service, file = self.serve("beside")
 
         def ranked():
-            modes = {row["gang"]: row["mode"] for row in self.clients()}
-            wanted = {f"slurm-{number}": "background" for number, _ in training}
-            return modes == {**wanted, f"slurm-{service}": "foreground"}
+            # A gang has its user before it.
+            modes = {row["gang"].rpartition("-")[2]: row["mode"] for row in self.clients()}
+            wanted = {str(number): "background" for number, _ in training}
+            return modes == {**wanted, str(service): "foreground"}
 
         both = jobs.wait_until(ranked, STARTS_S, step=0.5)
         assert both, f"{self.clients()}\n{self.said(service)}"
