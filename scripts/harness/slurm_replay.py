@@ -360,6 +360,7 @@ class Replay:
                 "mean_s": sum(took) / max(len(took), 1),
                 "p95_s": show.quantile(took, 0.95) if took else None,
                 "waited_mean_s": sum(waited) / max(len(waited), 1),
+                "run_mean_s": sum(job.run_s for job in own) / max(len(own), 1),
             }
         requests = [each for lines in ended.values() for each in lines[-1]["latencies"]]
         told["requests"] = len(requests)
@@ -477,7 +478,10 @@ def missed_aims(figures):
     alone, shared = figures["exclusive"], figures["weft"]
     gain = alone["batch"]["mean_s"] / max(shared["batch"]["mean_s"], 1e-9)
     if gain < AIM_BATCH:
-        missed.append(f"batch jobs complete {gain:.2f}x sooner than exclusive, aim {AIM_BATCH}x")
+        # What no arrangement can pass at this load: all of the wait is gone, and nothing is slower.
+        most = alone["batch"]["mean_s"] / max(alone["batch"]["run_mean_s"], 1e-9)
+        told = f"aim {AIM_BATCH}x; without wait and slow-down {most:.2f}x"
+        missed.append(f"batch jobs complete {gain:.2f}x sooner than exclusive, {told}")
     if alone["request_p99_s"] and shared["request_p99_s"]:
         slower = shared["request_p99_s"] / alone["request_p99_s"]
         if slower > AIM_P99:
