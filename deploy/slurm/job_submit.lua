@@ -6,6 +6,7 @@
 local MOST_SHARDS = 80
 
 -- Shards of a job that asks for GPU memory in no way, in these partitions. Elsewhere it gets none.
+-- Slurm tells nobody of a job's --gres=none: such a job gets them, too.
 local DEFAULT_SHARDS = {}
 
 -- Priorities below this (more important ones) are for these accounts alone; "*" is every one.
@@ -27,12 +28,26 @@ local function said(request, name)
     return nil
 end
 
--- A line for the user where the job may not be, else nil.
-local function weft_policy(request, uid)
-    local gres = request.tres_per_node or ""
+-- The partition that the request names, or for a new job the cluster's own choice.
+local function partition_of(request, job, partitions)
+    if request.partition ~= nil or job ~= nil then
+        return request.partition or ""
+    end
+    for name, partition in pairs(partitions or {}) do
+        if partition.flag_default == 1 then
+            return name
+        end
+    end
+    return ""
+end
+
+-- A line for the user where the job may not be, else nil. `job`: what is there already, if the
+-- request changes a job.
+local function weft_policy(request, job, partitions)
+    local gres = request.tres_per_node or (job and job.tres_per_node) or ""
     local shards = tonumber(gres:match("shard:(%d+)") or (gres:match("shard") and "1"))
     if shards == nil and not gres:match("gpu") then
-        local default = DEFAULT_SHARDS[request.partition or ""]
+        local default = DEFAULT_SHARDS[partition_of(request, job, partitions)]
         if default ~= nil then
             request.tres_per_node = (gres == "" and "" or gres .. ",") .. "gres:shard:" .. default
             shards = default
@@ -51,7 +66,7 @@ local function weft_policy(request, uid)
 end
 
 function slurm_job_submit(request, partitions, uid)
-    local why = weft_policy(request, uid)
+    local why = weft_policy(request, nil, partitions)
     if why ~= nil then
         slurm.log_user("weft: %s", why)
         return slurm.ERROR
@@ -60,7 +75,7 @@ function slurm_job_submit(request, partitions, uid)
 end
 
 function slurm_job_modify(request, job, partitions, uid)
-    local why = weft_policy(request, uid)
+    local why = weft_policy(request, job, partitions)
     if why ~= nil then
         slurm.log_user("weft: %s", why)
         return slurm.ERROR

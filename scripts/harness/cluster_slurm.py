@@ -2,40 +2,66 @@
 
   scripts/cluster slurm --check                two nodes of two GPUs, as tests/cluster plays it
   scripts/cluster slurm --check --nodes 8      the same cases on eight nodes
+  scripts/cluster slurm --check --long         also the cases that take minutes
   scripts/cluster slurm WORD...                the cases with one of these words in their name
+  scripts/cluster slurm --replay               a public trace, under four ways to give GPUs to jobs
 
 The engine is the real one: Slurm as Debian has it (apt-get install slurmctld slurmd slurm-client
 slurm-wlm-basic-plugins munge libslurm-dev), started by root in namespaces of its own. Nothing
 listens on this machine, and all that was started is ended with the run. The plugin is built against
-the machine's header. The last line is `N passed, N failed`.
+the machine's header. The last line is `N passed, N failed`; a replay's are its table and what it
+missed.
 """
 
 import contextlib
 import sys
 
-from . import cases, jobs, slurm, slurm_cases
+from . import cases, jobs, slurm, slurm_cases, slurm_long, slurm_replay
 
 
 def main(arguments):
-    """Plays the cases. Returns the exit code."""
+    """Plays the cases, or the trace. Returns the exit code."""
     parser = cases.parser(__doc__)
     parser.prog = "cluster slurm"
-    parser.add_argument("--check", action="store_true", help="exit 1 where a case fails: always so")
-    parser.add_argument("--nodes", type=int, default=2, help="nodes of the cluster")
+    check = "exit 1 where a case fails: always so; or where the replay misses an aim"
+    parser.add_argument("--check", action="store_true", help=check)
+    parser.add_argument("--nodes", type=int, help="nodes of the cluster; default 2, of a replay 4")
     parser.add_argument("--gpus", type=int, default=2, help="simulated GPUs of each node")
+    parser.add_argument("--long", action="store_true", help="also the cases that take minutes")
+    slurm_replay.options(parser.add_argument_group("the replay"))
     options = parser.parse_args(arguments)
+    options.nodes = options.nodes or (4 if options.replay else 2)
     why = slurm.missing()
     if why:
         print(f"cluster: {why}", file=sys.stderr)
         return 1
+    if options.replay:
+        return slurm_replay.main(options)
+    return play(options)
+
+
+def chosen(options, those):
+    """Those cases that the words name."""
+    words = options.words or [""]
+    return [case for case in those if any(word in case.__name__ for word in words)]
+
+
+def play(options):
+    """Plays the cases on one cluster, and those on a cluster of their own after it."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(jobs.workspace(options.keep))
         sizes = {"nodes": options.nodes, "gpus": options.gpus}
-        cluster = slurm.Cluster(folder, broker_options=slurm.BROKER_OPTIONS, **sizes)
-        play = slurm_cases.Play(stack.enter_context(cluster), slurm.python())
-        chosen = [
-            (case.__name__, lambda _, case=case: slurm_cases.played(play, case))
-            for case in slurm_cases.ALL
-            if not options.words or any(word in case.__name__ for word in options.words)
-        ]
-        return cases.play("cluster", chosen)
+        if options.long:
+            sizes["requeue_s"] = slurm_long.REQUEUE_S
+        shared = chosen(options, slurm_cases.ALL + (slurm_long.SHARED if options.long else []))
+        own = chosen(options, slurm_long.OWN if options.long else [])
+        steps = []
+        if shared:
+            cluster = slurm.Cluster(folder, broker_options=slurm.BROKER_OPTIONS, **sizes)
+            hands = slurm_cases.Play(stack.enter_context(cluster), slurm.python())
+            steps += [
+                (case.__name__, lambda _, case=case: slurm_cases.played(hands, case))
+                for case in shared
+            ]
+        steps += [(case.__name__, case) for case in own]
+        return cases.play("cluster", steps, options.keep)

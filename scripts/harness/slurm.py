@@ -39,6 +39,8 @@ SAVED_S = 10
 # Who may have which priority is the administrator's affair, in Slurm; each broker goes by users.
 BROKER_OPTIONS = [word for user in USERS for word in ("--priority-of", f"{user}=0")]
 CONTROLLER_PORT, FIRST_PORT = 6817, 6900
+# How long a requeued job waits before Slurm starts it again (cred_expire): Slurm's own default.
+REQUEUE_S = 120
 
 # The first process: it takes in what others leave behind, and lives as long as its stdin does.
 INIT = "import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print('up', flush=True); sys.stdin.read()"
@@ -121,7 +123,7 @@ class Node:
         self.start_slurmd()
 
     def start_devices(self):
-        command = [python(), "-c", KEEPER, self.cluster.driver]
+        command = [python(), "-c", self.cluster.KEEPER, self.cluster.driver]
         self.keeper = self.daemon("keeper", command, self.cluster.device_variables(self.name))
         device = self.run / "simgpu" / f"{self.name}.sock"
         there = jobs.wait_until(lambda: device.exists() or not self.keeper.running(), BOUND)
@@ -175,7 +177,14 @@ def python():
 
 
 class Cluster:
-    """A controller and its nodes. `plugstack`: the plugin's line; else as in the example."""
+    """A controller and its nodes. `plugstack`: the plugin's line; else as in the example.
+
+    `conf`: lines for slurm.conf; they replace the cluster's own of that name. `requeue_s`: how long
+    a job that was requeued waits. `config`: the simulated devices' configuration. `more`: names in
+    `bin` of files and folders that all users are to see.
+    """
+
+    KEEPER = KEEPER
 
     def __init__(
         self,
@@ -188,9 +197,15 @@ class Cluster:
         broker_options=(),
         conf=(),
         dilation=1,
+        cpus=16,
+        requeue_s=REQUEUE_S,
+        config=None,
+        more=(),
     ):
         self.folder = Path(folder)
         self.gpus, self.dilation = gpus, dilation
+        self.cpus, self.requeue_s, self.config = cpus, requeue_s, config
+        self.more = dict(more)
         self.plugin = plugin or build_plugin()
         self.plugstack = plugstack
         self.broker_options, self.conf = list(broker_options), list(conf)
@@ -238,6 +253,8 @@ class Cluster:
         key = self.etc / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
+        if self.config:
+            (self.bin / "device.toml").write_text(self.config)
         for name in ("cli_filter.lua", "job_submit.lua"):
             shutil.copy(DEPLOY / name, self.etc / name)
         line = self.plugstack or f"optional {self.bin}/weft_slurm.so lib={self.bin}/libweft.so"
@@ -266,6 +283,17 @@ class Cluster:
         hosts = "NodeHostname=localhost NodeAddr=127.0.0.1"
         ports = f"{FIRST_PORT}-{FIRST_PORT + count - 1}" if count > 1 else f"{FIRST_PORT}"
         names = f"n[1-{count}]" if count > 1 else "n1"
+        own = {line.partition("=")[0]: line for line in self.conf}
+        lines = [own.pop(line.partition("=")[0], line) for line in self.daemons_settings()]
+        return [
+            *lines,
+            *(line for line in self.conf if line.partition("=")[0] in own),
+            f"NodeName={names} {hosts} Port={ports} CPUs={self.cpus} Gres={each} State=UNKNOWN",
+            f"PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP",
+        ]
+
+    def daemons_settings(self):
+        """What slurm.conf says but for nodes and partitions."""
         return [
             "ClusterName=weft",
             "SlurmctldHost=localhost(127.0.0.1)",
@@ -274,7 +302,7 @@ class Cluster:
             "SlurmUser=root",
             "SlurmdUser=root",
             "AuthType=auth/munge",
-            f"AuthInfo=socket={self.folder}/munge/socket",
+            f"AuthInfo=socket={self.folder}/munge/socket,cred_expire={self.requeue_s}",
             "CredType=cred/munge",
             f"StateSaveLocation={self.folder}/controller",
             f"SlurmdSpoolDir={self.folder}/%n/spool",
@@ -305,9 +333,6 @@ class Cluster:
             "MinJobAge=600",
             "SlurmctldDebug=verbose",
             "SlurmdDebug=verbose",
-            *self.conf,
-            f"NodeName={names} {hosts} Port={ports} CPUs=16 Gres={each} State=UNKNOWN",
-            f"PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP",
         ]
 
     def start(self):
@@ -330,10 +355,14 @@ class Cluster:
             "companion": COMPANION,
             "holds.py": HOLDS,
             "weft_slurm.so": self.plugin,
+            **self.more,
         }
         for name, source in sources.items():
             # Seen by all users of the cluster, wherever it really lies.
-            (self.bin / name).touch()
+            if Path(source).is_dir():
+                (self.bin / name).mkdir()
+            else:
+                (self.bin / name).touch()
             binds.append((Path(source).resolve(), self.bin / name))
         script = [
             "set -e",
@@ -383,9 +412,10 @@ class Cluster:
 
         def idle():
             done = self.run(["sinfo", "-h", "-N", "-o", "%N %t"])
-            states = [line.split()[1] for line in done.stdout.splitlines()]
+            # A line for each partition of a node.
+            states = dict(line.split() for line in done.stdout.splitlines())
             return len(states) == len(self.nodes) and all(
-                state in ("idle", "mix", "alloc") for state in states
+                state in ("idle", "mix", "alloc") for state in states.values()
             )
 
         assert jobs.wait_until(idle, BOUND, step=0.2), self.explain()
@@ -433,7 +463,9 @@ class Cluster:
         return {**clean, **own, **{key: str(value) for key, value in (variables or {}).items()}}
 
     def device_variables(self, node="$SLURMD_NODENAME"):
+        config = {"SIMGPU_CONFIG": str(self.bin / "device.toml")} if self.config else {}
         return {
+            **config,
             # A device's identity comes from this path: each node's has its own.
             "SIMGPU_SOCKET": f"/run/simgpu/{node}.sock",
             "SIMGPU_DEVICE_BIN": str(self.bin / "simgpu-device"),

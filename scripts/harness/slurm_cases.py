@@ -4,6 +4,7 @@ A case submits jobs by sbatch and srun alone, as users of the cluster, and leave
 `clean` is asked after each. Jobs are small native clients of the simulated GPU.
 """
 
+import contextlib
 import re
 import time
 
@@ -15,6 +16,9 @@ from .slurm import USERS, another_release, build_plugin
 WORK = "exec {bin}/companion --while {file} --pause {pause} --result {file}.result --at-most 300"
 # A job that takes memory, and keeps it until FILE is gone.
 HOLD = "exec {python} {bin}/holds.py {file}.held --take {memory} --while {file}"
+
+# Slurm reads a script again whose second of change is later than that it has.
+SCRIPT_S = 1.1
 
 
 class Play:
@@ -203,6 +207,86 @@ def amounts_become_shards(play):
     told = cluster.job(number).get("TresPerNode")
     cluster.must(["scancel", number], user="ann")
     assert told == "gres:shard:20", told
+
+
+@contextlib.contextmanager
+def policy(cluster, **numbers):
+    """The administrator's job_submit.lua with other numbers, for a while."""
+    file = cluster.etc / "job_submit.lua"
+    before = file.read_text()
+    text = before
+    for name, value in numbers.items():
+        text, count = re.subn(rf"(?m)^local {name} = .*$", f"local {name} = {value}", text)
+        assert count == 1, f"{name} is not in {file}"
+    try:
+        time.sleep(SCRIPT_S)
+        file.write_text(text)
+        yield
+    finally:
+        time.sleep(SCRIPT_S)
+        file.write_text(before)
+
+
+def asked_for(cluster, *options, script="true"):
+    """What a job with these options of its user asks for; it never runs."""
+    number = cluster.sbatch("ann", script, "--hold", *options)
+    told = cluster.job(number).get("TresPerNode")
+    cluster.must(["scancel", number], user="ann")
+    return told
+
+
+def priorities_by_account(play):
+    """A priority that is not for an account is refused in Slurm, however it is asked for."""
+    cluster = play.cluster
+    with policy(cluster, FIRST_PRIORITY_OF_ALL=3, IMPORTANT_ACCOUNTS="{ prod = true }"):
+        script = "#!/bin/sh\n#SBATCH --gpu-mem=1G\n#SBATCH --gpu-priority=2\ntrue\n"
+        for command, given, level in (
+            (["sbatch", "--gpu-mem=1G", "--gpu-priority=high", "--wrap=true"], "", 0),
+            (["sbatch", "-A", "test", "--gpu-mem=1G", "--gpu-priority=2", "--wrap=true"], "", 2),
+            (["srun", "--gpu-mem=1G", "--gpu-priority=high", "true"], "", 0),
+            (["salloc", "--gpu-mem=1G", "--gpu-priority=high", "true"], "", 0),
+            (["sbatch"], script, 2),
+        ):
+            done = cluster.run(command, user="ann", given=given)
+            line = f"weft: --gpu-priority={level} is not for this account: 3 to 9"
+            assert done.returncode and line in done.stderr, f"{command}: {done}"
+        assert not cluster.must(["squeue", "-h"]), "something was submitted"
+        for options in (
+            ("--gpu-priority=high", "-A", "prod"),
+            ("--gpu-priority=3",),
+            ("--gpu-priority=low",),
+            (),
+        ):
+            assert asked_for(cluster, "--gpu-mem=1G", *options) == "gres:shard:1", options
+    assert asked_for(cluster, "--gpu-mem=1G", "--gpu-priority=high") == "gres:shard:1"
+
+
+def default_shards(play):
+    """A job that says nothing of GPUs gets its partition's shards; what is said stays."""
+    cluster = play.cluster
+    with policy(cluster, DEFAULT_SHARDS="{ all = 4 }"):
+        for options, wanted in (
+            ([], "gres:shard:4"),
+            (["-p", "all"], "gres:shard:4"),
+            (["--gpu-priority=low"], "gres:shard:4"),
+            (["--gpu-mem=20G"], "gres:shard:20"),
+            (["--gres=shard:5"], "gres:shard:5"),
+            (["--gres=gpu:1"], "gres:gpu:1"),
+        ):
+            told = asked_for(cluster, *options)
+            assert told == wanted, f"{options}: {told}, not {wanted}"
+        # A change of a job that is there changes nothing that it asked for.
+        number = cluster.sbatch("ann", "true", "--hold", "--gpu-mem=20G")
+        cluster.must(["scontrol", "update", f"job={number}", "partition=all"], user="ann")
+        told = cluster.job(number).get("TresPerNode")
+        cluster.must(["scancel", number], user="ann")
+        assert told == "gres:shard:20", told
+        number = cluster.sbatch("ann", "env | grep ^WEFT_MEMORY")
+        cluster.wait_state(number, "COMPLETED", "FAILED")
+        told = cluster.output("ann", number)
+        assert told == f"WEFT_MEMORY={4 << 30}b\n", told
+    told = asked_for(cluster)
+    assert told is None, told
 
 
 def users_share_a_gpu(play):
@@ -409,6 +493,8 @@ ALL = [
     variables_of_tasks,
     wrong_values_are_refused,
     amounts_become_shards,
+    priorities_by_account,
+    default_shards,
     users_share_a_gpu,
     memory_that_does_not_fit_waits,
     array_jobs_are_told_apart,
