@@ -65,8 +65,8 @@ local function weft_policy(request, job, partitions)
     return nil
 end
 
-function slurm_job_submit(request, partitions, uid)
-    local why = weft_policy(request, nil, partitions)
+local function answer(request, job, partitions)
+    local why = weft_policy(request, job, partitions)
     if why ~= nil then
         slurm.log_user("weft: %s", why)
         return slurm.ERROR
@@ -74,11 +74,10 @@ function slurm_job_submit(request, partitions, uid)
     return slurm.SUCCESS
 end
 
+function slurm_job_submit(request, partitions, uid)
+    return answer(request, nil, partitions)
+end
+
 function slurm_job_modify(request, job, partitions, uid)
-    local why = weft_policy(request, job, partitions)
-    if why ~= nil then
-        slurm.log_user("weft: %s", why)
-        return slurm.ERROR
-    end
-    return slurm.SUCCESS
+    return answer(request, job, partitions)
 end
