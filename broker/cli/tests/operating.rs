@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use rustix::process::{Pid, Signal, kill_process};
 use weft_daemon::admin;
 use weft_protocol::admission_slot::AdmissionState;
-use weft_protocol::control::{ToBroker, Wants};
+use weft_protocol::control::ToBroker;
 use weft_protocol::lane::Mode;
 
 /// The command with this file of settings.
@@ -197,25 +197,6 @@ fn sighup_has_the_broker_read_its_file_again_and_ends_none() {
     }
 }
 
-/// Asks for memory of a device of 16 GiB.
-fn wants(client: &Client, memory: u64) {
-    client.say(ToBroker::Wants(Wants {
-        uuid: "0f".repeat(16),
-        total: 16 << 30,
-        further: 0,
-        devices: 1,
-        memory: Some(memory),
-        duration: None,
-        gang: String::new(),
-        processes: 1,
-        user: String::new(),
-        managed: false,
-        either: false,
-        host: None,
-        runs: None,
-    }));
-}
-
 #[test]
 fn a_user_has_no_more_at_once_than_the_administrator_says() {
     let home = Home::new();
@@ -244,11 +225,11 @@ fn a_user_has_no_more_at_once_than_the_administrator_says() {
     let [runs, waits, large] = &clients[..] else {
         panic!("three")
     };
-    wants(runs, 4 << 30);
+    runs.wants(Some(4 << 30));
     until("the first job begins", || state(runs) == AdmissionState::Admitted);
-    wants(waits, 4 << 30);
+    waits.wants(Some(4 << 30));
     until("the second one waits", || state(waits) == AdmissionState::Waits);
-    wants(large, 13 << 30);
+    large.wants(Some(13 << 30));
     until("what can never begin is refused", || {
         state(large) == AdmissionState::Refused
     });

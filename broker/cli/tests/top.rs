@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use common::{Client, Home, hello, text, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use weft_protocol::control::{Hello, ToBroker, Wants};
+use weft_protocol::control::{Hello, ToBroker};
 
 /// Left and entered by programs that take the whole screen.
 const ENTER: &str = "\u{1b}[?1049h";
@@ -370,25 +370,6 @@ fn status_has_every_documented_field() {
     }
 }
 
-/// Asks for memory of the one device.
-fn wants(client: &Client, memory: Option<u64>) {
-    client.say(ToBroker::Wants(Wants {
-        uuid: "0f".repeat(16),
-        total: 16 << 30,
-        further: 0,
-        devices: 1,
-        memory,
-        duration: None,
-        gang: String::new(),
-        processes: 1,
-        user: String::new(),
-        managed: false,
-        either: false,
-        host: None,
-        runs: None,
-    }));
-}
-
 #[test]
 fn queue_has_every_documented_field_and_names_jobs() {
     let home = Home::new();
@@ -399,17 +380,17 @@ fn queue_has_every_documented_field_and_names_jobs() {
     };
     let rows = |kind: &str| queue()[kind].as_array().map_or(0, Vec::len);
     let once = Client::attach(&home.socket(), named(5, None, "python once.py"));
-    wants(&once, None);
+    once.wants(None);
     until("it has memory", || rows("running") == 1);
     once.lane().counters.memory_peak.store(1 << 30, Ordering::Relaxed);
     once.say(ToBroker::Goodbye);
     drop(once);
     until("what it took is known", || rows("learnt") == 1);
     let runs = Client::attach(&home.socket(), named(5, Some("nightly"), "python a.py"));
-    wants(&runs, Some(12 << 30));
+    runs.wants(Some(12 << 30));
     until("it has memory", || rows("running") == 1);
     let waits = Client::attach(&home.socket(), named(6, None, "python train.py --lr 3"));
-    wants(&waits, Some(8 << 30));
+    waits.wants(Some(8 << 30));
     until("it waits", || rows("waiting") == 1);
     let queue = queue();
     assert_eq!(queue["schema"], 1);

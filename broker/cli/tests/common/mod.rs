@@ -14,7 +14,7 @@ use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
 use weft_daemon::status::Status;
 use weft_protocol::VERSION;
-use weft_protocol::control::{Hello, ToBroker};
+use weft_protocol::control::{Hello, ToBroker, Wants};
 use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Kind, Lane, Mode, Record};
 use weft_protocol::latency_budget::LatencyBudget;
@@ -234,6 +234,25 @@ pub fn hello(priority: u8) -> Hello {
 }
 
 impl Client {
+    /// Asks for memory of the one device, of 16 GiB.
+    pub fn wants(&self, memory: Option<u64>) {
+        self.say(ToBroker::Wants(Wants {
+            uuid: "0f".repeat(16),
+            total: 16 << 30,
+            further: 0,
+            devices: 1,
+            memory,
+            duration: None,
+            gang: String::new(),
+            processes: 1,
+            user: String::new(),
+            managed: false,
+            either: false,
+            host: None,
+            runs: None,
+        }));
+    }
+
     pub fn attach(socket: &Path, hello: Hello) -> Client {
         Client::try_attach(socket, hello).expect("attached")
     }
