@@ -1,5 +1,7 @@
 //! The state machine: nodes, jobs, and the round after each event.
 
+mod engine;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Ns;
@@ -10,7 +12,7 @@ use crate::placement::Placer;
 use crate::policies::{ClusterPolicy, RankedJob};
 
 /// One job.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct HeldJob {
     job: ClusterJob,
     /// What each worker is given: the policy may give more than was asked for.
@@ -28,6 +30,10 @@ struct HeldJob {
     level: u8,
     /// The empty cluster could run it.
     possible: bool,
+    /// Its engine has put it where the books have no room: they do not count it.
+    unbooked: bool,
+    /// The run time that counts as attained service, where the engine measured it.
+    attained: Option<Ns>,
 }
 
 impl HeldJob {
@@ -44,7 +50,7 @@ impl HeldJob {
             arrived: self.arrived,
             running: self.runs(),
             lately,
-            ran: self.ran + if self.runs() { lately } else { 0 },
+            ran: self.attained.unwrap_or(self.ran + if self.runs() { lately } else { 0 }),
             expected: self.job.expected,
             done_ppm: self.done_ppm,
         }
@@ -63,6 +69,10 @@ pub struct Cluster {
     index: BTreeMap<NodeId, usize>,
     jobs: BTreeMap<JobId, HeldJob>,
     waiting: BTreeSet<JobId>,
+    /// An engine starts jobs by itself, and asks for advice.
+    advises: bool,
+    /// Jobs that run make room, where the policy preempts.
+    pauses: bool,
 }
 
 impl Cluster {
@@ -76,6 +86,8 @@ impl Cluster {
             index: BTreeMap::new(),
             jobs: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            advises: false,
+            pauses: true,
         }
     }
 
@@ -96,9 +108,14 @@ impl Cluster {
                 }
                 return;
             }
+            ClusterEvent::Began(job, places, since) => self.began(job, places, since),
+            ClusterEvent::Stopped(job) => self.stopped(now, job),
+            ClusterEvent::Attained(job, ran) => return self.attained(job, ran),
             ClusterEvent::Look => {}
         }
-        self.round(now, out);
+        if !self.advises {
+            self.round(now, out);
+        }
     }
 
     /// How often the core wants [`ClusterEvent::Look`], ns.
@@ -177,6 +194,8 @@ impl Cluster {
             done_ppm: 0,
             level: self.policy.level(job.id),
             possible: self.possible(&each, job.workers),
+            unbooked: false,
+            attained: None,
         };
         self.jobs.insert(job.id, entry);
         self.waiting.insert(job.id);
@@ -217,7 +236,9 @@ impl Cluster {
 
     /// The job's GPUs are free again; its account is as it was.
     fn give_back(&mut self, job: JobId) {
-        let Some(entry) = self.jobs.get(&job) else { return };
+        let Some(entry) = self.jobs.get(&job).filter(|entry| !entry.unbooked) else {
+            return;
+        };
         for place in &entry.places {
             if let Some(at) = self.index.get(&place.node) {
                 self.nodes[*at].give_back(&entry.each, place);
@@ -228,6 +249,9 @@ impl Cluster {
     /// The job's GPUs are taken again. All of them are free, or none is taken.
     fn retake(&mut self, job: JobId) -> bool {
         let Some(entry) = self.jobs.get(&job) else { return false };
+        if entry.unbooked {
+            return true;
+        }
         let mut taken = Vec::new();
         for place in &entry.places {
             let node = self.index.get(&place.node).map(|at| &mut self.nodes[*at]);
@@ -253,14 +277,16 @@ impl Cluster {
             entry.ran += now.saturating_sub(entry.since);
             entry.since = now;
             entry.places = Vec::new();
+            entry.unbooked = false;
             self.waiting.insert(job);
         }
     }
 
-    fn round(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) {
+    /// The order in which the policy has the jobs.
+    fn round(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) -> Vec<JobId> {
         let preempts = self.policy.preempts();
         if self.waiting.is_empty() && !preempts {
-            return;
+            return Vec::new();
         }
         let ranked: Vec<RankedJob> = if preempts {
             self.jobs
@@ -280,19 +306,21 @@ impl Cluster {
             if !self.waiting.contains(id) {
                 continue;
             }
+            let pauses = preempts && self.pauses;
             let began =
-                self.place(now, *id, out) || (preempts && self.place_by_pausing(now, *id, &order[rank + 1..], out));
+                self.place(now, *id, out) || (pauses && self.place_by_pausing(now, *id, &order[rank + 1..], out));
             if !began && self.policy.strict() {
                 break;
             }
         }
-        for id in order {
-            let level = self.policy.level(id);
-            if let Some(entry) = self.jobs.get_mut(&id).filter(|entry| entry.level != level) {
+        for id in &order {
+            let level = self.policy.level(*id);
+            if let Some(entry) = self.jobs.get_mut(id).filter(|entry| entry.level != level) {
                 entry.level = level;
-                out.push(ClusterDecision::Priority(id, level));
+                out.push(ClusterDecision::Priority(*id, level));
             }
         }
+        order
     }
 
     /// Places a job on what is free.
