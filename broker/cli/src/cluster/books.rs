@@ -13,7 +13,7 @@ use weft_cluster::{
     WorkerAsk, WorkerPlace,
 };
 
-use super::slurm::{self, SlurmJob, SlurmNode, SlurmState};
+use super::slurm::{self, QueuedJob, SlurmNode, SlurmState};
 
 const SECOND_NS: Ns = 1_000_000_000;
 /// A node that the core does not know.
@@ -30,7 +30,7 @@ pub struct Advice {
 
 /// The core, and what it was told of Slurm.
 #[derive(Debug)]
-pub struct Books {
+pub struct QueueBooks {
     core: Cluster,
     nodes: BTreeMap<String, KnownNode>,
     /// Jobs, with the time that their run began.
@@ -47,12 +47,12 @@ struct KnownNode {
     there: bool,
 }
 
-impl Books {
-    pub fn new(policy: Box<dyn ClusterPolicy>, pauses: bool) -> Books {
+impl QueueBooks {
+    pub fn new(policy: Box<dyn ClusterPolicy>, pauses: bool) -> QueueBooks {
         let by_limit = policy.name() == "shortest-remaining";
         let mut core = Cluster::for_engine(policy, Placer::new(PlacementRule::Packing));
         core.set_pausing(pauses);
-        Books {
+        QueueBooks {
             core,
             nodes: BTreeMap::new(),
             jobs: BTreeMap::new(),
@@ -65,18 +65,18 @@ impl Books {
         self.core.look_every()
     }
 
-    /// Takes what Slurm says now, seconds since 1970, and what GPUs worked, ns, by job and user. Only
-    /// jobs and nodes that are the policy's are handed in.
+    /// Takes what Slurm says now, seconds since 1970, and what GPUs worked, ns, by job and user.
+    /// Only jobs and nodes that are the policy's are handed in.
     pub fn look(
         &mut self,
         now: u64,
-        jobs: &[SlurmJob],
+        jobs: &[QueuedJob],
         nodes: &[SlurmNode],
         worked: &BTreeMap<(u64, u32), Ns>,
     ) -> Advice {
         let now = now * SECOND_NS;
         self.take_nodes(now, jobs, nodes);
-        let there: BTreeMap<u64, &SlurmJob> = jobs
+        let there: BTreeMap<u64, &QueuedJob> = jobs
             .iter()
             .filter(|job| job.state != SlurmState::Gone)
             .map(|job| (job.id, job))
@@ -87,7 +87,7 @@ impl Books {
             self.tell(now, ClusterEvent::Ended(JobId(id)));
         }
         // By arrival: policies that number arrivals see them in that order.
-        let mut news: Vec<&SlurmJob> = there.into_values().collect();
+        let mut news: Vec<&QueuedJob> = there.into_values().collect();
         news.sort_by_key(|job| (job.submitted, job.id));
         for job in news {
             self.take_job(now, job, worked.get(&(job.id, job.uid)).copied());
@@ -100,7 +100,7 @@ impl Books {
         self.core.handle(now, event, &mut Vec::new());
     }
 
-    fn take_nodes(&mut self, now: Ns, jobs: &[SlurmJob], nodes: &[SlurmNode]) {
+    fn take_nodes(&mut self, now: Ns, jobs: &[QueuedJob], nodes: &[SlurmNode]) {
         let busy: BTreeSet<&str> = jobs
             .iter()
             .filter(|job| job.state == SlurmState::Runs)
@@ -144,7 +144,7 @@ impl Books {
         }
     }
 
-    fn take_job(&mut self, now: Ns, job: &SlurmJob, worked: Option<Ns>) {
+    fn take_job(&mut self, now: Ns, job: &QueuedJob, worked: Option<Ns>) {
         let id = JobId(job.id);
         if !self.jobs.contains_key(&job.id) {
             if job.state == SlurmState::Barred {
@@ -179,7 +179,7 @@ impl Books {
     }
 
     /// What each of a job's nodes gives it.
-    fn ask(&self, job: &SlurmJob) -> WorkerAsk {
+    fn ask(&self, job: &QueuedJob) -> WorkerAsk {
         let shards_of_a_gpu = self
             .nodes
             .values()
@@ -200,7 +200,7 @@ impl Books {
     }
 
     /// Where Slurm put a job. Never empty.
-    fn places(&self, job: &SlurmJob) -> Vec<WorkerPlace> {
+    fn places(&self, job: &QueuedJob) -> Vec<WorkerPlace> {
         let place = |(node, has): &(String, String)| WorkerPlace {
             node: self.nodes.get(node).map_or(ELSEWHERE, |known| known.id),
             gpus: slurm::indexes(has),
@@ -215,7 +215,7 @@ impl Books {
         places
     }
 
-    fn advice(&mut self, now: Ns, jobs: &[SlurmJob]) -> Advice {
+    fn advice(&mut self, now: Ns, jobs: &[QueuedJob]) -> Advice {
         let state: BTreeMap<u64, SlurmState> = jobs.iter().map(|job| (job.id, job.state)).collect();
         let waits = |id: u64| state.get(&id) == Some(&SlurmState::Waits);
         let mut decisions = Vec::new();
@@ -254,8 +254,8 @@ mod tests {
         }
     }
 
-    fn waits(id: u64, limit_min: u64) -> SlurmJob {
-        SlurmJob {
+    fn waits(id: u64, limit_min: u64) -> QueuedJob {
+        QueuedJob {
             id,
             called: id.to_string(),
             uid: 1_000,
@@ -264,12 +264,12 @@ mod tests {
             nodes: 1,
             gpus: 1,
             priority: 50,
-            ..SlurmJob::default()
+            ..QueuedJob::default()
         }
     }
 
-    fn runs(id: u64, limit_min: u64, gpu: u16) -> SlurmJob {
-        SlurmJob {
+    fn runs(id: u64, limit_min: u64, gpu: u16) -> QueuedJob {
+        QueuedJob {
             state: SlurmState::Runs,
             started: 110,
             placed: vec![("n1".to_string(), format!("gpu:sim:1(IDX:{gpu})"))],
@@ -277,11 +277,11 @@ mod tests {
         }
     }
 
-    fn books(policy: &str, pauses: bool) -> Books {
-        Books::new(policies::named(policy).unwrap(), pauses)
+    fn books(policy: &str, pauses: bool) -> QueueBooks {
+        QueueBooks::new(policies::named(policy).unwrap(), pauses)
     }
 
-    fn look(books: &mut Books, now: u64, jobs: &[SlurmJob]) -> Advice {
+    fn look(books: &mut QueueBooks, now: u64, jobs: &[QueuedJob]) -> Advice {
         books.look(now, jobs, &[node("n1", 2)], &BTreeMap::new())
     }
 
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(advice.pauses, [(1, 3)]);
         // Until Slurm says that it was done, it was not; then the job waits, and not at once.
         assert_eq!(look(&mut strong, 121, &jobs).pauses, [(1, 3)]);
-        jobs[0] = SlurmJob {
+        jobs[0] = QueuedJob {
             state: SlurmState::Barred,
             ..waits(1, 60)
         };
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn tenants_are_users() {
-        let mut jobs: Vec<SlurmJob> = (1..=6).map(|id| waits(id, 10)).collect();
+        let mut jobs: Vec<QueuedJob> = (1..=6).map(|id| waits(id, 10)).collect();
         for job in &mut jobs[4..] {
             job.uid = 1_001;
         }
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn shards_are_parts_of_a_gpu() {
-        let part = |id, shards| SlurmJob {
+        let part = |id, shards| QueuedJob {
             gpus: 0,
             shards,
             ..waits(id, 10)

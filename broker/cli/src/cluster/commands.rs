@@ -19,12 +19,12 @@ pub struct Done {
     pub stdout: String,
     pub stderr: String,
     /// What is to be said where it did not do.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<CommandTrouble>,
 }
 
 /// Why a command did not do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum CommandTrouble {
     /// It is not on the path.
     NotThere,
     /// It took longer than it may.
@@ -66,7 +66,7 @@ impl Hands for RealHands {
             ..Done::default()
         };
         let Some((program, rest)) = words.split_first() else {
-            return failed(Trouble::NotThere, String::new());
+            return failed(CommandTrouble::NotThere, String::new());
         };
         let mut command = Command::new(program);
         // A group of its own: what it starts ends with it.
@@ -77,7 +77,7 @@ impl Hands for RealHands {
             .stderr(Stdio::piped());
         let mut child = match command.spawn() {
             Ok(child) => child,
-            Err(error) => return failed(Trouble::NotThere, error.to_string()),
+            Err(error) => return failed(CommandTrouble::NotThere, error.to_string()),
         };
         let stdout = reader(child.stdout.take());
         let stderr = reader(child.stderr.take());
@@ -85,9 +85,9 @@ impl Hands for RealHands {
         let read = |pipe: thread::JoinHandle<String>| pipe.join().unwrap_or_default();
         let (stdout, stderr) = (read(stdout), read(stderr));
         let trouble = match code {
-            None => Some(Trouble::TooLong),
+            None => Some(CommandTrouble::TooLong),
             Some(0) => None,
-            Some(_) => Some(Trouble::Failed),
+            Some(_) => Some(CommandTrouble::Failed),
         };
         Done {
             code,
@@ -158,7 +158,7 @@ mod tests {
     fn a_command_has_a_bound_with_all_that_it_starts() {
         let begin = Instant::now();
         let done = shell("sleep 600 & sleep 600", Duration::from_millis(50));
-        assert_eq!((done.code, done.trouble), (None, Some(Trouble::TooLong)));
+        assert_eq!((done.code, done.trouble), (None, Some(CommandTrouble::TooLong)));
         // The pipes are closed: the other sleep is gone too.
         assert!(begin.elapsed() < Duration::from_secs(300));
     }
@@ -167,12 +167,12 @@ mod tests {
     fn what_a_command_says_is_kept() {
         let long = Duration::from_secs(60);
         let done = shell("echo a; echo 'Invalid user id for job 1' >&2; exit 3", long);
-        assert_eq!((done.code, done.trouble), (Some(3), Some(Trouble::Failed)));
+        assert_eq!((done.code, done.trouble), (Some(3), Some(CommandTrouble::Failed)));
         assert_eq!(done.said(), "Invalid user id for job 1; a");
         assert!(forbidden(&done));
         assert_eq!(shell("true", long).trouble, None);
         let none = RealHands { longest: long }.run(&["no-such-program-of-slurm".to_string()]);
-        assert_eq!(none.trouble, Some(Trouble::NotThere));
+        assert_eq!(none.trouble, Some(CommandTrouble::NotThere));
     }
 
     #[test]

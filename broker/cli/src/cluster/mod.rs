@@ -27,11 +27,11 @@ use clap::builder::PossibleValuesParser;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::job::time;
-use books::Books;
-use commands::{Done, Hands, RealHands, Trouble};
+use books::QueueBooks;
+use commands::{CommandTrouble, Done, Hands, RealHands};
 use nice::Ranked;
 use service::Service;
-use slurm::{SlurmJob, SlurmNode, SlurmState};
+use slurm::{QueuedJob, SlurmNode, SlurmState};
 use weft_cluster::policies;
 
 /// The longest that taking back may take: a service manager waits for 90 s before it kills.
@@ -123,7 +123,7 @@ struct RoundReport {
 struct Adaptor<'a> {
     hands: &'a dyn Hands,
     args: &'a ClusterArgs,
-    books: Books,
+    books: QueueBooks,
     service: Service,
     /// What was asked for and how often, until Slurm shows it.
     asked: BTreeMap<u64, (i64, u32)>,
@@ -209,11 +209,11 @@ fn ask(hands: &dyn Hands, program: &str) -> std::result::Result<String, NoRound>
     let done = hands.run(&[program.to_string(), "--json".to_string()]);
     match done.trouble {
         None => Ok(done.stdout),
-        Some(Trouble::NotThere) => Err(NoRound::Never(format!(
+        Some(CommandTrouble::NotThere) => Err(NoRound::Never(format!(
             "{program} is not on the path: weft cluster runs where Slurm's commands are"
         ))),
-        Some(Trouble::TooLong) => Err(NoRound::Later(format!("slurmctld does not answer {program} in time"))),
-        Some(Trouble::Failed) => Err(NoRound::Later(format!("{program} --json: {}", done.said()))),
+        Some(CommandTrouble::TooLong) => Err(NoRound::Later(format!("slurmctld does not answer {program} in time"))),
+        Some(CommandTrouble::Failed) => Err(NoRound::Later(format!("{program} --json: {}", done.said()))),
     }
 }
 
@@ -221,7 +221,7 @@ fn later(error: anyhow::Error) -> NoRound {
     NoRound::Later(format!("slurmctld did not answer: {error:#}"))
 }
 
-fn queue(hands: &dyn Hands) -> std::result::Result<Vec<SlurmJob>, NoRound> {
+fn queue(hands: &dyn Hands) -> std::result::Result<Vec<QueuedJob>, NoRound> {
     slurm::jobs(&ask(hands, "squeue")?).map_err(later)
 }
 
@@ -230,7 +230,7 @@ impl<'a> Adaptor<'a> {
         Adaptor {
             hands,
             args,
-            books: Books::new(policy, args.pause == "requeue"),
+            books: QueueBooks::new(policy, args.pause == "requeue"),
             service: Service::default(),
             asked: BTreeMap::new(),
             may: false,
@@ -243,7 +243,7 @@ impl<'a> Adaptor<'a> {
         let partitions = self.partitions(&nodes)?;
         let queued = queue(self.hands)?;
         let ours = |names: &[String]| names.iter().all(|name| partitions.contains(name));
-        let jobs: Vec<SlurmJob> = queued
+        let jobs: Vec<QueuedJob> = queued
             .into_iter()
             .filter(|job| ours(&job.partitions) && (job.gpus > 0 || job.shards > 0))
             .collect();
@@ -260,7 +260,7 @@ impl<'a> Adaptor<'a> {
             self.service.ask(self.hands, command, &busy);
         }
         let advice = self.books.look(now, &jobs, &nodes, &self.service.worked());
-        let by_id: BTreeMap<u64, &SlurmJob> = jobs.iter().map(|job| (job.id, job)).collect();
+        let by_id: BTreeMap<u64, &QueuedJob> = jobs.iter().map(|job| (job.id, job)).collect();
         let mut report = RoundReport {
             waits: of(SlurmState::Waits).count(),
             runs: of(SlurmState::Runs).count(),
@@ -309,19 +309,23 @@ impl<'a> Adaptor<'a> {
     }
 
     /// Nice values to be set, the first job's first, and how many jobs' cannot be.
-    fn updates<'j>(&mut self, order: &[u64], jobs: &BTreeMap<u64, &'j SlurmJob>) -> (Vec<(&'j SlurmJob, i64)>, usize) {
+    fn updates<'j>(
+        &mut self,
+        order: &[u64],
+        jobs: &BTreeMap<u64, &'j QueuedJob>,
+    ) -> (Vec<(&'j QueuedJob, i64)>, usize) {
         self.asked.retain(|id, (nice, _)| {
             let shown = jobs.get(id).map(|job| job.nice);
             shown.is_some_and(|shown| shown != *nice)
         });
         let ordered = order.iter().filter_map(|id| jobs.get(id).copied());
         // Slurm passes over a nice value where the priority was set by hand: such jobs keep theirs.
-        let fixed = |job: &&SlurmJob| {
+        let fixed = |job: &&QueuedJob| {
             self.asked
                 .get(&job.id)
                 .is_some_and(|(_, times)| *times >= ASKED_AT_MOST)
         };
-        let (fixed, ordered): (Vec<&SlurmJob>, Vec<&SlurmJob>) = ordered.partition(fixed);
+        let (fixed, ordered): (Vec<&QueuedJob>, Vec<&QueuedJob>) = ordered.partition(fixed);
         let ranked: Vec<Ranked> = ordered
             .iter()
             .map(|job| Ranked {
@@ -379,15 +383,15 @@ impl<'a> Adaptor<'a> {
     }
 }
 
-fn update(job: &SlurmJob, nice: i64) -> Vec<String> {
+fn update(job: &QueuedJob, nice: i64) -> Vec<String> {
     commands::update(&job.called, nice, job.marked().as_deref())
 }
 
 fn wrong(done: &Done) -> Option<String> {
     done.trouble.map(|trouble| match trouble {
-        Trouble::TooLong => "no answer in time".to_string(),
-        Trouble::NotThere => "not on the path".to_string(),
-        Trouble::Failed => done.said(),
+        CommandTrouble::TooLong => "no answer in time".to_string(),
+        CommandTrouble::NotThere => "not on the path".to_string(),
+        CommandTrouble::Failed => done.said(),
     })
 }
 

@@ -76,7 +76,8 @@ fn between(jobs: &[Ranked], kept: &[usize], floor: i64) -> Option<Vec<(usize, i6
             // Before the first of those that are kept there is all the room above it.
             let above = above.unwrap_or((below + (count + 1) * STEP).min(TOP + 1));
             let step = (above - below) / (count + 1);
-            if step == 0 {
+            // Those that are kept may lie below the floor, by nice values of their users'.
+            if step < 1 {
                 return None;
             }
             let step = step.min(STEP);
@@ -161,6 +162,24 @@ mod tests {
                 turned.reverse();
                 assert!(descends(&applied(&turned)), "{first} {count}");
             }
+        }
+    }
+
+    #[test]
+    fn nice_values_that_users_gave_are_no_bar() {
+        for count in [2u32, 3, 8, 40, 300] {
+            let jobs: Vec<Ranked> = (0..count)
+                .map(|number| {
+                    let nice = number * 7_919 % 5_000;
+                    Ranked {
+                        priority: 4_294_901_759 - number - nice,
+                        nice: i64::from(nice),
+                    }
+                })
+                .collect();
+            let after = applied(&jobs);
+            assert!(descends(&after), "{count}: {after:?}");
+            assert!(changes(&after).is_empty(), "{count}");
         }
     }
 

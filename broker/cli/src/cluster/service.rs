@@ -2,7 +2,8 @@
 //!
 //! A command of the administrator's brings the answer of `weft status --json` from a node, such as
 //! `ssh {node} weft status --json`. Jobs are told apart by the gang that Slurm's plugin gives them,
-//! `slurm-JOB`, and by the user that the kernel names: nobody's job has what another user says. A node that does not answer is counted and said; its jobs keep what was known.
+//! `slurm-JOB`, and by the user that the kernel names: no job has what another user says. A node
+//! that does not answer is counted and said; its jobs keep what was known.
 
 use std::collections::{BTreeMap, BTreeSet};
 

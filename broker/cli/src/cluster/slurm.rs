@@ -12,7 +12,7 @@ const TAG: &str = "weft:nice=";
 
 /// A job that waits or has nodes.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct SlurmJob {
+pub struct QueuedJob {
     pub id: u64,
     /// What `scontrol` calls it: an array's tasks that wait are one job.
     pub called: String,
@@ -67,7 +67,7 @@ pub struct SlurmNode {
     pub takes: bool,
 }
 
-impl SlurmJob {
+impl QueuedJob {
     /// The nice value that it had before weft changed it, and its comment without weft's mark.
     pub fn before(&self) -> Option<(i64, String)> {
         let words: Vec<&str> = self.comment.split(' ').collect();
@@ -101,7 +101,7 @@ const BARRED: [&str; 10] = [
 ];
 
 /// The jobs of `squeue --json`.
-pub fn jobs(text: &str) -> Result<Vec<SlurmJob>> {
+pub fn jobs(text: &str) -> Result<Vec<QueuedJob>> {
     rows(text, "squeue", "jobs")?.iter().map(job).collect()
 }
 
@@ -154,7 +154,7 @@ fn states(value: &Value) -> Vec<String> {
     }
 }
 
-fn job(row: &Value) -> Result<SlurmJob> {
+fn job(row: &Value) -> Result<QueuedJob> {
     let id: u64 = count(&row["job_id"]);
     if id == 0 {
         bail!("squeue --json: a job without a number");
@@ -181,7 +181,7 @@ fn job(row: &Value) -> Result<SlurmJob> {
         Some((_, has)) => gres(has, kind),
         None => asked(row, kind, nodes, tasks),
     };
-    Ok(SlurmJob {
+    Ok(QueuedJob {
         id,
         called: called(row, id),
         uid: count(&row["user_id"]),
@@ -315,7 +315,7 @@ mod tests {
     const NODES: &str = include_str!("recorded/sinfo.json");
     const DOWN: &str = include_str!("recorded/squeue-down.json");
 
-    fn of(id: u64) -> SlurmJob {
+    fn of(id: u64) -> QueuedJob {
         jobs(QUEUE).unwrap().into_iter().find(|job| job.id == id).unwrap()
     }
 
@@ -350,12 +350,12 @@ mod tests {
         assert_eq!(of(5).before(), Some((0, String::new())));
         assert_eq!((of(5).marked(), of(1).before()), (None, None));
         assert_eq!(of(1).marked().as_deref(), Some("weft:nice=10"));
-        let own = SlurmJob {
+        let own = QueuedJob {
             comment: "of the auditor".to_string(),
             nice: -3,
-            ..SlurmJob::default()
+            ..QueuedJob::default()
         };
-        let marked = SlurmJob {
+        let marked = QueuedJob {
             comment: own.marked().unwrap(),
             ..own.clone()
         };

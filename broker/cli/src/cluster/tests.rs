@@ -63,7 +63,7 @@ impl Hands for FakeHands {
             Some((from, why)) if changes.len() > from => Done {
                 code: Some(1),
                 stderr: why.to_string(),
-                trouble: Some(Trouble::Failed),
+                trouble: Some(CommandTrouble::Failed),
                 ..Done::default()
             },
             _ => said(""),
@@ -83,7 +83,8 @@ fn fifo_puts_the_recorded_queue_into_its_order() {
     let hands = fake(QUEUE);
     let args = args("--policy fifo");
     let report = adaptor(&hands, &args).round(NOW).unwrap();
-    // Jobs 8 and 9 are held or begin later; 10 has no GPU. Nice values put 1 behind 4, and 5 behind 7.
+    // Jobs 8 and 9 are held or begin later; 10 has no GPU. Users' nice values put 1 behind 4, and 5
+    // behind 7.
     assert_eq!((report.waits, report.runs), (6, 2));
     assert_eq!(
         hands.changes(),

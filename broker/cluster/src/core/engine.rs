@@ -74,3 +74,108 @@ impl Cluster {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::PlacementRule;
+    use crate::policies;
+    use crate::{ClusterEvent, ClusterJob, ClusterNode, NodeId, TenantId, WHOLE_GPU_MILLI, WorkerAsk};
+
+    const S: Ns = 1_000_000_000;
+
+    fn cluster(policy: &str) -> Cluster {
+        let policy = policies::named(policy).unwrap();
+        let mut core = Cluster::for_engine(policy, Placer::new(PlacementRule::BestFit));
+        core.handle(
+            0,
+            ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8, 8, 1)),
+            &mut Vec::new(),
+        );
+        core
+    }
+
+    fn tell(core: &mut Cluster, now: Ns, event: ClusterEvent) {
+        let mut out = Vec::new();
+        core.handle(now, event, &mut out);
+        assert_eq!(out, [], "an event decides nothing");
+    }
+
+    fn come(core: &mut Cluster, now: Ns, id: u64, expected: Ns) {
+        let each = WorkerAsk {
+            cpu_milli: 1,
+            memory_mib: 1,
+            gpus: 1,
+            gpu_milli: WHOLE_GPU_MILLI,
+        };
+        let job = ClusterJob {
+            id: JobId(id),
+            tenant: TenantId(0),
+            workers: 1,
+            each,
+            expected: Some(expected),
+        };
+        tell(core, now, ClusterEvent::Submitted(job));
+    }
+
+    fn place() -> Vec<WorkerPlace> {
+        vec![WorkerPlace {
+            node: NodeId(0),
+            gpus: vec![0],
+        }]
+    }
+
+    #[test]
+    fn advice_is_repeated_until_the_engine_reports() {
+        let mut core = cluster("shortest-remaining");
+        come(&mut core, 0, 1, 50 * S);
+        come(&mut core, 0, 2, 20 * S);
+        for _ in 0..3 {
+            let mut out = Vec::new();
+            assert_eq!(core.advise(S, &mut out), [JobId(2), JobId(1)]);
+            assert_eq!(out, [ClusterDecision::Start(JobId(2), place())]);
+        }
+        // The engine began the other one.
+        tell(&mut core, S, ClusterEvent::Began(JobId(1), place(), S));
+        let mut out = Vec::new();
+        core.advise(2 * S, &mut out);
+        assert_eq!(
+            out,
+            [
+                ClusterDecision::Pause(JobId(1)),
+                ClusterDecision::Start(JobId(2), place())
+            ]
+        );
+        core.set_pausing(false);
+        out.clear();
+        assert_eq!(core.advise(2 * S, &mut out), [JobId(2), JobId(1)]);
+        assert_eq!(out, []);
+        tell(&mut core, 3 * S, ClusterEvent::Stopped(JobId(1)));
+        assert_eq!((core.waiting(), core.nodes()[0].whole()), (2, 1));
+    }
+
+    #[test]
+    fn a_job_beyond_what_there_is_counts_for_itself_alone() {
+        let mut core = cluster("fifo");
+        come(&mut core, 0, 1, 50 * S);
+        come(&mut core, 0, 2, 20 * S);
+        tell(&mut core, S, ClusterEvent::Began(JobId(1), place(), S));
+        tell(&mut core, S, ClusterEvent::Began(JobId(2), place(), S));
+        assert_eq!((core.waiting(), core.nodes()[0].whole()), (0, 0));
+        tell(&mut core, S, ClusterEvent::Ended(JobId(2)));
+        assert_eq!(core.nodes()[0].whole(), 0);
+        tell(&mut core, S, ClusterEvent::Ended(JobId(1)));
+        assert_eq!(core.nodes()[0].whole(), 1);
+    }
+
+    #[test]
+    fn measured_service_goes_before_the_clock() {
+        let mut core = cluster("elas");
+        come(&mut core, 0, 1, 50 * S);
+        come(&mut core, 0, 2, 50 * S);
+        let order = |core: &mut Cluster| core.advise(500 * S, &mut Vec::new());
+        assert_eq!(order(&mut core), [JobId(1), JobId(2)]);
+        tell(&mut core, S, ClusterEvent::Attained(JobId(1), 400 * S));
+        assert_eq!(order(&mut core), [JobId(2), JobId(1)]);
+    }
+}
