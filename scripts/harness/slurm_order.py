@@ -378,7 +378,7 @@ def policy_orders_the_queue(play):
         assert (done.returncode, len(lines)) == (code, 1) and words in lines[0], done
 
     refused(1, "operator", *shortest, user="ann")
-    refused(1, "squeue is not on the path", "env", "PATH=/nonexistent", *shortest)
+    refused(1, "is not on the path", "env", "PATH=/nonexistent", *shortest)
     refused(2, "'tiresias'", *weft, "--policy", "tiresas")
     refused(2, "no such partition; there are all", *shortest, "--partition", "gpus")
     told = cluster.must([*shortest, "--dry-run"])

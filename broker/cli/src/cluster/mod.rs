@@ -145,6 +145,10 @@ pub fn main(args: &ClusterArgs) -> Result<ExitCode> {
     }
     let name = args.policy.as_deref().unwrap_or_default();
     let policy = policies::named(name).with_context(|| format!("{name}: no such policy"))?;
+    let settings = hands.run(&["scontrol", "show", "config"].map(str::to_string));
+    if slurm::by_number(&settings.stdout) {
+        eprintln!("weft: sched/builtin with priority/basic starts jobs by number: no policy will show");
+    }
     run(Adaptor::new(&hands, args, policy), &ended)
 }
 

@@ -110,6 +110,15 @@ pub fn nodes(text: &str) -> Result<Vec<SlurmNode>> {
     rows(text, "sinfo", "nodes")?.iter().map(node).collect()
 }
 
+/// Whether Slurm starts jobs by number, whatever their priorities: `scontrol show config` says.
+pub fn by_number(settings: &str) -> bool {
+    let is = |name: &str, value: &str| {
+        let mut lines = settings.lines().filter_map(|line| line.split_once('='));
+        lines.any(|(key, told)| key.trim() == name && told.trim() == value)
+    };
+    is("SchedulerType", "sched/builtin") && is("PriorityType", "priority/basic")
+}
+
 fn rows(text: &str, command: &str, field: &str) -> Result<Vec<Value>> {
     let answer: Value =
         serde_json::from_str(text).with_context(|| format!("{command} --json: what it wrote is no JSON"))?;
@@ -405,6 +414,16 @@ mod tests {
             let said = format!("{:#}", jobs(wrong).unwrap_err());
             assert!(said.starts_with("squeue --json: ") && !said.contains('\n'), "{said}");
         }
+    }
+
+    #[test]
+    fn a_slurm_that_goes_by_number_is_known() {
+        let settings = |scheduler: &str, priority: &str| {
+            format!("PriorityType            = priority/{priority}\nSchedulerType           = sched/{scheduler}\n")
+        };
+        assert!(by_number(&settings("builtin", "basic")));
+        assert!(!by_number(&settings("backfill", "basic")) && !by_number(&settings("builtin", "multifactor")));
+        assert!(!by_number(""));
     }
 
     #[test]
