@@ -282,11 +282,10 @@ impl Cluster {
         }
     }
 
-    /// The order in which the policy has the jobs.
-    fn round(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) -> Vec<JobId> {
+    fn round(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) {
         let preempts = self.policy.preempts();
         if self.waiting.is_empty() && !preempts {
-            return Vec::new();
+            return;
         }
         let ranked: Vec<RankedJob> = if preempts {
             self.jobs
@@ -313,14 +312,13 @@ impl Cluster {
                 break;
             }
         }
-        for id in &order {
-            let level = self.policy.level(*id);
-            if let Some(entry) = self.jobs.get_mut(id).filter(|entry| entry.level != level) {
+        for id in order {
+            let level = self.policy.level(id);
+            if let Some(entry) = self.jobs.get_mut(&id).filter(|entry| entry.level != level) {
                 entry.level = level;
-                out.push(ClusterDecision::Priority(*id, level));
+                out.push(ClusterDecision::Priority(id, level));
             }
         }
-        order
     }
 
     /// Places a job on what is free.

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use super::Cluster;
+use super::{Cluster, HeldJob};
 use crate::Ns;
 use crate::event::ClusterDecision;
 use crate::job::JobId;
 use crate::node::WorkerPlace;
 use crate::placement::Placer;
-use crate::policies::ClusterPolicy;
+use crate::policies::{ClusterPolicy, RankedJob};
 
 impl Cluster {
     /// A cluster whose engine starts jobs by itself.
@@ -33,7 +33,7 @@ impl Cluster {
     /// it preempts of those that run, too. Pauses stand before what is begun in their place.
     pub fn advise(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) -> Vec<JobId> {
         let (nodes, jobs, waiting) = (self.nodes.clone(), self.jobs.clone(), self.waiting.clone());
-        let order = self.round(now, out);
+        self.round(now, out);
         let levels: BTreeMap<JobId, u8> = self.jobs.iter().map(|(id, entry)| (*id, entry.level)).collect();
         (self.nodes, self.jobs, self.waiting) = (nodes, jobs, waiting);
         for (id, level) in levels {
@@ -43,7 +43,12 @@ impl Cluster {
         }
         // Scores are kept by the nodes' versions, which went back.
         self.placer.forget_nodes();
-        order
+        // After the round: a policy may count being asked, as leases are renewed.
+        let preempts = self.policy.preempts();
+        let asked = |entry: &&HeldJob| entry.possible && (preempts || !entry.runs());
+        let entries = self.jobs.values().filter(asked);
+        let ranked: Vec<RankedJob> = entries.map(|entry| entry.ranked(now)).collect();
+        self.policy.order(now, &ranked)
     }
 
     pub(super) fn began(&mut self, job: JobId, places: Vec<WorkerPlace>, since: Ns) {
