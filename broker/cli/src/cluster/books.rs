@@ -146,7 +146,8 @@ impl QueueBooks {
 
     fn take_job(&mut self, now: Ns, job: &QueuedJob, worked: Option<Ns>) {
         let id = JobId(job.id);
-        if !self.jobs.contains_key(&job.id) {
+        let known = self.jobs.contains_key(&job.id);
+        if !known {
             if job.state == SlurmState::Barred {
                 return;
             }

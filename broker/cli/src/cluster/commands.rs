@@ -138,6 +138,11 @@ pub fn requeue(job: &str) -> Vec<String> {
     ["scontrol", "requeue", job].map(str::to_string).to_vec()
 }
 
+/// Whether Slurm says that there is no such job any more.
+pub fn gone(said: &str) -> bool {
+    said.contains("already finished") || said.contains("Invalid job id")
+}
+
 /// Whether Slurm says that this user may not.
 pub fn forbidden(done: &Done) -> bool {
     let said = done.said().to_lowercase();

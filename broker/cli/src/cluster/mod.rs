@@ -119,6 +119,13 @@ struct RoundReport {
     fixed: usize,
 }
 
+/// A command that changes something.
+struct Change {
+    words: Vec<String>,
+    /// The job and its nice value, of an update.
+    nice: Option<(u64, i64)>,
+}
+
 /// One policy on one Slurm.
 struct Adaptor<'a> {
     hands: &'a dyn Hands,
@@ -272,20 +279,24 @@ impl<'a> Adaptor<'a> {
         };
         let (updates, fixed) = self.updates(&advice.order, &by_id);
         report.fixed = fixed;
-        let mut commands: Vec<(Option<(u64, i64)>, Vec<String>)> = updates
-            .into_iter()
-            .map(|(job, nice)| (Some((job.id, nice)), update(job, nice)))
-            .collect();
+        let change = |(job, nice): (&QueuedJob, i64)| Change {
+            words: update(job, nice),
+            nice: Some((job.id, nice)),
+        };
+        let mut commands: Vec<Change> = updates.into_iter().map(change).collect();
         // After the order: the job that room is made for is then the first to have it.
         for (paused, _) in &advice.pauses {
             let job = by_id.get(paused).filter(|job| job.requeue);
-            commands.extend(job.map(|job| (None, commands::requeue(&job.called))));
+            commands.extend(job.map(|job| Change {
+                words: commands::requeue(&job.called),
+                nice: None,
+            }));
         }
         report.left = commands.len().saturating_sub(self.args.commands);
         commands.truncate(self.args.commands);
-        for (of, words) in commands {
+        for Change { words, nice } in commands {
             let wrong = self.carry_out(&words)?;
-            if let (Some((job, nice)), None) = (of, &wrong) {
+            if let (Some((job, nice)), None) = (nice, &wrong) {
                 let times = self.asked.get(&job).map_or(0, |(_, times)| *times);
                 self.asked.insert(job, (nice, times + 1));
             }
@@ -433,6 +444,8 @@ fn undo(hands: &dyn Hands, args: &ClusterArgs) -> Result<ExitCode> {
         };
         match wrong {
             None => back += 1,
+            // It ended meanwhile.
+            Some(wrong) if commands::gone(&wrong) => {}
             Some(wrong) => {
                 left += 1;
                 why.get_or_insert(wrong);

@@ -221,6 +221,19 @@ fn what_was_set_is_taken_back_with_its_mark() {
 }
 
 #[test]
+fn a_job_that_ends_meanwhile_needs_nothing_taken_back() {
+    let mut hands = fake(QUEUE);
+    hands.refuses = Some((0, "Job has already finished for job 5"));
+    assert!(undo(&hands, &args("--undo")).is_ok());
+    hands.refuses = Some((0, "Unexpected message received for job 5"));
+    let said = undo(&hands, &args("--undo")).unwrap_err().to_string();
+    assert!(
+        said.starts_with("0 nice values were taken back, 2 were not: "),
+        "{said}"
+    );
+}
+
+#[test]
 fn room_is_made_by_requeue_where_that_is_allowed() {
     // Job 2 may be requeued, and has no limit; job 1 has five minutes.
     let hands = fake(QUEUE);

@@ -50,7 +50,8 @@ fn ns(seconds: f64) -> Ns {
 /// The jobs' numbers, the first to start first.
 fn starts(policy: Box<dyn ClusterPolicy>, question: &OrderQuestion) -> Result<Vec<u64>> {
     let name = policy.name();
-    let mut core = Cluster::new(policy, Placer::new(PlacementRule::Packing));
+    // What comes at one time is known together, as to an engine that looks at its queue.
+    let mut core = Cluster::for_engine(policy, Placer::new(PlacementRule::Packing));
     core.set_pausing(false);
     let jobs: BTreeMap<JobId, &OrderJob> = question.jobs.iter().map(|job| (JobId(job.id), job)).collect();
     ensure!(jobs.len() == question.jobs.len(), "two jobs of one number");
@@ -72,22 +73,21 @@ fn starts(policy: Box<dyn ClusterPolicy>, question: &OrderQuestion) -> Result<Ve
             break;
         };
         now = at;
-        let event = match end.filter(|(end, _)| *end == now) {
-            Some((_, job)) => {
-                ends.pop_first();
-                ClusterEvent::Ended(job)
-            }
-            None if next == Some(now) => events.next().context("an event that was just seen")?.2,
-            None => ClusterEvent::Look,
-        };
-        out.clear();
-        core.handle(now, event, &mut out);
-        for decision in &out {
+        while let Some((_, job)) = ends.first().copied().filter(|(end, _)| *end == now) {
+            ends.pop_first();
+            core.handle(now, ClusterEvent::Ended(job), &mut out);
+        }
+        while let Some((.., event)) = events.next_if(|(at, ..)| *at == now) {
+            core.handle(now, event, &mut out);
+        }
+        core.advise(now, &mut out);
+        for decision in out.drain(..) {
             match decision {
-                ClusterDecision::Start(job, _) => {
-                    let run = jobs.get(job).with_context(|| format!("{job:?} is unknown"))?.run_s;
-                    ends.insert((now + ns(run).max(1), *job));
+                ClusterDecision::Start(job, places) => {
+                    let run = jobs.get(&job).with_context(|| format!("{job:?} is unknown"))?.run_s;
+                    ends.insert((now + ns(run).max(1), job));
                     order.push(job.0);
+                    core.handle(now, ClusterEvent::Began(job, places, now), &mut Vec::new());
                 }
                 ClusterDecision::Priority(..) => {}
                 other => anyhow::bail!("{name}: {other:?}, where none is paused or lost"),
