@@ -120,7 +120,7 @@ struct RoundReport {
 }
 
 /// A command that changes something.
-struct Change {
+struct QueueChange {
     words: Vec<String>,
     /// The job and its nice value, of an update.
     nice: Option<(u64, i64)>,
@@ -279,22 +279,22 @@ impl<'a> Adaptor<'a> {
         };
         let (updates, fixed) = self.updates(&advice.order, &by_id);
         report.fixed = fixed;
-        let change = |(job, nice): (&QueuedJob, i64)| Change {
+        let change = |(job, nice): (&QueuedJob, i64)| QueueChange {
             words: update(job, nice),
             nice: Some((job.id, nice)),
         };
-        let mut commands: Vec<Change> = updates.into_iter().map(change).collect();
+        let mut commands: Vec<QueueChange> = updates.into_iter().map(change).collect();
         // After the order: the job that room is made for is then the first to have it.
         for (paused, _) in &advice.pauses {
             let job = by_id.get(paused).filter(|job| job.requeue);
-            commands.extend(job.map(|job| Change {
+            commands.extend(job.map(|job| QueueChange {
                 words: commands::requeue(&job.called),
                 nice: None,
             }));
         }
         report.left = commands.len().saturating_sub(self.args.commands);
         commands.truncate(self.args.commands);
-        for Change { words, nice } in commands {
+        for QueueChange { words, nice } in commands {
             let wrong = self.carry_out(&words)?;
             if let (Some((job, nice)), None) = (nice, &wrong) {
                 let times = self.asked.get(&job).map_or(0, |(_, times)| *times);
