@@ -66,12 +66,10 @@ fn launches(core: &mut Core, now: Ns) {
 /// When the first grant is given to a background job that waits from `now` on.
 fn granted_at(core: &mut Core, now: Ns, until: Ns) -> Option<Ns> {
     let mut grants = waits(core, now);
-    (now..until)
-        .step_by(STEP_NS as usize)
-        .find(|now| {
-            grants += tell(core, *now, Event::Tick);
-            grants > 0
-        })
+    (now..until).step_by(STEP_NS as usize).find(|now| {
+        grants += tell(core, *now, Event::Tick);
+        grants > 0
+    })
 }
 
 #[test]
