@@ -139,8 +139,8 @@ pub fn prepare(
 /// The folder that the job was submitted from.
 const SUBMIT_FOLDER: &str = "SLURM_SUBMIT_DIR";
 
-/// A file as its user named it: a relative one is that of the folder where he submitted the job, not
-/// of the one where a process of the job is (`--chdir`, `cd`) when it first asks for a GPU.
+/// A file as its user named it: a relative one is of the folder where the job was submitted, not of
+/// the one where a process of the job is (`--chdir`, `cd`) when it first asks for a GPU.
 fn from_submit_folder(task: &dyn Variables, file: String) -> String {
     let folder = task.get(SUBMIT_FOLDER).filter(|folder| folder.starts_with('/'));
     match folder {
