@@ -84,7 +84,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Broker(broker::BrokerArgs),
     Stop(stop::StopArgs),
-    Cluster(cluster::ClusterArgs),
+    Cluster(cluster::ClusterPolicyArgs),
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
     Man(completions::ManArgs),

@@ -44,7 +44,7 @@ const ASKED_AT_MOST: u32 = 2;
 /// Order the queue of a Slurm by a policy
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct ClusterArgs {
+pub struct ClusterPolicyArgs {
     /// In which order jobs get GPUs: docs/clusters-lab.md says what each does
     #[arg(long, value_name = "POLICY", value_parser = PossibleValuesParser::new(policies::NAMES),
           required_unless_present = "undo")]
@@ -129,7 +129,7 @@ struct QueueChange {
 /// One policy on one Slurm.
 struct Adaptor<'a> {
     hands: &'a dyn Hands,
-    args: &'a ClusterArgs,
+    args: &'a ClusterPolicyArgs,
     books: QueueBooks,
     service: Service,
     /// What was asked for and how often, until Slurm shows it.
@@ -139,7 +139,7 @@ struct Adaptor<'a> {
 }
 
 /// Runs it.
-pub fn main(args: &ClusterArgs) -> Result<ExitCode> {
+pub fn main(args: &ClusterPolicyArgs) -> Result<ExitCode> {
     let hands = RealHands {
         longest: args.command_time,
     };
@@ -237,7 +237,7 @@ fn queue(hands: &dyn Hands) -> std::result::Result<Vec<QueuedJob>, NoRound> {
 }
 
 impl<'a> Adaptor<'a> {
-    fn new(hands: &'a dyn Hands, args: &'a ClusterArgs, policy: Box<dyn policies::ClusterPolicy>) -> Adaptor<'a> {
+    fn new(hands: &'a dyn Hands, args: &'a ClusterPolicyArgs, policy: Box<dyn policies::ClusterPolicy>) -> Adaptor<'a> {
         Adaptor {
             hands,
             args,
@@ -420,7 +420,7 @@ fn shown(words: &[String]) -> String {
 }
 
 /// Takes back every nice value that bears weft's mark.
-fn undo(hands: &dyn Hands, args: &ClusterArgs) -> Result<ExitCode> {
+fn undo(hands: &dyn Hands, args: &ClusterPolicyArgs) -> Result<ExitCode> {
     let begin = Instant::now();
     let jobs = match queue(hands) {
         Ok(jobs) => jobs,

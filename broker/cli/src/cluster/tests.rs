@@ -13,10 +13,10 @@ const DOWN: &str = include_str!("recorded/squeue-down.json");
 #[derive(Debug, Parser)]
 struct Line {
     #[command(flatten)]
-    args: ClusterArgs,
+    args: ClusterPolicyArgs,
 }
 
-fn args(words: &str) -> ClusterArgs {
+fn args(words: &str) -> ClusterPolicyArgs {
     Line::try_parse_from(std::iter::once("x").chain(words.split_whitespace()))
         .expect("parses")
         .args
@@ -71,7 +71,7 @@ impl Hands for FakeHands {
     }
 }
 
-fn adaptor<'a>(hands: &'a dyn Hands, args: &'a ClusterArgs) -> Adaptor<'a> {
+fn adaptor<'a>(hands: &'a dyn Hands, args: &'a ClusterPolicyArgs) -> Adaptor<'a> {
     let policy = policies::named(args.policy.as_deref().unwrap()).unwrap();
     Adaptor::new(hands, args, policy)
 }
