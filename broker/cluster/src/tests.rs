@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::placement::{PlacementRule, Placer, typical_asks};
-use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder};
+use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder, WeftOrder};
 use crate::*;
 
 const S: Ns = 1_000_000_000;
@@ -18,6 +18,8 @@ struct Ledger {
     running: BTreeMap<JobId, Vec<WorkerPlace>>,
     paused: BTreeMap<JobId, Vec<NodeId>>,
     started: Vec<JobId>,
+    /// Jobs may be in second seats: GPUs are then counted by [`Pair::seats_hold`].
+    shares: bool,
 }
 
 impl Ledger {
@@ -32,7 +34,7 @@ impl Ledger {
             if let Some(node) = self.nodes.get_mut(&place.node) {
                 node.cpu_milli += each.cpu_milli;
                 node.memory_mib += each.memory_mib;
-                for gpu in &place.gpus {
+                for gpu in place.gpus.iter().filter(|_| !self.shares) {
                     node.gpus[usize::from(*gpu)] += each.gpu_milli;
                 }
             }
@@ -56,7 +58,7 @@ impl Ledger {
                 .checked_sub(each.cpu_milli)
                 .expect("CPU is not given twice");
             node.memory_mib = node.memory_mib.checked_sub(each.memory_mib).expect("nor memory");
-            for gpu in &place.gpus {
+            for gpu in place.gpus.iter().filter(|_| !self.shares) {
                 let free = &mut node.gpus[usize::from(*gpu)];
                 *free = free.checked_sub(each.gpu_milli).expect("no GPU is given twice");
             }
@@ -87,6 +89,7 @@ impl Ledger {
             }
             ClusterDecision::Requeue(job) => assert!(!self.free(*job).is_empty()),
             ClusterDecision::Priority(_, level) => assert!(*level <= 9),
+            ClusterDecision::Route(job, _) => assert!(self.running.contains_key(job)),
             ClusterDecision::Refuse(job) => {
                 let refused = self.jobs.remove(job).expect("a job that was submitted");
                 assert!(!refused.each.valid() || refused.workers == 0);
@@ -106,9 +109,13 @@ struct Pair {
 
 impl Pair {
     fn new(policy: Box<dyn ClusterPolicy>, rule: PlacementRule) -> Pair {
+        let shares = policy.sharing().is_some();
         Pair {
             core: Cluster::new(policy, Placer::new(rule)),
-            ledger: Ledger::default(),
+            ledger: Ledger {
+                shares,
+                ..Ledger::default()
+            },
             now: 0,
             all: Vec::new(),
         }
@@ -155,10 +162,34 @@ impl Pair {
         }
         for node in self.core.nodes() {
             let believed = &self.ledger.nodes[&node.id];
-            assert_eq!((&node.gpus, node.cpu_milli), (&believed.gpus, believed.cpu_milli));
+            assert_eq!(node.cpu_milli, believed.cpu_milli);
+            assert!(self.ledger.shares || node.gpus == believed.gpus);
         }
+        self.seats_hold();
         self.all.extend(out.iter().cloned());
         out
+    }
+
+    /// Every GPU is held once, and has one second seat.
+    fn seats_hold(&self) {
+        let mut held: BTreeMap<(NodeId, u16, bool), u32> = BTreeMap::new();
+        for (job, places) in &self.ledger.running {
+            assert_eq!(self.core.places(*job), &places[..], "{job:?} is where the decisions say");
+            let second = self.core.second_seat(*job);
+            for place in places {
+                for gpu in &place.gpus {
+                    let one = if second { 1_000 } else { self.ledger.given(*job).gpu_milli };
+                    *held.entry((place.node, *gpu, second)).or_default() += one;
+                }
+            }
+        }
+        assert!(held.values().all(|milli| *milli <= 1_000), "{held:?}");
+        for node in self.core.nodes() {
+            for (at, free) in node.gpus.iter().enumerate() {
+                let taken = held.get(&(node.id, at as u16, false)).copied().unwrap_or(0);
+                assert_eq!(free + taken, 1_000, "{:?}, GPU {at}", node.id);
+            }
+        }
     }
 
     fn submit(&mut self, id: u64, workers: u32, gpu_milli: u32) -> Vec<ClusterDecision> {
@@ -210,7 +241,16 @@ fn real((what, id, workers, gpus, tenths): Raw) -> ClusterEvent {
         )),
         1 => ClusterEvent::NodeDown(NodeId(id as u32 % 12)),
         2..=4 => ClusterEvent::Ended(JobId(id)),
-        5 => ClusterEvent::Progress(JobId(id), tenths * 100_000),
+        5 if gpus == 0 => ClusterEvent::Progress(JobId(id), tenths * 100_000),
+        5 => ClusterEvent::Measured(
+            JobId(id),
+            JobMeasure {
+                duty_milli: tenths * 100,
+                speed_milli: 1_000 - workers * 200,
+                traffic_milli: (gpus - 1) * 300,
+                serves: workers == 4,
+            },
+        ),
         6 => ClusterEvent::Look,
         _ => {
             let gpu_milli = if gpus == 1 { tenths * 100 } else { 1_000 * gpus.min(1) };
@@ -295,7 +335,7 @@ proptest! {
     /// Under a policy that lets jobs pass, nothing waits that fits on what is free.
     #[test]
     fn nothing_waits_that_fits(raws in raws()) {
-        for policy in ["fifo-backfill", "shortest-remaining", "tiresias", "gittins", "elas", "astraea"] {
+        for policy in ["fifo-backfill", "shortest-remaining", "tiresias", "gittins", "elas", "astraea", "gandiva", "crux", "weft"] {
             let pair = play(policy, PlacementRule::BestFit, &raws);
             let waits = |job: &&ClusterJob| !pair.ledger.running.contains_key(&job.id) && job.each.valid() && job.workers == 1;
             for job in pair.ledger.jobs.values().filter(waits) {
@@ -479,6 +519,109 @@ fn astraea_gives_the_next_lease_to_the_tenant_that_had_less() {
     // Both had a lease: of the first tenant the job that had none goes next.
     pair.now = 200 * S;
     assert_eq!(started(&pair.event(ClusterEvent::Look)), [6]);
+}
+
+#[test]
+fn a_job_that_makes_room_keeps_its_gpus_in_the_second_seat() {
+    let mut pair = Pair::new(Box::new(WeftOrder::default()), PlacementRule::MostFree);
+    pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)));
+    pair.submit(1, 1, 1_000);
+    // Nothing was measured: no gaps are known, and 2 waits.
+    assert_eq!(pair.submit(2, 1, 1_000), []);
+    let half = JobMeasure {
+        duty_milli: 500,
+        ..JobMeasure::default()
+    };
+    pair.event(ClusterEvent::Measured(JobId(1), half));
+    pair.event(ClusterEvent::Measured(JobId(2), half));
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(started(&out), [2]);
+    assert_eq!(out.last(), Some(&ClusterDecision::Priority(JobId(2), 9)));
+    assert!(pair.core.second_seat(JobId(2)));
+    // A service takes the GPU. Of the two the first is its guest; the other one's memory moves out.
+    let service = JobMeasure { serves: true, ..half };
+    pair.submit(3, 1, 1_000);
+    pair.event(ClusterEvent::Measured(JobId(3), service));
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(out[0], ClusterDecision::Pause(JobId(2)), "{out:?}");
+    assert_eq!(started(&out), [3]);
+    assert!(out.contains(&ClusterDecision::Priority(JobId(1), 9)) && pair.core.second_seat(JobId(1)));
+    // It ends: 1 has the GPU again without a pause, and 2 its gaps.
+    let out = pair.event(ClusterEvent::Ended(JobId(3)));
+    assert!(matches!(&out[..], [ClusterDecision::Resume(JobId(2), _), ClusterDecision::Priority(JobId(1), 5), ..]), "{out:?}");
+}
+
+#[test]
+fn a_service_is_never_paused() {
+    let mut pair = Pair::with("weft", &[1]);
+    pair.submit(1, 1, 1_000);
+    let service = JobMeasure {
+        serves: true,
+        ..JobMeasure::default()
+    };
+    pair.event(ClusterEvent::Measured(JobId(1), service));
+    pair.submit(2, 1, 1_000);
+    for _ in 0..100 {
+        pair.now += 600 * S;
+        assert_eq!(pair.event(ClusterEvent::Look), []);
+    }
+}
+
+#[test]
+fn gandiva_takes_turns_packs_and_unpacks() {
+    let mut pair = Pair::with("gandiva", &[1]);
+    pair.submit(1, 1, 1_000);
+    pair.submit(2, 1, 1_000);
+    pair.now = 59 * S;
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+    pair.now = 60 * S;
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
+    assert_eq!(started(&out), [2]);
+    // Busy for less than half of the time each: together.
+    let measure = |speed_milli| JobMeasure {
+        duty_milli: 400,
+        speed_milli,
+        ..JobMeasure::default()
+    };
+    for job in [1, 2] {
+        pair.event(ClusterEvent::Measured(JobId(job), measure(1_000)));
+    }
+    let out = pair.event(ClusterEvent::Look);
+    assert!(matches!(&out[..], [ClusterDecision::Resume(JobId(1), _)]), "{out:?}");
+    // It was slower than in turns: it leaves, and is not packed again.
+    pair.event(ClusterEvent::Measured(JobId(1), measure(400)));
+    assert_eq!(pair.event(ClusterEvent::Look), [ClusterDecision::Pause(JobId(1))]);
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+}
+
+#[test]
+fn a_gang_that_sends_much_waits_for_one_node_and_moves_to_it() {
+    let sends = JobMeasure {
+        traffic_milli: 1_000,
+        ..JobMeasure::default()
+    };
+    for policy in ["sched2", "weft"] {
+        let mut pair = Pair::with(policy, &[2, 2]);
+        pair.submit(1, 1, 1_000);
+        pair.submit(2, 1, 1_000);
+        assert_ne!(pair.core.places(JobId(1))[0].node, pair.core.places(JobId(2))[0].node);
+        // It comes with its measure: the same program ran before.
+        pair.submit(7, 3, 1_000);
+        pair.event(ClusterEvent::Measured(JobId(7), sends));
+        pair.submit(4, 2, 1_000);
+        let spread = pair.core.places(JobId(4)).len();
+        assert_eq!(spread, 2, "{policy}: nothing is known of its traffic yet");
+        pair.event(ClusterEvent::Measured(JobId(4), sends));
+        pair.event(ClusterEvent::Ended(JobId(7)));
+        let out = pair.event(ClusterEvent::Ended(JobId(1)));
+        assert_eq!(out, []);
+        let out = pair.event(ClusterEvent::Look);
+        if policy == "weft" {
+            assert!(matches!(&out[..], [ClusterDecision::Pause(JobId(4)), ClusterDecision::Move(..)]), "{out:?}");
+        }
+        pair.submit(5, 1, 1_000);
+    }
 }
 
 mod scores {
