@@ -75,8 +75,17 @@ impl HeldJob {
     /// How long it ran. In a second seat time counts by its speed.
     fn ran_at(&self, now: Ns) -> Ns {
         let lately = now.saturating_sub(self.counted);
-        let speed = if self.second { u64::from(self.measure.speed_milli) } else { 1_000 };
-        self.ran + if self.runs() { lately / 1_000 * speed + lately % 1_000 * speed / 1_000 } else { 0 }
+        let speed = if self.second {
+            u64::from(self.measure.speed_milli)
+        } else {
+            1_000
+        };
+        self.ran
+            + if self.runs() {
+                lately / 1_000 * speed + lately % 1_000 * speed / 1_000
+            } else {
+                0
+            }
     }
 
     fn count(&mut self, now: Ns) {
@@ -135,6 +144,8 @@ pub struct Cluster {
     /// Jobs that it began, and that it paused, in that order.
     begun: Vec<JobId>,
     paused: Vec<JobId>,
+    /// What is known of jobs that are to come: the same program ran before.
+    foreknown: BTreeMap<JobId, JobMeasure>,
     links: Option<ClusterLinks>,
     routes: BTreeMap<JobId, FlowRoute>,
 }
@@ -155,6 +166,7 @@ impl Cluster {
             before: BTreeMap::new(),
             begun: Vec::new(),
             paused: Vec::new(),
+            foreknown: BTreeMap::new(),
             links: None,
             routes: BTreeMap::new(),
         }
@@ -276,7 +288,7 @@ impl Cluster {
             ran: 0,
             counted: now,
             done_ppm: 0,
-            measure: JobMeasure::default(),
+            measure: self.foreknown.remove(&job.id).unwrap_or_default(),
             level: self.policy.level(job.id),
             possible: self.possible(&each, job.workers),
             queued: None,
@@ -291,13 +303,17 @@ impl Cluster {
         self.waits_no_more(job);
         self.running.remove(&job);
         self.routes.remove(&job);
+        self.foreknown.remove(&job);
         if let Some(entry) = self.jobs.remove(&job) {
             self.policy.ended(&entry.ranked(now));
         }
     }
 
     fn measured(&mut self, now: Ns, job: JobId, measure: JobMeasure) {
-        let Some(entry) = self.jobs.get_mut(&job) else { return };
+        let Some(entry) = self.jobs.get_mut(&job) else {
+            self.foreknown.insert(job, measure);
+            return;
+        };
         entry.count(now);
         entry.measure = measure;
         if entry.runs() {
@@ -320,7 +336,11 @@ impl Cluster {
         if !self.policy.keyed() {
             return;
         }
-        let Some(entry) = self.jobs.get_mut(&job).filter(|entry| entry.possible && entry.queued.is_none()) else {
+        let Some(entry) = self
+            .jobs
+            .get_mut(&job)
+            .filter(|entry| entry.possible && entry.queued.is_none())
+        else {
             return;
         };
         let key = (self.policy.key(now, &entry.ranked(now)), entry.arrived, job);
@@ -398,7 +418,9 @@ impl Cluster {
     /// The job's GPUs are taken again, the seat that it says. All of them are free, or none is
     /// taken.
     fn retake(&mut self, job: JobId) -> bool {
-        let Some(entry) = self.jobs.get_mut(&job) else { return false };
+        let Some(entry) = self.jobs.get_mut(&job) else {
+            return false;
+        };
         entry.load = entry.load();
         let mut taken = Vec::new();
         for place in &entry.places {
@@ -548,30 +570,49 @@ impl Cluster {
             .rev()
             .copied()
             .collect();
+        // Jobs that this round paused have their turn where they stood, and once.
+        let mut loose: BTreeSet<FullKey> = BTreeSet::new();
         loop {
             let head = heads.first_key_value().map(|(key, of)| (*key, *of));
             let guest = guests.last().copied();
-            let key = match (head, guest) {
-                (Some((head, _)), Some(guest)) => head.min(guest),
-                (Some((head, _)), None) => head,
-                (None, Some(guest)) => guest,
-                (None, None) => break,
+            let candidates = [head.map(|(key, _)| key), guest, loose.first().copied()];
+            let Some(key) = candidates.into_iter().flatten().min() else {
+                break;
             };
             let after = running.partition_point(|of| *of <= key);
             if guest == Some(key) {
                 guests.pop();
                 self.own_seat(now, key.2, &running[after..], behind[after], preempts, &mut failed);
-                self.queue_paused(running, &failed, &mut heads);
+                self.turn_of_paused(running, &mut loose);
                 continue;
             }
-            let Some((_, (shape, tries))) = heads.pop_first() else { break };
-            let began = self.begin_somewhere(now, key.2, &running[after..], behind[after], preempts);
-            self.queue_paused(running, &failed, &mut heads);
-            if !began && self.policy.strict() {
-                break;
+            if loose.remove(&key) {
+                let shape = self.jobs.get(&key.2).map(HeldJob::shape);
+                if self.waiting.contains(&key.2) && shape.is_none_or(|shape| !failed.contains(&shape)) {
+                    self.begin_somewhere(now, key.2, &running[after..], behind[after], preempts);
+                    self.turn_of_paused(running, &mut loose);
+                }
+                continue;
             }
-            let spread = self.jobs.get(&key.2).map(|entry| self.policy.spread(now, &entry.ranked(now)));
-            if !began && (spread == Some(u32::MAX) || tries >= SPREAD_TRIES) {
+            let Some((_, (shape, tries))) = heads.pop_first() else {
+                break;
+            };
+            let mut began = false;
+            // One that ran when the round began was paused in it.
+            let mut over = self.before.get(&key.2).is_some_and(|before| !before.places.is_empty());
+            if !over {
+                began = self.begin_somewhere(now, key.2, &running[after..], behind[after], preempts);
+                self.turn_of_paused(running, &mut loose);
+                if !began && self.policy.strict() {
+                    break;
+                }
+                let spread = self
+                    .jobs
+                    .get(&key.2)
+                    .map(|entry| self.policy.spread(now, &entry.ranked(now)));
+                over = began || (spread != Some(u32::MAX) && tries < SPREAD_TRIES);
+            }
+            if !over {
                 failed.insert(shape);
                 continue;
             }
@@ -579,35 +620,25 @@ impl Cluster {
                 let after = (std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded);
                 queue.range(after).next().copied()
             });
-            // One of this shape that was just paused may stand before it, and leads here.
-            let leads = |next: &FullKey| !heads.iter().any(|(head, of)| of.0 == shape && head < next);
-            if let Some(next) = next.filter(leads) {
+            if let Some(next) = next {
                 heads.insert(next, (shape, tries + usize::from(!began)));
             }
         }
     }
 
-    /// Jobs that were just paused have their turn in the same round, where they stand.
-    fn queue_paused(
-        &mut self,
-        running: &[FullKey],
-        failed: &BTreeSet<Shape>,
-        heads: &mut BTreeMap<FullKey, (Shape, usize)>,
-    ) {
+    /// Jobs that were just paused have their turn in the same round.
+    fn turn_of_paused(&mut self, running: &[FullKey], loose: &mut BTreeSet<FullKey>) {
         for id in std::mem::take(&mut self.paused) {
             let Some(entry) = self.jobs.get_mut(&id).filter(|entry| !entry.runs()) else {
                 continue;
             };
-            let shape = entry.shape();
-            let stands = running.iter().find(|key| key.2 == id).copied();
-            let Some(key) = entry.queued.or(stands) else { continue };
-            entry.queued = Some(key);
-            self.queues.entry(shape).or_default().insert(key);
-            if !failed.contains(&shape) {
-                heads.retain(|head, of| of.0 != shape || *head < key);
-                if !heads.iter().any(|(_, of)| of.0 == shape) {
-                    heads.insert(key, (shape, 0));
-                }
+            let Some(stood) = running.iter().find(|key| key.2 == id).copied() else {
+                continue;
+            };
+            loose.insert(stood);
+            if !self.policy.keyed() {
+                entry.queued = Some(stood);
+                self.queues.entry(entry.shape()).or_default().insert(stood);
             }
         }
     }
@@ -650,6 +681,7 @@ impl Cluster {
         self.touch(job);
         self.waits_no_more(job);
         let Some(entry) = self.jobs.get_mut(&job) else { return };
+        entry.count(now);
         entry.load = entry.load();
         entry.paused_at = Vec::new();
         entry.places = places;
@@ -663,7 +695,11 @@ impl Cluster {
     /// Pauses a job whose GPUs were given back.
     fn pause(&mut self, now: Ns, job: JobId) {
         self.touch(job);
-        let places = self.jobs.get(&job).map(|entry| entry.places.clone()).unwrap_or_default();
+        let places = self
+            .jobs
+            .get(&job)
+            .map(|entry| entry.places.clone())
+            .unwrap_or_default();
         self.stop(now, job);
         if let Some(entry) = self.jobs.get_mut(&job) {
             entry.paused_at = places;
@@ -676,7 +712,7 @@ impl Cluster {
         let Some(needed) = self.jobs.get(&job).map(HeldJob::milli) else {
             return false;
         };
-        if needed > 0 && behind == 0 {
+        if after.is_empty() {
             return false;
         }
         let mut free: u64 = self.nodes.iter().map(ClusterNode::free_milli).sum();
@@ -706,8 +742,20 @@ impl Cluster {
             }
         }
         // The best of them first: it goes on if what it has was not taken.
+        let rule = self.policy.sharing();
         for id in paused.into_iter().rev() {
-            if !self.retake(id) {
+            if self.retake(id) {
+                continue;
+            }
+            let had = self.jobs.get(&id).filter(|entry| !entry.second);
+            let had = had.map(|entry| entry.places.clone()).unwrap_or_default();
+            let stays = |core: &mut Cluster| {
+                let rule = rule.filter(|_| !had.is_empty())?;
+                (core.may_be_second(now, id) && core.second_of(id, &had, &rule)).then_some(())
+            };
+            if stays(self).is_some() {
+                self.begin(now, id, had, true);
+            } else {
                 self.pause(now, id);
             }
         }
@@ -770,13 +818,20 @@ impl Cluster {
         if self.policy.sharing().is_none() {
             return;
         }
-        let guests = self.running.iter().filter_map(|id| self.jobs.get(id));
-        let guests = guests.filter(|entry| entry.second && !self.policy.seconds(&entry.ranked(now)));
-        let leave: Vec<JobId> = guests.map(|entry| entry.job.id).collect();
+        let guests = self.running.iter().copied().filter(|id| self.second_seat(*id));
+        let guests: Vec<JobId> = guests.collect();
+        let leave: Vec<JobId> = guests.into_iter().filter(|id| !self.may_be_second(now, *id)).collect();
         for id in leave {
             self.give_back(id);
             self.pause(now, id);
         }
+    }
+
+    /// Whether a second seat is for this job: it takes whole GPUs, and answers no requests.
+    fn may_be_second(&mut self, now: Ns, job: JobId) -> bool {
+        let Some(entry) = self.jobs.get(&job) else { return false };
+        let whole = entry.each.gpus > 0 && !entry.each.shares();
+        whole && !entry.measure.serves && self.policy.seconds(&entry.ranked(now))
     }
 
     /// Gives second seats to jobs that wait.
@@ -790,12 +845,15 @@ impl Cluster {
         let mut failed: BTreeSet<Shape> = BTreeSet::new();
         for (.., id) in first.into_iter().take(SECOND_SEAT_TRIES) {
             let Some(entry) = self.jobs.get(&id) else { continue };
-            let ranked = entry.ranked(now);
-            if entry.measure.serves || entry.each.gpus == 0 || entry.each.shares() || !self.policy.seconds(&ranked) {
+            let shape = entry.shape();
+            if !self.may_be_second(now, id) {
                 continue;
             }
-            let shape = entry.shape();
-            let had = self.before.get(&id).map(|before| before.places.clone()).unwrap_or_default();
+            let had = self
+                .before
+                .get(&id)
+                .map(|before| before.places.clone())
+                .unwrap_or_default();
             let places = if !had.is_empty() && self.second_of(id, &had, &rule) {
                 Some(had)
             } else if failed.contains(&shape) {
@@ -857,14 +915,25 @@ impl Cluster {
                 }
                 seats.sort_by_key(|gpu| (node.busy_milli(usize::from(*gpu)), *gpu));
                 let count = seats.len().min(most - places.len() * wanted);
-                let busy = seats[..count].iter().map(|gpu| node.busy_milli(usize::from(*gpu))).max();
+                let busy = seats[..count]
+                    .iter()
+                    .map(|gpu| node.busy_milli(usize::from(*gpu)))
+                    .max();
                 let score = (count, std::cmp::Reverse(busy.unwrap_or(0)));
                 if best.as_ref().is_none_or(|(count, busy, ..)| score > (*count, *busy)) {
                     seats.truncate(wanted);
                     best = Some((score.0, score.1, at, seats));
                 }
             }
-            let place = best.map(|(.., at, gpus)| (at, WorkerPlace { node: self.nodes[at].id, gpus }));
+            let place = best.map(|(.., at, gpus)| {
+                (
+                    at,
+                    WorkerPlace {
+                        node: self.nodes[at].id,
+                        gpus,
+                    },
+                )
+            });
             let Some((at, place)) = place else {
                 self.leave_seconds(&ask, &places);
                 return None;
@@ -916,7 +985,9 @@ impl Cluster {
         let nodes = |places: &[WorkerPlace]| places.iter().map(NodeId::of).collect::<Vec<NodeId>>();
         let mut before = std::mem::take(&mut self.before);
         before.retain(|id, before| {
-            let Some(entry) = self.jobs.get_mut(id) else { return false };
+            let Some(entry) = self.jobs.get_mut(id) else {
+                return false;
+            };
             if before.places == entry.places {
                 if before.second == entry.second {
                     entry.since = before.since;
@@ -925,6 +996,10 @@ impl Cluster {
                     entry.paused_at = std::mem::take(&mut before.paused_at);
                 }
                 return false;
+            }
+            if !entry.runs() {
+                // Wherever else it was in this round, it never ran there.
+                entry.paused_at = before.places.clone();
             }
             if !before.places.is_empty() {
                 out.push(ClusterDecision::Pause(*id));

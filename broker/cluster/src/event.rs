@@ -17,7 +17,7 @@ pub enum ClusterEvent {
     Ended(JobId),
     /// A job did so many millionths of its work, as the node's broker counts its steps.
     Progress(JobId, u32),
-    /// The node's broker measured a job.
+    /// The node's broker measured a job. Of one that is to come: what is known of its program.
     Measured(JobId, JobMeasure),
     /// How nodes are linked. Until it is known no flow is given a path.
     Links(ClusterLinks),

@@ -174,11 +174,19 @@ impl Pair {
     fn seats_hold(&self) {
         let mut held: BTreeMap<(NodeId, u16, bool), u32> = BTreeMap::new();
         for (job, places) in &self.ledger.running {
-            assert_eq!(self.core.places(*job), &places[..], "{job:?} is where the decisions say");
+            assert_eq!(
+                self.core.places(*job),
+                &places[..],
+                "{job:?} is where the decisions say"
+            );
             let second = self.core.second_seat(*job);
             for place in places {
                 for gpu in &place.gpus {
-                    let one = if second { 1_000 } else { self.ledger.given(*job).gpu_milli };
+                    let one = if second {
+                        1_000
+                    } else {
+                        self.ledger.given(*job).gpu_milli
+                    };
                     *held.entry((place.node, *gpu, second)).or_default() += one;
                 }
             }
@@ -548,7 +556,17 @@ fn a_job_that_makes_room_keeps_its_gpus_in_the_second_seat() {
     assert!(out.contains(&ClusterDecision::Priority(JobId(1), 9)) && pair.core.second_seat(JobId(1)));
     // It ends: 1 has the GPU again without a pause, and 2 its gaps.
     let out = pair.event(ClusterEvent::Ended(JobId(3)));
-    assert!(matches!(&out[..], [ClusterDecision::Resume(JobId(2), _), ClusterDecision::Priority(JobId(1), 5), ..]), "{out:?}");
+    assert!(
+        matches!(
+            &out[..],
+            [
+                ClusterDecision::Resume(JobId(2), _),
+                ClusterDecision::Priority(JobId(1), 5),
+                ..
+            ]
+        ),
+        "{out:?}"
+    );
 }
 
 #[test]
@@ -618,7 +636,10 @@ fn a_gang_that_sends_much_waits_for_one_node_and_moves_to_it() {
         assert_eq!(out, []);
         let out = pair.event(ClusterEvent::Look);
         if policy == "weft" {
-            assert!(matches!(&out[..], [ClusterDecision::Pause(JobId(4)), ClusterDecision::Move(..)]), "{out:?}");
+            assert!(
+                matches!(&out[..], [ClusterDecision::Pause(JobId(4)), ClusterDecision::Move(..)]),
+                "{out:?}"
+            );
         }
         pair.submit(5, 1, 1_000);
     }

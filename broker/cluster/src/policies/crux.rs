@@ -57,7 +57,10 @@ pub(super) fn by_intensity(flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, 
     let mut paths: BTreeMap<JobId, u32> = BTreeMap::new();
     for flow in &by_intensity {
         let worst = |path: u32| {
-            let loads = flow.leaves.iter().map(|leaf| loads.get(&(*leaf, path)).copied().unwrap_or(0));
+            let loads = flow
+                .leaves
+                .iter()
+                .map(|leaf| loads.get(&(*leaf, path)).copied().unwrap_or(0));
             (loads.max().unwrap_or(0), path)
         };
         let path = (0..links.paths.max(1)).map(worst).min().map_or(0, |(_, path)| path);
@@ -74,7 +77,13 @@ pub(super) fn by_intensity(flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, 
     let route = |(at, flow): (usize, &&Flow)| {
         let level = at * usize::from(links.levels.max(1)) / count;
         let path = paths.get(&flow.job).copied().unwrap_or(0);
-        (flow.job, FlowRoute { path, level: level as u8 })
+        (
+            flow.job,
+            FlowRoute {
+                path,
+                level: level as u8,
+            },
+        )
     };
     by_priority.iter().enumerate().map(route).collect()
 }

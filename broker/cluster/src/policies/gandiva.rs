@@ -7,7 +7,7 @@
 //! | a turn, about a minute | `turn`, ns |
 //! | round robin over jobs | who waits goes before who had its turn; of these, who waits longest |
 //! | packing, by profiled memory and GPU use | a second seat where both are busy for at most `PACK_MILLI` together |
-//! | unpacking, where throughput fell | `speed_milli` of host and guest below `UNPACK_MILLI`: it leaves and is not packed again |
+//! | unpacking, where throughput fell | the guest's `speed_milli` below `UNPACK_MILLI`: it leaves for good |
 //! | migration, for locality | a gang moves where that puts it on fewer nodes |
 //! | mini-batches a second | steps, as the node's broker counts them: `speed_milli` of alone |
 //!
@@ -58,9 +58,6 @@ impl ClusterPolicy for GandivaOrder {
     }
 
     fn key(&mut self, now: Ns, job: &RankedJob) -> OrderKey {
-        if job.second && job.measure.speed_milli < UNPACK_MILLI {
-            self.alone.insert(job.id);
-        }
         let since = u128::from(now.saturating_sub(job.lately));
         let in_turn = job.running && !job.second && job.lately < self.turn;
         let rank = match (in_turn, job.running && !job.second) {
@@ -91,7 +88,10 @@ impl ClusterPolicy for GandivaOrder {
         })
     }
 
-    fn seconds(&self, job: &RankedJob) -> bool {
+    fn seconds(&mut self, job: &RankedJob) -> bool {
+        if job.second && job.measure.speed_milli < UNPACK_MILLI {
+            self.alone.insert(job.id);
+        }
         !self.alone.contains(&job.id)
     }
 

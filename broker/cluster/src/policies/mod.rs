@@ -12,6 +12,7 @@ mod exclusive;
 mod fifo;
 mod gandiva;
 mod gittins;
+pub mod inss;
 mod sched2;
 mod shortest_remaining;
 mod tiresias;
@@ -146,7 +147,7 @@ pub trait ClusterPolicy: Debug {
     }
 
     /// Whether this job may be in a second seat. One that is in it and may not is paused.
-    fn seconds(&self, _job: &RankedJob) -> bool {
+    fn seconds(&mut self, _job: &RankedJob) -> bool {
         true
     }
 

@@ -70,7 +70,12 @@ impl ClusterPolicy for Sched2Order {
         let partly = nodes.iter().filter(|node| node.whole() < node.gpus.len());
         let broken: usize = partly.map(ClusterNode::whole).sum();
         self.fragments = broken as f64 / free.max(1) as f64;
-        self.gpus_of_node = nodes.iter().map(|node| node.gpus.len() as u32).max().unwrap_or(1).max(1);
+        self.gpus_of_node = nodes
+            .iter()
+            .map(|node| node.gpus.len() as u32)
+            .max()
+            .unwrap_or(1)
+            .max(1);
     }
 
     fn order(&mut self, now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {

@@ -78,7 +78,12 @@ impl ClusterPolicy for WeftOrder {
     }
 
     fn see(&mut self, nodes: &[ClusterNode]) {
-        self.gpus_of_node = nodes.iter().map(|node| node.gpus.len() as u32).max().unwrap_or(1).max(1);
+        self.gpus_of_node = nodes
+            .iter()
+            .map(|node| node.gpus.len() as u32)
+            .max()
+            .unwrap_or(1)
+            .max(1);
     }
 
     fn preempts(&self) -> bool {
