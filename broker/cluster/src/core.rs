@@ -842,10 +842,10 @@ impl Cluster {
             first.extend(queue.iter().take(SECOND_SEAT_TRIES));
         }
         first.sort_unstable();
-        let mut failed: BTreeSet<Shape> = BTreeSet::new();
+        let mut failed: BTreeSet<(Shape, u32)> = BTreeSet::new();
         for (.., id) in first.into_iter().take(SECOND_SEAT_TRIES) {
             let Some(entry) = self.jobs.get(&id) else { continue };
-            let shape = entry.shape();
+            let shape = (entry.shape(), entry.load());
             if !self.may_be_second(now, id) {
                 continue;
             }

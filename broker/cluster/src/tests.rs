@@ -288,7 +288,11 @@ fn rules() -> Vec<PlacementRule> {
 }
 
 fn play(policy: &str, rule: PlacementRule, raws: &[Raw]) -> Pair {
-    let mut pair = Pair::new(policies::named(policy).expect("a policy"), rule);
+    play_under(policies::named(policy).expect("a policy"), rule, raws)
+}
+
+fn play_under(policy: Box<dyn ClusterPolicy>, rule: PlacementRule, raws: &[Raw]) -> Pair {
+    let mut pair = Pair::new(policy, rule);
     for node in 0..3 {
         pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(node), 8_000, 6_144, 2)));
     }
@@ -297,6 +301,28 @@ fn play(policy: &str, rule: PlacementRule, raws: &[Raw]) -> Pair {
         pair.event(real(*raw));
     }
     pair
+}
+
+/// A policy that is asked for the whole order in each round.
+#[derive(Debug)]
+struct WholeOrder(Box<dyn ClusterPolicy>);
+
+impl ClusterPolicy for WholeOrder {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn key(&mut self, now: Ns, job: &policies::RankedJob) -> policies::OrderKey {
+        self.0.key(now, job)
+    }
+
+    fn preempts(&self) -> bool {
+        self.0.preempts()
+    }
+
+    fn strict(&self) -> bool {
+        self.0.strict()
+    }
 }
 
 proptest! {
@@ -317,6 +343,16 @@ proptest! {
         for policy in policies::NAMES.into_iter().filter(|name| *name != "exclusive") {
             let rule = PlacementRule::Random(3);
             prop_assert_eq!(play(policy, rule.clone(), &raws).all, play(policy, rule, &raws).all);
+        }
+    }
+
+    /// Keeping the order of those that wait decides as ordering all of them anew does.
+    #[test]
+    fn kept_orders_decide_as_whole_ones(raws in raws()) {
+        for policy in ["fifo", "fifo-backfill", "shortest-remaining"] {
+            let whole = Box::new(WholeOrder(policies::named(policy).expect("a policy")));
+            let whole = play_under(whole, PlacementRule::BestFit, &raws);
+            prop_assert_eq!(play(policy, PlacementRule::BestFit, &raws).all, whole.all, "{}", policy);
         }
     }
 

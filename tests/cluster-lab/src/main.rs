@@ -174,7 +174,7 @@ fn run(options: &ClusterOptions) -> Result<ExitCode> {
     }
     if !["placements", "train", "large"]
         .iter()
-        .any(|only| options.only.as_deref() == Some(only))
+        .any(|only| options.only.as_deref() == Some(*only))
     {
         settings(options, &mut results)?;
         print!("{}", claims::table(&results.claims));

@@ -176,7 +176,7 @@ pub fn shared(seed: u64, count: usize, costs: NodeCosts) -> Trial {
 /// Gangs whose traffic meets on uplinks.
 pub fn links(seed: u64, count: usize) -> Trial {
     let mut jobs = made([96, 96], LOAD, &[1, 2, 4, 8, 8, 16, 32], seed, count);
-    let mut draws = Draws::new(seed ^ 0x11_4c);
+    let mut draws = Draws::new(seed ^ 0x114c);
     for trial in &mut jobs {
         trial.program.traffic_milli = 100 * (1 + draws.below(10) as u32);
     }
@@ -198,7 +198,7 @@ pub fn links(seed: u64, count: usize) -> Trial {
 /// Gangs that are much slower on several nodes.
 pub fn spread(seed: u64, count: usize) -> Trial {
     let mut jobs = made([GPUS, GPUS], LOAD, &[1, 1, 2, 2, 3, 4, 8], seed, count);
-    let mut draws = Draws::new(seed ^ 0x59_4d);
+    let mut draws = Draws::new(seed ^ 0x594d);
     for trial in &mut jobs {
         trial.program.traffic_milli = 500 * draws.below(5) as u32;
     }
