@@ -394,7 +394,8 @@ impl Floor<'_> {
 
 /// A flow's links: those of its nodes, and where it leaves its leaf an uplink of each.
 fn links_of(flow: &Flow, path: u32) -> impl Iterator<Item = (u32, u32, bool)> + '_ {
-    let up = flow.leaves.iter().filter(|_| flow.leaves.len() > 1);
+    let leaves = flow.leaves.len() > 1;
+    let up = flow.leaves.iter().filter(move |_| leaves);
     let nodes = flow.nodes.iter().map(|node| (node.0, 0, false));
     nodes.chain(up.map(move |leaf| (*leaf, path, true)))
 }

@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! latency = (fixed + each b) / min(1, share / saturation) (1 + sum of the others' pressure x share)
-//! b / rate + latency <= SLO      b / latency >= rate
+//! (b - 1) / rate + latency <= SLO      b / latency >= rate
 //! ```
 //!
 //! This is the greedy stand-in that the survey allows: services by the share that they need alone,
@@ -70,9 +70,10 @@ pub fn latency_us(ask: &ServiceAsk, share_milli: u32, batch: u32, pressed_milli:
 /// Whether it keeps up and keeps its SLO.
 pub fn keeps_slo(ask: &ServiceAsk, share_milli: u32, batch: u32, pressed_milli: u64) -> bool {
     let latency = latency_us(ask, share_milli, batch, pressed_milli);
-    let fills = u64::from(batch) * 1_000_000_000 / ask.rate_milli.max(1);
-    // While a batch is answered the next one gathers.
-    fills >= latency && fills + latency <= ask.slo_us
+    let each_us = 1_000_000_000 / ask.rate_milli.max(1);
+    // While a batch is answered the next one gathers; its first waits for its last.
+    let keeps_up = each_us * u64::from(batch) >= latency;
+    keeps_up && each_us * u64::from(batch.max(1) - 1) + latency <= ask.slo_us
 }
 
 /// The least share, and its batch, with which a service keeps its SLO.

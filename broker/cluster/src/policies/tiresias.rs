@@ -106,7 +106,10 @@ impl ClusterPolicy for TiresiasOrder {
         }
         self.standings.insert(job.id, standing);
         let (entered, number) = standing.entered;
-        OrderKey((standing.queue as u128) << 64 | u128::from(entered), u128::from(number))
+        OrderKey(
+            ((standing.queue as u128) << 64) | u128::from(entered),
+            u128::from(number),
+        )
     }
 
     /// Who waits is promoted by time alone.
