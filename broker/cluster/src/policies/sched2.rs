@@ -7,19 +7,20 @@
 //! | state: locality, how a job slows down on several nodes | `traffic_milli`, measured |
 //! | state: the job, its GPUs and what it had | GPUs, attained service, time that it waits |
 //! | action: the next job and its placement | the least of a score, and the most nodes it may be on |
-//! | reward: completion time | what the lab's search lowered |
+//! | reward: completion time | what the lab's search lowers |
 //! | the deep network | a sum with four weights ([`Sched2Order::WEIGHTS`]) |
 //!
-//! This is a **stand-in**: the abstract was to be had, the network was not. The weights were found
-//! by `scripts/lab cluster --only train`, a cross-entropy search on seeds that no figure uses. The
-//! paper is silent on preemption: nothing is paused here.
+//! This is a **stand-in**: the abstract was to be had, the network was not. The weights were set by
+//! hand. `scripts/lab cluster --only train` searches for better ones by cross-entropy, on seeds
+//! that no figure uses; nothing that it found is in here yet. The paper is silent on preemption:
+//! nothing is paused here.
 
 use super::{ClusterPolicy, RankedJob};
 use crate::Ns;
 use crate::job::{JobId, WHOLE_GPU_MILLI};
 use crate::node::ClusterNode;
 
-/// By a learnt score of locality and fragmentation.
+/// By a score of locality and fragmentation.
 #[derive(Debug, Clone)]
 pub struct Sched2Order {
     /// Of the logarithm of GPUs; of that of minutes waited; of locality times fragmentation; and
@@ -32,7 +33,7 @@ pub struct Sched2Order {
 }
 
 impl Sched2Order {
-    /// As they were found.
+    /// As they were set by hand.
     pub const WEIGHTS: [f64; 4] = [1.0, -0.4, 0.5, 0.02];
 
     /// With these weights.
