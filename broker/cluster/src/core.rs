@@ -43,7 +43,7 @@ struct HeldJob {
 type FullKey = (OrderKey, Ns, JobId);
 
 /// What two jobs have in common of which one fits wherever the other does.
-type Shape = (WorkerAsk, u32);
+type GangShape = (WorkerAsk, u32);
 
 /// How a job was before the round.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ struct Before {
 }
 
 /// Jobs that wait of which one round tries a second seat for, from the first in the order on.
-const SECOND_SEAT_TRIES: usize = 64;
+const SEATED_AT_MOST: usize = 64;
 /// Jobs of one shape that one round tries while the policy bounds the nodes of each differently.
 const SPREAD_TRIES: usize = 16;
 
@@ -64,7 +64,7 @@ impl HeldJob {
         !self.places.is_empty()
     }
 
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> GangShape {
         (self.each, self.job.workers)
     }
 
@@ -138,7 +138,7 @@ pub struct Cluster {
     waiting: BTreeSet<JobId>,
     running: BTreeSet<JobId>,
     /// Of those that wait, the ones that the cluster could run, under a keyed policy.
-    queues: BTreeMap<Shape, BTreeSet<FullKey>>,
+    queues: BTreeMap<GangShape, BTreeSet<FullKey>>,
     /// What this round changed, as it was before.
     before: BTreeMap<JobId, Before>,
     /// Jobs that it began, and that it paused, in that order.
@@ -551,7 +551,7 @@ impl Cluster {
 
     /// In the order: what waits is placed, and what is in a second seat is given GPUs of its own.
     fn walk(&mut self, now: Ns, running: &[FullKey], preempts: bool) {
-        let mut heads: BTreeMap<FullKey, (Shape, usize)> = BTreeMap::new();
+        let mut heads: BTreeMap<FullKey, (GangShape, usize)> = BTreeMap::new();
         for (shape, queue) in &self.queues {
             if let Some(first) = queue.first() {
                 heads.insert(*first, (*shape, 0));
@@ -563,7 +563,7 @@ impl Cluster {
             let of = self.jobs.get(&running[at].2).filter(|entry| !entry.second);
             behind[at] = behind[at + 1] + of.map_or(0, HeldJob::milli);
         }
-        let mut failed: BTreeSet<Shape> = BTreeSet::new();
+        let mut failed: BTreeSet<GangShape> = BTreeSet::new();
         let mut guests: Vec<FullKey> = running
             .iter()
             .filter(|key| self.second_seat(key.2))
@@ -775,7 +775,7 @@ impl Cluster {
         after: &[FullKey],
         behind: u64,
         preempts: bool,
-        failed: &mut BTreeSet<Shape>,
+        failed: &mut BTreeSet<GangShape>,
     ) {
         let Some(entry) = self.jobs.get(&job).filter(|entry| entry.second) else {
             return;
@@ -839,11 +839,11 @@ impl Cluster {
         let Some(rule) = self.policy.sharing() else { return };
         let mut first: Vec<FullKey> = Vec::new();
         for queue in self.queues.values() {
-            first.extend(queue.iter().take(SECOND_SEAT_TRIES));
+            first.extend(queue.iter().take(SEATED_AT_MOST));
         }
         first.sort_unstable();
-        let mut failed: BTreeSet<(Shape, u32)> = BTreeSet::new();
-        for (.., id) in first.into_iter().take(SECOND_SEAT_TRIES) {
+        let mut failed: BTreeSet<(GangShape, u32)> = BTreeSet::new();
+        for (.., id) in first.into_iter().take(SEATED_AT_MOST) {
             let Some(entry) = self.jobs.get(&id) else { continue };
             let shape = (entry.shape(), entry.load());
             if !self.may_be_second(now, id) {

@@ -9,8 +9,8 @@
 //!   eight hours, as many short as long ones by their logarithm, times of arrival drawn evenly. 16
 //!   nodes of 4 GPUs. They keep their GPUs busy.
 //! * `shared`: such gangs, busy for 0.2 to 0.9 of the time, 0.52 in the mean (that of Philly's
-//!   cluster, Jeon et al., ATC 2019), and 16 services of one GPU for the whole time, busy for 0.1 to
-//!   0.5 of it. Everybody asks for whole GPUs.
+//!   cluster, Jeon et al., ATC 2019), and 16 services of one GPU for the whole time, busy for
+//!   0.1 to 0.5 of it. Everybody asks for whole GPUs.
 //! * `links`: Crux's setting in small. 96 GPUs in nodes of 4, four leaves with two uplinks each.
 //!   Gangs of up to 32, whose traffic takes 0.1 to 1 of a step.
 //! * `spread`: SCHED2's setting. `gangs` whose step takes up to 3 times as long on several nodes,

@@ -6,7 +6,7 @@
 //!
 //! # What jobs cost each other
 //!
-//! A job keeps its GPUs busy for a part of its time, its *duty*. The rest is its host's. On one GPU:
+//! A job keeps its GPUs busy for a part of its time, its *duty*. The rest is its host's. On a GPU:
 //!
 //! * Plain sharing, as equals: what is busy is stretched by the others' duty. A step of 1 takes
 //!   `1 - d + d (1 + E)`, where E is the sum of the others' duties, and all together never more
@@ -61,7 +61,7 @@ pub struct NodeCosts {
 
 impl NodeCosts {
     /// Time-sliced devices, the worse ones (docs/benchmarks.md): at random, 40 % load, 1.009x and
-    /// 1.007x; 0.69 of the batch work that the device's time allows; the device alone 1.262x at p99.
+    /// 1.007x; 0.69 of the batch work that the device's time allows; alone 1.262x at p99.
     pub const TIME_SLICED: NodeCosts = NodeCosts {
         held: [1.009, 1.007],
         gaps: 0.69,
@@ -242,7 +242,7 @@ fn beside(busy: f64, equals: f64, before: f64) -> f64 {
 
 /// Who is where, and what they cost each other.
 #[derive(Debug)]
-struct Floor<'a> {
+struct TrialFloor<'a> {
     rules: &'a WorldRules,
     runs: BTreeMap<JobId, TrialRun>,
     on: BTreeMap<(NodeId, u16), Vec<JobId>>,
@@ -253,7 +253,7 @@ struct Floor<'a> {
     background: bool,
 }
 
-impl Floor<'_> {
+impl TrialFloor<'_> {
     fn leave(&mut self, now: Ns, job: JobId, changed: &mut BTreeSet<JobId>) {
         let Some(run) = self.runs.get_mut(&job) else { return };
         run.settle(now);
@@ -452,7 +452,7 @@ pub fn run(trial: &str, jobs: &[TrialJob], policy: Box<dyn ClusterPolicy>, rules
     let mut arrivals: Vec<&TrialJob> = jobs.iter().collect();
     arrivals.sort_by_key(|trial| (trial.came, trial.job.id));
     let mut arrivals = arrivals.into_iter().peekable();
-    let mut floor = Floor {
+    let mut floor = TrialFloor {
         rules,
         runs: jobs.iter().map(|trial| (trial.job.id, TrialRun::new(trial))).collect(),
         on: BTreeMap::new(),

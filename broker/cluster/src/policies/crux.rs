@@ -12,8 +12,8 @@
 //! | k_j, corrects for overlap and the iteration's shape | the part of the time in which it sends |
 //! | compression to the hardware's levels | equal groups of the jobs in descending P_j |
 //!
-//! Not to be had in full, or silent: how k_j is measured (a job that sends for little of its time is
-//! delayed by little, so k_j is `1 / (1 + traffic)`), and where the cuts between levels are (the
+//! Not to be had in full, or silent: how k_j is measured (a job that sends for little of its time
+//! is delayed by little, so k_j is `1 / (1 + traffic)`), and where the cuts between levels are (the
 //! paper searches for the fewest inversions between jobs that share a link; here groups are equal).
 //! How congested a path is, is the sum of what its flows would send alone.
 

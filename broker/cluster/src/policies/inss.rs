@@ -11,7 +11,7 @@
 //! | objective: throughput under SLOs | the lab counts it |
 //!
 //! ```text
-//! latency = (fixed + each b) / min(1, share / saturation) (1 + sum of the others' pressure x share)
+//! latency = (fixed + each b) / min(1, share / saturation) (1 + sum(pressure x share))
 //! (b - 1) / rate + latency <= SLO      b / latency >= rate
 //! ```
 //!
