@@ -54,8 +54,8 @@ struct Before {
     since: Ns,
 }
 
-/// Jobs that wait of which one round tries a second seat for, from the first in the order on.
-const SEATED_AT_MOST: usize = 64;
+/// Jobs that wait for which one round tries a seat beside others, from the first in the order on.
+const SEAT_TRIES: usize = 64;
 /// Jobs of one shape that one round tries while the policy bounds the nodes of each differently.
 const SPREAD_TRIES: usize = 16;
 
@@ -839,11 +839,11 @@ impl Cluster {
         let Some(rule) = self.policy.sharing() else { return };
         let mut first: Vec<FullKey> = Vec::new();
         for queue in self.queues.values() {
-            first.extend(queue.iter().take(SEATED_AT_MOST));
+            first.extend(queue.iter().take(SEAT_TRIES));
         }
         first.sort_unstable();
         let mut failed: BTreeSet<(GangShape, u32)> = BTreeSet::new();
-        for (.., id) in first.into_iter().take(SEATED_AT_MOST) {
+        for (.., id) in first.into_iter().take(SEAT_TRIES) {
             let Some(entry) = self.jobs.get(&id) else { continue };
             let shape = (entry.shape(), entry.load());
             if !self.may_be_second(now, id) {
