@@ -21,7 +21,7 @@ pub struct ClaimFigure {
 
 /// What is said of a factor that was claimed to be this large.
 fn verdict(found: f64, claimed: f64, level: f64) -> &'static str {
-    if (found - level) >= 0.9 * (claimed - level) {
+    if (found - level) >= 0.9 * (claimed - level) - 1e-9 {
         "reproduced"
     } else if found > level {
         "direction only"
