@@ -108,15 +108,18 @@ fn judged(rule: &str, services: &[ServiceAsk], places: &[Option<ServicePlace>]) 
     figure
 }
 
+/// What it is called, and its plan.
+type ServingRule = (&'static str, fn(&[ServiceAsk]) -> Vec<Option<ServicePlace>>);
+
 /// The rules, each the mean of the seeds.
 pub fn run(seeds: u64) -> Vec<ServingFigure> {
-    let rules: [(&str, fn(&[ServiceAsk]) -> Vec<Option<ServicePlace>>); 4] = [
+    let rules: [ServingRule; 4] = [
         ("exclusive", exclusive),
         ("shares", |services| shares_alone(services, 0)),
         ("shares, a third spare", |services| shares_alone(services, 333)),
         ("inss, greedy", |services| plan_services(services, GPUS)),
     ];
-    let mean = |(rule, plan): &(&str, fn(&[ServiceAsk]) -> Vec<Option<ServicePlace>>)| {
+    let mean = |(rule, plan): &ServingRule| {
         let mut sum = judged(rule, &[], &[]);
         for seed in 1..=seeds {
             let services = services(seed, GPUS * 8);

@@ -240,6 +240,9 @@ fn beside(busy: f64, equals: f64, before: f64) -> f64 {
     }
 }
 
+/// Per link: the priority of each flow on it, and for what part of the time it would send alone.
+type SentBy = BTreeMap<(u32, u32, bool), Vec<(u8, f64)>>;
+
 /// Who is where, and what they cost each other.
 #[derive(Debug)]
 struct TrialFloor<'a> {
@@ -306,7 +309,7 @@ impl TrialFloor<'_> {
     }
 
     /// Its speed, and its p99 if it is a service, both of alone.
-    fn speed(&self, job: JobId, sent: &BTreeMap<(u32, u32, bool), Vec<(u8, f64)>>) -> (f64, f64) {
+    fn speed(&self, job: JobId, sent: &SentBy) -> (f64, f64) {
         let Some(run) = self.runs.get(&job) else {
             return (1.0, 1.0);
         };
@@ -360,7 +363,7 @@ impl TrialFloor<'_> {
 
     /// Gives jobs whose surroundings changed their speed.
     fn go_on(&mut self, now: Ns, changed: &BTreeSet<JobId>) {
-        let mut sent: BTreeMap<(u32, u32, bool), Vec<(u8, f64)>> = BTreeMap::new();
+        let mut sent: SentBy = BTreeMap::new();
         if self.rules.links.is_some() && changed.iter().any(|job| self.flows.contains_key(job)) {
             for (job, flow) in &self.flows {
                 let Some(run) = self.runs.get(job) else { continue };
