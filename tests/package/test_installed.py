@@ -37,7 +37,7 @@ def made(tmp_path_factory):
     setup = [paths.ROOT / "scripts" / "setup", "wheel"]
     subprocess.run(setup, stdin=subprocess.DEVNULL, check=True, timeout=BOUND)
     out = tmp_path_factory.mktemp("packages")
-    package.make(paths.TARGET / "release", out, as_built=True)
+    package.make(paths.BUILT, out, as_built=True)
     return out
 
 

@@ -406,7 +406,7 @@ proptest! {
             let longest: Ns = left.values().sum();
             while !left.is_empty() {
                 prop_assert!(pair.now <= longest, "{policy}: {left:?} are left");
-                // What is in a second seat has gaps at best: here none, so that GPUs are counted once.
+                // A second seat has gaps at best: here none, so that GPUs are counted once.
                 let seated = |job: &JobId| !pair.core.second_seat(*job);
                 let running: Vec<JobId> = pair.ledger.running.keys().copied().filter(seated).collect();
                 let next = running.iter().map(|job| left[job]).min().unwrap_or(60 * S).min(60 * S);

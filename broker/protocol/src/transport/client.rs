@@ -282,11 +282,8 @@ fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Erro
 
 /// Reads the profile that the job names; `None` on failure.
 fn carried(called: &str) -> Option<Vec<u8>> {
-    let (store, name) = match called.rsplit_once('/') {
-        None => (Store::of_user().ok()?, called),
-        Some((folder, name)) => (Store::at(if folder.is_empty() { "/" } else { folder }), name),
-    };
-    let file = File::open(store.path(name).ok()?).ok()?;
+    let (store, name) = Store::locate(called).ok()?;
+    let file = File::open(store.path(&name).ok()?).ok()?;
     let mut bytes = Vec::new();
     // One byte more shows that it is too large.
     let most = super::MAX_PROFILE_BYTES as u64 + 1;
