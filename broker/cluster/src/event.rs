@@ -1,6 +1,7 @@
 //! What the core is told, and what it says.
 
-use crate::job::{ClusterJob, JobId};
+use crate::job::{ClusterJob, JobId, JobMeasure};
+use crate::links::{ClusterLinks, FlowRoute};
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
 
 /// What happened.
@@ -16,6 +17,10 @@ pub enum ClusterEvent {
     Ended(JobId),
     /// A job did so many millionths of its work, as the node's broker counts its steps.
     Progress(JobId, u32),
+    /// The node's broker measured a job. Of one that is to come: what is known of its program.
+    Measured(JobId, JobMeasure),
+    /// How nodes are linked. Until it is known no flow is given a path.
+    Links(ClusterLinks),
     /// Time passed: the policy's [`look_every`](crate::policies::ClusterPolicy::look_every).
     Look,
 }
@@ -35,6 +40,8 @@ pub enum ClusterDecision {
     Requeue(JobId),
     /// The priority that the node's broker is to give it, 0 (the most important) to 9.
     Priority(JobId, u8),
+    /// The path and the priority of a gang's traffic between leaf switches.
+    Route(JobId, FlowRoute),
     /// The job asks for what no GPU can be: a part of two, more than a whole one, no workers.
     Refuse(JobId),
 }
