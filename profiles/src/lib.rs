@@ -31,7 +31,7 @@ pub use aggregate::Aggregator;
 pub use error::Error;
 pub use profile::{Gpu, KernelProfile, Profile};
 pub use sketch::Sketch;
-pub use store::{Store, valid_name};
+pub use store::{SUFFIX, Store, valid_name};
 
 /// A time or a duration, ns.
 pub type Ns = u64;

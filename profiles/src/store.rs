@@ -10,7 +10,7 @@ use std::{
 use crate::{Error, Profile, codec, codec::FORMAT, file};
 
 /// End of a profile's file name.
-const SUFFIX: &str = ".profile";
+pub const SUFFIX: &str = ".profile";
 
 /// Longest name: with suffix and a temporary file's marks it fits every file system.
 const MAX_NAME: usize = 64;
@@ -69,6 +69,17 @@ impl Store {
     /// The directory.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// The store and the name of a profile that is called so: a name in the user's directory, or a
+    /// file (with a slash), with its `.profile` or without.
+    pub fn locate(called: &str) -> Result<(Store, String), Error> {
+        let Some((folder, file)) = called.rsplit_once('/') else {
+            return Ok((Store::of_user()?, called.to_owned()));
+        };
+        let folder = if folder.is_empty() { "/" } else { folder };
+        let name = file.strip_suffix(SUFFIX).unwrap_or(file);
+        Ok((Store::at(folder), name.to_owned()))
     }
 
     fn make_directory(&self) -> Result<(), Error> {
@@ -217,6 +228,20 @@ mod tests {
             error,
             "there is no profile \"bert\" at /nowhere/bert.profile: take it with `weft profile --name bert -- COMMAND`"
         );
+    }
+
+    #[test]
+    fn a_file_is_called_with_its_ending_or_without() {
+        let directory = tempfile::tempdir().unwrap();
+        Store::at(directory.path()).save(&sample()).unwrap();
+        let folder = directory.path().display();
+        for called in [format!("{folder}/resnet"), format!("{folder}/resnet.profile")] {
+            let (store, name) = Store::locate(&called).unwrap();
+            assert_eq!(store.load(&name).unwrap(), sample(), "{called}");
+        }
+        // Without a slash it is a name, and no file's.
+        let at_the_root = Store::locate("/a.profile").unwrap();
+        assert_eq!(at_the_root, (Store::at("/"), "a".to_owned()));
     }
 
     #[test]

@@ -72,7 +72,7 @@ def build(files):
     """The release build as scripts/layout makes it: of fewer packages it would have other features, and all be compiled anew."""
     packages(files)
     # Without this feature the simulated driver refuses PyTorch (tests/simgpu/README.md).
-    command = ["cargo", "build", "--release", "--workspace", "--features", "simgpu-driver/cuda-runtime"]
+    command = ["cargo", "build", "--profile", paths.PROFILE, "--workspace", "--features", "simgpu-driver/cuda-runtime"]
     print(" ".join(command), file=sys.stderr, flush=True)
     if subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, check=False).returncode:
         raise Trouble("the build failed; cargo said why above")
@@ -107,7 +107,7 @@ def tool_version(*command):
 def make(folder, *, from_target=None, files=None):
     """Lays the built files into `folder`; the old one is replaced as a whole. Returns the manifest."""
     folder = Path(folder)
-    release = Path(from_target or paths.TARGET) / "release"
+    release = Path(from_target or paths.TARGET) / paths.BUILT.name
     files = files or FILES
     missing = sorted({name for name, _ in files if not (release / name).exists()})
     if missing:

@@ -13,7 +13,7 @@ from harness import paths
 from . import machine, mps, results, safety
 from .phase import Failure, Skip, json_lines
 
-PROGRAM = paths.TARGET / "release" / "weft-gpu-probe"
+PROGRAM = paths.BUILT / "weft-gpu-probe"
 
 # What each phase runs, in this order: (group of the probe, names). What uses managed memory is in the phase `memory`, whatever group it is of.
 RUNS = {

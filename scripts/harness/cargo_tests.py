@@ -17,13 +17,13 @@ from pathlib import Path
 from . import paths, reasons, stages, watch
 
 FEATURES = ["--features", "simgpu-driver/cuda-runtime"]
-# clippy in the compiler's place, as `cargo clippy` calls it: what is linted is compiled at once.
-# Warnings are errors.
-LINTED = [
-    "env",
-    "RUSTC_WORKSPACE_WRAPPER=clippy-driver",
-    "CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
-]
+# What scripts/test gives cargo for all of a run.
+ONCE = {
+    # clippy in the compiler's place, as `cargo clippy` calls it: what is linted is compiled at
+    # once. Warnings are errors.
+    "RUSTC_WORKSPACE_WRAPPER": "clippy-driver",
+    "CLIPPY_ARGS": "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
+}
 # Compiling all tests.
 BUILD_MINUTES = 40
 # One program. The longest takes half a minute on two busy cores.
@@ -102,17 +102,14 @@ class Programs:
 
 
 def build():
-    """Lints and compiles everything. Returns the command, ended, and its exit code."""
-    command = [*LINTED, "cargo", "test", "--workspace", "--all-targets", *FEATURES, "--no-run"]
-    command += ["--message-format", "json-render-diagnostics"]
+    """Lints and compiles all tests. Returns the command, ended, and its exit code.
+
+    What tests load or start is there already: scripts/layout builds it.
+    """
+    command = ["cargo", "test", "--workspace", "--all-targets", *FEATURES]
+    command += ["--no-run", "--message-format", "json-render-diagnostics"]
     running = stages.Command("cargo-test-build", command)
     code = running.wait(BUILD_MINUTES)
-    if not code:
-        # What tests load or start, and cargo builds for none of them.
-        loaded = ["cargo", "build", "--workspace", "--lib", "--bin", "simgpu-device", *FEATURES]
-        libraries = stages.Command("cargo-test-libraries", [*LINTED, *loaded])
-        code = libraries.wait(BUILD_MINUTES)
-        running = libraries if code else running
     return running, code
 
 
@@ -128,7 +125,7 @@ def stage(tally, words, built):
     begin = time.monotonic()
     log = stages.LOGS / "cargo-test.log"
     log.unlink(missing_ok=True)
-    examples = [*LINTED, "cargo", "test", "--workspace", *FEATURES, "--no-fail-fast", "--doc", "--"]
+    examples = ["cargo", "test", "--workspace", *FEATURES, "--no-fail-fast", "--doc", "--"]
     own = [(title, folder, [program]) for title, folder, program in programs(running.text())]
     # First what takes longest: files of tests play whole jobs, those of a library mostly compute.
     own.sort(key=lambda program: "src/" in program[0])

@@ -185,6 +185,60 @@ def make_deb(whole, out):
     return deb(out)
 
 
+def slurm_release(header):
+    """The release of Slurm that a header is of, and the one that comes after all of its kind."""
+    found = re.search(r"define SLURM_VERSION_NUMBER 0x(\w+)", Path(header).read_text())
+    if not found:
+        raise Failed(f"{header}: no SLURM_VERSION_NUMBER in it")
+    number = int(found[1], 16)
+    major, minor = number >> 16 & 0xFF, number >> 8 & 0xFF
+    return f"{major}.{minor:02}", f"{major}.{minor:02}.99"
+
+
+def slurm_deb(release, out=OUT):
+    """Debian's package of the plugin for Slurm."""
+    return out / f"weft-slurm_{version()}_amd64_slurm-{release}.deb"
+
+
+def make_slurm_deb(plugin, header, out=OUT):
+    """Debian's package of the plugin, for the release of Slurm that it was built against."""
+    release, after = slurm_release(header)
+    root = out / "slurm-deb"
+    shutil.rmtree(root, ignore_errors=True)
+    library = root / "usr/lib/weft/weft_slurm.so"
+    library.parent.mkdir(parents=True)
+    shutil.copyfile(plugin, library)
+    elf.strip(library)
+    documents = root / "usr/share/doc/weft-slurm"
+    examples = documents / "examples"
+    examples.mkdir(parents=True)
+    for file in sorted((DEPLOY / "slurm").glob("*.*")):
+        shutil.copyfile(file, examples / file.name)
+    shutil.copyfile(paths.ROOT / "docs" / "slurm.md", documents / "slurm.md")
+    licences = [name for name in TEXTS if "LICENSE" in name]
+    licences = [f"{name}:\n\n{(paths.ROOT / name).read_text()}" for name in licences]
+    (documents / "copyright").write_text(
+        "weft's licence is MIT or Apache-2.0, as you like.\n\n" + "\n".join(licences)
+    )
+    size = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+    # It was linked on this machine: what it needs of glibc is what it says.
+    newer = [elf.glibc_number(needed) for _, needed in elf.too_new(library, GLIBC, weak=False)]
+    glibc = ".".join(map(str, max(newer, default=GLIBC)))
+    words = {"VERSION": version(), "SIZE_KIB": str(size // 1024), "GLIBC": glibc}
+    words |= {"SLURM": release, "SLURM_NEXT": after}
+    text = (DEPLOY / "debian" / "control-slurm").read_text()
+    for name, value in words.items():
+        text = text.replace(f"@{name}@", value)
+    (root / "DEBIAN").mkdir()
+    (root / "DEBIAN" / "control").write_text(text)
+    for entry in [root, *root.rglob("*")]:
+        entry.chmod(0o755 if entry.is_dir() else 0o644)
+    file = slurm_deb(release, out)
+    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, file)
+    shutil.rmtree(root)
+    return file
+
+
 def make_wheel(whole, out, as_built):
     """The wheel: the two files and the module that finds them."""
     source = out / "wheel"

@@ -5,6 +5,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+# cargo's profile of all that is built and played. scripts/test, which compiles everything once,
+# takes dev.
+PROFILE = os.environ.get("WEFT_PROFILE", "release")
+BUILT = TARGET / ("debug" if PROFILE == "dev" else PROFILE)
 
 SIMGPU_LIB = TARGET / "simgpu" / "lib"
 SIMGPU_CUDA = SIMGPU_LIB / "libcuda.so.1"

@@ -84,7 +84,7 @@ def scenario(name, mode, dilation, policies, requests, warmup, jobs):
 
 def play(file, dilation):
     """What the lab says of a scenario: by run, times in ms of device time; batch work of alone."""
-    program = paths.TARGET / "release" / "weft-lab"
+    program = paths.BUILT / "weft-lab"
     results = file.with_suffix(".json")
     command = [program, "--scenario", file, "--json", results]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

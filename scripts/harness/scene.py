@@ -6,8 +6,8 @@ from pathlib import Path
 
 from . import jobs, paths
 
-CLIENT = paths.TARGET / "release" / "weft-test-client"
-COMPANION = paths.TARGET / "release" / "weft-test-companion"
+CLIENT = paths.BUILT / "weft-test-client"
+COMPANION = paths.BUILT / "weft-test-companion"
 # How long anything may take that takes a second on an idle machine: two busy cores stretch it.
 BOUND = 60.0
 

@@ -20,7 +20,7 @@ class Count(NamedTuple):
 
 def command(minutes, scenarios):
     """At most so many scenarios from FIRST_SEED on, within so many minutes."""
-    program = paths.TARGET / "release" / "weft-simulation"
+    program = paths.BUILT / "weft-simulation"
     bounds = ["--minutes", str(minutes), "--scenarios", str(scenarios)]
     return [program, "--seed", str(FIRST_SEED), *bounds]
 

@@ -28,8 +28,8 @@ TOOLS = ("unshare", "nsenter", "setpriv", "mount", "ip", "mknod")
 DEPLOY = paths.ROOT / "deploy" / "slurm"
 CRATE = DEPLOY / "spank"
 HOLDS = paths.ROOT / "tests" / "admission" / "holds.py"
-COMPANION = paths.TARGET / "release" / "weft-test-companion"
-CLIENT = paths.TARGET / "release" / "weft-test-client"
+COMPANION = paths.BUILT / "weft-test-companion"
+CLIENT = paths.BUILT / "weft-test-client"
 
 # Users of the cluster alone: the machine's list of users stays as it is.
 USERS = {"ann": 61001, "bea": 61002, "service": 61000}

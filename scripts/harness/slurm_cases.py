@@ -128,10 +128,10 @@ def variables_of_tasks(play):
     """A GPU's step has weft's variables, once; one without a GPU has nothing preloaded."""
     cluster = play.cluster
     show = "env | grep -E '^(WEFT|LD_PRE)' | sort; grep -c libweft.so /proc/self/maps"
-    script = f'{show}\necho STEP\nsrun sh -c "{show}"\necho NONE\nsrun --gres=none sh -c "{show}"'
-    number = cluster.sbatch(
-        "ann", script, "-J", "train", "--gpu-mem=20G", "--gpu-priority=low", "--gpu-slowdown=2%"
-    )
+    # A relative file is of the submit folder, wherever the script went.
+    script = f'cd /\n{show}\necho STEP\nsrun sh -c "{show}"\necho NONE\nsrun --gres=none sh -c "{show}"'
+    asked = ["--gpu-mem=20G", "--gpu-priority=low", "--gpu-slowdown=2%", "--gpu-profile=./known.profile"]
+    number = cluster.sbatch("ann", script, "-J", "train", *asked)
     cluster.wait_state(number, "COMPLETED", "FAILED")
     batch, _, rest = cluster.output("ann", number).partition("STEP\n")
     step, _, none = rest.partition("NONE\n")
@@ -144,6 +144,7 @@ def variables_of_tasks(play):
             "WEFT_PRIORITY=7",
             "WEFT_MEMORY=21474836480b",
             "WEFT_SLOWDOWN=2%",
+            f"WEFT_PROFILE={cluster.folder / 'home' / 'ann' / 'known.profile'}",
             "WEFT_SOCKET=/run/weft/broker.sock",
             "WEFT_AUTOSTART=0",
         ):

@@ -311,11 +311,20 @@ class Replay:
         gpus = len(self.cluster.nodes) * self.cluster.gpus
         busy_s = (self.cluster.busy_ns() - busy) * self.given.dilation / 1e9
         told = {"cores_busy": used[0] / max(sum(used), 1e-9), "span_s": span}
+        told["unused_profiles"] = self.unused_profiles() if profiles else 0
         for job in [job for job in self.trace if not self.ended(job)][:3]:
             number = self.numbers[job]
             said = self.cluster.output(job.user, number)
             say(f"not ended: {self.cluster.job(number)}\n{said}")
         return {**self.measures(), **told, "gpu_busy": busy_s / (span * gpus)}
+
+    def unused_profiles(self):
+        """Jobs whose profile a broker could not use: it says so in its log."""
+        logs = [node.broker.stderr() for node in self.cluster.nodes]
+        lines = [line for log in logs for line in log.splitlines() if " warn: process " in line]
+        for line in lines[:3]:
+            say(line)
+        return len(lines)
 
     def ended(self, job):
         """Its runs' lines, if it has ended well; else None."""
@@ -473,6 +482,8 @@ def missed_aims(figures):
     """What is not as promised, a line each."""
     counts = {name: told["not_ended"] for name, told in figures.items()}
     missed = [f"{name}: {count} jobs did not end" for name, count in counts.items() if count]
+    unused = figures.get("weft", {}).get("unused_profiles", 0)
+    missed += [f"weft: {unused} jobs were served without their profile"] if unused else []
     if not {"exclusive", "weft"} <= set(figures):
         return missed
     alone, shared = figures["exclusive"], figures["weft"]

@@ -9,7 +9,7 @@ import subprocess
 
 from . import jobs, paths
 
-COMPANION = paths.TARGET / "release" / "weft-test-companion"
+COMPANION = paths.BUILT / "weft-test-companion"
 PROGRAM = paths.ROOT / "tests" / "regressions" / "programs" / "starving.c"
 KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
 

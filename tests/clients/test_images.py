@@ -93,7 +93,7 @@ def told_by_cuobjdump(path, folder):
 def told_by_weft(path, folder):
     """The same, of weft's reader, and how many images lie elsewhere: those it must be able to read, and cuobjdump does not look there."""
     images = []
-    for line in lines_of([paths.TARGET / "release" / "examples" / "images", path], folder / "weft"):
+    for line in lines_of([paths.BUILT / "examples" / "images", path], folder / "weft"):
         kind, *fields = line.split("\t")
         assert kind != "error", f"weft cannot read it: {fields[0]}"
         if kind == "image":
@@ -154,7 +154,7 @@ def pytest_generate_tests(metafunc):
 def reader():
     """Builds weft's reader."""
     # As scripts/layout builds, so that nothing but the example is compiled.
-    command = ["cargo", "build", "--release", "--workspace", *cargo_tests.FEATURES, "--example", "images"]
+    command = ["cargo", "build", "--profile", paths.PROFILE, "--workspace", *cargo_tests.FEATURES, "--example", "images"]
     done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-1000:]}"
 

@@ -61,6 +61,7 @@ class Client:
         self.venv = table["venv"]
         self.program = table["program"]
         self.roles = table.get("roles", ["alone"])
+        self.also = table.get("also", [])
         self.set = table.get("set", "ci")
         self.env = table.get("env", {})
         self.arguments = table.get("arguments", [])
@@ -80,13 +81,13 @@ class Client:
         """Why it cannot run here, or None."""
         if self.venv and not paths.python(self.venv).exists():
             return f"no .venv-{self.venv}: scripts/setup {self.venv}"
-        if not self.venv and not (paths.TARGET / "release" / self.program).exists():
+        if not self.venv and not (paths.BUILT / self.program).exists():
             return f"{self.program} is not built: scripts/layout"
         return None
 
     def command(self, result):
         if not self.venv:
-            return [paths.TARGET / "release" / self.program, result, *self.arguments]
+            return [paths.BUILT / self.program, result, *self.arguments]
         return [paths.python(self.venv), HERE / "programs" / self.program, result, *self.arguments]
 
     def libraries(self):
@@ -175,7 +176,7 @@ def run_under_weft(client, role, folder, policy):
                     **device.environment(),
                     **jobs.preload(broker.variables(), priority=other),
                 }
-                command = [paths.TARGET / "release" / "weft-test-companion", "--while", keep, "--ready", ready, *pattern]
+                command = [paths.BUILT / "weft-test-companion", "--while", keep, "--ready", ready, *pattern]
                 beside = jobs.Job(command, environment=environment, folder=folder, name="beside")
                 came = jobs.wait_until(lambda: ready.exists() or not beside.running(), 30)
                 assert came and beside.running(), "the job beside it did not start\n" + beside.explain()
@@ -268,7 +269,8 @@ def pytest_generate_tests(metafunc):
             client.env = {**client.env, "SIMGPU_MODEL": options.model}
         if options.set == "all" or client.set == "ci":
             marks = [pytest.mark.timeout(5 * client.bound)]
-            roles = ["bare"] if options.bare else client.roles
+            roles = client.roles + (client.also if options.set == "all" else [])
+            roles = ["bare"] if options.bare else roles
             cases += [pytest.param(client, role, id=f"{client.name}/{role}", marks=marks) for role in roles]
     metafunc.parametrize("client, role", cases)
 

@@ -18,10 +18,10 @@ import json
 import pytest
 from harness import jobs, paths
 
-PROGRAM = paths.TARGET / "release" / "weft-test-order"
-COMPANION = paths.TARGET / "release" / "weft-test-companion"
+PROGRAM = paths.BUILT / "weft-test-order"
+COMPANION = paths.BUILT / "weft-test-companion"
 # The counting driver under the name it was built as: opened so, nothing is put in between.
-COUNTING = (paths.TARGET / "release" / "libnullcuda.so").resolve()
+COUNTING = (paths.BUILT / "libnullcuda.so").resolve()
 
 # A background job waits at the gate for some of its 200,000 launches; each wait has a bound.
 BOUND = 300.0

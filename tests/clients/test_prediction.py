@@ -22,7 +22,7 @@ import time
 import pytest
 from harness import jobs, paths
 
-LAB = paths.TARGET / "release" / "weft-lab"
+LAB = paths.BUILT / "weft-lab"
 MODELS_SCRIPT = paths.ROOT / "scripts" / "workloads" / "models.py"
 
 # Those of the models that MSched lists which are here, a decoder and a transformer in training; the batch of the run that is judged for comparison.

@@ -163,7 +163,7 @@ def test_a_job_under_weft_run_is_below_normal_and_status_says_so(scene):
 def test_a_share_of_the_sms_without_mps_is_told_to_do_nothing(scene):
     scene.broker.start()
     result = scene.folder / "checked.json"
-    done = weft(scene, "run", "-p", "0", "--sm-share", "25%", "--", paths.TARGET / "release" / "weft-test-client", result)
+    done = weft(scene, "run", "-p", "0", "--sm-share", "25%", "--", paths.BUILT / "weft-test-client", result)
     assert done.returncode == 0 and json.loads(result.read_text()), done
     [line] = done.stderr.splitlines()
     assert "--sm-share" in line and "does nothing here" in line, line

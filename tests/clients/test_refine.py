@@ -106,7 +106,7 @@ def test_a_profile_of_other_code_stays_as_it_is(scene):
     broker(scene, "--refine")
     kernels_take(scene, LONG)
     # The checking client's profile knows none of the companion's launches.
-    done = weft(scene, "profile", "--name", "job", "--", paths.TARGET / "release" / "weft-test-client", scene.folder / "profiled.json")
+    done = weft(scene, "profile", "--name", "job", "--", paths.BUILT / "weft-test-client", scene.folder / "profiled.json")
     assert done.returncode == 0, done.stderr
     before = file_of(scene).read_bytes()
     served(scene, "foreground")

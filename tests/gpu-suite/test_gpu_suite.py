@@ -66,7 +66,7 @@ def alive(pid):
 @pytest.fixture(scope="module")
 def place(request):
     """One folder for all cases: they share the bundle that the first one makes."""
-    missing = [str(path) for name, _ in bundle.FILES if not (path := paths.TARGET / "release" / name).exists()]
+    missing = [str(path) for name, _ in bundle.FILES if not (path := paths.BUILT / name).exists()]
     if missing:
         pytest.fail(f"not built: {', '.join(missing)}: run scripts/layout")
     with jobs.workspace(request.config.option.keep) as folder:
@@ -83,7 +83,7 @@ class TestSuite:
     # The bundle.
 
     def test_elf_reader_agrees_with_nm(self):
-        for file in (paths.TARGET / "release" / "libsimcuda.so", paths.TARGET / "release" / "weft"):
+        for file in (paths.BUILT / "libsimcuda.so", paths.BUILT / "weft"):
             read = elf.Elf(file)
             done = subprocess.run(["nm", "-D", str(file)], capture_output=True, text=True, check=True, timeout=TOOL)
             exported, needed = set(), set()
@@ -125,7 +125,7 @@ class TestSuite:
         )
         assert done.returncode == 1 and "from_the_future" in done.stdout and str(new) in done.stdout, done.stdout + done.stderr
         # A target folder with such a file makes no bundle, and leaves the old one as it was.
-        release, out = self.folder / "t" / "release", self.folder / "kept"
+        release, out = self.folder / "t" / paths.BUILT.name, self.folder / "kept"
         release.mkdir(parents=True)
         shutil.copy(old, release / "libx.so")
         bundle.make(out, from_target=release.parent, files=[("libx.so", "weft/libx.so")])
@@ -320,7 +320,7 @@ class TestSuite:
 
     def test_the_bound_of_each_probe_is_known(self):
         for group, known in safety.PROBES.items():
-            command = [paths.TARGET / "release" / safety.PROBE, group, "--list"]
+            command = [paths.BUILT / safety.PROBE, group, "--list"]
             done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TOOL)
             assert {line.split()[0] for line in done.stdout.splitlines()} == set(known), f"{group}: {done.stdout}"
             # Those on managed memory are the last of their group, should somebody run the program by itself.

@@ -37,7 +37,7 @@ def made(tmp_path_factory):
     setup = [paths.ROOT / "scripts" / "setup", "wheel"]
     subprocess.run(setup, stdin=subprocess.DEVNULL, check=True, timeout=BOUND)
     out = tmp_path_factory.mktemp("packages")
-    package.make(paths.TARGET / "release", out, as_built=True)
+    package.make(paths.BUILT, out, as_built=True)
     return out
 
 
@@ -194,3 +194,21 @@ print(subprocess.check_output(job, env={{**os.environ, **more}}, text=True))
     run(*pip, "uninstall", "--yes", "weft")
     left = tree(venv, without=["pyvenv.cfg"]) - before
     assert not [path for path in left if "__pycache__" not in path], left
+
+
+def test_the_plugins_package_says_for_which_slurm_it_is(tmp_path):
+    """Any file is packed: no plugin is built for this, and tests/cluster loads the real one."""
+    header = tmp_path / "slurm_version.h"
+    header.write_text("#define SLURM_VERSION_NUMBER 0x180b02\n")
+    plugin = paths.SIMGPU_LIB / "libnvidia-ml.so.1"
+    file = package.make_slurm_deb(plugin, header, tmp_path)
+    assert file.name == f"weft-slurm_{package.version()}_amd64_slurm-24.11.deb"
+    fields = package.run("dpkg-deb", "--field", file)
+    for line in (f"Depends: weft (= {package.version()}), libc6 (>= 2.", "(<< 24.11.99)"):
+        assert line in fields, fields
+    assert "@" not in fields.replace("weft@localhost", ""), fields
+    names = package.run("dpkg-deb", "--contents", file)
+    assert "./usr/lib/weft/weft_slurm.so" in names and "examples/plugstack.conf" in names, names
+    header.write_text("#define OTHER 1\n")
+    with pytest.raises(package.Failed):
+        package.make_slurm_deb(plugin, header, tmp_path)

@@ -43,7 +43,7 @@ def missing_symbols(files):
 
 def test_symbols_of_what_cargo_built(folder):
     """What a plain build needs must be linkable for the old glibc, too."""
-    files = [paths.TARGET / "release" / name for name in package.FILES]
+    files = [paths.BUILT / name for name in package.FILES]
     absent = [file for file in files if not file.exists()]
     assert not absent, f"not built: {absent}; scripts/layout builds it"
     missing_symbols(files)
@@ -100,7 +100,7 @@ class Old:
 
     def __init__(self, folder):
         self.root, self.folder = old_system(), folder
-        self.places = {"PACKAGE": str(made()), "SIMGPU": str(simulated(folder / "simgpu")), "ROOT": str(paths.ROOT / "tests"), "BUILT": str(paths.TARGET / "release")}
+        self.places = {"PACKAGE": str(made()), "SIMGPU": str(simulated(folder / "simgpu")), "ROOT": str(paths.ROOT / "tests"), "BUILT": str(paths.BUILT)}
         self.own = {"HOME": "/tmp", "XDG_RUNTIME_DIR": "/tmp", "LD_LIBRARY_PATH": "/weft/simgpu/lib", "PYTHONPATH": "/weft/guest/clients/guest", "PATH": "/weft/package:/usr/bin:/bin"}
         if self.run("/bin/true", code=None).returncode:
             pytest.skip("this user may not make a mount namespace and change the root here")
@@ -147,7 +147,7 @@ def test_every_way_to_the_driver_on_debian_11(folder):
 
 def test_without_the_package_nothing_runs_on_debian_11(folder):
     """What the package is for: a library that was linked on a newer system ends every process, even `true`."""
-    library = paths.TARGET / "release" / "libweft.so"
+    library = paths.BUILT / "libweft.so"
     if not elf.too_new(library, (2, 31)):
         pytest.skip("what cargo built here runs on Debian 11 as well")
     done = Old(folder).run("/bin/true", more={"LD_PRELOAD": "/weft/built/libweft.so"}, code=None)

@@ -1,6 +1,7 @@
 """What the cases of the findings are played with that is built: C programs, and the unit tests of the packages."""
 
 import functools
+import os
 import subprocess
 from pathlib import Path
 
@@ -13,8 +14,8 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 @functools.cache
 def programs():
     """The unit tests' programs of all packages, by package. Built as scripts/test builds them, so that in its run nothing is built anew."""
-    command = [*cargo_tests.LINTED, "cargo", "test", "--workspace", *cargo_tests.FEATURES, "--lib", "--no-run", "--message-format", "json"]
-    done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)
+    command = ["cargo", "test", "--workspace", *cargo_tests.FEATURES, "--lib", "--no-run", "--message-format", "json"]
+    done = subprocess.run(command, cwd=paths.ROOT, env={**cargo_tests.ONCE, **os.environ}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return {folder: program for _, folder, program in cargo_tests.programs(done.stdout)}
 

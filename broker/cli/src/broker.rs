@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use rustix::process::Pid;
 
 use super::config::keys::{self, ConfigSection};
 use super::config::{self, ConfigSources, LoadedConfig};
-use super::{activation, start, text, users};
+use super::{activation, start, stop, text, users};
 use weft_daemon::metrics::MetricsAddress;
 use weft_daemon::options::{LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
 use weft_daemon::places::Places;
@@ -31,6 +32,10 @@ pub struct BrokerArgs {
     /// Leave the terminal; the log goes to a file beside the socket
     #[arg(long)]
     pub background: bool,
+    /// Take the place of a running broker: it is told to end, and when it has, within 15 s, this
+    /// one starts. Its jobs run on, and attach to this one with what was counted of them
+    #[arg(long)]
+    pub replace: bool,
     /// End when no client was attached for so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = text::whole::<u64>)]
     pub idle_exit: Option<u64>,
@@ -128,6 +133,9 @@ reads the file again on SIGHUP.";
 /// How long `--background` waits for the broker's first answer.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// Interval between looks whether the broker answers.
+const STEP: Duration = Duration::from_millis(2);
+
 /// A log of more bytes is started anew.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
@@ -164,12 +172,53 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
     for wrong in &loaded.errors {
         log_file::warn(&format!("{wrong}; taken as not said"));
     }
+    let turn = match args.replace {
+        true => Some(end_running(&places)?.0),
+        false => None,
+    };
+    if let Some(turn) = turn {
+        // Until this one answers no job starts another.
+        let places = places.clone();
+        let thread = std::thread::Builder::new().name("weft-turn".into());
+        let hold = move || {
+            let deadline = Instant::now() + START_TIMEOUT;
+            while !admin::pings(&places) && Instant::now() < deadline {
+                std::thread::sleep(STEP);
+            }
+            drop(turn);
+        };
+        thread.spawn(hold).context("cannot start a thread")?;
+    }
     let options = Options {
         source: Some(OptionsSource::new(move || again(&args, &sources))),
         ..options(&merged)
     };
     weft_daemon::run(&places, &options, given)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the broker that runs, if one does. Returns the lock on starting one, and its process.
+fn end_running(places: &Places) -> Result<(File, Option<Pid>)> {
+    let turn = start::turn(places)?;
+    if !admin::pings(places) {
+        return Ok((turn, None));
+    }
+    if let Some(pid) = stop::process(places)
+        && let Some(unit) = unit_of(pid)
+    {
+        bail!("the broker (process {pid}) is systemd's {unit}: systemctl restart {unit} replaces it");
+    }
+    let ended = stop::end(places).context("the running broker stays")?;
+    Ok((turn, ended))
+}
+
+/// weft's unit that a process belongs to, unless this one does, too.
+fn unit_of(pid: Pid) -> Option<String> {
+    let group = |of: &str| fs::read_to_string(format!("/proc/{of}/cgroup")).ok();
+    let its = group(&pid.to_string()).filter(|its| Some(its) != group("self").as_ref())?;
+    let units = its.lines().filter_map(|line| line.rsplit('/').next());
+    let mut weft = units.filter(|unit| unit.starts_with("weft-broker") && unit.ends_with(".service"));
+    weft.next().map(str::to_string)
 }
 
 /// Has the control channels of a private broker lie in the socket's folder, not in `/tmp`. A job in
@@ -313,11 +362,14 @@ fn absolute(address: &MetricsAddress) -> MetricsAddress {
 }
 
 fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Result<ExitCode> {
-    if admin::pings(places) {
+    if !args.replace && admin::pings(places) {
         return runs_already(args, places);
     }
     // Of several starters one starts a broker; the others wait for its answer.
-    let _turn = start::turn(places)?;
+    let (_turn, replaced) = match args.replace {
+        true => end_running(places)?,
+        false => (start::turn(places)?, None),
+    };
     if admin::pings(places) {
         return runs_already(args, places);
     }
@@ -420,10 +472,11 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
         if Instant::now() > deadline {
             bail!("the broker did not come up; its log is {}", places.log().display());
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(STEP);
     }
     if !args.quiet {
-        eprintln!("weft: broker {} at {}", child.id(), places.socket().display());
+        let replaced = replaced.map_or_else(String::new, |pid| format!(", in place of {pid}"));
+        eprintln!("weft: broker {} at {}{replaced}", child.id(), places.socket().display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -434,7 +487,7 @@ fn runs_already(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     bail!(
-        "a broker already runs at {}, and nothing of it was changed; stop it (weft stop), or give this one another place with --socket",
+        "a broker already runs at {}, and nothing of it was changed; take its place (--replace), stop it (weft stop), or give this one another place with --socket",
         places.socket().display()
     )
 }

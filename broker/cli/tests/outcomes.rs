@@ -289,6 +289,70 @@ fn a_broker_that_is_replaced_loses_no_books() {
     drop((service, again));
 }
 
+/// A broker in the background takes the place of the one that runs; returns what it said.
+fn replaced(home: &Home, more: &[&str]) -> String {
+    let done = home.done(&[&["broker", "--background", "--replace"], more].concat());
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    text(&done.stderr)
+}
+
+#[test]
+fn one_command_replaces_a_broker_and_its_jobs_go_on() {
+    let home = Home::new();
+    assert!(!replaced(&home, &[]).contains("in place of"), "none ran");
+    let first = home.status().broker.pid;
+    let job = Client::attach(&home.socket(), named(0, "python serve.py"));
+    job.launch(1, 100_000);
+    until("it is counted", || outcome(&home, "python serve.py").launches == 1);
+
+    // What cannot start leaves the one that runs.
+    let mut wrong = home.weft();
+    std::fs::write(home.path().join("wrong.toml"), "[broker]\npolcy = 'x'\n").expect("written");
+    wrong
+        .args(["broker", "--background", "--replace"])
+        .env("WEFT_CONFIG", home.path().join("wrong.toml"));
+    assert_eq!(wrong.output().expect("ran").status.code(), Some(2));
+    assert_eq!((home.status().broker.pid, job.attached.channel.lost()), (first, false));
+
+    let said = replaced(&home, &["--policy", "exclusive"]);
+    assert!(said.contains(&format!("in place of {first}")), "{said}");
+    let broker = home.status().broker;
+    assert!(broker.pid != first && broker.policy == "exclusive", "{broker:?}");
+    assert!(job.attached.channel.lost(), "it looks for a broker once a second");
+    let again = Client::attach(&home.socket(), named(0, "python serve.py"));
+    until("its book goes on", || outcome(&home, "python serve.py").launches == 1);
+    again.launch(1, 100_000);
+    until("it is counted", || outcome(&home, "python serve.py").launches == 2);
+
+    // In the foreground, too; of several at once one stays.
+    let mut last = home.weft();
+    let mut last = last.args(["broker", "--replace"]).spawn().expect("started");
+    until("it has taken the place", || admin_pid(&home) == Some(last.id()));
+    let both: Vec<_> = (0..2)
+        .map(|_| {
+            let mut command = home.weft();
+            command.args(["broker", "--background", "--replace", "--quiet"]);
+            command.spawn().expect("started")
+        })
+        .collect();
+    for mut one in both {
+        assert!(one.wait().expect("ended").success());
+    }
+    assert!(last.wait().expect("ended").success());
+    let third = Client::attach(&home.socket(), named(0, "python serve.py"));
+    until("its book goes on", || outcome(&home, "python serve.py").launches == 2);
+    drop((job, again, third));
+}
+
+/// The broker's process, if one answers.
+fn admin_pid(home: &Home) -> Option<u32> {
+    use weft_daemon::admin::{self, Answer, Question};
+    match admin::ask(&home.places(), &Question::Status) {
+        Ok(Answer::Status(status)) => Some(status.broker.pid),
+        _ => None,
+    }
+}
+
 #[test]
 fn a_damaged_history_costs_one_line() {
     let home = Home::new();

@@ -67,7 +67,7 @@ pub mod store;
 mod supervisor;
 #[doc(hidden)]
 pub mod test_driver;
-mod text;
+pub mod text;
 mod thread_priority;
 mod trace;
 mod user_pages;

@@ -364,6 +364,7 @@ impl QueryHandler {
             schema: status::SCHEMA,
             broker: BrokerStatus {
                 pid: std::process::id(),
+                node: node(),
                 version: env!("CARGO_PKG_VERSION").to_string(),
                 protocol: VERSION,
                 policy: self.policy.clone(),
@@ -399,6 +400,15 @@ impl QueryHandler {
         }
     }
 }
+
+/// The machine's name, as in `uname -n`.
+fn node() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    clean(name.trim(), LONGEST_NODE)
+}
+
+/// Longest name of a machine, characters: Linux' own bound.
+const LONGEST_NODE: usize = 64;
 
 /// Rows of the history in one answer, about a megabyte.
 const MOST_ROWS_ANSWERED: u64 = 1_000;

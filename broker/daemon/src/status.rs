@@ -33,6 +33,9 @@ pub struct Status {
 pub struct BrokerStatus {
     /// Process id.
     pub pid: u32,
+    /// Name of its machine.
+    #[serde(default)]
+    pub node: String,
     /// Package version.
     pub version: String,
     /// Protocol version.

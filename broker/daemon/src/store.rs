@@ -9,13 +9,7 @@ use weft_profiles::{Error, Profile, Store};
 
 /// The folder and the name.
 pub fn locate(called: &str) -> Result<(Store, String), Error> {
-    match called.rsplit_once('/') {
-        None => Ok((Store::of_user()?, called.to_string())),
-        Some((folder, name)) => {
-            let folder = if folder.is_empty() { "/" } else { folder };
-            Ok((Store::at(folder), name.to_string()))
-        }
-    }
+    Store::locate(called)
 }
 
 /// The absolute form, which means the same in every process.
@@ -28,7 +22,10 @@ pub fn absolute(called: &str) -> Result<String, Error> {
 
 /// The name alone, for people.
 pub fn short(called: &str) -> &str {
-    called.rsplit('/').next().unwrap_or(called)
+    match called.rsplit_once('/') {
+        Some((_, file)) => file.strip_suffix(weft_profiles::SUFFIX).unwrap_or(file),
+        None => called,
+    }
 }
 
 /// Reads a profile.
@@ -63,6 +60,8 @@ mod tests {
         assert_eq!(absolute("/a/b/resnet").expect("good"), "/a/b/resnet");
         assert_eq!(short("/a/b/resnet"), "resnet");
         assert_eq!(file("/a/b/resnet").expect("good"), PathBuf::from("/a/b/resnet.profile"));
+        assert_eq!(absolute("/a/b/resnet.profile").expect("good"), "/a/b/resnet");
+        assert_eq!(short("/a/b/resnet.profile"), "resnet");
         assert!(absolute("/a/../b/.hidden").is_err());
         assert!(absolute("").is_err());
     }

@@ -235,6 +235,11 @@ impl Helper {
                     }
                     std::thread::sleep(SOON);
                 }
+                // Not the last attempt's share of the time.
+                Err(Error::Late(who, _)) => {
+                    self.complain(&Error::Late(who, FIRST_ATTEMPT));
+                    return;
+                }
                 Err(why) => {
                     self.complain(&why);
                     return;

@@ -19,8 +19,8 @@ from .. import workload
 from ..phase import Failure, NoTime, Skip, ended_clients, failed
 from ..workload import Orders
 
-BENCH = paths.TARGET / "release" / "weft-bench-launch"
-COMPANION = paths.TARGET / "release" / "weft-test-companion"
+BENCH = paths.BUILT / "weft-bench-launch"
+COMPANION = paths.BUILT / "weft-test-companion"
 STEPS = paths.ROOT / "scripts" / "gpu" / "steps.py"
 
 # Launches in a part of a round, half of what the driver queues, and parts in a round, whose median counts; rounds on a real GPU, and where

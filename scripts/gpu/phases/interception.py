@@ -148,7 +148,7 @@ def symbols(phase):
 
 def bundled(name):
     """The program; Skip where it did not travel."""
-    program = paths.TARGET / "release" / name
+    program = paths.BUILT / name
     if not program.exists():
         raise Skip(f"{name} is not in the bundle")
     return program
@@ -276,7 +276,7 @@ class Client:
     def __init__(self, name, table, phase):
         self.name, self.phase, self.table = name, phase, table
         self.native = not table["venv"]
-        self.program = paths.TARGET / "release" / table["program"] if self.native else PROGRAMS / table["program"]
+        self.program = paths.BUILT / table["program"] if self.native else PROGRAMS / table["program"]
         self.roles = table.get("roles", ["alone"])
         self.bound = float(table.get("bound", BOUND))
         self.libraries = machine.cuda_libraries(phase.python) if table.get("cuda_libraries") else []
@@ -349,9 +349,9 @@ def plan(phase):
         yield "doctor", [paths.WEFT, "doctor", "--json"], {**jobs.clean_environment(), **device.environment()}
     if phase.wanted("exits"):
         variables = jobs.preload(broker.variables(), priority=BESIDE["background"][0])
-        yield "exits", [paths.TARGET / "release" / "weft-test-client", folder / "result.json"], phase.environment(device, variables)
+        yield "exits", [paths.BUILT / "weft-test-client", folder / "result.json"], phase.environment(device, variables)
     if phase.wanted("graph updates"):
-        program = [paths.TARGET / "release" / "weft-bench-launch"]
+        program = [paths.BUILT / "weft-bench-launch"]
         for name, variables in (("bare", {}), ("weft", jobs.preload(broker.variables()))):
             yield f"graph updates: {name}", program, phase.environment(device, variables)
     if phase.wanted("profiler"):
@@ -582,7 +582,7 @@ def under_weft(client, role, reference, gathered, more=()):
 
 
 def companion_command(folder, pattern):
-    program = paths.TARGET / "release" / "weft-test-companion"
+    program = paths.BUILT / "weft-test-companion"
     return [program, "--while", folder / "keep", "--ready", folder / "ready", "--at-most", "300", *pattern]
 
 

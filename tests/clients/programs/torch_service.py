@@ -14,7 +14,8 @@ from torch import nn
 
 def main(role, running, ready):
     torch.manual_seed(0)
-    net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)]).cuda()
+    layers = int(os.environ.get("SERVICE_LAYERS", "8")) if role == "service" else 8
+    net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(layers)]).cuda()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     data = torch.randn(32, 64).cuda()
     done = 0

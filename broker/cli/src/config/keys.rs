@@ -10,7 +10,7 @@ use weft_protocol::{device_share, latency_budget};
 use weft_scheduler::PolicyName;
 
 use crate::environment::BackingOption;
-use crate::{text, users};
+use crate::{node_address, text, users};
 
 /// A section of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,17 +19,20 @@ pub enum ConfigSection {
     Broker,
     /// Options of `weft run`.
     Run,
+    /// The nodes that `--cluster` shows.
+    Cluster,
 }
 
 impl ConfigSection {
     /// All sections.
-    pub const ALL: [ConfigSection; 2] = [ConfigSection::Broker, ConfigSection::Run];
+    pub const ALL: [ConfigSection; 3] = [ConfigSection::Broker, ConfigSection::Run, ConfigSection::Cluster];
 
     /// The section's name.
     pub fn name(self) -> &'static str {
         match self {
             ConfigSection::Broker => "broker",
             ConfigSection::Run => "run",
+            ConfigSection::Cluster => "cluster",
         }
     }
 }
@@ -153,6 +156,12 @@ pub const KEYS: &[ConfigKey] = &[
         one_of(text, &["on", "off", "true", "false"])
     }),
     run_key("quiet", "WEFT_OUTCOME", "false", yes_or_no),
+    ConfigKey {
+        section: ConfigSection::Cluster,
+        ..broker_key("nodes", "those of Slurm", |text| {
+            drop_value(node_address::parse_list(text))
+        })
+    },
 ];
 
 const fn broker_key(name: &'static str, built_in: &'static str, check: fn(&str) -> Result<(), String>) -> ConfigKey {
@@ -234,6 +243,7 @@ mod tests {
     const NOT_IN_FILES: &[&str] = &[
         "background",
         "detached",
+        "replace",
         "shared",
         "socket",
         "weight-of",
@@ -252,7 +262,7 @@ mod tests {
     #[test]
     fn every_option_is_a_key_or_said_to_be_none() {
         let command = crate::Cli::command();
-        for section in ConfigSection::ALL {
+        for section in [ConfigSection::Broker, ConfigSection::Run] {
             let found = command.find_subcommand(section.name()).expect("a command");
             for option in found.get_arguments().filter_map(clap::Arg::get_long) {
                 let hidden = section == ConfigSection::Broker && option == "quiet";

@@ -1,7 +1,7 @@
 //! `weft top`: the jobs' current activity, as a screen, as plain pages or as JSON.
 //!
-//! `board` and `app` are pure, `table` and `view` show them; `screen` has the terminal and
-//! `watcher` the broker.
+//! `board` and `app` are pure, `table` and `view` show them; `screen` draws and
+//! hears keys, `watcher` has the broker.
 #![forbid(unsafe_code)]
 
 use std::io::{IsTerminal, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{status, text};
+use super::{nodes, status, text};
 use weft_daemon::places::Places;
 
 mod app;
@@ -29,7 +29,8 @@ On a terminal it is a screen: q ends it, ? shows its keys. Else, and with --once
 
   weft top
   weft top --once
-  weft top --json --interval 10";
+  weft top --json --interval 10
+  weft top --cluster --nodes gpu1,gpu2:9431";
 
 /// Show what the jobs do now, again and again
 #[derive(Debug, clap::Args)]
@@ -47,6 +48,8 @@ pub struct TopArgs {
     /// Print a line of JSON each look: docs/json.md says which fields there are
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    cluster: nodes::ClusterArgs,
 }
 
 fn interval(text: &str) -> Result<f64, String> {
@@ -58,12 +61,16 @@ fn interval(text: &str) -> Result<f64, String> {
 
 /// Shows the jobs until a key, the count or a broken pipe.
 pub fn main(args: TopArgs) -> Result<ExitCode> {
+    let interval = Duration::from_secs_f64(args.interval);
+    let count = if args.once { Some(1) } else { args.count };
+    let screen = count.is_none() && !args.json && is_terminal();
+    if args.cluster.cluster {
+        return nodes::top(&args.cluster, interval, count, args.json, screen);
+    }
     let places = Places::of_environment();
     // A broker that is not there from the first is a mistake.
     let first = status::ask(&places)?;
-    let interval = Duration::from_secs_f64(args.interval);
-    let count = if args.once { Some(1) } else { args.count };
-    if count.is_none() && !args.json && is_terminal() {
+    if screen {
         return screen::run(places, first, interval);
     }
     let begin = Instant::now();

@@ -103,7 +103,7 @@ mod tests {
             assert!(plain.lines().any(|one| one == line), "{line}\n{plain}");
         }
         for line in [
-            "weft_broker_info{version=\"1\",policy=\"weft\",shared=\"false\"} 1",
+            "weft_broker_info{version=\"1\",policy=\"weft\",shared=\"false\",node=\"\"} 1",
             "weft_jobs_ended_total{ending=\"goodbye\"} 3",
             "weft_broker_uptime_seconds 0.5",
         ] {

@@ -1,8 +1,8 @@
 //! Families of metrics: names, units and meanings.
 //!
-//! A job's series carry labels that stay as they are while it lives: `client`, `name`, `pid`,
-//! `user` and `gpu`. What changes, its role and priority, is in `weft_job_info`. A counter that
-//! changed its labels would begin anew in every query.
+//! A job's series carry labels that stay as they are while it lives: `node`, `client`, `name`,
+//! `cluster_job`, `pid`, `user` and `gpu`. What changes, its role and priority, is in
+//! `weft_job_info`. A counter that changed its labels would begin anew in every query.
 #![forbid(unsafe_code)]
 
 use MetricKind::{Counter, Gauge, Info};

@@ -19,6 +19,9 @@ const MOST_JOBS: usize = 200;
 /// Longest name of a job in a label, characters.
 const LONGEST_NAME: usize = 64;
 
+/// Longest number of a job at an engine, characters: two of 32 bits, and what joins them.
+const LONGEST_NUMBER: usize = 21;
+
 /// Roles that are always there, so that a query finds 0.
 const ROLES: [&str; 5] = ["alone", "foreground", "background", "free", "waits for memory"];
 
@@ -104,7 +107,7 @@ impl PageMaker {
         let (mut labels, mut left_out) = (HashSet::new(), MetricsPage::default());
         for (place, client) in status.clients.iter().enumerate() {
             let page = if place < MOST_JOBS { &mut page } else { &mut left_out };
-            let of_job: Arc<str> = job_labels(client, gpus.get(&client.client), named).into();
+            let of_job: Arc<str> = job_labels(&status.broker.node, client, gpus.get(&client.client), named).into();
             of_client(page, status, client, &of_job);
             labels.insert(of_job);
         }
@@ -128,6 +131,7 @@ fn of_broker(page: &mut MetricsPage, status: &Status) {
         ("version", &broker.version),
         ("policy", &broker.policy),
         ("shared", &shared),
+        ("node", &broker.node),
     ];
     page.put(&family::BROKER, labels(info), 1.0);
     page.put(&family::UPTIME, "", broker.uptime_s);
@@ -186,7 +190,7 @@ fn of_gpus(page: &mut MetricsPage, status: &Status) -> HashMap<u64, String> {
         for client in clients.iter().filter_map(|client| client["client"].as_u64()) {
             gpus.insert(client, gpu.clone());
         }
-        let of_gpu: Arc<str> = labels([("gpu", &gpu)]).into();
+        let of_gpu: Arc<str> = labels([("node", &status.broker.node), ("gpu", &gpu)]).into();
         page.put(&family::GPU_JOBS, Arc::clone(&of_gpu), clients.len() as f64);
         if device.under_mps + device.not_under_mps > 0 {
             let under_mps = if device.not_under_mps == 0 { 1.0 } else { 0.0 };
@@ -252,14 +256,28 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn job_labels(client: &ClientStatus, gpu: Option<&String>, named: bool) -> String {
+/// A job's number at the cluster's engine, which ends its name: `train[120_4]`. Digits alone: of a
+/// name that is not to be told nothing else is.
+fn cluster_job(name: &str) -> &str {
+    let number = name.strip_suffix(']').and_then(|name| name.rsplit_once('['));
+    let number = number.map_or("", |(_, number)| number);
+    let known = |letter: u8| letter.is_ascii_digit() || letter == b'_';
+    match number.len() <= LONGEST_NUMBER && number.bytes().all(known) {
+        true => number,
+        false => "",
+    }
+}
+
+fn job_labels(node: &str, client: &ClientStatus, gpu: Option<&String>, named: bool) -> String {
     let name = match named {
         true => clean(&client.name, LONGEST_NAME),
         false => String::new(),
     };
     labels([
+        ("node", node.to_string()),
         ("client", client.client.to_string()),
         ("name", name),
+        ("cluster_job", cluster_job(&client.name).to_string()),
         ("pid", client.pid.to_string()),
         ("user", client.uid.to_string()),
         ("gpu", gpu.cloned().unwrap_or_default()),
@@ -378,6 +396,7 @@ mod tests {
         let mut job = client(3);
         job.priority = 2;
         let mut seen = status(vec![job]);
+        seen.broker.node = "gpu7".to_string();
         seen.broker.devices = vec![DeviceStatus {
             uuid: Some("00112233445566778899aabbccddeeff".to_string()),
             under_mps: 1,
@@ -395,7 +414,9 @@ mod tests {
         }];
         let page = maker.page(&seen, true);
         let gpu = "GPU-00112233-4455-6677-8899-aabbccddeeff";
-        let who = format!("client=\"3\",name=\"serve.py\",pid=\"43\",user=\"1000\",gpu=\"{gpu}\"");
+        let who = format!(
+            "node=\"gpu7\",client=\"3\",name=\"serve.py\",cluster_job=\"\",pid=\"43\",user=\"1000\",gpu=\"{gpu}\""
+        );
         assert_eq!(&*page.samples(&family::JOB_RUN)[0].labels, who);
         assert_eq!(
             &*page.samples(&family::JOB)[0].labels,
@@ -409,7 +430,36 @@ mod tests {
         assert_eq!(value(&page, &family::JOBS, "foreground"), Some(1.0));
         assert_eq!(value(&page, &family::JOBS, "background"), Some(0.0));
         let page = maker.page(&seen, false);
-        assert!(page.samples(&family::JOB)[0].labels.contains("name=\"\",pid"));
+        assert!(page.samples(&family::JOB)[0].labels.contains("name=\"\",cluster_job"));
+        assert!(page.samples(&family::BROKER)[0].labels.contains("node=\"gpu7\""));
+        assert!(
+            page.samples(&family::GPU_JOBS)[0]
+                .labels
+                .starts_with("node=\"gpu7\",gpu=")
+        );
+    }
+
+    #[test]
+    fn a_jobs_number_at_an_engine_is_told_and_no_more_of_its_name() {
+        for (name, number) in [
+            ("train[123]", "123"),
+            ("my[0] train[120_4]", "120_4"),
+            ("train", ""),
+            ("train[]", ""),
+            ("train[secret]", ""),
+            ("train[1", ""),
+            ("train[1234567890123456789012]", ""),
+        ] {
+            assert_eq!(cluster_job(name), number, "{name}");
+        }
+        let mut job = client(1);
+        job.name = "secret[77]".to_string();
+        let page = PageMaker::default().page(&status(vec![job]), false);
+        let labels = &page.samples(&family::JOB_RUN)[0].labels;
+        assert!(
+            labels.contains("name=\"\",cluster_job=\"77\"") && !labels.contains("secret"),
+            "{labels}"
+        );
     }
 
     #[test]

@@ -5,7 +5,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
 use rustix::event::PollFlags;
@@ -19,7 +18,7 @@ use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::lane::Lane;
 use weft_protocol::transport::map::SharedLane;
 use weft_protocol::transport::wire::{LONGEST, Packet, Up};
-use weft_protocol::transport::{Error, HANDSHAKE, MAX_PROFILE_BYTES, fds};
+use weft_protocol::transport::{Error, HANDSHAKE, MAX_PROFILE_BYTES, TimeLimit, fds};
 
 /// A process that wants a lane. Only its user was checked.
 #[derive(Debug)]
@@ -94,11 +93,11 @@ impl PendingClient {
     /// At most [`MAX_PROFILE_BYTES`] bytes in [`HANDSHAKE`]. After an error the connection is
     /// unusable.
     pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, Error> {
-        let deadline = Instant::now() + HANDSHAKE;
+        let limit = TimeLimit::new(HANDSHAKE);
         let mut all = Vec::new();
         let mut fits = true;
         loop {
-            let packet = receive_plain(&self.socket, self.socket.passes(), "a client", deadline)?;
+            let packet = receive_plain(&self.socket, self.socket.passes(), "a client", limit)?;
             let Packet::Profile { bytes, last } = packet else {
                 return Err(Error::Nonsense("a client sent something else than its profile"));
             };
@@ -118,7 +117,7 @@ impl PendingClient {
     /// Refuses the client.
     pub fn refuse(self, why: Refusal) {
         // If this fails, the client is gone.
-        let _ = fds::send(&self.socket, &Packet::Refused(why), &[], Instant::now() + HANDSHAKE);
+        let _ = fds::send(&self.socket, &Packet::Refused(why), &[], TimeLimit::new(HANDSHAKE));
     }
 
     /// Makes the lane, has `orders` fill it, finishes the handshake. An honest client takes about
@@ -130,17 +129,17 @@ impl PendingClient {
         costs: Vec<(u64, Ns)>,
         orders: impl FnOnce(&Lane),
     ) -> Result<Attached, Error> {
-        let deadline = Instant::now() + HANDSHAKE;
+        let limit = TimeLimit::new(HANDSHAKE);
         let lane = SharedLane::lane()?;
         orders(&lane);
         if self.door.is_shared() {
-            return self.welcome_guest(host, client, &costs, lane, deadline);
+            return self.welcome_guest(host, client, &costs, lane, limit);
         }
         let (server, name) = IpcOneShotServer::<Up>::new().map_err(Error::io("making a control channel"))?;
         let packet = Packet::Lane { channel: name.clone() };
         let descriptors = [lane.memory(), host.epoch_page.memory(), host.bell.as_fd()];
-        fds::send(&self.socket, &packet, &descriptors, deadline)?;
-        match receive_plain(&self.socket, self.socket.passes(), "a client", deadline)? {
+        fds::send(&self.socket, &packet, &descriptors, limit)?;
+        match receive_plain(&self.socket, self.socket.passes(), "a client", limit)? {
             Packet::Connected => {}
             _ => return Err(Error::Nonsense("a client did not connect its channel")),
         }
@@ -177,7 +176,7 @@ impl PendingClient {
         client: u64,
         costs: &[(u64, Ns)],
         lane: SharedLane,
-        deadline: Instant,
+        limit: TimeLimit,
     ) -> Result<Attached, Error> {
         /// A cost takes 20 bytes at most.
         const COSTS_BYTES: usize = LONGEST / 20 - 16;
@@ -186,13 +185,13 @@ impl PendingClient {
             .ok_or(Error::Nonsense("this broker has no guests"))?;
         let packet = Packet::Lane { channel: String::new() };
         let descriptors = [lane.memory(), house.epoch_page.memory(), house.bell.as_fd()];
-        fds::send(&self.socket, &packet, &descriptors, deadline)?;
+        fds::send(&self.socket, &packet, &descriptors, limit)?;
         let mut rest = costs;
         loop {
             let (piece, after) = rest.split_at(rest.len().min(COSTS_BYTES));
             let last = after.is_empty();
             let costs = piece.to_vec();
-            fds::send(&self.socket, &Packet::Welcome { client, costs, last }, &[], deadline)?;
+            fds::send(&self.socket, &Packet::Welcome { client, costs, last }, &[], limit)?;
             if last {
                 break;
             }

@@ -23,7 +23,7 @@ use super::receive::take_plain;
 use super::{Accounts, Asker, PendingClient, Question, thread_time};
 use weft_protocol::control::Refusal;
 use weft_protocol::transport::wire::Packet;
-use weft_protocol::transport::{Error, HANDSHAKE, client, fds, path, peer};
+use weft_protocol::transport::{Error, HANDSHAKE, TimeLimit, client, fds, path, peer};
 
 /// Connections without a first packet; beyond, the oldest of the user with most is dropped.
 const HALF_OPEN: usize = 1024;
@@ -307,7 +307,7 @@ impl Listener {
         let (uid, is_guest) = (socket.uid(), self.door.is_shared() && !socket.is_owners());
         if is_guest && self.callers.count_of(uid) > CONNECTIONS_OF_A_GUEST {
             let full = Packet::Refused(Refusal::Full(CONNECTIONS_OF_A_GUEST));
-            let _ = fds::send(&socket, &full, &[], Instant::now());
+            let _ = fds::send(&socket, &full, &[], TimeLimit::new(Duration::ZERO));
             return;
         }
         if self.callers.accounts().waits(uid).is_some() {
@@ -397,9 +397,9 @@ impl Drop for Listener {
 type Said = Result<Option<Packet>, Error>;
 
 fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Error> {
-    let deadline = Instant::now();
+    let limit = TimeLimit::new(Duration::ZERO);
     let refuse = |why: Refusal| {
-        let _ = fds::send(&socket, &Packet::Refused(why.clone()), &[], deadline);
+        let _ = fds::send(&socket, &Packet::Refused(why.clone()), &[], limit);
         Err(Error::Refused(why))
     };
     let peer = peer::peer(&socket)?;
@@ -511,7 +511,7 @@ mod tests {
     fn asks(path: &Path, what: &str) -> OwnedFd {
         let socket = connect(path);
         let question = Packet::Question(what.into());
-        fds::send(&socket, &question, &[], Instant::now() + PATIENCE).expect("sent");
+        fds::send(&socket, &question, &[], TimeLimit::new(PATIENCE)).expect("sent");
         socket
     }
 

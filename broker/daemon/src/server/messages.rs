@@ -14,7 +14,7 @@ use super::callers::Connection;
 use super::receive::take_plain;
 use weft_protocol::control::{ToBroker, ToClient};
 use weft_protocol::transport::wire::{Packet, Up};
-use weft_protocol::transport::{Error, fds};
+use weft_protocol::transport::{Error, TimeLimit, fds};
 
 /// The channel to one client.
 #[derive(Debug, Clone)]
@@ -44,10 +44,7 @@ impl ToTheClient {
     pub fn send_within(&self, message: ToClient, within: Duration) -> Result<(), Error> {
         match self {
             ToTheClient::Ipc(way) => way.send(message).map_err(|_| Error::Gone),
-            ToTheClient::Packets(socket) => {
-                let deadline = Instant::now() + within;
-                fds::send(&**socket, &Packet::Tell(message), &[], deadline)
-            }
+            ToTheClient::Packets(socket) => fds::send(&**socket, &Packet::Tell(message), &[], TimeLimit::new(within)),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Questions from the command line, and the process that asks.
 #![forbid(unsafe_code)]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::callers::{self, Connection};
 use weft_protocol::transport::wire::{LONGEST, Packet};
-use weft_protocol::transport::{Error, fds};
+use weft_protocol::transport::{Error, TimeLimit, fds};
 
 /// Longest time for an answer to be read.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub struct Question {
 impl Question {
     /// Answers. Takes at most 2 s if the asker does not read.
     pub fn answer(self, text: &str) -> Result<(), Error> {
-        let deadline = Instant::now() + ANSWER;
+        let limit = TimeLimit::new(ANSWER);
         // A piece with its frame must fit a packet.
         let longest = LONGEST - 64;
         let mut rest = text;
@@ -54,7 +54,7 @@ impl Question {
                 text: piece.to_string(),
                 last,
             };
-            fds::send(&self.socket, &packet, &[], deadline)?;
+            fds::send(&self.socket, &packet, &[], limit)?;
             if last {
                 return Ok(());
             }

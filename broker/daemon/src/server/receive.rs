@@ -3,13 +3,12 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
-use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg};
 use weft_protocol::transport::fds::{ready, take_with};
 use weft_protocol::transport::wire::Packet;
-use weft_protocol::transport::{Error, HANDSHAKE};
+use weft_protocol::transport::{Error, TimeLimit};
 
 /// Takes one packet that is there, without descriptors.
 ///
@@ -37,19 +36,19 @@ fn brings_descriptors(socket: impl AsFd) -> bool {
     looked.is_ok_and(|looked| looked.flags.contains(ReturnFlags::CTRUNC))
 }
 
-/// Receives one packet as [`take_plain`] does, until `deadline`.
+/// Receives one packet as [`take_plain`] does, within `limit`.
 pub(super) fn receive_plain(
     socket: impl AsFd,
     passes: bool,
     who: &'static str,
-    deadline: Instant,
+    limit: TimeLimit,
 ) -> Result<Packet, Error> {
     loop {
         if let Some(packet) = take_plain(&socket, passes)? {
             return Ok(packet);
         }
-        if !ready(&socket, PollFlags::IN, deadline)? {
-            return Err(Error::Late(who, HANDSHAKE));
+        if !ready(&socket, PollFlags::IN, limit.deadline())? {
+            return Err(limit.late(who));
         }
     }
 }

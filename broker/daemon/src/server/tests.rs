@@ -15,7 +15,7 @@ use weft_protocol::lane::{Lane, Mode};
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::map::Place;
 use weft_protocol::transport::wire::Packet;
-use weft_protocol::transport::{Error, HANDSHAKE, client, fds};
+use weft_protocol::transport::{Error, HANDSHAKE, TimeLimit, client, fds};
 
 /// Far more than any step takes; reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -261,7 +261,7 @@ fn a_lying_client_blocks_nothing() {
 
 /// A silent connection.
 pub(super) fn connect(path: &Path) -> OwnedFd {
-    client::reach(path, Instant::now() + HANDSHAKE).expect("connected")
+    client::reach(path, TimeLimit::new(HANDSHAKE)).expect("connected")
 }
 
 /// A hello of another build.
@@ -275,7 +275,7 @@ fn hello_of_version(path: &Path, version: u32) -> Result<(), Error> {
         .copy_from_slice(&version.to_le_bytes());
     rustix::net::send(&socket, &bytes, rustix::net::SendFlags::NOSIGNAL).expect("sent");
     let within = Duration::from_secs(30);
-    match fds::receive(&socket, "the broker", within, Instant::now() + within)? {
+    match fds::receive(&socket, "the broker", TimeLimit::new(within))? {
         (Packet::Refused(why), _) => Err(Error::Refused(why)),
         other => panic!("{other:?}"),
     }
@@ -284,8 +284,8 @@ fn hello_of_version(path: &Path, version: u32) -> Result<(), Error> {
 /// A client that claims falsely to have connected its channel.
 fn lie(path: &Path, hello: Hello) -> OwnedFd {
     let socket = connect(path);
-    let deadline = Instant::now() + HANDSHAKE;
-    fds::send(&socket, &Packet::Hello(hello), &[], deadline).expect("sent");
-    fds::send(&socket, &Packet::Connected, &[], deadline).expect("sent");
+    let limit = TimeLimit::new(HANDSHAKE);
+    fds::send(&socket, &Packet::Hello(hello), &[], limit).expect("sent");
+    fds::send(&socket, &Packet::Connected, &[], limit).expect("sent");
     socket
 }

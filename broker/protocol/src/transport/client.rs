@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use weft_profiles::Store;
 
 use super::wire::{Packet, Up};
-use super::{Error, fds, path, peer, wire};
+use super::{Error, TimeLimit, fds, path, peer, wire};
 use crate::Ns;
 use crate::control::{Hello, Refusal, ToBroker, ToClient};
 
@@ -83,7 +83,7 @@ impl Channel {
     pub fn send(&self, message: ToBroker) -> Result<(), Error> {
         match &self.way {
             Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
-            Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], Instant::now() + UNREAD) {
+            Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], TimeLimit::new(UNREAD)) {
                 // Dropped, as it fits no packet: a graph of thousands of kernels is known by its
                 // hash alone.
                 Err(Error::Nonsense(_)) => Ok(()),
@@ -120,7 +120,7 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
 
 /// Connects to the broker at `path`. The folder's owner must be this user, root, or root's grantee.
 #[doc(hidden)]
-pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
+pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
     let trusted = path::trusted(path)?;
     let address = SocketAddrUnix::new(path).map_err(|_| Error::Folder {
         path: path.to_path_buf(),
@@ -133,8 +133,8 @@ pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
         match connect(&socket, &address) {
             Ok(()) => break,
             // The queue is full: many clients start at once.
-            Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(FULL_QUEUE),
-            Err(Errno::AGAIN) => return Err(Error::Late("the broker", super::HANDSHAKE)),
+            Err(Errno::AGAIN) if Instant::now() < limit.deadline() => thread::sleep(FULL_QUEUE),
+            Err(Errno::AGAIN) => return Err(limit.late("the broker")),
             Err(Errno::INTR) => {}
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Err(Error::NoBroker(path.to_path_buf())),
             Err(Errno::ACCESS) => {
@@ -173,7 +173,7 @@ fn from_broker(error: Error) -> Error {
 
 /// Attaches to the broker at `path`, within about `within`.
 pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attached, Error> {
-    let deadline = Instant::now() + within;
+    let limit = TimeLimit::new(within);
     if hello.command.len() > LONGEST_COMMAND {
         let end = (0..=LONGEST_COMMAND)
             .rev()
@@ -184,22 +184,22 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     // Keeps weft's descriptors above 2 meanwhile: a program that closed its standard ones may write
     // there.
     let _standard = fds::standard_taken();
-    let socket = reach(path, deadline)?;
+    let socket = reach(path, limit)?;
     fds::enough(&socket)?;
     // A shared broker opens no client's file.
     let profile = match (&hello.profile, hello.profiling, path::is_shared(path)) {
         (Some(called), false, true) => Some(carried(called).unwrap_or_default()),
         _ => None,
     };
-    fds::send(&socket, &Packet::Hello(hello), &[], deadline)?;
+    fds::send(&socket, &Packet::Hello(hello), &[], limit)?;
     if let Some(bytes) = profile {
-        match bring(&socket, &bytes, deadline) {
+        match bring(&socket, &bytes, limit) {
             // The broker's last packet says why.
             Ok(()) | Err(Error::Gone) => {}
             Err(why) => return Err(why),
         }
     }
-    let (packet, descriptors) = fds::receive(&socket, "the broker", within, deadline).map_err(from_broker)?;
+    let (packet, descriptors) = fds::receive(&socket, "the broker", limit).map_err(from_broker)?;
     let name = match packet {
         Packet::Lane { channel } => channel,
         Packet::Refused(why) => return Err(Error::Refused(why)),
@@ -209,14 +209,14 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
         .try_into()
         .map_err(|_| Error::Nonsense("the broker sent another number of descriptors"))?;
     let (client, costs, way) = if name.is_empty() {
-        let (client, costs) = welcomed(&socket, within, deadline)?;
+        let (client, costs) = welcomed(&socket, limit)?;
         (client, costs, Way::Packets)
     } else {
         let up = IpcSender::<Up>::connect(name).map_err(Error::io("connecting the control channel"))?;
         let (way_down, down) = ipc::channel::<ToClient>().map_err(Error::io("making the control channel"))?;
         up.send(Up::Open(way_down)).map_err(|_| Error::Gone)?;
-        fds::send(&socket, &Packet::Connected, &[], deadline)?;
-        let left = deadline.saturating_duration_since(Instant::now());
+        fds::send(&socket, &Packet::Connected, &[], limit)?;
+        let left = limit.deadline().saturating_duration_since(Instant::now());
         match down.try_recv_timeout(left) {
             Ok(ToClient::Welcome { client, costs }) => (client, costs, Way::Ipc { up, down }),
             Ok(ToClient::Refused(why)) => return Err(Error::Refused(why)),
@@ -230,7 +230,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             ) => {
                 return Err(Error::Nonsense("the broker said something else before it welcomed"));
             }
-            Err(TryRecvError::Empty) => return Err(Error::Late("the broker", within)),
+            Err(TryRecvError::Empty) => return Err(limit.late("the broker")),
             Err(TryRecvError::IpcError(_)) => return Err(Error::Gone),
         }
     };
@@ -248,10 +248,10 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     })
 }
 
-fn welcomed(socket: &OwnedFd, within: Duration, deadline: Instant) -> Result<(u64, Vec<(u64, Ns)>), Error> {
+fn welcomed(socket: &OwnedFd, limit: TimeLimit) -> Result<(u64, Vec<(u64, Ns)>), Error> {
     let mut all = Vec::new();
     loop {
-        match fds::receive(socket, "the broker", within, deadline)?.0 {
+        match fds::receive(socket, "the broker", limit)?.0 {
             Packet::Welcome { client, costs, last } => {
                 all.extend(costs);
                 if last {
@@ -264,7 +264,7 @@ fn welcomed(socket: &OwnedFd, within: Duration, deadline: Instant) -> Result<(u6
     }
 }
 
-fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Error> {
+fn bring(socket: &OwnedFd, profile: &[u8], limit: TimeLimit) -> Result<(), Error> {
     let mut rest = profile;
     loop {
         let (piece, after) = rest.split_at(rest.len().min(PIECE));
@@ -272,7 +272,7 @@ fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Erro
             bytes: piece.to_vec(),
             last: after.is_empty(),
         };
-        fds::send(socket, &packet, &[], deadline)?;
+        fds::send(socket, &packet, &[], limit)?;
         if after.is_empty() {
             return Ok(());
         }
@@ -282,11 +282,8 @@ fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Erro
 
 /// Reads the profile that the job names; `None` on failure.
 fn carried(called: &str) -> Option<Vec<u8>> {
-    let (store, name) = match called.rsplit_once('/') {
-        None => (Store::of_user().ok()?, called),
-        Some((folder, name)) => (Store::at(if folder.is_empty() { "/" } else { folder }), name),
-    };
-    let file = File::open(store.path(name).ok()?).ok()?;
+    let (store, name) = Store::locate(called).ok()?;
+    let file = File::open(store.path(&name).ok()?).ok()?;
     let mut bytes = Vec::new();
     // One byte more shows that it is too large.
     let most = super::MAX_PROFILE_BYTES as u64 + 1;
@@ -296,12 +293,12 @@ fn carried(called: &str) -> Option<Vec<u8>> {
 
 /// Asks the broker at `path` a person's question, for a whole answer.
 pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Error> {
-    let deadline = Instant::now() + within;
-    let socket = reach(path, deadline)?;
-    fds::send(&socket, &Packet::Question(question.to_string()), &[], deadline)?;
+    let limit = TimeLimit::new(within);
+    let socket = reach(path, limit)?;
+    fds::send(&socket, &Packet::Question(question.to_string()), &[], limit)?;
     let mut answer = String::new();
     loop {
-        let (packet, _) = fds::receive(&socket, "the broker", within, deadline).map_err(from_broker)?;
+        let (packet, _) = fds::receive(&socket, "the broker", limit).map_err(from_broker)?;
         match packet {
             Packet::Answer { text, last } => {
                 answer.push_str(&text);
@@ -317,5 +314,48 @@ pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Erro
 
 /// Whether a broker accepts connections at `path`.
 pub fn answers(path: &Path) -> bool {
-    reach(path, Instant::now() + super::HANDSHAKE).is_ok()
+    reach(path, TimeLimit::new(super::HANDSHAKE)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{bind, listen, socketpair};
+
+    use super::*;
+
+    /// Far from [`super::super::HANDSHAKE`], which was told whatever the limit was.
+    const WITHIN: Duration = Duration::from_millis(30);
+
+    #[test]
+    fn who_is_late_is_told_with_the_limit_that_held() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("broker.sock");
+        let deaf = socket_with(AddressFamily::UNIX, kind, flags, None).expect("a socket");
+        bind(&deaf, &SocketAddrUnix::new(&path).expect("short")).expect("bound");
+        listen(&deaf, 0).expect("listens");
+        // Nobody accepts: the queue is full after a few.
+        let mut queue = Vec::new();
+        let why = loop {
+            assert!(queue.len() < 100, "the queue has no end");
+            match reach(&path, TimeLimit::new(WITHIN)) {
+                Ok(socket) => queue.push(socket),
+                Err(why) => break why,
+            }
+        };
+        assert_eq!(why.to_string(), "the broker did not answer within 30ms");
+
+        let (socket, _silent) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("a pair");
+        let packet = Packet::Question("x".repeat(10_000));
+        let why = loop {
+            if let Err(why) = fds::send(&socket, &packet, &[], TimeLimit::new(WITHIN)) {
+                break why;
+            }
+        };
+        assert_eq!(why.to_string(), "the other side did not answer within 30ms");
+        let why = fds::receive(&socket, "the broker", TimeLimit::new(WITHIN)).expect_err("silent");
+        assert_eq!(why.to_string(), "the broker did not answer within 30ms");
+        let left = TimeLimit::new(Duration::from_nanos(4_999_987_654)).late("the broker");
+        assert_eq!(left.to_string(), "the broker did not answer within 5s");
+    }
 }

@@ -4,7 +4,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
@@ -14,8 +14,8 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-use super::Error;
 use super::wire::{self, Packet, Unpack};
+use super::{Error, TimeLimit};
 use crate::VERSION;
 use crate::control::Refusal;
 
@@ -79,12 +79,7 @@ pub fn hung_up(descriptor: impl AsFd, sign: PollFlags) -> bool {
 }
 
 /// Sends one packet.
-pub fn send(
-    socket: impl AsFd,
-    packet: &Packet,
-    descriptors: &[BorrowedFd<'_>],
-    deadline: Instant,
-) -> Result<(), Error> {
+pub fn send(socket: impl AsFd, packet: &Packet, descriptors: &[BorrowedFd<'_>], limit: TimeLimit) -> Result<(), Error> {
     let bytes = wire::pack(packet)?;
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
@@ -101,8 +96,8 @@ pub fn send(
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
-                if !ready(&socket, PollFlags::OUT, deadline)? {
-                    return Err(Error::Late("the other side", super::HANDSHAKE));
+                if !ready(&socket, PollFlags::OUT, limit.deadline())? {
+                    return Err(limit.late("the other side"));
                 }
             }
             Err(Errno::PIPE | Errno::CONNRESET) => return Err(Error::Gone),
@@ -157,19 +152,14 @@ pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Re
     }
 }
 
-/// Receives one packet, waiting until `deadline`.
-pub fn receive(
-    socket: impl AsFd,
-    who: &'static str,
-    within: Duration,
-    deadline: Instant,
-) -> Result<(Packet, Vec<OwnedFd>), Error> {
+/// Receives one packet, within `limit`.
+pub fn receive(socket: impl AsFd, who: &'static str, limit: TimeLimit) -> Result<(Packet, Vec<OwnedFd>), Error> {
     loop {
         if let Some(packet) = take(&socket)? {
             return Ok(packet);
         }
-        if !ready(&socket, PollFlags::IN, deadline)? {
-            return Err(Error::Late(who, within));
+        if !ready(&socket, PollFlags::IN, limit.deadline())? {
+            return Err(limit.late(who));
         }
     }
 }

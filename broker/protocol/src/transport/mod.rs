@@ -23,7 +23,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::control::Refusal;
 
@@ -40,6 +40,36 @@ pub mod wire;
 /// The broker's bound of a whole handshake: others wait meanwhile. Under 1 ms on an idle machine. A
 /// client's bound is the caller's of [`client::attach`].
 pub const HANDSHAKE: Duration = Duration::from_millis(500);
+
+/// How long a step may take, and until when that is.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct TimeLimit {
+    within: Duration,
+    deadline: Instant,
+}
+
+impl TimeLimit {
+    /// A limit that begins now.
+    pub fn new(within: Duration) -> TimeLimit {
+        TimeLimit {
+            within,
+            deadline: Instant::now() + within,
+        }
+    }
+
+    /// When the time is up.
+    pub fn deadline(self) -> Instant {
+        self.deadline
+    }
+
+    /// The error of `who` that did not answer in this time.
+    pub fn late(self, who: &'static str) -> Error {
+        // What is left of another limit has odd nanoseconds.
+        let millis = self.within.as_micros().div_ceil(1_000);
+        Error::Late(who, Duration::from_millis(millis.try_into().unwrap_or(u64::MAX)))
+    }
+}
 
 /// Bytes of the largest profile that a shared broker takes. Some hundred kernels take some hundred
 /// kilobytes.

@@ -99,7 +99,13 @@ pub fn prepare(
     let mut wrong = Vec::new();
     for (option, text) in chosen {
         match option.read(text) {
-            Ok(value) => task.set(option.variable(), &value),
+            Ok(value) => {
+                let value = match option {
+                    JobOption::Profile => from_submit_folder(task, value),
+                    JobOption::Priority | JobOption::Memory | JobOption::Slowdown => value,
+                };
+                task.set(option.variable(), &value);
+            }
             // It was refused where it was given, unless that was by another plugin than this one.
             Err(why) => wrong.push(why),
         }
@@ -128,6 +134,22 @@ pub fn prepare(
     parts.push(&settings.library);
     task.set("LD_PRELOAD", &parts.join(":"));
     wrong
+}
+
+/// The folder that the job was submitted from.
+const SUBMIT_FOLDER: &str = "SLURM_SUBMIT_DIR";
+
+/// A file as its user named it: a relative one is of the folder where the job was submitted, not of
+/// the one where a process of the job is (`--chdir`, `cd`) when it first asks for a GPU.
+fn from_submit_folder(task: &dyn Variables, file: String) -> String {
+    let folder = task.get(SUBMIT_FOLDER).filter(|folder| folder.starts_with('/'));
+    match folder {
+        Some(folder) if file.contains('/') && !file.starts_with('/') => {
+            let below = file.strip_prefix("./").unwrap_or(&file);
+            format!("{}/{below}", folder.trim_end_matches('/'))
+        }
+        _ => file,
+    }
 }
 
 /// Whether the step holds a GPU, or a part of one. Slurm takes these variables from a step that
@@ -320,6 +342,27 @@ mod tests {
             (value(&task, "WEFT_PRIORITY"), value(&task, "WEFT_NAME")),
             ("3", "mine")
         );
+    }
+
+    #[test]
+    fn a_relative_file_is_of_the_folder_where_the_job_was_submitted() {
+        for (given, folder, expected) in [
+            ("./a.profile", "/home/ann", "/home/ann/a.profile"),
+            ("runs/a.profile", "/home/ann/", "/home/ann/runs/a.profile"),
+            ("../a.profile", "/home/ann", "/home/ann/../a.profile"),
+            ("./a.profile", "/", "/a.profile"),
+            ("/b/a.profile", "/home/ann", "/b/a.profile"),
+            ("resnet", "/home/ann", "resnet"),
+            ("./a.profile", "", "./a.profile"),
+        ] {
+            let mut task = sharing();
+            task.set(SUBMIT_FOLDER, folder);
+            prepared(&mut task, 7, &[(JobOption::Profile, given)]);
+            assert_eq!(value(&task, "WEFT_PROFILE"), expected, "{given} in {folder}");
+            // A step inherits it.
+            prepared(&mut task, 7, &[]);
+            assert_eq!(value(&task, "WEFT_PROFILE"), expected, "{given} in {folder}");
+        }
     }
 
     #[test]

@@ -113,12 +113,25 @@ impl<'a> Situation<'a> {
     }
 
     fn room_of(&self, client: &ClientState, job: &JobModels, at: Ns, chance: f64) -> Result<Ns, Ns> {
+        if let Some(until) = self.unknown_until(client, job).filter(|until| at < *until) {
+            return Err(until);
+        }
         let room = self.left_by(client, job, at, chance)?;
         let (promised, switches) = (client.budget.is_promised(), self.state.config.switch_cost > 0);
         match job.account.withholds(promised, switches) {
             true => Ok(0),
             false => Ok(room),
         }
+    }
+
+    /// Until when a foreground job without a profile may be at work of which nothing is known: a
+    /// stretch longer than any that was seen to end. A first request is one.
+    ///
+    /// Half of `starving_after`: long enough for a request, and no background job starves. A job
+    /// that never waits keeps others out once.
+    fn unknown_until(&self, client: &ClientState, job: &JobModels) -> Option<Ns> {
+        let since = job.stretch.new_since().filter(|_| client.times.is_empty())?;
+        Some(since.saturating_add(self.state.config.starving_after / 2))
     }
 
     /// What the gap of a foreground job leaves by its model alone.

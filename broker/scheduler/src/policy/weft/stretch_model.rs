@@ -17,6 +17,9 @@
 //! * At each launch the model has seen all kernels since the wait. Of this context it knows the
 //!   idle time still to come, and the launches: low estimates of both.
 //! * A context that was not seen before has no laxity.
+//!
+//! A stretch with more work than any that was seen to end is *new*. Where the job has no profile,
+//! nothing says when it ends.
 #![forbid(unsafe_code)]
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
@@ -94,6 +97,9 @@ pub(super) struct StretchModel {
     front: Ns,
     idle: Ns,
     begin: Ns,
+    /// Predicted work of the stretch so far, and the most of a stretch that was seen to end, ns.
+    work: Ns,
+    most_work: Ns,
     /// Whether the stretch was watched from its beginning.
     whole: bool,
 }
@@ -110,6 +116,7 @@ impl StretchModel {
             }
             Some(last) => mix(last.context, kernel),
         };
+        self.work = self.work.saturating_add(time);
         self.idle += at.saturating_sub(self.front);
         self.front = self.front.max(at).saturating_add(time);
         match self.launches.len() < MAX_LAUNCHES {
@@ -144,7 +151,9 @@ impl StretchModel {
                 }
             }
         }
+        self.most_work = self.most_work.max(self.work);
         self.launches.clear();
+        self.work = 0;
         self.whole = true;
         replayed
     }
@@ -152,7 +161,13 @@ impl StretchModel {
     /// Forgets the stretch, part of which was not watched.
     pub(super) fn interrupted(&mut self) {
         self.launches.clear();
+        self.work = 0;
         self.whole = false;
+    }
+
+    /// When the stretch in progress began, ns, if none with so much work was seen to end.
+    pub(super) fn new_since(&self) -> Option<Ns> {
+        (!self.launches.is_empty() && self.work > self.most_work).then_some(self.begin)
     }
 
     fn to_come(&self) -> Option<&StillToCome> {
@@ -217,6 +232,22 @@ mod tests {
         }
         stretch(&mut model, 90_000 * US, 5 * US, 50);
         assert_eq!(model.deadline(), Some(90_000 * US + 500 * US));
+    }
+
+    #[test]
+    fn a_stretch_is_new_until_one_with_as_much_work_was_seen_to_end() {
+        let mut model = StretchModel::default();
+        assert_eq!(model.new_since(), None, "none is in progress");
+        stretch(&mut model, 7 * US, 5 * US, 10);
+        assert_eq!(model.new_since(), Some(7 * US));
+        model.waited();
+        assert_eq!(model.new_since(), None);
+        stretch(&mut model, 1_000 * US, 5 * US, 10);
+        assert_eq!(model.new_since(), None);
+        model.launched(10, 1_050 * US, 10 * US);
+        assert_eq!(model.new_since(), Some(1_000 * US), "longer than any");
+        model.interrupted();
+        assert_eq!(model.new_since(), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Policy `weft` in the core, by its events and decisions: what it learns, and what follows.
 
+mod attaching;
 mod equals;
 mod refined;
 mod starving;
