@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Ns;
 use crate::event::{ClusterDecision, ClusterEvent};
-use crate::job::{ClusterJob, JobId, WorkerAsk};
+use crate::job::{ClusterJob, JobId, JobMeasure, WHOLE_GPU_MILLI, WorkerAsk};
+use crate::links::{ClusterLinks, Flow, FlowRoute};
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
 use crate::placement::Placer;
-use crate::policies::{ClusterPolicy, RankedJob};
+use crate::policies::{ClusterPolicy, OrderKey, RankedJob, SharingRule};
 
 /// One job.
 #[derive(Debug, Clone)]
@@ -20,13 +21,19 @@ struct HeldJob {
     arrived: Ns,
     /// Empty while it waits.
     places: Vec<WorkerPlace>,
+    /// It has the second seat of those GPUs.
+    second: bool,
+    /// What its nodes believe of how busy it keeps a GPU, thousandths.
+    load: u32,
     /// Where it was when it was paused, empty if it must start anew.
     paused_at: Vec<WorkerPlace>,
     /// Since when it runs, or waits.
     since: Ns,
-    /// How long it ran before that.
+    /// How long it ran, up to `counted`.
     ran: Ns,
+    counted: Ns,
     done_ppm: u32,
+    measure: JobMeasure,
     level: u8,
     /// The empty cluster could run it.
     possible: bool,
@@ -34,25 +41,91 @@ struct HeldJob {
     unbooked: bool,
     /// The run time that counts as attained service, where the engine measured it.
     attained: Option<Ns>,
+    /// Where it stands among those that wait, under a keyed policy.
+    queued: Option<FullKey>,
 }
+
+/// A job's place in the order: by the policy, then by arrival.
+type FullKey = (OrderKey, Ns, JobId);
+
+/// What two jobs have in common of which one fits wherever the other does.
+type GangShape = (WorkerAsk, u32);
+
+/// How a job was before the round.
+#[derive(Debug)]
+struct Before {
+    places: Vec<WorkerPlace>,
+    second: bool,
+    paused_at: Vec<WorkerPlace>,
+    since: Ns,
+}
+
+/// Jobs that wait for which one round tries a seat beside others, from the first in the order on.
+const SEAT_TRIES: usize = 64;
+/// Jobs of one shape that one round tries while the policy bounds the nodes of each differently.
+const SPREAD_TRIES: usize = 16;
 
 impl HeldJob {
     fn runs(&self) -> bool {
         !self.places.is_empty()
     }
 
+    fn shape(&self) -> GangShape {
+        (self.each, self.job.workers)
+    }
+
+    fn milli(&self) -> u64 {
+        u64::from(self.job.workers) * self.each.total_milli()
+    }
+
+    /// How long it ran. In a second seat time counts by its speed.
+    fn ran_at(&self, now: Ns) -> Ns {
+        let lately = now.saturating_sub(self.counted);
+        let speed = if self.second {
+            u64::from(self.measure.speed_milli)
+        } else {
+            1_000
+        };
+        self.ran
+            + if self.runs() {
+                lately / 1_000 * speed + lately % 1_000 * speed / 1_000
+            } else {
+                0
+            }
+    }
+
+    fn count(&mut self, now: Ns) {
+        self.ran = self.ran_at(now);
+        self.counted = now;
+    }
+
+    /// How busy each GPU is kept by a worker, thousandths.
+    fn load(&self) -> u32 {
+        self.measure.duty_milli.min(1_000) * self.each.gpu_milli / WHOLE_GPU_MILLI
+    }
+
     fn ranked(&self, now: Ns) -> RankedJob {
-        let lately = now.saturating_sub(self.since);
+        let mut nodes = 0;
+        let mut last = None;
+        for place in &self.places {
+            // A gang's workers on one node follow each other.
+            nodes += u32::from(last != Some(place.node));
+            last = Some(place.node);
+        }
         RankedJob {
             id: self.job.id,
             tenant: self.job.tenant,
-            gpu_milli: u64::from(self.job.workers) * self.each.total_milli(),
+            gpu_milli: self.milli(),
             arrived: self.arrived,
             running: self.runs(),
-            lately,
-            ran: self.attained.unwrap_or(self.ran + if self.runs() { lately } else { 0 }),
+            lately: now.saturating_sub(self.since),
+            ran: self.attained.unwrap_or_else(|| self.ran_at(now)),
             expected: self.job.expected,
             done_ppm: self.done_ppm,
+            measure: self.measure,
+            workers: self.job.workers,
+            nodes,
+            second: self.second,
         }
     }
 }
@@ -73,6 +146,18 @@ pub struct Cluster {
     advises: bool,
     /// Jobs that run make room, where the policy preempts.
     pauses: bool,
+    running: BTreeSet<JobId>,
+    /// Of those that wait, the ones that the cluster could run, under a keyed policy.
+    queues: BTreeMap<GangShape, BTreeSet<FullKey>>,
+    /// What this round changed, as it was before.
+    before: BTreeMap<JobId, Before>,
+    /// Jobs that it began, and that it paused, in that order.
+    begun: Vec<JobId>,
+    paused: Vec<JobId>,
+    /// What is known of jobs that are to come: the same program ran before.
+    foreknown: BTreeMap<JobId, JobMeasure>,
+    links: Option<ClusterLinks>,
+    routes: BTreeMap<JobId, FlowRoute>,
 }
 
 impl Cluster {
@@ -88,13 +173,22 @@ impl Cluster {
             waiting: BTreeSet::new(),
             advises: false,
             pauses: true,
+            running: BTreeSet::new(),
+            queues: BTreeMap::new(),
+            before: BTreeMap::new(),
+            begun: Vec::new(),
+            paused: Vec::new(),
+            foreknown: BTreeMap::new(),
+            links: None,
+            routes: BTreeMap::new(),
         }
     }
 
     /// Takes an event. Decisions are appended.
     pub fn handle(&mut self, now: Ns, event: ClusterEvent, out: &mut Vec<ClusterDecision>) {
+        let look = event == ClusterEvent::Look;
         match event {
-            ClusterEvent::NodeUp(node) => self.node_up(node),
+            ClusterEvent::NodeUp(node) => self.node_up(now, node),
             ClusterEvent::NodeDown(node) => self.node_down(now, node, out),
             ClusterEvent::Submitted(job) => {
                 if !self.submitted(now, job, out) {
@@ -111,10 +205,15 @@ impl Cluster {
             ClusterEvent::Began(job, places, since) => self.began(job, places, since),
             ClusterEvent::Stopped(job) => self.stopped(now, job),
             ClusterEvent::Attained(job, ran) => return self.attained(job, ran),
+            ClusterEvent::Measured(job, measure) => {
+                self.measured(now, job, measure);
+                return;
+            }
+            ClusterEvent::Links(links) => self.links = Some(links),
             ClusterEvent::Look => {}
         }
         if !self.advises {
-            self.round(now, out);
+            self.round(now, look, out);
         }
     }
 
@@ -133,19 +232,29 @@ impl Cluster {
         self.jobs.get(&job).map_or(&[], |entry| &entry.places)
     }
 
+    /// It runs in the second seat of its GPUs.
+    pub fn second_seat(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|entry| entry.second)
+    }
+
+    /// Jobs that run in a second seat.
+    pub fn guests(&self) -> usize {
+        self.running.iter().filter(|job| self.second_seat(**job)).count()
+    }
+
     /// Jobs that wait for GPUs.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    fn node_up(&mut self, node: ClusterNode) {
+    fn node_up(&mut self, now: Ns, node: ClusterNode) {
         if self.index.contains_key(&node.id) {
             return;
         }
         self.index.insert(node.id, self.nodes.len());
         self.empty.push(node.clone());
         self.nodes.push(node);
-        self.look_whether_possible();
+        self.look_whether_possible(now);
     }
 
     fn node_down(&mut self, now: Ns, node: NodeId, out: &mut Vec<ClusterDecision>) {
@@ -160,7 +269,8 @@ impl Cluster {
             .map(|(id, _)| *id)
             .collect();
         for id in lost {
-            self.release(now, id);
+            self.give_back(id);
+            self.stop(now, id);
             out.push(ClusterDecision::Requeue(id));
         }
         for entry in self.jobs.values_mut().filter(|entry| on(&entry.paused_at)) {
@@ -170,7 +280,7 @@ impl Cluster {
         self.empty.remove(gone);
         self.index = self.nodes.iter().enumerate().map(|(at, node)| (node.id, at)).collect();
         self.placer.forget_nodes();
-        self.look_whether_possible();
+        self.look_whether_possible(now);
     }
 
     /// Whether it waits now.
@@ -189,24 +299,97 @@ impl Cluster {
             arrived: now,
             places: Vec::new(),
             paused_at: Vec::new(),
+            second: false,
+            load: 0,
             since: now,
             ran: 0,
+            counted: now,
             done_ppm: 0,
+            measure: self.foreknown.remove(&job.id).unwrap_or_default(),
             level: self.policy.level(job.id),
             possible: self.possible(&each, job.workers),
             unbooked: false,
             attained: None,
+            queued: None,
         };
         self.jobs.insert(job.id, entry);
-        self.waiting.insert(job.id);
+        self.waits(now, job.id);
         true
     }
 
     fn ended(&mut self, now: Ns, job: JobId) {
         self.give_back(job);
-        self.waiting.remove(&job);
+        self.waits_no_more(job);
+        self.running.remove(&job);
+        self.routes.remove(&job);
+        self.foreknown.remove(&job);
         if let Some(entry) = self.jobs.remove(&job) {
             self.policy.ended(&entry.ranked(now));
+        }
+    }
+
+    fn measured(&mut self, now: Ns, job: JobId, measure: JobMeasure) {
+        let Some(entry) = self.jobs.get_mut(&job) else {
+            self.foreknown.insert(job, measure);
+            return;
+        };
+        entry.count(now);
+        entry.measure = measure;
+        if entry.runs() {
+            // The nodes hear of how busy it keeps them now.
+            self.give_back(job);
+            self.retake(job);
+        } else if let Some(queued) = entry.queued.take() {
+            // It may stand elsewhere now.
+            let shape = entry.shape();
+            if let Some(queue) = self.queues.get_mut(&shape) {
+                queue.remove(&queued);
+            }
+            self.waits(now, job);
+        }
+    }
+
+    /// It waits from now on.
+    fn waits(&mut self, now: Ns, job: JobId) {
+        self.waiting.insert(job);
+        if !self.policy.keyed() {
+            return;
+        }
+        let Some(entry) = self
+            .jobs
+            .get_mut(&job)
+            .filter(|entry| entry.possible && entry.queued.is_none())
+        else {
+            return;
+        };
+        let key = (self.policy.key(now, &entry.ranked(now)), entry.arrived, job);
+        entry.queued = Some(key);
+        self.queues.entry(entry.shape()).or_default().insert(key);
+    }
+
+    fn waits_no_more(&mut self, job: JobId) {
+        self.waiting.remove(&job);
+        let Some(entry) = self.jobs.get_mut(&job) else { return };
+        if let Some(key) = entry.queued.take() {
+            let shape = entry.shape();
+            if let Some(queue) = self.queues.get_mut(&shape) {
+                queue.remove(&key);
+                if queue.is_empty() {
+                    self.queues.remove(&shape);
+                }
+            }
+        }
+    }
+
+    /// All that wait stand elsewhere.
+    fn queue_anew(&mut self, now: Ns) {
+        self.queues.clear();
+        let waiting: Vec<JobId> = self.waiting.iter().copied().collect();
+        for job in waiting {
+            if let Some(entry) = self.jobs.get_mut(&job) {
+                entry.queued = None;
+            }
+            self.waits(now, job);
         }
     }
 
@@ -220,7 +403,7 @@ impl Cluster {
         })
     }
 
-    fn look_whether_possible(&mut self) {
+    fn look_whether_possible(&mut self, now: Ns) {
         let fits: Vec<(JobId, bool)> = self
             .waiting
             .iter()
@@ -232,6 +415,7 @@ impl Cluster {
                 entry.possible = possible;
             }
         }
+        self.queue_anew(now);
     }
 
     /// The job's GPUs are free again; its account is as it was.
@@ -240,24 +424,50 @@ impl Cluster {
             return;
         };
         for place in &entry.places {
-            if let Some(at) = self.index.get(&place.node) {
-                self.nodes[*at].give_back(&entry.each, place);
+            let Some(node) = self.index.get(&place.node).map(|at| &mut self.nodes[*at]) else {
+                continue;
+            };
+            if entry.second {
+                node.give_back_second(&entry.each, place);
+            } else {
+                node.give_back(&entry.each, place);
+                node.add_busy(place, -i64::from(entry.load));
             }
         }
     }
 
-    /// The job's GPUs are taken again. All of them are free, or none is taken.
+    /// The job's GPUs are taken again, the seat that it says. All of them are free, or none is
+    /// taken.
     fn retake(&mut self, job: JobId) -> bool {
-        let Some(entry) = self.jobs.get(&job) else { return false };
+        let Some(entry) = self.jobs.get_mut(&job) else {
+            return false;
+        };
         if entry.unbooked {
             return true;
         }
+        entry.load = entry.load();
         let mut taken = Vec::new();
         for place in &entry.places {
             let node = self.index.get(&place.node).map(|at| &mut self.nodes[*at]);
-            if !node.is_some_and(|node| node.retake(&entry.each, place)) {
+            let took = node.is_some_and(|node| {
+                if entry.second {
+                    return node.take_second(&entry.each, place, entry.load);
+                }
+                let took = node.retake(&entry.each, place);
+                if took {
+                    node.add_busy(place, i64::from(entry.load));
+                }
+                took
+            });
+            if !took {
                 for place in taken {
-                    self.nodes[self.index[&NodeId::of(place)]].give_back(&entry.each, place);
+                    let node = &mut self.nodes[self.index[&NodeId::of(place)]];
+                    if entry.second {
+                        node.give_back_second(&entry.each, place);
+                    } else {
+                        node.give_back(&entry.each, place);
+                        node.add_busy(place, -i64::from(entry.load));
+                    }
                 }
                 return false;
             }
@@ -266,144 +476,625 @@ impl Cluster {
         true
     }
 
-    /// The job waits from now on.
-    fn release(&mut self, now: Ns, job: JobId) {
-        self.give_back(job);
-        self.stop(now, job);
+    /// Remembers how a job was before this round touched it.
+    fn touch(&mut self, job: JobId) {
+        if let Some(entry) = self.jobs.get(&job) {
+            self.before.entry(job).or_insert_with(|| Before {
+                places: entry.places.clone(),
+                second: entry.second,
+                paused_at: entry.paused_at.clone(),
+                since: entry.since,
+            });
+        }
     }
 
+    /// The job waits from now on. Its GPUs were given back.
     fn stop(&mut self, now: Ns, job: JobId) {
         if let Some(entry) = self.jobs.get_mut(&job) {
-            entry.ran += now.saturating_sub(entry.since);
+            entry.count(now);
             entry.since = now;
             entry.places = Vec::new();
             entry.unbooked = false;
-            self.waiting.insert(job);
+            entry.second = false;
+            self.running.remove(&job);
+            self.waits(now, job);
         }
     }
 
-    fn round(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) {
-        let preempts = self.policy.preempts();
-        if self.waiting.is_empty() && !preempts {
-            return;
+    /// Running jobs in the order, by their keys.
+    fn running_in_order(&mut self, now: Ns) -> Vec<FullKey> {
+        let mut running = Vec::with_capacity(self.running.len());
+        for id in &self.running {
+            if let Some(entry) = self.jobs.get(id) {
+                running.push((self.policy.key(now, &entry.ranked(now)), entry.arrived, *id));
+            }
         }
-        let ranked: Vec<RankedJob> = if preempts {
-            self.jobs
-                .values()
-                .filter(|entry| entry.possible)
-                .map(|entry| entry.ranked(now))
-                .collect()
+        running.sort_unstable();
+        running
+    }
+
+    fn round(&mut self, now: Ns, look: bool, out: &mut Vec<ClusterDecision>) {
+        let preempts = self.policy.preempts();
+        let idle = self.waiting.is_empty() && !preempts && self.policy.sharing().is_none();
+        let mut shifted = !self.policy.keyed();
+        if !idle {
+            self.unseat(now);
+            self.policy.see(&self.nodes);
+            let running = if self.policy.keyed() {
+                shifted = self.policy.shifted();
+                if shifted {
+                    self.queue_anew(now);
+                }
+                self.running_in_order(now)
+            } else {
+                self.queue_by_order(now)
+            };
+            self.paused.clear();
+            self.walk(now, &running, preempts && self.pauses);
+            self.seat(now);
+        }
+        if look {
+            self.gather(now);
+        }
+        let mut told: BTreeSet<JobId> = self.before.keys().copied().collect();
+        if shifted {
+            told.extend(&self.waiting);
+        }
+        self.tell(now, out);
+        self.tell_levels(&told, out);
+        self.tell_routes(out);
+    }
+
+    /// Asks the policy for the order of all, and keeps it as keys. Returns those that run.
+    fn queue_by_order(&mut self, now: Ns) -> Vec<FullKey> {
+        let all = self.policy.preempts() || self.policy.sharing().is_some();
+        let ids: Vec<JobId> = if all {
+            self.jobs.keys().copied().collect()
         } else {
-            let entries = self.waiting.iter().filter_map(|id| self.jobs.get(id));
-            entries
-                .filter(|entry| entry.possible)
-                .map(|entry| entry.ranked(now))
-                .collect()
+            self.waiting.iter().copied().collect()
         };
+        let entries = ids.iter().filter_map(|id| self.jobs.get(id));
+        let ranked: Vec<RankedJob> = entries
+            .filter(|entry| entry.possible)
+            .map(|entry| entry.ranked(now))
+            .collect();
         let order = self.policy.order(now, &ranked);
-        for (rank, id) in order.iter().enumerate() {
-            if !self.waiting.contains(id) {
+        self.queues.clear();
+        let mut running = Vec::new();
+        for (rank, id) in order.into_iter().enumerate() {
+            let Some(entry) = self.jobs.get_mut(&id) else { continue };
+            let key = (OrderKey(rank as u128, 0), entry.arrived, id);
+            if entry.runs() {
+                running.push(key);
+            } else {
+                entry.queued = Some(key);
+                self.queues.entry(entry.shape()).or_default().insert(key);
+            }
+        }
+        running
+    }
+
+    /// In the order: what waits is placed, and what is in a second seat is given GPUs of its own.
+    fn walk(&mut self, now: Ns, running: &[FullKey], preempts: bool) {
+        let mut heads: BTreeMap<FullKey, (GangShape, usize)> = BTreeMap::new();
+        for (shape, queue) in &self.queues {
+            if let Some(first) = queue.first() {
+                heads.insert(*first, (*shape, 0));
+            }
+        }
+        // What could be had by pausing, of those that run from a place in the order on.
+        let mut behind: Vec<u64> = vec![0; running.len() + 1];
+        for at in (0..running.len()).rev() {
+            let of = self.jobs.get(&running[at].2).filter(|entry| !entry.second);
+            behind[at] = behind[at + 1] + of.map_or(0, HeldJob::milli);
+        }
+        let mut failed: BTreeSet<GangShape> = BTreeSet::new();
+        let mut guests: Vec<FullKey> = running
+            .iter()
+            .filter(|key| self.second_seat(key.2))
+            .rev()
+            .copied()
+            .collect();
+        // Jobs that this round paused have their turn where they stood, and once.
+        let mut loose: BTreeSet<FullKey> = BTreeSet::new();
+        loop {
+            let head = heads.first_key_value().map(|(key, of)| (*key, *of));
+            let guest = guests.last().copied();
+            let candidates = [head.map(|(key, _)| key), guest, loose.first().copied()];
+            let Some(key) = candidates.into_iter().flatten().min() else {
+                break;
+            };
+            let after = running.partition_point(|of| *of <= key);
+            if guest == Some(key) {
+                guests.pop();
+                self.own_seat(now, key.2, &running[after..], behind[after], preempts, &mut failed);
+                self.turn_of_paused(running, &mut loose);
                 continue;
             }
-            let pauses = preempts && self.pauses;
-            let began =
-                self.place(now, *id, out) || (pauses && self.place_by_pausing(now, *id, &order[rank + 1..], out));
-            if !began && self.policy.strict() {
-                break;
+            if loose.remove(&key) {
+                let shape = self.jobs.get(&key.2).map(HeldJob::shape);
+                if self.waiting.contains(&key.2) && shape.is_none_or(|shape| !failed.contains(&shape)) {
+                    self.begin_somewhere(now, key.2, &running[after..], behind[after], preempts);
+                    self.turn_of_paused(running, &mut loose);
+                }
+                continue;
             }
-        }
-        for id in order {
-            let level = self.policy.level(id);
-            if let Some(entry) = self.jobs.get_mut(&id).filter(|entry| entry.level != level) {
-                entry.level = level;
-                out.push(ClusterDecision::Priority(id, level));
+            let Some((_, (shape, tries))) = heads.pop_first() else {
+                break;
+            };
+            let mut began = false;
+            // One that ran when the round began was paused in it.
+            let mut over = self.before.get(&key.2).is_some_and(|before| !before.places.is_empty());
+            if !over {
+                began = self.begin_somewhere(now, key.2, &running[after..], behind[after], preempts);
+                self.turn_of_paused(running, &mut loose);
+                if !began && self.policy.strict() {
+                    break;
+                }
+                let spread = self
+                    .jobs
+                    .get(&key.2)
+                    .map(|entry| self.policy.spread(now, &entry.ranked(now)));
+                over = began || (spread != Some(u32::MAX) && tries < SPREAD_TRIES);
+            }
+            if !over {
+                failed.insert(shape);
+                continue;
+            }
+            let next = self.queues.get(&shape).and_then(|queue| {
+                let after = (std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded);
+                queue.range(after).next().copied()
+            });
+            if let Some(next) = next {
+                heads.insert(next, (shape, tries + usize::from(!began)));
             }
         }
     }
 
-    /// Places a job on what is free.
-    fn place(&mut self, now: Ns, job: JobId, out: &mut Vec<ClusterDecision>) -> bool {
-        let Some(entry) = self.jobs.get(&job) else { return false };
-        let Some(places) = self.placer.gang(
+    /// Jobs that were just paused have their turn in the same round.
+    fn turn_of_paused(&mut self, running: &[FullKey], loose: &mut BTreeSet<FullKey>) {
+        for id in std::mem::take(&mut self.paused) {
+            let Some(entry) = self.jobs.get_mut(&id).filter(|entry| !entry.runs()) else {
+                continue;
+            };
+            let Some(stood) = running.iter().find(|key| key.2 == id).copied() else {
+                continue;
+            };
+            loose.insert(stood);
+            if !self.policy.keyed() {
+                entry.queued = Some(stood);
+                self.queues.entry(entry.shape()).or_default().insert(stood);
+            }
+        }
+    }
+
+    /// Places a job that waits on what is free, or on what others after it in the order have.
+    fn begin_somewhere(&mut self, now: Ns, job: JobId, after: &[FullKey], behind: u64, preempts: bool) -> bool {
+        if let Some(places) = self.places_for(now, job) {
+            self.begin(now, job, places, false);
+            return true;
+        }
+        preempts && self.place_by_pausing(now, job, after, behind)
+    }
+
+    /// Takes places on what is free.
+    fn places_for(&mut self, now: Ns, job: JobId) -> Option<Vec<WorkerPlace>> {
+        let entry = self.jobs.get(&job)?;
+        let spread = self.policy.spread(now, &entry.ranked(now));
+        let places = self.placer.gang(
             &mut self.nodes,
             &self.index,
             &entry.each,
             entry.job.workers,
             &entry.paused_at,
-        ) else {
-            return false;
-        };
-        self.begin(now, job, places, out);
-        true
+        )?;
+        if spread < u32::MAX && nodes_of(&places).len() > spread as usize {
+            for place in &places {
+                self.nodes[self.index[&place.node]].give_back(&entry.each, place);
+            }
+            return None;
+        }
+        let load = entry.load();
+        for place in &places {
+            self.nodes[self.index[&place.node]].add_busy(place, i64::from(load));
+        }
+        Some(places)
     }
 
-    fn begin(&mut self, now: Ns, job: JobId, places: Vec<WorkerPlace>, out: &mut Vec<ClusterDecision>) {
+    /// The job has these places from now on. The nodes know of it.
+    fn begin(&mut self, now: Ns, job: JobId, places: Vec<WorkerPlace>, second: bool) {
+        self.touch(job);
+        self.waits_no_more(job);
         let Some(entry) = self.jobs.get_mut(&job) else { return };
-        let nodes = |places: &[WorkerPlace]| places.iter().map(NodeId::of).collect::<Vec<NodeId>>();
-        out.push(if entry.paused_at.is_empty() {
-            ClusterDecision::Start(job, places.clone())
-        } else if nodes(&entry.paused_at) == nodes(&places) {
-            ClusterDecision::Resume(job, places.clone())
-        } else {
-            ClusterDecision::Move(job, places.clone())
-        });
+        entry.count(now);
+        entry.load = entry.load();
         entry.paused_at = Vec::new();
         entry.places = places;
+        entry.second = second;
         entry.since = now;
-        self.waiting.remove(&job);
+        entry.counted = now;
+        self.running.insert(job);
+        self.begun.push(job);
+    }
+
+    /// Pauses a job whose GPUs were given back.
+    fn pause(&mut self, now: Ns, job: JobId) {
+        self.touch(job);
+        let places = self
+            .jobs
+            .get(&job)
+            .map(|entry| entry.places.clone())
+            .unwrap_or_default();
+        self.stop(now, job);
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            entry.paused_at = places;
+        }
+        self.paused.push(job);
     }
 
     /// Places a job, with jobs after it in the order paused as far as that is needed.
-    fn place_by_pausing(&mut self, now: Ns, job: JobId, after: &[JobId], out: &mut Vec<ClusterDecision>) -> bool {
-        let running: Vec<JobId> = after
-            .iter()
-            .copied()
-            .filter(|id| self.jobs.get(id).is_some_and(HeldJob::runs))
-            .collect();
-        let milli = |entry: &HeldJob| u64::from(entry.job.workers) * entry.each.total_milli();
-        let Some(needed) = self.jobs.get(&job).map(milli) else {
+    fn place_by_pausing(&mut self, now: Ns, job: JobId, after: &[FullKey], behind: u64) -> bool {
+        let Some(needed) = self.jobs.get(&job).map(HeldJob::milli) else {
             return false;
         };
+        if after.is_empty() {
+            return false;
+        }
         let mut free: u64 = self.nodes.iter().map(ClusterNode::free_milli).sum();
+        if free + behind < needed {
+            return false;
+        }
         let mut paused = Vec::new();
         let mut places = None;
-        for id in running.iter().rev() {
-            free += self.jobs.get(id).map_or(0, milli);
+        for (.., id) in after.iter().rev() {
+            let Some(entry) = self.jobs.get(id).filter(|entry| entry.runs() && *id != job) else {
+                continue;
+            };
+            if entry.measure.serves {
+                continue;
+            }
+            if !entry.second {
+                free += entry.milli();
+            }
             self.give_back(*id);
             paused.push(*id);
             if free < needed {
                 continue;
             }
-            let Some(entry) = self.jobs.get(&job) else { break };
-            places = self.placer.gang(
-                &mut self.nodes,
-                &self.index,
-                &entry.each,
-                entry.job.workers,
-                &entry.paused_at,
-            );
+            places = self.places_for(now, job);
             if places.is_some() {
                 break;
             }
         }
         // The best of them first: it goes on if what it has was not taken.
+        let rule = self.policy.sharing();
         for id in paused.into_iter().rev() {
             if self.retake(id) {
                 continue;
             }
-            let places = self.jobs.get(&id).map(|entry| entry.places.clone()).unwrap_or_default();
-            self.stop(now, id);
-            if let Some(entry) = self.jobs.get_mut(&id) {
-                entry.paused_at = places;
+            let had = self.jobs.get(&id).filter(|entry| !entry.second);
+            let had = had.map(|entry| entry.places.clone()).unwrap_or_default();
+            let stays = |core: &mut Cluster| {
+                let rule = rule.filter(|_| !had.is_empty())?;
+                (core.may_be_second(now, id) && core.second_of(id, &had, &rule)).then_some(())
+            };
+            if stays(self).is_some() {
+                self.begin(now, id, had, true);
+            } else {
+                self.pause(now, id);
             }
-            out.push(ClusterDecision::Pause(id));
         }
         let began = places.is_some();
         if let Some(places) = places {
-            self.begin(now, job, places, out);
+            self.begin(now, job, places, false);
         }
         began
     }
+
+    /// Gives a job that is in a second seat GPUs of its own: those that it is on if they are free,
+    /// others, or those of jobs after it.
+    fn own_seat(
+        &mut self,
+        now: Ns,
+        job: JobId,
+        after: &[FullKey],
+        behind: u64,
+        preempts: bool,
+        failed: &mut BTreeSet<GangShape>,
+    ) {
+        let Some(entry) = self.jobs.get(&job).filter(|entry| entry.second) else {
+            return;
+        };
+        let (shape, places) = (entry.shape(), entry.places.clone());
+        self.touch(job);
+        self.give_back(job);
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            entry.count(now);
+            entry.second = false;
+        }
+        if self.retake(job) {
+            self.begin(now, job, places, false);
+            return;
+        }
+        if !failed.contains(&shape) {
+            // As one that waits, so that it prefers the nodes that it is on.
+            if let Some(entry) = self.jobs.get_mut(&job) {
+                entry.paused_at = std::mem::take(&mut entry.places);
+            }
+            if self.begin_somewhere(now, job, after, behind, preempts) {
+                return;
+            }
+            failed.insert(shape);
+            if let Some(entry) = self.jobs.get_mut(&job) {
+                entry.places = std::mem::take(&mut entry.paused_at);
+            }
+        }
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            entry.second = true;
+        }
+        if !self.retake(job) {
+            // Somebody took the CPU that it had.
+            self.pause(now, job);
+        }
+    }
+
+    /// Pauses those in second seats that may not be there.
+    fn unseat(&mut self, now: Ns) {
+        if self.policy.sharing().is_none() {
+            return;
+        }
+        let guests = self.running.iter().copied().filter(|id| self.second_seat(*id));
+        let guests: Vec<JobId> = guests.collect();
+        let leave: Vec<JobId> = guests.into_iter().filter(|id| !self.may_be_second(now, *id)).collect();
+        for id in leave {
+            self.give_back(id);
+            self.pause(now, id);
+        }
+    }
+
+    /// Whether a second seat is for this job: it takes whole GPUs, and answers no requests.
+    fn may_be_second(&mut self, now: Ns, job: JobId) -> bool {
+        let Some(entry) = self.jobs.get(&job) else { return false };
+        let whole = entry.each.gpus > 0 && !entry.each.shares();
+        whole && !entry.measure.serves && self.policy.seconds(&entry.ranked(now))
+    }
+
+    /// Gives second seats to jobs that wait. An engine that starts jobs by itself has none.
+    fn seat(&mut self, now: Ns) {
+        let Some(rule) = self.policy.sharing().filter(|_| !self.advises) else {
+            return;
+        };
+        let mut first: Vec<FullKey> = Vec::new();
+        for queue in self.queues.values() {
+            first.extend(queue.iter().take(SEAT_TRIES));
+        }
+        first.sort_unstable();
+        let mut failed: BTreeSet<(GangShape, u32)> = BTreeSet::new();
+        for (.., id) in first.into_iter().take(SEAT_TRIES) {
+            let Some(entry) = self.jobs.get(&id) else { continue };
+            let shape = (entry.shape(), entry.load());
+            if !self.may_be_second(now, id) {
+                continue;
+            }
+            let had = self
+                .before
+                .get(&id)
+                .map(|before| before.places.clone())
+                .unwrap_or_default();
+            let places = if !had.is_empty() && self.second_of(id, &had, &rule) {
+                Some(had)
+            } else if failed.contains(&shape) {
+                None
+            } else {
+                self.second_anywhere(id, &rule)
+            };
+            match places {
+                Some(places) => self.begin(now, id, places, true),
+                None => {
+                    failed.insert(shape);
+                }
+            }
+        }
+    }
+
+    /// Takes the second seat of exactly these places.
+    fn second_of(&mut self, job: JobId, places: &[WorkerPlace], rule: &SharingRule) -> bool {
+        let Some(entry) = self.jobs.get(&job) else { return false };
+        let (ask, load) = (entry.each, entry.load());
+        for (taken, place) in places.iter().enumerate() {
+            let node = self.index.get(&place.node).map(|at| &mut self.nodes[*at]);
+            let took = node.is_some_and(|node| {
+                let seats = node.seats(rule.most_host_milli, rule.most_load_milli, load);
+                let seats: Vec<u16> = seats.collect();
+                place.gpus.iter().all(|gpu| seats.contains(gpu)) && node.take_second(&ask, place, load)
+            });
+            if !took {
+                self.leave_seconds(&ask, &places[..taken]);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn leave_seconds(&mut self, ask: &WorkerAsk, places: &[WorkerPlace]) {
+        for place in places {
+            self.nodes[self.index[&place.node]].give_back_second(ask, place);
+        }
+    }
+
+    /// Takes second seats for a gang, on few nodes, of those the least busy.
+    fn second_anywhere(&mut self, job: JobId, rule: &SharingRule) -> Option<Vec<WorkerPlace>> {
+        let entry = self.jobs.get(&job)?;
+        let (ask, load, workers) = (entry.each, entry.load(), entry.job.workers);
+        let wanted = ask.gpus as usize;
+        let most = wanted * workers as usize;
+        let mut places: Vec<WorkerPlace> = Vec::new();
+        while places.len() < workers as usize {
+            let mut best: Option<(usize, std::cmp::Reverse<u32>, usize, Vec<u16>)> = None;
+            for (at, node) in self.nodes.iter().enumerate() {
+                if node.cpu_milli < ask.cpu_milli || node.memory_mib < ask.memory_mib {
+                    continue;
+                }
+                let seats = node.seats(rule.most_host_milli, rule.most_load_milli, load);
+                let mut seats: Vec<u16> = seats.collect();
+                if seats.len() < wanted {
+                    continue;
+                }
+                seats.sort_by_key(|gpu| (node.busy_milli(usize::from(*gpu)), *gpu));
+                let count = seats.len().min(most - places.len() * wanted);
+                let busy = seats[..count]
+                    .iter()
+                    .map(|gpu| node.busy_milli(usize::from(*gpu)))
+                    .max();
+                let score = (count, std::cmp::Reverse(busy.unwrap_or(0)));
+                if best.as_ref().is_none_or(|(count, busy, ..)| score > (*count, *busy)) {
+                    seats.truncate(wanted);
+                    best = Some((score.0, score.1, at, seats));
+                }
+            }
+            let place = best.map(|(.., at, gpus)| {
+                (
+                    at,
+                    WorkerPlace {
+                        node: self.nodes[at].id,
+                        gpus,
+                    },
+                )
+            });
+            let Some((at, place)) = place else {
+                self.leave_seconds(&ask, &places);
+                return None;
+            };
+            self.nodes[at].take_second(&ask, &place, load);
+            places.push(place);
+        }
+        Some(places)
+    }
+
+    /// Moves one gang that the policy wants on fewer nodes.
+    fn gather(&mut self, now: Ns) {
+        let spread = |entry: &&HeldJob| !entry.second && entry.job.workers > 1 && entry.places.len() > 1;
+        let entries = self.running.iter().filter_map(|id| self.jobs.get(id)).filter(spread);
+        let wanted = entries.filter(|entry| self.policy.moves(now, &entry.ranked(now)));
+        let wanted: Vec<JobId> = wanted.map(|entry| entry.job.id).collect();
+        for id in wanted {
+            let Some(entry) = self.jobs.get_mut(&id) else { continue };
+            let had = nodes_of(&entry.places).len();
+            let (shape, kept) = (entry.shape(), entry.places.clone());
+            self.give_back(id);
+            let found = self.placer.gang(&mut self.nodes, &self.index, &shape.0, shape.1, &[]);
+            if let Some(places) = &found {
+                for place in places {
+                    self.nodes[self.index[&place.node]].give_back(&shape.0, place);
+                }
+            }
+            match found.filter(|places| nodes_of(places).len() < had) {
+                Some(places) => {
+                    self.pause(now, id);
+                    if let Some(entry) = self.jobs.get_mut(&id) {
+                        entry.paused_at = Vec::new();
+                        entry.places = places.clone();
+                    }
+                    self.retake(id);
+                    self.begin(now, id, places, false);
+                    return;
+                }
+                None => {
+                    debug_assert!(!kept.is_empty());
+                    self.retake(id);
+                }
+            }
+        }
+    }
+
+    /// Says what the round changed: pauses, then beginnings.
+    fn tell(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) {
+        let nodes = |places: &[WorkerPlace]| places.iter().map(NodeId::of).collect::<Vec<NodeId>>();
+        let mut before = std::mem::take(&mut self.before);
+        before.retain(|id, before| {
+            let Some(entry) = self.jobs.get_mut(id) else {
+                return false;
+            };
+            if before.places == entry.places {
+                if before.second == entry.second {
+                    entry.since = before.since;
+                }
+                if !entry.runs() {
+                    entry.paused_at = std::mem::take(&mut before.paused_at);
+                }
+                return false;
+            }
+            if !entry.runs() {
+                // Wherever else it was in this round, it never ran there.
+                entry.paused_at = before.places.clone();
+            }
+            if !before.places.is_empty() {
+                out.push(ClusterDecision::Pause(*id));
+            }
+            true
+        });
+        for id in std::mem::take(&mut self.begun) {
+            let Some(before) = before.remove(&id) else { continue };
+            let Some(entry) = self.jobs.get_mut(&id).filter(|entry| entry.runs()) else {
+                continue;
+            };
+            entry.since = now;
+            let paused = before.places.is_empty();
+            let was = if paused { &before.paused_at } else { &before.places };
+            out.push(if was.is_empty() {
+                ClusterDecision::Start(id, entry.places.clone())
+            } else if nodes(was) == nodes(&entry.places) {
+                ClusterDecision::Resume(id, entry.places.clone())
+            } else {
+                ClusterDecision::Move(id, entry.places.clone())
+            });
+        }
+    }
+
+    /// Says which priorities have changed, of jobs that run and of these.
+    fn tell_levels(&mut self, told: &BTreeSet<JobId>, out: &mut Vec<ClusterDecision>) {
+        let beside = self.policy.sharing().and_then(|rule| rule.level);
+        let mut changed = Vec::new();
+        for id in self.running.union(told) {
+            let Some(entry) = self.jobs.get(id).filter(|entry| entry.possible) else {
+                continue;
+            };
+            let own = self.policy.level(*id);
+            let level = beside.filter(|_| entry.second).unwrap_or(own);
+            if entry.level != level {
+                changed.push((*id, level));
+            }
+        }
+        for (id, level) in changed {
+            if let Some(entry) = self.jobs.get_mut(&id) {
+                entry.level = level;
+            }
+            out.push(ClusterDecision::Priority(id, level));
+        }
+    }
+
+    /// Says which flows go another way.
+    fn tell_routes(&mut self, out: &mut Vec<ClusterDecision>) {
+        let Some(links) = self.links else { return };
+        let running = self.running.iter().filter_map(|id| self.jobs.get(id));
+        let flow = |entry: &HeldJob| Flow::of(entry.job.id, entry.milli(), entry.measure, &entry.places, &links);
+        let flows: Vec<Flow> = running.filter_map(flow).collect();
+        let mut routes: BTreeMap<JobId, FlowRoute> = BTreeMap::new();
+        if !flows.is_empty() {
+            routes = self.policy.routes(&flows, &links).into_iter().collect();
+        }
+        for (job, route) in &routes {
+            if self.routes.get(job) != Some(route) {
+                out.push(ClusterDecision::Route(*job, *route));
+            }
+        }
+        self.routes = routes;
+    }
+}
+
+/// The nodes of places, each once.
+fn nodes_of(places: &[WorkerPlace]) -> BTreeSet<NodeId> {
+    places.iter().map(NodeId::of).collect()
 }
 
 impl NodeId {

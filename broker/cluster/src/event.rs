@@ -1,7 +1,8 @@
 //! What the core is told, and what it says.
 
 use crate::Ns;
-use crate::job::{ClusterJob, JobId};
+use crate::job::{ClusterJob, JobId, JobMeasure};
+use crate::links::{ClusterLinks, FlowRoute};
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
 
 /// What happened.
@@ -24,6 +25,10 @@ pub enum ClusterEvent {
     Stopped(JobId),
     /// So much run time counts as what a job attained, ns: what its GPUs worked for it, measured.
     Attained(JobId, Ns),
+    /// The node's broker measured a job. Of one that is to come: what is known of its program.
+    Measured(JobId, JobMeasure),
+    /// How nodes are linked. Until it is known no flow is given a path.
+    Links(ClusterLinks),
     /// Time passed: the policy's [`look_every`](crate::policies::ClusterPolicy::look_every).
     Look,
 }
@@ -43,6 +48,8 @@ pub enum ClusterDecision {
     Requeue(JobId),
     /// The priority that the node's broker is to give it, 0 (the most important) to 9.
     Priority(JobId, u8),
+    /// The path and the priority of a gang's traffic between leaf switches.
+    Route(JobId, FlowRoute),
     /// The job asks for what no GPU can be: a part of two, more than a whole one, no workers.
     Refuse(JobId),
 }

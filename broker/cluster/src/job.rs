@@ -61,3 +61,29 @@ pub struct ClusterJob {
     /// How long it is expected to run on all its GPUs, ns.
     pub expected: Option<Ns>,
 }
+
+/// What the node's broker measured of a job, without the job's help. A job of which nothing was
+/// measured is taken to keep its GPUs busy and to send nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobMeasure {
+    /// Of its time alone, in which its GPUs are busy, thousandths.
+    pub duty_milli: u32,
+    /// How fast it goes now, of its speed alone, thousandths.
+    pub speed_milli: u32,
+    /// What a step's traffic between nodes takes on an idle link, of the step on one node,
+    /// thousandths. 0 where it sends nothing.
+    pub traffic_milli: u32,
+    /// It answers requests: it is not paused, and never beside another as the lesser of two.
+    pub serves: bool,
+}
+
+impl Default for JobMeasure {
+    fn default() -> JobMeasure {
+        JobMeasure {
+            duty_milli: 1_000,
+            speed_milli: 1_000,
+            traffic_milli: 0,
+            serves: false,
+        }
+    }
+}

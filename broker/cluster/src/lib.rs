@@ -19,10 +19,20 @@
 //!    the last first, until it fits. Those whose GPUs were not needed after all go on. If it does
 //!    not fit even so, all go on.
 //! 4. Where it does not fit and the policy is strict, the round ends: no later job passes it.
+//! 5. Where the policy shares GPUs ([`policies::SharingRule`]), jobs that still wait are given
+//!    *second seats*, in the same order: on GPUs that others hold and do not keep busy. A job that
+//!    was just paused keeps its own GPUs so, if it can. A job in a second seat still has its turn:
+//!    it is given GPUs of its own where there are some, first of all those that it is on.
+//!
+//! What is decided is the difference that the round made: first all pauses, then all beginnings.
+//!
+//! A policy that is *keyed* says for each job where it stands. Jobs that wait are then kept in that
+//! order from one round to the next, by what they ask for: where one does not fit, none of its
+//! equals is tried. A round so costs what runs, not what waits.
 //!
 //! # What holds
 //!
-//! * No GPU, CPU or memory is given beyond what its node has.
+//! * No GPU, CPU or memory is given beyond what its node has, and no GPU has two second seats.
 //! * A gang runs with all its workers or with none.
 //! * A job that waits is never forgotten: it is started, refused, or waits still. Only a job that
 //!   the empty cluster could not run is passed by under a strict policy.
@@ -33,6 +43,7 @@ mod core;
 mod draws;
 mod event;
 mod job;
+mod links;
 mod node;
 pub mod placement;
 pub mod policies;
@@ -42,7 +53,8 @@ mod tests;
 pub use core::Cluster;
 pub use draws::Draws;
 pub use event::{ClusterDecision, ClusterEvent};
-pub use job::{ClusterJob, JobId, TenantId, WHOLE_GPU_MILLI, WorkerAsk};
+pub use job::{ClusterJob, JobId, JobMeasure, TenantId, WHOLE_GPU_MILLI, WorkerAsk};
+pub use links::{ClusterLinks, Flow, FlowRoute};
 pub use node::{ClusterNode, NodeId, WorkerPlace};
 
 /// A time or a duration in nanoseconds.

@@ -26,6 +26,10 @@ pub struct ClusterNode {
     pub memory_mib: u32,
     /// Thousandths of each GPU.
     pub gpus: Vec<u32>,
+    /// Per GPU: the part of the time in which those that hold it keep it busy, thousandths.
+    busy: Vec<u32>,
+    /// Per GPU: the same of the worker in its second seat, if there is one.
+    second: Vec<Option<u32>>,
     /// Workers by what they took: 0 for a part of a GPU, else how many whole ones.
     kinds: Vec<(u32, u32)>,
     /// Moves with each change.
@@ -45,6 +49,8 @@ impl ClusterNode {
             cpu_milli,
             memory_mib,
             gpus: vec![WHOLE_GPU_MILLI; gpus],
+            busy: vec![0; gpus],
+            second: vec![None; gpus],
             kinds: Vec::new(),
             version: 0,
         }
@@ -84,6 +90,60 @@ impl ClusterNode {
         by(self.cpu_milli, ask.cpu_milli)
             .min(by(self.memory_mib, ask.memory_mib))
             .min(gpus)
+    }
+
+    /// How busy those that hold a GPU keep it, thousandths.
+    pub fn busy_milli(&self, gpu: usize) -> u32 {
+        self.busy.get(gpu).copied().unwrap_or(0)
+    }
+
+    /// Workers that hold these GPUs keep them busier by this, or less busy.
+    pub(crate) fn add_busy(&mut self, place: &WorkerPlace, milli: i64) {
+        for at in &place.gpus {
+            if let Some(busy) = self.busy.get_mut(usize::from(*at)) {
+                *busy = (i64::from(*busy) + milli).max(0) as u32;
+            }
+        }
+    }
+
+    /// GPUs that somebody holds, whose second seat is free: not busier than `most_host`, nor than
+    /// `most_load` with one more that keeps it busy so much.
+    pub(crate) fn seats(&self, most_host: u32, most_load: u32, load: u32) -> impl Iterator<Item = u16> {
+        let open = move |at: &u16| {
+            let at = usize::from(*at);
+            let busy = self.busy[at];
+            self.gpus[at] < WHOLE_GPU_MILLI
+                && self.second[at].is_none()
+                && busy <= most_host
+                && busy + load <= most_load
+        };
+        (0..self.gpus.len() as u16).filter(open)
+    }
+
+    /// Takes the second seat of exactly these GPUs, with CPU and memory, if that is free.
+    pub(crate) fn take_second(&mut self, ask: &WorkerAsk, place: &WorkerPlace, load: u32) -> bool {
+        let room = self.cpu_milli >= ask.cpu_milli && self.memory_mib >= ask.memory_mib;
+        let open = |at: &u16| self.second.get(usize::from(*at)).is_some_and(Option::is_none);
+        if !room || !place.gpus.iter().all(open) {
+            return false;
+        }
+        self.cpu_milli -= ask.cpu_milli;
+        self.memory_mib -= ask.memory_mib;
+        for at in &place.gpus {
+            self.second[usize::from(*at)] = Some(load);
+        }
+        self.version += 1;
+        true
+    }
+
+    /// Gives back what [`ClusterNode::take_second`] took.
+    pub(crate) fn give_back_second(&mut self, ask: &WorkerAsk, place: &WorkerPlace) {
+        self.cpu_milli += ask.cpu_milli;
+        self.memory_mib += ask.memory_mib;
+        for at in &place.gpus {
+            self.second[usize::from(*at)] = None;
+        }
+        self.version += 1;
     }
 
     /// Moves with each change of what is free.

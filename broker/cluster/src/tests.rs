@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::placement::{PlacementRule, Placer, typical_asks};
-use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder};
+use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder, WeftOrder};
 use crate::*;
+
+mod of_policies;
 
 const S: Ns = 1_000_000_000;
 
@@ -18,6 +20,8 @@ struct Ledger {
     running: BTreeMap<JobId, Vec<WorkerPlace>>,
     paused: BTreeMap<JobId, Vec<NodeId>>,
     started: Vec<JobId>,
+    /// Jobs may be in second seats: GPUs are then counted by [`Pair::seats_hold`].
+    shares: bool,
 }
 
 impl Ledger {
@@ -32,7 +36,7 @@ impl Ledger {
             if let Some(node) = self.nodes.get_mut(&place.node) {
                 node.cpu_milli += each.cpu_milli;
                 node.memory_mib += each.memory_mib;
-                for gpu in &place.gpus {
+                for gpu in place.gpus.iter().filter(|_| !self.shares) {
                     node.gpus[usize::from(*gpu)] += each.gpu_milli;
                 }
             }
@@ -56,7 +60,7 @@ impl Ledger {
                 .checked_sub(each.cpu_milli)
                 .expect("CPU is not given twice");
             node.memory_mib = node.memory_mib.checked_sub(each.memory_mib).expect("nor memory");
-            for gpu in &place.gpus {
+            for gpu in place.gpus.iter().filter(|_| !self.shares) {
                 let free = &mut node.gpus[usize::from(*gpu)];
                 *free = free.checked_sub(each.gpu_milli).expect("no GPU is given twice");
             }
@@ -87,6 +91,7 @@ impl Ledger {
             }
             ClusterDecision::Requeue(job) => assert!(!self.free(*job).is_empty()),
             ClusterDecision::Priority(_, level) => assert!(*level <= 9),
+            ClusterDecision::Route(job, _) => assert!(self.running.contains_key(job)),
             ClusterDecision::Refuse(job) => {
                 let refused = self.jobs.remove(job).expect("a job that was submitted");
                 assert!(!refused.each.valid() || refused.workers == 0);
@@ -106,9 +111,13 @@ struct Pair {
 
 impl Pair {
     fn new(policy: Box<dyn ClusterPolicy>, rule: PlacementRule) -> Pair {
+        let shares = policy.sharing().is_some();
         Pair {
             core: Cluster::new(policy, Placer::new(rule)),
-            ledger: Ledger::default(),
+            ledger: Ledger {
+                shares,
+                ..Ledger::default()
+            },
             now: 0,
             all: Vec::new(),
         }
@@ -155,10 +164,42 @@ impl Pair {
         }
         for node in self.core.nodes() {
             let believed = &self.ledger.nodes[&node.id];
-            assert_eq!((&node.gpus, node.cpu_milli), (&believed.gpus, believed.cpu_milli));
+            assert_eq!(node.cpu_milli, believed.cpu_milli);
+            assert!(self.ledger.shares || node.gpus == believed.gpus);
         }
+        self.seats_hold();
         self.all.extend(out.iter().cloned());
         out
+    }
+
+    /// Every GPU is held once, and has one second seat.
+    fn seats_hold(&self) {
+        let mut held: BTreeMap<(NodeId, u16, bool), u32> = BTreeMap::new();
+        for (job, places) in &self.ledger.running {
+            assert_eq!(
+                self.core.places(*job),
+                &places[..],
+                "{job:?} is where the decisions say"
+            );
+            let second = self.core.second_seat(*job);
+            for place in places {
+                for gpu in &place.gpus {
+                    let one = if second {
+                        1_000
+                    } else {
+                        self.ledger.given(*job).gpu_milli
+                    };
+                    *held.entry((place.node, *gpu, second)).or_default() += one;
+                }
+            }
+        }
+        assert!(held.values().all(|milli| *milli <= 1_000), "{held:?}");
+        for node in self.core.nodes() {
+            for (at, free) in node.gpus.iter().enumerate() {
+                let taken = held.get(&(node.id, at as u16, false)).copied().unwrap_or(0);
+                assert_eq!(free + taken, 1_000, "{:?}, GPU {at}", node.id);
+            }
+        }
     }
 
     fn submit(&mut self, id: u64, workers: u32, gpu_milli: u32) -> Vec<ClusterDecision> {
@@ -210,7 +251,16 @@ fn real((what, id, workers, gpus, tenths): Raw) -> ClusterEvent {
         )),
         1 => ClusterEvent::NodeDown(NodeId(id as u32 % 12)),
         2..=4 => ClusterEvent::Ended(JobId(id)),
-        5 => ClusterEvent::Progress(JobId(id), tenths * 100_000),
+        5 if gpus == 0 => ClusterEvent::Progress(JobId(id), tenths * 100_000),
+        5 => ClusterEvent::Measured(
+            JobId(id),
+            JobMeasure {
+                duty_milli: tenths * 100,
+                speed_milli: 1_000 - workers * 200,
+                traffic_milli: (gpus - 1) * 300,
+                serves: workers == 4,
+            },
+        ),
         6 => ClusterEvent::Look,
         _ => {
             let gpu_milli = if gpus == 1 { tenths * 100 } else { 1_000 * gpus.min(1) };
@@ -240,7 +290,11 @@ fn rules() -> Vec<PlacementRule> {
 }
 
 fn play(policy: &str, rule: PlacementRule, raws: &[Raw]) -> Pair {
-    let mut pair = Pair::new(policies::named(policy).expect("a policy"), rule);
+    play_under(policies::named(policy).expect("a policy"), rule, raws)
+}
+
+fn play_under(policy: Box<dyn ClusterPolicy>, rule: PlacementRule, raws: &[Raw]) -> Pair {
+    let mut pair = Pair::new(policy, rule);
     for node in 0..3 {
         pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(node), 8_000, 6_144, 2)));
     }
@@ -249,6 +303,28 @@ fn play(policy: &str, rule: PlacementRule, raws: &[Raw]) -> Pair {
         pair.event(real(*raw));
     }
     pair
+}
+
+/// A policy that is asked for the whole order in each round.
+#[derive(Debug)]
+struct WholeOrder(Box<dyn ClusterPolicy>);
+
+impl ClusterPolicy for WholeOrder {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn key(&mut self, now: Ns, job: &policies::RankedJob) -> policies::OrderKey {
+        self.0.key(now, job)
+    }
+
+    fn preempts(&self) -> bool {
+        self.0.preempts()
+    }
+
+    fn strict(&self) -> bool {
+        self.0.strict()
+    }
 }
 
 proptest! {
@@ -269,6 +345,16 @@ proptest! {
         for policy in policies::NAMES.into_iter().filter(|name| *name != "exclusive") {
             let rule = PlacementRule::Random(3);
             prop_assert_eq!(play(policy, rule.clone(), &raws).all, play(policy, rule, &raws).all);
+        }
+    }
+
+    /// Keeping the order of those that wait decides as ordering all of them anew does.
+    #[test]
+    fn kept_orders_decide_as_whole_ones(raws in raws()) {
+        for policy in ["fifo", "fifo-backfill", "shortest-remaining"] {
+            let whole = Box::new(WholeOrder(policies::named(policy).expect("a policy")));
+            let whole = play_under(whole, PlacementRule::BestFit, &raws);
+            prop_assert_eq!(play(policy, PlacementRule::BestFit, &raws).all, whole.all, "{}", policy);
         }
     }
 
@@ -295,7 +381,7 @@ proptest! {
     /// Under a policy that lets jobs pass, nothing waits that fits on what is free.
     #[test]
     fn nothing_waits_that_fits(raws in raws()) {
-        for policy in ["fifo-backfill", "shortest-remaining", "tiresias", "gittins", "elas", "astraea"] {
+        for policy in ["fifo-backfill", "shortest-remaining", "tiresias", "gittins", "elas", "astraea", "gandiva", "crux", "weft"] {
             let pair = play(policy, PlacementRule::BestFit, &raws);
             let waits = |job: &&ClusterJob| !pair.ledger.running.contains_key(&job.id) && job.each.valid() && job.workers == 1;
             for job in pair.ledger.jobs.values().filter(waits) {
@@ -320,7 +406,9 @@ proptest! {
             let longest: Ns = left.values().sum();
             while !left.is_empty() {
                 prop_assert!(pair.now <= longest, "{policy}: {left:?} are left");
-                let running: Vec<JobId> = pair.ledger.running.keys().copied().collect();
+                // A second seat has gaps at best: here none, so that GPUs are counted once.
+                let seated = |job: &JobId| !pair.core.second_seat(*job);
+                let running: Vec<JobId> = pair.ledger.running.keys().copied().filter(seated).collect();
                 let next = running.iter().map(|job| left[job]).min().unwrap_or(60 * S).min(60 * S);
                 pair.now += next;
                 let mut done = Vec::new();
@@ -417,68 +505,6 @@ fn what_a_lost_node_ran_is_started_anew() {
     );
     let up = ClusterEvent::NodeUp(ClusterNode::new(NodeId(5), 8_000, 8_192, 2));
     assert_eq!(started(&pair.event(up)), [1]);
-}
-
-#[test]
-fn tiresias_demotes_by_service_and_tells_the_node() {
-    let limit = 100 * u128::from(S);
-    let mut pair = Pair::new(Box::new(TiresiasOrder::new(vec![limit], 0)), PlacementRule::MostFree);
-    pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 2)));
-    pair.submit(1, 2, 1_000);
-    // Two GPUs: 49 s are 98 GPU-s, 50 s are 100.
-    pair.submit(2, 1, 1_000);
-    pair.now = 49 * S;
-    assert_eq!(pair.event(ClusterEvent::Look), []);
-    pair.now = 50 * S;
-    let out = pair.event(ClusterEvent::Look);
-    assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
-    assert_eq!(started(&out), [2]);
-    assert_eq!(out.last(), Some(&ClusterDecision::Priority(JobId(1), 6)));
-    // In the second queue it waits for both GPUs, without promotion.
-    pair.now = 90 * S;
-    assert_eq!(pair.event(ClusterEvent::Look), []);
-}
-
-#[test]
-fn tiresias_promotes_a_job_that_waited_twice_as_long_as_it_ran() {
-    let limit = 100 * u128::from(S);
-    let mut pair = Pair::new(Box::new(TiresiasOrder::new(vec![limit], 2)), PlacementRule::MostFree);
-    pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)));
-    pair.submit(1, 1, 1_000);
-    pair.now = 100 * S;
-    let out = pair.submit(2, 1, 1_000);
-    assert_eq!(started(&out), [2]);
-    // 2 is demoted at 200 s and 1 entered the second queue first; 2 entered it at 200 s.
-    pair.now = 200 * S;
-    let out = pair.event(ClusterEvent::Look);
-    assert!(out.contains(&ClusterDecision::Pause(JobId(2))), "{out:?}");
-    pair.now = 399 * S;
-    assert_eq!(pair.event(ClusterEvent::Look), []);
-    pair.now = 400 * S;
-    let out = pair.event(ClusterEvent::Look);
-    assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
-    assert!(out.contains(&ClusterDecision::Priority(JobId(2), 5)), "{out:?}");
-}
-
-#[test]
-fn astraea_gives_the_next_lease_to_the_tenant_that_had_less() {
-    let mut policy = AstraeaOrder::default();
-    policy.lease = 100 * S;
-    let mut pair = Pair::new(Box::new(policy), PlacementRule::MostFree);
-    pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)));
-    // 3 and 6 are of one tenant, 4 of another.
-    pair.submit(3, 1, 1_000);
-    pair.submit(6, 1, 1_000);
-    pair.submit(4, 1, 1_000);
-    pair.now = 99 * S;
-    assert_eq!(pair.event(ClusterEvent::Look), []);
-    pair.now = 100 * S;
-    let out = pair.event(ClusterEvent::Look);
-    assert_eq!(out[0], ClusterDecision::Pause(JobId(3)));
-    assert_eq!(started(&out), [4]);
-    // Both had a lease: of the first tenant the job that had none goes next.
-    pair.now = 200 * S;
-    assert_eq!(started(&pair.event(ClusterEvent::Look)), [6]);
 }
 
 mod scores {

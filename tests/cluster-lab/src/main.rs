@@ -2,14 +2,17 @@
 //! starts it.
 //!
 //! * [`openb`]: the public trace; * [`known`]: figures that others published, from the same input;
-//!   * [`world`]: jobs with arrivals and runs under every policy; * [`trial`]: jobs for it.
+//!   * [`world`]: jobs with arrivals and runs under every policy; * [`trial`]: jobs for it;
+//!   * [`serving`]: services with objectives; * [`claims`]: what papers claim, and what this shows.
 //!
 //! What holds: a run is its input and its seeds. The core is the one that an engine's adaptor would
 //! drive; the lab counts what was given by itself.
 #![forbid(unsafe_code)]
 
+mod claims;
 mod known;
 mod openb;
+mod serving;
 mod trial;
 mod world;
 
@@ -22,6 +25,8 @@ use clap::Parser;
 use serde::Serialize;
 
 use weft_cluster::policies;
+
+use world::NodeCosts;
 
 /// Jobs on a cluster in virtual time: placements on a public trace, beside the figures that were
 /// published for it, and policies on jobs of the same trace.
@@ -41,7 +46,8 @@ struct ClusterOptions {
     /// Everything, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// placements or policies, in place of both; or large: gangs on 10,000 GPUs
+    /// placements or policies, in place of both; shared, links, spread or serving, a part of the
+    /// policies; train: weights of SCHED2's stand-in; large: gangs on 10,000 full GPUs
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// Seeds of the placements, from 42 on
@@ -53,6 +59,12 @@ struct ClusterOptions {
     /// Threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    /// What sharing costs on a node: under MPS, in place of time-sliced
+    #[arg(long)]
+    mps: bool,
+    /// Only this policy of the part large
+    #[arg(long, value_name = "NAME")]
+    policy: Vec<String>,
     /// The public trace's folder
     #[arg(long, value_name = "FOLDER", default_value = "../shared/data/openb")]
     openb: PathBuf,
@@ -64,13 +76,80 @@ struct ClusterResults {
     seconds: f64,
     placements: Vec<known::PlacementFigure>,
     policies: Vec<world::PolicyFigure>,
+    serving: Vec<serving::ServingFigure>,
+    claims: Vec<claims::ClaimFigure>,
+}
+
+const PARTS: [&str; 9] = [
+    "placements",
+    "policies",
+    "shared",
+    "links",
+    "spread",
+    "serving",
+    "claims",
+    "train",
+    "large",
+];
+
+/// The policies' own settings, beside `openb` and `gangs`.
+fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()> {
+    let part = |name: &str| {
+        options
+            .only
+            .as_deref()
+            .is_none_or(|only| [name, "policies", "claims"].contains(&only))
+    };
+    let (jobs, seeds) = if options.quick { (40, 1) } else { (400, 5) };
+    let mut add = |trials: Vec<trial::Trial>, policies: &[&str]| -> Result<()> {
+        let figures = trial::run(&trials, policies)?;
+        print!("{}", world::table(&figures));
+        results.policies.extend(figures);
+        Ok(())
+    };
+    if part("shared") {
+        let costs = if options.mps {
+            NodeCosts::MPS
+        } else {
+            NodeCosts::TIME_SLICED
+        };
+        add(
+            (1..=seeds).map(|seed| trial::shared(seed, jobs, costs)).collect(),
+            &policies::NAMES,
+        )?;
+    }
+    if part("links") {
+        let policies = ["fifo-backfill", "tiresias", "gittins", "crux", "weft-exclusive", "weft"];
+        add((1..=seeds).map(|seed| trial::links(seed, jobs)).collect(), &policies)?;
+    }
+    if part("spread") {
+        let policies = [
+            "fifo",
+            "fifo-backfill",
+            "shortest-remaining",
+            "tiresias",
+            "gittins",
+            "gandiva",
+            "sched2",
+            "weft-exclusive",
+            "weft",
+        ];
+        add((1..=seeds).map(|seed| trial::spread(seed, jobs)).collect(), &policies)?;
+    }
+    if part("serving") {
+        results.serving = serving::run(seeds);
+        print!("{}", serving::table(&results.serving));
+    }
+    results.claims = claims::judge(&results.policies, &results.serving);
+    Ok(())
 }
 
 fn run(options: &ClusterOptions) -> Result<ExitCode> {
     let part = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
     anyhow::ensure!(
-        ["placements", "policies", "large"].into_iter().any(part),
-        "--only: there are the parts placements, policies and large"
+        PARTS.into_iter().any(part),
+        "--only: the parts are {}",
+        PARTS.join(", ")
     );
     let began = Instant::now();
     let pods = options.openb.join(openb::PODS);
@@ -80,17 +159,32 @@ fn run(options: &ClusterOptions) -> Result<ExitCode> {
         seconds: 0.0,
         placements: Vec::new(),
         policies: Vec::new(),
+        serving: Vec::new(),
+        claims: Vec::new(),
     };
-    if part("policies") {
+    if options.only.as_deref() == Some("train") {
+        trial::train()?;
+    }
+    if part("policies") || part("claims") {
         let (of_trace, gangs, seeds) = if options.quick { (150, 60, 1) } else { (3_000, 400, 5) };
         let mut trials: Vec<trial::Trial> = trace.iter().map(|trace| trial::openb(trace, of_trace)).collect();
         trials.extend((1..=seeds).map(|seed| trial::gangs(seed, gangs)));
         results.policies = trial::run(&trials, &policies::NAMES)?;
         print!("{}", world::table(&results.policies));
     }
+    if !["placements", "train", "large"]
+        .iter()
+        .any(|only| options.only.as_deref() == Some(*only))
+    {
+        settings(options, &mut results)?;
+        print!("{}", claims::table(&results.claims));
+    }
     if options.only.as_deref() == Some("large") {
         results.policies = Vec::new();
-        for policy in ["fifo-backfill", "tiresias"] {
+        for policy in policies::NAMES {
+            if !options.policy.is_empty() && !options.policy.iter().any(|wanted| wanted == policy) {
+                continue;
+            }
             let figures = trial::run(&[trial::large(options.jobs)], &[policy])?;
             print!("{}", world::table(&figures));
             results.policies.extend(figures);
@@ -116,7 +210,10 @@ fn run(options: &ClusterOptions) -> Result<ExitCode> {
     if let Some(path) = &options.json {
         write(path, &results)?;
     }
-    let missed = results.placements.iter().filter(|figure| !figure.met).count();
+    let mut missed = results.placements.iter().filter(|figure| !figure.met).count();
+    if !options.quick {
+        missed += results.claims.iter().filter(|claim| claim.verdict == "MISSED").count();
+    }
     Ok(match (options.check, results.placements.is_empty()) {
         (true, true) => ExitCode::from(2),
         (true, false) if missed > 0 => ExitCode::FAILURE,

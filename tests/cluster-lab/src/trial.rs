@@ -1,12 +1,21 @@
-//! Jobs for the policies, on clusters of 64 GPUs. Nothing published is compared with what comes of
-//! them: what is learnt is how policies compare on these mixes.
+//! Jobs for the policies, on clusters of 64 GPUs unless said. Nothing published is compared with
+//! what comes of them: what is learnt is how policies compare on these mixes.
 //!
 //! * `openb`: pods of the public trace that asked for GPUs, ran, and ended within a day, in the
 //!   order of the trace. Longer ones are services: ten of the pods would be half of all GPU time.
 //!   A pod's number says whose of five tenants it is, the trace names none. 8 nodes of 8 GPUs.
+//!   Pods on parts of one GPU are equals, and keep their part busy.
 //! * `gangs`: made from a seed. Gangs of 1 to 16 workers with a GPU each, runs from two minutes to
 //!   eight hours, as many short as long ones by their logarithm, times of arrival drawn evenly. 16
-//!   nodes of 4 GPUs.
+//!   nodes of 4 GPUs. They keep their GPUs busy.
+//! * `shared`: such gangs, busy for 0.2 to 0.9 of the time, 0.52 in the mean (that of Philly's
+//!   cluster, Jeon et al., ATC 2019), and 16 services of one GPU for the whole time, busy for
+//!   0.1 to 0.5 of it. Everybody asks for whole GPUs.
+//! * `links`: Crux's setting in small. 96 GPUs in nodes of 4, four leaves with two uplinks each.
+//!   Gangs of up to 32, whose traffic takes 0.1 to 1 of a step.
+//! * `spread`: SCHED2's setting. `gangs` whose step takes up to 3 times as long on several nodes,
+//!   on links with room for all; workers are packed on nodes that are in use.
+//! * `large`: 10,000 GPUs that are full: the load is [`FULL_LOAD`].
 //!
 //! The time between arrivals is stretched evenly, so that what the jobs ask for is [`LOAD`] of what
 //! the cluster has until the last of them comes.
@@ -14,22 +23,30 @@
 use anyhow::{Context, Result};
 
 use weft_cluster::placement::PlacementRule;
-use weft_cluster::policies;
-use weft_cluster::{ClusterJob, ClusterNode, Draws, JobId, NodeId, Ns, TenantId, WHOLE_GPU_MILLI, WorkerAsk};
+use weft_cluster::policies::{self, Sched2Order};
+use weft_cluster::{
+    ClusterJob, ClusterLinks, ClusterNode, Draws, JobId, JobMeasure, NodeId, Ns, TenantId, WHOLE_GPU_MILLI, WorkerAsk,
+};
 
 use crate::openb::{OpenbTrace, TracePod};
-use crate::world::{self, PolicyFigure, TrialJob, WorldRules};
+use crate::world::{self, NodeCosts, PolicyFigure, TrialJob, WorldRules};
 
 /// Of the cluster's GPU time until the last arrival.
 const LOAD: f64 = 0.9;
+/// That of the part `large`: a fifth more than there is, so that jobs wait.
+const FULL_LOAD: f64 = 1.2;
 /// GPUs of a cluster.
 const GPUS: u32 = 64;
 /// Tenants.
 const TENANTS: u32 = 5;
 /// A pod that ran for longer is a service, seconds.
 const LONGEST_S: f64 = 86_400.0;
-/// What a start, resume or move takes: that of Pollux's simulator.
+/// What a start takes: that of Pollux's simulator.
 const BEGIN_NS: Ns = 30_000_000_000;
+/// What a resume takes: its process stayed, and 40 GB move in at 12 GB/s (PCIe 3.0) or more.
+const RESUME_NS: Ns = 4_000_000_000;
+/// What a move takes: a checkpoint to another node at 25 Gbit/s, and in again.
+const CARRY_NS: Ns = 20_000_000_000;
 /// The shortest run of a gang.
 const SHORTEST_GANG_NS: Ns = 120_000_000_000;
 
@@ -50,17 +67,21 @@ fn rules(gpus: u32, gpus_of_a_node: u32, placement: PlacementRule) -> WorldRules
         nodes: (0..gpus / gpus_of_a_node).map(node).collect(),
         placement,
         begin: BEGIN_NS,
+        resume: RESUME_NS,
+        carry: CARRY_NS,
+        costs: NodeCosts::TIME_SLICED,
+        links: None,
     }
 }
 
 /// Jobs of (time of arrival, run, workers, what each takes); times in any unit, runs in ns.
-fn stretched(gpus: u32, rows: &[(f64, Ns, u32, WorkerAsk)]) -> Vec<TrialJob> {
+fn stretched(gpus: u32, load: f64, rows: &[(f64, Ns, u32, WorkerAsk)]) -> Vec<TrialJob> {
     let milli = |workers: u32, ask: &WorkerAsk| f64::from(workers) * ask.total_milli() as f64;
     let gpu_ns = |row: &(f64, Ns, u32, WorkerAsk)| row.1 as f64 * milli(row.2, &row.3) / f64::from(WHOLE_GPU_MILLI);
     let asked: f64 = rows.iter().map(gpu_ns).sum();
     let first = rows.first().map_or(0.0, |row| row.0);
     let span = rows.last().map_or(0.0, |row| row.0 - first).max(1e-9);
-    let stretch = asked / (LOAD * f64::from(gpus)) / span;
+    let stretch = asked / (load * f64::from(gpus)) / span;
     let trial = |(number, (came, work, workers, each)): (usize, &(f64, Ns, u32, WorkerAsk))| TrialJob {
         job: ClusterJob {
             id: JobId(number as u64),
@@ -71,6 +92,7 @@ fn stretched(gpus: u32, rows: &[(f64, Ns, u32, WorkerAsk)]) -> Vec<TrialJob> {
         },
         came: ((came - first) * stretch) as Ns,
         work: *work,
+        program: JobMeasure::default(),
     };
     rows.iter().enumerate().map(trial).collect()
 }
@@ -86,22 +108,109 @@ pub fn openb(trace: &OpenbTrace, count: usize) -> Trial {
     let rows: Vec<_> = pods.into_iter().skip(skipped).take(count).map(row).collect();
     Trial {
         name: "openb",
-        jobs: stretched(GPUS, &rows),
+        jobs: stretched(GPUS, LOAD, &rows),
         rules: rules(GPUS, 8, PlacementRule::BestFit),
     }
 }
 
 /// So many gangs of a seed.
 pub fn gangs(seed: u64, count: usize) -> Trial {
-    made("gangs", GPUS, seed, count)
+    Trial {
+        name: "gangs",
+        jobs: made([GPUS, GPUS], LOAD, &[1, 1, 1, 2, 4, 8, 16], seed, count),
+        rules: rules(GPUS, 4, PlacementRule::MostFree),
+    }
 }
 
-/// So many gangs on ten thousand GPUs: how long a decision takes.
+/// So many gangs on ten thousand GPUs that are full: how long a decision takes.
 pub fn large(count: usize) -> Trial {
-    made("large", 10_000, 1, count)
+    Trial {
+        name: "large",
+        jobs: made([10_000, 10_000], FULL_LOAD, &[1, 1, 1, 2, 4, 8, 16], 1, count),
+        rules: rules(10_000, 4, PlacementRule::MostFree),
+    }
 }
 
-fn made(name: &'static str, gpus: u32, seed: u64, count: usize) -> Trial {
+/// Services on a quarter of the GPUs, and so many gangs that do not keep theirs busy.
+pub fn shared(seed: u64, count: usize, costs: NodeCosts) -> Trial {
+    let services = GPUS / 4;
+    let mut jobs = made([GPUS - services, GPUS], LOAD, &[1, 1, 1, 2, 4, 8, 16], seed, count);
+    let mut draws = Draws::new(seed ^ 0x5eed);
+    for trial in &mut jobs {
+        trial.program.duty_milli = [200, 350, 500, 650, 900][draws.below(5)];
+    }
+    let last = jobs.iter().map(|trial| trial.came).max().unwrap_or(0);
+    let service = |number: u32| {
+        let id = JobId(u64::from(number) + 1_000_000);
+        let mut trial = TrialJob {
+            came: 0,
+            work: last,
+            ..jobs[0]
+        };
+        trial.job = ClusterJob {
+            id,
+            tenant: TenantId(number % TENANTS),
+            workers: 1,
+            expected: Some(last),
+            ..trial.job
+        };
+        trial.program = JobMeasure {
+            duty_milli: [100, 200, 300, 400, 500][draws.below(5)],
+            serves: true,
+            ..JobMeasure::default()
+        };
+        trial
+    };
+    let services: Vec<TrialJob> = (0..services).map(service).collect();
+    jobs.extend(services);
+    Trial {
+        name: "shared",
+        jobs,
+        rules: WorldRules {
+            costs,
+            ..rules(GPUS, 4, PlacementRule::MostFree)
+        },
+    }
+}
+
+/// Gangs whose traffic meets on uplinks.
+pub fn links(seed: u64, count: usize) -> Trial {
+    let mut jobs = made([96, 96], LOAD, &[1, 2, 4, 8, 8, 16, 32], seed, count);
+    let mut draws = Draws::new(seed ^ 0x114c);
+    for trial in &mut jobs {
+        trial.program.traffic_milli = 100 * (1 + draws.below(10) as u32);
+    }
+    let tree = ClusterLinks {
+        nodes_of_leaf: 6,
+        paths: 2,
+        levels: 8,
+    };
+    Trial {
+        name: "links",
+        jobs,
+        rules: WorldRules {
+            links: Some(tree),
+            ..rules(96, 4, PlacementRule::MostFree)
+        },
+    }
+}
+
+/// Gangs that are much slower on several nodes.
+pub fn spread(seed: u64, count: usize) -> Trial {
+    let mut jobs = made([GPUS, GPUS], LOAD, &[1, 1, 2, 2, 3, 4, 8], seed, count);
+    let mut draws = Draws::new(seed ^ 0x594d);
+    for trial in &mut jobs {
+        trial.program.traffic_milli = 500 * draws.below(5) as u32;
+    }
+    Trial {
+        name: "spread",
+        jobs,
+        rules: rules(GPUS, 4, PlacementRule::Packing),
+    }
+}
+
+/// Gangs of these sizes: on so many GPUs, and a load that fills so many.
+fn made([loaded, gpus]: [u32; 2], load: f64, sizes: &[u32; 7], seed: u64, count: usize) -> Vec<TrialJob> {
     let mut draws = Draws::new(seed);
     let mut came: Vec<u64> = (0..count).map(|_| draws.word() >> 16).collect();
     came.sort_unstable();
@@ -113,15 +222,11 @@ fn made(name: &'static str, gpus: u32, seed: u64, count: usize) -> Trial {
     };
     let mut row = |came: u64| {
         let run = (SHORTEST_GANG_NS << draws.below(8)) / 1_000 * (1_000 + draws.below(1_000) as Ns);
-        let workers = [1, 1, 1, 2, 4, 8, 16][draws.below(7)];
+        let workers = sizes[draws.below(7)].min(gpus);
         (came as f64, run, workers, each)
     };
     let rows: Vec<_> = came.into_iter().map(&mut row).collect();
-    Trial {
-        name,
-        jobs: stretched(gpus, &rows),
-        rules: rules(gpus, 4, PlacementRule::MostFree),
-    }
+    stretched(loaded, load, &rows)
 }
 
 /// These policies on these trials, a figure the mean over those of one name.
@@ -140,6 +245,48 @@ pub fn run(trials: &[Trial], policies: &[&str]) -> Result<Vec<PolicyFigure>> {
     Ok(figures)
 }
 
+/// Rounds of the search, what it tries in each, and of those what it goes on from.
+const TRAINING: [usize; 3] = [8, 16, 4];
+
+/// Weights for SCHED2's stand-in, by cross-entropy on seeds of `spread` that no figure uses.
+pub fn train() -> Result<()> {
+    let trials: Vec<Trial> = (101..=103).map(|seed| spread(seed, 200)).collect();
+    let mut draws = Draws::new(7);
+    // A sum of twelve is normal enough.
+    let mut normal = || {
+        (0..12)
+            .map(|_| (draws.word() >> 11) as f64 / (1u64 << 53) as f64)
+            .sum::<f64>()
+            - 6.0
+    };
+    let (mut at, mut width) = (Sched2Order::WEIGHTS, [1.0, 1.0, 1.0, 0.02]);
+    for round in 0..TRAINING[0] {
+        let mut tried: Vec<(f64, [f64; 4])> = Vec::new();
+        for _ in 0..TRAINING[1] {
+            let weights: [f64; 4] = std::array::from_fn(|of| at[of] + width[of] * normal());
+            let mut sum = 0.0;
+            for trial in &trials {
+                let policy = Box::new(Sched2Order::new(weights));
+                sum += world::run(trial.name, &trial.jobs, policy, &trial.rules)?.mean_s;
+            }
+            tried.push((sum / trials.len() as f64, weights));
+        }
+        tried.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let best = &tried[..TRAINING[2]];
+        for of in 0..4 {
+            let mean = best.iter().map(|(_, weights)| weights[of]).sum::<f64>() / best.len() as f64;
+            let spread = best
+                .iter()
+                .map(|(_, weights)| (weights[of] - mean).powi(2))
+                .sum::<f64>()
+                / best.len() as f64;
+            (at[of], width[of]) = (mean, spread.sqrt().max(width[of] * 0.3));
+        }
+        println!("round {round}: best {:.0} s, weights {at:.3?}", best[0].0);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +294,14 @@ mod tests {
     #[test]
     fn gangs_ask_for_the_load_until_the_last_of_them_comes() {
         let trial = gangs(1, 200);
+        assert!(
+            shared(1, 40, NodeCosts::MPS)
+                .jobs
+                .iter()
+                .filter(|job| job.program.serves)
+                .count()
+                == 16
+        );
         let asked: f64 = trial
             .jobs
             .iter()

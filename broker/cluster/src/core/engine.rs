@@ -32,10 +32,19 @@ impl Cluster {
     /// What is to be done now, appended, and the policy's order: that of jobs that wait, and where
     /// it preempts of those that run, too. Pauses stand before what is begun in their place.
     pub fn advise(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) -> Vec<JobId> {
+        // What was measured since moves jobs in the queue. A policy tells once that its keys changed.
+        if self.policy.keyed() {
+            self.queue_anew(now);
+        }
         let (nodes, jobs, waiting) = (self.nodes.clone(), self.jobs.clone(), self.waiting.clone());
-        self.round(now, out);
+        let (running, queues, routes) = (self.running.clone(), self.queues.clone(), self.routes.clone());
+        self.round(now, false, out);
         let levels: BTreeMap<JobId, u8> = self.jobs.iter().map(|(id, entry)| (*id, entry.level)).collect();
         (self.nodes, self.jobs, self.waiting) = (nodes, jobs, waiting);
+        (self.running, self.queues, self.routes) = (running, queues, routes);
+        self.before.clear();
+        self.begun.clear();
+        self.paused.clear();
         for (id, level) in levels {
             if let Some(entry) = self.jobs.get_mut(&id) {
                 entry.level = level;
@@ -52,15 +61,19 @@ impl Cluster {
     }
 
     pub(super) fn began(&mut self, job: JobId, places: Vec<WorkerPlace>, since: Ns) {
-        self.give_back(job);
-        let Some(entry) = self.jobs.get_mut(&job).filter(|_| !places.is_empty()) else {
+        if places.is_empty() {
             return;
-        };
+        }
+        self.give_back(job);
+        self.waits_no_more(job);
+        let Some(entry) = self.jobs.get_mut(&job) else { return };
         entry.places = places;
         entry.paused_at = Vec::new();
+        entry.second = false;
         entry.since = since;
+        entry.counted = since;
         entry.unbooked = false;
-        self.waiting.remove(&job);
+        self.running.insert(job);
         let booked = self.retake(job);
         if let Some(entry) = self.jobs.get_mut(&job) {
             entry.unbooked = !booked;
@@ -69,7 +82,8 @@ impl Cluster {
 
     pub(super) fn stopped(&mut self, now: Ns, job: JobId) {
         if self.jobs.get(&job).is_some_and(|entry| entry.runs()) {
-            self.release(now, job);
+            self.give_back(job);
+            self.stop(now, job);
         }
     }
 

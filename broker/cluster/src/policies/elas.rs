@@ -16,9 +16,8 @@
 //! and a job that waits goes before one that runs only where it had less by a minute on that one's
 //! GPUs.
 
-use super::{ClusterPolicy, RankedJob, SECOND_NS, sorted};
+use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS};
 use crate::Ns;
-use crate::job::JobId;
 
 /// By attained service and progress.
 #[derive(Debug, Clone)]
@@ -49,8 +48,12 @@ impl ClusterPolicy for ElasOrder {
         "elas"
     }
 
-    fn order(&mut self, _now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
-        sorted(jobs, key)
+    fn keyed(&self) -> bool {
+        true
+    }
+
+    fn key(&mut self, _now: Ns, job: &RankedJob) -> OrderKey {
+        OrderKey(key(job), 0)
     }
 
     fn preempts(&self) -> bool {

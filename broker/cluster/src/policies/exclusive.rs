@@ -1,9 +1,8 @@
 //! Whole GPUs only: a job that asks for a part of one has it to itself. First in, first out, and a
 //! job passes those that do not fit. What sharing is measured against.
 
-use super::{ClusterPolicy, RankedJob, sorted};
-use crate::Ns;
-use crate::job::{JobId, WHOLE_GPU_MILLI, WorkerAsk};
+use super::ClusterPolicy;
+use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};
 
 /// By arrival, on whole GPUs.
 #[derive(Debug, Clone)]
@@ -14,8 +13,8 @@ impl ClusterPolicy for ExclusiveOrder {
         "exclusive"
     }
 
-    fn order(&mut self, _now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
-        sorted(jobs, |_| ())
+    fn keyed(&self) -> bool {
+        true
     }
 
     fn grant(&self, ask: WorkerAsk) -> WorkerAsk {

@@ -2,9 +2,7 @@
 //! longer than those before it need. Passing: a later job may start where an earlier one does not
 //! fit, so that a large gang may wait for ever.
 
-use super::{ClusterPolicy, RankedJob, sorted};
-use crate::Ns;
-use crate::job::JobId;
+use super::ClusterPolicy;
 
 /// By arrival.
 #[derive(Debug, Clone)]
@@ -29,8 +27,8 @@ impl ClusterPolicy for FifoOrder {
         if self.strict { "fifo" } else { "fifo-backfill" }
     }
 
-    fn order(&mut self, _now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
-        sorted(jobs, |_| ())
+    fn keyed(&self) -> bool {
+        true
     }
 
     fn strict(&self) -> bool {

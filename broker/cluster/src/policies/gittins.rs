@@ -15,12 +15,12 @@
 //!
 //! The paper takes the largest over all Delta; its simulator takes one Delta, 3,250 GPU-s, and so
 //! does this. It is silent on how the history grows: here each job that ends is added, and
-//! a withdrawn one too if it ran. While there is none, jobs go by arrival. Beyond all of history a
+//! a withdrawn one too if it ran, once they are a twentieth of those known: each time all that wait
+//! stand elsewhere. While there is none, jobs go by arrival. Beyond all of history a
 //! job goes last. Counts and sums are whole numbers, so that the order is the same everywhere.
 
-use super::{ClusterPolicy, RankedJob, SECOND_NS, sorted};
+use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS};
 use crate::Ns;
-use crate::job::JobId;
 
 /// By the Gittins index of attained service.
 #[derive(Debug, Clone)]
@@ -28,6 +28,8 @@ pub struct GittinsOrder {
     quantum: u128,
     /// Service of jobs that ended, GPU-ns, ascending.
     history: Vec<u128>,
+    /// That of jobs that ended since it was last taken in.
+    ended: Vec<u128>,
     /// Sums of the history: of the first `n` at `n`.
     sums: Vec<u128>,
 }
@@ -39,6 +41,7 @@ impl GittinsOrder {
         let mut order = GittinsOrder {
             quantum: quantum.max(1),
             history,
+            ended: Vec::new(),
             sums: Vec::new(),
         };
         order.sum();
@@ -53,6 +56,17 @@ impl GittinsOrder {
                 sum
             }))
             .collect();
+    }
+
+    /// Takes in jobs that ended, once they are a twentieth of those known. Whether it did.
+    fn learn(&mut self) -> bool {
+        if self.ended.is_empty() || self.ended.len() * 20 < self.history.len() {
+            return false;
+        }
+        self.history.append(&mut self.ended);
+        self.history.sort_unstable();
+        self.sum();
+        true
     }
 
     /// The index at so much service, times a number that is the same for all.
@@ -80,8 +94,16 @@ impl ClusterPolicy for GittinsOrder {
         "gittins"
     }
 
-    fn order(&mut self, _now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
-        sorted(jobs, |job| std::cmp::Reverse(self.index(job.service())))
+    fn keyed(&self) -> bool {
+        true
+    }
+
+    fn key(&mut self, _now: Ns, job: &RankedJob) -> OrderKey {
+        OrderKey(u128::MAX - self.index(job.service()), 0)
+    }
+
+    fn shifted(&mut self) -> bool {
+        self.learn()
     }
 
     fn preempts(&self) -> bool {
@@ -93,12 +115,7 @@ impl ClusterPolicy for GittinsOrder {
     }
 
     fn ended(&mut self, job: &RankedJob) {
-        let service = job.service();
-        if service > 0 {
-            let at = self.history.partition_point(|known| *known <= service);
-            self.history.insert(at, service);
-            self.sum();
-        }
+        self.ended.extend(Some(job.service()).filter(|service| *service > 0));
     }
 }
 

@@ -6,25 +6,36 @@
 //! never sees what a job says of itself, but for the expected run where it needs one.
 
 mod astraea;
+mod crux;
 mod elas;
 mod exclusive;
 mod fifo;
+mod gandiva;
 mod gittins;
+pub mod inss;
+mod sched2;
 mod shortest_remaining;
 mod tiresias;
+mod weft;
 
 use std::fmt::Debug;
 
 use crate::Ns;
-use crate::job::{JobId, TenantId, WHOLE_GPU_MILLI, WorkerAsk};
+use crate::job::{JobId, JobMeasure, TenantId, WHOLE_GPU_MILLI, WorkerAsk};
+use crate::links::{ClusterLinks, Flow, FlowRoute};
+use crate::node::ClusterNode;
 
 pub use astraea::AstraeaOrder;
+pub use crux::CruxOrder;
 pub use elas::ElasOrder;
 pub use exclusive::ExclusiveOrder;
 pub use fifo::FifoOrder;
+pub use gandiva::GandivaOrder;
 pub use gittins::GittinsOrder;
+pub use sched2::Sched2Order;
 pub use shortest_remaining::ShortestRemaining;
 pub use tiresias::TiresiasOrder;
+pub use weft::WeftOrder;
 
 /// A second.
 pub(crate) const SECOND_NS: Ns = 1_000_000_000;
@@ -50,13 +61,39 @@ pub struct RankedJob {
     pub expected: Option<Ns>,
     /// Millionths of its work that are done.
     pub done_ppm: u32,
+    /// What was measured of it.
+    pub measure: JobMeasure,
+    /// Its workers.
+    pub workers: u32,
+    /// The nodes that it is on.
+    pub nodes: u32,
+    /// It runs in a second seat.
+    pub second: bool,
 }
 
 impl RankedJob {
-    /// Attained service: GPUs times the time on them, GPU-ns.
+    /// Attained service: GPUs times the time on them, GPU-ns. In a second seat time counts by the
+    /// speed that was measured.
     pub fn service(&self) -> u128 {
         u128::from(self.ran) * u128::from(self.gpu_milli) / u128::from(WHOLE_GPU_MILLI)
     }
+}
+
+/// Where a job stands in the order, the smallest first. Of equal ones it is the job that came
+/// first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct OrderKey(pub u128, pub u128);
+
+/// Which GPUs that others hold have a second seat, and for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharingRule {
+    /// Not those that are busier than this, thousandths.
+    pub most_host_milli: u32,
+    /// Nor those that would be with one more.
+    pub most_load_milli: u32,
+    /// The priority at the node's broker of who is in it; none: that of its equals, and the device
+    /// shares as it does by itself.
+    pub level: Option<u8>,
 }
 
 /// In which order jobs get GPUs.
@@ -66,7 +103,59 @@ pub trait ClusterPolicy: Debug {
 
     /// The jobs in the order in which they get GPUs. Where the policy does not preempt, only those
     /// that wait are handed in. They come sorted by number.
-    fn order(&mut self, now: Ns, jobs: &[RankedJob]) -> Vec<JobId>;
+    fn order(&mut self, now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
+        let mut keys: Vec<(OrderKey, Ns, JobId)> = jobs
+            .iter()
+            .map(|job| (self.key(now, job), job.arrived, job.id))
+            .collect();
+        keys.sort_unstable();
+        keys.into_iter().map(|(.., id)| id).collect()
+    }
+
+    /// It orders by [`key`](ClusterPolicy::key) alone. The key of a job that waits then stays as
+    /// it is until [`shifted`](ClusterPolicy::shifted).
+    fn keyed(&self) -> bool {
+        false
+    }
+
+    /// Where a job stands.
+    fn key(&mut self, _now: Ns, _job: &RankedJob) -> OrderKey {
+        OrderKey::default()
+    }
+
+    /// Keys of jobs that wait have changed since this was last asked.
+    fn shifted(&mut self) -> bool {
+        false
+    }
+
+    /// What is free of the nodes, before the order is asked for.
+    fn see(&mut self, _nodes: &[ClusterNode]) {}
+
+    /// The most nodes that a gang is to be on.
+    fn spread(&self, _now: Ns, _job: &RankedJob) -> u32 {
+        u32::MAX
+    }
+
+    /// Whether a running gang is to move where that puts it on fewer nodes. Asked at each look.
+    fn moves(&self, _now: Ns, _job: &RankedJob) -> bool {
+        false
+    }
+
+    /// Whether jobs are put on GPUs that others hold.
+    fn sharing(&self) -> Option<SharingRule> {
+        None
+    }
+
+    /// Whether this job may be in a second seat. One that is in it and may not is paused.
+    fn seconds(&mut self, _job: &RankedJob) -> bool {
+        true
+    }
+
+    /// Path and priority of each flow. The path is else drawn by the job's number, as a switch does
+    /// by its hash, and all have one priority.
+    fn routes(&mut self, flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, FlowRoute)> {
+        crux::by_hash(flows, links)
+    }
 
     /// A running job makes room for one before it in the order.
     fn preempts(&self) -> bool {
@@ -108,12 +197,17 @@ pub fn named(name: &str) -> Option<Box<dyn ClusterPolicy>> {
         "gittins" => Box::new(GittinsOrder::default()),
         "elas" => Box::new(ElasOrder),
         "astraea" => Box::new(AstraeaOrder::default()),
+        "gandiva" => Box::new(GandivaOrder::default()),
+        "crux" => Box::new(CruxOrder),
+        "sched2" => Box::new(Sched2Order::default()),
+        "weft" => Box::new(WeftOrder::default()),
+        "weft-exclusive" => Box::new(WeftOrder::new(false)),
         _ => return None,
     })
 }
 
 /// What [`named`] knows.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 13] = [
     "fifo",
     "fifo-backfill",
     "shortest-remaining",
@@ -122,11 +216,9 @@ pub const NAMES: [&str; 8] = [
     "gittins",
     "elas",
     "astraea",
+    "gandiva",
+    "crux",
+    "sched2",
+    "weft",
+    "weft-exclusive",
 ];
-
-/// Jobs by a key, the smallest first; of equal keys the one that came first.
-fn sorted<K: Ord>(jobs: &[RankedJob], key: impl Fn(&RankedJob) -> K) -> Vec<JobId> {
-    let mut jobs: Vec<&RankedJob> = jobs.iter().collect();
-    jobs.sort_by_cached_key(|job| (key(job), job.arrived, job.id));
-    jobs.into_iter().map(|job| job.id).collect()
-}

@@ -4,9 +4,8 @@
 //! Remaining: where steps were seen, the run so far tells how long the rest takes. Else the
 //! expected run less what was run. A job of which nothing is known goes last.
 
-use super::{ClusterPolicy, RankedJob, sorted};
+use super::{ClusterPolicy, OrderKey, RankedJob};
 use crate::Ns;
-use crate::job::JobId;
 
 /// By what is left of the run.
 #[derive(Debug, Clone)]
@@ -28,8 +27,12 @@ impl ClusterPolicy for ShortestRemaining {
         "shortest-remaining"
     }
 
-    fn order(&mut self, _now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
-        sorted(jobs, remaining)
+    fn keyed(&self) -> bool {
+        true
+    }
+
+    fn key(&mut self, _now: Ns, job: &RankedJob) -> OrderKey {
+        OrderKey(u128::from(remaining(job)), 0)
     }
 
     fn preempts(&self) -> bool {

@@ -24,7 +24,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ClusterPolicy, RankedJob, SECOND_NS};
+use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS};
 use crate::Ns;
 use crate::job::{JobId, WHOLE_GPU_MILLI};
 
@@ -78,40 +78,43 @@ impl ClusterPolicy for TiresiasOrder {
         "tiresias"
     }
 
-    fn order(&mut self, now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
-        let mut arrived: Vec<&RankedJob> = jobs.iter().collect();
-        arrived.sort_by_key(|job| (job.arrived, job.id));
-        for job in arrived {
-            let mut standing = match self.standings.get(&job.id) {
-                Some(standing) => *standing,
-                None => Standing {
-                    queue: 0,
-                    entered: self.entry(job.arrived),
-                    forgiven: 0,
-                },
-            };
-            let ran = job.ran - standing.forgiven.min(job.ran);
-            let attained = u128::from(ran) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI);
-            let queue = self.thresholds.iter().filter(|limit| attained >= **limit).count();
-            if queue > standing.queue {
-                standing.queue = queue;
-                standing.entered = self.entry(now);
-            }
-            let waited = if job.running { 0 } else { job.lately };
-            if self.promote > 0 && standing.queue > 0 && waited >= ran.saturating_mul(self.promote) {
-                standing.queue = 0;
-                standing.entered = self.entry(now);
-                standing.forgiven = job.ran;
-            }
-            self.standings.insert(job.id, standing);
+    fn keyed(&self) -> bool {
+        true
+    }
+
+    fn key(&mut self, now: Ns, job: &RankedJob) -> OrderKey {
+        let mut standing = match self.standings.get(&job.id) {
+            Some(standing) => *standing,
+            None => Standing {
+                queue: 0,
+                entered: self.entry(job.arrived),
+                forgiven: 0,
+            },
+        };
+        let ran = job.ran - standing.forgiven.min(job.ran);
+        let attained = u128::from(ran) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI);
+        let queue = self.thresholds.iter().filter(|limit| attained >= **limit).count();
+        if queue > standing.queue {
+            standing.queue = queue;
+            standing.entered = self.entry(now);
         }
-        let mut order: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-        order.sort_by_cached_key(|id| {
-            self.standings
-                .get(id)
-                .map(|standing| (standing.queue, standing.entered))
-        });
-        order
+        let waited = if job.running { 0 } else { job.lately };
+        if self.promote > 0 && standing.queue > 0 && waited >= ran.saturating_mul(self.promote) {
+            standing.queue = 0;
+            standing.entered = self.entry(now);
+            standing.forgiven = job.ran;
+        }
+        self.standings.insert(job.id, standing);
+        let (entered, number) = standing.entered;
+        OrderKey(
+            ((standing.queue as u128) << 64) | u128::from(entered),
+            u128::from(number),
+        )
+    }
+
+    /// Who waits is promoted by time alone.
+    fn shifted(&mut self) -> bool {
+        self.promote > 0
     }
 
     fn preempts(&self) -> bool {

@@ -460,7 +460,7 @@ fn a_kernel_longer_than_each_gap_goes_where_no_wait_feels_it_and_its_credit_outl
 }
 
 #[test]
-fn background_jobs_launch_further_ahead_where_a_dry_context_costs_switches() {
+fn background_jobs_launch_further_ahead_by_the_laxity_and_most_where_a_dry_context_costs_switches() {
     let mps = Config {
         switch_cost: 0,
         ..Config::default()
@@ -470,11 +470,10 @@ fn background_jobs_launch_further_ahead_where_a_dry_context_costs_switches() {
         ..Config::default()
     };
     let (depth, bound) = (mps.depth, mps.delay_bound);
-    assert_eq!(
-        super::backlog(&mps, || 100 * bound),
-        depth,
-        "nothing is saved under MPS"
-    );
+    assert_eq!(super::backlog(&mps, || 0), depth, "one kernel ahead, no more");
+    assert_eq!(super::backlog(&mps, || 16 * depth), depth);
+    assert_eq!(super::backlog(&mps, || 32 * depth), 2 * depth);
+    assert_eq!(super::backlog(&mps, || 100 * bound), bound / 2);
     assert_eq!(
         super::backlog(&sliced, || 0),
         depth,

@@ -1,0 +1,101 @@
+//! Gandiva (OSDI 2018): jobs take turns on GPUs, two of them share one where that makes both
+//! together faster, and gangs move to where they are closer.
+//!
+//! | paper | here |
+//! |---|---|
+//! | suspend and resume at a mini-batch's end | pause and resume, with the memory moved out |
+//! | a turn, about a minute | `turn`, ns |
+//! | round robin over jobs | who waits goes before who had its turn; of these, who waits longest |
+//! | packing, by profiled memory and GPU use | a second seat where both are busy for at most `PACK_MILLI` together |
+//! | unpacking, where throughput fell | the guest's `speed_milli` below `UNPACK_MILLI`: it leaves for good |
+//! | migration, for locality | a gang moves where that puts it on fewer nodes |
+//! | mini-batches a second | steps, as the node's broker counts them: `speed_milli` of alone |
+//!
+//! A job is packed as the equal of the one that is there: the device shares as it does by itself.
+//! The paper is silent on how long a pair is watched (here until the next measure), on the order in
+//! which jobs are tried (here as they wait), and on services: none is told from a training job.
+//! Not here: growing and shrinking of gangs, and the measured throughput of the *pair*, which needs
+//! both; here the guest's own stands for it, as equals lose alike.
+
+use std::collections::BTreeSet;
+
+use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS, SharingRule};
+use crate::Ns;
+use crate::job::JobId;
+
+/// How busy two may keep one GPU together, thousandths: as busy as it can be. Beyond that time
+/// sharing is no gain.
+const PACK_MILLI: u32 = 1_000;
+/// Below this, of its speed alone, two are slower together than in turns, thousandths.
+const UNPACK_MILLI: u32 = 500;
+
+/// By turns.
+#[derive(Debug, Clone)]
+pub struct GandivaOrder {
+    /// How long a turn lasts, ns.
+    pub turn: Ns,
+    /// Jobs that are not packed again.
+    alone: BTreeSet<JobId>,
+}
+
+impl Default for GandivaOrder {
+    /// With turns of a minute.
+    fn default() -> GandivaOrder {
+        GandivaOrder {
+            turn: 60 * SECOND_NS,
+            alone: BTreeSet::new(),
+        }
+    }
+}
+
+impl ClusterPolicy for GandivaOrder {
+    fn name(&self) -> &'static str {
+        "gandiva"
+    }
+
+    fn keyed(&self) -> bool {
+        true
+    }
+
+    fn key(&mut self, now: Ns, job: &RankedJob) -> OrderKey {
+        let since = u128::from(now.saturating_sub(job.lately));
+        let in_turn = job.running && !job.second && job.lately < self.turn;
+        let rank = match (in_turn, job.running && !job.second) {
+            (true, _) => 0,
+            (false, false) => 1,
+            (false, true) => 2,
+        };
+        OrderKey(rank, since)
+    }
+
+    fn preempts(&self) -> bool {
+        true
+    }
+
+    fn look_every(&self) -> Option<Ns> {
+        Some(self.turn)
+    }
+
+    fn moves(&self, _now: Ns, job: &RankedJob) -> bool {
+        job.measure.traffic_milli > 0
+    }
+
+    fn sharing(&self) -> Option<SharingRule> {
+        Some(SharingRule {
+            most_host_milli: PACK_MILLI,
+            most_load_milli: PACK_MILLI,
+            level: None,
+        })
+    }
+
+    fn seconds(&mut self, job: &RankedJob) -> bool {
+        if job.second && job.measure.speed_milli < UNPACK_MILLI {
+            self.alone.insert(job.id);
+        }
+        !self.alone.contains(&job.id)
+    }
+
+    fn ended(&mut self, job: &RankedJob) {
+        self.alone.remove(&job.id);
+    }
+}

@@ -1,0 +1,120 @@
+//! weft's own: attained service with history, gaps filled on the nodes, packing that leaves
+//! services alone.
+//!
+//! What it takes from others, and what it adds:
+//!
+//! * *Order.* Services first; they are never paused. Then the Gittins index of attained service
+//!   (as [`GittinsOrder`]), measured on the GPU. A job that runs on GPUs of its own keeps them
+//!   against one that is equal.
+//! * *Gap filling.* A job that waits, or that must make room, takes the second seat of GPUs that
+//!   others hold and leave idle for at least a fifth of the time. The node's broker gives it the
+//!   gaps. Who holds the GPU keeps its speed, so packing needs no trial and a service is a host
+//!   like any other. A job that makes room stays where it is, in the second seat: its memory is
+//!   moved out only where the device lacks it, and nothing is killed.
+//! * *Few nodes.* A gang that sends much waits for few nodes, the longer the more it sends, and a
+//!   gang on many moves where there is room on fewer.
+//! * *Links.* Paths and priorities as Crux gives them.
+
+use super::sched2::patient;
+use super::{ClusterPolicy, GittinsOrder, OrderKey, RankedJob, SECOND_NS, SharingRule, crux};
+use crate::Ns;
+use crate::job::JobId;
+use crate::links::{ClusterLinks, Flow, FlowRoute};
+use crate::node::ClusterNode;
+
+/// A GPU that is busier than this has no gaps worth a process, thousandths.
+const MOST_HOST_MILLI: u32 = 800;
+/// The priority of who fills gaps: the last.
+const BACKGROUND_LEVEL: u8 = 9;
+/// Minutes that a gang waits for few nodes, for each thousandth that it would slow down by.
+const PATIENCE_MIN: f64 = 0.02;
+
+/// Gittins, gap filling and few nodes.
+#[derive(Debug, Clone)]
+pub struct WeftOrder {
+    gittins: GittinsOrder,
+    /// Whether gaps are filled.
+    pub fills: bool,
+    gpus_of_node: u32,
+}
+
+impl WeftOrder {
+    /// With gaps filled, or the rest alone.
+    pub fn new(fills: bool) -> WeftOrder {
+        WeftOrder {
+            gittins: GittinsOrder::default(),
+            fills,
+            gpus_of_node: 1,
+        }
+    }
+}
+
+impl Default for WeftOrder {
+    fn default() -> WeftOrder {
+        WeftOrder::new(true)
+    }
+}
+
+impl ClusterPolicy for WeftOrder {
+    fn name(&self) -> &'static str {
+        if self.fills { "weft" } else { "weft-exclusive" }
+    }
+
+    fn keyed(&self) -> bool {
+        true
+    }
+
+    fn key(&mut self, now: Ns, job: &RankedJob) -> OrderKey {
+        if job.measure.serves {
+            return OrderKey(0, 0);
+        }
+        let OrderKey(index, _) = self.gittins.key(now, job);
+        // Of equal ones it is who has GPUs of its own.
+        OrderKey(1 + index / 2, u128::from(!job.running || job.second))
+    }
+
+    fn shifted(&mut self) -> bool {
+        self.gittins.shifted()
+    }
+
+    fn see(&mut self, nodes: &[ClusterNode]) {
+        self.gpus_of_node = nodes
+            .iter()
+            .map(|node| node.gpus.len() as u32)
+            .max()
+            .unwrap_or(1)
+            .max(1);
+    }
+
+    fn preempts(&self) -> bool {
+        true
+    }
+
+    fn look_every(&self) -> Option<Ns> {
+        Some(60 * SECOND_NS)
+    }
+
+    fn spread(&self, now: Ns, job: &RankedJob) -> u32 {
+        patient(now, job, PATIENCE_MIN, self.gpus_of_node)
+    }
+
+    fn moves(&self, _now: Ns, job: &RankedJob) -> bool {
+        job.measure.traffic_milli > 0
+    }
+
+    fn sharing(&self) -> Option<SharingRule> {
+        self.fills.then_some(SharingRule {
+            most_host_milli: MOST_HOST_MILLI,
+            most_load_milli: u32::MAX,
+            level: Some(BACKGROUND_LEVEL),
+        })
+    }
+
+    fn routes(&mut self, flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, FlowRoute)> {
+        crux::by_intensity(flows, links)
+    }
+
+    fn ended(&mut self, job: &RankedJob) {
+        self.gittins.ended(job);
+    }
+}

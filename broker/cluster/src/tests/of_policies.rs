@@ -1,0 +1,181 @@
+//! What a policy is named for, each in a few events.
+
+use super::*;
+
+#[test]
+fn tiresias_demotes_by_service_and_tells_the_node() {
+    let limit = 100 * u128::from(S);
+    let mut pair = Pair::new(Box::new(TiresiasOrder::new(vec![limit], 0)), PlacementRule::MostFree);
+    pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 2)));
+    pair.submit(1, 2, 1_000);
+    // Two GPUs: 49 s are 98 GPU-s, 50 s are 100.
+    pair.submit(2, 1, 1_000);
+    pair.now = 49 * S;
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+    pair.now = 50 * S;
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
+    assert_eq!(started(&out), [2]);
+    assert_eq!(out.last(), Some(&ClusterDecision::Priority(JobId(1), 6)));
+    // In the second queue it waits for both GPUs, without promotion.
+    pair.now = 90 * S;
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+}
+
+#[test]
+fn tiresias_promotes_a_job_that_waited_twice_as_long_as_it_ran() {
+    let limit = 100 * u128::from(S);
+    let mut pair = Pair::new(Box::new(TiresiasOrder::new(vec![limit], 2)), PlacementRule::MostFree);
+    pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)));
+    pair.submit(1, 1, 1_000);
+    pair.now = 100 * S;
+    let out = pair.submit(2, 1, 1_000);
+    assert_eq!(started(&out), [2]);
+    // 2 is demoted at 200 s and 1 entered the second queue first; 2 entered it at 200 s.
+    pair.now = 200 * S;
+    let out = pair.event(ClusterEvent::Look);
+    assert!(out.contains(&ClusterDecision::Pause(JobId(2))), "{out:?}");
+    pair.now = 399 * S;
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+    pair.now = 400 * S;
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
+    assert!(out.contains(&ClusterDecision::Priority(JobId(2), 5)), "{out:?}");
+}
+
+#[test]
+fn astraea_gives_the_next_lease_to_the_tenant_that_had_less() {
+    let mut policy = AstraeaOrder::default();
+    policy.lease = 100 * S;
+    let mut pair = Pair::new(Box::new(policy), PlacementRule::MostFree);
+    pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)));
+    // 3 and 6 are of one tenant, 4 of another.
+    pair.submit(3, 1, 1_000);
+    pair.submit(6, 1, 1_000);
+    pair.submit(4, 1, 1_000);
+    pair.now = 99 * S;
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+    pair.now = 100 * S;
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(out[0], ClusterDecision::Pause(JobId(3)));
+    assert_eq!(started(&out), [4]);
+    // Both had a lease: of the first tenant the job that had none goes next.
+    pair.now = 200 * S;
+    assert_eq!(started(&pair.event(ClusterEvent::Look)), [6]);
+}
+
+#[test]
+fn a_job_that_makes_room_keeps_its_gpus_in_the_second_seat() {
+    let mut pair = Pair::new(Box::new(WeftOrder::default()), PlacementRule::MostFree);
+    pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)));
+    pair.submit(1, 1, 1_000);
+    // Nothing was measured: no gaps are known, and 2 waits.
+    assert_eq!(pair.submit(2, 1, 1_000), []);
+    let half = JobMeasure {
+        duty_milli: 500,
+        ..JobMeasure::default()
+    };
+    pair.event(ClusterEvent::Measured(JobId(1), half));
+    pair.event(ClusterEvent::Measured(JobId(2), half));
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(started(&out), [2]);
+    assert_eq!(out.last(), Some(&ClusterDecision::Priority(JobId(2), 9)));
+    assert!(pair.core.second_seat(JobId(2)));
+    // A service takes the GPU. Of the two the first is its guest; the other one's memory moves out.
+    let service = JobMeasure { serves: true, ..half };
+    pair.submit(3, 1, 1_000);
+    pair.event(ClusterEvent::Measured(JobId(3), service));
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(out[0], ClusterDecision::Pause(JobId(2)), "{out:?}");
+    assert_eq!(started(&out), [3]);
+    assert!(out.contains(&ClusterDecision::Priority(JobId(1), 9)) && pair.core.second_seat(JobId(1)));
+    // It ends: 1 has the GPU again without a pause, and 2 its gaps.
+    let out = pair.event(ClusterEvent::Ended(JobId(3)));
+    assert!(
+        matches!(
+            &out[..],
+            [
+                ClusterDecision::Resume(JobId(2), _),
+                ClusterDecision::Priority(JobId(1), 5),
+                ..
+            ]
+        ),
+        "{out:?}"
+    );
+}
+
+#[test]
+fn a_service_is_never_paused() {
+    let mut pair = Pair::with("weft", &[1]);
+    pair.submit(1, 1, 1_000);
+    let service = JobMeasure {
+        serves: true,
+        ..JobMeasure::default()
+    };
+    pair.event(ClusterEvent::Measured(JobId(1), service));
+    pair.submit(2, 1, 1_000);
+    for _ in 0..100 {
+        pair.now += 600 * S;
+        assert_eq!(pair.event(ClusterEvent::Look), []);
+    }
+}
+
+#[test]
+fn gandiva_takes_turns_packs_and_unpacks() {
+    let mut pair = Pair::with("gandiva", &[1]);
+    pair.submit(1, 1, 1_000);
+    pair.submit(2, 1, 1_000);
+    pair.now = 59 * S;
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+    pair.now = 60 * S;
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
+    assert_eq!(started(&out), [2]);
+    // Busy for less than half of the time each: together.
+    let measure = |speed_milli| JobMeasure {
+        duty_milli: 400,
+        speed_milli,
+        ..JobMeasure::default()
+    };
+    for job in [1, 2] {
+        pair.event(ClusterEvent::Measured(JobId(job), measure(1_000)));
+    }
+    let out = pair.event(ClusterEvent::Look);
+    assert!(matches!(&out[..], [ClusterDecision::Resume(JobId(1), _)]), "{out:?}");
+    // It was slower than in turns: it leaves, and is not packed again.
+    pair.event(ClusterEvent::Measured(JobId(1), measure(400)));
+    assert_eq!(pair.event(ClusterEvent::Look), [ClusterDecision::Pause(JobId(1))]);
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+}
+
+#[test]
+fn a_gang_that_sends_much_waits_for_one_node_and_moves_to_it() {
+    let sends = JobMeasure {
+        traffic_milli: 1_000,
+        ..JobMeasure::default()
+    };
+    for policy in ["sched2", "weft"] {
+        let mut pair = Pair::with(policy, &[2, 2]);
+        pair.submit(1, 1, 1_000);
+        pair.submit(2, 1, 1_000);
+        assert_ne!(pair.core.places(JobId(1))[0].node, pair.core.places(JobId(2))[0].node);
+        // It comes with its measure: the same program ran before.
+        pair.submit(7, 3, 1_000);
+        pair.event(ClusterEvent::Measured(JobId(7), sends));
+        pair.submit(4, 2, 1_000);
+        let spread = pair.core.places(JobId(4)).len();
+        assert_eq!(spread, 2, "{policy}: nothing is known of its traffic yet");
+        pair.event(ClusterEvent::Measured(JobId(4), sends));
+        pair.event(ClusterEvent::Ended(JobId(7)));
+        let out = pair.event(ClusterEvent::Ended(JobId(1)));
+        assert_eq!(out, []);
+        let out = pair.event(ClusterEvent::Look);
+        if policy == "weft" {
+            assert!(
+                matches!(&out[..], [ClusterDecision::Pause(JobId(4)), ClusterDecision::Move(..)]),
+                "{out:?}"
+            );
+        }
+        pair.submit(5, 1, 1_000);
+    }
+}
