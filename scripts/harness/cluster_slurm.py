@@ -5,6 +5,7 @@
   scripts/cluster slurm --check --long         also the cases that take minutes
   scripts/cluster slurm WORD...                the cases with one of these words in their name
   scripts/cluster slurm --replay               a public trace, under four ways to give GPUs to jobs
+  scripts/cluster slurm --order --check        policies of weft cluster, beside the same in the lab
 
 The engine is the real one: Slurm as Debian has it (apt-get install slurmctld slurmd slurm-client
 slurm-wlm-basic-plugins munge libslurm-dev), started by root in namespaces of its own. Nothing
@@ -16,7 +17,7 @@ missed.
 import contextlib
 import sys
 
-from . import cases, jobs, slurm, slurm_cases, slurm_long, slurm_replay
+from . import cases, jobs, slurm, slurm_cases, slurm_long, slurm_order, slurm_replay
 
 
 def main(arguments):
@@ -29,12 +30,15 @@ def main(arguments):
     parser.add_argument("--gpus", type=int, default=2, help="simulated GPUs of each node")
     parser.add_argument("--long", action="store_true", help="also the cases that take minutes")
     slurm_replay.options(parser.add_argument_group("the replay"))
+    slurm_order.options(parser.add_argument_group("the order"))
     options = parser.parse_args(arguments)
-    options.nodes = options.nodes or (4 if options.replay else 2)
+    options.nodes = options.nodes or (4 if options.replay or options.order else 2)
     why = slurm.missing()
     if why:
         print(f"cluster: {why}", file=sys.stderr)
         return 1
+    if options.order:
+        return slurm_order.main(options)
     if options.replay:
         return slurm_replay.main(options)
     return play(options)
@@ -53,7 +57,8 @@ def play(options):
         sizes = {"nodes": options.nodes, "gpus": options.gpus}
         if options.long:
             sizes["requeue_s"] = slurm_long.REQUEUE_S
-        shared = chosen(options, slurm_cases.ALL + (slurm_long.SHARED if options.long else []))
+        usual = slurm_cases.ALL + slurm_order.SHORT
+        shared = chosen(options, usual + (slurm_long.SHARED if options.long else []))
         own = chosen(options, slurm_long.OWN if options.long else [])
         steps = []
         if shared:

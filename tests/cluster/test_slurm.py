@@ -5,7 +5,7 @@ need Slurm and root.
 """
 
 import pytest
-from harness import jobs, slurm, slurm_cases
+from harness import jobs, slurm, slurm_cases, slurm_order
 
 pytestmark = pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))
 
@@ -17,6 +17,6 @@ def play():
             yield slurm_cases.Play(cluster, slurm.python())
 
 
-@pytest.mark.parametrize("case", slurm_cases.ALL, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("case", slurm_cases.ALL + slurm_order.SHORT, ids=lambda case: case.__name__)
 def test_slurm(play, case):
     slurm_cases.played(play, case)

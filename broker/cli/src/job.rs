@@ -379,7 +379,7 @@ fn listed(clients: &[ClientStatus]) -> String {
 }
 
 /// Parses a time: `10s`, `1.5s`, `500ms`, `2m`, `1h`; a number alone is seconds.
-fn time(text: &str) -> Result<Duration, String> {
+pub fn time(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text} is no time: write 10s, 500ms, 2m or 1h");
     let trimmed = text.trim();
     let letters = trimmed.find(|letter: char| letter.is_ascii_alphabetic());

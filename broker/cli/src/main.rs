@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod activation;
 mod broker;
+mod cluster;
 mod columns;
 mod completions;
 mod config;
@@ -83,6 +84,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Broker(broker::BrokerArgs),
     Stop(stop::StopArgs),
+    Cluster(cluster::ClusterPolicyArgs),
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
     Man(completions::ManArgs),
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::main(args),
         Command::Broker(args) => broker::main(args),
         Command::Stop(args) => stop::main(args),
+        Command::Cluster(args) => cluster::main(&args),
         Command::Completions(args) => completions::completions(args, <Cli as clap::CommandFactory>::command()),
         Command::Man(args) => completions::man(args, <Cli as clap::CommandFactory>::command()),
         Command::Probe(args) => probe::main(args),

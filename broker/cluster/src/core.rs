@@ -1,5 +1,7 @@
 //! The state machine: nodes, jobs, and the round after each event.
 
+mod engine;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Ns;
@@ -11,7 +13,7 @@ use crate::placement::Placer;
 use crate::policies::{ClusterPolicy, OrderKey, RankedJob, SharingRule};
 
 /// One job.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct HeldJob {
     job: ClusterJob,
     /// What each worker is given: the policy may give more than was asked for.
@@ -35,6 +37,10 @@ struct HeldJob {
     level: u8,
     /// The empty cluster could run it.
     possible: bool,
+    /// Its engine has put it where the books have no room: they do not count it.
+    unbooked: bool,
+    /// The run time that counts as attained service, where the engine measured it.
+    attained: Option<Ns>,
     /// Where it stands among those that wait, under a keyed policy.
     queued: Option<FullKey>,
 }
@@ -113,7 +119,7 @@ impl HeldJob {
             arrived: self.arrived,
             running: self.runs(),
             lately: now.saturating_sub(self.since),
-            ran: self.ran_at(now),
+            ran: self.attained.unwrap_or_else(|| self.ran_at(now)),
             expected: self.job.expected,
             done_ppm: self.done_ppm,
             measure: self.measure,
@@ -136,6 +142,10 @@ pub struct Cluster {
     index: BTreeMap<NodeId, usize>,
     jobs: BTreeMap<JobId, HeldJob>,
     waiting: BTreeSet<JobId>,
+    /// An engine starts jobs by itself, and asks for advice.
+    advises: bool,
+    /// Jobs that run make room, where the policy preempts.
+    pauses: bool,
     running: BTreeSet<JobId>,
     /// Of those that wait, the ones that the cluster could run, under a keyed policy.
     queues: BTreeMap<GangShape, BTreeSet<FullKey>>,
@@ -161,6 +171,8 @@ impl Cluster {
             index: BTreeMap::new(),
             jobs: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            advises: false,
+            pauses: true,
             running: BTreeSet::new(),
             queues: BTreeMap::new(),
             before: BTreeMap::new(),
@@ -190,6 +202,9 @@ impl Cluster {
                 }
                 return;
             }
+            ClusterEvent::Began(job, places, since) => self.began(job, places, since),
+            ClusterEvent::Stopped(job) => self.stopped(now, job),
+            ClusterEvent::Attained(job, ran) => return self.attained(job, ran),
             ClusterEvent::Measured(job, measure) => {
                 self.measured(now, job, measure);
                 return;
@@ -197,7 +212,9 @@ impl Cluster {
             ClusterEvent::Links(links) => self.links = Some(links),
             ClusterEvent::Look => {}
         }
-        self.round(now, look, out);
+        if !self.advises {
+            self.round(now, look, out);
+        }
     }
 
     /// How often the core wants [`ClusterEvent::Look`], ns.
@@ -291,6 +308,8 @@ impl Cluster {
             measure: self.foreknown.remove(&job.id).unwrap_or_default(),
             level: self.policy.level(job.id),
             possible: self.possible(&each, job.workers),
+            unbooked: false,
+            attained: None,
             queued: None,
         };
         self.jobs.insert(job.id, entry);
@@ -401,7 +420,9 @@ impl Cluster {
 
     /// The job's GPUs are free again; its account is as it was.
     fn give_back(&mut self, job: JobId) {
-        let Some(entry) = self.jobs.get(&job) else { return };
+        let Some(entry) = self.jobs.get(&job).filter(|entry| !entry.unbooked) else {
+            return;
+        };
         for place in &entry.places {
             let Some(node) = self.index.get(&place.node).map(|at| &mut self.nodes[*at]) else {
                 continue;
@@ -421,6 +442,9 @@ impl Cluster {
         let Some(entry) = self.jobs.get_mut(&job) else {
             return false;
         };
+        if entry.unbooked {
+            return true;
+        }
         entry.load = entry.load();
         let mut taken = Vec::new();
         for place in &entry.places {
@@ -470,6 +494,7 @@ impl Cluster {
             entry.count(now);
             entry.since = now;
             entry.places = Vec::new();
+            entry.unbooked = false;
             entry.second = false;
             self.running.remove(&job);
             self.waits(now, job);
@@ -505,7 +530,7 @@ impl Cluster {
                 self.queue_by_order(now)
             };
             self.paused.clear();
-            self.walk(now, &running, preempts);
+            self.walk(now, &running, preempts && self.pauses);
             self.seat(now);
         }
         if look {
@@ -834,9 +859,11 @@ impl Cluster {
         whole && !entry.measure.serves && self.policy.seconds(&entry.ranked(now))
     }
 
-    /// Gives second seats to jobs that wait.
+    /// Gives second seats to jobs that wait. An engine that starts jobs by itself has none.
     fn seat(&mut self, now: Ns) {
-        let Some(rule) = self.policy.sharing() else { return };
+        let Some(rule) = self.policy.sharing().filter(|_| !self.advises) else {
+            return;
+        };
         let mut first: Vec<FullKey> = Vec::new();
         for queue in self.queues.values() {
             first.extend(queue.iter().take(SEAT_TRIES));

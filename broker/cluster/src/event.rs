@@ -1,5 +1,6 @@
 //! What the core is told, and what it says.
 
+use crate::Ns;
 use crate::job::{ClusterJob, JobId, JobMeasure};
 use crate::links::{ClusterLinks, FlowRoute};
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
@@ -17,6 +18,13 @@ pub enum ClusterEvent {
     Ended(JobId),
     /// A job did so many millionths of its work, as the node's broker counts its steps.
     Progress(JobId, u32),
+    /// The engine has begun a job by itself, at this time, on these places. Those that the core had
+    /// no room on count for the job, not for the node.
+    Began(JobId, Vec<WorkerPlace>, Ns),
+    /// The engine has taken a job's GPUs from it: the job waits.
+    Stopped(JobId),
+    /// So much run time counts as what a job attained, ns: what its GPUs worked for it, measured.
+    Attained(JobId, Ns),
     /// The node's broker measured a job. Of one that is to come: what is known of its program.
     Measured(JobId, JobMeasure),
     /// How nodes are linked. Until it is known no flow is given a path.

@@ -1,0 +1,465 @@
+//! `weft cluster`: a policy of the cluster's core orders the queue of a Slurm.
+//!
+//! Each round asks Slurm for its jobs and nodes, tells the core, and turns the advice into Slurm's
+//! own commands: nice values that give jobs the policy's order, and, where the administrator allows
+//! it, requeues of jobs that make room. Which job starts when and where stays Slurm's decision.
+//!
+//! What holds: no job is held, so a crash leaves a queue that goes on by itself. What a nice value
+//! was before stands in the job's comment of the administrator's, in Slurm. Each command has a
+//! bound, each round a number of them. A command that fails is counted, and the next round sees
+//! what is true.
+
+mod books;
+mod commands;
+mod nice;
+mod service;
+mod slurm;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use clap::builder::PossibleValuesParser;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::job::time;
+use books::QueueBooks;
+use commands::{CommandTrouble, Done, Hands, RealHands};
+use nice::Ranked;
+use service::Service;
+use slurm::{QueuedJob, SlurmNode, SlurmState};
+use weft_cluster::policies;
+
+/// The longest that taking back may take: a service manager waits for 90 s before it kills.
+const UNDO_LONGEST: Duration = Duration::from_secs(60);
+/// How soon a signal is seen between two rounds.
+const LOOKS_EVERY: Duration = Duration::from_millis(100);
+/// Rounds after which a nice value that Slurm does not take is not asked for again.
+const ASKED_AT_MOST: u32 = 2;
+
+/// Order the queue of a Slurm by a policy
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ClusterPolicyArgs {
+    /// In which order jobs get GPUs: docs/clusters-lab.md says what each does
+    #[arg(long, value_name = "POLICY", value_parser = PossibleValuesParser::new(policies::NAMES),
+          required_unless_present = "undo")]
+    pub policy: Option<String>,
+    /// Only jobs of these partitions (a,b); default: all partitions with GPUs or shards
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub partition: Vec<String>,
+    /// Say what would be done, do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// One round; what it set stays
+    #[arg(long)]
+    pub once: bool,
+    /// Take back what an earlier one left, and end
+    #[arg(long, conflicts_with_all = ["policy", "once"])]
+    pub undo: bool,
+    /// Time between two rounds (10s, 500ms, 2m)
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    pub interval: Duration,
+    /// How a running job makes room where the policy says so. requeue: it loses its run
+    #[arg(long, value_name = "HOW", value_parser = ["no", "requeue"], default_value = "no")]
+    pub pause: String,
+    /// Most commands that change something, in a round
+    #[arg(long, value_name = "COUNT", default_value_t = 200)]
+    pub commands: usize,
+    /// The longest that a command of Slurm's may take
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    pub command_time: Duration,
+    /// End where slurmctld has not answered for so long
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10m")]
+    pub wait: Duration,
+    /// How to ask a node's broker, to count GPU time as measured: 'ssh {node} weft status --json'
+    #[arg(long, value_name = "COMMAND")]
+    pub brokers: Option<String>,
+    /// Leave nice values as they are at the end
+    #[arg(long)]
+    pub leave: bool,
+    /// Also each command
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+const EXAMPLES: &str = "\
+  weft cluster --policy tiresias --dry-run --once
+  weft cluster --policy astraea --partition gpu,gpu-long --brokers 'ssh {node} weft status --json'
+  weft cluster --policy shortest-remaining --pause requeue --interval 30s
+  weft cluster --undo
+
+It needs the rights of an operator of Slurm. docs/slurm.md says what it sets, and what stays after a crash";
+
+/// Why a round was not played.
+#[derive(Debug)]
+enum NoRound {
+    /// Never will be.
+    Never(String),
+    /// The command line names what is not there.
+    Wrong(String),
+    /// Slurm does not answer now.
+    Later(String),
+}
+
+/// What a round did.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct RoundReport {
+    waits: usize,
+    runs: usize,
+    /// Commands, each with what was wrong with it.
+    commands: Vec<(Vec<String>, Option<String>)>,
+    /// Changes that the bound left for later.
+    left: usize,
+    /// Jobs whose priority was set by hand.
+    fixed: usize,
+}
+
+/// A command that changes something.
+struct QueueChange {
+    words: Vec<String>,
+    /// The job and its nice value, of an update.
+    nice: Option<(u64, i64)>,
+}
+
+/// One policy on one Slurm.
+struct Adaptor<'a> {
+    hands: &'a dyn Hands,
+    args: &'a ClusterPolicyArgs,
+    books: QueueBooks,
+    service: Service,
+    /// What was asked for and how often, until Slurm shows it.
+    asked: BTreeMap<u64, (i64, u32)>,
+    /// A command of a change was once carried out.
+    may: bool,
+}
+
+/// Runs it.
+pub fn main(args: &ClusterPolicyArgs) -> Result<ExitCode> {
+    let hands = RealHands {
+        longest: args.command_time,
+    };
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, ended.clone()).context("cannot take signals")?;
+    }
+    if args.undo {
+        return undo(&hands, args);
+    }
+    let name = args.policy.as_deref().unwrap_or_default();
+    let policy = policies::named(name).with_context(|| format!("{name}: no such policy"))?;
+    let settings = hands.run(&["scontrol", "show", "config"].map(str::to_string));
+    if slurm::by_number(&settings.stdout) {
+        eprintln!("weft: sched/builtin with priority/basic starts jobs by number: no policy will show");
+    }
+    run(Adaptor::new(&hands, args, policy), &ended)
+}
+
+fn run(mut adaptor: Adaptor<'_>, ended: &AtomicBool) -> Result<ExitCode> {
+    let args = adaptor.args;
+    let mut heard = Instant::now();
+    let mut silent = false;
+    let mut last = None;
+    while !ended.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        match adaptor.round(epoch_s()) {
+            Ok(report) => {
+                if silent {
+                    println!("Slurm answers again");
+                }
+                (heard, silent) = (Instant::now(), false);
+                let lines = adaptor.told(&report);
+                // A round that is like the one before says nothing.
+                if last.as_ref() != Some(&lines) || !report.commands.is_empty() {
+                    lines.iter().for_each(|line| println!("{line}"));
+                }
+                last = Some(lines);
+            }
+            Err(NoRound::Wrong(why)) => {
+                eprintln!("weft: {why}");
+                return Ok(ExitCode::from(2));
+            }
+            Err(NoRound::Never(why)) => bail!(why),
+            Err(NoRound::Later(why)) if args.once => bail!(why),
+            Err(NoRound::Later(why)) => {
+                if !silent {
+                    eprintln!("weft: {why}; asked again");
+                }
+                silent = true;
+                if heard.elapsed() >= args.wait {
+                    bail!("{why}, for {} s", heard.elapsed().as_secs());
+                }
+            }
+        }
+        if args.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let every = adaptor.books.look_every().map_or(args.interval, Duration::from_nanos);
+        let every = every.min(args.interval);
+        while begin.elapsed() < every && !ended.load(Ordering::Relaxed) {
+            thread::sleep(LOOKS_EVERY.min(every.saturating_sub(begin.elapsed())));
+        }
+    }
+    match args.leave || args.dry_run {
+        true => Ok(ExitCode::SUCCESS),
+        false => undo(adaptor.hands, args),
+    }
+}
+
+fn epoch_s() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
+
+/// A command that only asks.
+fn ask(hands: &dyn Hands, program: &str) -> std::result::Result<String, NoRound> {
+    let done = hands.run(&[program.to_string(), "--json".to_string()]);
+    match done.trouble {
+        None => Ok(done.stdout),
+        Some(CommandTrouble::NotThere) => Err(NoRound::Never(format!(
+            "{program} is not on the path: weft cluster runs where Slurm's commands are"
+        ))),
+        Some(CommandTrouble::TooLong) => Err(NoRound::Later(format!("slurmctld does not answer {program} in time"))),
+        Some(CommandTrouble::Failed) => Err(NoRound::Later(format!("{program} --json: {}", done.said()))),
+    }
+}
+
+fn later(error: anyhow::Error) -> NoRound {
+    NoRound::Later(format!("slurmctld did not answer: {error:#}"))
+}
+
+fn queue(hands: &dyn Hands) -> std::result::Result<Vec<QueuedJob>, NoRound> {
+    slurm::jobs(&ask(hands, "squeue")?).map_err(later)
+}
+
+impl<'a> Adaptor<'a> {
+    fn new(hands: &'a dyn Hands, args: &'a ClusterPolicyArgs, policy: Box<dyn policies::ClusterPolicy>) -> Adaptor<'a> {
+        Adaptor {
+            hands,
+            args,
+            books: QueueBooks::new(policy, args.pause == "requeue"),
+            service: Service::default(),
+            asked: BTreeMap::new(),
+            may: false,
+        }
+    }
+
+    /// One look at Slurm, and what is to be done.
+    fn round(&mut self, now: u64) -> std::result::Result<RoundReport, NoRound> {
+        let nodes = slurm::nodes(&ask(self.hands, "sinfo")?).map_err(later)?;
+        let partitions = self.partitions(&nodes)?;
+        let queued = queue(self.hands)?;
+        let ours = |names: &[String]| names.iter().all(|name| partitions.contains(name));
+        let jobs: Vec<QueuedJob> = queued
+            .into_iter()
+            .filter(|job| ours(&job.partitions) && (job.gpus > 0 || job.shards > 0))
+            .collect();
+        let nodes: Vec<SlurmNode> = nodes
+            .into_iter()
+            .filter(|node| node.partitions.iter().any(|name| partitions.contains(name)))
+            .collect();
+        let of = |state: SlurmState| jobs.iter().filter(move |job| job.state == state);
+        let busy: BTreeSet<String> = of(SlurmState::Runs)
+            .flat_map(|job| job.placed.iter().map(|(node, _)| node.clone()))
+            .collect();
+        self.service.keep(&jobs.iter().map(|job| job.id).collect());
+        if let Some(command) = &self.args.brokers {
+            self.service.ask(self.hands, command, &busy);
+        }
+        let advice = self.books.look(now, &jobs, &nodes, &self.service.worked());
+        let by_id: BTreeMap<u64, &QueuedJob> = jobs.iter().map(|job| (job.id, job)).collect();
+        let mut report = RoundReport {
+            waits: of(SlurmState::Waits).count(),
+            runs: of(SlurmState::Runs).count(),
+            ..RoundReport::default()
+        };
+        let (updates, fixed) = self.updates(&advice.order, &by_id);
+        report.fixed = fixed;
+        let change = |(job, nice): (&QueuedJob, i64)| QueueChange {
+            words: update(job, nice),
+            nice: Some((job.id, nice)),
+        };
+        let mut commands: Vec<QueueChange> = updates.into_iter().map(change).collect();
+        // After the order: the job that room is made for is then the first to have it.
+        for (paused, _) in &advice.pauses {
+            let job = by_id.get(paused).filter(|job| job.requeue);
+            commands.extend(job.map(|job| QueueChange {
+                words: commands::requeue(&job.called),
+                nice: None,
+            }));
+        }
+        report.left = commands.len().saturating_sub(self.args.commands);
+        commands.truncate(self.args.commands);
+        for QueueChange { words, nice } in commands {
+            let wrong = self.carry_out(&words)?;
+            if let (Some((job, nice)), None) = (nice, &wrong) {
+                let times = self.asked.get(&job).map_or(0, |(_, times)| *times);
+                self.asked.insert(job, (nice, times + 1));
+            }
+            report.commands.push((words, wrong));
+        }
+        Ok(report)
+    }
+
+    fn partitions(&self, nodes: &[SlurmNode]) -> std::result::Result<BTreeSet<String>, NoRound> {
+        let of = |nodes: &mut dyn Iterator<Item = &SlurmNode>| -> BTreeSet<String> {
+            nodes.flat_map(|node| node.partitions.iter().cloned()).collect()
+        };
+        let with_gpus = of(&mut nodes.iter().filter(|node| node.gpus > 0 || node.shards > 0));
+        if self.args.partition.is_empty() {
+            return Ok(with_gpus);
+        }
+        let all = of(&mut nodes.iter());
+        match self.args.partition.iter().find(|name| !all.contains(*name)) {
+            Some(name) => Err(NoRound::Wrong(format!(
+                "--partition {name}: Slurm has no such partition; there are {}",
+                all.into_iter().collect::<Vec<_>>().join(", ")
+            ))),
+            None => Ok(self.args.partition.iter().cloned().collect()),
+        }
+    }
+
+    /// Nice values to be set, the first job's first, and how many jobs' cannot be.
+    fn updates<'j>(
+        &mut self,
+        order: &[u64],
+        jobs: &BTreeMap<u64, &'j QueuedJob>,
+    ) -> (Vec<(&'j QueuedJob, i64)>, usize) {
+        self.asked.retain(|id, (nice, _)| {
+            let shown = jobs.get(id).map(|job| job.nice);
+            shown.is_some_and(|shown| shown != *nice)
+        });
+        let ordered = order.iter().filter_map(|id| jobs.get(id).copied());
+        // Slurm passes over a nice value where the priority was set by hand: such jobs keep theirs.
+        let fixed = |job: &&QueuedJob| {
+            self.asked
+                .get(&job.id)
+                .is_some_and(|(_, times)| *times >= ASKED_AT_MOST)
+        };
+        let (fixed, ordered): (Vec<&QueuedJob>, Vec<&QueuedJob>) = ordered.partition(fixed);
+        let ranked: Vec<Ranked> = ordered
+            .iter()
+            .map(|job| Ranked {
+                priority: job.priority,
+                nice: job.nice,
+            })
+            .collect();
+        let changes = nice::changes(&ranked).into_iter();
+        (changes.map(|(at, nice)| (ordered[at], nice)).collect(), fixed.len())
+    }
+
+    /// Carries a command out. What was wrong with it, or that no command ever will do.
+    fn carry_out(&mut self, words: &[String]) -> std::result::Result<Option<String>, NoRound> {
+        if self.args.dry_run {
+            return Ok(None);
+        }
+        let done = self.hands.run(words);
+        if commands::forbidden(&done) && !self.may {
+            return Err(NoRound::Never(format!(
+                "Slurm lets this user change no other's jobs ({}): run it as SlurmUser, or as an operator",
+                done.said()
+            )));
+        }
+        self.may |= done.trouble.is_none();
+        Ok(wrong(&done))
+    }
+
+    fn told(&self, report: &RoundReport) -> Vec<String> {
+        let failed = report.commands.iter().filter(|(_, wrong)| wrong.is_some()).count();
+        let count = report.commands.len();
+        let mut parts = vec![
+            format!("{} wait, {} run", report.waits, report.runs),
+            match self.args.dry_run {
+                true => format!("{count} commands, not carried out"),
+                false => format!("{count} commands, {failed} failed"),
+            },
+        ];
+        parts.extend((report.left > 0).then(|| format!("{} left for the next round", report.left)));
+        parts.extend((report.fixed > 0).then(|| format!("{} with a priority set by hand", report.fixed)));
+        let (answered, asked) = (self.service.answered, self.service.asked);
+        parts.push(match self.args.brokers.is_some() && answered > 0 {
+            true => format!("service as measured by {answered} of {asked} brokers, else by the clock"),
+            false => "service by the clock, times GPUs".to_string(),
+        });
+        let name = self.args.policy.as_deref().unwrap_or_default();
+        let mut lines = vec![format!("{name}: {}", parts.join("; "))];
+        for (words, wrong) in &report.commands {
+            match wrong {
+                Some(wrong) => lines.push(format!("  failed: {}: {wrong}", shown(words))),
+                None if self.args.verbose || self.args.dry_run => lines.push(format!("  {}", shown(words))),
+                None => {}
+            }
+        }
+        lines
+    }
+}
+
+fn update(job: &QueuedJob, nice: i64) -> Vec<String> {
+    commands::update(&job.called, nice, job.marked().as_deref())
+}
+
+fn wrong(done: &Done) -> Option<String> {
+    done.trouble.map(|trouble| match trouble {
+        CommandTrouble::TooLong => "no answer in time".to_string(),
+        CommandTrouble::NotThere => "not on the path".to_string(),
+        CommandTrouble::Failed => done.said(),
+    })
+}
+
+/// As a shell would take it.
+fn shown(words: &[String]) -> String {
+    let quoted = words.iter().map(|word| match word.contains([' ', '[', '(']) {
+        true => format!("'{word}'"),
+        false => word.clone(),
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// Takes back every nice value that bears weft's mark.
+fn undo(hands: &dyn Hands, args: &ClusterPolicyArgs) -> Result<ExitCode> {
+    let begin = Instant::now();
+    let jobs = match queue(hands) {
+        Ok(jobs) => jobs,
+        Err(NoRound::Never(why) | NoRound::Wrong(why) | NoRound::Later(why)) => {
+            bail!("nice values are as they are: {why}; weft cluster --undo takes them back")
+        }
+    };
+    let (mut back, mut left, mut why) = (0, 0, None);
+    for job in &jobs {
+        let Some((nice, comment)) = job.before().filter(|_| job.state != SlurmState::Gone) else {
+            continue;
+        };
+        let words = commands::update(&job.called, nice, Some(&comment));
+        if args.dry_run {
+            println!("  {}", shown(&words));
+            continue;
+        }
+        let wrong = match begin.elapsed() < UNDO_LONGEST {
+            true => wrong(&hands.run(&words)),
+            false => Some(format!("no time left after {} s", UNDO_LONGEST.as_secs())),
+        };
+        match wrong {
+            None => back += 1,
+            // It ended meanwhile.
+            Some(wrong) if commands::gone(&wrong) => {}
+            Some(wrong) => {
+                left += 1;
+                why.get_or_insert(wrong);
+            }
+        }
+    }
+    if let Some(why) = why {
+        bail!("{back} nice values were taken back, {left} were not: {why}");
+    }
+    if !args.dry_run {
+        println!("{back} nice values were taken back");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests;
