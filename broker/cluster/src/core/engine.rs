@@ -32,7 +32,7 @@ impl Cluster {
     /// What is to be done now, appended, and the policy's order: that of jobs that wait, and where
     /// it preempts of those that run, too. Pauses stand before what is begun in their place.
     pub fn advise(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) -> Vec<JobId> {
-        // What was measured since moves jobs in the queue, and a policy tells once that its keys did.
+        // What was measured moves jobs in the queue, and a policy tells once that its keys changed.
         if self.policy.keyed() {
             self.queue_anew(now);
         }
