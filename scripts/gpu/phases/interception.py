@@ -277,7 +277,7 @@ class Client:
         self.name, self.phase, self.table = name, phase, table
         self.native = not table["venv"]
         self.program = paths.BUILT / table["program"] if self.native else PROGRAMS / table["program"]
-        self.roles = table.get("roles", ["alone"])
+        self.roles = [*table.get("also", []), *table.get("roles", ["alone"])]
         self.bound = float(table.get("bound", BOUND))
         self.libraries = machine.cuda_libraries(phase.python) if table.get("cuda_libraries") else []
 
