@@ -152,19 +152,10 @@ fn several_nodes_are_one_table_and_a_silent_one_is_told() {
     let log = std::fs::read_to_string(one.broker_log()).expect("a log");
     let address = log.split_once("metrics at http://").expect("told").1;
     let address = address.split('/').next().expect("an address");
-    let on_a_device = |client: &Client| {
-        client.say(ToBroker::Device {
-            name: "A GPU".to_string(),
-            uuid: "0f".repeat(16),
-            memory: 16 << 30,
-            driver: 13_020,
-            mps: Some(true),
-        });
-    };
     let service = Client::attach(&one.socket(), named(0, "python serve.py"));
     let training = Client::attach(&one.socket(), named(5, "python train.py"));
-    on_a_device(&service);
-    on_a_device(&training);
+    service.on_a_device();
+    training.on_a_device();
     until("they have their roles", || {
         (service.mode(), training.mode()) == (Some(Mode::Foreground), Some(Mode::Background))
     });

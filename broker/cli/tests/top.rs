@@ -26,16 +26,6 @@ fn named(priority: u8, name: Option<&str>, command: &str) -> Hello {
     }
 }
 
-fn on_a_device(client: &Client) {
-    client.say(ToBroker::Device {
-        name: "A GPU".to_string(),
-        uuid: "0f".repeat(16),
-        memory: 16 << 30,
-        driver: 13_020,
-        mps: Some(true),
-    });
-}
-
 /// A command on a terminal of its own.
 struct OnTerminal {
     child: Child,
@@ -168,7 +158,7 @@ fn a_screen_of_60_columns_shows_jobs_takes_keys_and_is_left_clean() {
         &home.socket(),
         named(3, Some("nightly"), "python -u /x/train.py --lr 3"),
     );
-    on_a_device(&service);
+    service.on_a_device();
     let mut command = home.weft();
     command.args(["top", "--interval", "0.1"]);
     let mut screen = OnTerminal::start(command, 60, 24);
@@ -242,7 +232,7 @@ fn a_plain_page_is_as_wide_as_it_is_told() {
     let home = Home::new();
     let _broker = home.broker(&[]);
     let client = Client::attach(&home.socket(), named(3, None, "python -u /x/train.py --lr 3"));
-    on_a_device(&client);
+    client.on_a_device();
     home.only_client();
     let widths = |columns: Option<&str>| {
         let mut command = home.weft();
@@ -272,7 +262,7 @@ fn json_has_a_line_each_look() {
     let home = Home::new();
     let _broker = home.broker(&[]);
     let client = Client::attach(&home.socket(), named(3, Some("nightly"), "x"));
-    on_a_device(&client);
+    client.on_a_device();
     home.only_client();
     let done = home.done(&["top", "--json", "-n", "2", "-i", "0.1"]);
     let lines: Vec<serde_json::Value> = text(&done.stdout)
@@ -323,7 +313,7 @@ fn status_has_every_documented_field() {
     drop(gone);
     until("it has ended", || home.status().ended.len() == 1);
     let client = Client::attach(&home.socket(), hello(3));
-    on_a_device(&client);
+    client.on_a_device();
     until("the device is known", || {
         let devices = home.status().broker.devices;
         devices.iter().any(|device| device.memory == Some(16 << 30))

@@ -234,6 +234,17 @@ pub fn hello(priority: u8) -> Hello {
 }
 
 impl Client {
+    /// Tells of the one device, of 16 GiB, under MPS.
+    pub fn on_a_device(&self) {
+        self.say(ToBroker::Device {
+            name: "A GPU".to_string(),
+            uuid: "0f".repeat(16),
+            memory: 16 << 30,
+            driver: 13_020,
+            mps: Some(true),
+        });
+    }
+
     /// Asks for memory of the one device, of 16 GiB.
     pub fn wants(&self, memory: Option<u64>) {
         self.say(ToBroker::Wants(Wants {

@@ -71,12 +71,7 @@ impl ClusterPolicy for Sched2Order {
         let partly = nodes.iter().filter(|node| node.whole() < node.gpus.len());
         let broken: usize = partly.map(ClusterNode::whole).sum();
         self.fragments = broken as f64 / free.max(1) as f64;
-        self.gpus_of_node = nodes
-            .iter()
-            .map(|node| node.gpus.len() as u32)
-            .max()
-            .unwrap_or(1)
-            .max(1);
+        self.gpus_of_node = most_gpus(nodes);
     }
 
     fn order(&mut self, now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
@@ -92,6 +87,12 @@ impl ClusterPolicy for Sched2Order {
     fn look_every(&self) -> Option<Ns> {
         Some(60 * super::SECOND_NS)
     }
+}
+
+/// GPUs of the largest node, at least 1.
+pub(super) fn most_gpus(nodes: &[ClusterNode]) -> u32 {
+    let gpus = nodes.iter().map(|node| node.gpus.len() as u32);
+    gpus.max().unwrap_or(1).max(1)
 }
 
 /// As few nodes as can be until a gang has waited for so many minutes for each thousandth by which

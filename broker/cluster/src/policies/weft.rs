@@ -15,7 +15,7 @@
 //!   gang on many moves where there is room on fewer.
 //! * *Links.* Paths and priorities as Crux gives them.
 
-use super::sched2::patient;
+use super::sched2::{most_gpus, patient};
 use super::{ClusterPolicy, GittinsOrder, OrderKey, RankedJob, SECOND_NS, SharingRule, crux};
 use crate::Ns;
 use crate::job::JobId;
@@ -78,12 +78,7 @@ impl ClusterPolicy for WeftOrder {
     }
 
     fn see(&mut self, nodes: &[ClusterNode]) {
-        self.gpus_of_node = nodes
-            .iter()
-            .map(|node| node.gpus.len() as u32)
-            .max()
-            .unwrap_or(1)
-            .max(1);
+        self.gpus_of_node = most_gpus(nodes);
     }
 
     fn preempts(&self) -> bool {
