@@ -39,6 +39,8 @@ SAVED_S = 10
 # Who may have which priority is the administrator's affair, in Slurm; each broker goes by users.
 BROKER_OPTIONS = [word for user in USERS for word in ("--priority-of", f"{user}=0")]
 CONTROLLER_PORT, FIRST_PORT = 6817, 6900
+# Each node has an address of its own, and its broker's metrics are there at weft's usual port.
+NODE_ADDRESS, METRICS_PORT = "127.0.1.", 9431
 # How long a requeued job waits before Slurm starts it again (cred_expire): Slurm's own default.
 REQUEUE_S = 120
 
@@ -130,7 +132,9 @@ class Node:
         assert there and self.keeper.running(), self.keeper.explain()
 
     def start_broker(self):
-        command = [self.cluster.bin / "weft", "broker", "--shared", *self.cluster.broker_options]
+        metrics = f"{NODE_ADDRESS}{self.number}:{METRICS_PORT}"
+        command = [self.cluster.bin / "weft", "broker", "--shared", "--metrics", metrics]
+        command += self.cluster.broker_options
         variables = {
             **self.cluster.device_variables(self.name),
             "LD_LIBRARY_PATH": str(self.cluster.bin / "lib"),
@@ -292,7 +296,8 @@ class Cluster:
     def settings(self):
         count = len(self.nodes)
         each = f"gpu:sim:{self.gpus},shard:{self.gpus * SHARDS}"
-        hosts = "NodeHostname=localhost NodeAddr=127.0.0.1"
+        addresses = f"[1-{count}]" if count > 1 else "1"
+        hosts = f"NodeHostname=localhost NodeAddr={NODE_ADDRESS}{addresses}"
         ports = f"{FIRST_PORT}-{FIRST_PORT + count - 1}" if count > 1 else f"{FIRST_PORT}"
         names = f"n[1-{count}]" if count > 1 else "n1"
         sockets = f" Sockets={self.gpus} CoresPerSocket={self.cpus // self.gpus}"

@@ -56,8 +56,8 @@ LIMIT_MIN = 30
 # A requeued job's wait, s: as much shorter than Slurm's default as the run times are.
 REQUEUE_S = 10
 FAST, BATCH = "serve", "train"
-# What a profile is made of, and how long that may take, s.
-PROFILED_REQUESTS, PROFILED_BURSTS, PROFILE_S = 40, 150, 120
+# What a profile is made of, at most, and how long that is to take, and may, s.
+PROFILED_REQUESTS, PROFILED_BURSTS, PROFILED_S, PROFILE_S = 40, 150, 100, 300
 # Processes of the cluster that last, by their name.
 DAEMONS = ("simgpu-device", "weft", "slurmctld", "slurmd", "munged")
 # Seconds between two progress lines, and between two looks at Slurm's queue.
@@ -280,7 +280,9 @@ class Replay:
         for service in (True, False):
             file = cluster.bin / ("service.profile" if service else "batch.profile")
             job = TraceJob(0, service, 1.0, 0.0, 0.0)
-            count = PROFILED_REQUESTS if service else PROFILED_BURSTS
+            most = PROFILED_REQUESTS if service else PROFILED_BURSTS
+            each_s = (self.request_s if service else self.burst_s) + self.gap_s(job)
+            count = min(most, max(1, round(PROFILED_S / each_s)))
             command = [cluster.bin / "weft", "profile", "--name", file.stem, "--out", file, "--"]
             variables = {
                 **cluster.device_variables(node.name),
@@ -399,11 +401,15 @@ class Replay:
 
 
 def core_seconds():
-    """What the machine's cores worked and idled since it began."""
+    """What the machine's cores worked since it began, and what they idled or worked for others.
+
+    What is nice makes way: others' work is.
+    """
     with open("/proc/stat") as file:
         fields = [int(word) / os.sysconf("SC_CLK_TCK") for word in file.readline().split()[1:9]]
-    idle = fields[3] + fields[4]
-    return sum(fields) - idle, idle
+    _, nice, _, idle, waits, *_ = fields
+    left = nice + idle + waits
+    return sum(fields) - left, left
 
 
 def daemons_core_seconds():
