@@ -318,7 +318,7 @@ class Cluster:
             "ClusterName=weft",
             "SlurmctldHost=localhost(127.0.0.1)",
             f"SlurmctldPort={CONTROLLER_PORT}",
-            "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny",
+            "CommunicationParameters=NoCtldInAddrAny",
             "SlurmUser=root",
             "SlurmdUser=root",
             "AuthType=auth/munge",
