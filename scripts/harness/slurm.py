@@ -183,11 +183,11 @@ def python():
 class Cluster:
     """A controller and its nodes. `plugstack`: the plugin's line; else as in the example.
 
-    `conf`: lines for slurm.conf; they replace the cluster's own of that name. `spread`: each GPU has
-    cores near it, so that Slurm, which takes the least loaded ones, spreads shards over a node's
-    GPUs; else it fills one after the other. `requeue_s`: how long a job that was requeued waits.
-    `config`: the simulated devices' configuration. `more`: names in `bin` of files and folders that
-    all users are to see.
+    `conf`: lines for slurm.conf; they replace the cluster's own of that name. `spread`: each GPU
+    has cores near it, so that Slurm, which takes the least loaded ones, spreads shards over a
+    node's GPUs; else it fills one after the other. `requeue_s`: how long a job that was requeued
+    waits. `config`: the simulated devices' configuration. `more`: names in `bin` of files and
+    folders that all users are to see.
     """
 
     KEEPER = KEEPER

@@ -30,7 +30,7 @@ const LONGEST_NAP_NS: Ns = 200_000;
 
 /// Part of the silence after which a gap is open that a nap may always last. On a device that is
 /// many times slower that is more than [`LONGEST_NAP_NS`], and costs a core as much less.
-const LONGEST_NAP_PART: Ns = 16;
+const LONGEST_NAP_PART: u64 = 16;
 
 /// A doze, ns, without rings. A lane holds 4096 records: 8 ms at one per 2 us.
 const DOZE_NS: Ns = 2_000_000;
