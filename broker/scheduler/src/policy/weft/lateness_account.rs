@@ -107,7 +107,7 @@ const FIRST_OPEN: u32 = 6;
 const LEAST_WORTH_RATIO: f64 = 1.0;
 
 /// Of open periods that bring too little, one in so many is tried again; and of those that bring
-/// enough, one is shut.
+/// enough, two are shut.
 const OPEN_AGAIN_EVERY: u32 = 64;
 
 /// Time that weft adds to a foreground launch, ns: it is in the replay too, so no wait tells of it.
@@ -157,11 +157,13 @@ struct OpenPeriods {
     before: bool,
     /// Whether the slowdown is saved for them.
     wanted: bool,
-    /// Lateness of open ones, in parts of the replayed length.
+    /// Lateness of open ones, and of those behind an open one, in parts of the replayed length.
     late: ControlExcess,
-    /// Background work in open ones, and in others.
+    late_behind: ControlExcess,
+    /// Background work in open ones, in those behind an open one, and in others.
     rate: WorkRate,
-    closed_rate: WorkRate,
+    rate_behind: WorkRate,
+    rate_closed: WorkRate,
     /// Background work since the last wait, ns, and when that was.
     work: Ns,
     begun: Option<Ns>,
@@ -179,27 +181,52 @@ impl OpenPeriods {
         let period = at.saturating_sub(begun).max(1) as f64;
         self.period += (period - self.period) * if self.period == 0.0 { 1.0 } else { RATE_GAIN };
         let rate = work as f64 / period;
-        match self.now {
-            true => self.rate.learn(rate),
-            false if control => {}
-            false => self.closed_rate.learn(rate),
+        match (self.now, self.before) {
+            (true, _) => self.rate.learn(rate),
+            (false, true) => self.rate_behind.learn(rate),
+            (false, false) if control => {}
+            (false, false) => self.rate_closed.learn(rate),
         }
+    }
+
+    /// Takes in lateness, in parts of the replayed length. `opened`: of an open one.
+    fn judged(&mut self, late: f64, opened: bool) {
+        match (opened, self.before) {
+            (true, _) => self.late.learn(late),
+            (false, true) => self.late_behind.learn(late),
+            (false, false) => {}
+        }
+    }
+
+    /// Part of the open ones behind which a closed one comes. What an open one leaves on the device
+    /// runs in that one: it is late by it, and launches less.
+    fn followed(&self) -> f64 {
+        let opened = f64::from(self.rate.seen.max(1));
+        (f64::from(self.rate_behind.seen) / opened).min(1.0)
     }
 
     /// Lateness that one more of this length is expected to cost, ns.
     fn expected(&self, length: f64) -> f64 {
-        match self.late.seen {
-            0 => FIRST_OPEN_LATENESS * length,
-            _ => self.late.mean.max(0.0) * length,
-        }
+        let late = match self.late.seen {
+            0 => FIRST_OPEN_LATENESS,
+            _ => self.late.mean + self.late_behind.mean * self.followed(),
+        };
+        late.max(0.0) * length
+    }
+
+    /// Whether it is known what closed ones bring.
+    fn knows_closed(&self) -> bool {
+        self.rate_closed.seen >= FIRST_OPEN
     }
 
     /// Whether they bring enough of what they cost.
     fn pays(&self, length: f64) -> bool {
-        if self.rate.seen < FIRST_OPEN || self.closed_rate.seen < FIRST_OPEN {
+        if self.rate.seen < FIRST_OPEN {
             return true;
         }
-        let brings = (self.rate.mean - self.closed_rate.mean) * self.period;
+        let closed = self.rate_closed.mean;
+        let more = (self.rate.mean - closed) + (self.rate_behind.mean - closed) * self.followed();
+        let brings = more * self.period;
         brings > 0.0 && brings >= LEAST_WORTH_RATIO * self.expected(length)
     }
 }
@@ -333,9 +360,7 @@ impl LatenessAccount {
         if std::mem::take(&mut self.forced) {
             return;
         }
-        if opened {
-            self.open.late.learn(late / alone);
-        }
+        self.open.judged(late / alone, opened);
         let full = self.full(slowdown);
         let first = Balance::first(full);
         let (all, within) = self.balances.get_or_insert((first, first));
@@ -375,14 +400,16 @@ impl LatenessAccount {
         };
         // Nor before a control: what this one leaves on the device would be in it.
         let before_control = is_control(self.stretches.saturating_add(1));
-        if self.control || before_control || self.of_all.seen < FIRST_CONTROLS {
+        let known = self.of_all.seen >= FIRST_CONTROLS && self.open.knows_closed();
+        if self.control || before_control || !known {
             return;
         }
         let expected = self.open.expected(self.length);
         let pays_for = all.0 - expected >= self.full(slowdown) * KEPT_FOR_GAPS;
         let again = self.stretches.is_multiple_of(OPEN_AGAIN_EVERY);
         self.open.wanted = self.open.pays(self.length);
-        let shut = self.stretches % OPEN_AGAIN_EVERY == OPEN_AGAIN_EVERY / 2;
+        // The second of them has nothing left of an open one.
+        let shut = self.stretches.wrapping_add(OPEN_AGAIN_EVERY / 2) % OPEN_AGAIN_EVERY < 2;
         self.open.now = pays_for && !shut && expected as Ns <= self.within(slo) && (again || self.open.wanted);
     }
 
