@@ -29,7 +29,7 @@ WINDOW = 60
 
 
 def near(rows):
-    """The plain rule `near`, from a node's features: few leaves, few nodes, the tightest of both."""
+    """The plain rule `near`, from a node's features: few leaves, few nodes, the tightest."""
     leaf = numpy.where(rows[:, 7] > 0, 100 - 50 * rows[:, 8], 50 * rows[:, 6])
     node = numpy.where(rows[:, 1] > 0, 10 - 5 * rows[:, 2], 5 * rows[:, 0])
     return 1_000 * rows[:, 9] + leaf + node
@@ -288,7 +288,7 @@ def follow(program, what, policy, options):
 
 
 def train(program, what, out, options):
-    """Trains, and leaves NAME.txt, NAME.vectors.txt and NAME.curve.csv in a folder after each rollout."""
+    """Trains, and leaves NAME.txt, .vectors.txt and .curve.csv in a folder after each rollout."""
     torch.set_num_threads(1)
     width, rows, _ = SHAPES[what]
     worlds = [lambda n=n: World(program, what, n, options.worlds) for n in range(options.worlds)]

@@ -694,9 +694,7 @@ impl Cluster {
                 self.nodes[self.index[&place.node]].give_back(&each, place);
             }
             // The rule has put it on too many nodes: there may be room on fewer.
-            places = self
-                .placer
-                .gang_on_few(&mut self.nodes, &self.index, &each, workers)?;
+            places = self.placer.gang_on_few(&mut self.nodes, &self.index, &each, workers)?;
             if nodes_of(&places).len() > spread as usize {
                 for place in &places {
                     self.nodes[self.index[&place.node]].give_back(&each, place);

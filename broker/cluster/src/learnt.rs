@@ -189,7 +189,9 @@ impl FromStr for RowNetwork {
             return Err(broken(whole, "it ends too early"));
         };
         let found = checksum(last);
-        let sum = sum.strip_prefix("sum ").and_then(|sum| u64::from_str_radix(sum, 16).ok());
+        let sum = sum
+            .strip_prefix("sum ")
+            .and_then(|sum| u64::from_str_radix(sum, 16).ok());
         match sum {
             None => return Err(broken(whole, "it ends too early: no checksum")),
             Some(sum) if sum != found => return Err(broken(whole, "its checksum is another")),
@@ -220,7 +222,9 @@ impl FromStr for RowNetwork {
             }
             layers.push(Layer { inputs, weights });
         }
-        let one = layers.last().is_some_and(|layer| layer.weights.len() == layer.inputs + 1);
+        let one = layers
+            .last()
+            .is_some_and(|layer| layer.weights.len() == layer.inputs + 1);
         if !one {
             return Err(broken(whole, "it does not end in one score"));
         }

@@ -35,7 +35,7 @@ pub const FIRST_SEED: u64 = 1_000;
 /// A word from the trainer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Said {
+struct TrainerWord {
     seed: Option<u64>,
     jobs: Option<usize>,
     take: Option<usize>,
@@ -43,7 +43,7 @@ struct Said {
 
 /// A choice that is to be made, or the end.
 #[derive(Debug, Default, Serialize)]
-struct Asked<'a> {
+struct WorldChoice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     rows: Option<&'a [f32]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ struct Trainer {
 }
 
 /// The next word; none at the end of standard input, or where it is no word.
-fn said() -> Option<Result<Said>> {
+fn said() -> Option<Result<TrainerWord>> {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
         Ok(0) => None,
@@ -74,9 +74,9 @@ fn said() -> Option<Result<Said>> {
 }
 
 impl Trainer {
-    fn tell(&self, asked: Asked) -> Result<()> {
+    fn tell(&self, asked: WorldChoice) -> Result<()> {
         let seconds = |ms: &AtomicU64| ms.load(Ordering::Relaxed) as f64 / 1e3;
-        let asked = Asked {
+        let asked = WorldChoice {
             now_s: seconds(&self.tally.now_ms),
             jobs_s: seconds(&self.tally.jobs_ms),
             lost_s: seconds(&self.tally.lost_ms),
@@ -95,10 +95,10 @@ impl RowChooser for Trainer {
         if self.gone.load(Ordering::Relaxed) {
             return Some(first);
         }
-        let told = self.tell(Asked {
+        let told = self.tell(WorldChoice {
             rows: Some(&rows.values),
             allowed: Some(&rows.allowed),
-            ..Asked::default()
+            ..WorldChoice::default()
         });
         let take = told.ok().and_then(|()| said()).and_then(Result::ok);
         self.gone.store(take.is_none(), Ordering::Relaxed);
@@ -108,7 +108,12 @@ impl RowChooser for Trainer {
 }
 
 /// A world of a seed, and who chooses in it.
-fn world_of(what: &str, seed: u64, jobs: usize, chooser: Arc<dyn RowChooser>) -> Result<(Trial, Box<dyn ClusterPolicy>)> {
+fn world_of(
+    what: &str,
+    seed: u64,
+    jobs: usize,
+    chooser: Arc<dyn RowChooser>,
+) -> Result<(Trial, Box<dyn ClusterPolicy>)> {
     Ok(match what {
         "meta-rl" => {
             let mut trial = trial::links_varied(seed, jobs);
@@ -129,17 +134,20 @@ pub fn serve(what: &str) -> Result<()> {
     while let Some(said) = said() {
         let said = said?;
         let seed = said.seed.context("a word with a seed begins a world")?;
-        ensure!(seed >= FIRST_SEED, "seeds below {FIRST_SEED} are held back from training");
+        ensure!(
+            seed >= FIRST_SEED,
+            "seeds below {FIRST_SEED} are held back from training"
+        );
         let trainer = Arc::new(Trainer::default());
         let (trial, policy) = world_of(what, seed, said.jobs.unwrap_or(100), trainer.clone())?;
         let figure = world::run_watched(trial.name, &trial.jobs, policy, &trial.rules, Some(&trainer.tally))?;
         if trainer.gone.load(Ordering::Relaxed) {
             break;
         }
-        trainer.tell(Asked {
+        trainer.tell(WorldChoice {
             mean_s: Some(figure.mean_s),
             ended: true,
-            ..Asked::default()
+            ..WorldChoice::default()
         })?;
     }
     Ok(())
@@ -156,7 +164,10 @@ pub fn judge(text: &str, jobs: usize, seeds: std::ops::RangeInclusive<u64>) -> R
     }
     let told = network.name() == "sched2-told";
     let trials: Vec<Trial> = seeds.map(|seed| trial::spread(seed, jobs)).collect();
-    let mut figures = trial::run(&trials, &["fifo", "fifo-backfill", "shortest-remaining", "sched2", "weft"])?;
+    let mut figures = trial::run(
+        &trials,
+        &["fifo", "fifo-backfill", "shortest-remaining", "sched2", "weft"],
+    )?;
     let one = |trial: &Trial| {
         let policy = Box::new(Sched2Network::from_text(text, told)?);
         world::run(trial.name, &trial.jobs, policy, &trial.rules)

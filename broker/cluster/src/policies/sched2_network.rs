@@ -205,7 +205,8 @@ impl ClusterPolicy for Sched2Network {
                 break;
             };
             let job = waiting.remove(*at);
-            self.bounds.insert(job.id, if busy { on.len() as u32 } else { u32::MAX });
+            self.bounds
+                .insert(job.id, if busy { on.len() as u32 } else { u32::MAX });
             for (at, gpus) in on {
                 self.nodes[*at].0 -= gpus;
             }

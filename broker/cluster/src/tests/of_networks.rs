@@ -45,7 +45,10 @@ fn what_is_shipped_scores_as_it_did_where_it_was_trained() {
             scores.push(found);
         }
         assert!(scores.len() >= 8);
-        assert!(scores.iter().any(|score| *score != scores[0]), "{name} tells rows apart");
+        assert!(
+            scores.iter().any(|score| *score != scores[0]),
+            "{name} tells rows apart"
+        );
     }
     assert!(LearntPlacement::shipped().is_ok());
     assert!(Sched2Network::shipped(false).is_ok() && Sched2Network::shipped(true).is_ok());
@@ -73,7 +76,9 @@ fn a_broken_file_gives_one_line_that_says_where() {
     changed.replace_range(digit..=digit, other);
     assert!(says(&changed).contains("checksum"), "{}", says(&changed));
     // Another network than the one that is asked for.
-    let said = LearntPlacement::from_text(SHIPPED[1].1).expect_err("not of nodes").to_string();
+    let said = LearntPlacement::from_text(SHIPPED[1].1)
+        .expect_err("not of nodes")
+        .to_string();
     assert!(said.contains("16 features, and a node has 15"), "{said}");
 }
 
@@ -100,7 +105,10 @@ fn a_file_of_impossible_layers_is_refused() {
         ("weft-network 1\nname n\nlayer 2 2\n1 2 3", "ends too early"),
         ("weft-network 1\nname n\nlayer 1 2\n1 2\n3 4", "one score"),
         ("weft-network 1\nname n\nlayer 99999999 1\n1", "no layer"),
-        ("weft-network 1\nname n\nlayer 1 1\n0 1\nlayer 3 1\n0 1 1 1", "does not fit"),
+        (
+            "weft-network 1\nname n\nlayer 1 1\n0 1\nlayer 3 1\n0 1 1 1",
+            "does not fit",
+        ),
         ("weft-network 1\nlayer 1 1\n0 1", "no name"),
     ] {
         let said = summed(body).parse::<RowNetwork>().expect_err(body).to_string();
@@ -165,9 +173,8 @@ fn a_gang_takes_the_leaf_with_the_least_room_for_it() {
     }
     pair.event(ClusterEvent::Links(links));
     pair.submit(1, 3, 1_000);
-    let nodes = |pair: &Pair, job: u64| -> Vec<u32> {
-        pair.core.places(JobId(job)).iter().map(|place| place.node.0).collect()
-    };
+    let nodes =
+        |pair: &Pair, job: u64| -> Vec<u32> { pair.core.places(JobId(job)).iter().map(|place| place.node.0).collect() };
     assert_eq!(nodes(&pair, 1), [0, 0, 1]);
     // One fits on what is left of the first leaf; two only on the second.
     pair.submit(2, 2, 1_000);
