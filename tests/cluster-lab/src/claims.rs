@@ -200,11 +200,6 @@ fn meta_rl(policies: &[PolicyFigure]) -> Vec<ClaimFigure> {
     };
     let (trained, above) = (["place30", "place50", "place70"], ["place90"]);
     vec![
-        beside_near(
-            "Meta-RL: mean completion, beside weft's plain rule for few leaves",
-            &trained,
-        ),
-        beside_near("Meta-RL: ... under a load above all that it was trained for", &above),
         row(
             "Meta-RL: mean completion, times shorter than published placements (place)",
             "12.3 to 16.2 %: 1.14x",
@@ -219,6 +214,11 @@ fn meta_rl(policies: &[PolicyFigure]) -> Vec<ClaimFigure> {
             &above,
             &PUBLISHED_PLACEMENTS,
         ),
+        beside_near(
+            "Meta-RL: mean completion, beside weft's plain rule for few leaves",
+            &trained,
+        ),
+        beside_near("Meta-RL: ... under a load above all that it was trained for", &above),
     ]
 }
 
