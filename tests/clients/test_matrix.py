@@ -50,6 +50,9 @@ ASKS = {"unqueued": {"WEFT_QUEUE": "off"}}
 MODE = {"unqueued": "background"}
 
 
+# What a client maps once it asks for the device.
+DRIVER = paths.SIMGPU_CUDA.resolve().name
+
 STAYED = "the device process stayed after its last client left"
 
 
@@ -63,6 +66,7 @@ class Client:
         self.roles = table.get("roles", ["alone"])
         self.also = table.get("also", [])
         self.set = table.get("set", "ci")
+        self.together = table.get("together", False)
         self.env = table.get("env", {})
         self.arguments = table.get("arguments", [])
         self.cuda_libraries = table.get("cuda_libraries", False)
@@ -109,8 +113,17 @@ class Run:
         self.stderr = job.stderr()
 
 
-def execute(client, device, folder, extra, name):
-    """Runs the client once on `device`."""
+def uses_driver(job):
+    """Whether a job has loaded the simulated driver."""
+    try:
+        with open(f"/proc/{job.pid}/maps") as file:
+            return DRIVER in file.read()
+    except OSError:
+        return False
+
+
+def execute(client, device, folder, extra, name, begun=None):
+    """Runs the client once on `device`. `begun`: a file, made once it has loaded the driver."""
     result = folder / f"{name}.json"
     environment = {
         **jobs.clean_environment(),
@@ -123,6 +136,11 @@ def execute(client, device, folder, extra, name):
         **extra,
     }
     job = jobs.Job(client.command(result), environment=environment, folder=folder, name=name, cwd=folder)
+    if begun:
+        # Before that a Python client imports, for most of its time: a busy device disturbs nothing.
+        came = lambda: not client.venv or uses_driver(job) or not job.running()  # noqa: E731
+        jobs.wait_until(came, client.bound, step=0.05)
+        begun.touch()
     code = job.wait(client.bound)
     assert code == 0, job.explain()
     assert result.exists(), f"{name}: no result was written\n{job.explain()}"
@@ -165,7 +183,7 @@ def run_under_weft(client, role, folder, policy):
     beside = None
     with jobs.Broker(folder, device, policy=policy) as broker:
         priority = 5
-        keep = folder / "keep"
+        keep, begun = folder / "keep", folder / "begun"
         try:
             if role in BESIDE:
                 priority, other, pattern = BESIDE[role]
@@ -176,12 +194,14 @@ def run_under_weft(client, role, folder, policy):
                     **device.environment(),
                     **jobs.preload(broker.variables(), priority=other),
                 }
-                command = [paths.BUILT / "weft-test-companion", "--while", keep, "--ready", ready, *pattern]
+                files = ["--while", keep, "--ready", ready, "--from", begun]
+                command = [paths.BUILT / "weft-test-companion", *files, *pattern]
                 beside = jobs.Job(command, environment=environment, folder=folder, name="beside")
                 came = jobs.wait_until(lambda: ready.exists() or not beside.running(), 30)
                 assert came and beside.running(), "the job beside it did not start\n" + beside.explain()
             preload = jobs.preload(broker.variables(), priority=priority) | ASKS.get(role, {}) | HANDLES.get(role, {})
-            job, code, result = execute(client, device, folder, preload, "weft")
+            begun = begun if beside else None
+            job, code, result = execute(client, device, folder, preload, "weft", begun)
             status = wait_until_detached(broker, job.pid)
         finally:
             if beside:
@@ -191,9 +211,7 @@ def run_under_weft(client, role, folder, policy):
     modes = broker.modes(job.pid) or [mode for entry in status["ended"] for mode in broker.modes(entry["last"]["pid"])]
     assert not beside or beside_code == 0, beside.explain()
     assert device.wait_gone(), STAYED
-    records = devicelog.read(log)
-    if beside:
-        records = [r for r in records if r["pid"] != beside.pid]
+    records = devicelog.read(log, without=beside.pid if beside else None)
     return Run(job, code, records, result), status, modes
 
 
@@ -267,7 +285,8 @@ def pytest_generate_tests(metafunc):
     for client in clients:
         if options.model:
             client.env = {**client.env, "SIMGPU_MODEL": options.model}
-        if options.set == "all" or client.set == "ci":
+        # Where all are played, each is by itself.
+        if not client.together if options.set == "all" else client.set == "ci":
             marks = [pytest.mark.timeout(5 * client.bound)]
             roles = client.roles + (client.also if options.set == "all" else [])
             roles = ["bare"] if options.bare else roles

@@ -177,20 +177,27 @@ def test_alone(folder, tells):
     tells({"step_ms": {kind: round(1e3 * seconds, 3) for kind, seconds in figures.items()}})
 
 
+# What :func:`reference` found, by the number of steps. Most of such a run imports PyTorch.
+REFERENCES = {}
+
+
 def reference(folder, steps=STEPS):
-    place = folder / "reference"
-    place.mkdir()
-    device = jobs.Device(place, log=place / "log")
-    job = start(place, device, "job", {}, steps=steps)
-    finish(job)
-    device.wait_gone()
-    return kernels(place / "log")
+    """What the job does on a device that holds it. Played once for each number of steps."""
+    if steps not in REFERENCES:
+        place = folder / "reference"
+        place.mkdir()
+        device = jobs.Device(place, log=place / "log")
+        job = start(place, device, "job", {}, steps=steps)
+        finish(job)
+        device.wait_gone()
+        REFERENCES[steps] = kernels(place / "log"), times(place, "job")
+    return REFERENCES[steps][0]
 
 
-def step_alone(folder):
+def step_alone(steps):
     """Seconds for a step of the job that :func:`reference` ran: what of a step is the machine's."""
-    steps = sorted(end - begin for begin, end in times(folder / "reference", "job")[WARM:])
-    return steps[len(steps) // 2]
+    took = sorted(end - begin for begin, end in REFERENCES[steps][1][WARM:])
+    return took[len(took) // 2]
 
 
 # What the device says of managed memory, for each of its clients.
@@ -377,7 +384,7 @@ MOVED = ("prefetched", "evicted", "faulted", "page_ops_refused", "page_ops_late"
 def together(folder, percent, arms=ARMS, steps=LONG):
     """Two that exceed the device."""
     want = reference(folder, steps)
-    alone = step_alone(folder)
+    alone = step_alone(steps)
     profiles = learn(folder / "learn") if "profile" in arms else None
     found = {}
     for kind in arms:
@@ -489,10 +496,10 @@ def test_killed(folder, percent, tells):
         one = start(folder, device, "one", extra, steps=500)
         two = start(folder, device, "two", extra)
         moves = lambda: any(client["prefetched"] for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
-        if not jobs.wait_until(moves, LEARNT_S, 0.05):
+        if not jobs.wait_until(moves, LEARNT_S, 0.2):
             pytest.fail("nothing moved\n" + one.explain() + two.explain())
         # Turns begin when the broker has seen what both touch.
-        if POLICY != "timeslice" and not jobs.wait_until(lambda: long_turns(broker), LEARNT_S, 0.05):
+        if POLICY != "timeslice" and not jobs.wait_until(lambda: long_turns(broker), LEARNT_S, 0.2):
             pytest.fail("no long turns\n" + one.explain() + two.explain())
         one.kill()
         finish(two)
@@ -510,7 +517,7 @@ def test_broker(folder, percent, tells):
         extra = managed(jobs.preload(broker.variables()))
         one, two = pair(folder, device, extra, extra)
         moves = lambda: any(client["prefetched"] for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
-        if not jobs.wait_until(moves, LEARNT_S, 0.05):
+        if not jobs.wait_until(moves, LEARNT_S, 0.1):
             pytest.fail("nothing moved\n" + one.explain() + two.explain())
         broker.kill()
         finish(one)

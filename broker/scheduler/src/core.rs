@@ -155,7 +155,9 @@ impl Core {
                 let Some(client) = self.state.get_mut(slot) else { return };
                 if client.busy.idle(at) && client.mode == Mode::Foreground {
                     self.observe(&Observed::ForegroundIdle { slot, at });
-                    self.stretch_is_over(out);
+                    if !self.look_after_open() {
+                        self.stretch_is_over(out);
+                    }
                 }
             }
             Event::WakeUpHint(client, at) => {
@@ -169,7 +171,7 @@ impl Core {
                     client.busy.wake_up_hint(at);
                     client.active_at = client.active_at.max(at);
                 }
-                if foreground {
+                if foreground && !self.look_after_open() {
                     self.foreground_is_back(Return::WakeUpHint, out);
                 }
             }
@@ -790,10 +792,17 @@ impl Core {
         }
     }
 
+    /// Asks whether background jobs run beside the foreground jobs for now, and returns it.
+    fn look_after_open(&mut self) -> bool {
+        self.state.open = self.policy.is_open(&self.state, self.now);
+        self.state.open
+    }
+
     /// Asks the policy until it has no verdict left, and looks after the clients that it leaves
     /// out.
     fn decide(&mut self, out: &mut Vec<Decision>) {
         self.wake = None;
+        self.look_after_open();
         self.look_after_windows(out);
         if self.state.waiting == 0 {
             if let [slot] = self.state.exposed[..]

@@ -33,6 +33,8 @@ pub(super) struct SchedulerState {
     pub waiting: usize,
     /// Last sign of a background job's work, by class.
     pub class_active_at: [Ns; PRIORITIES],
+    /// Whether background jobs run beside the foreground jobs as they come, for now.
+    pub open: bool,
     windows_out: bool,
     slots: Vec<Option<ClientState>>,
     free: Vec<ClientSlot>,
@@ -51,6 +53,7 @@ impl SchedulerState {
             order: Vec::new(),
             waiting: 0,
             class_active_at: [0; PRIORITIES],
+            open: false,
             windows_out: false,
             slots: Vec::new(),
             free: Vec::new(),
@@ -240,6 +243,18 @@ impl SchedulerState {
         self.exposure.saturating_sub(own)
     }
 
+    /// The delay bound for now, ns: as configured, or more while background jobs run beside the
+    /// foreground jobs as they come. A kernel of more than half of it goes alone, and the device
+    /// runs dry behind it.
+    pub(super) fn delay_bound(&self) -> Ns {
+        /// Of 500 us, 2 ms: an LSTM's training has graphs of 0.7 ms.
+        const OPEN_RATIO: u64 = 4;
+        match self.open {
+            true => self.config.delay_bound.saturating_mul(OPEN_RATIO),
+            false => self.config.delay_bound,
+        }
+    }
+
     /// Whether a kernel may be granted: `exposure_before <= most_before`.
     pub(super) fn admits(&self, slot: ClientSlot, cost: Ns) -> bool {
         self.exposure_before(slot) <= self.most_before(cost)
@@ -253,7 +268,7 @@ impl SchedulerState {
     ///
     /// `cost` counts as `bound / 8` at least: two wakes cost as much as dozens of small kernels.
     fn most_before(&self, cost: Ns) -> Ns {
-        let bound = self.config.delay_bound;
+        let bound = self.delay_bound();
         let cost = cost.max(bound / 8);
         let behind_long = match (self.long_out(), (bound / 2).checked_sub(cost)) {
             (0, _) | (_, None) => 0,
@@ -264,7 +279,7 @@ impl SchedulerState {
 
     /// The most that may be out in all, ns.
     pub(super) fn most_out(&self) -> Ns {
-        let bound = self.config.delay_bound;
+        let bound = self.delay_bound();
         match self.long_out() {
             0 => bound,
             long => bound.max(long.saturating_add(bound / 2)),
@@ -279,7 +294,7 @@ impl SchedulerState {
 
     /// When enough work is predicted to have ended for a kernel to be admitted.
     pub(super) fn drained(&self, slot: ClientSlot, cost: Ns, now: Ns) -> Ns {
-        let bound = self.config.delay_bound;
+        let bound = self.delay_bound();
         let excess = self.exposure_before(slot).saturating_sub(self.most_before(cost));
         now.saturating_add(excess.clamp(bound / 16, bound).max(1))
     }
@@ -418,7 +433,7 @@ impl SchedulerState {
         total: Ns,
     ) -> Option<RunAheadWindow> {
         let client = self.get(slot)?;
-        let half = self.config.delay_bound / 2;
+        let half = self.delay_bound() / 2;
         let credit = credit_up_to(client, total);
         // A foreground job may have work out from its time as a background job.
         let others = self.exposure.saturating_sub(client.counted);
@@ -437,7 +452,7 @@ impl SchedulerState {
             outlives,
             keep_long,
         } = *order;
-        let half = self.config.delay_bound / 2;
+        let half = self.delay_bound() / 2;
         let Some(client) = self.get_mut(slot) else { return };
         let long = client.queued.map(|entry| entry.cost).filter(|cost| *cost > half);
         let long = long.map(|cost| LongKernel {

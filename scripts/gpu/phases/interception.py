@@ -326,6 +326,7 @@ class Client:
 def chosen(phase):
     """{name: Client}: those that would run here, in their order. On a real GPU none whose variables ask weft for managed memory."""
     tables = table_of_clients.tables()
+    tables = {name: table for name, table in tables.items() if not table.get("together")}
     if not phase.simulated:
         tables = {name: table for name, table in tables.items() if not safety.asks_for_managed(table.get("env", {}))}
     if phase.quick:

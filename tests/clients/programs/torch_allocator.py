@@ -30,4 +30,5 @@ def body():
     return {"backend": backend}
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

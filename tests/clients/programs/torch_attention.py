@@ -21,4 +21,5 @@ def body():
     client.kept("gradients", [p.grad for p in layer.parameters()])
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

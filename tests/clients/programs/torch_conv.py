@@ -24,4 +24,5 @@ def body():
     torch.cuda.synchronize()
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

@@ -20,4 +20,5 @@ def body():
     return {"elements": x.numel()}
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

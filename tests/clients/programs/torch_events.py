@@ -28,4 +28,5 @@ def body():
     assert torch.cuda.current_stream().query()
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

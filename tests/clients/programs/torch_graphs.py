@@ -51,4 +51,5 @@ def body():
     client.kept("gradients", [p.grad for p in graphed.parameters()])
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

@@ -17,4 +17,5 @@ def body():
     assert out.shape == (4, 20, 48) and hidden.shape == (2, 4, 48)
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

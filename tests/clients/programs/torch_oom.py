@@ -25,4 +25,5 @@ def body():
     return {"blocks_before": len(held)}
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

@@ -23,4 +23,5 @@ def body():
     return {"bytes": source.numel() * 4}
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

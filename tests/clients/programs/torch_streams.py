@@ -25,4 +25,5 @@ def body():
     return {"streams": 3}
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

@@ -23,4 +23,5 @@ def body():
     client.kept("weights", list(net.parameters()))
 
 
-client.main(body)
+if __name__ == "__main__":
+    client.main(body)

@@ -181,6 +181,12 @@ pub(crate) trait Policy: Debug + Send {
         0
     }
 
+    /// Whether background jobs run beside the foreground jobs as they come: then neither a wait nor
+    /// a wake-up hint ends their credit.
+    fn is_open(&self, _state: &SchedulerState, _now: Ns) -> bool {
+        false
+    }
+
     /// Whether to start (`true`) or stop timing a client's launches.
     fn timing_change(&mut self, _slot: ClientSlot, _background: bool) -> Option<bool> {
         None

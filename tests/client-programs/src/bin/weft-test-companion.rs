@@ -33,10 +33,16 @@ struct Args {
     /// Written once the first burst is done
     #[arg(long, value_name = "FILE")]
     ready: Option<PathBuf>,
+    /// Behind its first burst it launches nothing until this file exists
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
     /// Written at the end: launches so far, as JSON
     #[arg(long, value_name = "FILE")]
     result: Option<PathBuf>,
 }
+
+/// Between two looks for the file of `--from`: short beside what a client does before it launches.
+const LOOKS_APART: Duration = Duration::from_millis(5);
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -97,6 +103,10 @@ fn main() -> Result<()> {
         }
         if let Some(file) = ready.take() {
             std::fs::write(file, "ready\n")?;
+        }
+        while args.from.as_ref().is_some_and(|file| !file.exists()) && args.runs_while.exists() && Instant::now() < end
+        {
+            std::thread::sleep(LOOKS_APART);
         }
         if args.pause > 0 {
             std::thread::sleep(Duration::from_micros(args.pause));

@@ -25,6 +25,10 @@
 //! * Lateness by work launched within stretches is booked by itself too. If it is in debt, the
 //!   stretch model is wrong, and background work has gaps only.
 //! * A balance that gaps do not use is lost within stretches: they may end that much later.
+//! * A slowdown that was asked for is spent on *open* periods, from a wait to the next, in which
+//!   background work runs beside the foreground job as it comes. What they cost and bring is
+//!   measured, so nothing need be known of what kernels leave each other. They are booked to the
+//!   balance of all lateness alone.
 //! * Credit and debt are bounded. What went well an hour ago pays for no slow second now.
 #![forbid(unsafe_code)]
 
@@ -89,6 +93,30 @@ const CONTROL_GAIN: f64 = 1.0 / 64.0;
 /// Weight of a new stretch in the mean length, at least.
 const LENGTH_GAIN: f64 = 1.0 / 16.0;
 
+/// Weight of a new period in the mean rates, at least.
+const RATE_GAIN: f64 = 1.0 / 32.0;
+
+/// Lateness that the first open period is expected to cost, in parts of its length.
+const FIRST_OPEN_LATENESS: f64 = 0.5;
+
+/// Open periods before it is judged what they bring.
+const FIRST_OPEN: u32 = 6;
+
+/// Least background work that an open period has to bring for each ns that it costs, ns. With less
+/// than one, it would move work from one job to the other.
+const LEAST_WORTH_RATIO: f64 = 1.0;
+
+/// Of open periods that bring too little, one in so many is tried again; and of those that bring
+/// enough, one is shut.
+const OPEN_AGAIN_EVERY: u32 = 64;
+
+/// Time that weft adds to a foreground launch, ns: it is in the replay too, so no wait tells of it.
+/// `scripts/bench launch` on a slow and busy machine (docs/benchmarks.md).
+const LAUNCH_COST_NS: u64 = 60;
+
+/// Usual lengths after which a stretch that does not end is open no longer.
+const LONGEST_OPEN_RATIO: f64 = 4.0;
+
 /// Excess without background work, in parts of the replayed length.
 #[derive(Debug, Clone, Copy, Default)]
 struct ControlExcess {
@@ -101,6 +129,78 @@ impl ControlExcess {
         self.seen = self.seen.saturating_add(1);
         let gain = CONTROL_GAIN.max(1.0 / f64::from(self.seen));
         self.mean += (excess - self.mean) * gain;
+    }
+}
+
+/// Background work of periods from wait to wait, a part of their time.
+#[derive(Debug, Clone, Copy, Default)]
+struct WorkRate {
+    mean: f64,
+    seen: u32,
+}
+
+impl WorkRate {
+    fn learn(&mut self, rate: f64) {
+        self.seen = self.seen.saturating_add(1);
+        let gain = RATE_GAIN.max(1.0 / f64::from(self.seen));
+        self.mean += (rate - self.mean) * gain;
+    }
+}
+
+/// Open periods: in these, background work runs beside the foreground job as it comes. What they
+/// cost and bring is measured, so nothing need be known of what kernels leave each other.
+#[derive(Debug, Clone, Copy, Default)]
+struct OpenPeriods {
+    /// Whether this one is: from a wait to the next.
+    now: bool,
+    /// Whether the one before was.
+    before: bool,
+    /// Whether the slowdown is saved for them.
+    wanted: bool,
+    /// Lateness of open ones, in parts of the replayed length.
+    late: ControlExcess,
+    /// Background work in open ones, and in others.
+    rate: WorkRate,
+    closed_rate: WorkRate,
+    /// Background work since the last wait, ns, and when that was.
+    work: Ns,
+    begun: Option<Ns>,
+    /// Mean time from wait to wait, ns.
+    period: f64,
+}
+
+impl OpenPeriods {
+    /// Takes in the end of a period. `control`: background work was kept out.
+    fn waited(&mut self, at: Ns, whole: bool, control: bool) {
+        let work = std::mem::take(&mut self.work);
+        let Some(begun) = self.begun.replace(at).filter(|_| whole) else {
+            return;
+        };
+        let period = at.saturating_sub(begun).max(1) as f64;
+        self.period += (period - self.period) * if self.period == 0.0 { 1.0 } else { RATE_GAIN };
+        let rate = work as f64 / period;
+        match self.now {
+            true => self.rate.learn(rate),
+            false if control => {}
+            false => self.closed_rate.learn(rate),
+        }
+    }
+
+    /// Lateness that one more of this length is expected to cost, ns.
+    fn expected(&self, length: f64) -> f64 {
+        match self.late.seen {
+            0 => FIRST_OPEN_LATENESS * length,
+            _ => self.late.mean.max(0.0) * length,
+        }
+    }
+
+    /// Whether they bring enough of what they cost.
+    fn pays(&self, length: f64) -> bool {
+        if self.rate.seen < FIRST_OPEN || self.closed_rate.seen < FIRST_OPEN {
+            return true;
+        }
+        let brings = (self.rate.mean - self.closed_rate.mean) * self.period;
+        brings > 0.0 && brings >= LEAST_WORTH_RATIO * self.expected(length)
     }
 }
 
@@ -144,6 +244,7 @@ pub(super) struct LatenessAccount {
     of_all: ControlExcess,
     /// As configured ([`Config::credit_for`](crate::Config::credit_for)), ns.
     credit_for: Ns,
+    open: OpenPeriods,
     /// Of all stretches so far.
     sums: Lateness,
     /// The same by length; `None`: there were none.
@@ -159,8 +260,9 @@ impl LatenessAccount {
         }
     }
 
-    /// Takes in that background work was launched. `forced`: by the minimum share.
-    pub(super) fn joined(&mut self, forced: bool) {
+    /// Takes in that background work of `time` ns was launched. `forced`: by the minimum share.
+    pub(super) fn joined(&mut self, time: Ns, forced: bool) {
+        self.open.work = self.open.work.saturating_add(time);
         self.joined |= self.since.is_some();
         self.forced |= forced;
     }
@@ -170,6 +272,9 @@ impl LatenessAccount {
     /// configured, ns.
     pub(super) fn waited(&mut self, at: Ns, replay: Option<ReplayedStretch>, slowdown: f64, credit_for: Ns) {
         self.credit_for = credit_for;
+        let whole = self.since.is_some() && replay.is_some();
+        self.open.waited(at, whole, self.control);
+        let opened = std::mem::take(&mut self.open.now);
         let Some(since) = self.since.take() else { return };
         let length = at.saturating_sub(since) as f64;
         self.stretches = self.stretches.saturating_add(1);
@@ -183,14 +288,15 @@ impl LatenessAccount {
             false => times.alone.add(length as Ns),
         }
         if let Some(replay) = replay {
-            self.judge(at, &replay, slowdown);
+            self.judge(at, &replay, slowdown, opened);
         }
+        self.open.before = opened;
         let first = self.of_all.seen < FIRST_CONTROLS && self.stretches < FIRST_STRETCHES;
         self.control = first || is_control(self.stretches);
         self.spared = self.control && (!first || self.stretches.is_multiple_of(SPARED_AT_FIRST));
     }
 
-    fn judge(&mut self, at: Ns, replay: &ReplayedStretch, slowdown: f64) {
+    fn judge(&mut self, at: Ns, replay: &ReplayedStretch, slowdown: f64, opened: bool) {
         let length = replay.length().max(1);
         let class = (length.ilog2() as usize / 2).min(CLASSES - 1);
         let alone = length as f64;
@@ -200,7 +306,8 @@ impl LatenessAccount {
             self.by_class[class].learn(excess);
             self.of_all.learn(excess);
         }
-        let known = match self.by_class[class].seen < ENOUGH {
+        let unknown = self.by_class[class].seen < ENOUGH;
+        let known = match unknown {
             true => self.of_all,
             false => self.by_class[class],
         };
@@ -209,6 +316,9 @@ impl LatenessAccount {
         }
         let own = (alone * (1.0 + known.mean)).max(1.0);
         let late = match company {
+            // Excess of other lengths is no credit for this one: a prefill of 14 ms had 1.5 % by
+            // its decoding's.
+            true if unknown => ((excess - known.mean) * alone).max(0.0),
             true => (excess - known.mean) * alone,
             false => 0.0,
         };
@@ -223,16 +333,24 @@ impl LatenessAccount {
         if std::mem::take(&mut self.forced) {
             return;
         }
+        if opened {
+            self.open.late.learn(late / alone);
+        }
         let full = self.full(slowdown);
         let first = Balance::first(full);
         let (all, within) = self.balances.get_or_insert((first, first));
-        all.book(slowdown * own, late, full);
-        within.book(slowdown * own, late - by_found, full);
+        // What weft's own calls add is part of what was promised.
+        let calls = replay.launches.saturating_mul(LAUNCH_COST_NS) as f64;
+        all.book(slowdown * own, late + calls, full);
+        if !opened {
+            within.book(slowdown * own, late - by_found, full);
+        }
     }
 
     /// Whether the stretch found background work on the device, or some was launched within it.
+    /// Behind an open period it may have: beside others, kernels take longer than is predicted.
     fn has_company(&self) -> bool {
-        self.found > 0 || self.joined
+        self.found > 0 || self.joined || self.open.before
     }
 
     /// The most credit that is kept, ns. Not quite none at a slowdown of 0: measurements scatter.
@@ -245,6 +363,33 @@ impl LatenessAccount {
     /// Forgets the unwatched stretch.
     pub(super) fn interrupted(&mut self) {
         self.since = None;
+        (self.open.now, self.open.wanted, self.open.begun) = (false, false, None);
+    }
+
+    /// Opens the period up to the next wait, if the slowdown pays for that; `None`: it is not for
+    /// that. `slo` as for [`LatenessAccount::allows`].
+    pub(super) fn open_next(&mut self, slowdown: Option<f64>, slo: Option<Ns>) {
+        (self.open.now, self.open.wanted) = (false, false);
+        let (Some(slowdown), Some((all, _))) = (slowdown.filter(|part| *part > 0.0), self.balances) else {
+            return;
+        };
+        // Nor before a control: what this one leaves on the device would be in it.
+        let before_control = is_control(self.stretches.saturating_add(1));
+        if self.control || before_control || self.of_all.seen < FIRST_CONTROLS {
+            return;
+        }
+        let expected = self.open.expected(self.length);
+        let pays_for = all.0 - expected >= self.full(slowdown) * KEPT_FOR_GAPS;
+        let again = self.stretches.is_multiple_of(OPEN_AGAIN_EVERY);
+        self.open.wanted = self.open.pays(self.length);
+        let shut = self.stretches % OPEN_AGAIN_EVERY == OPEN_AGAIN_EVERY / 2;
+        self.open.now = pays_for && !shut && expected as Ns <= self.within(slo) && (again || self.open.wanted);
+    }
+
+    /// Whether background work may run beside the foreground job at `now`.
+    pub(super) fn is_open(&self, now: Ns) -> bool {
+        let most = (self.length * LONGEST_OPEN_RATIO) as Ns;
+        self.open.now && self.since.is_none_or(|since| now < since.saturating_add(most))
     }
 
     /// Whether the laxity of a stretch may be used: not in a control, nor in debt for its use.
@@ -255,7 +400,7 @@ impl LatenessAccount {
     /// Time in ns by which the stretch in progress may end late. `slo`: the longest stretch, ns.
     pub(super) fn allows(&self, slowdown: f64, slo: Option<Ns>) -> Ns {
         match (self.since, self.balances) {
-            (Some(_), Some((all, _))) if self.of_all.seen >= FIRST_CONTROLS => {
+            (Some(_), Some((all, _))) if self.of_all.seen >= FIRST_CONTROLS && !self.open.wanted => {
                 let most = slowdown * self.length * MOST_AT_ONCE;
                 let spare = all.0 - self.full(slowdown) * KEPT_FOR_GAPS;
                 let late = (spare * SPENT_AT_ONCE).clamp(0.0, most) as Ns;
@@ -323,9 +468,10 @@ mod tests {
             let begin = turn * 100 * MS;
             account.launched(begin, || found);
             if joined {
-                account.joined(false);
+                account.joined(0, false);
             }
             let replay = ReplayedStretch {
+                launches: 0,
                 begin,
                 end: begin + LENGTH_NS,
             };
@@ -337,6 +483,65 @@ mod tests {
         let mut account = LatenessAccount::default();
         stretches(&mut account, u64::from(FIRST_CONTROLS), 0, false, 0);
         account
+    }
+
+    /// Periods of [`LENGTH_NS`] with background work of `work.0` in open ones, else `work.1`, and
+    /// `late` in open ones. Returns how many were open.
+    fn periods(account: &mut LatenessAccount, count: u64, slowdown: f64, work: (Ns, Ns), late: Ns) -> u64 {
+        let mut open = 0;
+        for turn in 1..=count {
+            let begin = 1_000_000 * MS + turn * 100 * MS;
+            let is_open = account.is_open(begin);
+            open += u64::from(is_open);
+            account.launched(begin, || 0);
+            account.joined(if is_open { work.0 } else { work.1 }, false);
+            let end = begin + LENGTH_NS;
+            let late = if is_open { late } else { 0 };
+            let replay = ReplayedStretch {
+                begin,
+                end,
+                launches: 0,
+            };
+            account.waited(end + OWN_NS + late, Some(replay), slowdown, CREDIT_FOR_NS);
+            account.open_next(Some(slowdown), None);
+        }
+        open
+    }
+
+    #[test]
+    fn a_slowdown_is_spent_on_open_periods_and_no_more_than_it() {
+        let cases = [(0.1, MS, 800, 1_000), (0.05, 5 * MS, 70, 101), (0.02, 5 * MS, 25, 41)];
+        for (slowdown, late, least, most) in cases {
+            let mut account = watched();
+            let open = periods(&mut account, 1_000, slowdown, (40 * MS, 20 * MS), late);
+            assert!((least..=most).contains(&open), "{slowdown}: {open}");
+            let part = account.sums().part().expect("judged");
+            assert!(part <= slowdown * 1.01, "{slowdown}: {part}");
+            assert!(account.may_be_lax(), "what was bought is no fault of the stretch model");
+        }
+    }
+
+    #[test]
+    fn what_brings_nothing_is_hardly_bought() {
+        let mut account = watched();
+        let open = periods(&mut account, 1_000, 0.1, (20 * MS, 20 * MS), 5 * MS);
+        assert!((u64::from(FIRST_OPEN)..40).contains(&open), "{open}");
+        account.open_next(Some(0.0), None);
+        assert!(!account.is_open(0), "none at all is allowed");
+        account.open_next(None, None);
+        assert!(!account.is_open(0), "nobody asked for it");
+        account.open_next(Some(0.1), Some(LENGTH_NS));
+        assert!(!account.is_open(0), "it would exceed the SLO");
+    }
+
+    #[test]
+    fn a_stretch_that_does_not_end_is_shut() {
+        let mut account = watched();
+        periods(&mut account, 100, 0.1, (40 * MS, 20 * MS), 0);
+        assert!(account.is_open(0));
+        account.launched(2_000_000 * MS, || 0);
+        assert!(account.is_open(2_000_000 * MS + LENGTH_NS));
+        assert!(!account.is_open(2_000_000 * MS + 10 * LENGTH_NS));
     }
 
     #[test]
@@ -409,7 +614,7 @@ mod tests {
         let mut account = watched();
         let before = account.balances.expect("judged").0.0;
         let waits = account.sums().waits;
-        account.joined(true);
+        account.joined(0, true);
         stretches(&mut account, 1, MS, false, MS);
         assert_eq!(account.balances.expect("judged").0.0, before);
         assert_eq!(account.sums().waits, waits + 1);

@@ -20,7 +20,8 @@
 //!    Credit given then outlives the launches foreseen, and ends at the wait.
 //!
 //!    Known gaps, random arrivals and open-ended gaps are one case. A stretch may end late by what
-//!    the account allows. Beside a busy foreground job only copies go.
+//!    the account allows. Beside a busy foreground job only copies go, unless the period is open:
+//!    what a job's own slowdown pays for is spent on whole periods, from a wait to the next.
 //! 2. **Fit.** A kernel fits if `takes <= room`:
 //!
 //!    ```text
@@ -163,7 +164,7 @@ impl Policy for Weft {
         }
         let config = &state.config;
         let due = (config.share_every as f64 * config.minimum_share) as Ns;
-        let room = config.delay_bound.saturating_sub(state.exposure_before(entry.slot));
+        let room = state.delay_bound().saturating_sub(state.exposure_before(entry.slot));
         entry.cost.max(due.saturating_sub(2 * config.switch_cost).min(room))
     }
 
@@ -232,6 +233,10 @@ impl Policy for Weft {
 
     fn outlives(&self, state: &SchedulerState, now: Ns) -> u64 {
         self.situation(state, now).launches_to_come()
+    }
+
+    fn is_open(&self, state: &SchedulerState, now: Ns) -> bool {
+        self.situation(state, now).is_open()
     }
 
     fn timing_change(&mut self, slot: ClientSlot, background: bool) -> Option<bool> {
@@ -419,7 +424,7 @@ impl GapFit<'_> {
         // In a calm time waiting only delays the thread's next launch. An unknown job has no work
         // before its kernel.
         let ahead_of = if known {
-            lead.max(calm.min(state.config.delay_bound / 4))
+            lead.max(calm.min(state.delay_bound() / 4))
         } else {
             0
         };
@@ -446,7 +451,7 @@ impl GapFit<'_> {
             0
         } else if job.times.is_profiled() && state.has_one_background() {
             // The run-ahead window bounds what goes ahead.
-            state.config.delay_bound.saturating_sub(before)
+            state.delay_bound().saturating_sub(before)
         } else {
             let slow = slow(situation, job, takes);
             let lead = lead.min(self.room.saturating_sub(takes));
@@ -511,7 +516,7 @@ fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
 
 /// The most that a job may have out: any usual kernel of it is still admitted.
 fn most_ahead(state: &SchedulerState, client: &ClientState, job: &JobModels) -> Ns {
-    let bound = state.config.delay_bound;
+    let bound = state.delay_bound();
     match client.long_out() {
         0 => bound.saturating_sub(job.times.longest()).max(bound / 2),
         long => long.saturating_add(bound / 4),

@@ -12,6 +12,12 @@ use crate::{
 /// Highest chance of a return that is unknown, or near after a wake-up hint.
 const UNKNOWN_RISK: f64 = 0.5;
 
+/// Foreground launches that credit outlives in an open period: no stretch has more, nearly.
+const OPEN_LAUNCHES: u64 = 16_384;
+
+/// Room in an open period, in delay bounds: of 500 us, 8 ms.
+const OPEN_ROOM_RATIO: u64 = 16;
+
 /// The state and the models at one time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Situation<'a> {
@@ -63,6 +69,9 @@ impl<'a> Situation<'a> {
     /// `E - R - now` of one foreground job, ns ([`StretchModel`](super::stretch_model)), and what
     /// its account allows on top.
     fn laxity_of(&self, client: &ClientState, job: &JobModels) -> Ns {
+        if job.account.is_open(self.now) {
+            return self.open_room();
+        }
         let Some(deadline) = job.stretch.deadline() else {
             return 0;
         };
@@ -89,8 +98,22 @@ impl<'a> Situation<'a> {
         if self.laxity() == 0 {
             return 0;
         }
-        let launches = self.foreground().map(|(_, job)| job.stretch.launches_to_come());
+        let launches = self.foreground().map(|(_, job)| match job.account.is_open(self.now) {
+            true => OPEN_LAUNCHES,
+            false => job.stretch.launches_to_come(),
+        });
         launches.min().unwrap_or(0)
+    }
+
+    /// Whether background jobs run beside all foreground jobs as they come, for now.
+    pub(super) fn is_open(&self) -> bool {
+        let mut foreground = self.foreground().peekable();
+        foreground.peek().is_some() && foreground.all(|(_, job)| job.account.is_open(self.now))
+    }
+
+    /// Room in an open period, ns: until the next looks at it, and more.
+    fn open_room(&self) -> Ns {
+        self.state.config.delay_bound.saturating_mul(OPEN_ROOM_RATIO)
     }
 
     /// Time by which a foreground job's stretch may end late, ns. None where the device switches:
@@ -113,6 +136,9 @@ impl<'a> Situation<'a> {
     }
 
     fn room_of(&self, client: &ClientState, job: &JobModels, at: Ns, chance: f64) -> Result<Ns, Ns> {
+        if job.account.is_open(self.now) {
+            return Ok(self.open_room());
+        }
         if let Some(until) = self.unknown_until(client, job).filter(|until| at < *until) {
             return Err(until);
         }

@@ -80,6 +80,7 @@ pub(super) struct ReplayedStretch {
     pub begin: Ns,
     /// End of the work, ns.
     pub end: Ns,
+    pub launches: u64,
 }
 
 impl ReplayedStretch {
@@ -133,6 +134,7 @@ impl StretchModel {
         let replayed = ReplayedStretch {
             begin: self.begin,
             end: self.front,
+            launches: self.launches.len() as u64,
         };
         let replayed = Some(replayed).filter(|_| self.whole && !self.launches.is_empty());
         if self.whole {

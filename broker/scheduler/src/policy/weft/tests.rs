@@ -460,6 +460,44 @@ fn a_kernel_longer_than_each_gap_goes_where_no_wait_feels_it_and_its_credit_outl
 }
 
 #[test]
+fn a_promised_slowdown_lets_work_go_beside_a_busy_foreground_job_and_its_credit_outlives_the_wait() {
+    /// Whether a kernel of 250 us goes beside a busy service, and whether its credit outlives the
+    /// wait, by the slowdown that the service asks for, and the device's switch cost.
+    fn beside(slowdown: Option<f64>, switch_cost: Ns) -> (bool, bool) {
+        let mut bench = Bench::on(profile(99, 250 * US), switch_cost);
+        bench.tell(Event::Budget {
+            client: SERVICE,
+            slowdown,
+            slo: None,
+        });
+        // Ten kernels of 100 us at once: no gap and no laxity within a request.
+        bench.requests(80, 0);
+        let at = bench.now;
+        for kernel in 3..=LAST {
+            bench.tell(Event::Launched {
+                client: SERVICE,
+                kernel,
+                cost: 100 * US,
+                at,
+            });
+        }
+        bench.now += 100 * US;
+        let granted = is_grant(&bench.waits(250 * US));
+        bench.now += 900 * US;
+        let ended = bench.tell(Event::Idle(SERVICE, bench.now));
+        (granted, granted && !ended.contains(&Decision::Revoke(TRAINING)))
+    }
+    assert_eq!(beside(Some(0.1), 0), (true, true));
+    assert_eq!(beside(None, 0), (false, false), "the default is not spent so");
+    assert_eq!(beside(Some(0.0), 0), (false, false), "nothing may be lost");
+    assert_eq!(
+        beside(Some(0.1), 100 * US),
+        (false, false),
+        "there nothing runs beside it"
+    );
+}
+
+#[test]
 fn background_jobs_launch_further_ahead_by_the_laxity_and_most_where_a_dry_context_costs_switches() {
     let mps = Config {
         switch_cost: 0,
