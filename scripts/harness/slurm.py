@@ -39,6 +39,8 @@ SAVED_S = 10
 # Who may have which priority is the administrator's affair, in Slurm; each broker goes by users.
 BROKER_OPTIONS = [word for user in USERS for word in ("--priority-of", f"{user}=0")]
 CONTROLLER_PORT, FIRST_PORT = 6817, 6900
+# Each node has an address of its own, and its broker's metrics are there at weft's usual port.
+NODE_ADDRESS, METRICS_PORT = "127.0.1.", 9431
 # How long a requeued job waits before Slurm starts it again (cred_expire): Slurm's own default.
 REQUEUE_S = 120
 
@@ -130,7 +132,9 @@ class Node:
         assert there and self.keeper.running(), self.keeper.explain()
 
     def start_broker(self):
-        command = [self.cluster.bin / "weft", "broker", "--shared", *self.cluster.broker_options]
+        metrics = f"{NODE_ADDRESS}{self.number}:{METRICS_PORT}"
+        command = [self.cluster.bin / "weft", "broker", "--shared", "--metrics", metrics]
+        command += self.cluster.broker_options
         variables = {
             **self.cluster.device_variables(self.name),
             "LD_LIBRARY_PATH": str(self.cluster.bin / "lib"),
@@ -179,9 +183,11 @@ def python():
 class Cluster:
     """A controller and its nodes. `plugstack`: the plugin's line; else as in the example.
 
-    `conf`: lines for slurm.conf; they replace the cluster's own of that name. `requeue_s`: how long
-    a job that was requeued waits. `config`: the simulated devices' configuration. `more`: names in
-    `bin` of files and folders that all users are to see.
+    `conf`: lines for slurm.conf; they replace the cluster's own of that name. `spread`: each GPU
+    has cores near it, so that Slurm, which takes the least loaded ones, spreads shards over a
+    node's GPUs; else it fills one after the other. `requeue_s`: how long a job that was requeued
+    waits. `config`: the simulated devices' configuration. `more`: names in `bin` of files and
+    folders that all users are to see.
     """
 
     KEEPER = KEEPER
@@ -198,13 +204,15 @@ class Cluster:
         conf=(),
         dilation=1,
         cpus=16,
+        spread=False,
         requeue_s=REQUEUE_S,
         config=None,
         more=(),
     ):
         self.folder = Path(folder)
         self.gpus, self.dilation = gpus, dilation
-        self.cpus, self.requeue_s, self.config = cpus, requeue_s, config
+        self.cpus, self.spread = cpus, spread
+        self.requeue_s, self.config = requeue_s, config
         self.more = dict(more)
         self.plugin = plugin or build_plugin()
         self.plugstack = plugstack
@@ -271,24 +279,36 @@ class Cluster:
         (self.etc / "slurm.conf").write_text("\n".join(self.settings()) + "\n")
         gres = ["AutoDetect=off"]
         for node in self.nodes:
-            for device in node.devices:
-                gres.append(f"NodeName={node.name} Name=gpu Type=sim File={device}")
-            for device in node.devices:
-                gres.append(f"NodeName={node.name} Name=shard Count={SHARDS} File={device}")
+            for kind in ("gpu Type=sim", f"shard Count={SHARDS}"):
+                gres += [
+                    f"NodeName={node.name} Name={kind} File={device}{cores}"
+                    for device, cores in zip(node.devices, self.near(), strict=True)
+                ]
         (self.etc / "gres.conf").write_text("\n".join(gres) + "\n")
+
+    def near(self):
+        """What gres.conf says of the cores near each GPU."""
+        each = self.cpus // self.gpus
+        if not self.spread:
+            return [""] * self.gpus
+        return [f" Cores={at * each}-{(at + 1) * each - 1}" for at in range(self.gpus)]
 
     def settings(self):
         count = len(self.nodes)
         each = f"gpu:sim:{self.gpus},shard:{self.gpus * SHARDS}"
-        hosts = "NodeHostname=localhost NodeAddr=127.0.0.1"
+        addresses = f"[1-{count}]" if count > 1 else "1"
+        hosts = f"NodeHostname=localhost NodeAddr={NODE_ADDRESS}{addresses}"
         ports = f"{FIRST_PORT}-{FIRST_PORT + count - 1}" if count > 1 else f"{FIRST_PORT}"
         names = f"n[1-{count}]" if count > 1 else "n1"
+        sockets = f" Sockets={self.gpus} CoresPerSocket={self.cpus // self.gpus}"
+        sockets = f"{sockets} ThreadsPerCore=1" if self.spread else ""
         own = {line.partition("=")[0]: line for line in self.conf}
         lines = [own.pop(line.partition("=")[0], line) for line in self.daemons_settings()]
         return [
             *lines,
             *(line for line in self.conf if line.partition("=")[0] in own),
-            f"NodeName={names} {hosts} Port={ports} CPUs={self.cpus} Gres={each} State=UNKNOWN",
+            f"NodeName={names} {hosts} Port={ports} CPUs={self.cpus}{sockets} Gres={each}"
+            " State=UNKNOWN",
             f"PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP",
         ]
 
@@ -298,7 +318,7 @@ class Cluster:
             "ClusterName=weft",
             "SlurmctldHost=localhost(127.0.0.1)",
             f"SlurmctldPort={CONTROLLER_PORT}",
-            "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny",
+            "CommunicationParameters=NoCtldInAddrAny",
             "SlurmUser=root",
             "SlurmdUser=root",
             "AuthType=auth/munge",

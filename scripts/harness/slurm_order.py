@@ -28,16 +28,6 @@ from typing import NamedTuple
 from . import jobs, paths, show, slurm
 from .scene import BOUND
 
-POLICIES = (
-    "fifo",
-    "fifo-backfill",
-    "shortest-remaining",
-    "exclusive",
-    "tiresias",
-    "gittins",
-    "elas",
-    "astraea",
-)
 AIM_TAU = 0.95
 # Sleeps of a job, s.
 SHORTEST_S, LONGEST_S = 1.0, 2.0
@@ -183,6 +173,14 @@ def tau(first, second):
         ranks[later] > rank for at, rank in enumerate(ranks) for later in range(at + 1, len(ranks))
     )
     return 2 * agree / pairs - 1 if pairs else 1.0
+
+
+def policies():
+    """Those of `weft cluster`."""
+    command = [paths.WEFT, "cluster", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"--policy <.*?\[possible values: (.*?)\]", told, re.DOTALL)
+    return found[1].replace(",", " ").split()
 
 
 def build_lab():
@@ -414,7 +412,7 @@ def options(parser):
     """The comparison's own options; `--jobs` and `--json` are the replay's too."""
     add = parser.add_argument
     add("--order", action="store_true", help="a policy on Slurm beside the same one in the lab")
-    add("--policies", nargs="+", choices=POLICIES, help="these alone")
+    add("--policies", nargs="+", help="these alone; default: all of weft cluster's")
     add("--spread", action="store_true", help="jobs come while others run")
     add("--without", action="store_true", help="without weft cluster: Slurm's own order")
     add("--seed", type=int, default=7, help="of the jobs")
@@ -422,14 +420,19 @@ def options(parser):
 
 def main(given):
     """Compares. The exit code: under --check 1 where an order is another."""
-    policies = given.policies or POLICIES
+    known = policies()
+    wanted = given.policies or known
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        print(f"cluster: {unknown[0]}: there are {', '.join(known)}", file=sys.stderr)
+        return 2
     show.warn_if_busy()
     program = build_lab()
     figures, missed = {}, []
     with jobs.workspace(given.keep) as folder:
         sizes = {"nodes": given.nodes, "gpus": given.gpus, "requeue_s": REQUEUE_S}
         with OrderCluster(folder, **sizes) as cluster:
-            for policy in policies:
+            for policy in wanted:
                 figures[policy] = play(cluster, program, policy, given)
                 print(f"{policy}: tau {figures[policy]['tau']:.4f}", file=sys.stderr, flush=True)
             for case in () if given.without else CASES:

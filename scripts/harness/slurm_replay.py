@@ -18,7 +18,9 @@ Completion is from submission to the end, in wall time. A service's slow-down is
 of its requests' times, by that of the exclusive arrangement, in which each has a GPU alone.
 """
 
+import contextlib
 import csv
+import heapq
 import json
 import math
 import os
@@ -47,13 +49,17 @@ SHORTEST, LONGEST = 1 / 3, 5
 SERVICE_SHARDS, BATCH_SHARDS, LEAST_SHARDS = 41, 37, 3
 # What a job tells weft less than its shards, and takes less than that: its context needs memory.
 CONTEXT_GIB = 1
+# Cores of a GPU: more than jobs that fit on it.
+CORES = 32
 # No job reaches it: Slurm's limit, minutes.
 LIMIT_MIN = 30
 # A requeued job's wait, s: as much shorter than Slurm's default as the run times are.
 REQUEUE_S = 10
 FAST, BATCH = "serve", "train"
-# What a profile is made of, and how long that may take, s.
-PROFILED_REQUESTS, PROFILED_BURSTS, PROFILE_S = 40, 150, 120
+# What a profile is made of, at most, and how long that is to take, and may, s.
+PROFILED_REQUESTS, PROFILED_BURSTS, PROFILED_S, PROFILE_S = 40, 150, 100, 300
+# Processes of the cluster that last, by their name.
+DAEMONS = ("simgpu-device", "weft", "slurmctld", "slurmd", "munged")
 # Seconds between two progress lines, and between two looks at Slurm's queue.
 PROGRESS_S, QUEUE_S = 10, 5
 
@@ -175,7 +181,7 @@ class ReplayCluster(slurm.Cluster):
         tier, how = (10, "REQUEUE") if arrangement.preempts else (1, "OFF")
         ends = "MaxTime=INFINITE State=UP"
         conf = [
-            "SelectTypeParameters=CR_CPU,CR_LLN",
+            f"SelectTypeParameters={'CR_CPU' if given.packed else 'CR_CORE'},CR_LLN",
             # A job that does not fit keeps no other one waiting.
             "PriorityType=priority/multifactor",
             "PriorityDecayHalfLife=0",
@@ -196,7 +202,8 @@ class ReplayCluster(slurm.Cluster):
             broker_options=[*slurm.BROKER_OPTIONS, "--dilation", str(given.dilation)],
             conf=conf,
             dilation=given.dilation,
-            cpus=given.gpus * 8,
+            cpus=given.gpus * CORES,
+            spread=not given.packed,
             requeue_s=REQUEUE_S if arrangement.preempts else slurm.REQUEUE_S,
             config=device_config(given.mode),
             more={file.name: file for file in (PROGRAM, KERNELS)},
@@ -222,6 +229,7 @@ class Replay:
         self.given = given
         self.python = slurm.python()
         self.submitted, self.numbers, self.results = {}, {}, {}
+        self.least_free = self.free = free_gib()
 
     def result(self, job):
         return self.cluster.folder / "home" / job.user / f"job{job.number}"
@@ -272,7 +280,9 @@ class Replay:
         for service in (True, False):
             file = cluster.bin / ("service.profile" if service else "batch.profile")
             job = TraceJob(0, service, 1.0, 0.0, 0.0)
-            count = PROFILED_REQUESTS if service else PROFILED_BURSTS
+            most = PROFILED_REQUESTS if service else PROFILED_BURSTS
+            each_s = (self.request_s if service else self.burst_s) + self.gap_s(job)
+            count = min(most, max(1, round(PROFILED_S / each_s)))
             command = [cluster.bin / "weft", "profile", "--name", file.stem, "--out", file, "--"]
             variables = {
                 **cluster.device_variables(node.name),
@@ -293,7 +303,8 @@ class Replay:
     def run(self):
         """Submits and awaits all jobs. What was measured, as a table of plain values."""
         profiles = self.profile() if self.arrangement.weft and self.given.profiled else {}
-        cores, busy, begin = core_seconds(), self.cluster.busy_ns(), time.monotonic()
+        busy, daemons = self.cluster.busy_ns(), daemons_core_seconds()
+        cores, begin = core_seconds(), time.monotonic()
         self.said = self.asked = begin
         for job in self.trace:
             while (left := begin + job.arrival_s - time.monotonic()) > 0:
@@ -308,9 +319,13 @@ class Replay:
             self.progress(begin)
         span = time.monotonic() - begin
         used = [after - before for after, before in zip(core_seconds(), cores, strict=True)]
+        own = daemons_core_seconds()
+        own = {name: round(own[name] - daemons[name], 1) for name in own}
+        told = {"core_s": {**own, "jobs and others": round(used[0] - sum(own.values()), 1)}}
         gpus = len(self.cluster.nodes) * self.cluster.gpus
         busy_s = (self.cluster.busy_ns() - busy) * self.given.dilation / 1e9
-        told = {"cores_busy": used[0] / max(sum(used), 1e-9), "span_s": span}
+        told |= {"cores_busy": used[0] / max(sum(used), 1e-9), "span_s": span}
+        told["memory_gib"] = self.free - self.least_free
         told["unused_profiles"] = self.unused_profiles() if profiles else 0
         for job in [job for job in self.trace if not self.ended(job)][:3]:
             number = self.numbers[job]
@@ -349,6 +364,7 @@ class Replay:
         if now - self.said < PROGRESS_S:
             return
         self.said = now
+        self.least_free = min(self.least_free, free_gib())
         ended = sum(self.ended(job) is not None for job in self.submitted)
         begun = sum(self.result(job).exists() for job in self.submitted)
         text = f"{len(self.submitted)} submitted, {begun} begun, {ended} ended"
@@ -385,11 +401,44 @@ class Replay:
 
 
 def core_seconds():
-    """What the machine's cores worked and idled since it began."""
+    """What the machine's cores worked since it began, and what they idled or worked for others.
+
+    What is nice makes way: others' work is.
+    """
     with open("/proc/stat") as file:
         fields = [int(word) / os.sysconf("SC_CLK_TCK") for word in file.readline().split()[1:9]]
-    idle = fields[3] + fields[4]
-    return sum(fields) - idle, idle
+    _, nice, _, idle, waits, *_ = fields
+    left = nice + idle + waits
+    return sum(fields) - left, left
+
+
+def daemons_core_seconds():
+    """What processes that last for the whole run have worked, by their name."""
+    told = dict.fromkeys(DAEMONS, 0.0)
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = file.read_text().partition("(")[2].rpartition(")")
+            if name in told:
+                fields = rest.split()
+                told[name] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return told
+
+
+def free_gib():
+    """Memory that the machine could still give."""
+    with open("/proc/meminfo") as file:
+        told = dict(line.split(":") for line in file)
+    return int(told["MemAvailable"].split()[0]) / (1 << 20)
+
+
+def exclusive_s(trace, gpus):
+    """Mean completion of batch jobs, each with a GPU alone, first come first served."""
+    free, took = [0.0] * gpus, []
+    for job in trace:
+        end = max(heapq.heappop(free), job.arrival_s) + job.run_s
+        heapq.heappush(free, end)
+        took += [] if job.service else [end - job.arrival_s]
+    return sum(took) / max(len(took), 1)
 
 
 def options(parser):
@@ -401,6 +450,7 @@ def options(parser):
     add("--mean-s", type=float, default=12, help="mean run time of a job, wall")
     add("--load", type=float, default=1.3, help="GPU shares asked for, by those there")
     add("--dilation", type=float, default=24, help="wall seconds a device second")
+    add("--packed", action="store_true", help="gres.conf names no cores: shards fill GPU after GPU")
     modes = ("timeslice", "mps")
     add("--mode", choices=modes, default=modes[0], help="how GPUs are shared")
     add("--only", nargs="+", choices=[each.name for each in ARRANGEMENTS])
@@ -420,6 +470,9 @@ def main(given):
     services = sum(job.service for job in trace)
     span = f"{trace[-1].arrival_s:.0f} s"
     say(f"{len(trace)} jobs ({services} services) over {span} on {gpus} simulated GPUs")
+    batch = [job.run_s for job in trace if not job.service]
+    whole = exclusive_s(trace, gpus) / max(sum(batch) / max(len(batch), 1), 1e-9)
+    say(f"batch jobs that never waited would complete {whole:.2f}x sooner than on exclusive GPUs")
     show.warn_if_busy()
     plugin = slurm.build_plugin()
     figures = {}
@@ -451,7 +504,7 @@ def table(figures):
     alone = figures.get("exclusive", {}).get("request_p99_s")
     headings = [
         "arrangement", "batch mean s", "p95 s", "service mean s", "p95 s", "request p50 s", "p99 s",
-        "p99 of alone", "GPU busy", "all s", "runs lost", "not ended", "cores busy",
+        "p99 of alone", "GPU busy", "all s", "runs lost", "not ended", "cores busy", "memory GiB",
     ]  # fmt: skip
     rows = []
     for name, told in figures.items():
@@ -469,6 +522,7 @@ def table(figures):
                 told["runs_lost"],
                 told["not_ended"],
                 plain(told["cores_busy"], 2),
+                plain(told["memory_gib"], 1),
             ]
         )
     return show.table(headings, rows)

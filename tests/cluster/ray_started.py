@@ -1,4 +1,4 @@
-"""A driver on a node that `python -m weft.ray start` started: Serve, Train, and a strange key.
+"""A driver on a node that `python -m weft.ray start` started: Serve, Train, and PyTorch.
 
   ray_started.py FOLDER       what it saw is in STARTED.json
 
@@ -6,11 +6,13 @@ test_ray.py starts the node and this, and judges what it saw.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import ray
+import ray_torch
 from ray import serve
 from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -64,6 +66,8 @@ def main(folder):
     ).fit()
     told["workers"] = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     serve.shutdown()
+    if "TORCH" in os.environ:
+        told["torch"] = ray_torch.play(folder)
     told["after"] = broker()
     (folder / "STARTED.json").write_text(json.dumps(told, indent=1))
 

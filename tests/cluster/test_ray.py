@@ -138,6 +138,8 @@ def run_started(scene):
     variables = {**broker.variables(), **device.environment(), "NODE": "0"}
     del variables["WEFT_AUTOSTART"]
     environment = {**environment_of(scene), **variables}
+    if paths.python("torch").exists():
+        environment["TORCH"] = str(paths.site_packages("torch"))
     driver = DRIVER.with_name("ray_started.py")
     command = [*APART, "sh", "-c", STARTED, "sh", paths.python("ray"), driver, scene.folder]
     job = jobs.Job(command, environment=environment, folder=scene.folder, name="started")
@@ -167,6 +169,19 @@ def test_workers_of_a_trainer_are_jobs(started):
         assert saw["answer"] == 19 and saw["mapped"], saw
         (client,) = saw["clients"]
         assert (client["name"], client["priority"]) == ("training", 7), client
+
+
+def test_torch_trains_in_the_background_of_a_service(started):
+    if "torch" not in started:
+        pytest.skip("no PyTorch: scripts/setup torch")
+    saw = started["torch"]
+    assert len(saw["alone"]) == len(saw["beside"]) and saw["steps"] > 0, saw
+    rows = saw["clients"]
+    ranks = {name: (row["priority"], row["mode"]) for name, row in rows.items()}
+    assert ranks == {"serving": (0, "foreground"), "training": (7, "background")}, ranks
+    assert len({row["device_uuid"] for row in rows.values()}) == 1, rows
+    # Both went on while they were beside each other.
+    assert all(count > 0 for count in saw["launched"].values()), saw
 
 
 def test_tasks_run_under_weft_with_the_broker_of_their_node(told):

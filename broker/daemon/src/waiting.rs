@@ -28,6 +28,10 @@ const SHORTEST_NAP_NS: Ns = 50_000;
 /// The longest nap, ns: how late a background job may see an unforeseen gap.
 const LONGEST_NAP_NS: Ns = 200_000;
 
+/// Part of the silence after which a gap is open that a nap may always last. On a device that is
+/// many times slower that is more than [`LONGEST_NAP_NS`], and costs a core as much less.
+const LONGEST_NAP_PART: u64 = 16;
+
 /// A doze, ns, without rings. A lane holds 4096 records: 8 ms at one per 2 us.
 const DOZE_NS: Ns = 2_000_000;
 
@@ -97,7 +101,7 @@ impl Waiting {
         let nap = if spin { reaction / 4 } else { reaction / 2 };
         Waiting {
             spin,
-            nap: nap.clamp(SHORTEST_NAP_NS, LONGEST_NAP_NS),
+            nap: nap.clamp(SHORTEST_NAP_NS, LONGEST_NAP_NS.max(reaction / LONGEST_NAP_PART)),
         }
     }
 
@@ -175,6 +179,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_slow_device_is_looked_at_less_often() {
+        let waits = Scene {
+            background_waits: true,
+            ..Scene::default()
+        };
+        let nap = |reaction| Waiting::new(false, reaction).choose(NOW_NS, &waits);
+        assert_eq!(nap(200_000), Wait::Nap(Duration::from_micros(100)));
+        assert_eq!(nap(20 * 100_000), Wait::Nap(Duration::from_micros(200)));
+        assert_eq!(nap(240 * 200_000), Wait::Nap(Duration::from_millis(3)));
     }
 
     #[test]

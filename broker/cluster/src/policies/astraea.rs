@@ -11,7 +11,8 @@
 //! * A job that runs keeps its GPUs until its lease ends. Then it competes like any other, and
 //!   where it wins it goes on.
 //! * Phase 1: the tenant with the least service. Phase 2: its job with the smallest ratio. What a
-//!   lease will use counts at once, and so the next turn may be another tenant's.
+//!   lease will use counts from when it is given until it ends, and so the next turn may be another
+//!   tenant's.
 //!
 //! The paper was not to be had in full. Silent, or not known here: shares of tenants that are not
 //! equal, the length of a lease (20 minutes here), and what a job that came late is entitled to (a
@@ -50,10 +51,14 @@ impl Default for AstraeaOrder {
 }
 
 impl AstraeaOrder {
-    fn holds(&self, now: Ns, job: &RankedJob) -> bool {
+    /// What is left of a running job's lease, ns.
+    fn left(&self, now: Ns, job: &RankedJob) -> Ns {
         let begun = now.saturating_sub(job.lately);
         let leased = self.renewed.get(&job.id).map_or(begun, |renewed| begun.max(*renewed));
-        job.running && now.saturating_sub(leased) < self.lease
+        match job.running {
+            true => self.lease.saturating_sub(now.saturating_sub(leased)),
+            false => 0,
+        }
     }
 
     /// Adds what jobs received since the last time.
@@ -76,9 +81,14 @@ impl AstraeaOrder {
     }
 }
 
+/// What a job's GPUs do in a time, GPU-ns.
+fn gpu_time(job: &RankedJob, time: Ns) -> u128 {
+    u128::from(time) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI)
+}
+
 /// Received over entitled, in millionths; a job that just came has had nothing.
 fn ratio(now: Ns, job: &RankedJob) -> u128 {
-    let wanted = u128::from(now.saturating_sub(job.arrived)) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI);
+    let wanted = gpu_time(job, now.saturating_sub(job.arrived));
     (job.service() * 1_000_000).checked_div(wanted).unwrap_or(0)
 }
 
@@ -90,9 +100,13 @@ impl ClusterPolicy for AstraeaOrder {
     fn order(&mut self, now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
         self.count(jobs);
         let mut order = Vec::new();
+        let mut received = self.received.clone();
         let mut open: BTreeMap<TenantId, Vec<&RankedJob>> = BTreeMap::new();
         for job in jobs {
-            if self.holds(now, job) {
+            let left = self.left(now, job);
+            if left > 0 {
+                // What its lease will use counts still, as it did when it was given.
+                *received.entry(job.tenant).or_insert(0) += gpu_time(job, left);
                 order.push(job.id);
                 continue;
             }
@@ -106,7 +120,6 @@ impl ClusterPolicy for AstraeaOrder {
         for list in open.values_mut() {
             list.sort_by_key(|job| std::cmp::Reverse((ratio(now, job), job.arrived, job.id)));
         }
-        let mut received = self.received.clone();
         let least = |received: &BTreeMap<TenantId, u128>, open: &BTreeMap<TenantId, Vec<&RankedJob>>| {
             open.keys()
                 .min_by_key(|tenant| (received.get(*tenant).copied(), **tenant))
@@ -117,8 +130,7 @@ impl ClusterPolicy for AstraeaOrder {
                 open.remove(&tenant);
                 continue;
             };
-            let lease = u128::from(self.lease) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI);
-            *received.entry(tenant).or_insert(0) += lease;
+            *received.entry(tenant).or_insert(0) += gpu_time(job, self.lease);
             order.push(job.id);
         }
         order

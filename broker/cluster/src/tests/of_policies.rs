@@ -65,6 +65,21 @@ fn astraea_gives_the_next_lease_to_the_tenant_that_had_less() {
 }
 
 #[test]
+fn astraea_counts_a_lease_until_it_ends() {
+    let mut policy = AstraeaOrder::default();
+    policy.lease = 100 * S;
+    let mut pair = Pair::new(Box::new(policy), PlacementRule::MostFree);
+    pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 2)));
+    // 3 and 6 are of one tenant, 4 and 7 of another.
+    for job in [3, 4, 6, 7] {
+        pair.submit(job, 1, 1_000);
+    }
+    // Both had 50 s, and the first goes on with its lease.
+    pair.now = 50 * S;
+    assert_eq!(started(&pair.event(ClusterEvent::Ended(JobId(4)))), [7]);
+}
+
+#[test]
 fn a_job_that_makes_room_keeps_its_gpus_in_the_second_seat() {
     let mut pair = Pair::new(Box::new(WeftOrder::default()), PlacementRule::MostFree);
     pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)));

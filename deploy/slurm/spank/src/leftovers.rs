@@ -16,9 +16,6 @@ const NODE: &str = "SLURMD_NODENAME";
 /// `node`: its name, where several node daemons are on one machine.
 pub fn belongs(proc: &Path, pid: u32, uid: u32, gang: &str, node: Option<&str>) -> bool {
     let folder = proc.join(pid.to_string());
-    let Ok(status) = fs::read_to_string(folder.join("status")) else {
-        return false;
-    };
     let Ok(environment) = fs::read(folder.join("environ")) else {
         return false;
     };
@@ -30,7 +27,12 @@ pub fn belongs(proc: &Path, pid: u32, uid: u32, gang: &str, node: Option<&str>) 
         (Some(node), Some(told)) => told == node.as_bytes(),
         _ => true,
     };
-    owner(&status) == Some(uid) && value(GANG) == Some(gang.as_bytes()) && here
+    // The status of few: it costs the kernel more than the environment.
+    let owned = || {
+        let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+        owner(&status) == Some(uid)
+    };
+    value(GANG) == Some(gang.as_bytes()) && here && owned()
 }
 
 /// All processes of this machine.
