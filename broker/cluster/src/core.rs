@@ -9,7 +9,7 @@ use crate::event::{ClusterDecision, ClusterEvent};
 use crate::job::{ClusterJob, JobId, JobMeasure, WHOLE_GPU_MILLI, WorkerAsk};
 use crate::links::{ClusterLinks, Flow, FlowRoute};
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
-use crate::placement::Placer;
+use crate::placement::{GangSurroundings, Placer};
 use crate::policies::{ClusterPolicy, OrderKey, RankedJob, SharingRule};
 
 /// One job.
@@ -679,26 +679,50 @@ impl Cluster {
 
     /// Takes places on what is free.
     fn places_for(&mut self, now: Ns, job: JobId) -> Option<Vec<WorkerPlace>> {
+        self.look_around(job);
         let entry = self.jobs.get(&job)?;
         let spread = self.policy.spread(now, &entry.ranked(now));
-        let places = self.placer.gang(
-            &mut self.nodes,
-            &self.index,
-            &entry.each,
-            entry.job.workers,
-            &entry.paused_at,
-        )?;
-        if spread < u32::MAX && nodes_of(&places).len() > spread as usize {
-            for place in &places {
-                self.nodes[self.index[&place.node]].give_back(&entry.each, place);
-            }
+        if spread == 0 {
             return None;
+        }
+        let (each, workers) = entry.shape();
+        let mut places = self
+            .placer
+            .gang(&mut self.nodes, &self.index, &each, workers, &entry.paused_at)?;
+        if nodes_of(&places).len() > spread as usize {
+            for place in &places {
+                self.nodes[self.index[&place.node]].give_back(&each, place);
+            }
+            // The rule has put it on too many nodes: there may be room on fewer.
+            places = self.placer.gang_on_few(&mut self.nodes, &self.index, &each, workers)?;
+            if nodes_of(&places).len() > spread as usize {
+                for place in &places {
+                    self.nodes[self.index[&place.node]].give_back(&each, place);
+                }
+                return None;
+            }
         }
         let load = entry.load();
         for place in &places {
             self.nodes[self.index[&place.node]].add_busy(place, i64::from(load));
         }
         Some(places)
+    }
+
+    /// Tells the placement what is around a gang, if it asks.
+    fn look_around(&mut self, job: JobId) {
+        let Some(entry) = self.jobs.get(&job).filter(|_| self.placer.looks_around()) else {
+            return;
+        };
+        let traffic_milli = entry.measure.traffic_milli;
+        let others = self.running.iter().filter(|id| **id != job);
+        let others = others.filter_map(|id| self.jobs.get(id));
+        let flow = |entry: &HeldJob| {
+            let links = self.links.as_ref()?;
+            Flow::of(entry.job.id, entry.milli(), entry.measure, &entry.places, links)
+        };
+        let around = GangSurroundings::new(traffic_milli, self.links, others.filter_map(flow));
+        self.placer.look_around(around);
     }
 
     /// The job has these places from now on. The nodes know of it.
@@ -982,6 +1006,7 @@ impl Cluster {
             let had = nodes_of(&entry.places).len();
             let (shape, kept) = (entry.shape(), entry.places.clone());
             self.give_back(id);
+            self.look_around(id);
             let found = self.placer.gang(&mut self.nodes, &self.index, &shape.0, shape.1, &[]);
             if let Some(places) = &found {
                 for place in places {

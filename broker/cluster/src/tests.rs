@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::placement::{PlacementRule, Placer, typical_asks};
+use crate::placement::{LearntPlacement, PlacementRule, Placer, typical_asks};
 use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder, WeftOrder};
 use crate::*;
 
+mod of_networks;
 mod of_policies;
 
 const S: Ns = 1_000_000_000;
@@ -286,6 +287,8 @@ fn rules() -> Vec<PlacementRule> {
         PlacementRule::BestFit,
         PlacementRule::Fgd(typical),
         PlacementRule::MostFree,
+        PlacementRule::Near,
+        PlacementRule::Learnt(LearntPlacement::shipped().expect("what is shipped")),
     ]
 }
 

@@ -3,13 +3,15 @@
 //!
 //! * [`openb`]: the public trace; * [`known`]: figures that others published, from the same input;
 //!   * [`world`]: jobs with arrivals and runs under every policy; * [`trial`]: jobs for it;
-//!   * [`serving`]: services with objectives; * [`claims`]: what papers claim, and what this shows.
+//!   * [`serving`]: services with objectives; * [`claims`]: what papers claim, and what this shows;
+//!   * [`environment`]: the same worlds for whoever trains a network.
 //!
 //! What holds: a run is its input and its seeds. The core is the one that an engine's adaptor would
 //! drive; the lab counts what was given by itself.
 #![forbid(unsafe_code)]
 
 mod claims;
+mod environment;
 mod known;
 mod openb;
 mod serving;
@@ -24,6 +26,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
 
+use weft_cluster::placement::{LearntPlacement, PlacementRule};
 use weft_cluster::policies;
 
 use world::NodeCosts;
@@ -46,8 +49,8 @@ struct ClusterOptions {
     /// Everything, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// placements or policies, in place of both; shared, links, spread or serving, a part of the
-    /// policies; train: weights of SCHED2's stand-in; large: gangs on 10,000 full GPUs
+    /// placements or policies, in place of both; shared, links, spread, placing or serving, a part
+    /// of the policies; train: weights of SCHED2's stand-in; large: gangs on 10,000 full GPUs
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// Seeds of the placements, from 42 on
@@ -65,6 +68,16 @@ struct ClusterOptions {
     /// Only this policy of the part large
     #[arg(long, value_name = "NAME")]
     policy: Vec<String>,
+    /// Plays worlds for a trainer, over standard input and output in lines of JSON: meta-rl, sched2
+    /// or sched2-told
+    #[arg(long, value_name = "WHAT")]
+    environment: Option<String>,
+    /// Judge this network's file in place of the shipped one: meta-rl, sched2 or sched2-told
+    #[arg(long, value_name = "FILE")]
+    network: Option<PathBuf>,
+    /// Of --network: on seeds of neither figures nor training, to choose among networks
+    #[arg(long)]
+    compare: bool,
     /// The public trace's folder
     #[arg(long, value_name = "FOLDER", default_value = "../shared/data/openb")]
     openb: PathBuf,
@@ -80,12 +93,13 @@ struct ClusterResults {
     claims: Vec<claims::ClaimFigure>,
 }
 
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     "placements",
     "policies",
     "shared",
     "links",
     "spread",
+    "placing",
     "serving",
     "claims",
     "train",
@@ -131,10 +145,19 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
             "gittins",
             "gandiva",
             "sched2",
+            "sched2-net",
+            "sched2-net-told",
             "weft-exclusive",
             "weft",
         ];
         add((1..=seeds).map(|seed| trial::spread(seed, jobs)).collect(), &policies)?;
+    }
+    if part("placing") {
+        let mut placements = trial::placements();
+        placements.push(PlacementRule::Learnt(LearntPlacement::shipped()?));
+        let figures = trial::place(&trial::placing(jobs, 1..=seeds), &placements)?;
+        print!("{}", world::table(&figures));
+        results.policies.extend(figures);
     }
     if part("serving") {
         results.serving = serving::run(seeds);
@@ -145,6 +168,19 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
 }
 
 fn run(options: &ClusterOptions) -> Result<ExitCode> {
+    if let Some(what) = &options.environment {
+        environment::serve(what)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(network) = &options.network {
+        let text = std::fs::read_to_string(network).with_context(|| format!("{}", network.display()))?;
+        let first = if options.compare { 101 } else { 1 };
+        let (jobs, seeds) = if options.quick { (40, 1) } else { (400, 5) };
+        let seeds = first..=first + seeds - 1;
+        let figures = environment::judge(&text, jobs, seeds).with_context(|| format!("{}", network.display()))?;
+        print!("{}", world::table(&figures));
+        return Ok(ExitCode::SUCCESS);
+    }
     let part = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
     anyhow::ensure!(
         PARTS.into_iter().any(part),

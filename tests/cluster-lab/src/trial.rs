@@ -20,10 +20,12 @@
 //! The time between arrivals is stretched evenly, so that what the jobs ask for is [`LOAD`] of what
 //! the cluster has until the last of them comes.
 
+use std::ops::RangeInclusive;
+
 use anyhow::{Context, Result};
 
 use weft_cluster::placement::PlacementRule;
-use weft_cluster::policies::{self, Sched2Order};
+use weft_cluster::policies::{self, FifoOrder, Sched2Order};
 use weft_cluster::{
     ClusterJob, ClusterLinks, ClusterNode, Draws, JobId, JobMeasure, NodeId, Ns, TenantId, WHOLE_GPU_MILLI, WorkerAsk,
 };
@@ -175,7 +177,12 @@ pub fn shared(seed: u64, count: usize, costs: NodeCosts) -> Trial {
 
 /// Gangs whose traffic meets on uplinks.
 pub fn links(seed: u64, count: usize) -> Trial {
-    let mut jobs = made([96, 96], LOAD, &[1, 2, 4, 8, 8, 16, 32], seed, count);
+    links_at("links", LOAD, seed, count)
+}
+
+/// The same at another load, under this name.
+pub fn links_at(name: &'static str, load: f64, seed: u64, count: usize) -> Trial {
+    let mut jobs = made([96, 96], load, &[1, 2, 4, 8, 8, 16, 32], seed, count);
     let mut draws = Draws::new(seed ^ 0x114c);
     for trial in &mut jobs {
         trial.program.traffic_milli = 100 * (1 + draws.below(10) as u32);
@@ -186,7 +193,7 @@ pub fn links(seed: u64, count: usize) -> Trial {
         levels: 8,
     };
     Trial {
-        name: "links",
+        name,
         jobs,
         rules: WorldRules {
             links: Some(tree),
@@ -197,16 +204,45 @@ pub fn links(seed: u64, count: usize) -> Trial {
 
 /// Gangs that are much slower on several nodes.
 pub fn spread(seed: u64, count: usize) -> Trial {
-    let mut jobs = made([GPUS, GPUS], LOAD, &[1, 1, 2, 2, 3, 4, 8], seed, count);
+    spread_at("spread", LOAD, seed, count)
+}
+
+/// The same at another load, under this name.
+pub fn spread_at(name: &'static str, load: f64, seed: u64, count: usize) -> Trial {
+    let mut jobs = made([GPUS, GPUS], load, &[1, 1, 2, 2, 3, 4, 8], seed, count);
     let mut draws = Draws::new(seed ^ 0x594d);
     for trial in &mut jobs {
         trial.program.traffic_milli = 500 * draws.below(5) as u32;
     }
     Trial {
-        name: "spread",
+        name,
         jobs,
         rules: rules(GPUS, 4, PlacementRule::Packing),
     }
+}
+
+/// What learnt placements are trained on: `links`, where seeds have other loads, other traffic and
+/// leaves of another size.
+pub fn links_varied(seed: u64, count: usize) -> Trial {
+    let mut draws = Draws::new(seed ^ 0x1ea7);
+    let load = 0.3 + 0.1 * draws.below(6) as f64;
+    let mut trial = links_at("varied", load, seed, count);
+    let traffic = 50 + 50 * draws.below(3) as u32;
+    for job in &mut trial.jobs {
+        job.program.traffic_milli = job.program.traffic_milli * traffic / 100;
+    }
+    trial.rules.links = Some(ClusterLinks {
+        nodes_of_leaf: [4, 6, 8][draws.below(3)],
+        paths: 2 + draws.below(2) as u32,
+        levels: 8,
+    });
+    trial
+}
+
+/// What SCHED2's network is trained on: `spread`, where seeds have other loads.
+pub fn spread_varied(seed: u64, count: usize) -> Trial {
+    let load = 0.5 + 0.1 * Draws::new(seed ^ 0x1ea7).below(6) as f64;
+    spread_at("varied", load, seed, count)
 }
 
 /// Gangs of these sizes: on so many GPUs, and a load that fills so many.
@@ -240,6 +276,49 @@ pub fn run(trials: &[Trial], policies: &[&str]) -> Result<Vec<PolicyFigure>> {
             };
             let each = same.iter().map(one).collect::<Result<Vec<PolicyFigure>>>()?;
             figures.extend(world::mean_figure(&each));
+        }
+    }
+    Ok(figures)
+}
+
+/// `links` at the loads that a learnt placement is judged at, on seeds that it never saw. It was
+/// trained at 0.3 to 0.8.
+pub fn placing(count: usize, seeds: RangeInclusive<u64>) -> Vec<Trial> {
+    let loads = [("place30", 0.3), ("place50", 0.5), ("place70", 0.7), ("place90", 0.9)];
+    let of = |(name, load): (&'static str, f64)| seeds.clone().map(move |seed| links_at(name, load, seed, count));
+    loads.into_iter().flat_map(of).collect()
+}
+
+/// Rules beside which a learnt placement is judged.
+pub fn placements() -> Vec<PlacementRule> {
+    vec![
+        PlacementRule::Random(1),
+        PlacementRule::DotProduct,
+        PlacementRule::Packing,
+        PlacementRule::BestFit,
+        PlacementRule::MostFree,
+        PlacementRule::Near,
+    ]
+}
+
+/// These placements on these trials, jobs in the order of their arrival with backfill.
+pub fn place(trials: &[Trial], placements: &[PlacementRule]) -> Result<Vec<PolicyFigure>> {
+    let mut figures = Vec::new();
+    for same in trials.chunk_by(|a, b| a.name == b.name) {
+        for placement in placements {
+            let one = |trial: &Trial| {
+                let rules = WorldRules {
+                    placement: placement.clone(),
+                    ..trial.rules.clone()
+                };
+                world::run(trial.name, &trial.jobs, Box::new(FifoOrder::passing()), &rules)
+            };
+            let each = same.iter().map(one).collect::<Result<Vec<PolicyFigure>>>()?;
+            let mean = world::mean_figure(&each);
+            figures.extend(mean.map(|figure| PolicyFigure {
+                policy: placement.name().to_string(),
+                ..figure
+            }));
         }
     }
     Ok(figures)

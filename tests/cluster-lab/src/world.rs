@@ -23,6 +23,7 @@
 //! as a multiple of alone: the largest that held for more than a hundredth of its time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -123,6 +124,17 @@ pub struct PolicyFigure {
     pub pauses: f64,
     /// Of the time in the core at an event, the 99th of a hundred, us of this machine.
     pub decision_p99_us: f64,
+}
+
+/// What has come of a run so far, for whoever learns from it while it goes on.
+#[derive(Debug, Default)]
+pub struct WorldTally {
+    /// Virtual time, ms.
+    pub now_ms: AtomicU64,
+    /// Jobs in the system times the time that they were, ms. Services do not count.
+    pub jobs_ms: AtomicU64,
+    /// GPU time that jobs held and did not work for them, ms.
+    pub lost_ms: AtomicU64,
 }
 
 /// Full speed.
@@ -361,6 +373,26 @@ impl TrialFloor<'_> {
         (slowest, p99)
     }
 
+    /// Keeps the tally from one event to the next.
+    fn tally(&self, from: Ns, to: Ns, tally: &WorldTally) {
+        let ms = (to - from) / 1_000_000;
+        let (mut jobs, mut lost) = (0, 0);
+        for run in self.runs.values() {
+            if run.trial.came > from || run.ended.is_some() || run.trial.program.serves {
+                continue;
+            }
+            jobs += 1;
+            if !run.places.is_empty() {
+                lost += run.milli() as u64 * (ALONE_PPM - run.speed_ppm.min(ALONE_PPM));
+            }
+        }
+        tally.now_ms.store(to / 1_000_000, Ordering::Relaxed);
+        tally.jobs_ms.fetch_add(jobs * ms, Ordering::Relaxed);
+        tally
+            .lost_ms
+            .fetch_add(lost / 1_000 * ms / 1_000_000, Ordering::Relaxed);
+    }
+
     /// Gives jobs whose surroundings changed their speed.
     fn go_on(&mut self, now: Ns, changed: &BTreeSet<JobId>) {
         let mut sent: SentBy = BTreeMap::new();
@@ -442,6 +474,17 @@ fn jain(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Runs the jobs under a policy until all have ended.
 pub fn run(trial: &str, jobs: &[TrialJob], policy: Box<dyn ClusterPolicy>, rules: &WorldRules) -> Result<PolicyFigure> {
+    run_watched(trial, jobs, policy, rules, None)
+}
+
+/// [`run`], with a tally that is kept.
+pub fn run_watched(
+    trial: &str,
+    jobs: &[TrialJob],
+    policy: Box<dyn ClusterPolicy>,
+    rules: &WorldRules,
+    tally: Option<&WorldTally>,
+) -> Result<PolicyFigure> {
     let name = policy.name().to_string();
     let background = policy.sharing().is_some_and(|rule| rule.level.is_some());
     let mut core = Cluster::new(policy, Placer::new(rules.placement.clone()));
@@ -485,6 +528,9 @@ pub fn run(trial: &str, jobs: &[TrialJob], policy: Box<dyn ClusterPolicy>, rules
         );
         if core.waiting() > 0 {
             contended.pass(next - now);
+        }
+        if let Some(tally) = tally {
+            floor.tally(now, next, tally);
         }
         now = next;
         let mut changed = BTreeSet::new();

@@ -1,8 +1,9 @@
 //! Placements: which node and GPU a worker gets. One short file each.
 //!
-//! All but one give each node a score, and the node with the highest score gets the worker. Of
+//! Most give each node a score, and the node with the highest score gets the worker. Of
 //! equal nodes it is the one that came first. [`random`](PlacementRule::Random) draws one of those
-//! on which the worker fits. Workers of a gang after the first stay on the node of the one before
+//! on which the worker fits, [`near`](PlacementRule::Near) and [`learnt`](PlacementRule::Learnt) look at the whole gang.
+//! Workers of a gang after the first stay on the node of the one before
 //! while it has room: a gang is on few nodes under every rule.
 //!
 //! A score depends on the node's state and on what the worker asks for alone. So [`Placer`] keeps
@@ -12,7 +13,9 @@ mod best_fit;
 mod clustering;
 mod dot_product;
 mod fgd;
+mod learnt;
 mod most_free;
+mod near;
 mod packing;
 
 use std::collections::BTreeMap;
@@ -22,6 +25,7 @@ use crate::job::WorkerAsk;
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
 
 pub use fgd::{TypicalAsk, typical_asks};
+pub use learnt::{GangSurroundings, LearntPlacement};
 
 /// The most CPU of a node that scores are scaled to, thousandths: that of the published simulator.
 const SCALE_CPU_MILLI: f64 = 128_000.0;
@@ -45,6 +49,10 @@ pub enum PlacementRule {
     Fgd(Vec<TypicalAsk>),
     /// Where the most is free: gangs on few nodes.
     MostFree,
+    /// On few leaves and few nodes.
+    Near,
+    /// As a network that was trained says, by links too.
+    Learnt(LearntPlacement),
 }
 
 impl PlacementRule {
@@ -58,13 +66,15 @@ impl PlacementRule {
             PlacementRule::BestFit => "best-fit",
             PlacementRule::Fgd(_) => "fgd",
             PlacementRule::MostFree => "most-free",
+            PlacementRule::Near => "near",
+            PlacementRule::Learnt(_) => "meta-rl",
         }
     }
 
     /// The score of a node on which the worker fits.
     fn score(&self, node: &ClusterNode, ask: &WorkerAsk) -> i64 {
         match self {
-            PlacementRule::Random(_) => 0,
+            PlacementRule::Random(_) | PlacementRule::Near | PlacementRule::Learnt(_) => 0,
             PlacementRule::DotProduct => dot_product::score(node, ask),
             PlacementRule::Clustering => clustering::score(node, ask),
             PlacementRule::Packing => packing::score(node, ask),
@@ -88,6 +98,9 @@ pub struct Placer {
     rule: PlacementRule,
     draws: Draws,
     known: BTreeMap<WorkerAsk, Vec<KnownScore>>,
+    around: GangSurroundings,
+    /// Gangs are to be on as few nodes as can be, whatever the rule.
+    few: bool,
 }
 
 impl Placer {
@@ -102,7 +115,19 @@ impl Placer {
             rule,
             draws: Draws::new(seed),
             known: BTreeMap::new(),
+            around: GangSurroundings::default(),
+            few: false,
         }
+    }
+
+    /// The rule looks at links: it is to be told what is around the next gang.
+    pub(crate) fn looks_around(&self) -> bool {
+        matches!(self.rule, PlacementRule::Learnt(_) | PlacementRule::Near)
+    }
+
+    /// What is around the gang that is placed next.
+    pub(crate) fn look_around(&mut self, around: GangSurroundings) {
+        self.around = around;
     }
 
     /// Nodes have other indexes from now on.
@@ -127,13 +152,35 @@ impl Placer {
                 return places;
             }
         }
+        if self.looks_around() && nodes.iter().map(|node| u64::from(node.room(ask))).sum::<u64>() < u64::from(workers) {
+            // Whoever trains is not asked in vain.
+            return None;
+        }
         let mut last: Option<usize> = None;
+        let mut left = workers;
+        let mut taken: Vec<usize> = Vec::new();
         self.take_all(nodes, index, ask, workers, |placer, nodes| {
             last = last
                 .filter(|at| nodes[*at].fits(ask))
-                .or_else(|| placer.node(nodes, ask));
+                .or_else(|| placer.node(nodes, ask, workers, left, &taken));
+            left -= 1;
+            taken.extend(last.filter(|at| taken.last() != Some(at)));
             last
         })
+    }
+
+    /// [`gang`](Placer::gang), on as few nodes as can be.
+    pub(crate) fn gang_on_few(
+        &mut self,
+        nodes: &mut [ClusterNode],
+        index: &BTreeMap<NodeId, usize>,
+        ask: &WorkerAsk,
+        workers: u32,
+    ) -> Option<Vec<WorkerPlace>> {
+        self.few = true;
+        let places = self.gang(nodes, index, ask, workers, &[]);
+        self.few = false;
+        places
     }
 
     fn take_all(
@@ -163,8 +210,23 @@ impl Placer {
         Some(places)
     }
 
-    /// The node that gets a worker.
-    fn node(&mut self, nodes: &[ClusterNode], ask: &WorkerAsk) -> Option<usize> {
+    /// The node that gets the next of a gang's workers, so many of which have none yet.
+    fn node(
+        &mut self,
+        nodes: &[ClusterNode],
+        ask: &WorkerAsk,
+        workers: u32,
+        left: u32,
+        taken: &[usize],
+    ) -> Option<usize> {
+        match &self.rule {
+            PlacementRule::Learnt(learnt) if !self.few => {
+                return learnt.node(nodes, &self.around, ask, [workers, left], taken);
+            }
+            PlacementRule::Near => return near::node(nodes, self.around.links, ask, left, taken),
+            _ if self.few => return near::node(nodes, self.around.links, ask, left, taken),
+            _ => {}
+        }
         if let PlacementRule::Random(_) = self.rule {
             let fitting: Vec<usize> = (0..nodes.len()).filter(|at| nodes[*at].fits(ask)).collect();
             return fitting.get(self.draws.below(fitting.len())).copied();

@@ -14,6 +14,7 @@ mod gandiva;
 mod gittins;
 pub mod inss;
 mod sched2;
+mod sched2_network;
 mod shortest_remaining;
 mod tiresias;
 mod weft;
@@ -33,6 +34,7 @@ pub use fifo::FifoOrder;
 pub use gandiva::GandivaOrder;
 pub use gittins::GittinsOrder;
 pub use sched2::Sched2Order;
+pub use sched2_network::Sched2Network;
 pub use shortest_remaining::ShortestRemaining;
 pub use tiresias::TiresiasOrder;
 pub use weft::WeftOrder;
@@ -131,7 +133,7 @@ pub trait ClusterPolicy: Debug {
     /// What is free of the nodes, before the order is asked for.
     fn see(&mut self, _nodes: &[ClusterNode]) {}
 
-    /// The most nodes that a gang is to be on.
+    /// The most nodes that a gang is to be on; 0: it is not to begin now.
     fn spread(&self, _now: Ns, _job: &RankedJob) -> u32 {
         u32::MAX
     }
@@ -200,6 +202,8 @@ pub fn named(name: &str) -> Option<Box<dyn ClusterPolicy>> {
         "gandiva" => Box::new(GandivaOrder::default()),
         "crux" => Box::new(CruxOrder),
         "sched2" => Box::new(Sched2Order::default()),
+        "sched2-net" => Box::new(Sched2Network::shipped(false).ok()?),
+        "sched2-net-told" => Box::new(Sched2Network::shipped(true).ok()?),
         "weft" => Box::new(WeftOrder::default()),
         "weft-exclusive" => Box::new(WeftOrder::new(false)),
         _ => return None,
@@ -207,7 +211,7 @@ pub fn named(name: &str) -> Option<Box<dyn ClusterPolicy>> {
 }
 
 /// What [`named`] knows.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 15] = [
     "fifo",
     "fifo-backfill",
     "shortest-remaining",
@@ -219,6 +223,8 @@ pub const NAMES: [&str; 13] = [
     "gandiva",
     "crux",
     "sched2",
+    "sched2-net",
+    "sched2-net-told",
     "weft",
     "weft-exclusive",
 ];

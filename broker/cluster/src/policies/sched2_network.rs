@@ -1,0 +1,222 @@
+//! SCHED2 (GLOBECOM 2019) with a network that was trained: which job begins next, or none.
+//!
+//! | paper | here |
+//! |---|---|
+//! | state: fragmentation of the cluster | `fragments`, now and with the job begun |
+//! | state: locality, how a job slows down on several nodes | `traffic_milli`, on as few nodes as there are for it now |
+//! | state: the job | GPUs, time that it waits, place in the queue; its run, where that is told |
+//! | action: the next job and its placement | the row that is taken; then the next, until the row "wait" |
+//! | reward: completion time | jobs in the system times the time they are, with the sign turned |
+//! | the deep network, trained by reinforcement | [`RowNetwork`], `scripts/learn`, masked PPO |
+//!
+//! The abstract was to be had, so the paper is silent here on the network's form, on whether a
+//! job's run is known in advance, and on preemption. Nothing is paused. A job's run is not told
+//! unless [`Sched2Network::told`] is set. Of those that wait the first [`CANDIDATES`] are seen. A
+//! gang is put on as few nodes as there are for it when it is chosen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{ClusterPolicy, RankedJob, SECOND_NS};
+use crate::Ns;
+use crate::job::{JobId, WHOLE_GPU_MILLI};
+use crate::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part, rough_log2};
+use crate::node::ClusterNode;
+
+/// What a row says of a job that could begin. The last row is "wait".
+pub const FEATURES: [&str; 16] = [
+    "it is a job",
+    "logarithm of its GPUs",
+    "traffic",
+    "logarithm of the minutes it waits",
+    "logarithm of the minutes it runs, where told",
+    "logarithm of its GPU minutes, where told",
+    "as few nodes as can be",
+    "traffic, where several nodes",
+    "its nodes are full with it",
+    "fragments with it",
+    "fragments now",
+    "part of the free GPUs that it takes",
+    "free part of all GPUs",
+    "place among those that wait",
+    "logarithm of those that wait",
+    "it is one worker",
+];
+
+/// Jobs that wait, of which the network sees so many, by arrival.
+pub const CANDIDATES: usize = 48;
+
+/// The networks of this crate's folder.
+const SHIPPED: [&str; 2] = [
+    include_str!("../../networks/sched2.txt"),
+    include_str!("../../networks/sched2-told.txt"),
+];
+
+/// By a network, or by whoever trains one.
+#[derive(Debug, Clone)]
+pub struct Sched2Network {
+    chooser: Arc<dyn RowChooser>,
+    /// A job's run is told in advance.
+    pub told: bool,
+    /// Whole GPUs that are free, and all, of each node.
+    nodes: Vec<(u32, u32)>,
+    /// Nodes on which jobs that were chosen in this round may be.
+    bounds: BTreeMap<JobId, u32>,
+}
+
+/// GPUs of a worker, at least 1.
+fn gpus_of_worker(job: &RankedJob) -> u32 {
+    let gpus = job.gpu_milli / u64::from(job.workers.max(1)) / u64::from(WHOLE_GPU_MILLI);
+    (gpus as u32).max(1)
+}
+
+/// Free GPUs on nodes that are not empty, of all that are free.
+fn fragments(nodes: &[(u32, u32)]) -> f32 {
+    let free: u32 = nodes.iter().map(|(free, _)| free).sum();
+    let broken = nodes.iter().filter(|(free, all)| free < all).map(|(free, _)| free);
+    if free == 0 {
+        0.0
+    } else {
+        part(u64::from(broken.sum::<u32>()), u64::from(free))
+    }
+}
+
+/// The nodes on which a gang would be, with the GPUs of each; none where there is no room.
+fn fewest(nodes: &[(u32, u32)], workers: u32, each: u32) -> Option<Vec<(usize, u32)>> {
+    let mut left = workers;
+    let mut found: Vec<(usize, u32)> = Vec::new();
+    while left > 0 {
+        let unused = |at: &usize| !found.iter().any(|(used, _)| used == at);
+        let rooms = (0..nodes.len()).filter(unused).map(|at| (nodes[at].0 / each, at));
+        let rooms = rooms.filter(|(room, _)| *room > 0);
+        // The fullest that takes all that is left, else the emptiest.
+        let by = |(room, at): (u32, usize)| (room < left, if room < left { u32::MAX - room } else { room }, at);
+        let (.., at) = rooms.map(by).min()?;
+        let takes = (nodes[at].0 / each).min(left);
+        found.push((at, takes * each));
+        left -= takes;
+    }
+    Some(found)
+}
+
+impl Sched2Network {
+    /// What is shipped: not told how long jobs run, or told.
+    pub fn shipped(told: bool) -> Result<Sched2Network, BrokenNetwork> {
+        Sched2Network::from_text(SHIPPED[usize::from(told)], told)
+    }
+
+    /// From a network's file.
+    pub fn from_text(text: &str, told: bool) -> Result<Sched2Network, BrokenNetwork> {
+        let network: RowNetwork = text.parse()?;
+        if network.width() != FEATURES.len() {
+            let why = format!("{} features, and a job has {}", network.width(), FEATURES.len());
+            return Err(BrokenNetwork { line: 3, why });
+        }
+        Ok(Sched2Network::new(Arc::new(network), told))
+    }
+
+    /// As this one chooses.
+    pub fn new(chooser: Arc<dyn RowChooser>, told: bool) -> Sched2Network {
+        Sched2Network {
+            chooser,
+            told,
+            nodes: Vec::new(),
+            bounds: BTreeMap::new(),
+        }
+    }
+
+    fn row(&self, now: Ns, job: &RankedJob, on: &[(usize, u32)], place: [usize; 2]) -> [f32; FEATURES.len()] {
+        let gpus: u32 = on.iter().map(|(_, gpus)| gpus).sum();
+        let largest = self.nodes.iter().map(|(_, all)| *all).max().unwrap_or(1).max(1);
+        let fewest = gpus.div_ceil(largest) as usize;
+        let mut after = self.nodes.clone();
+        for (at, gpus) in on {
+            after[*at].0 -= gpus;
+        }
+        let free: u32 = self.nodes.iter().map(|(free, _)| free).sum();
+        let minutes = |ns: Ns| ns / (60 * SECOND_NS);
+        let run = job.expected.filter(|_| self.told).map_or(0, minutes);
+        let traffic = job.measure.traffic_milli.min(4_000) as f32 / 1e3;
+        let [at, waiting] = place;
+        [
+            1.0,
+            rough_log2(u64::from(gpus)) / 4.0,
+            traffic,
+            rough_log2(minutes(now.saturating_sub(job.arrived))) / 8.0,
+            rough_log2(run) / 8.0,
+            rough_log2(run * u64::from(gpus)) / 12.0,
+            flag(on.len() <= fewest),
+            traffic * flag(on.len() > 1),
+            flag(on.iter().all(|(at, _)| after[*at].0 == 0)),
+            fragments(&after),
+            fragments(&self.nodes),
+            part(u64::from(gpus), u64::from(free)),
+            self.free_part(),
+            part(at as u64, waiting as u64),
+            rough_log2(waiting as u64) / 8.0,
+            flag(job.workers == 1),
+        ]
+    }
+
+    fn free_part(&self) -> f32 {
+        let (free, all) = self.nodes.iter().fold((0, 0), |(free, all), node| {
+            (free + u64::from(node.0), all + u64::from(node.1))
+        });
+        part(free, all)
+    }
+}
+
+impl ClusterPolicy for Sched2Network {
+    fn name(&self) -> &'static str {
+        if self.told { "sched2-net-told" } else { "sched2-net" }
+    }
+
+    fn see(&mut self, nodes: &[ClusterNode]) {
+        let whole = |node: &ClusterNode| (node.whole() as u32, node.gpus.len() as u32);
+        self.nodes = nodes.iter().map(whole).collect();
+    }
+
+    fn order(&mut self, now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
+        self.bounds.clear();
+        let mut waiting: Vec<&RankedJob> = jobs.iter().collect();
+        waiting.sort_by_key(|job| (job.arrived, job.id));
+        let mut order = Vec::with_capacity(jobs.len());
+        loop {
+            let mut rows = ChoiceRows::new(FEATURES.len());
+            let mut rooms = Vec::new();
+            for (at, job) in waiting.iter().take(CANDIDATES).enumerate() {
+                let Some(on) = fewest(&self.nodes, job.workers, gpus_of_worker(job)) else {
+                    continue;
+                };
+                rows.push(&self.row(now, job, &on, [at, waiting.len()]), true);
+                rooms.push((at, on));
+            }
+            if rooms.is_empty() {
+                break;
+            }
+            let mut wait = [0.0; FEATURES.len()];
+            wait[10] = fragments(&self.nodes);
+            wait[12] = self.free_part();
+            wait[14] = rough_log2(waiting.len() as u64) / 8.0;
+            // An empty cluster waits for nothing, and CPU may ask for more nodes than GPUs do.
+            let busy = self.nodes.iter().any(|(free, all)| free < all);
+            rows.push(&wait, busy);
+            let Some((at, on)) = self.chooser.choose(&rows).and_then(|row| rooms.get(row)) else {
+                break;
+            };
+            let job = waiting.remove(*at);
+            self.bounds
+                .insert(job.id, if busy { on.len() as u32 } else { u32::MAX });
+            for (at, gpus) in on {
+                self.nodes[*at].0 -= gpus;
+            }
+            order.push(job.id);
+        }
+        order.extend(waiting.into_iter().map(|job| job.id));
+        order
+    }
+
+    fn spread(&self, _now: Ns, job: &RankedJob) -> u32 {
+        self.bounds.get(&job.id).copied().unwrap_or(0)
+    }
+}

@@ -1,0 +1,184 @@
+//! Networks: what is shipped, files that are broken, and what a chooser can do.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::learnt::{ChoiceRows, RowChooser, RowNetwork};
+use crate::policies::Sched2Network;
+
+const SHIPPED: [(&str, &str, &str); 3] = [
+    (
+        "meta-rl",
+        include_str!("../../networks/meta-rl.txt"),
+        include_str!("../../networks/meta-rl.vectors.txt"),
+    ),
+    (
+        "sched2",
+        include_str!("../../networks/sched2.txt"),
+        include_str!("../../networks/sched2.vectors.txt"),
+    ),
+    (
+        "sched2-told",
+        include_str!("../../networks/sched2-told.txt"),
+        include_str!("../../networks/sched2-told.vectors.txt"),
+    ),
+];
+
+/// The trainer adds in another order.
+const TOLERANCE: f32 = 1e-4;
+
+#[test]
+fn what_is_shipped_scores_as_it_did_where_it_was_trained() {
+    for (name, text, vectors) in SHIPPED {
+        let network: RowNetwork = text.parse().expect(name);
+        assert_eq!(network.name(), name);
+        let mut scores = Vec::new();
+        for line in vectors.lines() {
+            let values: Vec<f32> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
+            let (score, row) = values.split_last().expect("a row and its score");
+            assert_eq!(row.len(), network.width());
+            let found = network.score(row);
+            assert!(
+                (found - score).abs() <= TOLERANCE * score.abs().max(1.0),
+                "{name}: {found} {score}"
+            );
+            scores.push(found);
+        }
+        assert!(scores.len() >= 8);
+        assert!(
+            scores.iter().any(|score| *score != scores[0]),
+            "{name} tells rows apart"
+        );
+    }
+    assert!(LearntPlacement::shipped().is_ok());
+    assert!(Sched2Network::shipped(false).is_ok() && Sched2Network::shipped(true).is_ok());
+}
+
+#[test]
+fn a_broken_file_gives_one_line_that_says_where() {
+    let whole = SHIPPED[0].1;
+    let says = |text: &str| {
+        let said = text.parse::<RowNetwork>().expect_err("it is broken").to_string();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    };
+    assert_eq!(
+        says(""),
+        "a network's file is broken in line 1: it does not begin with \"weft-network 1\""
+    );
+    assert!(says("weft-network 2\n").contains("line 1"));
+    assert!(says("weft-network 1").contains("ends too early"));
+    let half = &whole[..whole.len() / 2];
+    assert!(says(half).contains("no checksum"), "{}", says(half));
+    let digit = whole.find("0.").expect("a number") + 2;
+    let other = if whole.as_bytes()[digit] == b'7' { "8" } else { "7" };
+    let mut changed = whole.to_string();
+    changed.replace_range(digit..=digit, other);
+    assert!(says(&changed).contains("checksum"), "{}", says(&changed));
+    // Another network than the one that is asked for.
+    let said = LearntPlacement::from_text(SHIPPED[1].1)
+        .expect_err("not of nodes")
+        .to_string();
+    assert!(said.contains("16 features, and a node has 15"), "{said}");
+}
+
+/// With a sum that is right: what is left to be found is what the lines say.
+fn summed(body: &str) -> String {
+    let sum = body.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{body}\nsum {sum:016x}\n")
+}
+
+#[test]
+fn a_file_of_impossible_layers_is_refused() {
+    let network: RowNetwork = summed("weft-network 1\nname n\nlayer 2 1\n1 2 3").parse().unwrap();
+    assert_eq!((network.width(), network.score(&[10.0, 100.0])), (2, 321.0));
+    let two = summed("weft-network 1\nname n\nlayer 1 2\n0 1\n0 -1\nlayer 2 1\n0 1 2");
+    let two: RowNetwork = two.parse().unwrap();
+    assert_eq!((two.score(&[3.0]), two.score(&[-3.0])), (3.0, 6.0));
+    for (body, why) in [
+        ("weft-network 1\nname n", "one score"),
+        ("weft-network 1\nname n\nlayer 2 1\n1 2", "line 4: not a bias"),
+        ("weft-network 1\nname n\nlayer 2 1\n1 2 nan", "line 4: not a bias"),
+        ("weft-network 1\nname n\nlayer 2 1\n1 2 x3", "line 4: not a bias"),
+        ("weft-network 1\nname n\nlayer 2 2\n1 2 3", "ends too early"),
+        ("weft-network 1\nname n\nlayer 1 2\n1 2\n3 4", "one score"),
+        ("weft-network 1\nname n\nlayer 99999999 1\n1", "no layer"),
+        (
+            "weft-network 1\nname n\nlayer 1 1\n0 1\nlayer 3 1\n0 1 1 1",
+            "does not fit",
+        ),
+        ("weft-network 1\nlayer 1 1\n0 1", "no name"),
+    ] {
+        let said = summed(body).parse::<RowNetwork>().expect_err(body).to_string();
+        assert!(said.contains(why), "{body}: {said}");
+    }
+}
+
+#[test]
+fn of_rows_that_may_be_chosen_the_highest_is_and_the_first_of_equals() {
+    let network: RowNetwork = summed("weft-network 1\nname n\nlayer 1 1\n0 1").parse().unwrap();
+    let mut rows = ChoiceRows::new(1);
+    assert_eq!(network.choose(&rows), None);
+    for (value, allowed) in [(1.0, true), (5.0, false), (3.0, true), (3.0, true)] {
+        rows.push(&[value], allowed);
+    }
+    assert_eq!(network.choose(&rows), Some(2));
+    rows.allowed.fill(false);
+    assert_eq!(network.choose(&rows), None);
+}
+
+/// Chooses by a seed, and now and then nothing or what there is not.
+#[derive(Debug)]
+struct AnyRow(std::sync::Mutex<Draws>);
+
+impl RowChooser for AnyRow {
+    fn choose(&self, rows: &ChoiceRows) -> Option<usize> {
+        let mut draws = self.0.lock().expect("no other thread");
+        (draws.below(8) > 0).then(|| draws.below(rows.len() + 1))
+    }
+}
+
+fn any_row(seed: u64) -> Arc<dyn RowChooser> {
+    Arc::new(AnyRow(std::sync::Mutex::new(Draws::new(seed))))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a network says, no GPU is given twice and gangs are whole.
+    #[test]
+    fn no_choice_breaks_the_books(raws in raws(), seed in 0u64..1_000) {
+        for policy in ["fifo", "tiresias", "gandiva", "weft"] {
+            play(policy, PlacementRule::Learnt(LearntPlacement::new(any_row(seed))), &raws);
+        }
+        for told in [false, true] {
+            play_under(Box::new(Sched2Network::new(any_row(seed), told)), PlacementRule::Packing, &raws);
+        }
+    }
+}
+
+#[test]
+fn a_gang_takes_the_leaf_with_the_least_room_for_it() {
+    let links = ClusterLinks {
+        nodes_of_leaf: 2,
+        paths: 1,
+        levels: 1,
+    };
+    // Two leaves of two nodes of two; one GPU of the second leaf is taken.
+    let mut pair = Pair::new(policies::named("fifo-backfill").expect("a policy"), PlacementRule::Near);
+    for node in 0..4 {
+        pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(node), 8_000, 8_192, 2)));
+    }
+    pair.event(ClusterEvent::Links(links));
+    pair.submit(1, 3, 1_000);
+    let nodes =
+        |pair: &Pair, job: u64| -> Vec<u32> { pair.core.places(JobId(job)).iter().map(|place| place.node.0).collect() };
+    assert_eq!(nodes(&pair, 1), [0, 0, 1]);
+    // One fits on what is left of the first leaf; two only on the second.
+    pair.submit(2, 2, 1_000);
+    assert_eq!(nodes(&pair, 2), [2, 2]);
+    pair.submit(3, 1, 1_000);
+    assert_eq!(nodes(&pair, 3), [1]);
+}

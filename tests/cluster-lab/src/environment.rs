@@ -1,0 +1,178 @@
+//! The lab as an environment: whoever trains a network plays the very worlds that figures come
+//! from. One process, lines of JSON over standard input and output; `scripts/learn` starts it.
+//!
+//! ```text
+//! in   {"seed": 1000, "jobs": 100}                                      a world begins
+//! out  {"rows": [...], "allowed": [...], "now_s", "jobs_s", "lost_s"}   a choice is to be made
+//! in   {"take": 3}                                                      the row that is taken
+//! out  {"ended": true, "mean_s": ..., "now_s", "jobs_s", "lost_s"}      the world's last job ended
+//! ```
+//!
+//! `rows` are the features of all rows in one list. `jobs_s` is the jobs in the system times the
+//! time that they were, so far: what is to be kept small. `lost_s` is GPU time that was held and
+//! did no work. Without a word on standard input the choice is the first that is allowed, so that
+//! the process ends when its trainer does.
+//!
+//! Seeds of figures are 1 to 5. A trainer takes those from [`FIRST_SEED`] on.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use weft_cluster::learnt::{ChoiceRows, RowChooser, RowNetwork};
+use weft_cluster::placement::{LearntPlacement, PlacementRule};
+use weft_cluster::policies::{ClusterPolicy, FifoOrder, Sched2Network};
+
+use crate::trial::{self, Trial};
+use crate::world::{self, PolicyFigure, WorldTally};
+
+/// Seeds from here on are for training; figures have those below.
+pub const FIRST_SEED: u64 = 1_000;
+
+/// A word from the trainer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct TrainerWord {
+    seed: Option<u64>,
+    jobs: Option<usize>,
+    take: Option<usize>,
+}
+
+/// A choice that is to be made, or the end.
+#[derive(Debug, Default, Serialize)]
+struct WorldChoice<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<&'a [f32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed: Option<&'a [bool]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean_s: Option<f64>,
+    ended: bool,
+    now_s: f64,
+    jobs_s: f64,
+    lost_s: f64,
+}
+
+/// The trainer at the other end.
+#[derive(Debug, Default)]
+struct Trainer {
+    tally: WorldTally,
+    gone: AtomicBool,
+}
+
+/// The next word; none at the end of standard input, or where it is no word.
+fn said() -> Option<Result<TrainerWord>> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(0) => None,
+        Ok(_) => Some(serde_json::from_str(&line).with_context(|| format!("not understood: {}", line.trim_end()))),
+        Err(error) => Some(Err(error.into())),
+    }
+}
+
+impl Trainer {
+    fn tell(&self, asked: WorldChoice) -> Result<()> {
+        let seconds = |ms: &AtomicU64| ms.load(Ordering::Relaxed) as f64 / 1e3;
+        let asked = WorldChoice {
+            now_s: seconds(&self.tally.now_ms),
+            jobs_s: seconds(&self.tally.jobs_ms),
+            lost_s: seconds(&self.tally.lost_ms),
+            ..asked
+        };
+        let mut out = std::io::stdout().lock();
+        serde_json::to_writer(&mut out, &asked)?;
+        out.write_all(b"\n")?;
+        Ok(out.flush()?)
+    }
+}
+
+impl RowChooser for Trainer {
+    fn choose(&self, rows: &ChoiceRows) -> Option<usize> {
+        let first = rows.allowed.iter().position(|allowed| *allowed)?;
+        if self.gone.load(Ordering::Relaxed) {
+            return Some(first);
+        }
+        let told = self.tell(WorldChoice {
+            rows: Some(&rows.values),
+            allowed: Some(&rows.allowed),
+            ..WorldChoice::default()
+        });
+        let take = told.ok().and_then(|()| said()).and_then(Result::ok);
+        self.gone.store(take.is_none(), Ordering::Relaxed);
+        let take = take.and_then(|said| said.take);
+        Some(take.filter(|at| rows.allowed.get(*at) == Some(&true)).unwrap_or(first))
+    }
+}
+
+/// A world of a seed, and who chooses in it.
+fn world_of(
+    what: &str,
+    seed: u64,
+    jobs: usize,
+    chooser: Arc<dyn RowChooser>,
+) -> Result<(Trial, Box<dyn ClusterPolicy>)> {
+    Ok(match what {
+        "meta-rl" => {
+            let mut trial = trial::links_varied(seed, jobs);
+            trial.rules.placement = PlacementRule::Learnt(LearntPlacement::new(chooser));
+            (trial, Box::new(FifoOrder::passing()))
+        }
+        "sched2" | "sched2-told" => {
+            let policy = Sched2Network::new(chooser, what == "sched2-told");
+            (trial::spread_varied(seed, jobs), Box::new(policy))
+        }
+        _ => bail!("--environment: meta-rl, sched2 or sched2-told, not {what}"),
+    })
+}
+
+/// Plays worlds until standard input ends.
+pub fn serve(what: &str) -> Result<()> {
+    world_of(what, FIRST_SEED, 10, Arc::new(Trainer::default()))?;
+    while let Some(said) = said() {
+        let said = said?;
+        let seed = said.seed.context("a word with a seed begins a world")?;
+        ensure!(
+            seed >= FIRST_SEED,
+            "seeds below {FIRST_SEED} are held back from training"
+        );
+        let trainer = Arc::new(Trainer::default());
+        let (trial, policy) = world_of(what, seed, said.jobs.unwrap_or(100), trainer.clone())?;
+        let figure = world::run_watched(trial.name, &trial.jobs, policy, &trial.rules, Some(&trainer.tally))?;
+        if trainer.gone.load(Ordering::Relaxed) {
+            break;
+        }
+        trainer.tell(WorldChoice {
+            mean_s: Some(figure.mean_s),
+            ended: true,
+            ..WorldChoice::default()
+        })?;
+    }
+    Ok(())
+}
+
+/// The figures of a network's file, on traces that were held back, beside the rules that it is
+/// measured against.
+pub fn judge(text: &str, jobs: usize, seeds: std::ops::RangeInclusive<u64>) -> Result<Vec<PolicyFigure>> {
+    let network: RowNetwork = text.parse()?;
+    if network.name() == "meta-rl" {
+        let mut placements = trial::placements();
+        placements.push(PlacementRule::Learnt(LearntPlacement::from_text(text)?));
+        return trial::place(&trial::placing(jobs, seeds), &placements);
+    }
+    let told = network.name() == "sched2-told";
+    let trials: Vec<Trial> = seeds.map(|seed| trial::spread(seed, jobs)).collect();
+    let mut figures = trial::run(
+        &trials,
+        &["fifo", "fifo-backfill", "shortest-remaining", "sched2", "weft"],
+    )?;
+    let one = |trial: &Trial| {
+        let policy = Box::new(Sched2Network::from_text(text, told)?);
+        world::run(trial.name, &trial.jobs, policy, &trial.rules)
+    };
+    let each = trials.iter().map(one).collect::<Result<Vec<PolicyFigure>>>()?;
+    figures.extend(world::mean_figure(&each));
+    Ok(figures)
+}
