@@ -685,28 +685,30 @@ impl Cluster {
         if spread == 0 {
             return None;
         }
-        let (each, workers) = entry.shape();
+        let ((each, workers), load) = (entry.shape(), entry.load());
         let mut places = self
             .placer
             .gang(&mut self.nodes, &self.index, &each, workers, &entry.paused_at)?;
         if nodes_of(&places).len() > spread as usize {
-            for place in &places {
-                self.nodes[self.index[&place.node]].give_back(&each, place);
-            }
+            self.untake(&each, &places);
             // The rule has put it on too many nodes: there may be room on fewer.
             places = self.placer.gang_on_few(&mut self.nodes, &self.index, &each, workers)?;
             if nodes_of(&places).len() > spread as usize {
-                for place in &places {
-                    self.nodes[self.index[&place.node]].give_back(&each, place);
-                }
+                self.untake(&each, &places);
                 return None;
             }
         }
-        let load = entry.load();
         for place in &places {
             self.nodes[self.index[&place.node]].add_busy(place, i64::from(load));
         }
         Some(places)
+    }
+
+    /// Gives places back on which nothing has begun.
+    fn untake(&mut self, each: &WorkerAsk, places: &[WorkerPlace]) {
+        for place in places {
+            self.nodes[self.index[&place.node]].give_back(each, place);
+        }
     }
 
     /// Tells the placement what is around a gang, if it asks.
@@ -1009,9 +1011,7 @@ impl Cluster {
             self.look_around(id);
             let found = self.placer.gang(&mut self.nodes, &self.index, &shape.0, shape.1, &[]);
             if let Some(places) = &found {
-                for place in places {
-                    self.nodes[self.index[&place.node]].give_back(&shape.0, place);
-                }
+                self.untake(&shape.0, places);
             }
             match found.filter(|places| nodes_of(places).len() < had) {
                 Some(places) => {

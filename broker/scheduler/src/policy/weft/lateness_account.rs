@@ -111,39 +111,26 @@ const LEAST_WORTH_RATIO: f64 = 1.0;
 const OPEN_AGAIN_EVERY: u32 = 64;
 
 /// Time that weft adds to a foreground launch, ns: it is in the replay too, so no wait tells of it.
-/// `scripts/bench launch` on a slow and busy machine (docs/benchmarks.md).
+/// `scripts/bench launch` has 51 in a burst and 83 with a synchronisation after each, on a slow and
+/// busy machine (docs/benchmarks.md).
 const LAUNCH_COST_NS: u64 = 60;
 
 /// Usual lengths after which a stretch that does not end is open no longer.
 const LONGEST_OPEN_RATIO: f64 = 4.0;
 
-/// Excess without background work, in parts of the replayed length.
+/// A mean in which what is new has a weight.
 #[derive(Debug, Clone, Copy, Default)]
-struct ControlExcess {
+struct RunningMean {
     mean: f64,
     seen: u32,
 }
 
-impl ControlExcess {
-    fn learn(&mut self, excess: f64) {
+impl RunningMean {
+    /// `gain`: weight of a new value, at least.
+    fn learn(&mut self, value: f64, gain: f64) {
         self.seen = self.seen.saturating_add(1);
-        let gain = CONTROL_GAIN.max(1.0 / f64::from(self.seen));
-        self.mean += (excess - self.mean) * gain;
-    }
-}
-
-/// Background work of periods from wait to wait, a part of their time.
-#[derive(Debug, Clone, Copy, Default)]
-struct WorkRate {
-    mean: f64,
-    seen: u32,
-}
-
-impl WorkRate {
-    fn learn(&mut self, rate: f64) {
-        self.seen = self.seen.saturating_add(1);
-        let gain = RATE_GAIN.max(1.0 / f64::from(self.seen));
-        self.mean += (rate - self.mean) * gain;
+        let gain = gain.max(1.0 / f64::from(self.seen));
+        self.mean += (value - self.mean) * gain;
     }
 }
 
@@ -158,12 +145,12 @@ struct OpenPeriods {
     /// Whether the slowdown is saved for them.
     wanted: bool,
     /// Lateness of open ones, and of those behind an open one, in parts of the replayed length.
-    late: ControlExcess,
-    late_behind: ControlExcess,
+    late: RunningMean,
+    late_behind: RunningMean,
     /// Background work in open ones, in those behind an open one, and in others.
-    rate: WorkRate,
-    rate_behind: WorkRate,
-    rate_closed: WorkRate,
+    rate: RunningMean,
+    rate_behind: RunningMean,
+    rate_closed: RunningMean,
     /// Background work since the last wait, ns, and when that was.
     work: Ns,
     begun: Option<Ns>,
@@ -182,18 +169,18 @@ impl OpenPeriods {
         self.period += (period - self.period) * if self.period == 0.0 { 1.0 } else { RATE_GAIN };
         let rate = work as f64 / period;
         match (self.now, self.before) {
-            (true, _) => self.rate.learn(rate),
-            (false, true) => self.rate_behind.learn(rate),
+            (true, _) => self.rate.learn(rate, RATE_GAIN),
+            (false, true) => self.rate_behind.learn(rate, RATE_GAIN),
             (false, false) if control => {}
-            (false, false) => self.rate_closed.learn(rate),
+            (false, false) => self.rate_closed.learn(rate, RATE_GAIN),
         }
     }
 
     /// Takes in lateness, in parts of the replayed length. `opened`: of an open one.
     fn judged(&mut self, late: f64, opened: bool) {
         match (opened, self.before) {
-            (true, _) => self.late.learn(late),
-            (false, true) => self.late_behind.learn(late),
+            (true, _) => self.late.learn(late, CONTROL_GAIN),
+            (false, true) => self.late_behind.learn(late, CONTROL_GAIN),
             (false, false) => {}
         }
     }
@@ -267,8 +254,9 @@ pub(super) struct LatenessAccount {
     control: bool,
     /// Whether the gap before it is to be left alone too.
     spared: bool,
-    by_class: [ControlExcess; CLASSES],
-    of_all: ControlExcess,
+    /// Excess without background work, in parts of the replayed length.
+    by_class: [RunningMean; CLASSES],
+    of_all: RunningMean,
     /// As configured ([`Config::credit_for`](crate::Config::credit_for)), ns.
     credit_for: Ns,
     open: OpenPeriods,
@@ -330,8 +318,8 @@ impl LatenessAccount {
         let excess = (at as f64 - replay.end as f64) / alone;
         let company = self.has_company();
         if !company {
-            self.by_class[class].learn(excess);
-            self.of_all.learn(excess);
+            self.by_class[class].learn(excess, CONTROL_GAIN);
+            self.of_all.learn(excess, CONTROL_GAIN);
         }
         let unknown = self.by_class[class].seen < ENOUGH;
         let known = match unknown {
