@@ -135,8 +135,16 @@ pub fn large(count: usize) -> Trial {
 
 /// Services on a quarter of the GPUs, and so many gangs that do not keep theirs busy.
 pub fn shared(seed: u64, count: usize, costs: NodeCosts) -> Trial {
+    shared_at("shared", LOAD, seed, count, costs)
+}
+
+/// The same at other loads of what services leave, each under its name.
+pub const SHARED_LOADS: [(&str, f64); 4] = [("share70", 0.7), ("share90", 0.9), ("share110", 1.1), ("share130", 1.3)];
+
+/// The same at another load, under this name.
+pub fn shared_at(name: &'static str, load: f64, seed: u64, count: usize, costs: NodeCosts) -> Trial {
     let services = GPUS / 4;
-    let mut jobs = made([GPUS - services, GPUS], LOAD, &[1, 1, 1, 2, 4, 8, 16], seed, count);
+    let mut jobs = made([GPUS - services, GPUS], load, &[1, 1, 1, 2, 4, 8, 16], seed, count);
     let mut draws = Draws::new(seed ^ 0x5eed);
     for trial in &mut jobs {
         trial.program.duty_milli = [200, 350, 500, 650, 900][draws.below(5)];
@@ -166,7 +174,7 @@ pub fn shared(seed: u64, count: usize, costs: NodeCosts) -> Trial {
     let services: Vec<TrialJob> = (0..services).map(service).collect();
     jobs.extend(services);
     Trial {
-        name: "shared",
+        name,
         jobs,
         rules: WorldRules {
             costs,
