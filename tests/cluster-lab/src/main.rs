@@ -49,9 +49,8 @@ struct ClusterOptions {
     /// Everything, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// placements or policies, in place of both; shared, links, spread, placing or serving, a part
-    /// of the policies; loads: shared at four loads; train: weights of SCHED2's stand-in; large:
-    /// gangs on 10,000 full GPUs
+    /// placements or policies, in place of both; shared, loads, links, spread, placing or serving,
+    /// a part of the policies; train: weights of SCHED2's stand-in; large: gangs on 10,000 full GPUs
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// Seeds of the placements, from 42 on
@@ -142,15 +141,12 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
         let trials = seeds.clone().map(|seed| trial::shared(seed, jobs, costs));
         add(trials.collect(), &policies::NAMES)?;
     }
-    if options.only.as_deref() == Some("loads") {
+    if part("loads") {
         let policies = [
-            "fifo-backfill",
-            "shortest-remaining",
-            "gittins",
-            "elas",
-            "weft-exclusive",
-            "weft",
-        ];
+            &claims::EXCLUSIVE[..],
+            &["shortest-remaining", "weft-exclusive", "weft"],
+        ]
+        .concat();
         for (name, load) in trial::SHARED_LOADS {
             let trials = seeds
                 .clone()

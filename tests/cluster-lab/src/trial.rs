@@ -11,6 +11,7 @@
 //! * `shared`: such gangs, busy for 0.2 to 0.9 of the time, 0.52 in the mean (that of Philly's
 //!   cluster, Jeon et al., ATC 2019), and 16 services of one GPU for the whole time, busy for
 //!   0.1 to 0.5 of it. Everybody asks for whole GPUs.
+//! * `share70`, `share110`, `share130`: the same at loads of 0.7, 1.1 and 1.3.
 //! * `links`: Crux's setting in small. 96 GPUs in nodes of 4, four leaves with two uplinks each.
 //!   Gangs of up to 32, whose traffic takes 0.1 to 1 of a step.
 //! * `spread`: SCHED2's setting. `gangs` whose step takes up to 3 times as long on several nodes,

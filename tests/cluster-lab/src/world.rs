@@ -712,7 +712,7 @@ pub fn mean_figure(figures: &[PolicyFigure]) -> Option<PolicyFigure> {
 /// For people.
 pub fn table(figures: &[PolicyFigure]) -> String {
     let mut text = format!(
-        "{:<8}{:<20}{:>8}{:>8}{:>9}{:>8}{:>11}{:>7}{:>7}{:>7}{:>9}{:>9}{:>8}{:>8}\n",
+        "{:<9}{:<20}{:>8}{:>8}{:>9}{:>8}{:>11}{:>7}{:>7}{:>7}{:>9}{:>9}{:>8}{:>8}\n",
         "trial",
         "policy",
         "mean s",
@@ -730,7 +730,7 @@ pub fn table(figures: &[PolicyFigure]) -> String {
     );
     for row in figures {
         text += &format!(
-            "{:<8}{:<20}{:>8.0}{:>8.0}{:>9.0}{:>8.0}",
+            "{:<9}{:<20}{:>8.0}{:>8.0}{:>9.0}{:>8.0}",
             row.trial, row.policy, row.mean_s, row.alone_s, row.p95_s, row.wait_s
         );
         text += &format!("{:>11.0}{:>7.3}{:>7.3}", row.makespan_s, row.utilisation, row.held);
