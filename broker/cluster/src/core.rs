@@ -523,9 +523,14 @@ impl Cluster {
         if !self.policy.preempts() && self.policy.sharing().is_none() {
             return Vec::new();
         }
+        self.in_order(now, |_| true)
+    }
+
+    /// Those of the running jobs in the order, by their keys.
+    fn in_order(&mut self, now: Ns, wanted: fn(&HeldJob) -> bool) -> Vec<FullKey> {
         let mut running = Vec::with_capacity(self.running.len());
         for id in &self.running {
-            if let Some(entry) = self.jobs.get(id) {
+            if let Some(entry) = self.jobs.get(id).filter(|entry| wanted(entry)) {
                 running.push((self.policy.key(now, &entry.ranked(now)), entry.arrived, *id));
             }
         }
@@ -987,9 +992,7 @@ impl Cluster {
         let Some((rule, gain)) = self.policy.sharing().zip(self.policy.moves_seats()) else {
             return;
         };
-        let mut guests = self.running_in_order(now);
-        guests.retain(|key| self.second_seat(key.2));
-        for (.., id) in guests {
+        for (.., id) in self.in_order(now, |entry| entry.second) {
             let before = self.busiest(self.places(id));
             if before < gain {
                 continue;

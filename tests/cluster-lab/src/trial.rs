@@ -140,7 +140,7 @@ pub fn shared(seed: u64, count: usize, costs: NodeCosts) -> Trial {
 }
 
 /// The same at other loads of what services leave, each under its name.
-pub const SHARED_LOADS: [(&str, f64); 4] = [("share70", 0.7), ("share90", 0.9), ("share110", 1.1), ("share130", 1.3)];
+pub const SHARED_LOADS: [(&str, f64); 3] = [("share70", 0.7), ("share110", 1.1), ("share130", 1.3)];
 
 /// The same at another load, under this name.
 pub fn shared_at(name: &'static str, load: f64, seed: u64, count: usize, costs: NodeCosts) -> Trial {
