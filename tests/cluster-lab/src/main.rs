@@ -50,7 +50,7 @@ struct ClusterOptions {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// placements or policies, in place of both; shared, loads, links, spread, placing or serving,
-    /// a part of the policies; train: weights of SCHED2's stand-in; large: gangs on 10,000 full GPUs
+    /// a part of the policies; train: weights of SCHED2's stand-in; large: gangs on 10,000 GPUs
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// Seeds of the placements, from 42 on

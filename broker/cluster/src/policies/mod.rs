@@ -155,9 +155,9 @@ pub trait ClusterPolicy: Debug {
         None
     }
 
-    /// By how many thousandths the GPUs of another second seat are to be less busy for a job to move
-    /// there; none: it stays. Asked at each look. Where jobs move so, one that sends nothing takes
-    /// the least busy seats wherever they are, and not those of few nodes.
+    /// By how many thousandths the GPUs of another second seat are to be less busy for a job to
+    /// move there; none: it stays. Asked at each look. Where jobs move so, one that sends nothing
+    /// takes the least busy seats wherever they are, and not those of few nodes.
     fn moves_seats(&self) -> Option<u32> {
         None
     }

@@ -27,8 +27,7 @@ use crate::node::ClusterNode;
 
 /// A GPU that is busier than this has no gaps worth a process, thousandths.
 const MOST_HOST_MILLI: u32 = 800;
-/// Gaps that are larger by this are worth a move to them, thousandths of a GPU's time: a move costs
-/// some seconds, and a job that moves for less would be on its way often.
+/// Gaps that are larger by this are worth a move to them, thousandths.
 const WORTH_A_MOVE_MILLI: u32 = 200;
 /// The priority of who fills gaps: the last.
 const BACKGROUND_LEVEL: u8 = 9;
