@@ -300,4 +300,37 @@ mod tests {
         assert_eq!(verdict(1.0, 1.5, 1.0), "not reproduced");
         assert!(judge(&[], &[]).iter().all(|claim| claim.verdict == "not tried"));
     }
+
+    fn figure(policy: &str, mean_s: f64, service_p99: f64) -> PolicyFigure {
+        PolicyFigure {
+            trial: String::from("shared"),
+            policy: policy.to_string(),
+            mean_s,
+            alone_s: 90.0,
+            p95_s: 0.0,
+            wait_s: 0.0,
+            makespan_s: 0.0,
+            utilisation: 0.0,
+            held: 1.0,
+            service_p99,
+            tenants: 1.0,
+            gpu_time: 1.0,
+            pauses: 0.0,
+            decision_p99_us: 0.0,
+        }
+    }
+
+    #[test]
+    fn the_aim_is_held_against_the_best_and_against_what_can_be() {
+        // Told runs in advance, it is not among those beside which the aim is.
+        let told = figure("shortest-remaining", 95.0, 1.0);
+        let verdicts = |best: f64, p99: f64| {
+            let figures = [told.clone(), figure("gittins", best, 1.0), figure("weft", 100.0, p99)];
+            let rows = aim(&figures);
+            (rows[0].found, rows[0].verdict, rows[1].verdict)
+        };
+        assert_eq!(verdicts(135.0, 1.05), (Some(1.35), "met", "the aim is within reach"));
+        assert_eq!(verdicts(135.0, 1.06), (Some(1.35), "MISSED", "the aim is within reach"));
+        assert_eq!(verdicts(110.0, 1.0), (Some(1.1), "MISSED", "the aim is out of reach"));
+    }
 }
