@@ -218,11 +218,11 @@ class RowPolicy(MaskableActorCriticPolicy):
 
 
 class Curve(BaseCallback):
-    """Mean completion of the last worlds, and times shorter than the rule's, after each rollout."""
+    """Of the last worlds, after each rollout: the mean, and times better than the rule's."""
 
-    def __init__(self, save):
+    def __init__(self, save, unit):
         super().__init__()
-        self.save, self.points, self.began = save, [], time.monotonic()
+        self.save, self.unit, self.points, self.began = save, unit, [], time.monotonic()
         self.worlds, self.times = deque(maxlen=WINDOW), deque(maxlen=WINDOW)
 
     def _on_step(self):
@@ -235,7 +235,7 @@ class Curve(BaseCallback):
         middle = [float(numpy.mean(list(of))) if of else float("nan") for of in (self.worlds, self.times)]
         self.points.append((self.num_timesteps, round(middle[0], 1), round(middle[1], 4)))
         print(
-            f"{self.num_timesteps:>9} choices {middle[0]:>9.0f} s {middle[1]:>8.4f} times the rule"
+            f"{self.num_timesteps:>9} choices {middle[0]:>9.0f} {self.unit} {middle[1]:>8.4f} times the rule"
             f"{time.monotonic() - self.began:>8.0f} s here",
             flush=True,
         )
@@ -305,6 +305,8 @@ def train(program, what, out, options):
     """Trains, and leaves NAME.txt, .vectors.txt and .curve.csv in a folder after each rollout."""
     torch.set_num_threads(1)
     width, rows, _ = SHAPES[what]
+    # Mean completion in s, or requests a second that are answered.
+    unit = "requests" if what == "inss" else "s"
     worlds = [lambda n=n: World(program, what, n, options.worlds) for n in range(options.worlds)]
     environment = VecNormalize(DummyVecEnv(worlds), norm_obs=False, gamma=options.gamma)
     model = MaskablePPO(
@@ -327,10 +329,10 @@ def train(program, what, out, options):
         (out / f"{what}.txt").write_text(text_of(model, what))
         (out / f"{what}.vectors.txt").write_text(vectors_of(model, what))
         (out / f"{what}.curve.csv").write_text(
-            "choices,mean_s,times_the_rule\n" + "".join(",".join(map(str, point)) + "\n" for point in points)
+            f"choices,mean_{unit},times_the_rule\n" + "".join(",".join(map(str, point)) + "\n" for point in points)
         )
 
-    curve = Curve(save)
+    curve = Curve(save, unit)
     follow(program, what, model.policy, options)
     try:
         model.learn(options.choices, callback=curve)

@@ -213,7 +213,10 @@ fn inss_learnt(serving: &[ServingFigure]) -> Vec<ClaimFigure> {
             "InSS, learnt: ... of the greedy in the learner's order",
             "inss, greedy, densest first",
         ),
-        beside("InSS, learnt: ... of the rule that it was taught", "... shares given once"),
+        beside(
+            "InSS, learnt: ... of the rule that it was taught",
+            "... shares given once",
+        ),
         most,
     ]
 }

@@ -8,8 +8,8 @@
 //! out  {"ended": true, "mean_s": ..., "now_s", "jobs_s", "lost_s"}      the world's last job ended
 //! ```
 //!
-//! The world `inss` has no time: `now_s` are the services that were decided, `jobs_s` the requests a
-//! second that were turned away, `mean_s` those that are answered.
+//! The world `inss` has no time: `now_s` are the services that were decided, `jobs_s` the requests
+//! a second that were turned away, `mean_s` those that are answered.
 //!
 //! `rows` are the features of all rows in one list. `jobs_s` is the jobs in the system times the
 //! time that they were, so far: what is to be kept small. `lost_s` is GPU time that was held and
@@ -152,13 +152,16 @@ fn seed_of(said: &TrainerWord) -> Result<u64> {
     Ok(seed)
 }
 
-/// Services of which about half fit, on six to sixteen GPUs for each 64 of them.
+/// Services of a seed, four to ten for each GPU.
 fn serve_services(seed: u64, count: usize) -> Result<bool> {
     let services = serving::services(seed, count);
     let gpus = count.div_ceil(4 + Draws::new(seed ^ GPUS_OF_SEED).below(7));
     let mut planning = ServicePlanning::new(&services, gpus.max(1));
     // Those that no GPU is fast enough for are nobody's choice.
-    let fits: f64 = densest_first(&services).iter().map(|at| services[*at].rate_milli as f64 / 1e3).sum();
+    let fits: f64 = densest_first(&services)
+        .iter()
+        .map(|at| services[*at].rate_milli as f64 / 1e3)
+        .sum();
     loop {
         let rate = serving::rate_of(&services, planning.places());
         let passed = planning.decided().iter().filter(|at| planning.places()[**at].is_none());

@@ -68,8 +68,8 @@ struct ClusterOptions {
     /// Only this policy of the part large
     #[arg(long, value_name = "NAME")]
     policy: Vec<String>,
-    /// Plays worlds for a trainer, over standard input and output in lines of JSON: meta-rl, sched2,
-    /// sched2-told or inss
+    /// Plays worlds for a trainer, over standard input and output in lines of JSON: meta-rl,
+    /// sched2, sched2-told or inss
     #[arg(long, value_name = "WHAT")]
     environment: Option<String>,
     /// Judge this network's file in place of the shipped one: meta-rl, sched2, sched2-told or

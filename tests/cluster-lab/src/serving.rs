@@ -1,6 +1,6 @@
-//! Services with objectives on few GPUs, planned by InSS's two-stage learner, by its greedy stand-in
-//! and by simpler rules. What counts is the rate that is answered within its SLO, by the latency
-//! model of the plan.
+//! Services with objectives on few GPUs, planned by InSS's two-stage learner, by its greedy
+//! stand-in and by simpler rules. What counts is the rate that is answered within its SLO, by the
+//! latency model of the plan.
 
 use std::sync::Arc;
 
@@ -84,9 +84,9 @@ fn shares_alone(services: &[ServiceAsk], spare: u32) -> Vec<Option<ServicePlace>
     services.iter().map(place).collect()
 }
 
-/// The plain rule of the learner's own choices: the GPU where it needs the least share, the tightest
-/// of these; there one step more than the least, with the batch that bears most. It was taught
-/// this first (`scripts/harness/learning.py`).
+/// The plain rule of the learner's own choices: the GPU where it needs the least share, the
+/// tightest of these; there one step more than the least, with the batch that bears most. It was
+/// taught this first (`scripts/harness/learning.py`).
 #[derive(Debug)]
 pub struct OneStepMore;
 

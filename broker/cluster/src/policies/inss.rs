@@ -18,8 +18,8 @@
 //! This is the greedy stand-in that the survey allows: services by the share that they need alone,
 //! the largest first, each on the first GPU on which it and all that are there keep their SLO with
 //! shares raised as interference asks. The paper's latency model was not to be had; the formula is
-//! the simplest that has its terms. In it the shares that are found on a GPU are the least that these
-//! services can have there: a share is raised only where a smaller one breaks an objective.
+//! the simplest that has its terms. In it the shares that are found on a GPU are the least that
+//! these services can have there: a share is raised only where a smaller one breaks an objective.
 
 use std::cmp::Reverse;
 

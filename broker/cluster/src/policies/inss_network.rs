@@ -77,10 +77,7 @@ struct GpuServices {
 impl GpuServices {
     /// How much more those that are there bear, thousandths.
     fn bears(&self) -> u64 {
-        let more = self
-            .placed
-            .iter()
-            .map(|one| one.bears - (self.presses - one.presses));
+        let more = self.placed.iter().map(|one| one.bears - (self.presses - one.presses));
         more.min().unwrap_or(u64::MAX)
     }
 
@@ -101,7 +98,7 @@ fn bears(ask: &ServiceAsk, share_milli: u32, batch: u32) -> Option<u64> {
 
 /// What is to be chosen next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Stage {
+enum PlanStage {
     /// For each row the GPU; the last row, "none", has none.
     Gpu(Vec<usize>),
     /// The GPU, and for each row share and batch.
@@ -125,7 +122,7 @@ pub struct ServicePlanning<'a> {
     mean_density: u64,
     gpus: Vec<GpuServices>,
     places: Vec<Option<ServicePlace>>,
-    stage: Stage,
+    stage: PlanStage,
     rows: ChoiceRows,
 }
 
@@ -149,7 +146,7 @@ impl<'a> ServicePlanning<'a> {
             mean_density: rate / share.max(1),
             gpus: vec![GpuServices::default(); gpus],
             places: vec![None; services.len()],
-            stage: Stage::Ended,
+            stage: PlanStage::Ended,
             rows: ChoiceRows::new(FEATURES.len()),
         };
         planning.seek();
@@ -158,7 +155,7 @@ impl<'a> ServicePlanning<'a> {
 
     /// What may be chosen now; none at the end.
     pub fn rows(&self) -> Option<&ChoiceRows> {
-        (self.stage != Stage::Ended).then_some(&self.rows)
+        (self.stage != PlanStage::Ended).then_some(&self.rows)
     }
 
     /// Services that were placed or passed by, by index.
@@ -173,18 +170,18 @@ impl<'a> ServicePlanning<'a> {
 
     /// Takes a row. One that is not there is the last: "none", or the largest share.
     pub fn take(&mut self, row: usize) {
-        match std::mem::replace(&mut self.stage, Stage::Ended) {
-            Stage::Gpu(gpus) => match gpus.get(row) {
+        match std::mem::replace(&mut self.stage, PlanStage::Ended) {
+            PlanStage::Gpu(gpus) => match gpus.get(row) {
                 Some(gpu) => self.offer_shares(*gpu),
                 None => self.pass(),
             },
-            Stage::Share(gpu, shares) => {
+            PlanStage::Share(gpu, shares) => {
                 if let Some((share_milli, batch)) = shares.get(row.min(shares.len() - 1)) {
                     self.place(gpu, *share_milli, *batch);
                 }
                 self.pass();
             }
-            Stage::Ended => {}
+            PlanStage::Ended => {}
         }
     }
 
@@ -235,13 +232,13 @@ impl<'a> ServicePlanning<'a> {
             if !gpus.is_empty() {
                 let none = self.features(at, None);
                 self.rows.push(&none, true);
-                self.stage = Stage::Gpu(gpus);
+                self.stage = PlanStage::Gpu(gpus);
                 return;
             }
             self.to_come_milli -= u64::from(self.needs[at]);
             self.next += 1;
         }
-        self.stage = Stage::Ended;
+        self.stage = PlanStage::Ended;
     }
 
     /// Shares and batches on a GPU with which the service and those beside it keep their SLO.
@@ -269,15 +266,11 @@ impl<'a> ServicePlanning<'a> {
             }
         }
         self.rows = rows;
-        self.stage = Stage::Share(gpu, shares);
+        self.stage = PlanStage::Share(gpu, shares);
     }
 
     /// Of a service, and of a share with a batch on a GPU: steps beyond the least in stage 2.
-    fn features(
-        &self,
-        at: usize,
-        on: Option<(&GpuServices, u32, u32, Option<u32>)>,
-    ) -> [f32; FEATURES.len()] {
+    fn features(&self, at: usize, on: Option<(&GpuServices, u32, u32, Option<u32>)>) -> [f32; FEATURES.len()] {
         let ask = &self.services[at];
         let whole = u64::from(WHOLE_MILLI);
         let milli = |milli: u64| milli.min(4 * whole) as f32 / whole as f32;
@@ -376,9 +369,9 @@ mod tests {
 
     /// Whatever is allowed: plans keep objectives because of the rows, not because of the chooser.
     #[derive(Debug)]
-    struct AnyRow(std::sync::Mutex<Draws>);
+    struct RandomRow(std::sync::Mutex<Draws>);
 
-    impl RowChooser for AnyRow {
+    impl RowChooser for RandomRow {
         fn choose(&self, rows: &ChoiceRows) -> Option<usize> {
             Some(self.0.lock().unwrap().below(rows.len()))
         }
@@ -388,10 +381,15 @@ mod tests {
     fn whatever_is_chosen_no_gpu_is_overfull_and_no_objective_breaks() {
         for seed in 1..=8 {
             let services = services(seed, 80);
-            let chooser = AnyRow(std::sync::Mutex::new(Draws::new(seed)));
+            let chooser = RandomRow(std::sync::Mutex::new(Draws::new(seed)));
             let places = InssNetwork::new(Arc::new(chooser)).plan(&services, 8);
             assert!(places.iter().flatten().count() > 8, "{places:?}");
-            let placed = || places.iter().enumerate().filter_map(|(at, place)| Some((at, (*place)?)));
+            let placed = || {
+                places
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(at, place)| Some((at, (*place)?)))
+            };
             for (at, place) in placed() {
                 let there = placed().filter(|(_, of)| of.gpu == place.gpu);
                 let (pressed, shares) = there.fold((0, 0), |(pressed, shares), (other, of)| {
