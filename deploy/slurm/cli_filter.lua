@@ -48,7 +48,7 @@ local function weft_shards(options)
     local gres = options["gres"]
     if gres == nil or gres == "" then
         options["gres"] = shards
-    elseif gres ~= "none" then
+    elseif not gres:match("none$") then
         options["gres"] = gres .. "," .. shards
     end
 end

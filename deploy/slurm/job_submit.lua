@@ -13,6 +13,10 @@ local DEFAULT_SHARDS = {}
 local FIRST_PRIORITY_OF_ALL = 0
 local IMPORTANT_ACCOUNTS = {}
 
+-- How a request names generic resources. Slurm 22.05 knows "gres:shard", 24.11 "gres/shard" alone.
+-- They differ in this constant, too.
+local GRES = slurm.GRES_ALLOW_TASK_SHARING and "gres/" or "gres:"
+
 -- What the plugin has told of an option: weft's own form of its value.
 local function said(request, name)
     local told = request.spank_job_env
@@ -49,7 +53,7 @@ local function weft_policy(request, job, partitions)
     if shards == nil and not gres:match("gpu") then
         local default = DEFAULT_SHARDS[partition_of(request, job, partitions)]
         if default ~= nil then
-            request.tres_per_node = (gres == "" and "" or gres .. ",") .. "gres:shard:" .. default
+            request.tres_per_node = (gres == "" and "" or gres .. ",") .. GRES .. "shard:" .. default
             shards = default
         end
     end

@@ -6,6 +6,7 @@
   scripts/cluster slurm WORD...                the cases with one of these words in their name
   scripts/cluster slurm --replay               a public trace, under four ways to give GPUs to jobs
   scripts/cluster slurm --order --check        policies of weft cluster, beside the same in the lab
+  scripts/cluster slurm --debian trixie        the same with that Debian's Slurm, 24.11
 
 The engine is the real one: Slurm as Debian has it (apt-get install slurmctld slurmd slurm-client
 slurm-wlm-basic-plugins munge libslurm-dev), started by root in namespaces of its own. Nothing
@@ -17,7 +18,7 @@ missed.
 import contextlib
 import sys
 
-from . import cases, jobs, slurm, slurm_cases, slurm_long, slurm_order, slurm_replay
+from . import cases, debian, jobs, other_debian, paths, slurm, slurm_cases, slurm_long, slurm_order, slurm_replay
 
 
 def main(arguments):
@@ -29,10 +30,13 @@ def main(arguments):
     parser.add_argument("--nodes", type=int, help="nodes of the cluster; default 2, of a replay 4")
     parser.add_argument("--gpus", type=int, default=2, help="simulated GPUs of each node")
     parser.add_argument("--long", action="store_true", help="also the cases that take minutes")
+    parser.add_argument("--debian", help="with the Slurm of this release, made by debootstrap")
     slurm_replay.options(parser.add_argument_group("the replay"))
     slurm_order.options(parser.add_argument_group("the order"))
     options = parser.parse_args(arguments)
     options.nodes = options.nodes or (4 if options.replay or options.order else 2)
+    if options.debian:
+        return elsewhere(options.debian, arguments)
     why = slurm.missing()
     if why:
         print(f"cluster: {why}", file=sys.stderr)
@@ -42,6 +46,18 @@ def main(arguments):
     if options.replay:
         return slurm_replay.main(options)
     return play(options)
+
+
+def elsewhere(name, arguments):
+    """The same command in another release of Debian."""
+    # There it is the machine's own.
+    words = [word for word in arguments if word not in ("--debian", name, f"--debian={name}")]
+    try:
+        folder = other_debian.make(name, slurm.PACKAGES.split())
+    except (RuntimeError, debian.Unreachable) as why:
+        print(f"cluster: {why}", file=sys.stderr)
+        return 1
+    return other_debian.run(folder, ["python3", paths.ROOT / "scripts" / "cluster", "slurm", *words])
 
 
 def chosen(options, those):

@@ -75,9 +75,14 @@ def search_path():
     return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
-def build_plugin(header=HEADER, name="slurm"):
-    """The plugin, built against this header of Slurm."""
-    target = paths.TARGET / name
+def release(header=HEADER):
+    """The release that the header is of, `0xMMmmpp`."""
+    return int(re.search(r"define SLURM_VERSION_NUMBER (\S+)", Path(header).read_text())[1], 16)
+
+
+def build_plugin(header=HEADER):
+    """The plugin, built against this header of Slurm, in a folder of the release's own."""
+    target = paths.TARGET / f"slurm-{release(header):06x}"
     command = ["cargo", "build", "--release", "--quiet", "--target-dir", target]
     environment = {**os.environ, "SLURM_VERSION_H": str(header)}
     given = {"cwd": CRATE, "env": environment, "stdin": subprocess.DEVNULL}
@@ -88,9 +93,10 @@ def build_plugin(header=HEADER, name="slurm"):
 
 
 def another_release(folder):
-    """The header of a release that this machine does not have."""
+    """The header of a release that this machine does not have: Slurm has no such month."""
     text = HEADER.read_text()
-    changed = re.sub(r"(define SLURM_VERSION_NUMBER) \S+", r"\1 0x180b00", text)
+    another = release() & 0xFF0000 | 0x0D00
+    changed = re.sub(r"(define SLURM_VERSION_NUMBER) \S+", rf"\1 {another:#08x}", text)
     file = Path(folder) / "slurm_version.h"
     file.write_text(changed)
     return file

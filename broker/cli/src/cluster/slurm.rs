@@ -1,8 +1,11 @@
 //! What Slurm's own commands say, read from their JSON: `squeue --json` and `sinfo --json`.
 //!
 //! Slurm 22.05 writes plain numbers and one word of state; later releases write `{"set": true,
-//! "number": 5}` and a list. Both are read. JSON keeps what users choose, a job's name and comment,
-//! from looking like another field.
+//! "number": 5}` and a list. 24.11 tells of nodes by partition, those that are alike together. All
+//! are read. JSON keeps what users choose, a job's name and comment, from looking like another
+//! field.
+
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -102,12 +105,17 @@ const BARRED: [&str; 10] = [
 
 /// The jobs of `squeue --json`.
 pub fn jobs(text: &str) -> Result<Vec<QueuedJob>> {
-    rows(text, "squeue", "jobs")?.iter().map(job).collect()
+    let answer = answer(text, "squeue")?;
+    rows(&answer, "squeue", "jobs")?.iter().map(job).collect()
 }
 
 /// The nodes of `sinfo --json`.
 pub fn nodes(text: &str) -> Result<Vec<SlurmNode>> {
-    rows(text, "sinfo", "nodes")?.iter().map(node).collect()
+    let answer = answer(text, "sinfo")?;
+    if answer["sinfo"].is_array() {
+        return Ok(nodes_by_partition(&rows(&answer, "sinfo", "sinfo")?));
+    }
+    Ok(rows(&answer, "sinfo", "nodes")?.iter().map(node).collect())
 }
 
 /// Whether Slurm starts jobs by number, whatever their priorities: `scontrol show config` says.
@@ -119,7 +127,8 @@ pub fn by_number(settings: &str) -> bool {
     is("SchedulerType", "sched/builtin") && is("PriorityType", "priority/basic")
 }
 
-fn rows(text: &str, command: &str, field: &str) -> Result<Vec<Value>> {
+/// What a command wrote, unless that is an error.
+fn answer(text: &str, command: &str) -> Result<Value> {
     let answer: Value =
         serde_json::from_str(text).with_context(|| format!("{command} --json: what it wrote is no JSON"))?;
     // squeue ends with 0 where slurmctld does not answer.
@@ -127,6 +136,10 @@ fn rows(text: &str, command: &str, field: &str) -> Result<Vec<Value>> {
         let said = [&error["description"], &error["error"]].map(|part| part.as_str().unwrap_or_default().trim());
         bail!("{command} --json: {}", said.join(": ").trim_matches([':', ' ']));
     }
+    Ok(answer)
+}
+
+fn rows(answer: &Value, command: &str, field: &str) -> Result<Vec<Value>> {
     match &answer[field] {
         Value::Array(rows) => Ok(rows.clone()),
         _ => bail!("{command} --json: no {field} in what it wrote"),
@@ -242,10 +255,10 @@ fn asked(row: &Value, kind: &str, nodes: u32, tasks: u32) -> u32 {
 
 /// Nodes with what a job has there.
 fn placed(row: &Value) -> Vec<(String, String)> {
-    let nodes = &row["job_resources"]["allocated_nodes"];
-    let listed: Vec<&Value> = match nodes {
-        Value::Array(nodes) => nodes.iter().collect(),
-        Value::Object(nodes) => nodes.values().collect(),
+    let resources = &row["job_resources"];
+    let listed: Vec<&Value> = match (&resources["allocated_nodes"], &resources["nodes"]["allocation"]) {
+        (Value::Array(nodes), _) | (_, Value::Array(nodes)) => nodes.iter().collect(),
+        (Value::Object(nodes), _) => nodes.values().collect(),
         _ => Vec::new(),
     };
     let has = row["gres_detail"].as_array().cloned().unwrap_or_default();
@@ -257,21 +270,46 @@ fn placed(row: &Value) -> Vec<(String, String)> {
     named.zip(has).filter(|(name, _)| !name.is_empty()).collect()
 }
 
-fn node(row: &Value) -> Result<SlurmNode> {
+fn node(row: &Value) -> SlurmNode {
     let mut words = states(&row["state"]);
     words.extend(states(&row["state_flags"]));
-    let is = |state: &str| words.iter().any(|word| word == state);
-    let has = word(&row["gres"]);
-    let up = !["DOWN", "UNKNOWN", "ERROR", "FUTURE"].into_iter().any(is);
     let partitions = row["partitions"].as_array().cloned().unwrap_or_default();
-    Ok(SlurmNode {
+    SlurmNode {
         name: word(&row["name"]),
         partitions: partitions.iter().map(word).collect(),
-        gpus: gres(&has, "gpu"),
-        shards: gres(&has, "shard"),
+        ..node_that_is(&words, &word(&row["gres"]))
+    }
+}
+
+/// A node without a name, in these states and with these generic resources.
+fn node_that_is(words: &[String], has: &str) -> SlurmNode {
+    let is = |state: &str| words.iter().any(|word| word == state);
+    let up = !["DOWN", "UNKNOWN", "ERROR", "FUTURE"].into_iter().any(is);
+    SlurmNode {
+        gpus: gres(has, "gpu"),
+        shards: gres(has, "shard"),
         up,
         takes: up && !is("DRAIN") && !is("NOT_RESPONDING"),
-    })
+        ..SlurmNode::default()
+    }
+}
+
+/// Nodes of rows that have a partition, and its nodes that are alike.
+fn nodes_by_partition(rows: &[Value]) -> Vec<SlurmNode> {
+    let mut found: BTreeMap<String, SlurmNode> = BTreeMap::new();
+    for row in rows {
+        let partition = word(&row["partition"]["name"]);
+        let alike = node_that_is(&states(&row["node"]["state"]), &word(&row["gres"]["total"]));
+        for name in row["nodes"]["nodes"].as_array().into_iter().flatten().map(word) {
+            let node = found
+                .entry(name.clone())
+                .or_insert_with(|| SlurmNode { name, ..alike.clone() });
+            if !node.partitions.contains(&partition) {
+                node.partitions.push(partition.clone());
+            }
+        }
+    }
+    found.into_values().collect()
 }
 
 /// Parts of a list of generic resources; commas inside brackets part nothing.
@@ -297,11 +335,17 @@ pub fn gres(text: &str, kind: &str) -> u32 {
     each.fold(0, u32::saturating_add)
 }
 
-/// Which GPUs: the numbers of `(IDX:0-1,3)`.
+/// Which GPUs: the numbers of `(IDX:0-1,3)`; since 23.11 shards are told by GPU, `(20/80,0/80)`.
 pub fn indexes(text: &str) -> Vec<u16> {
     let mut found = Vec::new();
     for part in parts(text) {
         let Some((_, list)) = part.split_once("(IDX:") else {
+            let by_gpu = part.split_once('(').map_or("", |(_, list)| list.trim_end_matches(')'));
+            let used = (0..).zip(by_gpu.split(',')).filter(|(_, of_it)| {
+                let used = of_it.split_once('/').and_then(|(used, _)| used.parse::<u32>().ok());
+                used.is_some_and(|used| used > 0)
+            });
+            found.extend(used.map(|(gpu, _)| gpu));
             continue;
         };
         for range in list.trim_end_matches(')').split(',') {
@@ -322,6 +366,8 @@ mod tests {
 
     const QUEUE: &str = include_str!("recorded/squeue.json");
     const NODES: &str = include_str!("recorded/sinfo.json");
+    const LATER_QUEUE: &str = include_str!("recorded/squeue-24.11.json");
+    const LATER_NODES: &str = include_str!("recorded/sinfo-24.11.json");
     const DOWN: &str = include_str!("recorded/squeue-down.json");
 
     fn of(id: u64) -> QueuedJob {
@@ -402,6 +448,48 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_and_nodes_of_slurm_24_11() {
+        let jobs = jobs(LATER_QUEUE).unwrap();
+        let of = |id: u64| jobs.iter().find(|job| job.id == id).unwrap();
+        let shares = of(1);
+        assert_eq!((shares.state, shares.shards, shares.gpus), (SlurmState::Runs, 20, 0));
+        assert_eq!(shares.placed, [("n1".to_string(), "shard:20(20/80,0/80)".to_string())]);
+        assert_eq!((shares.limit_min, shares.uid, shares.requeue), (None, 61_001, true));
+        assert_eq!((of(2).gpus, of(2).nice, indexes(&of(2).placed[0].1)), (1, 5, vec![1]));
+        assert_eq!((of(3).state, of(3).shards), (SlurmState::Barred, 20));
+        assert_eq!((of(4).called.as_str(), of(5).called.as_str()), ("4_[2-3]", "5"));
+        let nodes = nodes(LATER_NODES).unwrap();
+        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(names, ["n1", "n2"]);
+        for node in nodes {
+            assert_eq!((node.partitions.as_slice(), node.gpus), (&["all".to_string()][..], 2));
+            assert!((node.shards, node.up, node.takes) == (160, true, true));
+        }
+    }
+
+    #[test]
+    fn a_node_of_two_partitions_is_one() {
+        let row = |partition: &str, state: &str| {
+            format!(
+                r#"{{"node": {{"state": ["{state}"]}}, "nodes": {{"nodes": ["a", "b"]}}, "gres": {{"total": "gpu:4"}},
+                "partition": {{"name": "{partition}"}}}}"#
+            )
+        };
+        let nodes = nodes(&format!(
+            r#"{{"sinfo": [{}, {}]}}"#,
+            row("fast", "DRAIN"),
+            row("batch", "DRAIN")
+        ))
+        .unwrap();
+        assert_eq!(nodes.len(), 2);
+        assert_eq!(
+            (nodes[1].name.as_str(), &nodes[1].partitions[..]),
+            ("b", &["fast".to_string(), "batch".to_string()][..])
+        );
+        assert!(nodes.iter().all(|node| node.up && !node.takes && node.gpus == 4));
+    }
+
+    #[test]
     fn what_is_no_answer_is_an_error_of_one_line() {
         for wrong in [
             DOWN,
@@ -442,6 +530,8 @@ mod tests {
         }
         assert_eq!(indexes("gpu:sim:3(IDX:0-1,3)"), [0, 1, 3]);
         assert_eq!(indexes("shard:40(IDX:1)"), [1]);
+        assert_eq!(indexes("shard:20(0/80,20/80)"), [1]);
+        assert_eq!(indexes("gpu:a100:1(IDX:2),shard:30(10/80,0/80,20/80)"), [0, 2]);
         assert!(indexes("gpu:1(IDX:N/A)").is_empty() && indexes("").is_empty());
     }
 }

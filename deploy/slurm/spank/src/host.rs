@@ -70,6 +70,9 @@ const JOB_ID: c_int = 2;
 const JOB_ARRAY_ID: c_int = 30;
 const JOB_ARRAY_TASK_ID: c_int = 31;
 
+/// From here on a number says that there is none (`NO_VAL`, and `INFINITE` above it).
+const NO_NUMBER: u32 = 0xffff_fffe;
+
 /// Room for a variable, bytes: beyond this it is taken for not set, and nothing of it is changed.
 const VARIABLE_BYTES: usize = 128 * 1024;
 
@@ -104,7 +107,8 @@ impl Spank {
     pub fn job(&self) -> Option<SlurmJob> {
         let id = self.number(JOB_ID)?;
         let array = self.number(JOB_ARRAY_ID).filter(|array| *array != 0);
-        let place = self.number(JOB_ARRAY_TASK_ID);
+        // Of other jobs 22.05 tells 0, 24.11 the job's own number and no place.
+        let place = self.number(JOB_ARRAY_TASK_ID).filter(|place| *place < NO_NUMBER);
         Some(SlurmJob {
             id,
             array: array.zip(place),
