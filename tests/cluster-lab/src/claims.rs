@@ -146,6 +146,7 @@ pub fn judge(policies: &[PolicyFigure], serving: &[ServingFigure]) -> Vec<ClaimF
             1.86,
         ),
     ];
+    claims.extend(inss_learnt(serving));
     claims.extend(meta_rl(policies));
     let best = EXCLUSIVE
         .iter()
@@ -167,6 +168,57 @@ pub fn judge(policies: &[PolicyFigure], serving: &[ServingFigure]) -> Vec<ClaimF
     claims.push(aim);
     claims.extend(beside_each(policies));
     claims
+}
+
+/// The two-stage learner of InSS, beside what its greedy stand-in is measured against, and beside
+/// plain rules.
+fn inss_learnt(serving: &[ServingFigure]) -> Vec<ClaimFigure> {
+    let rate = |rule: &str| {
+        let found = serving.iter().find(|figure| figure.rule == rule);
+        found.map(|figure| figure.rate)
+    };
+    let times = |rule: &str| rate("inss, learnt").zip(rate(rule)).map(|(own, other)| own / other);
+    let beside = |what: &str, rule: &str| {
+        let found = times(rule);
+        let mut claim = claim(what, "1x", found, 1.0);
+        claim.verdict = match found {
+            None => "not tried",
+            Some(found) if found >= 1.0 => "first",
+            Some(_) => "second",
+        };
+        claim
+    };
+    let mut most = claim(
+        "InSS, learnt: ... of a bound that no plan reaches",
+        "below 1x",
+        times("no plan answers more"),
+        1.0,
+    );
+    most.verdict = most.found.map_or("not tried", |_| "a bound");
+    vec![
+        claim(
+            "InSS, learnt: requests within SLO, times those of shares alone",
+            "1.86x",
+            times("shares"),
+            1.86,
+        ),
+        claim(
+            "InSS, learnt: ... of shares with a third spare",
+            "1.86x",
+            times("shares, a third spare"),
+            1.86,
+        ),
+        beside("InSS, learnt: ... of the greedy stand-in", "inss, greedy"),
+        beside(
+            "InSS, learnt: ... of the greedy in the learner's order",
+            "inss, greedy, densest first",
+        ),
+        beside(
+            "InSS, learnt: ... of the rule that it was taught",
+            "... shares given once",
+        ),
+        most,
+    ]
 }
 
 /// Placements that were published, of those that a learnt one is measured against.
