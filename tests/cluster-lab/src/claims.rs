@@ -146,6 +146,7 @@ pub fn judge(policies: &[PolicyFigure], serving: &[ServingFigure]) -> Vec<ClaimF
             1.86,
         ),
     ];
+    claims.extend(inss_learnt(serving));
     claims.extend(meta_rl(policies));
     claims.extend(aim(policies));
     claims.extend(beside_each(policies));
@@ -193,6 +194,57 @@ fn aim(policies: &[PolicyFigure]) -> Vec<ClaimFigure> {
         ),
         row("weft: ... at a load of 1.1 (share110)", "share110", beyond),
         row("weft: ... at a load of 1.3 (share130)", "share130", beyond),
+    ]
+}
+
+/// The two-stage learner of InSS, beside what its greedy stand-in is measured against, and beside
+/// plain rules.
+fn inss_learnt(serving: &[ServingFigure]) -> Vec<ClaimFigure> {
+    let rate = |rule: &str| {
+        let found = serving.iter().find(|figure| figure.rule == rule);
+        found.map(|figure| figure.rate)
+    };
+    let times = |rule: &str| rate("inss, learnt").zip(rate(rule)).map(|(own, other)| own / other);
+    let beside = |what: &str, rule: &str| {
+        let found = times(rule);
+        let mut claim = claim(what, "1x", found, 1.0);
+        claim.verdict = match found {
+            None => "not tried",
+            Some(found) if found >= 1.0 => "first",
+            Some(_) => "second",
+        };
+        claim
+    };
+    let mut most = claim(
+        "InSS, learnt: ... of a bound that no plan reaches",
+        "below 1x",
+        times("no plan answers more"),
+        1.0,
+    );
+    most.verdict = most.found.map_or("not tried", |_| "a bound");
+    vec![
+        claim(
+            "InSS, learnt: requests within SLO, times those of shares alone",
+            "1.86x",
+            times("shares"),
+            1.86,
+        ),
+        claim(
+            "InSS, learnt: ... of shares with a third spare",
+            "1.86x",
+            times("shares, a third spare"),
+            1.86,
+        ),
+        beside("InSS, learnt: ... of the greedy stand-in", "inss, greedy"),
+        beside(
+            "InSS, learnt: ... of the greedy in the learner's order",
+            "inss, greedy, densest first",
+        ),
+        beside(
+            "InSS, learnt: ... of the rule that it was taught",
+            "... shares given once",
+        ),
+        most,
     ]
 }
 

@@ -8,6 +8,9 @@
 //! out  {"ended": true, "mean_s": ..., "now_s", "jobs_s", "lost_s"}      the world's last job ended
 //! ```
 //!
+//! The world `inss` has no time: `now_s` are the services that were decided, `jobs_s` the requests
+//! a second that were turned away, `mean_s` those that are answered.
+//!
 //! `rows` are the features of all rows in one list. `jobs_s` is the jobs in the system times the
 //! time that they were, so far: what is to be kept small. `lost_s` is GPU time that was held and
 //! did no work. Without a word on standard input the choice is the first that is allowed, so that
@@ -22,15 +25,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use weft_cluster::Draws;
 use weft_cluster::learnt::{ChoiceRows, RowChooser, RowNetwork};
 use weft_cluster::placement::{LearntPlacement, PlacementRule};
+use weft_cluster::policies::inss::densest_first;
+use weft_cluster::policies::inss_network::ServicePlanning;
 use weft_cluster::policies::{ClusterPolicy, FifoOrder, Sched2Network};
 
+use crate::serving;
 use crate::trial::{self, Trial};
 use crate::world::{self, PolicyFigure, WorldTally};
 
 /// Seeds from here on are for training; figures have those below.
 pub const FIRST_SEED: u64 = 1_000;
+
+/// So that the number of GPUs is drawn apart from the services.
+const GPUS_OF_SEED: u64 = 1 << 32;
 
 /// A word from the trainer.
 #[derive(Debug, Default, Deserialize)]
@@ -82,11 +92,15 @@ impl Trainer {
             lost_s: seconds(&self.tally.lost_ms),
             ..asked
         };
-        let mut out = std::io::stdout().lock();
-        serde_json::to_writer(&mut out, &asked)?;
-        out.write_all(b"\n")?;
-        Ok(out.flush()?)
+        told(&asked)
     }
+}
+
+fn told(asked: &WorldChoice) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, asked)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
 }
 
 impl RowChooser for Trainer {
@@ -124,20 +138,76 @@ fn world_of(
             let policy = Sched2Network::new(chooser, what == "sched2-told");
             (trial::spread_varied(seed, jobs), Box::new(policy))
         }
-        _ => bail!("--environment: meta-rl, sched2 or sched2-told, not {what}"),
+        _ => bail!("--environment: meta-rl, sched2, sched2-told or inss, not {what}"),
     })
+}
+
+/// The seed of the world that begins.
+fn seed_of(said: &TrainerWord) -> Result<u64> {
+    let seed = said.seed.context("a word with a seed begins a world")?;
+    ensure!(
+        seed >= FIRST_SEED,
+        "seeds below {FIRST_SEED} are held back from training"
+    );
+    Ok(seed)
+}
+
+/// Services of a seed, four to ten for each GPU.
+fn serve_services(seed: u64, count: usize) -> Result<bool> {
+    let services = serving::services(seed, count);
+    let gpus = count.div_ceil(4 + Draws::new(seed ^ GPUS_OF_SEED).below(7));
+    let mut planning = ServicePlanning::new(&services, gpus.max(1));
+    // Those that no GPU is fast enough for are nobody's choice.
+    let fits: f64 = densest_first(&services)
+        .iter()
+        .map(|at| services[*at].rate_milli as f64 / 1e3)
+        .sum();
+    loop {
+        let rate = serving::rate_of(&services, planning.places());
+        let passed = planning.decided().iter().filter(|at| planning.places()[**at].is_none());
+        let turned_away: f64 = passed.map(|at| services[*at].rate_milli as f64 / 1e3).sum();
+        let asked = WorldChoice {
+            now_s: planning.decided().len() as f64,
+            jobs_s: turned_away,
+            ..WorldChoice::default()
+        };
+        let Some(rows) = planning.rows() else {
+            told(&WorldChoice {
+                mean_s: Some(rate),
+                ended: true,
+                jobs_s: fits - rate,
+                ..asked
+            })?;
+            return Ok(true);
+        };
+        told(&WorldChoice {
+            rows: Some(&rows.values),
+            allowed: Some(&rows.allowed),
+            ..asked
+        })?;
+        let Some(said) = said() else {
+            return Ok(false);
+        };
+        planning.take(said?.take.unwrap_or(0));
+    }
 }
 
 /// Plays worlds until standard input ends.
 pub fn serve(what: &str) -> Result<()> {
+    if what == "inss" {
+        while let Some(said) = said() {
+            let said = said?;
+            let seed = seed_of(&said)?;
+            if !serve_services(seed, said.jobs.unwrap_or(64))? {
+                break;
+            }
+        }
+        return Ok(());
+    }
     world_of(what, FIRST_SEED, 10, Arc::new(Trainer::default()))?;
     while let Some(said) = said() {
         let said = said?;
-        let seed = said.seed.context("a word with a seed begins a world")?;
-        ensure!(
-            seed >= FIRST_SEED,
-            "seeds below {FIRST_SEED} are held back from training"
-        );
+        let seed = seed_of(&said)?;
         let trainer = Arc::new(Trainer::default());
         let (trial, policy) = world_of(what, seed, said.jobs.unwrap_or(100), trainer.clone())?;
         let figure = world::run_watched(trial.name, &trial.jobs, policy, &trial.rules, Some(&trainer.tally))?;
@@ -151,6 +221,12 @@ pub fn serve(what: &str) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// What a network's file was trained to choose.
+pub fn name_of(text: &str) -> Result<String> {
+    let network: RowNetwork = text.parse()?;
+    Ok(network.name().to_string())
 }
 
 /// The figures of a network's file, on traces that were held back, beside the rules that it is

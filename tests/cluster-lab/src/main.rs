@@ -27,7 +27,7 @@ use clap::Parser;
 use serde::Serialize;
 
 use weft_cluster::placement::{LearntPlacement, PlacementRule};
-use weft_cluster::policies;
+use weft_cluster::policies::{self, inss_network::InssNetwork};
 
 use world::NodeCosts;
 
@@ -71,11 +71,12 @@ struct ClusterOptions {
     /// The first seed of made jobs
     #[arg(long, value_name = "N", default_value_t = 1)]
     from_seed: u64,
-    /// Plays worlds for a trainer, over standard input and output in lines of JSON: meta-rl, sched2
-    /// or sched2-told
+    /// Plays worlds for a trainer, over standard input and output in lines of JSON: meta-rl,
+    /// sched2, sched2-told or inss
     #[arg(long, value_name = "WHAT")]
     environment: Option<String>,
-    /// Judge this network's file in place of the shipped one: meta-rl, sched2 or sched2-told
+    /// Judge this network's file in place of the shipped one: meta-rl, sched2, sched2-told or
+    /// inss
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
     /// Of --network: on seeds of neither figures nor training, to choose among networks
@@ -182,7 +183,7 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
         results.policies.extend(figures);
     }
     if part("serving") {
-        results.serving = serving::run(seeds.end - seeds.start);
+        results.serving = serving::run(seeds.start..=seeds.end - 1, &InssNetwork::shipped()?);
         print!("{}", serving::table(&results.serving));
     }
     results.claims = claims::judge(&results.policies, &results.serving);
@@ -199,6 +200,10 @@ fn run(options: &ClusterOptions) -> Result<ExitCode> {
         let first = if options.compare { 101 } else { 1 };
         let (jobs, seeds) = if options.quick { (40, 1) } else { (400, 5) };
         let seeds = first..=first + seeds - 1;
+        if environment::name_of(&text)? == "inss" {
+            print!("{}", serving::table(&serving::run_network(seeds, &text)?));
+            return Ok(ExitCode::SUCCESS);
+        }
         let figures = environment::judge(&text, jobs, seeds).with_context(|| format!("{}", network.display()))?;
         print!("{}", world::table(&figures));
         return Ok(ExitCode::SUCCESS);

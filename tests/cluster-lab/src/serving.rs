@@ -1,10 +1,18 @@
-//! Services with objectives on few GPUs, planned by InSS's greedy stand-in and by simpler rules.
-//! What counts is the rate that is answered within its SLO, by the latency model of the plan.
+//! Services with objectives on few GPUs, planned by InSS's two-stage learner, by its greedy
+//! stand-in and by simpler rules. What counts is the rate that is answered within its SLO, by the
+//! latency model of the plan.
 
+use std::sync::Arc;
+
+use anyhow::Result;
 use serde::Serialize;
 
 use weft_cluster::Draws;
-use weft_cluster::policies::inss::{ServiceAsk, ServicePlace, keeps_slo, least_share, plan_services};
+use weft_cluster::learnt::{ChoiceRows, RowChooser};
+use weft_cluster::policies::inss::{
+    ServiceAsk, ServicePlace, densest_first, keeps_slo, least_share, plan_in_order, plan_services,
+};
+use weft_cluster::policies::inss_network::InssNetwork;
 
 /// GPUs, as many as InSS was tried on at most.
 const GPUS: usize = 64;
@@ -22,7 +30,8 @@ pub struct ServingFigure {
     pub rate: f64,
 }
 
-fn services(seed: u64, count: usize) -> Vec<ServiceAsk> {
+/// Services of a seed.
+pub fn services(seed: u64, count: usize) -> Vec<ServiceAsk> {
     let mut draws = Draws::new(seed);
     let mut one = || {
         let each_us = 300 + 100 * draws.below(25) as u64;
@@ -75,6 +84,48 @@ fn shares_alone(services: &[ServiceAsk], spare: u32) -> Vec<Option<ServicePlace>
     services.iter().map(place).collect()
 }
 
+/// The plain rule of the learner's own choices: the GPU where it needs the least share, the
+/// tightest of these; there one step more than the least, with the batch that bears most. It was
+/// taught this first (`scripts/harness/learning.py`).
+#[derive(Debug)]
+pub struct OneStepMore;
+
+impl RowChooser for OneStepMore {
+    fn choose(&self, rows: &ChoiceRows) -> Option<usize> {
+        let value = |at: &usize| {
+            let row = rows.row(*at);
+            match (row[0] > 0.0, row[1] > 0.0) {
+                (true, _) => -10.0 * row[8] - row[9],
+                (_, true) => row[14] - 100.0 * (4.0 * row[18] - 1.0).abs(),
+                _ => f32::MIN,
+            }
+        };
+        let allowed = (0..rows.len()).filter(|at| rows.allowed[*at]);
+        // Of equal ones the first.
+        allowed.rev().max_by(|a, b| value(a).total_cmp(&value(b)))
+    }
+}
+
+/// No plan answers more: the requests of the services that need the least share alone for each, as
+/// if they did not press on each other, with a part of the last.
+fn at_most(services: &[ServiceAsk]) -> f64 {
+    let mut left = (1_000 * GPUS) as f64;
+    let mut rate = 0.0;
+    for at in densest_first(services) {
+        let need = least_share(&services[at], 0).map_or(1_000, |(share, _)| share);
+        let part = (left / f64::from(need)).min(1.0);
+        rate += part * services[at].rate_milli as f64 / 1e3;
+        left -= part * f64::from(need);
+    }
+    rate
+}
+
+/// Requests a second of the services that have a place.
+pub fn rate_of(services: &[ServiceAsk], places: &[Option<ServicePlace>]) -> f64 {
+    let placed = services.iter().zip(places).filter(|(_, place)| place.is_some());
+    placed.map(|(ask, _)| ask.rate_milli as f64 / 1e3).sum()
+}
+
 fn judged(rule: &str, services: &[ServiceAsk], places: &[Option<ServicePlace>]) -> ServingFigure {
     let mut pressed = [0u64; GPUS];
     let press =
@@ -109,37 +160,54 @@ fn judged(rule: &str, services: &[ServiceAsk], places: &[Option<ServicePlace>]) 
 }
 
 /// What it is called, and its plan.
-type ServingRule = (&'static str, fn(&[ServiceAsk]) -> Vec<Option<ServicePlace>>);
+type ServingRule<'a> = (&'static str, &'a dyn Fn(&[ServiceAsk]) -> Vec<Option<ServicePlace>>);
 
 /// The rules, each the mean of the seeds.
-pub fn run(seeds: u64) -> Vec<ServingFigure> {
-    let rules: [ServingRule; 4] = [
-        ("exclusive", exclusive),
-        ("shares", |services| shares_alone(services, 0)),
-        ("shares, a third spare", |services| shares_alone(services, 333)),
-        ("inss, greedy", |services| plan_services(services, GPUS)),
+pub fn run(seeds: std::ops::RangeInclusive<u64>, network: &InssNetwork) -> Vec<ServingFigure> {
+    let once = InssNetwork::new(Arc::new(OneStepMore));
+    let rules: [ServingRule; 7] = [
+        ("exclusive", &exclusive),
+        ("shares", &|services| shares_alone(services, 0)),
+        ("shares, a third spare", &|services| shares_alone(services, 333)),
+        ("inss, greedy", &|services| plan_services(services, GPUS)),
+        ("inss, greedy, densest first", &|services| {
+            plan_in_order(services, GPUS, &densest_first(services))
+        }),
+        ("... shares given once", &|services| once.plan(services, GPUS)),
+        ("inss, learnt", &|services| network.plan(services, GPUS)),
     ];
+    let count = seeds.clone().count() as f64;
+    let asked: Vec<Vec<ServiceAsk>> = seeds.map(|seed| services(seed, GPUS * 8)).collect();
     let mean = |(rule, plan): &ServingRule| {
         let mut sum = judged(rule, &[], &[]);
-        for seed in 1..=seeds {
-            let services = services(seed, GPUS * 8);
-            let one = judged(rule, &services, &plan(&services));
-            sum.kept += one.kept / seeds as f64;
-            sum.broken += one.broken / seeds as f64;
-            sum.rate += one.rate / seeds as f64;
+        for services in &asked {
+            let one = judged(rule, services, &plan(services));
+            sum.kept += one.kept / count;
+            sum.broken += one.broken / count;
+            sum.rate += one.rate / count;
         }
         sum
     };
-    rules.iter().map(mean).collect()
+    let mut figures: Vec<ServingFigure> = rules.iter().map(mean).collect();
+    figures.push(ServingFigure {
+        rate: asked.iter().map(|services| at_most(services)).sum::<f64>() / count,
+        ..judged("no plan answers more", &[], &[])
+    });
+    figures
+}
+
+/// The same with a network's file.
+pub fn run_network(seeds: std::ops::RangeInclusive<u64>, text: &str) -> Result<Vec<ServingFigure>> {
+    Ok(run(seeds, &InssNetwork::from_text(text)?))
 }
 
 /// For people.
 pub fn table(figures: &[ServingFigure]) -> String {
     let mut text = String::from("Services on 64 GPUs, mean of the seeds\n");
-    text += &format!("{:<24}{:>8}{:>8}{:>12}\n", "rule", "kept", "broken", "requests/s");
+    text += &format!("{:<30}{:>8}{:>8}{:>12}\n", "rule", "kept", "broken", "requests/s");
     for row in figures {
         text += &format!(
-            "{:<24}{:>8.1}{:>8.1}{:>12.0}\n",
+            "{:<30}{:>8.1}{:>8.1}{:>12.0}\n",
             row.rule, row.kept, row.broken, row.rate
         );
     }
@@ -152,10 +220,16 @@ mod tests {
 
     #[test]
     fn the_plan_breaks_no_objective_and_shares_that_ignore_others_do() {
-        let figures = run(1);
+        let figures = run(1..=1, &InssNetwork::shipped().unwrap());
         let of = |rule: &str| figures.iter().find(|figure| figure.rule == rule).unwrap();
         assert_eq!(of("inss, greedy").broken, 0.0);
         assert!(of("shares").broken > 0.0);
         assert!(of("inss, greedy").rate > of("exclusive").rate);
+        for rule in ["inss, learnt", "... shares given once"] {
+            assert_eq!(of(rule).broken, 0.0);
+            assert!(of(rule).rate > of("inss, greedy").rate);
+        }
+        let most = of("no plan answers more").rate;
+        assert!(figures.iter().all(|figure| figure.rate <= most));
     }
 }

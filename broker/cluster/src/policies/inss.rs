@@ -7,7 +7,7 @@
 //! | arrival rate, SLO | `rate_milli`, `slo_us` |
 //! | latency alone by batch and share | `(fixed + each x batch) / min(1, share / saturation)` |
 //! | interference of co-located services | a factor, linear in what the others press |
-//! | two-stage learner over mixed actions | **not here** |
+//! | two-stage learner over mixed actions | [`inss_network`](super::inss_network) |
 //! | objective: throughput under SLOs | the lab counts it |
 //!
 //! ```text
@@ -18,14 +18,17 @@
 //! This is the greedy stand-in that the survey allows: services by the share that they need alone,
 //! the largest first, each on the first GPU on which it and all that are there keep their SLO with
 //! shares raised as interference asks. The paper's latency model was not to be had; the formula is
-//! the simplest that has its terms.
+//! the simplest that has its terms. In it the shares that are found on a GPU are the least that
+//! these services can have there: a share is raised only where a smaller one breaks an objective.
+
+use std::cmp::Reverse;
 
 /// A whole GPU's SMs, thousandths.
-const WHOLE_MILLI: u32 = 1_000;
+pub(super) const WHOLE_MILLI: u32 = 1_000;
 /// Batches that are tried.
-const BATCHES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+pub(super) const BATCHES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Shares come in steps of MPS's percentage, thousandths.
-const STEP_MILLI: u32 = 50;
+pub(super) const STEP_MILLI: u32 = 50;
 
 /// A service, and how its model behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +59,7 @@ pub struct ServicePlace {
 }
 
 /// Beside what a service runs: the sum of the others' pressure times their share, thousandths.
-fn beside(ask: &ServiceAsk, share_milli: u32) -> u64 {
+pub(super) fn beside(ask: &ServiceAsk, share_milli: u32) -> u64 {
     u64::from(ask.pressure_milli) * u64::from(share_milli) / u64::from(WHOLE_MILLI)
 }
 
@@ -126,17 +129,33 @@ fn together(gpu: usize, services: &[ServiceAsk]) -> Option<Vec<ServicePlace>> {
     }
 }
 
+/// The share that each service needs alone, thousandths, with its index; without those that no GPU
+/// is fast enough for.
+fn needs(services: &[ServiceAsk]) -> Vec<(u32, usize)> {
+    let need = |(at, ask)| least_share(ask, 0).map(|(share, _)| (share, at));
+    services.iter().enumerate().filter_map(need).collect()
+}
+
+/// Services by the requests that they answer for the share that they need alone, the most first.
+pub fn densest_first(services: &[ServiceAsk]) -> Vec<usize> {
+    let mut order = needs(services);
+    order.sort_by_key(|(share, at)| (Reverse(services[*at].rate_milli / u64::from(*share)), *at));
+    order.into_iter().map(|(_, at)| at).collect()
+}
+
 /// Places services on so many GPUs. None for one that keeps its SLO nowhere.
 pub fn plan_services(services: &[ServiceAsk], gpus: usize) -> Vec<Option<ServicePlace>> {
-    let mut order: Vec<(u32, usize)> = services
-        .iter()
-        .enumerate()
-        .filter_map(|(at, ask)| least_share(ask, 0).map(|(share, _)| (share, at)))
-        .collect();
-    order.sort_by_key(|(share, at)| (std::cmp::Reverse(*share), *at));
+    let mut order = needs(services);
+    order.sort_by_key(|(share, at)| (Reverse(*share), *at));
+    let order: Vec<usize> = order.into_iter().map(|(_, at)| at).collect();
+    plan_in_order(services, gpus, &order)
+}
+
+/// The same in another order, which names services by index.
+pub fn plan_in_order(services: &[ServiceAsk], gpus: usize, order: &[usize]) -> Vec<Option<ServicePlace>> {
     let mut on: Vec<Vec<usize>> = vec![Vec::new(); gpus];
     let mut places: Vec<Option<ServicePlace>> = vec![None; services.len()];
-    for (_, at) in order {
+    for at in order.iter().copied() {
         for (gpu, there) in on.iter_mut().enumerate() {
             there.push(at);
             let asks: Vec<ServiceAsk> = there.iter().map(|at| services[*at]).collect();

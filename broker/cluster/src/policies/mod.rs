@@ -13,6 +13,7 @@ mod fifo;
 mod gandiva;
 mod gittins;
 pub mod inss;
+pub mod inss_network;
 mod sched2;
 mod sched2_network;
 mod shortest_remaining;

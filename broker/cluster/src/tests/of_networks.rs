@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::*;
 use crate::learnt::{ChoiceRows, RowChooser, RowNetwork};
 use crate::policies::Sched2Network;
+use crate::policies::inss_network::InssNetwork;
 
-const SHIPPED: [(&str, &str, &str); 3] = [
+const SHIPPED: [(&str, &str, &str); 4] = [
     (
         "meta-rl",
         include_str!("../../networks/meta-rl.txt"),
@@ -21,6 +22,11 @@ const SHIPPED: [(&str, &str, &str); 3] = [
         "sched2-told",
         include_str!("../../networks/sched2-told.txt"),
         include_str!("../../networks/sched2-told.vectors.txt"),
+    ),
+    (
+        "inss",
+        include_str!("../../networks/inss.txt"),
+        include_str!("../../networks/inss.vectors.txt"),
     ),
 ];
 
@@ -51,6 +57,7 @@ fn what_is_shipped_scores_as_it_did_where_it_was_trained() {
         );
     }
     assert!(LearntPlacement::shipped().is_ok());
+    assert!(InssNetwork::shipped().is_ok());
     assert!(Sched2Network::shipped(false).is_ok() && Sched2Network::shipped(true).is_ok());
 }
 
