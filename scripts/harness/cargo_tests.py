@@ -19,9 +19,8 @@ from . import paths, reasons, stages, watch
 FEATURES = ["--features", "simgpu-driver/cuda-runtime"]
 # What scripts/test gives cargo for all of a run.
 ONCE = {
-    # clippy in the compiler's place, as `cargo clippy` calls it: what is linted is compiled at
-    # once. Warnings are errors.
-    "RUSTC_WORKSPACE_WRAPPER": "clippy-driver",
+    # clippy in the compiler's place, as `cargo clippy` calls it. Warnings are errors.
+    "RUSTC_WORKSPACE_WRAPPER": str(paths.ROOT / "scripts" / "harness" / "compiler"),
     "CLIPPY_ARGS": "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
 }
 # Compiling all packages and tests.

@@ -14,11 +14,13 @@ count = torch.cuda.device_count()
 filled = [torch.full((8,), 3.0 + device, device=f"cuda:{device}") for device in range(count)]
 across = filled[-1].to("cuda:0").cpu().tolist()
 model = torch.nn.Linear(64, 10).to("cuda:1")
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
     model(torch.randn(32, 64, device="cuda:1")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    # As SGD: to make an optimizer imports torch.compile: as long as PyTorch.
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.sub_(weight.grad, alpha=0.1)
+    model.zero_grad()
 with torch.cuda.device(1):
     side, event = torch.cuda.Stream(), torch.cuda.Event()
     with torch.cuda.stream(side):
