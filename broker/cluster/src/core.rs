@@ -33,6 +33,8 @@ struct HeldJob {
     ran: Ns,
     counted: Ns,
     done_ppm: u32,
+    /// How long it had run when that was told.
+    done_at: Ns,
     measure: JobMeasure,
     level: u8,
     /// The empty cluster could run it.
@@ -104,6 +106,14 @@ impl HeldJob {
         self.measure.duty_milli.min(1_000) * self.each.gpu_milli / WHOLE_GPU_MILLI
     }
 
+    /// What is left of its run when it ran for so long: as its progress was, so it goes on. The
+    /// further it is beyond the end that was reckoned, the less that is believed.
+    fn left_after(&self, ran: Ns) -> Option<Ns> {
+        let (done, whole) = (u128::from(self.done_ppm), 1_000_000);
+        let run = (u128::from(self.done_at) * whole).checked_div(done)?;
+        Some(u64::try_from(run).unwrap_or(Ns::MAX).abs_diff(ran).max(1))
+    }
+
     fn ranked(&self, now: Ns) -> RankedJob {
         let mut nodes = 0;
         let mut last = None;
@@ -112,6 +122,7 @@ impl HeldJob {
             nodes += u32::from(last != Some(place.node));
             last = Some(place.node);
         }
+        let ran = self.attained.unwrap_or_else(|| self.ran_at(now));
         RankedJob {
             id: self.job.id,
             tenant: self.job.tenant,
@@ -119,9 +130,10 @@ impl HeldJob {
             arrived: self.arrived,
             running: self.runs(),
             lately: now.saturating_sub(self.since),
-            ran: self.attained.unwrap_or_else(|| self.ran_at(now)),
+            ran,
             expected: self.job.expected,
             done_ppm: self.done_ppm,
+            left: self.left_after(ran),
             measure: self.measure,
             workers: self.job.workers,
             nodes,
@@ -197,8 +209,11 @@ impl Cluster {
             }
             ClusterEvent::Ended(job) => self.ended(now, job),
             ClusterEvent::Progress(job, done_ppm) => {
-                if let Some(entry) = self.jobs.get_mut(&job) {
-                    entry.done_ppm = entry.done_ppm.max(done_ppm.min(1_000_000));
+                if let Some(entry) = self.jobs.get_mut(&job)
+                    && done_ppm.min(1_000_000) > entry.done_ppm
+                {
+                    entry.done_ppm = done_ppm.min(1_000_000);
+                    entry.done_at = entry.attained.unwrap_or_else(|| entry.ran_at(now));
                 }
                 return;
             }
@@ -305,6 +320,7 @@ impl Cluster {
             ran: 0,
             counted: now,
             done_ppm: 0,
+            done_at: 0,
             measure: self.foreknown.remove(&job.id).unwrap_or_default(),
             level: self.policy.level(job.id),
             possible: self.possible(&each, job.workers),
@@ -501,11 +517,20 @@ impl Cluster {
         }
     }
 
-    /// Running jobs in the order, by their keys.
+    /// Running jobs in the order, by their keys. Where none makes room and none is in a second seat
+    /// nobody asks where they stand: it is then empty, and an event costs nothing for what runs.
     fn running_in_order(&mut self, now: Ns) -> Vec<FullKey> {
+        if !self.policy.preempts() && self.policy.sharing().is_none() {
+            return Vec::new();
+        }
+        self.in_order(now, |_| true)
+    }
+
+    /// Those of the running jobs in the order, by their keys.
+    fn in_order(&mut self, now: Ns, wanted: fn(&HeldJob) -> bool) -> Vec<FullKey> {
         let mut running = Vec::with_capacity(self.running.len());
         for id in &self.running {
-            if let Some(entry) = self.jobs.get(id) {
+            if let Some(entry) = self.jobs.get(id).filter(|entry| wanted(entry)) {
                 running.push((self.policy.key(now, &entry.ranked(now)), entry.arrived, *id));
             }
         }
@@ -535,13 +560,14 @@ impl Cluster {
         }
         if look {
             self.gather(now);
+            self.reseat(now);
         }
         let mut told: BTreeSet<JobId> = self.before.keys().copied().collect();
         if shifted {
             told.extend(&self.waiting);
         }
         self.tell(now, out);
-        self.tell_levels(&told, out);
+        self.tell_levels(told, out);
         self.tell_routes(out);
     }
 
@@ -948,9 +974,90 @@ impl Cluster {
         }
     }
 
-    /// Takes second seats for a gang, on few nodes, of those the least busy.
+    /// The busiest GPU of these, thousandths.
+    fn busiest(&self, places: &[WorkerPlace]) -> u32 {
+        let busy = |place: &WorkerPlace| {
+            let node = self.index.get(&place.node).map(|at| &self.nodes[*at]);
+            let each = place
+                .gpus
+                .iter()
+                .filter_map(|gpu| node.map(|node| node.busy_milli(usize::from(*gpu))));
+            each.max()
+        };
+        places.iter().filter_map(busy).max().unwrap_or(0)
+    }
+
+    /// Moves jobs in second seats to GPUs that are less busy, where that is worth a move.
+    fn reseat(&mut self, now: Ns) {
+        let Some((rule, gain)) = self.policy.sharing().zip(self.policy.moves_seats()) else {
+            return;
+        };
+        for (.., id) in self.in_order(now, |entry| entry.second) {
+            let before = self.busiest(self.places(id));
+            if before < gain {
+                continue;
+            }
+            self.give_back(id);
+            match self.second_anywhere(id, &rule) {
+                Some(places) if self.busiest(&places) + gain <= before => {
+                    self.pause(now, id);
+                    self.begin(now, id, places, true);
+                }
+                found => {
+                    let ask = self.jobs.get(&id).map(|entry| entry.each);
+                    if let Some((ask, places)) = ask.zip(found) {
+                        self.leave_seconds(&ask, &places);
+                    }
+                    self.retake(id);
+                }
+            }
+        }
+    }
+
+    /// Takes the second seats of the least busy GPUs, wherever they are.
+    fn second_least_busy(&mut self, job: JobId, rule: &SharingRule) -> Option<Vec<WorkerPlace>> {
+        let entry = self.jobs.get(&job)?;
+        let (ask, load, workers) = (entry.each, entry.load(), entry.job.workers as usize);
+        // Each seat of a worker, by the busiest of its GPUs.
+        let mut seats: Vec<(u32, usize, Vec<u16>)> = Vec::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let mut gpus: Vec<u16> = node.seats(rule.most_host_milli, rule.most_load_milli, load).collect();
+            gpus.sort_by_key(|gpu| (node.busy_milli(usize::from(*gpu)), *gpu));
+            let room = |have: u32, each: u32| have.checked_div(each).unwrap_or(u32::MAX) as usize;
+            let most = room(node.cpu_milli, ask.cpu_milli).min(room(node.memory_mib, ask.memory_mib));
+            for gpus in gpus.chunks_exact(ask.gpus.max(1) as usize).take(most) {
+                let busy = gpus.iter().map(|gpu| node.busy_milli(usize::from(*gpu))).max();
+                seats.push((busy.unwrap_or(0), at, gpus.to_vec()));
+            }
+        }
+        if seats.len() < workers {
+            return None;
+        }
+        seats.sort_unstable();
+        seats.truncate(workers);
+        // Workers on one node follow each other.
+        seats.sort_unstable_by_key(|(busy, at, _)| (*at, *busy));
+        let mut places = Vec::with_capacity(workers);
+        for (_, at, gpus) in seats {
+            let place = WorkerPlace {
+                node: self.nodes[at].id,
+                gpus,
+            };
+            if !self.nodes[at].take_second(&ask, &place, load) {
+                self.leave_seconds(&ask, &places);
+                return None;
+            }
+            places.push(place);
+        }
+        Some(places)
+    }
+
+    /// Takes second seats for a gang: where it sends, on few nodes, of those the least busy.
     fn second_anywhere(&mut self, job: JobId, rule: &SharingRule) -> Option<Vec<WorkerPlace>> {
         let entry = self.jobs.get(&job)?;
+        if entry.measure.traffic_milli == 0 && self.policy.moves_seats().is_some() {
+            return self.second_least_busy(job, rule);
+        }
         let (ask, load, workers) = (entry.each, entry.load(), entry.job.workers);
         let wanted = ask.gpus as usize;
         let most = wanted * workers as usize;
@@ -1076,11 +1183,15 @@ impl Cluster {
         }
     }
 
-    /// Says which priorities have changed, of jobs that run and of these.
-    fn tell_levels(&mut self, told: &BTreeSet<JobId>, out: &mut Vec<ClusterDecision>) {
+    /// Says which priorities have changed: of these jobs, and where the policy moves levels by
+    /// itself of those that run.
+    fn tell_levels(&mut self, mut told: BTreeSet<JobId>, out: &mut Vec<ClusterDecision>) {
         let beside = self.policy.sharing().and_then(|rule| rule.level);
+        if self.policy.levels_move() {
+            told.extend(&self.running);
+        }
         let mut changed = Vec::new();
-        for id in self.running.union(told) {
+        for id in &told {
             let Some(entry) = self.jobs.get(id).filter(|entry| entry.possible) else {
                 continue;
             };

@@ -1,6 +1,8 @@
 //! Random events under every policy and placement, beside a ledger that only reads the decisions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 
@@ -327,6 +329,64 @@ impl ClusterPolicy for WholeOrder {
 
     fn strict(&self) -> bool {
         self.0.strict()
+    }
+}
+
+/// Counts how often it is asked where a job stands, and for a job's level.
+#[derive(Debug)]
+struct Counting(Box<dyn ClusterPolicy>, Arc<AtomicUsize>);
+
+impl Counting {
+    fn count(&self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl ClusterPolicy for Counting {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn keyed(&self) -> bool {
+        self.0.keyed()
+    }
+
+    fn key(&mut self, now: Ns, job: &policies::RankedJob) -> policies::OrderKey {
+        self.count();
+        self.0.key(now, job)
+    }
+
+    fn level(&self, job: JobId) -> u8 {
+        self.count();
+        self.0.level(job)
+    }
+
+    fn strict(&self) -> bool {
+        self.0.strict()
+    }
+}
+
+/// Where no job makes room for another, an arrival asks nothing of those that run.
+#[test]
+fn an_arrival_costs_nothing_for_what_runs() {
+    for policy in ["fifo", "fifo-backfill", "crux", "exclusive"] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counting = Counting(policies::named(policy).expect("a policy"), Arc::clone(&asked));
+        let mut pair = Pair::new(Box::new(counting), PlacementRule::BestFit);
+        for node in 0..8 {
+            pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(node), 64_000, 65_536, 8)));
+        }
+        let mut each = Vec::new();
+        for id in 0..60 {
+            let before = asked.load(Ordering::Relaxed);
+            pair.submit(id, 1, 1_000);
+            each.push(asked.load(Ordering::Relaxed) - before);
+        }
+        assert_eq!(pair.ledger.running.len(), 60, "{policy}");
+        assert!(
+            each[0] > 0 && each.iter().all(|asked| *asked == each[0]),
+            "{policy}: {each:?}"
+        );
     }
 }
 

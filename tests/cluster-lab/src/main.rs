@@ -49,8 +49,8 @@ struct ClusterOptions {
     /// Everything, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// placements or policies, in place of both; shared, links, spread, placing or serving, a part
-    /// of the policies; train: weights of SCHED2's stand-in; large: gangs on 10,000 full GPUs
+    /// placements or policies, in place of both; shared, loads, links, spread, placing or serving,
+    /// a part of the policies; train: weights of SCHED2's stand-in; large: gangs on 10,000 GPUs
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// Seeds of the placements, from 42 on
@@ -65,9 +65,12 @@ struct ClusterOptions {
     /// What sharing costs on a node: under MPS, in place of time-sliced
     #[arg(long)]
     mps: bool,
-    /// Only this policy of the part large
+    /// Only this policy, of the parts that have policies
     #[arg(long, value_name = "NAME")]
     policy: Vec<String>,
+    /// The first seed of made jobs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    from_seed: u64,
     /// Plays worlds for a trainer, over standard input and output in lines of JSON: meta-rl,
     /// sched2, sched2-told or inss
     #[arg(long, value_name = "WHAT")]
@@ -94,7 +97,7 @@ struct ClusterResults {
     claims: Vec<claims::ClaimFigure>,
 }
 
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "placements",
     "policies",
     "shared",
@@ -103,9 +106,16 @@ const PARTS: [&str; 10] = [
     "placing",
     "serving",
     "claims",
+    "loads",
     "train",
     "large",
 ];
+
+/// Those of these policies that were asked for.
+fn chosen<'a>(options: &ClusterOptions, names: &[&'a str]) -> Vec<&'a str> {
+    let wanted = |name: &&&str| options.policy.is_empty() || options.policy.iter().any(|wanted| wanted == **name);
+    names.iter().filter(wanted).copied().collect()
+}
 
 /// The policies' own settings, beside `openb` and `gangs`.
 fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()> {
@@ -116,26 +126,38 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
             .is_none_or(|only| [name, "policies", "claims"].contains(&only))
     };
     let (jobs, seeds) = if options.quick { (40, 1) } else { (400, 5) };
+    let seeds = options.from_seed..options.from_seed + seeds;
     let mut add = |trials: Vec<trial::Trial>, policies: &[&str]| -> Result<()> {
-        let figures = trial::run(&trials, policies)?;
+        let figures = trial::run(&trials, &chosen(options, policies))?;
         print!("{}", world::table(&figures));
         results.policies.extend(figures);
         Ok(())
     };
+    let costs = if options.mps {
+        NodeCosts::MPS
+    } else {
+        NodeCosts::TIME_SLICED
+    };
     if part("shared") {
-        let costs = if options.mps {
-            NodeCosts::MPS
-        } else {
-            NodeCosts::TIME_SLICED
-        };
-        add(
-            (1..=seeds).map(|seed| trial::shared(seed, jobs, costs)).collect(),
-            &policies::NAMES,
-        )?;
+        let trials = seeds.clone().map(|seed| trial::shared(seed, jobs, costs));
+        add(trials.collect(), &policies::NAMES)?;
+    }
+    if part("loads") {
+        let policies = [
+            &claims::EXCLUSIVE[..],
+            &["shortest-remaining", "weft-exclusive", "weft"],
+        ]
+        .concat();
+        for (name, load) in trial::SHARED_LOADS {
+            let trials = seeds
+                .clone()
+                .map(|seed| trial::shared_at(name, load, seed, jobs, costs));
+            add(trials.collect(), &policies)?;
+        }
     }
     if part("links") {
         let policies = ["fifo-backfill", "tiresias", "gittins", "crux", "weft-exclusive", "weft"];
-        add((1..=seeds).map(|seed| trial::links(seed, jobs)).collect(), &policies)?;
+        add(seeds.clone().map(|seed| trial::links(seed, jobs)).collect(), &policies)?;
     }
     if part("spread") {
         let policies = [
@@ -151,17 +173,17 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
             "weft-exclusive",
             "weft",
         ];
-        add((1..=seeds).map(|seed| trial::spread(seed, jobs)).collect(), &policies)?;
+        add(seeds.clone().map(|seed| trial::spread(seed, jobs)).collect(), &policies)?;
     }
     if part("placing") {
         let mut placements = trial::placements();
         placements.push(PlacementRule::Learnt(LearntPlacement::shipped()?));
-        let figures = trial::place(&trial::placing(jobs, 1..=seeds), &placements)?;
+        let figures = trial::place(&trial::placing(jobs, seeds.start..=seeds.end - 1), &placements)?;
         print!("{}", world::table(&figures));
         results.policies.extend(figures);
     }
     if part("serving") {
-        results.serving = serving::run(1..=seeds, &InssNetwork::shipped()?);
+        results.serving = serving::run(seeds.start..=seeds.end - 1, &InssNetwork::shipped()?);
         print!("{}", serving::table(&results.serving));
     }
     results.claims = claims::judge(&results.policies, &results.serving);
@@ -209,8 +231,9 @@ fn run(options: &ClusterOptions) -> Result<ExitCode> {
     if part("policies") || part("claims") {
         let (of_trace, gangs, seeds) = if options.quick { (150, 60, 1) } else { (3_000, 400, 5) };
         let mut trials: Vec<trial::Trial> = trace.iter().map(|trace| trial::openb(trace, of_trace)).collect();
-        trials.extend((1..=seeds).map(|seed| trial::gangs(seed, gangs)));
-        results.policies = trial::run(&trials, &policies::NAMES)?;
+        let first = options.from_seed;
+        trials.extend((first..first + seeds).map(|seed| trial::gangs(seed, gangs)));
+        results.policies = trial::run(&trials, &chosen(options, &policies::NAMES))?;
         print!("{}", world::table(&results.policies));
     }
     if !["placements", "train", "large"]
@@ -222,10 +245,7 @@ fn run(options: &ClusterOptions) -> Result<ExitCode> {
     }
     if options.only.as_deref() == Some("large") {
         results.policies = Vec::new();
-        for policy in policies::NAMES {
-            if !options.policy.is_empty() && !options.policy.iter().any(|wanted| wanted == policy) {
-                continue;
-            }
+        for policy in chosen(options, &policies::NAMES) {
             let figures = trial::run(&[trial::large(options.jobs)], &[policy])?;
             print!("{}", world::table(&figures));
             results.policies.extend(figures);

@@ -11,6 +11,7 @@
 //! * `shared`: such gangs, busy for 0.2 to 0.9 of the time, 0.52 in the mean (that of Philly's
 //!   cluster, Jeon et al., ATC 2019), and 16 services of one GPU for the whole time, busy for
 //!   0.1 to 0.5 of it. Everybody asks for whole GPUs.
+//! * `share70`, `share110`, `share130`: the same at loads of 0.7, 1.1 and 1.3.
 //! * `links`: Crux's setting in small. 96 GPUs in nodes of 4, four leaves with two uplinks each.
 //!   Gangs of up to 32, whose traffic takes 0.1 to 1 of a step.
 //! * `spread`: SCHED2's setting. `gangs` whose step takes up to 3 times as long on several nodes,
@@ -135,8 +136,16 @@ pub fn large(count: usize) -> Trial {
 
 /// Services on a quarter of the GPUs, and so many gangs that do not keep theirs busy.
 pub fn shared(seed: u64, count: usize, costs: NodeCosts) -> Trial {
+    shared_at("shared", LOAD, seed, count, costs)
+}
+
+/// The same at other loads of what services leave, each under its name.
+pub const SHARED_LOADS: [(&str, f64); 3] = [("share70", 0.7), ("share110", 1.1), ("share130", 1.3)];
+
+/// The same at another load, under this name.
+pub fn shared_at(name: &'static str, load: f64, seed: u64, count: usize, costs: NodeCosts) -> Trial {
     let services = GPUS / 4;
-    let mut jobs = made([GPUS - services, GPUS], LOAD, &[1, 1, 1, 2, 4, 8, 16], seed, count);
+    let mut jobs = made([GPUS - services, GPUS], load, &[1, 1, 1, 2, 4, 8, 16], seed, count);
     let mut draws = Draws::new(seed ^ 0x5eed);
     for trial in &mut jobs {
         trial.program.duty_milli = [200, 350, 500, 650, 900][draws.below(5)];
@@ -166,7 +175,7 @@ pub fn shared(seed: u64, count: usize, costs: NodeCosts) -> Trial {
     let services: Vec<TrialJob> = (0..services).map(service).collect();
     jobs.extend(services);
     Trial {
-        name: "shared",
+        name,
         jobs,
         rules: WorldRules {
             costs,

@@ -31,7 +31,7 @@ fn without_the_trace_nothing_is_judged() {
     assert_eq!(done.status.code(), Some(2));
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(
-        said.contains("not judged") && said.contains("gangs   tiresias"),
+        said.contains("not judged") && said.contains("gangs    tiresias"),
         "{said}"
     );
     assert_eq!(
@@ -65,9 +65,9 @@ fn another_trace_misses_the_published_figures_and_says_so() {
         assert_eq!(figure["met"], false);
     }
     let policies = results["policies"].as_array().unwrap();
-    // Fifteen on each of three trials, six on links, eleven on gangs that are spread, and seven
-    // placements on each of four trials.
-    assert_eq!(policies.len(), 15 * 3 + 6 + 11 + 7 * 4);
+    // Fifteen on each of three trials, twelve on each of three other loads, six on links, eleven
+    // on gangs that are spread, and seven placements on each of four trials.
+    assert_eq!(policies.len(), 15 * 3 + 12 * 3 + 6 + 11 + 7 * 4);
     // Of every claim and comparison something was tried.
     let claims = results["claims"].as_array().unwrap();
     assert_eq!(claims.iter().filter(|claim| claim["verdict"] == "not tried").count(), 0);

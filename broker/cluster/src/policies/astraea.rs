@@ -21,9 +21,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{ClusterPolicy, RankedJob, SECOND_NS};
+use super::{ClusterPolicy, RankedJob, SECOND_NS, gpu_time};
 use crate::Ns;
-use crate::job::{JobId, TenantId, WHOLE_GPU_MILLI};
+use crate::job::{JobId, TenantId};
 
 /// By tenants' and jobs' received GPU time.
 #[derive(Debug, Clone)]
@@ -79,11 +79,6 @@ impl AstraeaOrder {
         }
         *counted = job.service().max(*counted);
     }
-}
-
-/// What a job's GPUs do in a time, GPU-ns.
-fn gpu_time(job: &RankedJob, time: Ns) -> u128 {
-    u128::from(time) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI)
 }
 
 /// Received over entitled, in millionths; a job that just came has had nothing.

@@ -22,6 +22,9 @@
 use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS};
 use crate::Ns;
 
+/// What an index is multiplied by. GPU-ns are large: 10^24 leaves digits to tell two apart.
+const SCALE: u128 = 10u128.pow(24);
+
 /// By the Gittins index of attained service.
 #[derive(Debug, Clone)]
 pub struct GittinsOrder {
@@ -69,6 +72,21 @@ impl GittinsOrder {
         true
     }
 
+    /// The index of a job of which so much is left, in the unit of [`index`](GittinsOrder::index):
+    /// it surely ends for that.
+    pub(super) fn index_of_rest(rest: u128) -> u128 {
+        SCALE / rest.max(1)
+    }
+
+    /// [`index`](GittinsOrder::index); while there is no history as if each job took a quantum.
+    pub(super) fn index_or_quantum(&self, service: u128) -> u128 {
+        if self.history.is_empty() {
+            GittinsOrder::index_of_rest(self.quantum)
+        } else {
+            self.index(service)
+        }
+    }
+
     /// The index at so much service, times a number that is the same for all.
     fn index(&self, service: u128) -> u128 {
         let attained = service / self.quantum * self.quantum;
@@ -77,8 +95,7 @@ impl GittinsOrder {
         let ended = (end - begin) as u128;
         let beyond = (self.history.len() - end) as u128;
         let taken = self.sums[end] - self.sums[begin] - ended * attained + beyond * self.quantum;
-        // GPU-ns are large: 10^24 leaves digits to tell two indexes apart.
-        (ended * 10u128.pow(24)).checked_div(taken).unwrap_or(0)
+        (ended * SCALE).checked_div(taken).unwrap_or(0)
     }
 }
 

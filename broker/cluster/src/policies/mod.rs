@@ -64,6 +64,8 @@ pub struct RankedJob {
     pub expected: Option<Ns>,
     /// Millionths of its work that are done.
     pub done_ppm: u32,
+    /// How long it runs on, as its progress so far tells, ns; none where no progress was seen.
+    pub left: Option<Ns>,
     /// What was measured of it.
     pub measure: JobMeasure,
     /// Its workers.
@@ -78,8 +80,13 @@ impl RankedJob {
     /// Attained service: GPUs times the time on them, GPU-ns. In a second seat time counts by the
     /// speed that was measured.
     pub fn service(&self) -> u128 {
-        u128::from(self.ran) * u128::from(self.gpu_milli) / u128::from(WHOLE_GPU_MILLI)
+        gpu_time(self, self.ran)
     }
+}
+
+/// What a job's GPUs do in a time, GPU-ns.
+fn gpu_time(job: &RankedJob, time: Ns) -> u128 {
+    u128::from(time) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI)
 }
 
 /// Where a job stands in the order, the smallest first. Of equal ones it is the job that came
@@ -149,6 +156,13 @@ pub trait ClusterPolicy: Debug {
         None
     }
 
+    /// By how many thousandths the GPUs of another second seat are to be less busy for a job to
+    /// move there; none: it stays. Asked at each look. Where jobs move so, one that sends nothing
+    /// takes the least busy seats wherever they are, and not those of few nodes.
+    fn moves_seats(&self) -> Option<u32> {
+        None
+    }
+
     /// Whether this job may be in a second seat. One that is in it and may not is paused.
     fn seconds(&mut self, _job: &RankedJob) -> bool {
         true
@@ -178,6 +192,11 @@ pub trait ClusterPolicy: Debug {
     /// The priority that the node's broker is to give a job, 0 to 9.
     fn level(&self, _job: JobId) -> u8 {
         5
+    }
+
+    /// [`level`](ClusterPolicy::level) of a job changes while it runs.
+    fn levels_move(&self) -> bool {
+        false
     }
 
     /// How often it wants to be asked where nothing else happens, ns.

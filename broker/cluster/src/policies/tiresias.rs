@@ -126,6 +126,10 @@ impl ClusterPolicy for TiresiasOrder {
         (5 + queue).min(9) as u8
     }
 
+    fn levels_move(&self) -> bool {
+        true
+    }
+
     fn look_every(&self) -> Option<Ns> {
         Some(60 * SECOND_NS)
     }

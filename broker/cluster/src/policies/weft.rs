@@ -4,19 +4,22 @@
 //! What it takes from others, and what it adds:
 //!
 //! * *Order.* Services first; they are never paused. Then the Gittins index of attained service
-//!   (as [`GittinsOrder`]), measured on the GPU. A job that runs on GPUs of its own keeps them
-//!   against one that is equal.
+//!   (as [`GittinsOrder`]), measured on the GPU. Where progress in steps was seen, what is left is
+//!   known, and the index is one over it. A job that runs on GPUs of its own keeps them against
+//!   one that is equal.
 //! * *Gap filling.* A job that waits, or that must make room, takes the second seat of GPUs that
 //!   others hold and leave idle for at least a fifth of the time. The node's broker gives it the
 //!   gaps. Who holds the GPU keeps its speed, so packing needs no trial and a service is a host
 //!   like any other. A job that makes room stays where it is, in the second seat: its memory is
-//!   moved out only where the device lacks it, and nothing is killed.
+//!   moved out only where the device lacks it, and nothing is killed. A gang is as fast as its
+//!   slowest worker: one that sends nothing takes the least busy GPUs wherever they are, and moves
+//!   to others that are less busy by a fifth of the time.
 //! * *Few nodes.* A gang that sends much waits for few nodes, the longer the more it sends, and a
 //!   gang on many moves where there is room on fewer.
 //! * *Links.* Paths and priorities as Crux gives them.
 
 use super::sched2::{most_gpus, patient};
-use super::{ClusterPolicy, GittinsOrder, OrderKey, RankedJob, SECOND_NS, SharingRule, crux};
+use super::{ClusterPolicy, GittinsOrder, OrderKey, RankedJob, SECOND_NS, SharingRule, crux, gpu_time};
 use crate::Ns;
 use crate::job::JobId;
 use crate::links::{ClusterLinks, Flow, FlowRoute};
@@ -24,6 +27,8 @@ use crate::node::ClusterNode;
 
 /// A GPU that is busier than this has no gaps worth a process, thousandths.
 const MOST_HOST_MILLI: u32 = 800;
+/// Gaps that are larger by this are worth a move to them, thousandths.
+const WORTH_A_MOVE_MILLI: u32 = 200;
 /// The priority of who fills gaps: the last.
 const BACKGROUND_LEVEL: u8 = 9;
 /// Minutes that a gang waits for few nodes, for each thousandth that it would slow down by.
@@ -64,13 +69,17 @@ impl ClusterPolicy for WeftOrder {
         true
     }
 
-    fn key(&mut self, now: Ns, job: &RankedJob) -> OrderKey {
+    fn key(&mut self, _now: Ns, job: &RankedJob) -> OrderKey {
         if job.measure.serves {
             return OrderKey(0, 0);
         }
-        let OrderKey(index, _) = self.gittins.key(now, job);
-        // Of equal ones it is who has GPUs of its own.
-        OrderKey(1 + index / 2, u128::from(!job.running || job.second))
+        let index = match job.left {
+            Some(left) => GittinsOrder::index_of_rest(gpu_time(job, left)),
+            None => self.gittins.index_or_quantum(job.service()),
+        };
+        // The largest index first. Of equal ones it is who has GPUs of its own.
+        let key = 1 + (u128::MAX - index) / 2;
+        OrderKey(key, u128::from(!job.running || job.second))
     }
 
     fn shifted(&mut self) -> bool {
@@ -103,6 +112,10 @@ impl ClusterPolicy for WeftOrder {
             most_load_milli: u32::MAX,
             level: Some(BACKGROUND_LEVEL),
         })
+    }
+
+    fn moves_seats(&self) -> Option<u32> {
+        Some(WORTH_A_MOVE_MILLI)
     }
 
     fn routes(&mut self, flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, FlowRoute)> {

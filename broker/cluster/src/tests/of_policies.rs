@@ -194,3 +194,91 @@ fn a_gang_that_sends_much_waits_for_one_node_and_moves_to_it() {
         pair.submit(5, 1, 1_000);
     }
 }
+
+#[test]
+fn weft_puts_first_what_ends_soonest_as_its_progress_tells() {
+    let mut pair = Pair::with("weft-exclusive", &[1]);
+    pair.submit(1, 1, 1_000);
+    pair.now = 100 * S;
+    // A tenth in 100 s: 900 s are left, less than what is taken of a job of which nothing is known.
+    pair.event(ClusterEvent::Progress(JobId(1), 100_000));
+    assert_eq!(pair.submit(2, 1, 1_000), []);
+    // Three hundredths more in 1,000 s: 7,000 s and more are left.
+    pair.now = 1_100 * S;
+    pair.event(ClusterEvent::Progress(JobId(1), 130_000));
+    let out = pair.event(ClusterEvent::Look);
+    assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
+    assert_eq!(started(&out), [2]);
+    // The other one is slower still.
+    pair.now = 1_200 * S;
+    pair.event(ClusterEvent::Progress(JobId(2), 10_000));
+    let out = pair.event(ClusterEvent::Look);
+    assert!(
+        matches!(
+            &out[..],
+            [ClusterDecision::Pause(JobId(2)), ClusterDecision::Resume(JobId(1), _)]
+        ),
+        "{out:?}"
+    );
+}
+
+#[test]
+fn what_is_left_is_reckoned_from_when_progress_was_told() {
+    let mut pair = Pair::with("weft-exclusive", &[1]);
+    pair.submit(1, 1, 1_000);
+    pair.now = 1_000 * S;
+    pair.event(ClusterEvent::Progress(JobId(1), 100_000));
+    // Nobody told of it for a while: of 10,000 s it has 1,000 s left, not a tenth done.
+    pair.now = 9_000 * S;
+    assert_eq!(pair.submit(2, 1, 1_000), []);
+    // 5,000 s after it was to end nobody knows, and it no longer bars the other one.
+    pair.now = 15_000 * S;
+    assert_eq!(started(&pair.event(ClusterEvent::Look)), [2]);
+}
+
+fn of_duty(duty_milli: u32, serves: bool) -> JobMeasure {
+    JobMeasure {
+        duty_milli,
+        serves,
+        ..JobMeasure::default()
+    }
+}
+
+#[test]
+fn a_gang_that_sends_nothing_fills_the_least_busy_gpus() {
+    let mut pair = Pair::with("weft", &[2, 2]);
+    for (job, duty) in [(1, 100), (2, 100), (3, 700), (4, 700)] {
+        pair.submit(job, 1, 1_000);
+        pair.event(ClusterEvent::Measured(JobId(job), of_duty(duty, job < 3)));
+    }
+    pair.submit(5, 2, 1_000);
+    assert!(pair.core.second_seat(JobId(5)));
+    let mut beside: Vec<WorkerPlace> = pair.core.places(JobId(1)).to_vec();
+    beside.extend_from_slice(pair.core.places(JobId(2)));
+    assert_eq!(pair.core.places(JobId(5)), beside);
+}
+
+#[test]
+fn a_guest_moves_to_gpus_that_are_less_busy() {
+    let mut pair = Pair::with("weft", &[1, 1]);
+    for (job, duty) in [(1, 700), (2, 1_000)] {
+        pair.submit(job, 1, 1_000);
+        pair.event(ClusterEvent::Measured(JobId(job), of_duty(duty, true)));
+    }
+    pair.submit(3, 1, 1_000);
+    assert_eq!(pair.core.places(JobId(3)), pair.core.places(JobId(1)));
+    // Not for a little.
+    pair.event(ClusterEvent::Measured(JobId(2), of_duty(650, true)));
+    assert_eq!(pair.event(ClusterEvent::Look), []);
+    pair.event(ClusterEvent::Measured(JobId(2), of_duty(200, true)));
+    let out = pair.event(ClusterEvent::Look);
+    assert!(
+        matches!(
+            &out[..],
+            [ClusterDecision::Pause(JobId(3)), ClusterDecision::Move(JobId(3), _)]
+        ),
+        "{out:?}"
+    );
+    assert_eq!(pair.core.places(JobId(3)), pair.core.places(JobId(2)));
+    assert!(pair.core.second_seat(JobId(3)));
+}
