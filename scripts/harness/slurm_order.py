@@ -315,9 +315,11 @@ def crash(cluster, given):
 
 def away(cluster, given):
     """slurmctld is away and comes back; at the end all nice values are what users gave."""
-    file, begin = cluster.folder / "controller" / "part_state", time.time()
+    file = cluster.folder / "controller" / "part_state"
     cluster.partition("down")
-    # Not yet written the partition would be up again when slurmctld is back.
+    # What is written before is an earlier change. Not yet written the partition would be up again
+    # when slurmctld is back.
+    begin = time.time()
     saved = jobs.wait_until(lambda: file.exists() and file.stat().st_mtime > begin, BOUND, step=0.2)
     assert saved, cluster.explain()
     numbers = [submit(cluster, job) for job in drawn(10, given.seed + 2, 0)]
