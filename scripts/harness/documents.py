@@ -99,14 +99,14 @@ def make(entry):
 def main(file):
     lines = Path(file).read_text(errors="replace").splitlines()
     every = list(commands([json.loads(line) for line in lines if line.startswith("{")]))
-    wrong = 0
     # Each writes into the index of all, which takes a lock.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for title, code, said in pool.map(make, every):
-            wrong += int(code != 0)
-            verdict = f"rustdoc ended with {code}" if code else "ok"
-            print(f"{title}: {verdict}\n{said}", end="", file=sys.stderr)
-    print(f"{len(every)} documented, {wrong} with faults")
+        done = list(pool.map(make, every))
+    wrong = [(title, code, said) for title, code, said in done if code]
+    # What a failure's report shows is the end of it.
+    for title, code, said in wrong:
+        print(f"{title}: rustdoc ended with {code}\n{said}", end="", file=sys.stderr)
+    print(f"{len(every)} documented, {len(wrong)} with faults")
     return 1 if wrong or not every else 0
 
 

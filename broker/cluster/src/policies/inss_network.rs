@@ -6,7 +6,7 @@
 //! | stage 1: model placement | a row for each GPU that has room by the latency model, and "none" |
 //! | stage 2, for each GPU: its share and batch, mixed actions | a row for each share (steps of 5 %) with each batch (powers of two) |
 //! | a learner with continuous actions (TD3) in stage 2 | the same [`RowNetwork`] for both stages: masked PPO, `scripts/learn inss` |
-//! | interference-aware latency model | [`latency_us`](super::inss::latency_us), as for the greedy; it masks what would break an objective |
+//! | interference-aware latency model | [`latency_us`], as for the greedy; it masks what would break an objective |
 //! | tasks come online | one service after the other; what was placed is not moved |
 //! | objective: throughput under SLOs | reward: requests of services that are turned away, with the sign turned |
 //!
