@@ -119,6 +119,16 @@ impl Display for BrokenNetwork {
 impl std::error::Error for BrokenNetwork {}
 
 impl RowNetwork {
+    /// Reads a file whose network takes rows of so many features; `what` has them.
+    pub(crate) fn for_rows(text: &str, features: usize, what: &str) -> Result<RowNetwork, BrokenNetwork> {
+        let network: RowNetwork = text.parse()?;
+        if network.width() != features {
+            let why = format!("{} features, and {what} has {features}", network.width());
+            return Err(BrokenNetwork { line: 3, why });
+        }
+        Ok(network)
+    }
+
     /// What it was trained to choose.
     pub fn name(&self) -> &str {
         &self.name

@@ -103,11 +103,7 @@ impl LearntPlacement {
 
     /// From a network's file.
     pub fn from_text(text: &str) -> Result<LearntPlacement, BrokenNetwork> {
-        let network: RowNetwork = text.parse()?;
-        if network.width() != FEATURES.len() {
-            let why = format!("{} features, and a node has {}", network.width(), FEATURES.len());
-            return Err(BrokenNetwork { line: 3, why });
-        }
+        let network = RowNetwork::for_rows(text, FEATURES.len(), "a node")?;
         Ok(LearntPlacement::new(Arc::new(network)))
     }
 

@@ -323,11 +323,7 @@ impl InssNetwork {
 
     /// From a network's file.
     pub fn from_text(text: &str) -> Result<InssNetwork, BrokenNetwork> {
-        let network: RowNetwork = text.parse()?;
-        if network.width() != FEATURES.len() {
-            let why = format!("{} features, and a row has {}", network.width(), FEATURES.len());
-            return Err(BrokenNetwork { line: 3, why });
-        }
+        let network = RowNetwork::for_rows(text, FEATURES.len(), "a row")?;
         Ok(InssNetwork::new(Arc::new(network)))
     }
 

@@ -107,11 +107,7 @@ impl Sched2Network {
 
     /// From a network's file.
     pub fn from_text(text: &str, told: bool) -> Result<Sched2Network, BrokenNetwork> {
-        let network: RowNetwork = text.parse()?;
-        if network.width() != FEATURES.len() {
-            let why = format!("{} features, and a job has {}", network.width(), FEATURES.len());
-            return Err(BrokenNetwork { line: 3, why });
-        }
+        let network = RowNetwork::for_rows(text, FEATURES.len(), "a job")?;
         Ok(Sched2Network::new(Arc::new(network), told))
     }
 
