@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import debian, paths
+from . import debian, paths, slurm
 
 # For cases and plugins: the interpreter, a linker, and what the harness calls.
 PACKAGES = ("python3", "gcc", "libc6-dev", "iproute2", "procps")
@@ -48,7 +48,7 @@ def make(name, packages):
         return folder
     if os.geteuid() != 0:
         raise RuntimeError("another release of Debian needs root")
-    tool = shutil.which("debootstrap", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    tool = shutil.which("debootstrap", path=slurm.search_path())
     if tool is None:
         raise RuntimeError("debootstrap is not installed (Debian: apt-get install debootstrap)")
     print(f"making {folder}: some minutes", file=sys.stderr, flush=True)
@@ -73,6 +73,6 @@ def run(folder, command):
     seen = sorted({str(paths.ROOT), str(Path.home()), *SEEN})
     unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"]
     variables = {key: value for key, value in os.environ.items() if key != "TMPDIR"}
-    variables["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
+    variables["PATH"] = slurm.search_path()
     whole = [*unshare, folder, *seen, "--", *map(str, command)]
     return subprocess.run(whole, cwd=paths.ROOT, env=variables, check=False).returncode
