@@ -56,14 +56,21 @@ impl<'a> Situation<'a> {
         Ok(room)
     }
 
-    /// What is left from now on of all gaps, ns, also where they are withheld: for a job that is
-    /// about to starve. Else it would run beside a busy foreground job, which costs that more.
+    /// What is left from now on of all gaps, ns, also where they are withheld in debt: for a job
+    /// that is about to starve. Else it would run beside a busy foreground job, which costs that
+    /// more.
     pub(super) fn opening_when_starving(&self) -> Ns {
-        let rooms = self.foreground().map(|(client, job)| {
-            let chance = self.chance(client, job);
-            self.unwithheld_room_of(client, job, self.now, chance)
-        });
-        rooms.map(|room| room.unwrap_or(0)).min().unwrap_or(Ns::MAX)
+        let switches = self.state.config.switch_cost > 0;
+        let rooms = self
+            .foreground()
+            .map(|(client, job)| match job.account.spares(switches) {
+                true => 0,
+                false => {
+                    let chance = self.chance(client, job);
+                    self.unwithheld_room_of(client, job, self.now, chance).unwrap_or(0)
+                }
+            });
+        rooms.min().unwrap_or(Ns::MAX)
     }
 
     /// The larger of two: what the gap leaves, and what the stretch up to the next wait leaves.
