@@ -67,7 +67,7 @@ const MOST_AT_ONCE: f64 = 4.0;
 const LEAST_RISK: f64 = 0.02;
 
 /// Most that a job loses which asked for nothing, as a multiple of the default slowdown: beyond it
-/// background work has no gaps. It begins with no credit.
+/// background work has no gaps.
 ///
 /// Not where the device switches: whoever uses a gap at all pays the switch back. It is 6 % of an
 /// LSTM's request, and the batch job beside it had 0.19 of alone in place of 0.72
@@ -264,7 +264,7 @@ impl Balances {
         Balances {
             all: first,
             within: first,
-            bound: Balance(0.0),
+            bound: Balance::first(full * DEFAULT_BOUND_RATIO),
         }
     }
 }
