@@ -26,7 +26,11 @@ def metadata():
     """What cargo knows of all packages, with the features of the build: by package, and what each
     depends on.
     """
-    command = ["cargo", "metadata", "--format-version", "1", "--offline", *cargo_tests.FEATURES]
+    about = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True, cwd=paths.ROOT)
+    host = about.stdout.partition("host: ")[2].splitlines()[0]
+    # What other platforms need was never fetched where a machine has built for its own alone.
+    command = ["cargo", "metadata", "--format-version", "1", "--offline", "--filter-platform", host]
+    command += cargo_tests.FEATURES
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=True)
     found = json.loads(done.stdout)
     packages = {package["id"]: package for package in found["packages"]}

@@ -4,6 +4,7 @@ A stage is bounded in time. What it says is in target/test-logs; how it ended is
 and once more at the end of the run.
 """
 
+import collections
 import os
 import re
 import subprocess
@@ -168,14 +169,38 @@ class Command:
 
 
 class Beside:
-    """Stages one after the other, beside what the run does meanwhile: a list of calls."""
+    """Stages beside what the run does meanwhile: a list of calls, each begun in its turn.
 
-    def __init__(self, *calls):
-        self.thread = threading.Thread(target=lambda: [call() for call in calls], daemon=True)
-        self.thread.start()
+    `lanes`: so many at a time.
+    """
 
-    def finish(self):
-        self.thread.join()
+    def __init__(self, *calls, lanes=1):
+        self.calls, self.threads, self.raised = collections.deque(calls), [], []
+        self.more(lanes)
+
+    def more(self, lanes):
+        for _ in range(lanes):
+            self.threads.append(threading.Thread(target=self.play, daemon=True))
+            self.threads[-1].start()
+
+    def play(self):
+        while True:
+            try:
+                call = self.calls.popleft()
+            except IndexError:
+                return
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                self.raised.append(error)
+
+    def finish(self, more=0):
+        """Waits for all of them; with so many lanes more from now on."""
+        self.more(more)
+        for thread in self.threads:
+            thread.join()
+        if self.raised:
+            raise self.raised[0]
 
 
 def check_stage(tally, name, command):

@@ -1,26 +1,40 @@
-"""Models that the workloads run: twelve, each by a name, with inference and training, with torch and torchvision alone.
+"""Models that the workloads run: twelve, each by a name, with inference and training, with torch
+and torchvision alone.
 
-Weights are random. Nothing in a model branches on a value: on the simulated GPU values mean nothing, and what a service launches would
-differ from what it launches on a real one.
+Weights are random. Nothing in a model branches on a value: on the simulated GPU values mean
+nothing, and what a service launches would differ from what it launches on a real one.
 """
 
-from . import detection, language, recurrent, unet, vision
+import importlib
+
 from .base import Task
 
-# Name on the command line -> what makes the task. The order is that of tables.
-MODELS = {
-    "resnet50": vision.classifier("resnet50", batch=1, training_batch=16),
-    "resnet152": vision.classifier("resnet152", batch=1, training_batch=8),
-    "vgg19": vision.classifier("vgg19", batch=1, training_batch=8),
-    "inception_v3": vision.inception(batch=1, training_batch=8),
-    "densenet201": vision.classifier("densenet201", batch=1, training_batch=8),
-    "vit_b_16": vision.classifier("vit_b_16", batch=1, training_batch=8),
-    "bert_base": language.bert(batch=4, length=128),
-    "gpt2": language.gpt2(prompt=64, tokens=16),
-    "llama": language.llama(prompt=64, tokens=16),
-    "unet": unet.diffusion(batch=1, steps=2),
-    "detection": detection.two_stage(batch=1),
-    "lstm": recurrent.lstm(batch=16, length=48),
+# Name on the command line -> what makes the task: module, function, arguments. The order is that of
+# tables.
+TABLE = {
+    "resnet50": ("vision", "classifier", {"name": "resnet50", "batch": 1, "training_batch": 16}),
+    "resnet152": ("vision", "classifier", {"name": "resnet152", "batch": 1, "training_batch": 8}),
+    "vgg19": ("vision", "classifier", {"name": "vgg19", "batch": 1, "training_batch": 8}),
+    "inception_v3": ("vision", "inception", {"batch": 1, "training_batch": 8}),
+    "densenet201": ("vision", "classifier", {"name": "densenet201", "batch": 1, "training_batch": 8}),
+    "vit_b_16": ("vision", "classifier", {"name": "vit_b_16", "batch": 1, "training_batch": 8}),
+    "bert_base": ("language", "bert", {"batch": 4, "length": 128}),
+    "gpt2": ("language", "gpt2", {"prompt": 64, "tokens": 16}),
+    "llama": ("language", "llama", {"prompt": 64, "tokens": 16}),
+    "unet": ("unet", "diffusion", {"batch": 1, "steps": 2}),
+    "detection": ("detection", "two_stage", {"batch": 1}),
+    "lstm": ("recurrent", "lstm", {"batch": 16, "length": 48}),
 }
+
+
+class Models(dict):
+    """Name -> what makes the task. Its module is imported then: torchvision takes as long as torch."""
+
+    def __getitem__(self, name):
+        module, function, arguments = super().__getitem__(name)
+        return getattr(importlib.import_module(f".{module}", __name__), function)(**arguments)
+
+
+MODELS = Models(TABLE)
 
 __all__ = ["MODELS", "Task"]

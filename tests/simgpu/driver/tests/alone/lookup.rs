@@ -1,9 +1,6 @@
 //! How clients find entry points: by symbol, and by name with version and flavour.
-#![allow(missing_docs, reason = "the tests' names say it")]
 
-mod client;
-
-use client::isolated;
+use crate::client::isolated;
 use libloading::Library;
 
 fn symbol(library: &Library, name: &str) -> Option<usize> {

@@ -1,11 +1,9 @@
 //! Instantiated graphs that change: parameters of one node, a whole new graph, nodes switched off,
 //! launches in many places.
 
-mod cuda;
-
 use std::ptr::null;
 
-use cuda::*;
+use crate::cuda::*;
 
 #[test]
 fn parameters_change_before_each_replay() {

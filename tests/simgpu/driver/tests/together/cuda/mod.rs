@@ -7,7 +7,7 @@
 #![allow(missing_docs, reason = "the API's own names")]
 #![allow(clippy::too_many_arguments, reason = "the API's own signatures")]
 
-#[path = "../../../../bounded.rs"]
+#[path = "../../../../../bounded.rs"]
 mod bounded;
 
 use std::path::PathBuf;
@@ -266,7 +266,7 @@ pub fn cuda() -> Cuda {
         assert_eq!(api.cuDevicePrimaryCtxRetain(&mut context, 0), SUCCESS);
         assert_eq!(api.cuCtxSetCurrent(context), SUCCESS);
         let mut module = 0;
-        let ptx = concat!(include_str!("../../src/kernels/simgpu.ptx"), "\0");
+        let ptx = concat!(include_str!("../../../src/kernels/simgpu.ptx"), "\0");
         assert_eq!(api.cuModuleLoadData(&mut module, ptx.as_ptr()), SUCCESS);
         let functions = ["simgpu_fill\0", "simgpu_axpy\0", "simgpu_copy\0", "simgpu_spin\0"].map(|name| {
             let mut function = 0;

@@ -1,9 +1,6 @@
 //! The device in the likeness of an A100 and of an H100, and which export tables were asked for.
-#![allow(missing_docs, reason = "the tests' names say it")]
 
-mod client;
-
-use client::{Cuda, INVALID_VALUE, SUCCESS, isolated};
+use crate::client::{Cuda, INVALID_VALUE, SUCCESS, isolated};
 
 const NOT_SUPPORTED: u32 = 801;
 const H100: (&str, &str) = ("SIMGPU_MODEL", "h100");

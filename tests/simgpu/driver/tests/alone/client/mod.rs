@@ -186,6 +186,8 @@ pub struct Config {
 const TEST: &str = "SIMGPU_TEST";
 /// The variable that tells a further process what it is to do.
 const ROLE: &str = "SIMGPU_TEST_ROLE";
+/// The variable with the file that a test leaves to show that it ran.
+const BEGUN: &str = "SIMGPU_TEST_BEGUN";
 /// Longest a test may take: far more than any needs on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 
@@ -240,8 +242,17 @@ fn wait(mut child: Child, what: &str) {
 /// Runs a test in a process of its own on a device of its own, with these variables set. In a
 /// further process of the test ([`Role::start`]) `body` is told its role; in the first one the role
 /// is empty.
+///
+/// A test's module is a file of its name.
+#[track_caller]
 pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda, &str)) {
-    if std::env::var(TEST).as_deref() == Ok(test) {
+    let module = Path::new(std::panic::Location::caller().file()).file_stem().unwrap();
+    let test = &format!("{}::{test}", module.display());
+    if std::env::var(TEST).as_ref() == Ok(test) {
+        let role = std::env::var(ROLE).unwrap_or_default();
+        if role.is_empty() {
+            std::fs::write(std::env::var_os(BEGUN).unwrap(), "").unwrap();
+        }
         let path = std::env::var_os("SIMGPU_TEST_LIBRARY").unwrap();
         let api = Api::load(Path::new(&path));
         body(
@@ -249,7 +260,7 @@ pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda,
                 api,
                 module: OnceLock::new(),
             },
-            &std::env::var(ROLE).unwrap_or_default(),
+            &role,
         );
         return;
     }
@@ -257,7 +268,8 @@ pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda,
     let mut command = again(test);
     command
         .env("SIMGPU_SOCKET", directory.path().join("device.sock"))
-        .env("SIMGPU_TEST_LIBRARY", library());
+        .env("SIMGPU_TEST_LIBRARY", library())
+        .env(BEGUN, directory.path().join("begun"));
     // What a developer has set must not decide a test.
     for variable in [
         "SIMGPU_CONFIG",
@@ -272,6 +284,8 @@ pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda,
     }
     command.envs(variables.iter().copied());
     wait(command.spawn().unwrap(), test);
+    // A name that no test has is no failure to the harness: it runs none.
+    assert!(directory.path().join("begun").exists(), "{test}: no test of this name");
 }
 
 /// A further process of the running test.
@@ -465,7 +479,7 @@ impl Cuda {
 
     pub fn module(&self) -> Handle {
         *self.module.get_or_init(|| {
-            let ptx = concat!(include_str!("../../src/kernels/simgpu.ptx"), "\0");
+            let ptx = concat!(include_str!("../../../src/kernels/simgpu.ptx"), "\0");
             let mut module = 0;
             ok!(self.cuModuleLoadData(&mut module, ptx.as_ptr()));
             module

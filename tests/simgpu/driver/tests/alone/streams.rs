@@ -1,12 +1,9 @@
 //! Order: within a stream, across streams, with the legacy default stream, with the host.
-#![allow(missing_docs, reason = "the tests' names say it")]
-
-mod client;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use client::isolated;
+use crate::client::{self, isolated};
 
 #[test]
 fn a_stream_is_first_in_first_out() {

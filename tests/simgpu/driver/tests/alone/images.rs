@@ -1,14 +1,11 @@
 //! What a driver says of images that are none, or none for this device.
-#![allow(missing_docs, reason = "the tests' names say it")]
 
-mod client;
-
-use client::{Cuda, SUCCESS, isolated};
+use crate::client::{Cuda, SUCCESS, isolated};
 
 const INVALID_IMAGE: u32 = 200;
 const NO_BINARY: u32 = 209;
 const INVALID_PTX: u32 = 218;
-const PTX: &str = include_str!("../src/kernels/simgpu.ptx");
+const PTX: &str = include_str!("../../src/kernels/simgpu.ptx");
 
 fn load(cu: &Cuda, image: &[u8]) -> u32 {
     let mut module = 0;

@@ -1,11 +1,9 @@
 //! Graphs made node by node: structure, data, every kind of node.
 
-mod cuda;
-
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 
-use cuda::*;
+use crate::cuda::*;
 
 #[test]
 fn edges_decide_the_order_and_not_the_order_of_making() {

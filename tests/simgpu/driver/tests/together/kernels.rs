@@ -1,11 +1,9 @@
 //! Kernels that compute: the test kernels on a stream, one that spins on a host word, one that the
 //! test gives.
 
-mod cuda;
-
 use std::ptr::{null, null_mut};
 
-use cuda::*;
+use crate::cuda::*;
 
 #[test]
 fn test_kernels_compute_in_stream_order() {

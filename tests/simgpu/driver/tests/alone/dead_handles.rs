@@ -1,12 +1,9 @@
 //! What a call with a destroyed handle does: refused as a rule, the end of the process where that
 //! is asked for.
-#![allow(missing_docs, reason = "the tests' names say it")]
-
-mod client;
 
 use std::os::unix::process::ExitStatusExt;
 
-use client::{Cuda, Handle, INVALID_HANDLE, SUCCESS, ends, isolated};
+use crate::client::{Cuda, Handle, INVALID_HANDLE, SUCCESS, ends, isolated};
 
 /// Each way to use a handle that is gone, with the call and the kind that the line has to name.
 type Misuse = (&'static str, &'static str, fn(&Cuda) -> u32);
@@ -92,7 +89,7 @@ fn what_a_driver_looks_at_is_refused_all_the_same() {
         cu.start();
         assert_eq!(cu.cuEventRecord(0, 0), INVALID_HANDLE);
         let (mut library, mut kernel) = (0, 0);
-        let ptx = concat!(include_str!("../src/kernels/simgpu.ptx"), "\0");
+        let ptx = concat!(include_str!("../../src/kernels/simgpu.ptx"), "\0");
         let none = std::ptr::null();
         ok!(cu.cuLibraryLoadData(&mut library, ptx.as_ptr(), none, none.cast(), 0, none, none.cast(), 0));
         ok!(cu.cuLibraryGetKernel(&mut kernel, library, c"simgpu_copy".as_ptr().cast()));

@@ -1,9 +1,6 @@
 //! Managed memory: prefetches take time only for what lies elsewhere.
-#![allow(missing_docs, reason = "the tests' names say it")]
 
-mod client;
-
-use client::{Cuda, Handle, INVALID_VALUE, isolated};
+use crate::client::{self, Cuda, Handle, INVALID_VALUE, isolated};
 
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: u32 = 801;

@@ -1,12 +1,9 @@
 //! What a kernel that fails leaves behind: its error, from then on, for whatever is about work in
 //! its context.
-#![allow(missing_docs, reason = "the tests' names say it")]
-
-mod client;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use client::{Cuda, SUCCESS, isolated};
+use crate::client::{self, Cuda, SUCCESS, isolated};
 
 const ILLEGAL_ADDRESS: u32 = 700;
 const LAUNCH_FAILED: u32 = 719;

@@ -1,9 +1,6 @@
 //! Several processes, and processes that fork: one device, and what happens when one of them ends.
-#![allow(missing_docs, reason = "the tests' names say it")]
 
-mod client;
-
-use client::{IpcHandle, Role, isolated, listen, say};
+use crate::client::{self, IpcHandle, Role, isolated, listen, say};
 
 const MIB: usize = 1 << 20;
 const SMALL: &[(&str, &str)] = &[("SIMGPU_MEMORY", "2147483648")];

@@ -1,10 +1,7 @@
 //! Allocation: capacity, pools, the virtual memory API, what a pointer is, what ends with a
 //! context.
-#![allow(missing_docs, reason = "the tests' names say it")]
 
-mod client;
-
-use client::isolated;
+use crate::client::{self, isolated};
 
 const MIB: usize = 1 << 20;
 /// A device of 1 GiB: enough for a context, small enough to fill.

@@ -1,10 +1,8 @@
 //! Capturing streams: what is recorded, what replays, what is forbidden.
 
-mod cuda;
-
 use std::sync::Mutex;
 
-use cuda::*;
+use crate::cuda::*;
 
 #[test]
 fn a_captured_stream_replays_with_its_data() {

@@ -1,9 +1,6 @@
 //! What copies, fills and executed kernels do to memory.
-#![allow(missing_docs, reason = "the tests' names say it")]
 
-mod client;
-
-use client::isolated;
+use crate::client::{self, isolated};
 
 fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n * 7 + n / 256) as u8).collect()
@@ -232,7 +229,7 @@ fn executed_kernels_compute_by_every_launch_path() {
         ok!(cu.cuParamSetSize(fill, 24));
         ok!(cu.cuLaunchGridAsync(fill, 1, 1, 0));
         // A CUkernel in place of a CUfunction, as the runtime of CUDA 13 passes it.
-        let ptx = concat!(include_str!("../src/kernels/simgpu.ptx"), "\0");
+        let ptx = concat!(include_str!("../../src/kernels/simgpu.ptx"), "\0");
         let (mut library, mut kernel) = (0, 0);
         let none = std::ptr::null;
         ok!(cu.cuLibraryLoadData(
