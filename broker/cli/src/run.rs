@@ -45,8 +45,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PART", value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
     pub slowdown: Option<u32>,
     /// The longest time from its first launch to its next wait within which that may be used (50ms,
-    /// 1.5s, 200us). Alone, with three times the broker's slowdown. Default: no limit
-    /// [env: WEFT_SLO]
+    /// 1.5s, 200us); default: no limit [env: WEFT_SLO]
     #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
     pub slo: Option<u64>,
     /// What is known about the job: a name given to `weft profile`, or a file (with a slash)

@@ -92,11 +92,6 @@ impl SlowdownBudget {
     /// Highest slowdown that means anything.
     const MOST: f64 = 1.0;
 
-    /// Slowdown of who asks for an SLO alone, as a multiple of the configured one. With one, batch
-    /// work at 70 % load was 0.695 of the device's own, with three 0.712, and as many requests were
-    /// within the SLO (`scripts/lab --kind slo --device mps --requests 200 --partners 1`).
-    const WITH_SLO_RATIO: f64 = 3.0;
-
     /// A slowdown that is no number counts as not given.
     pub(super) fn new(slowdown: Option<f64>, slo: Option<Ns>) -> SlowdownBudget {
         let slowdown = slowdown.filter(|slowdown| !slowdown.is_nan());
@@ -106,13 +101,9 @@ impl SlowdownBudget {
         }
     }
 
-    /// Allowed slowdown, a part of the job's time. Who asks for an SLO and nothing else minds the
-    /// longest stretch, and the mean less.
+    /// Allowed slowdown, a part of the job's time.
     pub(super) fn slowdown(&self, config: &Config) -> f64 {
-        self.slowdown.unwrap_or_else(|| match self.slo {
-            Some(_) => (config.slowdown * SlowdownBudget::WITH_SLO_RATIO).min(SlowdownBudget::MOST),
-            None => config.slowdown,
-        })
+        self.slowdown.unwrap_or(config.slowdown)
     }
 
     /// Whether the client asked for a slowdown: then it is kept, not aimed at.

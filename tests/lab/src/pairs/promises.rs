@@ -74,17 +74,12 @@ pub(super) fn cases_of(parts: &CaseParts<'_>, out: &mut Vec<Case>) {
     }
     for mode in plan.modes(&[Mode::Mps, SHARED]) {
         for (at, (name, program)) in services.iter().enumerate() {
-            // Where it was not asked for, one of them each.
-            let loads = match plan.is_short("slo") {
-                true => &LOADS[at % LOADS.len()..][..1],
-                false => &LOADS[..],
-            };
-            for load in loads {
+            for load in LOADS {
                 let service = job(&format!("{name} at {load} %"), 0, program, None);
                 let case = base("slo", mode, vec![service, batch(at + 1)], &[Rule::WEFT, Rule::Default]);
                 out.push(Case {
                     slo: Some(SLO_OF_P99),
-                    load: Some(f64::from(*load) / 100.0),
+                    load: Some(f64::from(load) / 100.0),
                     ..case
                 });
             }
