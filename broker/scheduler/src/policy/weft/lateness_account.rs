@@ -485,13 +485,7 @@ impl LatenessAccount {
             true => balances.all.0 < 0.0,
             false => !switches && balances.bound.0 < 0.0,
         });
-        in_debt || self.spares(switches)
-    }
-
-    /// Whether the gap is left alone for the control after it. `switches` as for
-    /// [`LatenessAccount::withholds`].
-    pub(super) fn spares(&self, switches: bool) -> bool {
-        switches && self.spared
+        in_debt || (switches && self.spared)
     }
 
     /// What was measured so far.

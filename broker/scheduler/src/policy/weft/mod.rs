@@ -286,7 +286,7 @@ impl GapFit<'_> {
     fn choose(&self, turns: &mut RoundRobin) -> Result<QueueEntry, GrantVerdict> {
         let (state, now) = (self.situation.state, self.situation.now);
         let mut again = later(state, now);
-        if let Some(entry) = self.starving().filter(|entry| self.fits_when_starving(entry)) {
+        if let Some(entry) = self.starving().filter(|entry| self.fits(entry)) {
             return Ok(entry);
         }
         for class in 0..PRIORITIES {
@@ -361,11 +361,6 @@ impl GapFit<'_> {
             .max(self.situation.lead())
             .saturating_add(entry.long)
             .saturating_add(self.way_there(entry.slot))
-    }
-
-    /// Whether it fits, also in a gap that is withheld.
-    fn fits_when_starving(&self, entry: &QueueEntry) -> bool {
-        self.fits(entry) || self.takes(entry) <= self.situation.opening_when_starving()
     }
 
     /// Whether `takes <= room`.

@@ -56,23 +56,6 @@ impl<'a> Situation<'a> {
         Ok(room)
     }
 
-    /// What is left from now on of all gaps, ns, also where they are withheld in debt: for a job
-    /// that is about to starve. Else it would run beside a busy foreground job, which costs that
-    /// more.
-    pub(super) fn opening_when_starving(&self) -> Ns {
-        let switches = self.state.config.switch_cost > 0;
-        let rooms = self
-            .foreground()
-            .map(|(client, job)| match job.account.spares(switches) {
-                true => 0,
-                false => {
-                    let chance = self.chance(client, job);
-                    self.unwithheld_room_of(client, job, self.now, chance).unwrap_or(0)
-                }
-            });
-        rooms.min().unwrap_or(Ns::MAX)
-    }
-
     /// The larger of two: what the gap leaves, and what the stretch up to the next wait leaves.
     fn opening_of(&self, client: &ClientState, job: &JobModels) -> Result<Ns, Ns> {
         let laxity = self.laxity_of(client, job);
@@ -147,32 +130,24 @@ impl<'a> Situation<'a> {
     }
 
     fn gap_opening(&self, client: &ClientState, job: &JobModels) -> Result<Ns, Ns> {
-        self.room_of(client, job, self.now, self.chance(client, job))
-    }
-
-    /// Highest chance at which a kernel may keep this foreground job waiting, for now.
-    fn chance(&self, client: &ClientState, job: &JobModels) -> f64 {
         let (slowdown, slo) = client.budget.allowed(&self.state.config);
-        job.account.risk(self.risk(), slowdown, slo)
+        let chance = job.account.risk(self.risk(), slowdown, slo);
+        self.room_of(client, job, self.now, chance)
     }
 
     fn room_of(&self, client: &ClientState, job: &JobModels, at: Ns, chance: f64) -> Result<Ns, Ns> {
-        let room = self.unwithheld_room_of(client, job, at, chance)?;
-        let (promised, switches) = (client.budget.is_promised(), self.state.config.switch_cost > 0);
-        match job.account.withholds(promised, switches) {
-            true if !job.account.is_open(self.now) => Ok(0),
-            _ => Ok(room),
-        }
-    }
-
-    fn unwithheld_room_of(&self, client: &ClientState, job: &JobModels, at: Ns, chance: f64) -> Result<Ns, Ns> {
         if job.account.is_open(self.now) {
             return Ok(self.open_room());
         }
         if let Some(until) = self.unknown_until(client, job).filter(|until| at < *until) {
             return Err(until);
         }
-        self.left_by(client, job, at, chance)
+        let room = self.left_by(client, job, at, chance)?;
+        let (promised, switches) = (client.budget.is_promised(), self.state.config.switch_cost > 0);
+        match job.account.withholds(promised, switches) {
+            true => Ok(0),
+            false => Ok(room),
+        }
     }
 
     /// Until when a foreground job without a profile may be at work of which nothing is known: a

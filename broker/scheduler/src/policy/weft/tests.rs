@@ -498,39 +498,6 @@ fn a_promised_slowdown_lets_work_go_beside_a_busy_foreground_job_and_its_credit_
 }
 
 #[test]
-fn who_starves_goes_in_a_gap_that_is_withheld_and_not_beside_the_busy_foreground_job() {
-    let mut bench = Bench::new(profile(99, 500 * US));
-    bench.tell(Event::Budget {
-        client: SERVICE,
-        slowdown: Some(0.0),
-        slo: None,
-    });
-    // What weft's calls take is more than nothing: the job is in debt.
-    bench.requests(300, 5 * MS);
-    let mut gaps = Vec::new();
-    for turn in 0..200 {
-        bench.request();
-        // In the middle of the gap.
-        bench.now += 2 * MS;
-        if is_grant(&bench.waits(500 * US)) || bench.granted().is_some() {
-            bench.done(500 * US);
-            gaps.push(turn);
-        }
-        bench.now += 2 * MS;
-    }
-    // Work of one delay bound lasts for half a second, and half of that before its end it starves.
-    assert!(gaps.len() >= 3, "nobody starves: {gaps:?}");
-    for pair in gaps.windows(2) {
-        let waited = (pair[1] - pair[0]) * 5 * MS;
-        assert!(
-            (200 * MS..=300 * MS).contains(&waited),
-            "gaps between are withheld: {gaps:?}"
-        );
-    }
-    assert_eq!(bench.core.snapshot().counters.starvation_grants, 0, "it had a gap");
-}
-
-#[test]
 fn background_jobs_launch_further_ahead_by_the_laxity_and_most_where_a_dry_context_costs_switches() {
     let mps = Config {
         switch_cost: 0,
