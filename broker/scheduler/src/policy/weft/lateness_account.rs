@@ -17,8 +17,7 @@
 //! * Where the device switches between processes, the switch back is background work too, also
 //!   after the last kernel's end. So the gap before a control is left alone there.
 //! * A slowdown that somebody asked for is a promise: in debt background work has no gaps, and the
-//!   stretches pay the debt alone. The default is an aim: in debt the price is the lowest. Once
-//!   twice the default is spent gaps are withheld, too, unless the device switches.
+//!   stretches pay the debt alone. The default is an aim: in debt the price is the lowest.
 //! * What the minimum share runs is measured, and booked to no balance. Gaps that pay for it would
 //!   leave more to the minimum share.
 //! * The price is the highest chance at which a kernel may keep the foreground job waiting after
@@ -65,14 +64,6 @@ const MOST_AT_ONCE: f64 = 4.0;
 
 /// Least chance of keeping the foreground job waiting: what is hardly ever felt.
 const LEAST_RISK: f64 = 0.02;
-
-/// Most that a job loses which asked for nothing, as a multiple of the default slowdown: beyond it
-/// background work has no gaps.
-///
-/// Not where the device switches: whoever uses a gap at all pays the switch back. It is 6 % of an
-/// LSTM's request, and the batch job beside it had 0.19 of alone in place of 0.72
-/// (docs/lab-notes.md).
-const DEFAULT_BOUND_RATIO: f64 = 2.0;
 
 /// Highest chance while nothing was measured.
 const UNKNOWN_RISK: f64 = 0.5;
@@ -246,29 +237,6 @@ impl Balance {
     }
 }
 
-/// What may still be lost, by what is counted.
-#[derive(Debug, Clone, Copy)]
-struct Balances {
-    /// All lateness.
-    all: Balance,
-    /// That by work launched within stretches.
-    within: Balance,
-    /// All lateness against [`DEFAULT_BOUND_RATIO`] times the slowdown.
-    bound: Balance,
-}
-
-impl Balances {
-    /// `full` as for [`Balance::first`].
-    fn first(full: f64) -> Balances {
-        let first = Balance::first(full);
-        Balances {
-            all: first,
-            within: first,
-            bound: Balance::first(full * DEFAULT_BOUND_RATIO),
-        }
-    }
-}
-
 /// Lateness account of one foreground job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatenessAccount {
@@ -283,8 +251,8 @@ pub(super) struct LatenessAccount {
     /// Mean length of the last dozens, ns.
     length: f64,
     stretches: u32,
-    /// `None`: nothing was judged.
-    balances: Option<Balances>,
+    /// Of all lateness, and of that by work launched within stretches; `None`: nothing was judged.
+    balances: Option<(Balance, Balance)>,
     /// Whether the stretch in progress, or the next one, is a control.
     control: bool,
     /// Whether the gap before it is to be left alone too.
@@ -385,15 +353,13 @@ impl LatenessAccount {
         }
         self.open.judged(late / alone, opened);
         let full = self.full(slowdown);
-        let balances = self.balances.get_or_insert(Balances::first(full));
+        let first = Balance::first(full);
+        let (all, within) = self.balances.get_or_insert((first, first));
         // What weft's own calls add is part of what was promised.
         let calls = replay.launches.saturating_mul(LAUNCH_COST_NS) as f64;
-        let allowed = slowdown * own;
-        balances.all.book(allowed, late + calls, full);
-        let most = DEFAULT_BOUND_RATIO;
-        balances.bound.book(allowed * most, late + calls, full * most);
+        all.book(slowdown * own, late + calls, full);
         if !opened {
-            balances.within.book(allowed, late - by_found, full);
+            within.book(slowdown * own, late - by_found, full);
         }
     }
 
@@ -420,7 +386,7 @@ impl LatenessAccount {
     /// that. `slo` as for [`LatenessAccount::allows`].
     pub(super) fn open_next(&mut self, slowdown: Option<f64>, slo: Option<Ns>) {
         (self.open.now, self.open.wanted) = (false, false);
-        let (Some(slowdown), Some(Balances { all, .. })) = (slowdown.filter(|part| *part > 0.0), self.balances) else {
+        let (Some(slowdown), Some((all, _))) = (slowdown.filter(|part| *part > 0.0), self.balances) else {
             return;
         };
         // Nor before a control: what this one leaves on the device would be in it.
@@ -446,13 +412,13 @@ impl LatenessAccount {
 
     /// Whether the laxity of a stretch may be used: not in a control, nor in debt for its use.
     pub(super) fn may_be_lax(&self) -> bool {
-        !self.control && self.balances.is_none_or(|balances| balances.within.0 >= 0.0)
+        !self.control && self.balances.is_none_or(|(_, within)| within.0 >= 0.0)
     }
 
     /// Time in ns by which the stretch in progress may end late. `slo`: the longest stretch, ns.
     pub(super) fn allows(&self, slowdown: f64, slo: Option<Ns>) -> Ns {
         match (self.since, self.balances) {
-            (Some(_), Some(Balances { all, .. })) if self.of_all.seen >= FIRST_CONTROLS && !self.open.wanted => {
+            (Some(_), Some((all, _))) if self.of_all.seen >= FIRST_CONTROLS && !self.open.wanted => {
                 let most = slowdown * self.length * MOST_AT_ONCE;
                 let spare = all.0 - self.full(slowdown) * KEPT_FOR_GAPS;
                 let late = (spare * SPENT_AT_ONCE).clamp(0.0, most) as Ns;
@@ -474,18 +440,15 @@ impl LatenessAccount {
             // Nothing was measured; there may be no waits that are seen.
             None => most.min(UNKNOWN_RISK),
             Some(_) if self.control || self.within(slo) == 0 => most.min(LEAST_RISK),
-            Some(Balances { all, .. }) => (all.0 / self.full(slowdown)).max(LEAST_RISK).min(most),
+            Some((all, _)) => (all.0 / self.full(slowdown)).max(LEAST_RISK).min(most),
         }
     }
 
     /// Whether gaps are withheld from background jobs. `promised`: somebody asked for the slowdown.
     /// `switches`: the device must switch back after background work.
     pub(super) fn withholds(&self, promised: bool, switches: bool) -> bool {
-        let in_debt = self.balances.is_some_and(|balances| match promised {
-            true => balances.all.0 < 0.0,
-            false => !switches && balances.bound.0 < 0.0,
-        });
-        in_debt || (switches && self.spared)
+        let in_debt = self.balances.is_some_and(|(all, _)| all.0 < 0.0);
+        (promised && in_debt) || (switches && self.spared)
     }
 
     /// What was measured so far.
@@ -632,7 +595,7 @@ mod tests {
         assert!((account.sums().part().expect("judged") - 20.0 / 28.0 * 0.099).abs() < 0.01);
         assert_eq!(account.risk(0.95, SLOWDOWN, None), LEAST_RISK);
         assert!(account.may_be_lax(), "gaps were the cause");
-        let debt = account.balances.expect("judged").all.0;
+        let debt = account.balances.expect("judged").0.0;
         assert!(debt < 0.0);
         // The debt is bounded: so many stretches alone pay for any.
         stretches(
@@ -656,35 +619,26 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_in_debt_withholds_gaps_and_the_default_does_at_twice_itself() {
+    fn a_promise_in_debt_withholds_gaps_and_the_default_does_not() {
         let mut account = watched();
         assert!(!account.withholds(true, false), "nothing is owed");
-        // 1.5 % of each.
-        stretches(&mut account, 400, 150 * US, false, 150 * US);
-        assert!(account.withholds(true, false));
-        assert!(!account.withholds(false, false), "less than twice the default");
-        let mut account = watched();
         stretches(&mut account, 20, MS, false, MS);
         assert!(account.withholds(true, false));
-        assert!(account.withholds(false, false), "10 % of each");
-        assert!(!account.withholds(false, true), "each gap costs a switch back there");
-        // What is owed is paid by stretches alone.
-        stretches(&mut account, 100, 0, false, 0);
         assert!(!account.withholds(false, false));
     }
 
     #[test]
     fn what_the_minimum_share_ran_is_measured_and_not_booked() {
         let mut account = watched();
-        let before = account.balances.expect("judged").all.0;
+        let before = account.balances.expect("judged").0.0;
         let waits = account.sums().waits;
         account.joined(0, true);
         stretches(&mut account, 1, MS, false, MS);
-        assert_eq!(account.balances.expect("judged").all.0, before);
+        assert_eq!(account.balances.expect("judged").0.0, before);
         assert_eq!(account.sums().waits, waits + 1);
         assert!(account.sums().late > 0.9 * MS as f64);
         stretches(&mut account, 1, MS, false, MS);
-        assert!(account.balances.expect("judged").all.0 < before, "the next is");
+        assert!(account.balances.expect("judged").0.0 < before, "the next is");
     }
 
     #[test]
