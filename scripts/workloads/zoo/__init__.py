@@ -6,6 +6,7 @@ nothing, and what a service launches would differ from what it launches on a rea
 """
 
 import importlib
+from collections.abc import Mapping
 
 from .base import Task
 
@@ -27,14 +28,20 @@ TABLE = {
 }
 
 
-class Models(dict):
+class Models(Mapping):
     """Name -> what makes the task. Its module is imported then: torchvision takes as long as torch."""
 
     def __getitem__(self, name):
-        module, function, arguments = super().__getitem__(name)
+        module, function, arguments = TABLE[name]
         return getattr(importlib.import_module(f".{module}", __name__), function)(**arguments)
 
+    def __iter__(self):
+        return iter(TABLE)
 
-MODELS = Models(TABLE)
+    def __len__(self):
+        return len(TABLE)
+
+
+MODELS = Models()
 
 __all__ = ["MODELS", "Task"]
