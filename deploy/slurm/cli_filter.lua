@@ -32,8 +32,8 @@ local function asks_for_gpus(options)
             return true
         end
     end
-    local gres = options["gres"] or ""
-    return gres:match("gpu") ~= nil or gres:match("shard") ~= nil
+    local lists = (options["gres"] or "") .. "," .. (options["tres-per-task"] or "")
+    return lists:match("gpu") ~= nil or lists:match("shard") ~= nil
 end
 
 -- Adds the shards.

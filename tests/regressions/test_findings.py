@@ -19,8 +19,9 @@ EXPECTED = [
     *(f"clients-S{n}" for n in range(1, 6)),
     *(f"users-B{n}" for n in range(1, 15)),
     *(f"hardware-F{n}" for n in range(1, 19)),
+    *(f"attack-A{n}" for n in (3, 5, 7, 8, 10, 11, 12, 14)),
 ]
-ROW = re.compile(r"^\| ((?:correctness|clients|users|hardware)-\w+) \|(.*)\|([^|]*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| ((?:attack|bugs|clients|correctness|hardware|users2?)-\w+) \|(.*)\|([^|]*)\|$", re.MULTILINE)
 
 
 def marked():
