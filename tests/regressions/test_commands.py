@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -355,3 +356,99 @@ def test_doctor_says_that_the_broker_knows_nothing_of_the_dilation(scene):
     scene.broker.arguments += ["--dilation", "10"]
     scene.broker.start()
     assert row()["verdict"] == "ok", row()
+
+
+# A terminal would clear the screen, set its title, and turn lines around.
+ORDERS = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
+
+
+def is_shown(done, code, *words):
+    """A command that ended with this exit code has shown these words, and nothing that a terminal obeys."""
+    shown = done.stdout + done.stderr
+    assert done.returncode == code and all(word in shown for word in words), done
+    obeyed = {c for c in shown if c in ORDERS and not c.isprintable()}
+    assert not obeyed, (obeyed, shown[:2000])
+
+
+def sealed(file, change):
+    """A profile or trace with another body, and the checksum that its reader wants (kernel-id/src/hash.rs)."""
+    low, keys = 2**64 - 1, (0x9E3779B97F4A7C15, 0xE4386A8885A308D3, 0x13198A2E03707345)
+
+    def folded(one, other):
+        product = one * other
+        return (product & low) ^ (product >> 64)
+
+    raw = file.read_bytes()
+    body = change(raw[32:])
+    state = len(body) ^ keys[2]
+    for at in range(0, len(body), 8):
+        state = folded(state ^ int.from_bytes(body[at : at + 8], "little"), keys[0])
+        state = (state << 23 | state >> 41) & low
+    file.write_bytes(raw[:16] + struct.pack("<QQ", len(body), folded(state, keys[1]) or keys[0]) + body)
+
+
+@pytest.mark.finding("attack-A11", "attack-A14")
+def test_no_word_of_a_file_is_obeyed_by_a_terminal(scene):
+    file = scene.folder / "own.trace"
+    shutil.copy(next((paths.ROOT / "profiles" / "recorded").rglob("*.trace")), file)
+    assert weft(scene, "trace", "export", file, scene.folder / "own.json").returncode == 0
+    trace = json.loads((scene.folder / "own.json").read_text())
+    for name in ("name", "note"):
+        trace[name] = f"begin{ORDERS}end"
+    trace["gpu"]["name"] = f"card{ORDERS}"
+    for kernel in trace["kernels"]:
+        kernel["id"]["symbol"] = f"kernel{ORDERS}"
+    foreign = scene.folder / "foreign.json"
+    foreign.write_text(json.dumps(trace))
+    assert weft(scene, "trace", "import", foreign, file).returncode == 0
+    is_shown(weft(scene, "trace", "show", file), 0, "begin", "card", "kernel")
+    told = weft(scene, "trace", "show", "--json", file)
+    is_shown(told, 0, "begin", "card")
+    assert json.loads(told.stdout)["name"] == trace["name"], told.stdout[:2000]
+    foreign.write_text(json.dumps({**trace, "source": f"Other{ORDERS}"}))
+    is_shown(weft(scene, "trace", "import", foreign, file), 1, "foreign.json is no trace")
+    # A profile has its kernels' names and its GPU's from whoever made it.
+    scene.broker.start()
+    learnt(scene, "own")
+    profile = scene.broker.profiles / "own.profile"
+    shown = json.loads(weft(scene, "profile", "show", "own", "--json").stdout)
+    names = [shown["gpu"]["name"], shown["kernels"][0]["symbol"]]
+    # Names keep their length.
+    orders = "\x1b[2J\x9b".encode()
+
+    def spoilt(body):
+        for name in names:
+            said = name.encode()
+            assert said in body and len(said) > len(orders), name
+            body = body.replace(said, orders + said[len(orders) :])
+        return body
+
+    sealed(profile, spoilt)
+    for more in ([], ["--json"]):
+        is_shown(weft(scene, "profile", "show", "own", *more), 0, names[0][len(orders) :])
+    is_shown(weft(scene, "profile", "list"), 0, names[0][len(orders) :])
+    settings = scene.folder / "weft.toml"
+    settings.write_text('[run]\npriority = "no \\u001b[2J\\u009b\\u202e"\n"key\\u001b[2J" = 1\n["section\\u001b"]\n', encoding="utf-8")
+    for command in (["config", "show"], ["config", "show", "--json"], ["run", "--", "true"], ["broker"]):
+        is_shown(weft(scene, *command, more={"WEFT_CONFIG": str(settings)}), 2, "weft.toml:2", "no such section")
+
+
+@pytest.mark.finding("attack-A14")
+def test_settings_that_another_group_may_write_are_not_read(scene):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to users")
+    command, user, group = installed(scene), 61001, 61007
+    scene.folder.chmod(0o755)
+    settings = scene.folder / "weft.toml"
+    settings.write_text("[run]\npriority = 3\n")
+    shown = [command, "config", "show"]
+    more = {"environment": {"PATH": os.environ["PATH"], "WEFT_CONFIG": str(settings)}, "user": user, "group": user, "extra_groups": [], "cwd": "/"}
+    for gid, mode, code in ((group, 0o640, 0), (user, 0o664, 0), (group, 0o660, 2)):
+        os.chown(settings, user, gid)
+        settings.chmod(mode)
+        told = typed(*shown, code=code, **more)
+        assert ("may be written by group 61007 (chmod g-w)" in told.stderr) == (code == 2), told.stderr
+    # Root chose who may write the machine's file.
+    os.chown(settings, 0, group)
+    settings.chmod(0o664)
+    typed(*shown, **more)

@@ -11,7 +11,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -159,7 +158,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     };
     let environment = environment::assemble(&places, &wishes)?;
     for warning in &environment.warnings {
-        eprintln!("weft: {warning}");
+        text::warn(warning);
     }
     let (program, arguments) = args.command.split_first().context("no command")?;
     let signals = waiting::signals()?;
@@ -245,7 +244,7 @@ fn settle(places: &Places, name: &str) -> Result<Sampled> {
 /// Reports the result; whether anything was learnt.
 fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
     if let Some(trouble) = &sampled.trouble {
-        eprintln!("weft: profile {name} could not be written: {trouble}");
+        text::warn(format_args!("profile {name} could not be written: {trouble}"));
         return false;
     }
     let before = match file.exists() {
@@ -280,11 +279,9 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
 
 fn show(name: &str, json: bool) -> Result<ExitCode> {
     let profile = store::load(name)?;
-    let page = match json {
-        true => serde_json::to_string_pretty(&weft_profiles::json::to_json(&profile))?,
-        false => weft_profiles::show::table(&profile, KERNELS),
-    };
-    let _ = writeln!(std::io::stdout(), "{}", page.trim_end());
+    text::show(&weft_profiles::json::to_json(&profile), json, |_| {
+        weft_profiles::show::table(&profile, KERNELS)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -335,7 +332,7 @@ fn list() -> Result<ExitCode> {
             Err(error) => troubles.push(format!("weft: {}", text::told(&error.into()))),
         }
     }
-    let _ = writeln!(std::io::stdout(), "{}", table.lines().join("\n"));
+    text::print(&table.lines().join("\n"));
     for trouble in troubles {
         eprintln!("{trouble}");
     }

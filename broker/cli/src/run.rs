@@ -144,7 +144,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         Environment::default()
     });
     for warning in &environment.warnings {
-        eprintln!("weft: {warning}");
+        text::warn(warning);
     }
     let wanted = args
         .gpu

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 pub use weft_daemon::figures::{count, duration, percent, span};
 use weft_daemon::job_name::{end_of, script_of};
+use weft_daemon::text as clean;
 use weft_protocol::{amount, priority};
 
 /// Columns of a page that goes to no terminal.
@@ -23,12 +24,22 @@ pub const LONG_COMMAND: usize = 100;
 /// Prints an answer as JSON or as the page for people.
 pub fn show<T: Serialize>(answer: &T, json: bool, render: impl FnOnce(&T) -> String) -> Result<()> {
     let text = match json {
-        true => serde_json::to_string_pretty(answer)?,
+        true => clean::json(&serde_json::to_string_pretty(answer)?),
         false => render(answer),
     };
-    // A closed pipe (`| head`) is no error.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    print(&text);
     Ok(())
+}
+
+/// Prints a page: without what a terminal would obey of it, as it may name what a file has.
+pub fn print(page: &str) {
+    // A closed pipe (`| head`) is no error.
+    let _ = writeln!(std::io::stdout(), "{}", clean::page(page.trim_end()));
+}
+
+/// Prints a line on stderr, as [`print`] does.
+pub fn warn(line: impl std::fmt::Display) {
+    eprintln!("weft: {}", clean::page(&line.to_string()));
 }
 
 /// Lower-case hexadecimal digits of NVML's form of a UUID.
@@ -112,7 +123,7 @@ pub fn told(error: &anyhow::Error) -> String {
             said.push_str(&cause);
         }
     }
-    said
+    clean::page(&said)
 }
 
 /// Drops ` (os error 13)`, which Rust appends to system errors.

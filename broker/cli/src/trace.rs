@@ -66,11 +66,7 @@ pub fn main(args: TraceArgs) -> Result<ExitCode> {
     match args.action {
         TraceAction::Show { file, json } => {
             let trace = Trace::load(&file)?;
-            let page = match json {
-                true => serde_json::to_string_pretty(&show::to_json(&trace))?,
-                false => show::table(&trace, KERNELS),
-            };
-            let _ = writeln!(std::io::stdout(), "{}", page.trim_end());
+            text::show(&show::to_json(&trace), json, |_| show::table(&trace, KERNELS))?;
         }
         TraceAction::Export { file, out } => {
             let trace = Trace::load(&file)?;
@@ -122,7 +118,7 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     }
     let environment = environment::assemble(&Places::of_environment(), &Wishes::default())?;
     for warning in &environment.warnings {
-        eprintln!("weft: {warning}");
+        text::warn(warning);
     }
     let (program, arguments) = wanted.command.split_first().context("no command")?;
     let signals = waiting::signals()?;
@@ -151,7 +147,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     for path in raw_files(file)? {
         match Recording::load(&path) {
             Ok(recording) => found.push(recording),
-            Err(error) => eprintln!("weft: {error}"),
+            Err(error) => text::warn(error),
         }
     }
     // The process with most operations is the job; torchrun and loaders have others.
@@ -173,7 +169,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     trace.save(file)?;
     remove_raw(file)?;
     if let Some(why) = &recording.ended {
-        eprintln!("weft: the recording ended early: {why}");
+        text::warn(format_args!("the recording ended early: {why}"));
     }
     let others = found.iter().skip(1).filter(|other| other.operations() > 0).count();
     if others > 0 {

@@ -11,6 +11,26 @@ pub fn clean(said: &str, most: usize) -> String {
     said.chars().take(most).map(shown).collect()
 }
 
+/// A page without what a terminal obeys but its line breaks.
+pub fn page(text: &str) -> String {
+    let shown = |c: char| if obeyed(c) && c != '\n' { ' ' } else { c };
+    text.chars().map(shown).collect()
+}
+
+/// JSON in which escapes stand for what a terminal obeys: `serde_json` leaves C1 and direction
+/// marks as they are. Such a character is within a string, where an escape means the same.
+pub fn json(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match obeyed(c) && c != '\n' {
+            // All of them are of the basic plane.
+            true => shown.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// A text without control characters, cut to `bytes` bytes, as files are bounded.
 pub fn brief(text: &str, bytes: usize) -> String {
     let mut cut = bytes.min(text.len());
@@ -41,5 +61,10 @@ mod tests {
     fn what_a_terminal_would_obey_is_a_blank() {
         assert_eq!(clean("a\x1b[2Jb\nc\u{9b}d\x07\u{202e}e", 99), "a [2Jb c d  e");
         assert_eq!(clean("größe 日本", 7), "größe 日");
+        assert_eq!(page("a\x1b[2J\nb\u{9b}日\r\n"), "a [2J\nb 日 \n");
+        assert_eq!(
+            json("{\n \"a\u{9b}\u{202e}\x7f\": 1\n}"),
+            "{\n \"a\\u009b\\u202e\\u007f\": 1\n}"
+        );
     }
 }

@@ -15,6 +15,7 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{ConfigSection, KEYS, USER_TABLES};
 use super::{ConfigOrigin, ConfigPath, ConfigValue, LoadedConfig};
 use crate::users;
+use weft_daemon::text as clean;
 
 /// A file of more bytes is none of settings.
 const MOST_BYTES: u64 = 1 << 20;
@@ -34,11 +35,11 @@ pub struct ConfigMistake {
 
 impl fmt::Display for ConfigMistake {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}:", self.file.display())?;
+        write!(out, "{}:", clean::page(&self.file.display().to_string()))?;
         if let Some(line) = self.line {
             write!(out, "{line}:")?;
         }
-        write!(out, " {}", self.why)
+        write!(out, " {}", clean::page(&self.why))
     }
 }
 
@@ -88,6 +89,15 @@ fn content(path: &Path) -> Result<Option<String>, String> {
     }
     if facts.mode() & 0o002 != 0 {
         return Err("may be written by everybody (chmod o-w); it is not read".to_string());
+    }
+    // Root chose the group of its file. A user's own group is usually that user alone, and files
+    // are often its to write (umask 002).
+    if facts.uid() != 0 && facts.mode() & 0o020 != 0 && ![0, rustix::process::getegid().as_raw()].contains(&facts.gid())
+    {
+        return Err(format!(
+            "may be written by group {} (chmod g-w); it is not read",
+            facts.gid()
+        ));
     }
     let mut bytes = Vec::new();
     let read = file.take(MOST_BYTES + 1).read_to_end(&mut bytes);

@@ -1,7 +1,6 @@
 //! `weft config`: which files count, and each setting's value with its origin.
 #![forbid(unsafe_code)]
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -95,8 +94,7 @@ pub fn main(args: ConfigArgs) -> Result<ExitCode> {
                     state => format!("{} ({state})", path.path.display()),
                 })
                 .collect();
-            // A closed pipe (`| head`) is no error.
-            let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
+            text::print(&lines.join("\n"));
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -63,10 +62,8 @@ pub fn main(args: DoctorArgs) -> Result<ExitCode> {
         }
     }
     let healthy = rows.iter().all(|row| row.verdict != RowVerdict::Fail);
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&DoctorReport { healthy, rows })?,
-        false => render(&rows),
-    };
-    let _ = writeln!(std::io::stdout(), "{text}");
+    text::show(&DoctorReport { healthy, rows }, args.json, |report| {
+        render(&report.rows)
+    })?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
