@@ -1,7 +1,9 @@
 //! The sockets, and the thread that answers scrapers.
 //!
-//! One thread polls all connections. Each has a bound in time and size, and there are few: a
-//! scraper that does not read costs itself alone. The thread ends with its [`MetricsServer`].
+//! One thread polls all connections. Each has a bound in time and size, and there are few. Nothing
+//! tells who comes by TCP, so nobody waits for a place: a newcomer gets that of the connection which
+//! got on least recently. A scraper that does not read costs itself alone. The thread ends with its
+//! [`MetricsServer`].
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -29,14 +31,19 @@ use crate::server::{Asker, Door};
 use crate::thread_priority::ThreadPriority;
 use weft_protocol::transport::{fds, peer};
 
-/// Connections at a time; further ones wait in the kernel's queue.
-const MOST_CONNECTIONS: usize = 8;
+/// Connections at a time. A further one displaces another, so there are enough for a scraper to send
+/// its request while a stranger opens thousands a second.
+const MOST_CONNECTIONS: usize = 128;
 
-/// The kernel's queue of connections.
-const BACKLOG: i32 = 16;
+/// Connections that are accepted before those that are open are looked at.
+const ACCEPTED_AT_ONCE: usize = MOST_CONNECTIONS / 4;
+
+/// The kernel's queue of connections: beyond it a scraper's first packet is lost, and it sends the
+/// next one a second later.
+const BACKLOG: i32 = 1024;
 
 /// The longest a request may take to come.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest an answer may take to be read: a scraper's own bound is 10 s by default.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -102,6 +109,7 @@ impl MetricsDoors {
     fn open_tcp(&mut self, address: SocketAddr) -> Result<()> {
         let listener = TcpListener::bind(address).context("cannot listen")?;
         listener.set_nonblocking(true).context("cannot listen")?;
+        listen(&listener, BACKLOG).context("cannot listen")?;
         let bound = listener.local_addr().unwrap_or(address);
         log::info!("metrics at http://{bound}/metrics");
         if !address.ip().is_loopback() {
@@ -211,6 +219,8 @@ struct Scraper {
     named: bool,
     phase: ScrapePhase,
     deadline: Instant,
+    /// When it last got on: came, was answered, or took some of the answer.
+    moved: Instant,
 }
 
 struct MetricsThread {
@@ -225,15 +235,12 @@ impl MetricsThread {
         loop {
             let now = Instant::now();
             self.scrapers.retain(|scraper| scraper.deadline > now);
-            let full = self.scrapers.len() >= MOST_CONNECTIONS;
             let mut set = vec![PollFd::new(end, PollFlags::IN)];
             set.extend(self.scrapers.iter().map(|scraper| match scraper.phase {
                 ScrapePhase::Writes(..) => PollFd::new(&scraper.socket, PollFlags::OUT),
                 ScrapePhase::Reads(_) | ScrapePhase::Closes => PollFd::new(&scraper.socket, PollFlags::IN),
             }));
-            if !full {
-                set.extend(self.doors.iter().map(|door| PollFd::new(&door.socket, PollFlags::IN)));
-            }
+            set.extend(self.doors.iter().map(|door| PollFd::new(&door.socket, PollFlags::IN)));
             let until = self.scrapers.iter().map(|scraper| scraper.deadline).min();
             let patience = until.map(fds::left);
             match poll(&mut set, patience.as_ref()) {
@@ -255,16 +262,16 @@ impl MetricsThread {
                 .retain_mut(|scraper| ready.next() != Some(true) || scraper.step(texts));
             let opened: Vec<bool> = ready.collect();
             for (at, comes) in opened.into_iter().enumerate() {
-                if comes {
-                    self.accept(at);
-                }
+                // False: nobody else is there, for now.
+                (0..ACCEPTED_AT_ONCE).take_while(|_| comes && self.accept(at)).count();
             }
         }
     }
 
-    fn accept(&mut self, at: usize) {
-        let Some(door) = self.doors.get(at).filter(|_| self.scrapers.len() < MOST_CONNECTIONS) else {
-            return;
+    /// Takes a connection, in place of another one where there are most. False: there is none.
+    fn accept(&mut self, at: usize) -> bool {
+        let Some(door) = self.doors.get(at) else {
+            return false;
         };
         match accept_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => {
@@ -275,18 +282,27 @@ impl MetricsThread {
                         Asker { uid, pid }.is_owner()
                     })
                 };
-                let named = !self.shared || is_owner();
-                self.scrapers.push(Scraper {
+                let moved = Instant::now();
+                let scraper = Scraper {
+                    named: !self.shared || is_owner(),
                     socket,
-                    named,
                     phase: ScrapePhase::Reads(Vec::new()),
-                    deadline: Instant::now() + REQUEST_TIMEOUT,
-                });
+                    deadline: moved + REQUEST_TIMEOUT,
+                    moved,
+                };
+                let stalest = (0..self.scrapers.len()).min_by_key(|at| self.scrapers.get(*at).map(|one| one.moved));
+                if let Some(at) = stalest.filter(|_| self.scrapers.len() >= MOST_CONNECTIONS) {
+                    self.scrapers.swap_remove(at);
+                }
+                self.scrapers.push(scraper);
+                true
             }
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+            Err(Errno::AGAIN) => false,
+            Err(Errno::INTR | Errno::CONNABORTED) => true,
             Err(errno) => {
                 log::warn!("accepting a scraper: {errno}");
                 std::thread::sleep(SHORTAGE);
+                false
             }
         }
     }
@@ -303,14 +319,18 @@ impl Scraper {
                 Heard::More => return true,
                 Heard::Answer(answer) => {
                     self.phase = ScrapePhase::Writes(answer, 0);
-                    self.deadline = Instant::now() + ANSWER_TIMEOUT;
+                    self.moved = Instant::now();
+                    self.deadline = self.moved + ANSWER_TIMEOUT;
                 }
             }
         }
         if let ScrapePhase::Writes(answer, sent) = &mut self.phase {
             while let Some(rest) = answer.get(*sent..).filter(|rest| !rest.is_empty()) {
                 match send(&self.socket, rest, SendFlags::NOSIGNAL) {
-                    Ok(more) => *sent += more,
+                    Ok(more) => {
+                        *sent += more;
+                        self.moved = Instant::now();
+                    }
                     Err(Errno::AGAIN) => return true,
                     Err(Errno::INTR) => {}
                     Err(_) => return false,
@@ -320,17 +340,14 @@ impl Scraper {
                 return false;
             }
             self.phase = ScrapePhase::Closes;
-            self.deadline = Instant::now() + CLOSE_TIMEOUT;
+            self.moved = Instant::now();
+            self.deadline = self.moved + CLOSE_TIMEOUT;
         }
-        // What a scraper still says is thrown away, until its end.
+        // What a scraper still says is thrown away, until its end; a piece a turn, as others wait.
         let mut rest = [0; 4096];
-        loop {
-            match rustix::io::read(&self.socket, &mut rest) {
-                Ok(0) => return false,
-                Ok(_) if self.deadline <= Instant::now() => return false,
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return errno == Errno::AGAIN,
-            }
+        match rustix::io::read(&self.socket, &mut rest) {
+            Ok(bytes) => bytes > 0,
+            Err(errno) => matches!(errno, Errno::AGAIN | Errno::INTR),
         }
     }
 }
@@ -455,20 +472,31 @@ mod tests {
     }
 
     #[test]
-    fn scrapers_that_say_nothing_or_do_not_read_are_let_go() {
+    fn nobody_waits_for_scrapers_that_say_nothing_or_do_not_read_or_say_too_much() {
         let served = Served::new(false);
-        let silent: Vec<_> = (0..2 * MOST_CONNECTIONS).map(|_| served.tcp()).collect();
-        let mut deaf = served.tcp();
-        deaf.write_all(REQUEST.as_bytes()).expect("sent");
-        // Behind all of these, and answered within their bounds.
-        let answer = asked(served.tcp(), REQUEST);
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{:.200}", answer);
-        for mut stream in silent {
-            assert!(
-                matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_)),
-                "closed without a word"
-            );
+        let is_closed = |mut stream: &TcpStream| {
+            stream.set_nonblocking(true).expect("set");
+            !matches!(stream.read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        };
+        let _deaf: Vec<_> = (0..MOST_CONNECTIONS)
+            .map(|_| {
+                let mut deaf = served.tcp();
+                deaf.write_all(REQUEST.as_bytes()).expect("sent");
+                deaf
+            })
+            .collect();
+        let silent: Vec<_> = (0..3 * MOST_CONNECTIONS).map(|_| served.tcp()).collect();
+        let mut wordy = served.tcp();
+        wordy.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+        let words = std::thread::spawn(move || while wordy.write_all(&[b'x'; 65_536]).is_ok() {});
+        // Behind all of these, and answered before the time of any is up.
+        for _ in 0..3 {
+            let answer = asked(served.tcp(), REQUEST);
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{:.200}", answer);
         }
+        let open = silent.iter().filter(|stream| !is_closed(stream)).count();
+        assert!((1..=MOST_CONNECTIONS).contains(&open), "{open} have a place");
+        words.join().expect("its connection ended");
     }
 
     #[test]
