@@ -136,9 +136,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval between looks whether the broker answers.
 const STEP: Duration = Duration::from_millis(2);
 
-/// A log of more bytes is started anew.
-const MAX_LOG_BYTES: u64 = 1 << 20;
-
 /// Runs the broker, or starts it and returns.
 pub fn main(args: BrokerArgs) -> Result<ExitCode> {
     let places = match &args.socket {
@@ -168,7 +165,8 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
     let given = activation::socket()?;
     keep_channels_at(&places.directory());
     let merged = merged(&args, &loaded);
-    let _log = log_file::begin(merged.log.as_deref(), args.log.is_some());
+    let own = args.detached.then(|| places.log());
+    let _log = log_file::begin(merged.log.as_deref(), args.log.is_some(), own);
     for wrong in &loaded.errors {
         log_file::warn(&format!("{wrong}; taken as not said"));
     }
@@ -373,15 +371,13 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     if admin::pings(places) {
         return runs_already(args, places);
     }
-    if fs::metadata(places.log()).is_ok_and(|meta| meta.len() > MAX_LOG_BYTES) {
-        let _ = fs::remove_file(places.log());
-    }
     let log = File::options()
         .create(true)
         .append(true)
         .mode(0o600)
         .open(places.log())
         .with_context(|| format!("cannot write {}", places.log().display()))?;
+    let _ = log_file::turn_over(&log, &places.log());
     let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let mut command = Command::new(program);
     command.args(["broker", "--detached", "--socket"]).arg(places.socket());

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use log::Level;
 use rustix::process::{Resource, getrlimit};
 use weft_profiles::Profile;
 
@@ -23,6 +24,7 @@ use super::reload::Reloader;
 use super::status::Ending;
 use super::store;
 use super::text::clean;
+use super::user_log;
 use super::user_threads::{ThreadLimits, UserThreads};
 use crate::server::{Asker, Host, Incoming, Listener, PendingClient, Question, ToTheClient};
 use weft_protocol::control::{Hello, Refusal, ToClient};
@@ -202,9 +204,11 @@ impl Acceptor {
     }
 
     fn refuse(&self, pending: PendingClient, why: Refusal) {
-        log::warn!(
-            "process {} was not let in: {why}",
-            pending.pid.unwrap_or(pending.hello.pid)
+        let pid = pending.pid.unwrap_or(pending.hello.pid);
+        user_log::line(
+            pending.uid,
+            Level::Warn,
+            format_args!("process {pid} was not let in: {why}"),
         );
         self.registry.refused.fetch_add(1, Ordering::Relaxed);
         pending.refuse(why);
@@ -213,12 +217,12 @@ impl Acceptor {
     fn welcome(&self, pending: PendingClient) {
         let mut hello = pending.hello.clone();
         let pending_pid = pending.pid;
-        let pid = pending_pid.unwrap_or(hello.pid);
+        let (uid, pid) = (pending.uid, pending_pid.unwrap_or(hello.pid));
         let shared = self.options.door.is_shared();
         let (profile, loaded, trouble) = match shared {
             true => match self.guest_profile(&hello, &pending) {
                 Ok(knowledge) => knowledge,
-                Err(error) => return self.did_not_come(pid, &error),
+                Err(error) => return self.did_not_come(uid, pid, &error),
             },
             false => knowledge(hello.profile.as_deref(), hello.profiling),
         };
@@ -238,7 +242,7 @@ impl Acceptor {
         // The text contains names that the client chose.
         let trouble = trouble.map(|trouble| clean(&trouble, LONGEST_TROUBLE));
         if let Some(trouble) = &trouble {
-            log::warn!("process {pid}: {trouble}");
+            user_log::line(uid, Level::Warn, format_args!("process {pid}: {trouble}"));
         }
         let costs = loaded.as_ref().map_or_else(Vec::new, |profile| profile.mean_costs());
         let typical = loaded.as_ref().and_then(|profile| profile.typical_cost());
@@ -261,7 +265,7 @@ impl Acceptor {
         });
         let attached = match attached {
             Ok(attached) => attached,
-            Err(error) => return self.did_not_come(pid, &error),
+            Err(error) => return self.did_not_come(uid, pid, &error),
         };
         // A client that does not read in time keeps to what it is charged.
         let end = Instant::now() + READS_WITHIN;
@@ -303,10 +307,11 @@ impl Acceptor {
             false => newcomer,
         });
         entry.figures.mode.store(Mode::Alone as u64, Ordering::Relaxed);
-        log::info!(
-            "client {client} is process {pid}, priority {}: {}",
-            hello.priority,
-            entry.command
+        let (priority, command) = (hello.priority, &entry.command);
+        user_log::line(
+            uid,
+            Level::Info,
+            format_args!("client {client} is process {pid}, priority {priority}: {command}"),
         );
         self.registry.add(Arc::clone(&entry));
         if entry.is_kept() {
@@ -344,8 +349,8 @@ impl Acceptor {
         })
     }
 
-    fn did_not_come(&self, pid: u32, why: &Error) {
-        log::warn!("process {pid} did not come in: {why}");
+    fn did_not_come(&self, uid: u32, pid: u32, why: &Error) {
+        user_log::line(uid, Level::Warn, format_args!("process {pid} did not come in: {why}"));
         self.registry.refused.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use log::Level;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weft_profiles::Gpu;
 
@@ -23,6 +24,7 @@ use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, LONGEST_NOTE, Registry};
 use super::status::Ending;
 use super::text::{LONGEST_LABEL, clean};
+use super::user_log;
 use crate::server::{Accounts, FromClient, Inbox, Life, News, ToTheClient, thread_time};
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::AdmissionState;
@@ -161,6 +163,7 @@ impl Control {
     fn run(mut self, incoming: &Receiver<Arrival>, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             self.rounds.fetch_add(1, Ordering::Relaxed);
+            user_log::tend();
             if self.peers.is_empty() {
                 match incoming.recv_timeout(LONELY) {
                     Ok(arrival) => self.arrive(arrival),
@@ -225,7 +228,7 @@ impl Control {
     fn arrive(&mut self, arrival: Arrival) {
         let client = arrival.entry.client;
         if let Err(error) = self.inbox.add(client, arrival.receiver) {
-            log::warn!("client {client}: {error}");
+            user_log::line(arrival.entry.uid, Level::Warn, format_args!("client {client}: {error}"));
             self.to_scheduler.tell(Notice::Gone(client, Ending::Detached));
             return;
         }
@@ -302,7 +305,7 @@ impl Control {
                     driver,
                 };
                 if let Some(trouble) = entry.device(&gpu) {
-                    log::warn!("client {client}: {trouble}");
+                    user_log::line(entry.uid, Level::Warn, format_args!("client {client}: {trouble}"));
                     if !std::mem::replace(&mut peer.warned, true) {
                         // The default cost first: the profile's typical cost must go with the
                         // client's table.
@@ -357,7 +360,7 @@ impl Control {
             }
             ToBroker::Note(line) => {
                 let line = clean(&line, LONGEST_NOTE);
-                log::info!("client {client}: {line}");
+                user_log::line(entry.uid, Level::Info, format_args!("client {client}: {line}"));
                 entry.note(&line);
             }
             ToBroker::Outcome => self.outcomes.tell(OutcomeMessage::Wanted(client, peer.sender.clone())),
@@ -426,17 +429,15 @@ impl Control {
         let well =
             peer.entry.goodbye.load(Ordering::Relaxed) || peer.entry.lane.reports.state.load(Ordering::Acquire) == LEFT;
         let ending = ending.unwrap_or(if well { Ending::Goodbye } else { Ending::Vanished });
-        log::info!(
-            "client {client} (process {}) {}",
-            peer.entry.pid,
-            match ending {
-                Ending::Goodbye => "ended",
-                Ending::Vanished => "vanished",
-                Ending::Detached => "was let go",
-            }
-        );
+        let how = match ending {
+            Ending::Goodbye => "ended",
+            Ending::Vanished => "vanished",
+            Ending::Detached => "was let go",
+        };
+        let (uid, pid) = (peer.entry.uid, peer.entry.pid);
+        user_log::line(uid, Level::Info, format_args!("client {client} (process {pid}) {how}"));
         if let Some(trouble) = peer.entry.misfit(1) {
-            log::warn!("client {client}: {trouble}");
+            user_log::line(uid, Level::Warn, format_args!("client {client}: {trouble}"));
         }
         // The scheduler no longer knows a detached client.
         if self.registry.get(client).is_some() {

@@ -70,6 +70,7 @@ pub mod test_driver;
 pub mod text;
 mod thread_priority;
 mod trace;
+mod user_log;
 mod user_pages;
 mod user_threads;
 pub mod users;

@@ -2,13 +2,18 @@
 //!
 //! Logging never waits. Lines that do not fit are dropped, and counted in the next that fits.
 //!
+//! Where stderr is a file that the broker has for itself, it is begun anew at [`MAX_LOG_BYTES`].
+//!
 //! A line begins with the time, in UTC. For the journal, which has times of its own, it begins with
 //! the level as sd-daemon(3) writes it.
 #![forbid(unsafe_code)]
 
 use std::fmt;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -21,6 +26,10 @@ use super::thread_priority::ThreadPriority;
 
 /// Lines that may wait.
 const WAITING: usize = 1024;
+
+/// A log file of more bytes is begun anew; what it has lies beside it until the next time. Beside a
+/// shared broker's socket that is memory (`/run`).
+const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// Longest wait for the last lines at the program's end.
 const LAST_LINES: Duration = Duration::from_millis(500);
@@ -48,15 +57,15 @@ fn said() -> Option<String> {
 }
 
 /// Starts logging at this level, else at `info`. `WEFT_LOG` goes before a level of no option.
-/// Keep the result until the end.
-pub fn begin(otherwise: Option<&str>, by_option: bool) -> LogFile {
+/// `own`: the file that stderr is, if it is the broker's alone. Keep the result until the end.
+pub fn begin(otherwise: Option<&str>, by_option: bool, own: Option<PathBuf>) -> LogFile {
     let (lines, incoming) = sync_channel::<Vec<u8>>(WAITING);
     let (done, ended) = sync_channel(1);
     let dropped = Arc::new(AtomicU64::new(0));
     let lost = Arc::clone(&dropped);
     let started = std::thread::Builder::new().name("weft-journal".into()).spawn(move || {
         ThreadPriority::Last.take();
-        write_all(&incoming, &lost);
+        write_all(&incoming, &lost, own.as_deref());
         let _ = done.try_send(());
     });
     let said = said().filter(|_| !by_option);
@@ -150,7 +159,24 @@ impl Drop for LogFile {
     }
 }
 
-fn write_all(incoming: &Receiver<Vec<u8>>, lost: &AtomicU64) {
+/// Begins this log anew at `path` if it is large, and keeps what it has as `path.old`.
+pub fn turn_over(log: &File, path: &Path) -> io::Result<()> {
+    let (facts, named) = (log.metadata()?, fs::metadata(path)?);
+    let is_it = (facts.dev(), facts.ino()) == (named.dev(), named.ino());
+    if facts.len() <= MAX_LOG_BYTES || !is_it {
+        return Ok(());
+    }
+    let mut old = path.as_os_str().to_os_string();
+    old.push(".old");
+    // A copy, since the file is the stderr of a process: on a full disk it is begun anew all the
+    // same.
+    let kept = fs::copy(path, old);
+    log.set_len(0)?;
+    kept.map(drop)
+}
+
+fn write_all(incoming: &Receiver<Vec<u8>>, lost: &AtomicU64, own: Option<&Path>) {
+    let own = own.and_then(|path| Some((File::from(io::stderr().as_fd().try_clone_to_owned().ok()?), path)));
     while let Ok(line) = incoming.recv() {
         if line.is_empty() {
             return;
@@ -165,6 +191,9 @@ fn write_all(incoming: &Receiver<Vec<u8>>, lost: &AtomicU64) {
         }
         // If this fails, stderr is gone.
         let _ = io::stderr().write_all(&line);
+        if let Some((log, path)) = &own {
+            let _ = turn_over(log, path);
+        }
     }
 }
 

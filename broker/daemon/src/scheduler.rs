@@ -23,6 +23,7 @@ use super::rota::WatchRota;
 use super::status::Ending;
 use super::thread_priority::ThreadPriority;
 use super::trace::{Line, Trace};
+use super::user_log;
 use super::user_pages::UserPages;
 use super::waiting::{Scene, Wait, Waiting};
 use crate::server::Host;
@@ -298,7 +299,7 @@ impl Scheduler {
     }
 
     fn drain(&mut self, at: Option<u64>, turn: &mut Iteration) {
-        let mut liars: Vec<(u64, Lie)> = Vec::new();
+        let mut liars: Vec<(u64, u32, Lie)> = Vec::new();
         let company = CoRunners::of(&self.lanes, self.company_since);
         for lane in &mut self.lanes {
             if !at.is_none_or(|turn| lane.is_due(turn)) {
@@ -319,7 +320,7 @@ impl Scheduler {
                         }
                     }
                 }
-                Err(lie) => liars.push((lane.client().0, lie)),
+                Err(lie) => liars.push((lane.client().0, lane.entry().uid, lie)),
             }
             if !self.seen.is_empty() {
                 company.say(lane.mode(), &mut self.seen);
@@ -327,9 +328,9 @@ impl Scheduler {
                     .seen(lane.client().0, std::mem::take(&mut self.seen));
             }
         }
-        for (client, lie) in liars {
+        for (client, uid, lie) in liars {
             let said = format!("client {client} was let go: {lie}");
-            log::warn!("{said}");
+            user_log::line(uid, log::Level::Warn, format_args!("{said}"));
             self.gauges.set_trouble(said);
             self.gone(client, Ending::Detached);
         }

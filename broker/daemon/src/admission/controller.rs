@@ -8,7 +8,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
+
+use log::Level;
 
 use super::arrivals::{Arrivals, EarlyArrival};
 use super::auto_backing::{self, cramped};
@@ -33,6 +36,7 @@ use crate::clock;
 use crate::options::Rights;
 use crate::registry::Entry;
 use crate::server::ToTheClient;
+use crate::user_log;
 use weft_admission::{
     Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, CapLack, Decision, Device, DeviceId, Event, Job, Never,
     User, UserCap,
@@ -203,11 +207,20 @@ impl Controller {
                     self.answer_job(job, false);
                     self.note_denial(job);
                     self.tell_cap(job, bytes);
-                    log::info!("{job:?} wanted {} more, {} are free", shown(bytes), shown(free));
+                    self.log(
+                        job,
+                        format_args!("wanted {} more, {} are free", shown(bytes), shown(free)),
+                    );
                 }
             }
         }
         self.show_limits();
+    }
+
+    /// Logs a line on a job.
+    fn log(&self, job: Job, line: fmt::Arguments<'_>) {
+        let uid = self.jobs.gang(job).map_or(0, |gang| gang.uid);
+        user_log::line(uid, Level::Info, format_args!("{job:?} {line}"));
     }
 
     /// Admits a job's processes with this quota each.
@@ -309,7 +322,11 @@ impl Controller {
     fn refuse(&mut self, job: Job, why: &str) {
         let Some(gang) = self.jobs.remove(job) else { return };
         for (client, member) in gang.members {
-            log::warn!("client {client} is turned away: {why}");
+            user_log::line(
+                gang.uid,
+                Level::Warn,
+                format_args!("client {client} is turned away: {why}"),
+            );
             member.refuse(why);
         }
     }
@@ -403,7 +420,7 @@ impl Controller {
         let member = Member::new(entry, sender);
         let Some(device) = self.device(&wants.uuid, wants.total, entry.uid) else {
             let line = "its device is not counted here (there are too many that nobody else knows of): this job's memory is in nobody's account";
-            log::info!("client {client}: {line}");
+            user_log::line(entry.uid, Level::Info, format_args!("client {client}: {line}"));
             member.say(line);
             return member.admit_uncounted();
         };
@@ -885,7 +902,7 @@ impl Controller {
     fn check_suspended(&mut self) {
         let found = self.suspended.check(clock::now(), &self.machine, &self.jobs);
         for job in found.suspended {
-            log::info!("{job:?} was let in and is suspended: it waits again");
+            self.log(job, format_args!("was let in and is suspended: it waits again"));
             if let Some(gang) = self.jobs.gang(job) {
                 gang.members.values().for_each(Member::take_quota);
             }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use log::Level;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -20,7 +21,8 @@ use super::callers::{Callers, Connection};
 use super::inherited;
 use super::process;
 use super::receive::take_plain;
-use super::{Accounts, Asker, PendingClient, Question, thread_time};
+use super::{Accounts, Asker, PendingClient, Question, thread_time, user_of};
+use crate::user_log;
 use weft_protocol::control::Refusal;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, TimeLimit, client, fds, path, peer};
@@ -372,10 +374,11 @@ impl Listener {
     }
 
     fn says(&mut self, socket: Connection, said: Said) {
+        let uid = socket.uid();
         match listen_to(socket, said, self.door) {
             Ok(incoming) => self.said.push_back(incoming),
             Err(Error::Gone) => {}
-            Err(why) => log::warn!("a connection was not let in: {why}"),
+            Err(why) => user_log::line(uid, Level::Warn, format_args!("a connection was not let in: {why}")),
         }
     }
 }
