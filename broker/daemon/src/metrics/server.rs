@@ -27,7 +27,7 @@ use super::address::MetricsAddress;
 use super::exposition::MetricsFormat;
 use super::http::{self, Wanted};
 use crate::places::Places;
-use crate::server::{Asker, Door};
+use crate::server::{Asker, Door, user_of};
 use crate::thread_priority::ThreadPriority;
 use weft_protocol::transport::{fds, peer};
 
@@ -278,7 +278,7 @@ impl MetricsThread {
                 let is_owner = || {
                     let peer = peer::peer(&socket).ok().filter(|_| door.is_unix);
                     peer.is_some_and(|peer| {
-                        let (uid, pid) = (peer.uid, peer.pid);
+                        let (uid, pid) = (user_of(&socket, &peer), peer.pid);
                         Asker { uid, pid }.is_owner()
                     })
                 };

@@ -153,7 +153,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// User id by the kernel.
+    /// User id by the kernel, or [`super::contained::NOBODY`].
     pub(super) fn uid(&self) -> u32 {
         self.uid
     }

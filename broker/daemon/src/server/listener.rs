@@ -284,11 +284,15 @@ impl Listener {
             match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => match peer::peer(&socket) {
                     Ok(peer) => {
-                        self.comes(self.callers.comes(peer.uid, socket));
+                        let uid = match self.door.is_shared() {
+                            true => user_of(&socket, &peer),
+                            false => peer.uid,
+                        };
+                        self.comes(self.callers.comes(uid, socket));
                         let after = thread_time();
                         self.callers
                             .accounts()
-                            .charge(peer.uid, after.saturating_sub(std::mem::replace(&mut before, after)));
+                            .charge(uid, after.saturating_sub(std::mem::replace(&mut before, after)));
                     }
                     // Closed where it can delay no other.
                     Err(_) => drop(self.callers.comes(u32::MAX, socket)),
@@ -420,7 +424,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
             let pidfd = process::pidfd(&socket, peer.pid)?;
             Ok(Incoming::Client(PendingClient {
                 hello,
-                uid: peer.uid,
+                uid: socket.uid(),
                 pid: peer.pid,
                 pidfd,
                 socket,
@@ -430,7 +434,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
         Ok(Some(Packet::Question(text))) => Ok(Incoming::Question(Question {
             text,
             asker: Asker {
-                uid: peer.uid,
+                uid: socket.uid(),
                 pid: peer.pid,
             },
             socket,

@@ -25,6 +25,7 @@
 //! Clients of different users share nothing that could hurt one another:
 //! * control messages come by the rendezvous socket, one packet each. No length is believed, and no
 //!   thread waits for a second half;
+//! * root of a container counts as a user of its own, nobody;
 //! * each user has a [`UserPage`] with an epoch page and a doorbell. Clients of other
 //!   users neither read nor write them;
 //! * a profile comes in pieces by that socket. The broker opens no file for a client and takes no
@@ -35,6 +36,7 @@ mod account;
 mod attach;
 mod callers;
 mod claim;
+mod contained;
 #[doc(hidden)]
 pub mod fuzzed;
 mod inherited;
@@ -51,6 +53,7 @@ pub use account::{Accounts, thread_time};
 pub use attach::{Attached, Life, PendingClient};
 pub use callers::Connection;
 pub use claim::{Claim, Who};
+pub use contained::user_of;
 pub use listener::{CONNECTIONS_OF_A_GUEST, Door, Incoming, Listener};
 pub use messages::{FromClient, Inbox, News, ToTheClient};
 pub use question::{Asker, Question};
