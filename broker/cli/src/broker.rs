@@ -32,8 +32,8 @@ pub struct BrokerArgs {
     /// Leave the terminal; the log goes to a file beside the socket
     #[arg(long)]
     pub background: bool,
-    /// Take the place of a running broker: it is told to end, and when it has, within 15 s, this
-    /// one starts. Its jobs run on, and attach to this one with what was counted of them
+    /// Take the place of a running broker: it is told to end, and when it has this one starts.
+    /// Where its disk is slow that takes up to a minute. Its jobs run on, and attach to this one with what was counted of them
     #[arg(long)]
     pub replace: bool,
     /// End when no client was attached for so many seconds
@@ -206,8 +206,7 @@ fn end_running(places: &Places) -> Result<(File, Option<Pid>)> {
     {
         bail!("the broker (process {pid}) is systemd's {unit}: systemctl restart {unit} replaces it");
     }
-    let ended = stop::end(places).context("the running broker stays")?;
-    Ok((turn, ended))
+    Ok((turn, stop::give_way(places)?))
 }
 
 /// weft's unit that a process belongs to, unless this one does, too.

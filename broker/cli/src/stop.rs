@@ -1,13 +1,16 @@
 //! `weft stop`: ends this user's broker; its jobs go on as without weft.
 #![forbid(unsafe_code)]
 
+use std::fmt;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::text;
 use weft_daemon::admin::{self, Question};
 use weft_daemon::places::Places;
 use weft_protocol::transport::{HANDSHAKE, TimeLimit, client, fds, peer};
@@ -19,6 +22,10 @@ pub struct StopArgs {}
 /// Bound on the stop, as the broker writes its profiles and the books of its jobs first: as long as
 /// its unit for systemd gives it.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The same for a broker whose place another takes: jobs that wait for memory wait that long for the
+/// next one.
+const LONGEST_END: Duration = Duration::from_secs(45);
 
 /// Interval between looks at a broker whose process cannot be watched.
 const STEP: Duration = Duration::from_millis(5);
@@ -39,26 +46,67 @@ pub fn process(places: &Places) -> Option<Pid> {
 /// Ends the broker, and waits until its process has ended: then all is written. Returns its
 /// process, where that is seen.
 pub fn end(places: &Places) -> Result<Option<Pid>> {
-    let pid = process(places);
-    // Before it ends: its number may be another's then.
-    let watched = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    admin::ask(places, &Question::Stop)?;
-    let deadline = Instant::now() + PATIENCE;
-    let ended = match &watched {
-        Some(process) => fds::ready(process, PollFlags::IN, deadline)?,
-        None => loop {
-            if !admin::pings(places) {
-                break true;
-            }
+    let ending = EndingBroker::asked(places)?;
+    match ending.has_ended(places, PATIENCE)? {
+        true => Ok(ending.pid),
+        false => bail!("{ending} does not end within {PATIENCE:?}"),
+    }
+}
+
+/// Ends the broker for another that takes its place. One that has given its socket up is waited for:
+/// it comes back no more, and jobs wait. After [`LONGEST_END`] the other one begins all the same.
+pub fn give_way(places: &Places) -> Result<Option<Pid>> {
+    let ending = EndingBroker::asked(places).context("the running broker stays")?;
+    if ending.has_ended(places, PATIENCE)? {
+        return Ok(ending.pid);
+    }
+    if admin::pings(places) {
+        bail!("the running broker stays: {ending} does not end within {PATIENCE:?}");
+    }
+    text::warn(format_args!(
+        "{ending} answers no more, and still writes what it knows: this one waits for that, {LONGEST_END:?} at most"
+    ));
+    if !ending.has_ended(places, LONGEST_END)? {
+        text::warn(format_args!("{ending} is still there: what it writes now may be lost"));
+    }
+    Ok(ending.pid)
+}
+
+/// A broker that was asked to end.
+struct EndingBroker {
+    pid: Option<Pid>,
+    watched: Option<OwnedFd>,
+}
+
+impl EndingBroker {
+    fn asked(places: &Places) -> Result<EndingBroker> {
+        let pid = process(places);
+        // Before it ends: its number may be another's then.
+        let watched = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        admin::ask(places, &Question::Stop)?;
+        Ok(EndingBroker { pid, watched })
+    }
+
+    fn has_ended(&self, places: &Places, patience: Duration) -> Result<bool> {
+        let deadline = Instant::now() + patience;
+        if let Some(process) = &self.watched {
+            return Ok(fds::ready(process, PollFlags::IN, deadline)?);
+        }
+        while admin::pings(places) {
             if Instant::now() > deadline {
-                break false;
+                return Ok(false);
             }
             std::thread::sleep(STEP);
-        },
-    };
-    match (ended, pid) {
-        (true, pid) => Ok(pid),
-        (false, Some(pid)) => bail!("the broker (process {pid}) does not end within {PATIENCE:?}"),
-        (false, None) => bail!("the broker does not end within {PATIENCE:?}"),
+        }
+        Ok(true)
+    }
+}
+
+impl fmt::Display for EndingBroker {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            Some(pid) => write!(out, "the broker (process {pid})"),
+            None => out.write_str("the broker"),
+        }
     }
 }

@@ -48,6 +48,10 @@ const HEARTBEAT_TIMEOUT_NS: Ns = 10_000_000_000;
 /// Absence of a broker at which a wait ends. Clients look for a new one once a second.
 const ABSENCE_TIMEOUT_NS: Ns = 3_000_000_000;
 
+/// Longest wait for a broker that ends and whose process is still there: it writes its books, which
+/// the next one waits for. On a slow disk that takes many seconds.
+const LONGEST_END_NS: Ns = 60_000_000_000;
+
 /// Time until the driver has an ended job's memory: with tens of gigabytes some 100 ms.
 const RELEASE_NS: Ns = 2_000_000_000;
 
@@ -362,7 +366,8 @@ impl DeviceAdmission {
         let signals = interrupt::SignalWatch::begin();
         let mut waits = false;
         let mut beat = HeartbeatWatch::new(&link.lane.admission_slot, begun);
-        let mut gone = None;
+        // When the broker was missed, and when its process was.
+        let (mut ends, mut gone) = (None, None);
         loop {
             let now = clock::now();
             let state = link.lane.admission_slot.state();
@@ -382,7 +387,10 @@ impl DeviceAdmission {
                     return AdmissionAnswer::NoMemory;
                 }
                 AdmissionState::Unknown if !self.attached(link) => {
-                    if now.saturating_sub(*gone.get_or_insert(now)) > ABSENCE_TIMEOUT_NS {
+                    let since = *ends.get_or_insert(now);
+                    if link.broker_runs() && now.saturating_sub(since) < LONGEST_END_NS {
+                        gone = None;
+                    } else if now.saturating_sub(*gone.get_or_insert(now)) > ABSENCE_TIMEOUT_NS {
                         log::warn!("the broker is gone: this job begins as without weft");
                         return AdmissionAnswer::Begin;
                     }
@@ -390,7 +398,7 @@ impl DeviceAdmission {
                 AdmissionState::Unknown if !waits && beat.no_answer(now) => return AdmissionAnswer::Begin,
                 AdmissionState::Unknown => {}
                 AdmissionState::Waits => {
-                    gone = None;
+                    (ends, gone) = (None, None);
                     if settings.no_wait {
                         link.messages.hear(REASON_TIMEOUT);
                         report::always(&format!(

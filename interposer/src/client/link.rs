@@ -4,8 +4,10 @@
 //! link is never freed.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::epoch_page::EpochPage;
@@ -30,6 +32,8 @@ pub struct BrokerLink {
     pub messages: Messages,
     /// Brokers attached so far: each has its own page operations.
     pub attachments: AtomicU64,
+    /// Process of the last one; 0: there was none, or it is not seen from here.
+    pub broker: AtomicU32,
     pub settings: Settings,
     pub costs: Costs,
 }
@@ -62,6 +66,7 @@ impl BrokerLink {
             bell: Bell::default(),
             messages: Messages::default(),
             attachments: AtomicU64::new(0),
+            broker: AtomicU32::new(0),
             settings,
             costs: Costs::default(),
         })
@@ -93,6 +98,13 @@ impl BrokerLink {
     /// Number of the present broker.
     pub fn attachment(&self) -> u64 {
         self.attachments.load(Ordering::Acquire)
+    }
+
+    /// Whether the process of the last broker is there, be it to write its books as it ends.
+    pub fn broker_runs(&self) -> bool {
+        let pid = i32::try_from(self.broker.load(Ordering::Relaxed));
+        let pid = pid.ok().and_then(Pid::from_raw);
+        pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
     }
 
     pub fn is_attached(&self) -> bool {

@@ -290,6 +290,8 @@ impl Helper {
         session.accounts.complete_all();
         session.link.epoch_page_place.put(&epoch_page)?;
         session.link.bell.hang(bell);
+        let broker = channel.broker().unwrap_or(0);
+        session.link.broker.store(broker, Ordering::Relaxed);
         // The job keeps the former broker's quota.
         let share = session.admission.last_quota();
         // The lane last: it brings the mode.

@@ -108,6 +108,11 @@ impl Channel {
         }
     }
 
+    /// The broker's process; `None`: its pid namespace is not seen from here.
+    pub fn broker(&self) -> Option<u32> {
+        peer::peer(&self.socket).ok()?.pid
+    }
+
     /// Whether the broker is gone. Never waits.
     pub fn lost(&self) -> bool {
         fds::hung_up(&self.socket, PollFlags::RDHUP)
