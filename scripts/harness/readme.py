@@ -142,5 +142,5 @@ def missed(found):
         lines.append(f"the training has {of['speed']:.2f} of its speed when profiled, aim {SPEED}")
     lost = told.lost("history", mine["told_lost"], mine, mine["lost_by_log"])
     if lost.is_off():
-        lines.append(f"{lost}, aim: within {told.POINTS * 100:.0f} points")
+        lines.append(str(lost))
     return lines
