@@ -84,7 +84,7 @@ def deb(out=OUT):
 
 def wheel(out=OUT):
     """The Python wheel, or None."""
-    return next(iter(sorted(out.glob(f"weft-{version()}-*.whl"))), None)
+    return next(iter(sorted(out.glob(f"weft_gpu-{version()}-*.whl"))), None)
 
 
 def faults(file, moved=()):
@@ -247,14 +247,18 @@ def make_wheel(whole, out, as_built):
     for name in TEXTS:
         if name.startswith("LICENSE"):
             shutil.copyfile(whole / name, source / name)
-    (source / "weft" / "_version.py").write_text(
+    module = source / "weft_gpu"
+    (module / "_version.py").write_text(
         f'"""As the command has it."""\n\nVERSION = "{version()}"\n'
     )
-    (source / "weft" / "bin").mkdir()
+    (module / "bin" / "lib").mkdir(parents=True)
     for name in FILES:
-        shutil.copy(whole / name, source / "weft" / "bin" / name)
+        shutil.copy(whole / name, module / "bin" / name)
+    for name in LINKS:
+        # A wheel has no links: the module makes them, and pip removes what is listed here.
+        (module / "bin" / "lib" / name).touch()
     platform = "linux_x86_64" if as_built else f"manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64"
-    for old in out.glob("weft-*.whl"):
+    for old in out.glob("weft_gpu-*.whl"):
         old.unlink()
     settings = {"--build-option": [f"--plat-name={platform}", "--python-tag=py3"]}
     hook = "import setuptools.build_meta as b; b.build_wheel({!r}, {!r})"

@@ -17,7 +17,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import weft.ray
+import weft_gpu.ray
 
 # Seconds for one answer, on two busy cores: a worker's start is some seconds.
 BOUND = 240
@@ -37,7 +37,7 @@ def look(launches=0, seconds=0.0, mark=None):
         from plain import Gpu
 
         told["answer"] = Gpu().work(launches)
-        words = [str(weft.program()), "status", "--json"]
+        words = [str(weft_gpu.program()), "status", "--json"]
         status = json.loads(subprocess.run(words, capture_output=True, text=True).stdout)
         mine = [one for one in status["clients"] if one["pid"] == os.getpid()]
         kept = ("name", "priority", "launches", "uid")
@@ -77,7 +77,7 @@ def refusal(call):
 def jobs(folder, cluster, nodes):
     get = lambda *one: ray.get(list(one), timeout=BOUND)  # noqa: E731
     told = {}
-    high = weft.ray.runtime_env(priority="high", memory="1GiB", name="service")
+    high = weft_gpu.ray.runtime_env(priority="high", memory="1GiB", name="service")
     runs = [task.options(num_gpus=0.5, runtime_env=high, **on(node)) for node in nodes]
     told["tasks"] = get(*[one.remote(20) for one in runs])
     told["plain"] = get(task.options(num_gpus=0.5, **on(nodes[0])).remote(20))[0]
@@ -125,7 +125,6 @@ def jobs(folder, cluster, nodes):
 
 def main(folder):
     settings = json.loads((folder / "NODES.json").read_text())
-    os.environ.update(weft.ray.node_environment())
     cluster = Cluster()
     nodes = []
     try:

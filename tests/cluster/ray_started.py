@@ -1,4 +1,4 @@
-"""A driver on a node that `python -m weft.ray start` started: Serve, Train, and PyTorch.
+"""A driver on a node that `python -m weft_gpu.ray start` started: Serve, Train, and PyTorch.
 
   ray_started.py FOLDER       what it saw is in STARTED.json
 
@@ -18,8 +18,8 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray_driver import look
 
-import weft
-import weft.ray
+import weft_gpu
+import weft_gpu.ray
 
 # Seconds for one answer, on two busy cores.
 BOUND = 240
@@ -27,13 +27,13 @@ BOUND = 240
 
 def broker():
     """The process of the node's broker, or None."""
-    words = [str(weft.program()), "status", "--json"]
+    words = [str(weft_gpu.program()), "status", "--json"]
     done = subprocess.run(words, capture_output=True, text=True)
     return None if done.returncode else json.loads(done.stdout)["broker"]["pid"]
 
 
 @serve.deployment(
-    ray_actor_options={"num_gpus": 0.25, "runtime_env": weft.ray.runtime_env(priority="high")}
+    ray_actor_options={"num_gpus": 0.25, "runtime_env": weft_gpu.ray.runtime_env(priority="high")}
 )
 class Service:
     """A deployment that looks."""
@@ -61,7 +61,7 @@ def main(folder):
         ),
         run_config=RunConfig(
             storage_path=str(folder / "runs"),
-            worker_runtime_env=weft.ray.runtime_env(priority="low", name="training"),
+            worker_runtime_env=weft_gpu.ray.runtime_env(priority="low", name="training"),
         ),
     ).fit()
     told["workers"] = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import ray
 
-import weft
-import weft.ray
+import weft_gpu
+import weft_gpu.ray
 
 # Requests of the service, seconds between two, and rows and width of both models.
 REQUESTS, GAP_S = 20, 0.01
@@ -31,7 +31,7 @@ def model():
     return torch, torch.nn.Sequential(*layers).cuda()
 
 
-@ray.remote(num_gpus=0.5, runtime_env=weft.ray.runtime_env(priority="high", name="serving"))
+@ray.remote(num_gpus=0.5, runtime_env=weft_gpu.ray.runtime_env(priority="high", name="serving"))
 class Serving:
     """Answers requests."""
 
@@ -50,7 +50,7 @@ class Serving:
         return taken
 
 
-@ray.remote(num_gpus=0.5, runtime_env=weft.ray.runtime_env(priority="low", name="training"))
+@ray.remote(num_gpus=0.5, runtime_env=weft_gpu.ray.runtime_env(priority="low", name="training"))
 class Training:
     """Trains until it is told to end."""
 
@@ -75,7 +75,7 @@ class Training:
 
 def clients():
     """What the broker says of both actors, by name."""
-    words = [str(weft.program()), "status", "--json"]
+    words = [str(weft_gpu.program()), "status", "--json"]
     status = json.loads(subprocess.run(words, capture_output=True, text=True).stdout)
     kept = ("priority", "mode", "launches", "device_uuid")
     rows = [one for one in status["clients"] if one["name"] in ("serving", "training")]

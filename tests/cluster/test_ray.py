@@ -39,8 +39,8 @@ def why_not():
 
 def package(folder):
     """The Python package as the wheel has it, of what is built. Returns what goes on the path."""
-    place = folder / "site" / "weft"
-    shutil.copytree(paths.ROOT / "deploy" / "python" / "weft", place)
+    place = folder / "site" / "weft_gpu"
+    shutil.copytree(paths.ROOT / "deploy" / "python" / "weft_gpu", place)
     (place / "_version.py").write_text('VERSION = "0"\n')
     (place / "bin").mkdir()
     for name in ("weft", "libweft.so"):
@@ -87,7 +87,7 @@ def told(request):
 
 @pytest.fixture(scope="module")
 def started(request):
-    """What a driver saw on one node that weft.ray started."""
+    """What a driver saw on one node that weft_gpu.ray started."""
     yield from played(request, run_started)
 
 
@@ -109,7 +109,7 @@ def run(scene):
     settings = []
     for device, broker in scene.nodes:
         variables = {**broker.variables(), **device.environment()}
-        # A node starts its broker by itself: weft.ray asks for it as the first job comes.
+        # A node starts its broker by itself: weft_gpu.ray asks for it as the first job comes.
         del variables["WEFT_AUTOSTART"]
         settings.append(variables)
     (scene.folder / "NODES.json").write_text(json.dumps(settings))
@@ -126,10 +126,10 @@ def run(scene):
 # A node as an administrator starts it, a driver, and the node's end.
 STARTED = """set -e
 ip link set lo up
-"$1" -m weft.ray start --head --node-ip-address 127.0.0.1 --num-gpus 1 --num-cpus 6 \\
+"$1" -m weft_gpu.ray start --head --node-ip-address 127.0.0.1 --num-gpus 1 --num-cpus 6 \\
     --temp-dir "$3/r" --include-dashboard=false --disable-usage-stats >&2
 "$1" "$2" "$3"
-"$1" -m weft.ray stop >&2
+"$1" -m weft_gpu.ray stop >&2
 """
 
 
@@ -148,6 +148,41 @@ def run_started(scene):
     file = scene.folder / "STARTED.json"
     assert file.exists(), job.explain(60)
     return json.loads(file.read_text())
+
+
+# A plain `ray.init()`, as most people begin. `sys.argv[1]`: whether weft's module comes before it.
+PLAIN = """
+import os, sys
+import ray
+if sys.argv[1] == "before":
+    import weft_gpu.ray
+ray.init(num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+import weft_gpu.ray
+print(weft_gpu.__file__, file=sys.stderr)
+@ray.remote(num_gpus=0.5, runtime_env={"weft": {"priority": "high"}})
+def task():
+    return "libweft.so" in (os.environ.get("LD_PRELOAD") or "")
+print(ray.get(task.remote(), timeout=240))
+ray.shutdown()
+"""
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_plain_ray_init_is_under_weft_or_says_that_it_is_not(request, order):
+    def play(scene):
+        device, broker = scene.nodes[0]
+        own = {**broker.variables(), **device.environment()}
+        del own["WEFT_AUTOSTART"]
+        words = [*APART, "sh", "-c", LO, "sh", paths.python("ray"), "-c", PLAIN, order]
+        environment = {**environment_of(scene), **own}
+        bounded = {"capture_output": True, "text": True, "timeout": BOUND, "check": False}
+        return subprocess.run([str(word) for word in words], env=environment, **bounded)
+
+    for done in played(request, play):
+        under = order == "before"
+        assert done.stdout.strip() == str(under), (done.stdout, done.stderr[-2000:])
+        told = "weft: this Ray was started before weft_gpu.ray was imported" in done.stderr
+        assert told != under, done.stderr[-2000:]
 
 
 def test_a_node_that_weft_ray_starts_has_a_broker(started):

@@ -14,7 +14,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from harness import jobs, package, paths
+from harness import compiled, jobs, package, paths
 
 # Seconds for one command, on two busy cores.
 BOUND = 120
@@ -121,11 +121,11 @@ def test_the_deb_is_installed_and_purged(scene, made):
 
 # Ten requests, two at a time, and as many steps that fail.
 MARKS = """
-import subprocess, sys, threading, time, weft
+import subprocess, sys, threading, time, weft_gpu
 from plain import Gpu
 gpu = Gpu()
 gpu.work(5)
-@weft.request()
+@weft_gpu.request()
 def answer():
     gpu.enter()
     gpu.work(5)
@@ -136,7 +136,7 @@ for pair in pairs:
     for thread in pair: thread.join()
 for _ in range(10):
     try:
-        with weft.step():
+        with weft_gpu.step():
             raise KeyError
     except KeyError:
         pass
@@ -156,42 +156,117 @@ def marked_requests_are_measured(python, weft, environment):
     assert alone["p50_ns"] < 19e6, alone
 
 
+def a_library_that_is_preloaded_plainly_is_found(scene, weft, environment):
+    """By what opens the driver in a scope of its own, as Taichi does: that is lib/'s work."""
+    folder = Path(weft).parent
+    for name in package.LINKS:
+        link = folder / "lib" / name
+        assert link.is_symlink() and link.samefile(folder / "libweft.so"), link
+    source = paths.ROOT / "tests" / "regressions" / "programs" / "deep.c"
+    library = compiled.program(scene.folder, source, "-DLIBRARY", "-shared", "-fPIC")
+    library = library.rename(library.with_suffix(".so"))
+    opens = compiled.program(scene.folder, source)
+    preloaded = {**environment, "LD_PRELOAD": str(folder / "libweft.so")}
+    assert run(opens, library, "deepbind", "libcuda.so.1", env=preloaded).stdout == "weft's\n"
+
+
+# What stands for ipykernel: it needs no Jupyter, and its words are a kernel's.
+KERNEL = """
+import json, subprocess, sys
+from plain import Gpu
+assert json.load(open(sys.argv[1])) == {"key": "k"}
+print(Gpu().work(50))
+print(subprocess.run([sys.argv[2], "status", "--json"], capture_output=True, text=True).stdout)
+"""
+
+
+def a_notebooks_kernel_is_a_job(python, scene, environment):
+    """Installed twice it is the same, each notebook has its name, and the plain kernel stays."""
+    kernels = Path(run(python, "-c", "import sys; print(sys.prefix)").stdout.strip())
+    kernels = kernels / "share" / "jupyter" / "kernels"
+    program = run(python, "-c", "import weft_gpu; print(weft_gpu.program())").stdout.strip()
+    plain = kernels / "python3"
+    plain.mkdir(parents=True)
+    words = [str(python), "-c", KERNEL, "{connection_file}", program]
+    text = json.dumps({"argv": words, "display_name": "Python 3", "metadata": {"debugger": True}})
+    (plain / "kernel.json").write_text(text)
+    (plain / "logo-32x32.png").write_bytes(b"a picture")
+    own = {**environment, "HOME": str(scene.folder)}
+    for more, place in (([], kernels), (["--user"], scene.folder / ".local/share/jupyter/kernels")):
+        install = [python, "-m", "weft_gpu.jupyter", "install", *more]
+        once = run(*install, env=own).stdout.strip()
+        made = json.loads(Path(once, "kernel.json").read_text())
+        again = run(*install, "--priority", "idle", env=own).stdout.strip()
+        assert Path(once) == Path(again) == place / "python3-weft", (once, again)
+        remade = json.loads(Path(once, "kernel.json").read_text())
+        assert remade["argv"] == [word.replace("=low", "=idle") for word in made["argv"]], remade
+        assert made["argv"][-5:] == words and made["metadata"] == {"debugger": True}, made
+        assert made["display_name"] == "Python 3 under weft", made
+        copied = {path.name for path in Path(once).iterdir()}
+        assert copied == {"kernel.json", "logo-32x32.png"}, copied
+        assert not list(place.glob(".weft-*")), "what it was made in is left"
+    assert (plain / "kernel.json").read_text() == text
+    connection = scene.folder / "connection.json"
+    connection.write_text('{"key": "k"}')
+    started = [word.replace("{connection_file}", str(connection)) for word in made["argv"]]
+    for notebook, name in (("/home/ann/Fine tuning.ipynb", "Fine tuning.ipynb"), ("", None)):
+        told = run(*started, env={**own, "JPY_SESSION_NAME": notebook}).stdout
+        answer, told = told.split("\n", 1)
+        (client,) = json.loads(told)["clients"]
+        assert (answer, client["launches"], client["priority"]) == ("49", 50, 7), told
+        assert name is None or client["name"] == name, client
+    for wrong in (["--priority", "urgent"], ["--kernel", "python3-weft"], ["--kernel", "no"]):
+        refused = run(python, "-m", "weft_gpu.jupyter", "install", *wrong, env=own, code=1).stderr
+        assert refused.startswith("weft: ") and refused.count("\n") == 1, refused
+    for more in ([], ["--user"]):
+        run(python, "-m", "weft_gpu.jupyter", "remove", *more, env=own)
+    assert tree(kernels) == {"python3", "python3/kernel.json", "python3/logo-32x32.png"}
+    shutil.rmtree(kernels.parents[1])
+
+
 def test_the_wheel_is_installed_and_uninstalled(scene, made):
     venv = scene.folder / "venv"
     run(sys.executable, "-m", "venv", venv)
     python = venv / "bin" / "python"
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    # A module `weft` of somebody else's, as there is one: it is not touched.
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "weft").mkdir()
+    (site / "weft" / "__init__.py").write_text("whose = 'theirs'\n")
     before = tree(venv, without=["pyvenv.cfg"])
     run(*pip, "install", "--no-index", "--no-deps", package.wheel(made))
     # pip's own command is a script; what it becomes is the program.
-    (program,) = run(python, "-c", "import weft; print(weft.program())").stdout.split()
+    (program,) = run(python, "-c", "import weft_gpu; print(weft_gpu.program())").stdout.split()
     environment = used(program, scene)
     words = run(venv / "bin" / "weft", "--version").stdout
     assert words == run(program, "--version").stdout
     check = f"""
-import os, subprocess, sys, weft
-assert weft.lib_path().name == "libweft.so" and weft.lib_path().exists()
+import os, subprocess, sys, weft, weft_gpu
+assert weft.whose == "theirs" and weft_gpu.__version__
+assert weft_gpu.lib_path().name == "libweft.so" and weft_gpu.lib_path().exists()
 plainly = dict(os.environ)
-more = weft.env(priority=2, quiet=True)
+more = weft_gpu.env(priority=2, quiet=True)
 assert os.environ == plainly, "importing or asking changed this process"
-assert str(weft.lib_path()) in more["LD_PRELOAD"] and more["WEFT_PRIORITY"] == "2", more
-assert weft.env()["WEFT_GANG"] != weft.env()["WEFT_GANG"], "two jobs are one"
-for wrong, kind in (({{"prioriy": 1}}, TypeError), ({{"priority": 77}}, weft.WeftError)):
+assert str(weft_gpu.lib_path()) in more["LD_PRELOAD"] and more["WEFT_PRIORITY"] == "2", more
+assert weft_gpu.env()["WEFT_GANG"] != weft_gpu.env()["WEFT_GANG"], "two jobs are one"
+for wrong, kind in (({{"prioriy": 1}}, TypeError), ({{"priority": 77}}, weft_gpu.WeftError)):
     try:
-        weft.env(**wrong)
+        weft_gpu.env(**wrong)
     except kind as why:
         assert "\\n" not in str(why) and "prior" in str(why), why
     else:
         sys.exit(f"{{wrong}} was taken")
-job = [sys.executable, "-c", {PROGRAM!r}, str(weft.program())]
+job = [sys.executable, "-c", {PROGRAM!r}, str(weft_gpu.program())]
 print(subprocess.check_output(job, env={{**os.environ, **more}}, text=True))
 """
     answer, told = run(python, "-c", check, env=environment).stdout.split("\n", 1)
     (client,) = json.loads(told)["clients"]
     assert (answer, client["launches"], client["priority"]) == ("49", 50, 2), told
     marked_requests_are_measured(python, program, environment)
+    a_library_that_is_preloaded_plainly_is_found(scene, program, environment)
+    a_notebooks_kernel_is_a_job(python, scene, environment)
     run(program, "stop", env=environment)
-    run(*pip, "uninstall", "--yes", "weft")
+    run(*pip, "uninstall", "--yes", "weft-gpu")
     left = tree(venv, without=["pyvenv.cfg"]) - before
     assert not [path for path in left if "__pycache__" not in path], left
 

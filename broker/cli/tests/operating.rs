@@ -58,6 +58,24 @@ fn a_broker_goes_by_its_file_and_an_option_goes_before_it() {
 }
 
 #[test]
+fn a_metrics_address_that_is_taken_is_told_and_ends_no_broker() {
+    let home = Home::new();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = other.local_addr().expect("bound");
+    let file = settings(&home, &format!("[broker]\nmetrics = '{address}'\n"));
+    let started = by(&home, &file, &["broker", "--background"]);
+    assert!(started.status.success(), "{}", stderr(&started));
+    let told = format!("no metrics at {address}: cannot listen: ");
+    until("its log has the line", || {
+        fs::read_to_string(home.places().log()).expect("a log").contains(&told)
+    });
+    assert!(
+        home.done(&["metrics"]).status.success(),
+        "the broker's own socket answers"
+    );
+}
+
+#[test]
 fn a_wrong_file_refuses_what_a_person_types_and_fails_no_job() {
     let home = Home::new();
     let file = settings(&home, "[broker]\npolcy = 'fikit'\nturn = 20000\n");
@@ -241,11 +259,10 @@ fn a_user_has_no_more_at_once_than_the_administrator_says() {
     );
     assert!(page.contains("1 job and 12.0 GiB, all others 9 jobs"), "{page}");
     let log = || fs::read_to_string(home.broker_log()).expect("a log");
-    assert!(
-        log().contains("and its user may have 12.0 GiB of device memory at once"),
-        "{}",
-        log()
-    );
+    // Another thread than the one that refused writes it.
+    until("the log has the cap", || {
+        log().contains("and its user may have 12.0 GiB of device memory at once")
+    });
     settings(&home, &text(2));
     signal(broker.0.id(), Signal::HUP);
     until("a higher cap lets it begin", || {

@@ -92,6 +92,10 @@ pub const USER_TABLES: [(&str, &str); 4] = [
     ("memory", "--memory-of"),
 ];
 
+/// Settings of `[broker]` that only one broker can have: a place that a second one finds taken. In
+/// the machine's file they are the shared broker's.
+pub const OF_ONE_BROKER: [&str; 2] = ["metrics", "trace"];
+
 /// The settings, in the order of `weft config show`.
 pub const KEYS: &[ConfigKey] = &[
     broker_key("policy", "weft", |text| drop_value(text.parse::<PolicyName>())),

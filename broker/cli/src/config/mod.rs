@@ -56,6 +56,8 @@ pub struct ConfigPath {
 pub struct ConfigSources {
     /// The files.
     pub paths: Vec<ConfigPath>,
+    /// Whether a shared broker reads them.
+    pub shared: bool,
 }
 
 impl ConfigSources {
@@ -76,6 +78,7 @@ impl ConfigSources {
                     named: true,
                     system,
                 }],
+                shared,
             };
         }
         let home = || variable("HOME").map(|home| PathBuf::from(home).join(".config"));
@@ -96,6 +99,7 @@ impl ConfigSources {
         };
         ConfigSources {
             paths: own.into_iter().chain([system]).collect(),
+            shared,
         }
     }
 
@@ -112,6 +116,11 @@ impl ConfigSources {
         let mut loaded = LoadedConfig::default();
         for path in self.paths.iter().rev() {
             file::read(path, &mut loaded);
+            if path.system && !self.shared {
+                // The machine's file comes first, so no other file's value is in here yet.
+                let taken = |key: &str| keys::OF_ONE_BROKER.contains(&key);
+                loaded.values.retain(|(_, key), _| !taken(key));
+            }
         }
         loaded
     }
@@ -165,6 +174,33 @@ mod tests {
         });
         let shown = sources.paths.iter().map(|path| path.path.display().to_string());
         shown.collect()
+    }
+
+    #[test]
+    fn the_machines_place_for_metrics_is_the_shared_brokers_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (system, own) = (folder.path().join("system.toml"), folder.path().join("own.toml"));
+        let text = "[broker]\nmetrics = '127.0.0.1:9431'\ntrace = '/t'\npolicy = 'fikit'\n";
+        std::fs::write(&system, text).expect("written");
+        let said = |shared, own_text: &str, key| {
+            std::fs::write(&own, own_text).expect("written");
+            let path = |path: &Path, system| ConfigPath {
+                path: path.to_path_buf(),
+                named: false,
+                system,
+            };
+            let paths = vec![path(&own, false), path(&system, true)];
+            let loaded = ConfigSources { paths, shared }.load();
+            assert_eq!(loaded.errors, []);
+            loaded.text(ConfigSection::Broker, key).map(str::to_string)
+        };
+        for (key, place) in [("metrics", "127.0.0.1:9431"), ("trace", "/t")] {
+            assert_eq!(said(true, "", key).as_deref(), Some(place));
+            assert_eq!(said(false, "", key), None, "a broker of one user: {key}");
+        }
+        assert_eq!(said(false, "", "policy").as_deref(), Some("fikit"));
+        let own = said(false, "[broker]\nmetrics = '127.0.0.1:9'\n", "metrics");
+        assert_eq!(own.as_deref(), Some("127.0.0.1:9"), "a user's own file counts");
     }
 
     #[test]

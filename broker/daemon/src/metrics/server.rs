@@ -85,13 +85,19 @@ pub struct MetricsDoors {
 }
 
 impl MetricsDoors {
-    /// Opens the addresses, and the socket beside the broker's unless it is off. What was asked for
-    /// and cannot be had is an error; the broker holds its own socket by now.
+    /// Opens the addresses, and the socket beside the broker's unless it is off. A TCP address that
+    /// cannot be had, as another process has it, is a warning: jobs need the broker all the same.
+    /// A unix socket that cannot be had is an error; the broker holds its own socket by now.
     pub fn open(places: &Places, door: Door, addresses: &[MetricsAddress]) -> Result<MetricsDoors> {
         let mut doors = MetricsDoors::default();
         for address in addresses {
             let opened = match address {
-                MetricsAddress::Tcp(address) => doors.open_tcp(*address),
+                MetricsAddress::Tcp(address) => {
+                    if let Err(error) = doors.open_tcp(*address) {
+                        log::warn!("no metrics at {address}: {error:#}");
+                    }
+                    continue;
+                }
                 MetricsAddress::Unix(path) => doors.open_unix(path, door),
                 MetricsAddress::Off => continue,
             };
@@ -515,11 +521,16 @@ mod tests {
         fs::write(&file, "mine").expect("written");
         let taken = TcpListener::bind("127.0.0.1:0").expect("bound");
         let port = taken.local_addr().expect("bound");
-        for address in [MetricsAddress::Unix(file.clone()), MetricsAddress::Tcp(port)] {
-            let refused = MetricsDoors::open(&places, Door::Private, &[address.clone(), MetricsAddress::Off]);
-            let error = format!("{:#}", refused.expect_err("taken"));
-            assert!(error.starts_with(&format!("metrics at {address}: ")), "{error}");
-        }
+        let address = MetricsAddress::Unix(file.clone());
+        let refused = MetricsDoors::open(&places, Door::Private, &[address.clone(), MetricsAddress::Off]);
+        let error = format!("{:#}", refused.expect_err("no socket"));
+        assert!(error.starts_with(&format!("metrics at {address}: ")), "{error}");
+        let without = MetricsDoors::open(
+            &places,
+            Door::Private,
+            &[MetricsAddress::Tcp(port), MetricsAddress::Off],
+        );
+        assert!(without.expect("a broker without it").doors.is_empty());
         assert_eq!(fs::read_to_string(&file).expect("there"), "mine");
         let off = MetricsDoors::open(&places, Door::Private, &[MetricsAddress::Off]).expect("opened");
         assert!(off.doors.is_empty() && !places.metrics().exists());

@@ -1,10 +1,11 @@
 """weft under Ray: `runtime_env={"weft": {"priority": "high", "memory": "12GiB"}}`.
 
-    python -m weft.ray start --head          # `ray start`, on a node whose Ray knows weft
+    import weft_gpu.ray                          # before a `ray.init()` that starts a cluster
+    python -m weft_gpu.ray start --head          # `ray start`, on a node whose Ray knows weft
 
 Tasks and actors that name it are started under weft, with the broker of their node. What they
-may say are the options of `weft.env`. Importing this in a driver has wrong values refused where
-they are submitted; else the node refuses them.
+may say are the options of `weft_gpu.env`. Importing this in a driver sets the variable that tells
+Ray of weft, and has wrong values refused where they are submitted; else the node refuses them.
 
 Ray's plugins come from a private module of Ray. Tested with Ray 2.60.
 """
@@ -20,17 +21,18 @@ import sys
 from . import _OPTIONS, WeftError, env, program
 
 try:
+    from ray._private import worker as _worker
     from ray._private.runtime_env.plugin import RuntimeEnvPlugin
     from ray.runtime_env import RuntimeEnv
 except ImportError as _why:
-    raise ImportError(f"weft.ray needs Ray (tested with 2.60): {_why}") from None
+    raise ImportError(f"weft_gpu.ray needs Ray (tested with 2.60): {_why}") from None
 
 __all__ = ["WeftPlugin", "node_environment", "runtime_env"]
 
 _KEY = "weft"
 _PLUGINS = "RAY_RUNTIME_ENV_PLUGINS"
 # Named here: of a module that is run as a program, a class does not know where it is.
-_CLASS = "weft.ray.WeftPlugin"
+_CLASS = "weft_gpu.ray.WeftPlugin"
 _PRIORITIES = ("high", "normal", "low", "idle")
 # Seconds that the broker of a node stays without a job. The next job starts one.
 _IDLE_EXIT_S = 3600
@@ -69,8 +71,7 @@ def runtime_env(**options):
 def node_environment():
     """Variables that a node of Ray must be started with: they name the plugin.
 
-    `os.environ.update(weft.ray.node_environment())` before `ray.init()` that starts a cluster of
-    its own. Plugins that are named already stay.
+    Importing this module sets them in its process. Plugins that are named already stay.
     """
     ours = {"class": _CLASS}
     named = json.loads(os.environ.get(_PLUGINS) or "[]")
@@ -162,6 +163,23 @@ def _check_at_submit():
 _check_at_submit()
 
 
+def _register():
+    """Has the Ray that this process starts know weft. A line where it has started one already."""
+    named = os.environ.get(_PLUGINS, "")
+    os.environ.update(node_environment())
+    # Of a cluster that others started this process cannot see whether it knows weft.
+    node = getattr(_worker, "_global_node", None)
+    if node is not None and node.head and _CLASS not in named:
+        print(
+            "weft: this Ray was started before weft_gpu.ray was imported, so it ignores "
+            f'runtime_env["{_KEY}"] and jobs run without weft; import it before ray.init()',
+            file=sys.stderr,
+        )
+
+
+_register()
+
+
 def _start_broker():
     """Starts the broker of this node, unless one answers. A node without one still works."""
     weft = str(program())
@@ -177,7 +195,6 @@ def _start_broker():
 
 def main(words):
     """Becomes `ray WORDS` with the plugin. For `start` the node's broker is started first."""
-    os.environ.update(node_environment())
     if words[:1] == ["start"]:
         try:
             _start_broker()

@@ -1,10 +1,10 @@
 """weft in Python: where its library is, and what a job's environment must be.
 
-    subprocess.Popen(["python", "serve.py"], env={**os.environ, **weft.env(priority="high")})
+    subprocess.Popen(["python", "serve.py"], env={**os.environ, **weft_gpu.env(priority="high")})
 
 Importing it changes nothing in this process. A job is under weft from its start or not at all.
 
-    with weft.request():          # in a job under weft: what a request took is measured
+    with weft_gpu.request():          # in a job under weft: what a request took is measured
         answer = model(batch)
 """
 
@@ -36,12 +36,31 @@ class WeftError(RuntimeError):
 
 def lib_path():
     """Path of libweft.so, for LD_PRELOAD."""
-    return _there(_FOLDER / "libweft.so")
+    library = _there(_FOLDER / "libweft.so")
+    _link(library)
+    return library
 
 
 def program():
     """Path of the `weft` command."""
+    _link(_FOLDER / "libweft.so")
     return _there(_FOLDER / "weft")
+
+
+def _link(library):
+    """Makes the driver's names in `lib` links to the library, as the other packages have them.
+
+    A wheel holds no links, so empty files stand there. In a folder that this user may not write
+    they stay, and `weft run` makes links of its own.
+    """
+    for name in ("libcuda.so.1", "libcuda.so"):
+        link = library.parent / "lib" / name
+        if not link.is_symlink():
+            fresh = link.with_name(f".{name}.{os.getpid()}")
+            # Another process may do the same, so a name is never missing.
+            with contextlib.suppress(OSError):
+                fresh.symlink_to(Path("..") / library.name)
+                fresh.replace(link)
 
 
 def env(**options):
@@ -56,7 +75,7 @@ def env(**options):
     """
     unknown = sorted(set(options) - set(_OPTIONS.split()))
     if unknown:
-        raise TypeError(f"weft.env: unknown option {unknown[0]!r}; there are: {_OPTIONS}")
+        raise TypeError(f"weft_gpu.env: unknown option {unknown[0]!r}; there are: {_OPTIONS}")
     words = [str(program()), "run"]
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
@@ -80,7 +99,7 @@ def env(**options):
     }
 
 
-class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with weft.request()
+class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with weft_gpu.request()
     """Marks a request, as a context or a decorator: how long it takes, alone and beside others.
 
     `weft status` and `weft history` show both. Requests may overlap, in threads and in tasks. In a
