@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import built
 import pytest
 from harness import jobs, paths
 from harness.scene import BOUND, COMPANION, weft
@@ -363,7 +364,7 @@ ORDERS = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
 
 
 def is_shown(done, code, *words):
-    """A command that ended with this exit code has shown these words, and nothing that a terminal obeys."""
+    """A command ended with this exit code, and has shown these words and nothing that is obeyed."""
     shown = done.stdout + done.stderr
     assert done.returncode == code and all(word in shown for word in words), done
     obeyed = {c for c in shown if c in ORDERS and not c.isprintable()}
@@ -371,7 +372,7 @@ def is_shown(done, code, *words):
 
 
 def sealed(file, change):
-    """A profile or trace with another body, and the checksum that its reader wants (kernel-id/src/hash.rs)."""
+    """A profile with another body, and the checksum of that (kernel-id/src/hash.rs)."""
     low, keys = 2**64 - 1, (0x9E3779B97F4A7C15, 0xE4386A8885A308D3, 0x13198A2E03707345)
 
     def folded(one, other):
@@ -452,3 +453,52 @@ def test_settings_that_another_group_may_write_are_not_read(scene):
     os.chown(settings, 0, group)
     settings.chmod(0o664)
     typed(*shown, **more)
+
+
+# As long as weft broker --replace waited for the old one before.
+PATIENCE = 15
+
+
+@pytest.mark.finding("attack-A8")
+def test_a_broker_is_replaced_however_slow_its_disk_is(scene):
+    held = scene.folder / "held"
+    slow = built.compiled(scene, "held_sync.c", "-shared", "-fPIC")
+    environment = {**scene.broker.environment(), "LD_PRELOAD": str(slow), "HELD_BY": str(held)}
+    old = scene.broker.job = jobs.Job([paths.WEFT, "broker"], environment=environment, folder=scene.folder, name="old")
+    assert jobs.wait_until(scene.broker.status, BOUND), old.explain()
+    # A job that holds memory and is sampled: as the broker ends it writes the profile.
+    holder = scene.companion("holder", mode="profile", profile="p", more={"WEFT_MEMORY": "38GiB"})
+    assert jobs.wait_until(lambda: (scene.row(holder) or {"samples": 0})["samples"] > 0, BOUND, step=0.1), holder.explain()
+    waiter = scene.job([COMPANION, "--while", scene.running, "--ready", scene.folder / "waiter.ready"], "waiter", more={"WEFT_MEMORY": "20GiB"})
+    waits(scene, waiter)
+    held.touch()
+    new = scene.broker.job = jobs.Job([paths.WEFT, "broker", "--replace"], environment={**scene.broker.environment(), "WEFT_LOG": "info"}, folder=scene.folder, name="new")
+    try:
+        assert jobs.wait_until(lambda: weft(scene, "status").returncode != 0, BOUND), "the old one answers"
+        assert not jobs.wait_until(lambda: not new.running() or "begins" in waiter.stderr() or (scene.folder / "waiter.ready").exists(), PATIENCE + 3), new.explain() + waiter.explain()
+        assert "answers no more" in new.stderr() and old.running(), new.explain()
+        held.unlink()
+        assert jobs.wait_until(scene.broker.status, BOUND), new.explain()
+        waits(scene, waiter)
+        scene.attached(holder)
+        assert old.wait(BOUND) == 0, old.explain()
+    finally:
+        held.unlink(missing_ok=True)
+        old.kill()
+
+
+@pytest.mark.finding("attack-A3")
+def test_a_log_that_a_broker_writes_by_itself_is_begun_anew_while_it_runs(scene):
+    log, old = (scene.folder / f"broker.sock.{end}" for end in ("log", "log.old"))
+    assert weft(scene, "broker", "--background").returncode == 0
+    try:
+        with log.open("a") as more:
+            more.write("flooded\n" * 200_000)
+        client = scene.companion("client")
+        assert jobs.wait_until(lambda: old.exists() and log.stat().st_size < 1 << 20, BOUND), log.stat()
+        assert "flooded" in old.read_text() and "flooded" not in log.read_text()
+        client.kill()
+        assert jobs.wait_until(lambda: f"(process {client.pid}) vanished" in log.read_text(), BOUND), log.read_text()
+        assert {file.stat().st_mode & 0o777 for file in (log, old)} == {0o600}
+    finally:
+        assert weft(scene, "stop").returncode == 0

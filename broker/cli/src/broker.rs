@@ -33,7 +33,8 @@ pub struct BrokerArgs {
     #[arg(long)]
     pub background: bool,
     /// Take the place of a running broker: it is told to end, and when it has this one starts.
-    /// Where its disk is slow that takes up to a minute. Its jobs run on, and attach to this one with what was counted of them
+    /// Where its disk is slow that takes up to a minute. Its jobs run on, and attach to this one
+    /// with what was counted of them
     #[arg(long)]
     pub replace: bool,
     /// End when no client was attached for so many seconds

@@ -23,8 +23,8 @@ pub struct StopArgs {}
 /// its unit for systemd gives it.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The same for a broker whose place another takes: jobs that wait for memory wait that long for the
-/// next one.
+/// The same for a broker whose place another takes: with the bound above as long as jobs that wait
+/// for memory miss it.
 const LONGEST_END: Duration = Duration::from_secs(45);
 
 /// Interval between looks at a broker whose process cannot be watched.
@@ -53,8 +53,9 @@ pub fn end(places: &Places) -> Result<Option<Pid>> {
     }
 }
 
-/// Ends the broker for another that takes its place. One that has given its socket up is waited for:
-/// it comes back no more, and jobs wait. After [`LONGEST_END`] the other one begins all the same.
+/// Ends the broker for another that takes its place. One that has given its socket up is waited
+/// for: it comes back no more, and jobs wait. After [`LONGEST_END`] the other one begins all the
+/// same.
 pub fn give_way(places: &Places) -> Result<Option<Pid>> {
     let ending = EndingBroker::asked(places).context("the running broker stays")?;
     if ending.has_ended(places, PATIENCE)? {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use log::Level;
 
-/// Lines of a user within [`SPELL`]: 20 a second, and the jobs of an array may all come at once.
+/// Lines of a user within [`SPELL`]: the jobs of an array may all come at once.
 const LINES: u64 = 200;
 
 /// After it a user's lines are counted anew.

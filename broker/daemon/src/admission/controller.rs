@@ -387,6 +387,11 @@ impl Controller {
         }
     }
 
+    /// Whether this client has no job yet, and no other waits for its device to be observed.
+    pub fn is_new_alone(&self, client: u64) -> bool {
+        self.has_no_arrivals() && self.jobs.job_of(client).is_none()
+    }
+
     /// Whether no client waits for its device to be observed.
     pub fn has_no_arrivals(&self) -> bool {
         self.arrivals.is_empty()

@@ -123,7 +123,9 @@ impl Room {
         };
         let client = entry.client;
         match message {
-            ToBroker::Wants(wants) => self.handle.wants(entry, &self.sender, wants),
+            ToBroker::Wants(wants) => {
+                self.handle.wants(entry, &self.sender, wants);
+            }
             ToBroker::More { bytes, patience } => self.handle.more(client, bytes, patience),
             ToBroker::NoMore => self.handle.no_more(client),
             ToBroker::OnDevice => self.handle.on_device(client),

@@ -119,13 +119,16 @@ impl AdmissionHandle {
         self.controller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client is about to touch a device, or runs already (`wants.runs`).
-    pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
+    /// A client is about to touch a device, or runs already (`wants.runs`). Returns the CPU time of
+    /// other threads that this took.
+    pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) -> Duration {
+        let before = self.watch.spent();
         // Strangers' memory may have changed. While others arrive, NVML is asked already.
-        let asks = wants.runs.is_none() && self.controller().has_no_arrivals();
+        let asks = wants.runs.is_none() && self.controller().is_new_alone(entry.client);
         let reading = if asks { self.watch.fresh(NVML_TIMEOUT) } else { None };
         let arrival = (entry, sender, wants);
         self.controller().arrive(arrival, self.watch.tells(), reading.as_ref());
+        self.watch.spent().saturating_sub(before)
     }
 
     /// The best device for a job that has not begun, reserved for a while.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock;
+use crate::server::thread_time;
 use weft_protocol::Ns;
 
 /// How long the process is kept: a start takes some milliseconds, a second where no device is kept
@@ -39,6 +40,8 @@ struct Questions {
     asked: u64,
     done: u64,
     last: Reading,
+    /// CPU time of the thread so far.
+    spent: Duration,
     dead: bool,
 }
 
@@ -73,6 +76,11 @@ impl Watch {
     /// Whether NVML answers, as far as is known.
     pub fn tells(&self) -> bool {
         !self.slot().dead
+    }
+
+    /// CPU time that asking took so far, without that of the process that asks.
+    pub fn spent(&self) -> Duration {
+        self.slot().spent
     }
 
     /// Asks without waiting; [`Watch::last`] has the answer a moment later.
@@ -130,6 +138,7 @@ impl Watch {
             failed = if told.is_some() { 0 } else { failed + 1 };
             let mut slot = self.slot();
             slot.done = number;
+            slot.spent = thread_time();
             if let Some(told) = told {
                 // NVML cannot tell of a device without a size, such as one that shares the host's
                 // memory.

@@ -1,9 +1,9 @@
 //! The sockets, and the thread that answers scrapers.
 //!
 //! One thread polls all connections. Each has a bound in time and size, and there are few. Nothing
-//! tells who comes by TCP, so nobody waits for a place: a newcomer gets that of the connection which
-//! got on least recently. A scraper that does not read costs itself alone. The thread ends with its
-//! [`MetricsServer`].
+//! tells whose a connection by TCP is, so none waits for a place: a new one gets that of the one
+//! that got on least recently. A scraper that does not read costs itself alone. The thread ends
+//! with its [`MetricsServer`].
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -31,15 +31,14 @@ use crate::server::{Asker, Door, user_of};
 use crate::thread_priority::ThreadPriority;
 use weft_protocol::transport::{fds, peer};
 
-/// Connections at a time. A further one displaces another, so there are enough for a scraper to send
-/// its request while a stranger opens thousands a second.
+/// Connections at a time. A further one displaces another, so there are enough for a scraper to
+/// send its request while a stranger opens thousands.
 const MOST_CONNECTIONS: usize = 128;
 
 /// Connections that are accepted before those that are open are looked at.
 const ACCEPTED_AT_ONCE: usize = MOST_CONNECTIONS / 4;
 
-/// The kernel's queue of connections: beyond it a scraper's first packet is lost, and it sends the
-/// next one a second later.
+/// The kernel's queue of connections: beyond it a scraper's first packet is lost.
 const BACKLOG: i32 = 1024;
 
 /// The longest a request may take to come.

@@ -74,7 +74,7 @@ pub(super) fn of_client(
         say(
             WarningKind::ForcedLaunches,
             format!(
-                "{} passed the gate without credit after {} (--longest-wait): no gap was found for them, and the foreground job may have waited for them; give it fewer or shorter kernels, or another GPU",
+                "{} passed the gate without credit, in rows of which the first had waited {} (--longest-wait): no gap was found for them, and the foreground job may have waited for them; give it fewer or shorter kernels, or another GPU",
                 count(client.waits_expired, "launch", "launches"),
                 duration(bounds.longest_wait),
             ),

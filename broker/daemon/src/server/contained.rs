@@ -5,8 +5,8 @@
 //! owner's uid within a container for the user nobody: a guest.
 //!
 //! A process with that uid is the owner's if it is in the broker's own user namespace, and there in
-//! the broker's own pid namespace or with `CAP_SYS_ADMIN`. `CAP_KILL` is no sign: Docker gives it to
-//! each container.
+//! the broker's own pid namespace or with `CAP_SYS_ADMIN`. `CAP_KILL` is no sign: Docker gives it
+//! to each container.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -24,7 +24,7 @@ use weft_protocol::transport::peer::Peer;
 pub const NOBODY: u32 = 65_534;
 
 /// `CAP_SYS_ADMIN`, as a bit of `CapEff`.
-const SYS_ADMIN: u64 = 1 << 21;
+const SYS_ADMIN: u64 = 0x20_0000;
 
 /// The user as which a connected process counts.
 pub fn user_of(socket: impl AsFd, peer: &Peer) -> u32 {

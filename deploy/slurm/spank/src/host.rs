@@ -73,7 +73,7 @@ const JOB_ARRAY_TASK_ID: c_int = 31;
 /// From here on a number says that there is none (`NO_VAL`, and `INFINITE` above it).
 const NO_NUMBER: u32 = 0xffff_fffe;
 
-/// Room for a variable, bytes: beyond this it is taken for not set, and nothing of it is changed.
+/// Room for a variable, bytes: one beyond this cannot be read, and nothing of it is changed.
 const VARIABLE_BYTES: usize = 128 * 1024;
 
 /// Slurm's handle in a callback.
@@ -120,6 +120,16 @@ impl Spank {
         self.number(JOB_UID)
     }
 
+    /// What Slurm tells of a variable: whether that is all of it, and its bytes.
+    fn variable(&self, name: &str) -> Option<(bool, Vec<u8>)> {
+        let name = CString::new(name).ok()?;
+        let mut buffer = vec![0u8; VARIABLE_BYTES];
+        let length = c_int::try_from(buffer.len()).ok()?;
+        // SAFETY: Slurm writes a text of at most so many bytes, with its end.
+        let done = unsafe { spank_getenv(self.0, name.as_ptr(), buffer.as_mut_ptr().cast(), length) };
+        Some((done == SUCCESS, buffer))
+    }
+
     fn number(&self, item: c_int) -> Option<u32> {
         let mut value: u32 = 0;
         // SAFETY: these items are written to one u32.
@@ -138,13 +148,15 @@ impl Spank {
 
 impl Variables for Spank {
     fn get(&self, name: &str) -> Option<String> {
-        let name = CString::new(name).ok()?;
-        let mut buffer = vec![0u8; VARIABLE_BYTES];
-        let length = c_int::try_from(buffer.len()).ok()?;
-        // SAFETY: Slurm writes a text of at most so many bytes, with its end.
-        let done = unsafe { spank_getenv(self.0, name.as_ptr(), buffer.as_mut_ptr().cast(), length) };
+        let (all, buffer) = self.variable(name)?;
         let text = CStr::from_bytes_until_nul(&buffer).ok()?;
-        (done == SUCCESS).then(|| text.to_str().ok().map(str::to_string))?
+        all.then(|| text.to_str().ok().map(str::to_string))?
+    }
+
+    fn is_set(&self, name: &str) -> bool {
+        // Of one that is too long Slurm tells the begin.
+        self.variable(name)
+            .is_some_and(|(all, buffer)| all || buffer.first().is_some_and(|byte| *byte != 0))
     }
 
     fn set(&mut self, name: &str, value: &str) {

@@ -37,8 +37,12 @@ const LONGEST_NAME: usize = 64;
 
 /// The environment of a task that is about to begin.
 pub trait Variables {
-    /// The variable's value, if it is set.
+    /// The variable's value, if it is set and can be read.
     fn get(&self, name: &str) -> Option<String>;
+    /// Whether it is set, be it to what cannot be read: too long, or no UTF-8.
+    fn is_set(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
     /// Sets it, over any other value.
     fn set(&mut self, name: &str, value: &str);
     /// Takes it away.
@@ -46,7 +50,7 @@ pub trait Variables {
 
     /// Sets it where nothing is set.
     fn set_default(&mut self, name: &str, value: &str) {
-        if self.get(name).is_none_or(|old| old.is_empty()) {
+        if self.get(name).map_or(!self.is_set(name), |old| old.is_empty()) {
             self.set(name, value);
         }
     }
@@ -95,6 +99,9 @@ pub fn prepare(
     if !holds_gpu(task) {
         unload(task, &settings.library);
         return Vec::new();
+    }
+    if task.is_set("LD_PRELOAD") && task.get("LD_PRELOAD").is_none() {
+        return vec!["LD_PRELOAD is too long or no UTF-8: the task runs as without weft".to_string()];
     }
     let mut wrong = Vec::new();
     for (option, text) in chosen {
@@ -299,6 +306,36 @@ mod tests {
             let mut task = environment(&[("LD_PRELOAD", before)]);
             prepared(&mut task, 7, &[]);
             assert_eq!(value(&task, "LD_PRELOAD"), after);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_alone() {
+        /// An environment with a variable that cannot be read.
+        struct Unreadable(BTreeMap<String, String>, &'static str);
+        impl Variables for Unreadable {
+            fn get(&self, name: &str) -> Option<String> {
+                self.0.get(name).filter(|_| name != self.1).cloned()
+            }
+            fn is_set(&self, name: &str) -> bool {
+                self.0.contains_key(name)
+            }
+            fn set(&mut self, name: &str, value: &str) {
+                assert_ne!(name, self.1, "to {value}");
+                self.0.insert(name.to_string(), value.to_string());
+            }
+            fn remove(&mut self, name: &str) {
+                assert_ne!(name, self.1);
+                self.0.remove(name);
+            }
+        }
+        let settings = PluginSettings::default();
+        for (name, lines) in [("WEFT_NAME", 0), ("LD_PRELOAD", 1)] {
+            let mut task = Unreadable(sharing(), name);
+            task.0.set(name, "long");
+            let told = prepare(&mut task, job(7), &settings, &[]);
+            assert_eq!((told.len(), value(&task.0, name)), (lines, "long"), "{told:?}");
+            assert_eq!(task.0.contains_key(OF_JOB), lines == 0);
         }
     }
 
