@@ -90,9 +90,11 @@ extern "C" fn in_traced_child() {
 }
 
 /// Announces a call that may end a context (`cuCtxDestroy`, `cuCtxDetach`,
-/// `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions).
-pub fn context_ending() {
+/// `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions). Drop the guard after
+/// [`context_ended`].
+pub fn context_ending() -> throttle::ContextEnding {
     trace::context_ending();
+    throttle::context_ending()
 }
 
 /// Forgets what was made in an ended context. 0: an unknown context.

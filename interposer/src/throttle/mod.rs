@@ -118,6 +118,7 @@ pub fn forget() {
 pub fn forget_thread() {
     thread::forget();
     clock::forget();
+    completion::forget_endings();
 }
 
 /// Handles a launch before the driver. If the ticket says wait, the launch goes by [`before_held`]
@@ -261,6 +262,7 @@ pub fn own_managed_changed(at: Where, delta: i64) {
 pub use crate::admission::probe::MemoryChange;
 pub use crate::admission::{AdmissionAnswer, DeviceRequest, Grant};
 pub use crate::driver::symbols::StreamOp;
+pub use completion::ContextEnding;
 pub use deferral::{
     before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
 };
@@ -359,6 +361,11 @@ fn capture_ended() {
             .captures
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |captures| captures.checked_sub(1));
     }
+}
+
+/// Announces a call that may end a context. Drop the guard when what ended is forgotten.
+pub fn context_ending() -> ContextEnding {
+    ContextEnding::begin(devices::all().map(|session| &session.completion))
 }
 
 /// Forgets what was made in an ended context; 0: an unknown one.
