@@ -71,6 +71,7 @@ pub fn listen() {
 /// Makes the first device's session and looks for a broker, 5 s at most. `watch` runs
 /// before threads can find it.
 pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Result<(), transport::Error> {
+    clock::find_namespace();
     let session = Session::make(driver, settings)?;
     watch();
     let session: &'static Session = Box::leak(Box::new(session));
