@@ -13,6 +13,7 @@ use crate::driver::stream::own_stream;
 use crate::driver::stream::{Event, Stream};
 use crate::driver::symbols::StreamOp;
 use crate::internal_error::{failpoint, guarded};
+use crate::process;
 
 impl Session {
     /// Implements [`super::before_stream_op`].
@@ -66,6 +67,9 @@ impl Session {
                 place: self.accounts.place(own),
             };
             if !self.pass_at_once(kernel, cost, clock::now()) {
+                if process::is_copy() {
+                    return;
+                }
                 self.pass_in_turn(&want);
             }
             self.issue(&want, clock::now());
