@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use weft_gate::charge;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
+use super::autotune;
 use super::post_launch::Want;
 use super::state::Session;
 use crate::client::clock;
@@ -40,7 +41,12 @@ impl Session {
             return;
         }
         match op {
-            StreamOp::EventRecord => self.active_streams.recorded(event, own_stream(stream)),
+            StreamOp::EventRecord => {
+                if autotune::is_timed(event) {
+                    guarded(|| self.times(stream));
+                }
+                self.active_streams.recorded(event, own_stream(stream));
+            }
             StreamOp::EventWait => self.active_streams.awaited(own_stream(stream), event),
             _ => {}
         }

@@ -170,6 +170,7 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
 
 /// Forgets an event that is destroyed, or recorded out of sight.
 pub fn event_gone(event: Event) {
+    autotune::event_gone(event);
     for session in devices::all() {
         session.active_streams.forget(event);
     }
@@ -263,6 +264,7 @@ pub fn own_managed_changed(at: Where, delta: i64) {
 pub use crate::admission::probe::MemoryChange;
 pub use crate::admission::{AdmissionAnswer, DeviceRequest, Grant};
 pub use crate::driver::symbols::StreamOp;
+pub use autotune::timed_event_made;
 pub use completion::ContextEnding;
 pub use deferral::{
     before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,

@@ -372,7 +372,7 @@ impl Session {
             stream,
             place,
         };
-        if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) {
+        if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) && !self.pass_with_pair(&want, now) {
             if process::is_copy() {
                 return Step::NOTHING;
             }
