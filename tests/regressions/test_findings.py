@@ -19,9 +19,15 @@ EXPECTED = [
     *(f"clients-S{n}" for n in range(1, 6)),
     *(f"users-B{n}" for n in range(1, 15)),
     *(f"hardware-F{n}" for n in range(1, 19)),
-    *(f"attack-A{n}" for n in (3, 5, 7, 8, 10, 11, 12, 14)),
+    *(f"bugs-B{n}" for n in range(1, 13)),
+    *(f"bugs-V{n}" for n in range(1, 3)),
+    *(f"attack-A{n}" for n in range(1, 15)),
+    "users2-C1",
+    *(f"users2-H{n}" for n in range(1, 9)),
+    *(f"users2-M{n}" for n in range(1, 13)),
 ]
-ROW = re.compile(r"^\| ((?:attack|bugs|clients|correctness|hardware|users2?)-\w+) \|(.*)\|([^|]*)\|$", re.MULTILINE)
+NAME = r"(?:attack|bugs|clients|correctness|hardware|users2?)-\w+"
+ROW = re.compile(rf"^\| ({NAME}) \|(.*)\|([^|]*)\|$", re.MULTILINE)
 
 
 def marked():

@@ -83,6 +83,8 @@ real! {
     fn cuDeviceGetMemPool(pool: *mut usize, device: CuDevice);
     fn cuStreamCreate(stream: *mut CuStream, flags: u32);
     fn cuStreamCreateWithPriority(stream: *mut CuStream, flags: u32, priority: c_int);
+    /// The context that a green context is to its threads (CUDA 12.4).
+    fn cuCtxFromGreenCtx(context: *mut CuContext, green: CuContext);
     /// Makes a stream of a green context (CUDA 12.5).
     fn cuGreenCtxStreamCreate(stream: *mut CuStream, green: CuContext, flags: u32, priority: c_int);
     fn cuStreamGetPriority(stream: CuStream, priority: *mut c_int);

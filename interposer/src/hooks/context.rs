@@ -208,7 +208,7 @@ fn is_active(device: CuDevice) -> bool {
 /// pending errors and events live on.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
-    guarded(lifecycle::context_ending);
+    let ending = guarded(lifecycle::context_ending);
     guarded(paging::context_ending);
     // A context takes device memory, too.
     let changes = guarded(throttle::changing_anywhere);
@@ -220,6 +220,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
         guarded(|| super::allocation::context_ended(context, ends));
         stream_priority::context_ended(context);
     }
+    drop(ending);
     guarded(|| paging::context_ended(ended.then_some(context)));
     if ended {
         guarded(throttle::forget_contexts);
@@ -288,6 +289,19 @@ hooks! {
     fn cuDevicePrimaryCtxRelease_v2(device: CuDevice) |real| { ending(Ends::Retained(device), real) }
     fn cuDevicePrimaryCtxReset(device: CuDevice) |real| { ending(Ends::Primary(device), real) }
     fn cuDevicePrimaryCtxReset_v2(device: CuDevice) |real| { ending(Ends::Primary(device), real) }
+    /// Its memory is the primary context's; its streams and events end.
+    fn cuGreenCtxDestroy(green: CuContext) |real| {
+        let mut context = 0;
+        // SAFETY: the out-parameter is valid; the client names a green context.
+        let _ = guarded(|| unsafe { calls::cuCtxFromGreenCtx(&mut context, green) });
+        let ending = guarded(lifecycle::context_ending);
+        let result = real();
+        if result.ok() {
+            guarded(|| lifecycle::context_ended(context));
+        }
+        drop(ending);
+        result
+    }
     fn cuStreamDestroy(stream: CuStream) |real| { stream_ending(stream, real) }
     fn cuStreamDestroy_v2(stream: CuStream) |real| { stream_ending(stream, real) }
 }

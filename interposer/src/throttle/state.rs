@@ -31,7 +31,7 @@ use crate::driver::stream::{Stream, own_stream};
 use crate::internal_error::{caught, failpoint, fails_at, guarded};
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::profiler::{Around, Half, Look, Sampler};
-use crate::thread;
+use crate::{process, thread};
 
 /// The session.
 #[derive(Debug)]
@@ -372,7 +372,10 @@ impl Session {
             stream,
             place,
         };
-        if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) {
+        if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) && !self.pass_with_pair(&want, now) {
+            if process::is_copy() {
+                return Step::NOTHING;
+            }
             if !waits && deferral::leaves() {
                 return Step::WAITS;
             }
