@@ -25,6 +25,15 @@ OUT = paths.TARGET / "package"
 DEPLOY = paths.ROOT / "deploy"
 TEXTS = ("README.md", "SECURITY.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE")
 
+# What dpkg runs.
+SCRIPTS = ("postinst", "prerm", "postrm")
+
+# Of deploy/, for administrators.
+FOLDERS = ("systemd", "grafana", "prometheus")
+
+# A link of Markdown: its words, and what it leads to.
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+
 # The driver's names, which programs are given for weft's library.
 LINKS = ("libcuda.so.1", "libcuda.so")
 
@@ -100,7 +109,7 @@ def faults(file, moved=()):
 def make(built, out, as_built=False):
     """All three packages of what is in `built`, made anew in `out`."""
     whole = lay_out(built, folder(out))
-    return [pack(whole), make_deb(whole, out), make_wheel(whole, out, as_built)]
+    return [pack(whole), make_deb(whole, out, as_built), make_wheel(whole, out, as_built)]
 
 
 def lay_out(built, whole):
@@ -116,15 +125,32 @@ def lay_out(built, whole):
     for name in TEXTS:
         shutil.copyfile(paths.ROOT / name, whole / name)
     shutil.copytree(paths.ROOT / "docs", whole / "docs")
-    for name in ("systemd", "grafana", "prometheus"):
-        if (DEPLOY / name).exists():
-            shutil.copytree(DEPLOY / name, whole / name)
+    for name in FOLDERS:
+        shutil.copytree(DEPLOY / name, whole / name)
+    (whole / "examples").mkdir()
+    shutil.copyfile(DEPLOY / "weft.toml", whole / "examples" / "weft.toml")
+    mend_links(whole)
     run(whole / "weft", "man", whole / "share" / "man" / "man1")
     for shell, place in COMPLETIONS.items():
         file = whole / "share" / place
         file.parent.mkdir(parents=True)
         file.write_text(run(whole / "weft", "completions", shell))
     return whole
+
+
+def mend_links(folder):
+    """Links of a package's documents lead into the package: to what only the source has, none."""
+
+    def mended(file, words, link):
+        path, hash_, part = link.partition("#")
+        if not path or "://" in path or (file.parent / path).exists():
+            return f"[{words}]({link})"
+        moved = path.replace("../deploy/", "../")
+        return f"[{words}]({moved}{hash_}{part})" if (file.parent / moved).exists() else words
+
+    for file in folder.rglob("*.md"):
+        text = LINK.sub(lambda found, file=file: mended(file, *found.groups()), file.read_text())
+        file.write_text(text)
 
 
 def pack(whole):
@@ -141,8 +167,9 @@ def pack(whole):
     return file
 
 
-def make_deb(whole, out):
-    """Debian's package: the same files where Debian has them."""
+def make_deb(whole, out, as_built=False):
+    """Debian's package: the same files where Debian has them. What is for this machine alone is
+    made in a second, and larger."""
     root = out / "deb"
     shutil.rmtree(root, ignore_errors=True)
     documents = root / "usr/share/doc/weft"
@@ -157,30 +184,35 @@ def make_deb(whole, out):
     (root / "usr/lib/weft/lib").mkdir()
     for name in LINKS:
         (root / "usr/lib/weft/lib" / name).symlink_to("../libweft.so")
-    for file in sorted((whole / "systemd").glob("**/*")) if (whole / "systemd").exists() else ():
+    for file in sorted((whole / "systemd").glob("**/*")):
         kind = "user" if "user" in file.relative_to(whole / "systemd").parts else "system"
         place = root / "usr/lib/systemd" / kind / file.name
         if file.suffix in (".service", ".socket"):
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, place)
     shutil.copytree(whole / "docs", documents / "docs")
+    for name in ("grafana", "prometheus", "examples"):
+        shutil.copytree(whole / name, documents / name)
     for name in ("README.md", "SECURITY.md", "CHANGELOG.md"):
         shutil.copyfile(whole / name, documents / name)
+    mend_links(documents)
     licences = [f"{name}:\n\n{(whole / name).read_text()}" for name in TEXTS if "LICENSE" in name]
     chosen = "weft's licence is MIT or Apache-2.0, as you like.\n\n"
     (documents / "copyright").write_text(chosen + "\n".join(licences))
     size = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
     (root / "DEBIAN").mkdir()
-    for name in ("control", "prerm"):
+    for name in ("control", *SCRIPTS):
         text = (DEPLOY / "debian" / name).read_text()
         text = text.replace("@VERSION@", version()).replace("@SIZE_KIB@", str(size // 1024))
         (root / "DEBIAN" / name).write_text(text)
-    (root / "DEBIAN" / "prerm").chmod(0o755)
+        if name in SCRIPTS:
+            (root / "DEBIAN" / name).chmod(0o755)
     for entry in [root, *root.rglob("*")]:
         if not entry.is_symlink():
             runs = entry.is_dir() or os.access(entry, os.X_OK) and entry.stat().st_mode & 0o100
             entry.chmod(0o755 if runs else 0o644)
-    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, deb(out))
+    pressed = ["-Zgzip", "-z1"] if as_built else ["-Zxz"]
+    run("dpkg-deb", "--root-owner-group", *pressed, "--build", root, deb(out))
     shutil.rmtree(root)
     return deb(out)
 

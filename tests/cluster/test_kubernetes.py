@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 
 import pytest
 from harness import cluster_kubernetes, jobs, paths
@@ -103,11 +104,37 @@ def test_a_fault_would_be_found():
         {"broker": {"priorities": {"ann": "high"}}},
         {"broker": {"priorities": {"1000": "urgent"}}},
         {"policy": {"enabled": "yes"}},
+        {"broker": {"settings": {"polcy": "weft"}}},
+        {"broker": {"settings": {"policy": "wft"}}},
+        {"broker": {"settings": {"slowdown": "a lot"}}},
+        {"broker": {"settings": {"slowdown": 2}}},
+        {"broker": {"settings": {"turn": -1}}},
+        {"broker": {"settings": {"metrics": "0.0.0.0:9"}}},
     ],
     ids=json.dumps,
 )
 def test_wrong_values_are_refused(values):
     assert ask(values=values)["refused"], values
+
+
+def test_settings_of_the_chart_are_those_of_the_broker(folder):
+    """Each key of weft.toml, with the sample's value: no more and no fewer."""
+    text = (paths.ROOT / "deploy" / "weft.toml").read_text()
+    section = text.split("[broker]")[1].split("[broker.weights]")[0]
+    settings = tomllib.loads(re.sub(r"^# (?=[a-z-]+ = )", "", section.partition("\n")[2], flags=re.M))
+    schema = json.loads((paths.ROOT / "deploy/kubernetes/chart/values.schema.json").read_text())
+    known = schema["definitions"]["settings"]["properties"]
+    assert settings.keys() - known.keys() == {"metrics"} and not known.keys() - settings.keys()
+    del settings["metrics"]
+    for given in (settings, {"slowdown": 0.02}, {"slowdown": "2.5%"}, {"idle-exit": "never"}):
+        told = ask(values={"broker": {"settings": given}})
+        assert told["refused"] is None, told["refused"]
+        file = folder / "weft.toml"
+        file.write_text(one(told["documents"], "ConfigMap")["data"]["weft.toml"])
+        variables = {"WEFT_CONFIG": str(file), "PATH": "/usr/bin:/bin"}
+        words = [paths.WEFT, "config", "show", "--shared"]
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=BOUND)
+        assert done.returncode == 0, done.stderr
 
 
 def test_what_is_mounted_is_there_and_what_is_there_is_mounted():

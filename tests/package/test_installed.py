@@ -7,14 +7,18 @@ test_package.py is for that. What a case installs into is a folder of its own.
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
-from harness import compiled, jobs, package, paths
+from harness import compiled, jobs, package, paths, prose
 
 # Seconds for one command, on two busy cores.
 BOUND = 120
@@ -77,6 +81,16 @@ def tree(folder, without=()):
     return {path for path in found if not any(path.startswith(part) for part in without)}
 
 
+def documents_lead_somewhere(folder):
+    """And have what an administrator needs."""
+    broken = [line for file in folder.rglob("*.md") for line in prose.broken_links(folder, file)]
+    assert not broken, broken
+    for name in ("grafana/weft.json", "prometheus/rules.yml", "prometheus/scrape.yml"):
+        assert (folder / name).stat().st_size > 100, name
+    sample = (folder / "examples" / "weft.toml").read_text()
+    assert "[broker]" in sample and "metrics = " in sample, sample
+
+
 def test_the_tarball_is_unpacked_and_deleted(scene, made):
     assert package.tarball(made).stat().st_size <= MOST_BYTES
     place = scene.folder / "opt"
@@ -89,6 +103,10 @@ def test_the_tarball_is_unpacked_and_deleted(scene, made):
     before = tree(unpacked)
     used(unpacked / "weft", scene)
     assert tree(unpacked) == before, tree(unpacked) ^ before
+    documents_lead_somewhere(unpacked)
+    page = (unpacked / "share/man/man1/weft.1").read_text()
+    for section in ("ENVIRONMENT", "FILES", "EXIT STATUS", "SEE ALSO"):
+        assert f".SH {section}\n" in page, section
     page = (unpacked / "share/man/man1/weft-run.1").read_text()
     assert page.count(".SH") >= 4 and "\\-\\-priority" in page, page[:500]
     shutil.rmtree(unpacked)
@@ -108,7 +126,12 @@ def test_the_deb_is_installed_and_purged(scene, made):
     run(*dpkg, "--install", package.deb(made))
     listed = run(*dpkg, "--status", "weft").stdout
     assert "Status: install ok installed" in listed, listed
+    documents_lead_somewhere(root / "usr/share/doc/weft")
     used(root / "usr/bin/weft", scene)
+    # What an administrator and a broker make.
+    for place in ("etc/weft/weft.toml", "var/lib/weft/history.sqlite"):
+        (root / place).parent.mkdir(parents=True)
+        (root / place).touch()
     for shell, place in package.COMPLETIONS.items():
         text = (root / "usr/share" / place).read_text()
         assert "history" in text and "priority" in text, (shell, text[:200])
@@ -269,6 +292,54 @@ print(subprocess.check_output(job, env={{**os.environ, **more}}, text=True))
     run(*pip, "uninstall", "--yes", "weft-gpu")
     left = tree(venv, without=["pyvenv.cfg"]) - before
     assert not [path for path in left if "__pycache__" not in path], left
+
+
+CONTAINERFILE = paths.ROOT / "deploy" / "kubernetes" / "Containerfile"
+
+
+def test_the_kubernetes_image_is_built_by_the_commands_in_its_file(scene, made):
+    """Without an engine or a registry: each command is right, and each file there to be copied.
+
+    What `podman build` does with COPY and RUN is done here in a folder.
+    """
+    text = CONTAINERFILE.read_text()
+    packed, built, image = [shlex.split(line[4:]) for line in text.splitlines() if line.startswith("#   ")]
+    program = packed.pop(0)
+    loader = SourceFileLoader("package_command", str(paths.ROOT / program))
+    command = module_from_spec(spec_from_loader(loader.name, loader))
+    loader.exec_module(command)
+    given = command.options().parse_args(packed)
+    assert not given.as_built, "containers with an older glibc load it, too"
+    assert built[:3] == ["cargo", "build", "--release"], built
+    manifest = paths.ROOT / built[built.index("--manifest-path") + 1]
+    assert (paths.ROOT / image[image.index("-f") + 1]) == CONTAINERFILE and image[-1] == ".", image
+    variables = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.M))
+    assert paths.ROOT / variables["TARBALL"] == package.folder(), variables
+    plugin = paths.ROOT / variables["PLUGIN"]
+    name = tomllib.loads(manifest.read_text())["package"]["name"]
+    assert plugin == manifest.parent / "target" / "release" / name, plugin
+    # What both make lies in other folders here.
+    standing = scene.folder / "plugin"
+    standing.touch()
+    places = {"${TARBALL}": str(package.folder(made)), "${PLUGIN}": str(standing)}
+    root = scene.folder / "image"
+    for line in re.findall(r"^COPY (.+)$", text, re.M):
+        for variable, place in places.items():
+            line = line.replace(variable, place)
+        *sources, target = line.split()
+        place = root / target.lstrip("/")
+        for source in map(Path, sources):
+            if source.is_dir():
+                shutil.copytree(source, place, symlinks=True)
+            else:
+                file = place / source.name if target.endswith("/") else place
+                file.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, file)
+    (link,) = re.findall(r"^RUN ln -s (\S+) (\S+)$", text, re.M)
+    (root / link[1].lstrip("/")).symlink_to(link[0])
+    assert run(root / "usr/bin/weft", "--version").stdout.startswith("weft ")
+    for name in package.LINKS:
+        assert (root / "usr/lib/weft/lib" / name).samefile(root / "usr/lib/weft/libweft.so"), name
 
 
 def test_the_plugins_package_says_for_which_slurm_it_is(tmp_path):

@@ -38,7 +38,7 @@ pub struct BrokerArgs {
     #[arg(long)]
     pub replace: bool,
     /// End when no client was attached for so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = text::whole::<u64>)]
+    #[arg(long, value_name = "SECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub idle_exit: Option<u64>,
     /// Where clients attach; default WEFT_SOCKET, else the user's own place (with --shared
     /// /run/weft/broker.sock)
@@ -68,33 +68,33 @@ pub struct BrokerArgs {
     #[arg(long, value_name = "USER=SIZE", requires = "shared", value_parser = users::memory)]
     pub memory_of: Vec<(Option<u32>, u64)>,
     /// The most predicted work of others that may stand in the foreground job's way
-    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub delay_bound: Option<u64>,
     /// Part of its time by which a foreground job may be slowed down in the mean, unless it says
     /// otherwise (2%, 0.02, 0); default 1%
     #[arg(long, value_name = "PART", value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
     pub slowdown: Option<u32>,
     /// The longest a launch may wait at the gate; it then goes through and is counted
-    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub longest_wait: Option<u64>,
     /// Turn length of the timeslice policy
-    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub turn: Option<u64>,
     /// How long a job may be swapped out while others of its priority, whose memory does not fit
     /// the device beside its own, have their turns; default 500
-    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub max_swapped_out: Option<u64>,
     /// The same where turns that keep --max-swapped-out are too short for what they move; default:
     /// they stay too short. `weft status` says what they would need
-    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub swapped_out_limit: Option<u64>,
     /// What it costs the device to go from one process to another; default 100, and 0 on a device
     /// that its jobs share under MPS
-    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub switch_cost: Option<u64>,
     /// The device is so many times slower than a real one (a simulated GPU's dilation): all default
     /// times grow with it; default 1
-    #[arg(long, value_name = "FACTOR", value_parser = text::dilation)]
+    #[arg(long, value_name = "FACTOR", value_parser = text::dilation, allow_negative_numbers = true)]
     pub dilation: Option<f64>,
     /// Whether the scheduler may spin while a background job waits and a gap is near; auto does
     /// where there are more than two cores; default auto

@@ -2,6 +2,7 @@
 //! command line itself.
 #![forbid(unsafe_code)]
 
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,9 +10,38 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap_complete::{Shell, generate};
 
+/// What the command line does not tell, behind the page `weft(1)`.
+const SECTIONS: &str = "\
+.SH ENVIRONMENT
+\\fBWEFT_PRIORITY\\fR, \\fBWEFT_PROFILE\\fR, \\fBWEFT_MEMORY\\fR and the other options of a job:
+\\fBweft run\\fR sets them, and a job under a plain preload has them alone.
+\\fBWEFT_SOCKET\\fR is the broker's socket, \\fBWEFT_CONFIG\\fR one file of settings in place of
+the usual ones, \\fBWEFT_LOG\\fR the level of the log.
+.SH FILES
+.TP
+\\fI/etc/weft/weft.toml\\fR, \\fI~/.config/weft/weft.toml\\fR
+Settings of the machine and of a user. \\fBweft config show\\fR prints what is in force.
+.TP
+\\fI/run/weft/broker.sock\\fR, \\fI$XDG_RUNTIME_DIR/weft/broker.sock\\fR
+Sockets of the broker for all users, and of a user's own.
+.TP
+\\fI~/.local/share/weft/profiles\\fR
+Profiles.
+.TP
+\\fI~/.local/state/weft\\fR, \\fI/var/lib/weft\\fR
+The history of jobs.
+.SH EXIT STATUS
+0: done. 1: it could not be done, and one line on stderr tells why. 2: the command line, a variable
+or a file of settings is wrong. 73: \\fBweft profile\\fR made no profile. 75: there was no memory for
+a job with \\fB\\-\\-no\\-wait\\fR. 126, 127: the job's program cannot be executed, or is not there. All
+other codes are the job's own.
+.SH SEE ALSO
+\\fBnvidia\\-smi\\fR(1), \\fBsystemctl\\fR(1), \\fI/usr/share/doc/weft/docs\\fR
+";
+
 /// Print a shell's completions of this command
 #[derive(Debug, clap::Args)]
-#[command(after_help = "  weft completions bash > ~/.local/share/bash-completion/completions/weft")]
+#[command(after_help = "Example:\n  weft completions bash > ~/.local/share/bash-completion/completions/weft")]
 pub struct CompletionsArgs {
     /// For which shell
     pub shell: Shell,
@@ -37,7 +67,9 @@ pub fn completions(args: CompletionsArgs, mut command: clap::Command) -> Result<
 pub fn man(args: ManArgs, command: clap::Command) -> Result<ExitCode> {
     let written = || {
         std::fs::create_dir_all(&args.folder)?;
-        clap_mangen::generate_to(command, &args.folder)
+        clap_mangen::generate_to(command, &args.folder)?;
+        let mut page = File::options().append(true).open(args.folder.join("weft.1"))?;
+        page.write_all(SECTIONS.as_bytes())
     };
     written().with_context(|| format!("cannot write manual pages to {}", args.folder.display()))?;
     Ok(ExitCode::SUCCESS)

@@ -20,6 +20,7 @@ use weft_profiles::calendar::{DAY_S, civil, days_of};
 const USUAL: u64 = 20;
 
 const EXAMPLES: &str = "\
+Examples:
   weft history
   weft history --since 2h
   weft history --last 100 --json";

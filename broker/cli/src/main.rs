@@ -171,7 +171,7 @@ fn in_one_line(said: &str) -> String {
             .map(str::trim)
             .filter(|line| !line.is_empty())
             .collect();
-        let text = lines.join(" ").replace("tip: ", "");
+        let text = lines.join(" ").replace(" tip: ", "; ").replace("tip: ", "");
         let usage = text.starts_with("Usage:") || text.starts_with("For more information");
         if !usage && !text.is_empty() {
             parts.push(text.strip_prefix("error: ").unwrap_or(&text).to_string());
@@ -235,6 +235,9 @@ mod tests {
             option.contains("'--profle'") && option.contains("'--profile'") && !option.contains('\n'),
             "{option}"
         );
+        assert!(option.contains("'--profile'; to pass"), "{option}");
+        let negative = said(&["weft", "broker", "--delay-bound", "-1"]);
+        assert!(negative.contains("'--delay-bound <MICROSECONDS>'"), "{negative}");
         let command = said(&["weft", "statsu"]);
         assert!(command.contains("'status'"), "{command}");
         let figure = said(&["weft", "run", "--priority", "hgih", "--", "true"]);

@@ -24,6 +24,7 @@ const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
 const EXAMPLES: &str = "\
+Examples:
   weft run -p 0 --profile resnet --slowdown 2% -- python serve.py
   weft run -p 0 --profile resnet --slowdown 5% --slo 50ms -- python serve.py
   weft run --name nightly -p 7 --sm-share 50% -- python train.py";

@@ -40,12 +40,13 @@ pub struct SetArgs {
     /// The longest time from its first launch to its next wait within which that may be used (50ms)
     #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
     pub slo: Option<u64>,
-    /// He gets so many times as much memory and time as a user of weight 1 while both wait for it
+    /// The user's jobs get so many times the memory and time of a user of weight 1, where both wait
     #[arg(long, value_parser = weight, conflicts_with_all = ["job", "client", "pid"], allow_negative_numbers = true)]
     pub weight: Option<u32>,
 }
 
 const EXAMPLES: &str = "\
+Examples:
   weft set --job train.py --priority 7
   weft set --client 1 --priority 0
   weft set --pid 4711 --slowdown 2% --slo 50ms

@@ -88,6 +88,7 @@ pub struct ClusterPolicyArgs {
 }
 
 const EXAMPLES: &str = "\
+Examples:
   weft cluster --policy tiresias --dry-run --once
   weft cluster --policy astraea --partition gpu,gpu-long --brokers 'ssh {node} weft status --json'
   weft cluster --policy shortest-remaining --pause requeue --interval 30s

@@ -345,6 +345,29 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_of_the_packages_has_every_key_and_may_be_taken_as_it_is() {
+        let sample = include_str!("../../../../deploy/weft.toml");
+        assert_eq!(loaded(sample).1, [""; 0]);
+        // With each example taken. An example is a line `# key = value`.
+        let is_example = |line: &str| line.starts_with("# ") && line.contains(" = ");
+        let taken = |line: &str| {
+            if is_example(line) {
+                line[2..].to_string()
+            } else {
+                line.to_string()
+            }
+        };
+        let lines: Vec<String> = sample.lines().map(taken).collect();
+        let (all, told) = loaded(&lines.join("\n"));
+        assert_eq!(told, [""; 0]);
+        let missing = KEYS.iter().filter(|key| all.text(key.section, key.name).is_none());
+        assert_eq!(
+            missing.map(super::super::keys::ConfigKey::path).collect::<Vec<_>>(),
+            [""; 0]
+        );
+    }
+
+    #[test]
     fn values_are_taken_as_options_take_them() {
         let (loaded, told) = loaded(
             "[broker]\npolicy = 'fikit'\nrefine = true\nslowdown = 0.02\ndelay_bound = 1_000\n\

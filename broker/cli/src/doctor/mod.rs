@@ -38,6 +38,7 @@ pub struct DoctorArgs {
 }
 
 const EXAMPLES: &str = "\
+Examples:
   weft doctor                               this machine
   weft doctor -- python serve.py            whether weft catches this job
   weft doctor --pid 4711                    whether a process is under weft";

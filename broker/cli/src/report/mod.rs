@@ -33,6 +33,7 @@ use self::selection::{JobReport, Selection};
 use super::history::{SinceMoment, since};
 
 const EXAMPLES: &str = "\
+Examples:
   weft report                      # the newest job and what ran beside it
   weft report train.py -o train.html
   weft report --last 30m --perfetto run.json

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +10,11 @@ use anyhow::{Context, Result, ensure};
 /// Files that jobs need: the library, and the command for those who look from inside.
 const FILES: [&str; 2] = ["libweft.so", "weft"];
 
-/// Copies weft's files. Each is replaced as a whole: jobs that run keep the library they have.
+/// The driver's names, which lead to the library under a plain preload.
+const LINKS: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// Copies weft's files, with the driver's names in `lib` beside them. Each is replaced as a whole:
+/// jobs that run keep the library they have.
 pub fn install(from: &Path, to: &Path) -> Result<()> {
     ensure!(from.join("libweft.so").is_file(), "no libweft.so in {}", from.display());
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
@@ -24,12 +28,24 @@ pub fn install(from: &Path, to: &Path) -> Result<()> {
         };
         copy().with_context(|| format!("cannot copy {file} from {} to {}", from.display(), to.display()))?;
     }
+    let links = to.join("lib");
+    fs::create_dir_all(&links).with_context(|| format!("cannot make {}", links.display()))?;
+    for name in LINKS.iter().filter(|name| fs::read_link(links.join(name)).is_err()) {
+        let link = || -> std::io::Result<()> {
+            let new = links.join(format!(".{name}.new"));
+            let _ = fs::remove_file(&new);
+            symlink("../libweft.so", &new)?;
+            fs::rename(&new, links.join(name))
+        };
+        link().with_context(|| format!("cannot make {name} in {}", links.display()))?;
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use std::io::Read;
 
     #[test]
@@ -44,11 +60,21 @@ mod tests {
         held.read_to_string(&mut text).unwrap();
         assert_eq!(text, "one");
         assert_eq!(fs::read_to_string(to.path().join("libweft.so")).unwrap(), "two");
-        let names: Vec<_> = fs::read_dir(to.path())
-            .unwrap()
-            .map(|one| one.unwrap().file_name())
-            .collect();
-        assert_eq!(names, ["libweft.so"], "nothing else is left");
+        let names = |folder: &Path| {
+            let all = fs::read_dir(folder).unwrap().map(|one| one.unwrap().file_name());
+            all.map(|name| name.into_string().unwrap()).collect::<BTreeSet<_>>()
+        };
+        let expected = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+        assert_eq!(
+            names(to.path()),
+            expected(&["lib", "libweft.so"]),
+            "nothing else is left"
+        );
+        let links = to.path().join("lib");
+        assert_eq!(names(&links), expected(&LINKS));
+        for name in LINKS {
+            assert_eq!(fs::read_to_string(links.join(name)).unwrap(), "two");
+        }
     }
 
     #[test]
