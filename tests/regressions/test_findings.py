@@ -20,7 +20,7 @@ EXPECTED = [
     *(f"users-B{n}" for n in range(1, 15)),
     *(f"hardware-F{n}" for n in range(1, 19)),
 ]
-ROW = re.compile(r"^\| ((?:correctness|clients|users|hardware)-\w+) \|(.*)\|([^|]*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| ((?:attack|bugs|clients|correctness|hardware|users2?)-\w+) \|(.*)\|([^|]*)\|$", re.MULTILINE)
 
 
 def marked():
