@@ -116,6 +116,8 @@ pub struct DeviceAdmission {
     /// Changes of what is held, and probes.
     pub changes: MemoryChanges,
     last_quota: AtomicU64,
+    /// Total bytes that a job with a declared need was told; 0: none yet.
+    told_total: AtomicU64,
     /// Time of admission after a wait, ns; else 0.
     since: AtomicU64,
     /// When the last request was refused, ns, and bytes held then.
@@ -492,8 +494,10 @@ impl DeviceAdmission {
         let admission_slot = &link.lane.admission_slot;
         // The broker suspended the job before it took memory.
         let put_back = admission_slot.state() == AdmissionState::Waits && self.held() == 0;
+        // Another thread may wait already. Without a quota the broker only queued a job that runs.
+        let waits = |of: bool| of || admission_slot.quota.load(Ordering::Acquire) != 0;
         if put_back
-            && self.let_in.swap(false, Ordering::AcqRel)
+            && waits(self.let_in.swap(false, Ordering::AcqRel))
             && self.wait_for_admission(link) == AdmissionAnswer::NoMemory
         {
             return false;
@@ -590,11 +594,14 @@ impl DeviceAdmission {
     }
 
     fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
+        // Another broker's lane has no answer to this question.
+        let attachment = link.attachment();
+        let is_asked = || self.attached(link) && link.attachment() == attachment;
         for coarse in [true, false] {
             let quota = admission_slot.quota.load(Ordering::Acquire);
             let wanted = self.wanted();
             let lacks = wanted.saturating_sub(quota);
-            if quota == 0 || lacks == 0 || !self.attached(link) {
+            if quota == 0 || lacks == 0 || !is_asked() {
                 return true;
             }
             let step = self.total.load(Ordering::Relaxed) / QUOTA_STEPS;
@@ -628,7 +635,7 @@ impl DeviceAdmission {
                     true => beat.is_dead(now),
                     false => beat.no_answer(now),
                 };
-                if silent || !self.attached(link) {
+                if silent || !is_asked() {
                     return true;
                 }
                 let _ = futex::wait(
@@ -638,7 +645,8 @@ impl DeviceAdmission {
                     Some(&clock::timespec(POLL_NS)),
                 );
             }
-            if admission_slot.quota.load(Ordering::Acquire) >= wanted {
+            let quota = admission_slot.quota.load(Ordering::Acquire);
+            if quota >= wanted || quota == 0 || !is_asked() {
                 if waits {
                     // The driver may not have the ended job's memory yet.
                     self.since.store(clock::now(), Ordering::Relaxed);
@@ -653,23 +661,43 @@ impl DeviceAdmission {
         false
     }
 
-    /// (free, total) bytes as the job sees them, where the driver's answer does not hold.
-    pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
+    /// Bytes that the process may have without anybody's end; 0: not known.
+    fn limit(link: &BrokerLink) -> u64 {
         let admission_slot = &link.lane.admission_slot;
-        let limit = match admission_slot.declared.load(Ordering::Relaxed) {
+        match admission_slot.declared.load(Ordering::Relaxed) {
             // Includes what was granted later.
             1 => admission_slot.quota.load(Ordering::Relaxed),
             _ => admission_slot.limit.load(Ordering::Relaxed),
-        };
+        }
+    }
+
+    /// Bytes that `bytes` more would lack of the limit.
+    pub fn beyond(&self, link: &BrokerLink, bytes: u64) -> u64 {
+        match DeviceAdmission::limit(link) {
+            0 => 0,
+            limit => self.wanted().saturating_add(bytes).saturating_sub(limit),
+        }
+    }
+
+    /// (free, total) bytes as the job sees them, where the driver's answer does not hold.
+    pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
+        let admission_slot = &link.lane.admission_slot;
+        let limit = DeviceAdmission::limit(link);
         if limit == 0 {
             return None;
         }
-        let free = free.min(limit.saturating_sub(self.held()));
         let total = match admission_slot.declared.load(Ordering::Relaxed) {
-            1 => total.min(limit),
+            1 => {
+                // The first share stays the total, whatever is granted later.
+                let first = self
+                    .told_total
+                    .compare_exchange(0, limit, Ordering::Relaxed, Ordering::Relaxed);
+                total.min(first.map_or_else(|known| known, |_| limit))
+            }
             _ => total,
         };
-        Some((free, total))
+        let free = free.min(limit.saturating_sub(self.held()));
+        Some((free.min(total), total))
     }
 
     /// Bytes that a new broker is told.

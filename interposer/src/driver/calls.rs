@@ -81,6 +81,11 @@ real! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
     fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: CuDevicePtr);
     fn cuDeviceGetMemPool(pool: *mut usize, device: CuDevice);
+    fn cuDeviceGetDefaultMemPool(pool: *mut usize, device: CuDevice);
+    fn cuMemPoolGetAttribute(pool: usize, attribute: u32, value: *mut u64);
+    fn cuMemPoolTrimTo(pool: usize, keep: usize);
+    fn cuDeviceGetGraphMemAttribute(device: CuDevice, attribute: u32, value: *mut u64);
+    fn cuDeviceGraphMemTrim(device: CuDevice);
     fn cuStreamCreate(stream: *mut CuStream, flags: u32);
     fn cuStreamCreateWithPriority(stream: *mut CuStream, flags: u32, priority: c_int);
     /// The context that a green context is to its threads (CUDA 12.4).

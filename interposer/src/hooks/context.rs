@@ -80,7 +80,7 @@ fn begin() {
 /// `context` is the out-parameter of `real`.
 unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
     begin();
-    let enter = || throttle::enter(device, || (!capture::any()).then(|| sight(device)));
+    let enter = || throttle::enter(device, || sight(device));
     if guarded(enter) == Some(throttle::AdmissionAnswer::NoMemory) {
         return CuResult::OUT_OF_MEMORY;
     }
@@ -118,18 +118,21 @@ fn probe(context: CuContext, at: Where) {
     });
 }
 
-fn sight(device: CuDevice) -> DeviceRequest {
-    let about = describe(device);
+/// `None` during a capture, and for a device that the driver does not know: its own answer tells.
+fn sight(device: CuDevice) -> Option<DeviceRequest> {
+    let about = (!capture::any())
+        .then(|| describe(device))
+        .filter(|about| about.memory > 0)?;
     let mut count = 0;
     // An unanswered count becomes one.
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { calls::cuDeviceGetCount(&mut count) };
-    DeviceRequest {
+    Some(DeviceRequest {
         uuid: about.uuid,
         total: about.memory,
         manageable: paging::is_open() && paging::backing::supported(device) && paging::backing::tried(&about.name),
         devices: u32::try_from(count).unwrap_or(0).max(1),
-    }
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 
 use super::declare::{hooks, per_thread, written};
+use super::pools;
 use crate::deferred;
 use crate::driver::abi::{Copy2d, Copy3d, CuContext, CuDevicePtr, CuEvent, CuResult, CuStream, MEMORY_HOST};
 use crate::driver::capture;
@@ -24,6 +25,7 @@ fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     if result.ok() {
         throttle::synced(what);
+        pools::synced();
     }
     result
 }

@@ -269,7 +269,7 @@ pub use completion::ContextEnding;
 pub use deferral::{
     before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
 };
-pub use devices::{Where, forget_contexts, here, of_device, of_stream};
+pub use devices::{Where, forget_contexts, here, of_device, of_stream, ordinal};
 pub use post_launch::Ticket;
 pub use sync_points::Synced;
 
@@ -306,6 +306,11 @@ pub fn reserve(at: Where, bytes: u64) -> Option<Grant> {
         Some(session) => session.admission.reserve(&session.link, bytes),
         None => Some(Grant::default()),
     }
+}
+
+/// Bytes that `bytes` more would lack of what the job may have.
+pub fn beyond(at: Where, bytes: u64) -> u64 {
+    devices::at(at).map_or(0, |session| session.admission.beyond(&session.link, bytes))
 }
 
 /// The grant for a context's own memory, which no quota bounds.

@@ -9,7 +9,7 @@ use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::lane::Mode;
 
-use super::{attached, until};
+use super::{SharedLane, attached, until};
 use crate::admission::{HeartbeatWatch, LONGEST_ANSWER_NS};
 
 const BLOCK: u64 = 1 << 20;
@@ -103,6 +103,35 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
     });
     session.admission.unclaim(BLOCK);
     assert_eq!(session.admission.held(), 0);
+}
+
+#[test]
+fn a_broker_that_went_refuses_nothing() {
+    let (session, broker) = attached(Mode::Alone);
+    let admission_slot = &broker.lane.admission_slot;
+    admission_slot.quota.store(BLOCK, Ordering::Release);
+    admission_slot.answers.store(7, Ordering::Release);
+    let asks = || {
+        until("more is asked for", || {
+            let asked = session.link.messages.take().0;
+            asked.iter().any(|asked| matches!(asked, ToBroker::More { .. }))
+        });
+    };
+    thread::scope(|scope| {
+        let claim = scope.spawn(|| session.admission.claim(&session.link, 2 * BLOCK));
+        asks();
+        // The larger step is refused.
+        admission_slot.answers.fetch_add(1, Ordering::AcqRel);
+        let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
+        asks();
+        // Another broker's lane comes in its place, in which nothing was asked.
+        let next = SharedLane::lane().expect("a lane");
+        let memory = next.memory().try_clone_to_owned().expect("dup");
+        session.link.lane_place.put(&memory).expect("mapped");
+        session.link.attachments.fetch_add(1, Ordering::AcqRel);
+        assert!(claim.join().expect("no panic"), "it goes on as where no broker answers");
+    });
+    session.admission.unclaim(2 * BLOCK);
 }
 
 #[test]
