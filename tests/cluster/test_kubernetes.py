@@ -340,9 +340,9 @@ def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     broker = node.start(*words, *node.options(), *ROOTFS, *command)
     ready = jobs.wait_until(lambda: jobs.socket_answers(str(node.socket)), BOUND)
     assert ready and broker.running(), broker.explain()
-    assert node.pod("--env", "WEFT_PRIORITY=high")["priority"] == 0
-    # Users whom the settings name may have more, others 5.
+    # Users whom the settings name may have more, others 5. Root of a container is one of these.
     high = ["--env", "WEFT_PRIORITY=high"]
+    assert node.pod(*high)["priority"] == 5
     assert node.pod(*high, uid=61000)["priority"] == 0
     assert node.pod(*high, uid=61001)["priority"] == 5
     assert broker.terminate(BOUND) == 0, broker.explain()

@@ -463,16 +463,21 @@ PATIENCE = 15
 def test_a_broker_is_replaced_however_slow_its_disk_is(scene):
     held = scene.folder / "held"
     slow = built.compiled(scene, "held_sync.c", "-shared", "-fPIC")
-    environment = {**scene.broker.environment(), "LD_PRELOAD": str(slow), "HELD_BY": str(held)}
+    # By NVML the brokers know of strangers' memory.
+    plain = {**scene.device.environment(), **scene.broker.environment(), "LD_LIBRARY_PATH": str(paths.SIMGPU_LIB), "WEFT_LOG": "info"}
+    environment = {**plain, "LD_PRELOAD": str(slow), "HELD_BY": str(held)}
     old = scene.broker.job = jobs.Job([paths.WEFT, "broker"], environment=environment, folder=scene.folder, name="old")
     assert jobs.wait_until(scene.broker.status, BOUND), old.explain()
-    # A job that holds memory and is sampled: as the broker ends it writes the profile.
-    holder = scene.companion("holder", mode="profile", profile="p", more={"WEFT_MEMORY": "38GiB"})
-    assert jobs.wait_until(lambda: (scene.row(holder) or {"samples": 0})["samples"] > 0, BOUND, step=0.1), holder.explain()
+    # Of a job that is sampled the broker writes the profile as it ends. A stranger has the memory.
+    sampled = scene.companion("sampled", mode="profile", profile="p")
+    assert jobs.wait_until(lambda: (scene.row(sampled) or {"samples": 0})["samples"] > 0, BOUND, step=0.1), sampled.explain()
+    taken = scene.folder / "stranger.json"
+    stranger = scene.job([sys.executable, paths.ROOT / "tests" / "admission" / "holds.py", taken, "--take", "30GiB", "--while", scene.running], "stranger", more={"LD_PRELOAD": ""})
+    assert jobs.wait_until(lambda: taken.exists() and '"took"' in taken.read_text(), BOUND), stranger.explain()
     waiter = scene.job([COMPANION, "--while", scene.running, "--ready", scene.folder / "waiter.ready"], "waiter", more={"WEFT_MEMORY": "20GiB"})
     waits(scene, waiter)
     held.touch()
-    new = scene.broker.job = jobs.Job([paths.WEFT, "broker", "--replace"], environment={**scene.broker.environment(), "WEFT_LOG": "info"}, folder=scene.folder, name="new")
+    new = scene.broker.job = jobs.Job([paths.WEFT, "broker", "--replace"], environment=plain, folder=scene.folder, name="new")
     try:
         assert jobs.wait_until(lambda: weft(scene, "status").returncode != 0, BOUND), "the old one answers"
         assert not jobs.wait_until(lambda: not new.running() or "begins" in waiter.stderr() or (scene.folder / "waiter.ready").exists(), PATIENCE + 3), new.explain() + waiter.explain()
@@ -480,7 +485,7 @@ def test_a_broker_is_replaced_however_slow_its_disk_is(scene):
         held.unlink()
         assert jobs.wait_until(scene.broker.status, BOUND), new.explain()
         waits(scene, waiter)
-        scene.attached(holder)
+        scene.attached(sampled)
         assert old.wait(BOUND) == 0, old.explain()
     finally:
         held.unlink(missing_ok=True)

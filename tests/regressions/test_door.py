@@ -645,7 +645,7 @@ def test_root_of_a_container_is_a_guest(scene):
         return subprocess.run(command, env=scene.environment(0), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND, check=False)
 
     for rights in RIGHTS.values():
-        for words, why in ((["stop"], "only the owner of this shared broker or root"), (["set", "--client", str(row["client"]), "--priority", "9"], f"is user {ANN}'s")):
+        for words, why in ((["stop"], "only the owner of this shared broker, or root outside of containers"), (["set", "--client", str(row["client"]), "--priority", "9"], f"is user {ANN}'s")):
             told = contained(rights, *words)
             assert told.returncode and why in told.stderr, told
         told = contained(rights, "status", "--json")

@@ -167,7 +167,7 @@ impl QueryHandler {
         let own = "a shared broker takes no samples: weft profile uses a broker of your own";
         match question {
             Question::Stop | Question::Weight { .. } if !asker.is_owner() => Some(format!(
-                "only the owner of this shared broker or root may do that (you are user {})",
+                "only the owner of this shared broker, or root outside of containers, may do that (you are user {})",
                 name_of(asker.uid)
             )),
             Question::ProfileBegin { .. } | Question::ProfileFlush { .. } | Question::ProfileEnd { .. } => {

@@ -6,13 +6,13 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
+use rustix::event::PollFlags;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{self, DILATION_ONE, Kind, Lane, Record, bells, flags};
-use weft_protocol::transport::{self, map::Place as Mapping};
+use weft_protocol::transport::{self, fds, map::Place as Mapping};
 
 use super::bell::Bell;
 use super::costs::Costs;
@@ -104,7 +104,8 @@ impl BrokerLink {
     pub fn broker_runs(&self) -> bool {
         let pid = i32::try_from(self.broker.load(Ordering::Relaxed));
         let pid = pid.ok().and_then(Pid::from_raw);
-        pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+        let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        process.is_some_and(|process| !fds::hung_up(&process, PollFlags::IN))
     }
 
     pub fn is_attached(&self) -> bool {
