@@ -323,5 +323,6 @@ mod tests {
         assert!(matches!(among(&visible, "7"), Err(Trouble::Usage(_))));
         assert!(matches!(among(&visible, "GPU-"), Err(Trouble::Usage(_))));
         assert!(matches!(among(&visible, ""), Err(Trouble::Usage(_))));
+        assert!(matches!(among(&[], "0"), Err(Trouble::Usage(why)) if why.contains("may use: none")));
     }
 }

@@ -271,6 +271,13 @@ mod tests {
             offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v3, sharedMemBytes)
         );
         assert_eq!(
+            [offset_of!(AllocationNode, bytes), offset_of!(AllocationNode, address)],
+            [
+                offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, bytesize),
+                offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, dptr)
+            ]
+        );
+        assert_eq!(
             offset_of!(NodeParams, kernel),
             offset_of!(sys::CUgraphNodeParams, __bindgen_anon_1)
         );

@@ -19,7 +19,7 @@ use std::sync::{LazyLock, Mutex};
 use dashmap::DashMap;
 
 use super::declare::{hooks, per_thread, written};
-use super::pools::{self, Source};
+use super::pools::{self, PoolNumber};
 use crate::driver::abi::{AllocationProperties, CuContext, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE};
 use crate::driver::queries::{self, current_context};
 use crate::driver::stream::Stream;
@@ -37,7 +37,7 @@ pub(super) enum MemoryKind {
     Plain,
     /// Pool memory, in stream order; counted by its pool, if that is known. Pools are the device's;
     /// the driver says whether it ends with a context.
-    Ordered(Option<Source>),
+    Ordered(Option<PoolNumber>),
     /// An array. It ends with its context.
     Array,
     /// Managed memory in place of device memory.
@@ -295,7 +295,7 @@ pub(super) unsafe fn allocate(
 /// # Safety
 /// `address` is the out-parameter of `real`.
 unsafe fn allocate_from(
-    source: Source,
+    source: PoolNumber,
     at: Where,
     address: *const CuDevicePtr,
     bytes: u64,

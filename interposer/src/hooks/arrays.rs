@@ -11,7 +11,7 @@ use crate::throttle;
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Flat {
+pub(super) struct FlatArray {
     width: usize,
     height: usize,
     format: u32,
@@ -21,7 +21,7 @@ pub(super) struct Flat {
 /// `CUDA_ARRAY3D_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct ArrayShape {
     width: usize,
     height: usize,
     depth: usize,
@@ -42,9 +42,9 @@ fn channel(format: u32) -> u64 {
     }
 }
 
-impl Flat {
-    fn shape(self) -> Shape {
-        Shape {
+impl FlatArray {
+    fn shape(self) -> ArrayShape {
+        ArrayShape {
             width: self.width,
             height: self.height,
             depth: 0,
@@ -55,7 +55,7 @@ impl Flat {
     }
 }
 
-impl Shape {
+impl ArrayShape {
     /// Bytes of an array with this many levels, each of half the size.
     fn bytes(&self, levels: u32) -> u64 {
         if self.flags & MAPPED_LATER != 0 {
@@ -76,7 +76,12 @@ impl Shape {
 
 /// # Safety
 /// `handle` is the out-parameter of `real`.
-unsafe fn create(handle: *const usize, shape: Option<Shape>, levels: u32, real: impl Fn() -> CuResult) -> CuResult {
+unsafe fn create(
+    handle: *const usize,
+    shape: Option<ArrayShape>,
+    levels: u32,
+    real: impl Fn() -> CuResult,
+) -> CuResult {
     match shape.map_or(0, |shape| shape.bytes(levels)) {
         0 => real(),
         // SAFETY: the caller's promise; a handle is as wide as an address.
@@ -93,17 +98,23 @@ unsafe fn create(handle: *const usize, shape: Option<Shape>, levels: u32, real: 
 }
 
 hooks! {
-    fn cuArrayCreate_v2(array: *mut usize, shape: *const Flat) |real| {
-        // SAFETY: the client's own arguments.
-        unsafe { create(array, written(shape).map(Flat::shape), 1, real) }
+    fn cuArrayCreate_v2(array: *mut usize, shape: *const FlatArray) |real| {
+        // SAFETY: the client's own argument.
+        let shape = unsafe { written(shape) };
+        // SAFETY: the call's own out-parameter.
+        unsafe { create(array, shape.map(FlatArray::shape), 1, real) }
     }
-    fn cuArray3DCreate_v2(array: *mut usize, shape: *const Shape) |real| {
-        // SAFETY: the client's own arguments.
-        unsafe { create(array, written(shape), 1, real) }
+    fn cuArray3DCreate_v2(array: *mut usize, shape: *const ArrayShape) |real| {
+        // SAFETY: the client's own argument.
+        let shape = unsafe { written(shape) };
+        // SAFETY: the call's own out-parameter.
+        unsafe { create(array, shape, 1, real) }
     }
-    fn cuMipmappedArrayCreate(array: *mut usize, shape: *const Shape, levels: u32) |real| {
-        // SAFETY: the client's own arguments.
-        unsafe { create(array, written(shape), levels, real) }
+    fn cuMipmappedArrayCreate(array: *mut usize, shape: *const ArrayShape, levels: u32) |real| {
+        // SAFETY: the client's own argument.
+        let shape = unsafe { written(shape) };
+        // SAFETY: the call's own out-parameter.
+        unsafe { create(array, shape, levels, real) }
     }
     fn cuArrayDestroy(array: usize) |real| { free(array as CuDevicePtr, real) }
     fn cuMipmappedArrayDestroy(array: usize) |real| { free(array as CuDevicePtr, real) }
@@ -111,18 +122,28 @@ hooks! {
 
 #[cfg(test)]
 mod tests {
+    use cudarc::driver::sys;
+
     use super::*;
 
     #[test]
+    fn layouts_are_those_of_the_header() {
+        assert_eq!(size_of::<FlatArray>(), size_of::<sys::CUDA_ARRAY_DESCRIPTOR>());
+        assert_eq!(size_of::<ArrayShape>(), size_of::<sys::CUDA_ARRAY3D_DESCRIPTOR>());
+        let flags = std::mem::offset_of!(sys::CUDA_ARRAY3D_DESCRIPTOR, Flags);
+        assert_eq!(std::mem::offset_of!(ArrayShape, flags), flags);
+    }
+
+    #[test]
     fn arrays_take_what_their_shape_says() {
-        let flat = Flat {
+        let flat = FlatArray {
             width: 65_536,
             height: 32_768,
             format: 0x20,
             channels: 4,
         };
         assert_eq!(flat.shape().bytes(1), 32 << 30);
-        let mut cube = Shape {
+        let mut cube = ArrayShape {
             width: 8,
             height: 8,
             depth: 8,

@@ -10,8 +10,8 @@
 //! Memory of pools elsewhere (host memory, managed memory) is not counted.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use super::allocation;
 use super::declare::{hooks, written};
@@ -35,7 +35,7 @@ const PINNED: u32 = 1;
 
 /// A pool of this process. The number is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Source(u32);
+pub struct PoolNumber(u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keeper {
@@ -46,7 +46,7 @@ enum Keeper {
 }
 
 #[derive(Debug)]
-struct Account {
+struct PoolAccount {
     keeper: Keeper,
     at: Where,
     /// Bytes that the job has allocated there.
@@ -55,32 +55,31 @@ struct Account {
     counted: u64,
     /// Used since the driver was last asked.
     moved: bool,
-    /// The latest question to the driver whose answer was booked.
-    asked: u64,
 }
 
 #[derive(Debug)]
-struct Accounts {
-    all: BTreeMap<Source, Account>,
-    pools: BTreeMap<usize, Source>,
-    graphs: BTreeMap<CuDevice, Source>,
+struct PoolAccounts {
+    all: BTreeMap<PoolNumber, PoolAccount>,
+    pools: BTreeMap<usize, PoolNumber>,
+    graphs: BTreeMap<CuDevice, PoolNumber>,
     /// Each device's current pool.
-    current: BTreeMap<Where, Source>,
+    current: BTreeMap<Where, PoolNumber>,
     /// Addresses of graph nodes that allocate, and bytes.
-    nodes: BTreeMap<CuDevicePtr, (Source, u64)>,
+    nodes: BTreeMap<CuDevicePtr, (PoolNumber, u64)>,
     made: u32,
-    questions: u64,
 }
 
-static ACCOUNTS: Mutex<Accounts> = Mutex::new(Accounts {
+static ACCOUNTS: Mutex<PoolAccounts> = Mutex::new(PoolAccounts {
     all: BTreeMap::new(),
     pools: BTreeMap::new(),
     graphs: BTreeMap::new(),
     current: BTreeMap::new(),
     nodes: BTreeMap::new(),
     made: 0,
-    questions: 0,
 });
+
+/// Held over questions to the driver: answers are booked in order, and no destroyed pool is asked.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Whether the driver is to be asked at the next sync point.
 static MOVED: AtomicBool = AtomicBool::new(false);
@@ -88,17 +87,16 @@ static MOVED: AtomicBool = AtomicBool::new(false);
 /// Devices whose graphs allocate.
 static GRAPHS: AtomicUsize = AtomicUsize::new(0);
 
-impl Accounts {
-    fn add(&mut self, keeper: Keeper, at: Where) -> Source {
+impl PoolAccounts {
+    fn add(&mut self, keeper: Keeper, at: Where) -> PoolNumber {
         self.made = self.made.wrapping_add(1);
-        let source = Source(self.made);
-        let account = Account {
+        let source = PoolNumber(self.made);
+        let account = PoolAccount {
             keeper,
             at,
             used: 0,
             counted: 0,
             moved: false,
-            asked: 0,
         };
         self.all.insert(source, account);
         source
@@ -106,7 +104,7 @@ impl Accounts {
 }
 
 /// A pool by its handle, which may be no pool's. `None`: not known now, or made past weft.
-pub fn of_handle(handle: usize) -> Option<Source> {
+pub fn of_handle(handle: usize) -> Option<PoolNumber> {
     let known = lock(&ACCOUNTS).pools.get(&handle).copied();
     if known.is_some() || capture::any() {
         return known;
@@ -137,7 +135,7 @@ fn device_of(handle: usize) -> Option<CuDevice> {
 }
 
 /// The current pool of a device.
-pub fn current(at: Where) -> Option<Source> {
+pub fn current(at: Where) -> Option<PoolNumber> {
     let known = lock(&ACCOUNTS).current.get(&at).copied();
     if known.is_some() || capture::any() {
         return known;
@@ -154,13 +152,13 @@ pub fn current(at: Where) -> Option<Source> {
 }
 
 /// Place of a pool's device.
-pub fn place(source: Source) -> Option<Where> {
+pub fn place(source: PoolNumber) -> Option<Where> {
     lock(&ACCOUNTS).all.get(&source).map(|account| account.at)
 }
 
 /// Counts an allocation before the driver makes it. Returns the bytes of device memory that it
 /// takes beyond what is kept.
-pub fn take(source: Source, bytes: u64) -> u64 {
+pub fn take(source: PoolNumber, bytes: u64) -> u64 {
     let mut accounts = lock(&ACCOUNTS);
     let Some(account) = accounts.all.get_mut(&source) else {
         return 0;
@@ -177,7 +175,7 @@ pub fn take(source: Source, bytes: u64) -> u64 {
 }
 
 /// Counts a free, or an allocation that failed.
-pub fn give(source: Source, bytes: u64) {
+pub fn give(source: PoolNumber, bytes: u64) {
     let mut accounts = lock(&ACCOUNTS);
     let Some(account) = accounts.all.get_mut(&source) else {
         return;
@@ -188,14 +186,17 @@ pub fn give(source: Source, bytes: u64) {
 }
 
 /// Books what a pool has reserved, and ends a claim. Returns false if nothing was booked.
-pub fn ask(source: Source, claimed: u64) -> bool {
-    let begun = {
-        let mut accounts = lock(&ACCOUNTS);
-        accounts.questions = accounts.questions.wrapping_add(1);
-        let question = accounts.questions;
-        accounts.all.get(&source).map(|account| (account.keeper, question))
-    };
-    let Some((keeper, question)) = begun else { return false };
+pub fn ask(source: PoolNumber, claimed: u64) -> bool {
+    let turn = lock(&TURN);
+    ask_in_turn(&turn, source, claimed)
+}
+
+fn keeper(source: PoolNumber) -> Option<Keeper> {
+    lock(&ACCOUNTS).all.get(&source).map(|account| account.keeper)
+}
+
+fn ask_in_turn(_: &MutexGuard<'_, ()>, source: PoolNumber, claimed: u64) -> bool {
+    let Some(keeper) = keeper(source) else { return false };
     let answer = match keeper {
         _ if capture::any() => None,
         Keeper::Pool(handle) => attribute(|value| {
@@ -218,11 +219,6 @@ pub fn ask(source: Source, claimed: u64) -> bool {
     let Some(account) = accounts.all.get_mut(&source) else {
         return false;
     };
-    // Answers of two threads may come in another order than the questions.
-    if account.asked > question {
-        return false;
-    }
-    account.asked = question;
     let before = account.counted;
     match (answer, account.keeper) {
         (Some((reserved, used)), _) => {
@@ -264,7 +260,7 @@ fn settle() {
     }
     guarded(|| {
         MOVED.store(GRAPHS.load(Ordering::Relaxed) > 0, Ordering::Release);
-        let moved: Vec<Source> = {
+        let moved: Vec<PoolNumber> = {
             let mut accounts = lock(&ACCOUNTS);
             let moved = accounts.all.iter_mut().filter_map(|(source, account)| {
                 let is = std::mem::take(&mut account.moved) || matches!(account.keeper, Keeper::Graphs(_));
@@ -285,31 +281,30 @@ pub fn make_room(at: Where, bytes: u64) {
         return;
     }
     guarded(|| {
-        let keeping: Vec<(Source, Keeper, u64)> = {
+        let keeping: Vec<(PoolNumber, u64)> = {
             let accounts = lock(&ACCOUNTS);
             let there = accounts.all.iter().filter(|(_, account)| account.at == at);
             let keeping = there.filter(|(_, account)| account.counted > account.used);
-            keeping
-                .map(|(source, account)| (*source, account.keeper, account.counted))
-                .collect()
+            keeping.map(|(source, account)| (*source, account.counted)).collect()
         };
         // First no more than is wanted. A block larger than that is only given back as a whole.
         for leave in [true, false] {
-            for (source, keeper, counted) in &keeping {
+            for (source, counted) in &keeping {
                 let lacks = throttle::beyond(at, bytes);
                 if lacks == 0 {
                     return;
                 }
                 let _change = throttle::changing(at);
+                let turn = lock(&TURN);
                 let keep = if leave { counted.saturating_sub(lacks) } else { 0 };
-                let _ = match *keeper {
+                let _ = match keeper(*source) {
                     // SAFETY: the pool is known and not destroyed. Memory in use stays.
-                    Keeper::Pool(handle) => unsafe { calls::cuMemPoolTrimTo(handle, keep as usize) },
+                    Some(Keeper::Pool(handle)) => unsafe { calls::cuMemPoolTrimTo(handle, keep as usize) },
                     // SAFETY: the device has graphs.
-                    Keeper::Graphs(device) => unsafe { calls::cuDeviceGraphMemTrim(device) },
-                    Keeper::Destroyed => continue,
+                    Some(Keeper::Graphs(device)) => unsafe { calls::cuDeviceGraphMemTrim(device) },
+                    Some(Keeper::Destroyed) | None => continue,
                 };
-                ask(*source, 0);
+                ask_in_turn(&turn, *source, 0);
             }
         }
     });
@@ -356,26 +351,32 @@ pub(super) unsafe fn create(
 /// Makes the call that destroys a pool. Memory that the job still has there stays until it is
 /// freed.
 pub(super) fn destroy(handle: usize, real: impl FnOnce() -> CuResult) -> CuResult {
+    let keep = |source: PoolNumber, keeper: Keeper| {
+        if let Some(account) = lock(&ACCOUNTS).all.get_mut(&source) {
+            account.keeper = keeper;
+        }
+    };
     // Before the call: after it, another thread may get this handle anew.
-    let known = {
+    let known = guarded(|| {
         let mut accounts = lock(&ACCOUNTS);
         accounts.current.clear();
-        accounts.pools.remove(&handle)
-    };
-    let _change = guarded(|| throttle::changing(place(known?)?));
+        let known = accounts.pools.remove(&handle)?;
+        drop(accounts);
+        keep(known, Keeper::Destroyed);
+        // Nobody asks about it any more.
+        drop(lock(&TURN));
+        Some(known)
+    });
+    let Some(source) = known.flatten() else { return real() };
+    let _change = guarded(|| throttle::changing(place(source)?));
     let result = real();
-    if let Some(source) = known {
-        guarded(|| {
-            let mut accounts = lock(&ACCOUNTS);
-            if !result.ok() {
-                accounts.pools.insert(handle, source);
-            } else if let Some(account) = accounts.all.get_mut(&source) {
-                account.keeper = Keeper::Destroyed;
-            }
-            drop(accounts);
-            ask(source, 0);
-        });
-    }
+    guarded(|| {
+        if !result.ok() {
+            lock(&ACCOUNTS).pools.insert(handle, source);
+            keep(source, Keeper::Pool(handle));
+        }
+        ask(source, 0);
+    });
     result
 }
 
@@ -387,7 +388,7 @@ fn set_current(real: impl FnOnce() -> CuResult) -> CuResult {
 }
 
 /// The account of a device's graphs.
-fn of_graphs(device: CuDevice) -> Source {
+fn of_graphs(device: CuDevice) -> PoolNumber {
     let at = throttle::of_device(device);
     let mut accounts = lock(&ACCOUNTS);
     if let Some(known) = accounts.graphs.get(&device) {
