@@ -5,9 +5,11 @@ A failed case begins with a line that says FAILED and ends where the next case o
 
 import re
 import xml.etree.ElementTree
+from collections import Counter
 
-# Of one case: what it is, what its error is, and its last lines. Of one stage so many cases; of one line so much.
-LINES = 15
+# Of one case: what it is, its first lines, where an assertion stands, those of its error, and its
+# last lines. Of one stage so many cases; of one line so much.
+FIRST, LINES = 3, 12
 CASES = 8
 WIDTH = 400
 
@@ -15,7 +17,7 @@ WIDTH = 400
 FAILED = re.compile(r"^(?:\[\d+/\d+\] )?(?:\S[^:]{0,120}? )?FAILED(?:\s|$)")
 # What follows a case.
 NEXT = re.compile(r"^(?:\[\d+/\d+\] |ok\b|failed: |\d+ passed, \d+ failed|\S+ \d+\.\d+s (?:ok|FAILED)\b|\S+ \.\.\.$|kept: )")
-ERROR = re.compile(r"^\s*[\w.]*(?:Error|Failure|Exception|Expired|Trouble)\b")
+ERROR = re.compile(r"^\s*[\w.]*(?:Error|Failure|Exception|Expired|Trouble)\b|^thread '.*' .*panicked at ")
 # Of cargo test.
 OUTPUT = re.compile(r"^---- (\S+) stdout ----$")
 OUTPUT_END = re.compile(r"^(?:---- \S+ stdout ----|failures:|test result: .*)$")
@@ -24,11 +26,18 @@ OUTPUT_END = re.compile(r"^(?:---- \S+ stdout ----|failures:|test result: .*)$")
 def short(block):
     """A case's lines, no more than are wanted."""
     block = [line.rstrip()[:WIDTH] for line in block if line.strip()]
-    if len(block) <= LINES + 2:
+    if len(block) <= 1 + 2 * FIRST + LINES:
         return block
-    body = block[1:-LINES]
-    error = next((line for line in body if ERROR.match(line)), None)
-    return [block[0], *([error] if error else []), "[...]", *block[-LINES:]]
+    kept = set(range(1 + FIRST)) | set(range(len(block) - LINES, len(block)))
+    # What was printed before the assertion may be longer than what is kept.
+    error = next((number for number, line in enumerate(block) if ERROR.match(line)), 0)
+    kept |= set(range(error, min(error + FIRST, len(block))))
+    lines = []
+    for number in sorted(kept):
+        if lines and number - 1 not in kept:
+            lines.append("[...]")
+        lines.append(block[number])
+    return lines
 
 
 def bounded(blocks):
@@ -57,8 +66,10 @@ def of_runner(*texts):
 
 
 def of_junit(path):
-    """Of pytest's file: how many cases passed, failed and were skipped, and why those that failed did."""
-    passed, failed, skipped, why = 0, 0, 0, []
+    """Of pytest's file: how many cases passed, failed and were skipped, why those that failed did,
+    and reasons of skips, each with how many cases it kept.
+    """
+    passed, failed, skipped, why, untried = 0, 0, 0, [], Counter()
     for case in xml.etree.ElementTree.parse(path).iter("testcase"):
         wrong = [*case.findall("failure"), *case.findall("error")]
         if wrong:
@@ -66,11 +77,12 @@ def of_junit(path):
             why.append([f"FAILED {case.get('classname')}::{case.get('name')}"])
             for one in wrong:
                 why[-1] += (one.text or "").splitlines()
-        elif case.find("skipped") is not None:
+        elif (skip := case.find("skipped")) is not None:
             skipped += 1
+            untried[skip.get("message") or "no reason was given"] += 1
         else:
             passed += 1
-    return (passed, failed, skipped), bounded(why)
+    return (passed, failed, skipped), bounded(why), untried
 
 
 def of_cargo(text):

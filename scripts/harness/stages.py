@@ -39,11 +39,12 @@ class Tally:
         self.passed = self.failed = self.skipped = 0
         self.lines = []
         self.why = []
+        self.untried = []
         self.lock = threading.Lock()
 
-    def add(self, stage, passed, failed, skipped, took, why=()):
+    def add(self, stage, passed, failed, skipped, took, why=(), untried=None):
         """`took`: a word on its time. `why`: lines that say why something failed, shown now and at
-        the end of the run.
+        the end of the run. `untried`: reasons of skips, each with how many cases it kept.
         """
         verdict = "ok" if not failed else "FAILED"
         line = f"{verdict:7} {stage}: {passed} passed, {failed} failed"
@@ -56,6 +57,8 @@ class Tally:
             self.skipped += skipped
             self.lines.append(line)
             self.why += told
+            rows = (untried or {}).items()
+            self.untried += [f"NOT TRIED {stage}: {count} cases: {said}" for said, count in rows]
         say("\n".join([*told, line]))
 
     def finish(self):
@@ -64,6 +67,8 @@ class Tally:
         say(f"        all of it took {(time.monotonic() - BEGIN) / 60:.1f} minutes")
         if self.why:
             say("\n".join(["", *self.why, ""]))
+        if self.untried:
+            say("\n".join(["", *self.untried, ""]))
         skipped = f", {self.skipped} skipped" if self.skipped else ""
         print(f"{self.passed} passed, {self.failed} failed{skipped}", flush=True)
         return 1 if self.failed or not self.passed else 0
@@ -250,7 +255,7 @@ def pytest_stage(tally, name, arguments, live=True, words=()):
     command = [paths.python("pytest"), "-m", "pytest", f"--junitxml={found}"]
     running = Command(name, [*command, *arguments, *chosen(words)], live, apart=False)
     code = running.wait()
-    results, why = reasons.of_junit(found) if found.exists() else (None, [])
+    results, why, untried = reasons.of_junit(found) if found.exists() else (None, [], {})
     # 0: all well; 1: something failed; 5: there is no such case, which is well where words chose.
     known = (0, 1, 5) if words else (0, 1)
     if results is None or code not in known or (code == 1) != bool(results[1]):
@@ -258,4 +263,4 @@ def pytest_stage(tally, name, arguments, live=True, words=()):
         passed, failed, skipped = results or (0, 0, 0)
         results = (passed, failed + 1, skipped)
         why = [*why, f"exit code {code}", *reasons.of_stage(running.text())]
-    tally.add(name, *results, running.took, why)
+    tally.add(name, *results, running.took, why, untried)

@@ -162,6 +162,20 @@ def the_control_daemon_comes_up_and_ends_beside_weft(scene):
     return f"cuInit beside it says {plain}"
 
 
+# The control daemon's server finds no device while clients ask: a second cuInit hears of that as it
+# stands at that moment, also without weft.
+SERVER_ENDS = {"100", "805", "806", "807", "808", "809", "810"}
+
+
+def stable(stdout):
+    """What a client said, without which of the server's ends its second cuInit heard of."""
+    lines = [line.split("\t") for line in stdout.splitlines()]
+    for line in lines:
+        if line[0] == "cuInit again" and line[1] in SERVER_ENDS:
+            line[1] = "the server ends"
+    return lines
+
+
 @case
 def a_job_under_the_control_daemon_says_the_same(scene):
     """A client of the control daemon, whose server finds no device: under weft the same answers as without it, and the daemon ends in the same way."""
@@ -175,8 +189,8 @@ def a_job_under_the_control_daemon_says_the_same(scene):
         folder.mkdir()
         with Control(scene, folder) as control:
             job = scene.run(name, [program, "after", names], weft=weft, more=control.variables)
-            said[name] = (job.process.returncode, job.stdout().decode(), job.stderr(), control.quit())
+            said[name] = (job.process.returncode, stable(job.stdout().decode()), job.stderr(), control.quit())
     for what, plain, weft in zip(("exit code", "stdout", "stderr", "the daemon's exit code"), said["plain"], said["weft"]):
         assert plain == weft, f"{what}: {plain!r} without weft, {weft!r} with it"
-    init = next(line for line in said["plain"][1].splitlines() if line.startswith("cuInit\t")).replace("\t", " says ")
+    init = " says ".join(next(line for line in said["plain"][1] if line[0] == "cuInit"))
     return f"{init}, the daemon ends with {said['plain'][3]}"

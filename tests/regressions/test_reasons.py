@@ -1,0 +1,41 @@
+"""What the end of a test run tells: the assertion that failed, and what was not tried."""
+
+import pytest
+from harness import reasons, stages
+
+LOG = [f"a line of the log, {number}" for number in range(60)]
+
+
+@pytest.mark.finding("users2-T2")
+def test_the_end_of_a_run_has_the_assertion_whatever_follows_it():
+    """An assertion that shows a whole log, of cargo and of pytest, and one behind much output."""
+    panic = ["thread 'caps' panicked at a.rs:244:5:", "assertion failed: the cap is told", *LOG]
+    for text in (["---- caps stdout ----", *panic], ["---- caps stdout ----", *LOG, *panic]):
+        told = reasons.of_cargo("\n".join([*text, "failures:", "test result: FAILED."]))
+        assert "assertion failed: the cap is told" in told, told
+        assert told[-1] == LOG[-1] and len(told) < 25, told
+    told = reasons.bounded([["FAILED tests.x::y", "49 launches, not 50", *LOG]])
+    assert "49 launches, not 50" in told and told[-1] == LOG[-1], told
+
+
+JUNIT = """<testsuites><testsuite>
+<testcase classname="c" name="one"/>
+<testcase classname="c" name="two"><skipped message="slurmd is not installed">x</skipped></testcase>
+<testcase classname="c" name="three"><skipped message="slurmd is not installed">x</skipped></testcase>
+</testsuite></testsuites>
+"""
+
+
+@pytest.mark.finding("users2-M11")
+def test_the_last_lines_of_a_run_name_what_was_not_tried(folder, capsys):
+    file = folder / "cluster.xml"
+    file.write_text(JUNIT)
+    results, why, untried = reasons.of_junit(file)
+    assert (results, why) == ((1, 0, 2), [])
+    tally = stages.Tally()
+    tally.add("cluster", *results, "1 s", why, untried)
+    capsys.readouterr()
+    assert tally.finish() == 0
+    told = capsys.readouterr()
+    assert told.err.splitlines()[-2:] == ["NOT TRIED cluster: 2 cases: slurmd is not installed", ""]
+    assert told.out == "1 passed, 0 failed, 2 skipped\n"
