@@ -47,8 +47,16 @@ fn counter() -> u64 {
 /// What this process's own clock is ahead of the machine's, ns, modulo 2^64.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Looks for the process's time namespace. True if the clock changed: CRIU restores a process into
-/// a namespace of its own.
+/// Looks for the time namespace again, when a broker is found anew: CRIU restores a process into a
+/// namespace of its own. Not under a seccomp filter, which may forbid to open files. True if the
+/// clock changed.
+pub fn find_namespace_again() -> bool {
+    // SAFETY: takes no pointers.
+    let filtered = unsafe { libc::prctl(libc::PR_GET_SECCOMP) };
+    filtered == 0 && find_namespace()
+}
+
+/// Looks for the process's time namespace. True if the clock changed.
 pub fn find_namespace() -> bool {
     let ahead = machine_clock::ahead();
     let changed = AHEAD.swap(ahead, Ordering::Relaxed) != ahead;

@@ -98,13 +98,13 @@ impl Tuning {
     }
 
     /// Notes an event with a time, before it is recorded, after so many launches of the job. True
-    /// if it may be a pair's first one: nothing was launched since the last.
+    /// if it may be a pair's first one: nothing was launched since the last, which began no pair.
     pub fn begins_pair(&self, stream: Stream, launches: u64) -> bool {
         let pair = &self.pair;
         let same = pair.stream.swap(stream, Ordering::Relaxed) == stream;
         let before = pair.launches.swap(launches, Ordering::Relaxed);
-        pair.until.store(0, Ordering::Relaxed);
-        same && before == launches
+        let open = pair.until.swap(0, Ordering::Relaxed) != 0;
+        same && before == launches && !open
     }
 
     /// Kernel and predicted time, ns, of the launch that the next pair is expected to hold; of the
@@ -176,6 +176,7 @@ mod tests {
         assert!(tuning.begins_pair(7, 4));
         tuning.pair_began(1_000);
         assert!(go(PAIR_NS / 2, 1_001) && go(PAIR_NS / 2, 1_001) && !go(1, 1_001));
+        assert!(!tuning.begins_pair(7, 4), "a copy may lie between");
         assert!(!tuning.begins_pair(6, 6) && tuning.begins_pair(6, 6));
         tuning.pair_began(2_000);
         assert!(!tuning.goes_with_pair(6, 9, 10, 2_000 + PAIR_AGE_NS), "it is old");

@@ -72,7 +72,8 @@ impl Session {
                 stream,
                 place: self.accounts.place(own),
             };
-            if !self.pass_at_once(kernel, cost, clock::now()) {
+            let now = clock::now();
+            if !self.pass_at_once(kernel, cost, now) && !self.pass_with_pair(&want, now) {
                 if process::is_copy() {
                     return;
                 }

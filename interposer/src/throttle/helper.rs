@@ -281,7 +281,7 @@ impl Helper {
             channel,
         } = client::attach(&self.path, self.hello(), within)?;
         let session = self.session;
-        if clock::find_namespace() {
+        if self.lost > 0 && clock::find_namespace_again() {
             self.comparison = clock::Comparison::begin();
         }
         self.profiled = !costs.is_empty();
