@@ -308,6 +308,7 @@ impl Acceptor {
             hello.priority,
             entry.command
         );
+        entry.speaks_by(attached.sender.clone());
         self.registry.add(Arc::clone(&entry));
         if entry.is_kept() {
             self.profile_writer.tell(ProfileMessage::Attached(Arc::clone(&entry)));
