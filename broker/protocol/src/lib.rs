@@ -55,7 +55,7 @@ use std::sync::atomic;
 
 /// Version of the protocol. A broker refuses others ([`control::Refusal::Version`]); the client
 /// then runs as without weft.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
 #[cfg(not(loom))]

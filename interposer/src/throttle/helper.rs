@@ -409,6 +409,13 @@ impl Helper {
                     self.profiled = false;
                     self.forget_costs();
                 }
+                ToClient::Costs(costs) => {
+                    for (kernel, cost) in costs {
+                        self.session.link.costs.set(kernel, cost);
+                    }
+                    self.learn_graphs();
+                    self.session.link.lane.counters.charges.fetch_add(1, Ordering::Relaxed);
+                }
                 ToClient::MayTake(times) => self.session.know_long(&times),
                 ToClient::WorkingSets(sets) => crate::paging::access_tracker::know(sets),
                 // Long over.

@@ -139,7 +139,7 @@ impl Models {
                     let budget = state.get(slot).map(|client| client.budget);
                     let (slowdown, slo) = budget.map_or((0.0, None), |budget| budget.allowed(config));
                     let replayed = job.stretch.waited();
-                    job.account.waited(at, replayed, slowdown, config.credit_for);
+                    job.account.waited(at, replayed, slowdown, config);
                     job.account.open_next(opens.then_some(slowdown), slo);
                 }
                 // With several, the others may have work there.
@@ -166,7 +166,6 @@ impl Models {
                 };
                 let time = job.times.of_next(kernel).map_or(cost, |forecast| forecast.middle);
                 job.times.launched(kernel, cost, at, passed);
-                job.times.takes(time);
                 job.tally.launched(kernel, time, state.config.delay_bound);
                 if passed {
                     self.device.order_took(at.saturating_sub(client.granted_at));
