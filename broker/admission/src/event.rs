@@ -39,8 +39,11 @@ pub enum Event {
     Holds(Ask, DeviceId, u64),
     /// A running job has this many bytes beyond its share. A fact.
     Has(Job, u64),
-    /// A running job gives back bytes: one of its processes moved to another device.
+    /// A running job gives back bytes: one of its processes moved to another device, or an
+    /// undeclared job does not hold them.
     Gives(Job, u64),
+    /// An undeclared job holds so many bytes now, with contexts.
+    Uses(Job, u64),
     /// A further process of a known job.
     Joins(Job),
     /// A process of a job ended; with the last one the job ends.

@@ -7,6 +7,7 @@ use super::caps::CapLack;
 use super::event::Ask;
 use super::load::{Lack, Load};
 use super::need::{Backing, Device, DeviceId, Job};
+use super::undeclared::HeldBytes;
 use weft_protocol::Ns;
 
 /// A job that overruns is expected to run on for `run so far / OVERRUN_DIVISOR`.
@@ -46,6 +47,9 @@ pub(super) struct RunningJob {
     pub turn: Ns,
     /// Processes of the job that have not left.
     pub present: u32,
+    /// What it holds; `None`: it declared its need, or nothing was told yet.
+    #[serde(skip)]
+    pub usage: Option<HeldBytes>,
 }
 
 impl RunningJob {
