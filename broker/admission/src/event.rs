@@ -39,9 +39,11 @@ pub enum Event {
     Holds(Ask, DeviceId, u64),
     /// A running job has this many bytes beyond its share. A fact.
     Has(Job, u64),
-    /// A running job gives back bytes: one of its processes moved to another device, or an
-    /// undeclared job does not hold them.
+    /// A running job gives back bytes: one of its processes moved to another device.
     Gives(Job, u64),
+    /// An undeclared job gives up bytes that it does not hold, for the request or the tick that
+    /// follows.
+    GivesUp(Job, u64),
     /// An undeclared job holds so many bytes now, with contexts.
     Uses(Job, u64),
     /// A further process of a known job.

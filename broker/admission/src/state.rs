@@ -85,6 +85,13 @@ impl Admission {
                     running.share = running.share.saturating_sub(bytes);
                 }
             }
+            Event::GivesUp(job, bytes) => {
+                if let Some(running) = self.running.get_mut(&job) {
+                    running.share = running.share.saturating_sub(bytes);
+                }
+                // What comes next has them, and no job that waits.
+                return;
+            }
             Event::Uses(job, bytes) => {
                 // This frees nothing either: the job may take them.
                 self.note_usage(job, bytes);

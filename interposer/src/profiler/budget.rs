@@ -106,10 +106,14 @@ const SPREAD_RATIO: Ns = 8;
 /// Most launches between two looks.
 const PASSED_OVER: u32 = 512;
 
+/// Parts of a launch that the stride counts.
+const PARTS: u64 = 64;
+
 #[derive(Debug, Default)]
 pub struct Stride {
     first: Option<Ns>,
     looked: Option<Ns>,
+    /// In parts of [`PARTS`]: a whole number of few launches would never grow.
     launches: u64,
     time: Ns,
 }
@@ -119,11 +123,11 @@ impl Stride {
     pub fn most(&mut self, now: Ns, passed: u32) -> u32 {
         let before = self.looked.replace(now).unwrap_or(now);
         // Earlier looks keep their weight in part.
-        self.launches = self.launches * 7 / 8 + u64::from(passed) + 1;
+        self.launches = self.launches / 8 * 7 + (u64::from(passed) + 1) * PARTS;
         self.time = self.time / 8 * 7 + now.saturating_sub(before).min(SPREAD_NS);
         let since = now.saturating_sub(*self.first.get_or_insert(now));
         let spread = (since / SPREAD_RATIO).min(SPREAD_NS);
-        let most = u128::from(self.launches) * u128::from(spread) / u128::from(self.time.max(1));
+        let most = u128::from(self.launches) * u128::from(spread) / u128::from(self.time.max(1) * PARTS);
         u32::try_from(most).unwrap_or(u32::MAX).clamp(1, PASSED_OVER)
     }
 }

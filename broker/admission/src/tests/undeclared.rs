@@ -67,7 +67,7 @@ impl Device16 {
 
     fn give(&mut self, given: impl IntoIterator<Item = (Job, u64)>) {
         for (job, bytes) in given {
-            self.tell(Event::Gives(job, bytes));
+            self.tell(Event::GivesUp(job, bytes));
         }
     }
 
@@ -224,9 +224,8 @@ proptest! {
                         true => bytes.min(of.share(job).unwrap() - held.bytes - GB / 2),
                         false => bytes,
                     };
-                    let had = of.takes(job, bytes);
-                    // A job that waited may have begun with what others gave up.
                     let claimed = of.claimed(held.priority, job);
+                    let had = of.takes(job, bytes);
                     let wanted = held.bytes + GB / 2 + bytes;
                     prop_assert!(had || claimed + wanted > 16 * GB, "{wanted} were not had beside {claimed}");
                 },

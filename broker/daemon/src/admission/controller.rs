@@ -335,21 +335,26 @@ impl Controller {
         changed
     }
 
-    /// Takes bytes from undeclared jobs that do not hold them.
-    fn take_back(&mut self, given_up: impl IntoIterator<Item = (Job, u64)>) {
+    /// Takes bytes from undeclared jobs that do not hold them. Returns whether it got any.
+    fn take_back(&mut self, given_up: impl IntoIterator<Item = (Job, u64)>) -> bool {
+        let mut got = false;
         for (job, bytes) in given_up {
             let given = self.jobs.gang(job).map_or(0, |gang| gang.give_up(bytes));
             if given > 0 {
-                self.apply(Event::Gives(job, given));
+                got = true;
+                self.apply(Event::GivesUp(job, given));
             }
         }
+        got
     }
 
     /// Takes back what lets waiting jobs go on.
     fn take_back_for_waiters(&mut self) {
         if self.is_waited_for() {
             self.note_usage();
-            self.take_back(self.machine.gives_up_for_waiters());
+            if self.take_back(self.machine.gives_up_for_waiters()) {
+                self.apply(Event::Tick);
+            }
         }
     }
 
