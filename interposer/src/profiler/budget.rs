@@ -101,7 +101,7 @@ const SPREAD_NS: Ns = 50_000_000;
 
 /// The time between two looks is at most a part of the time since the first one: the first samples
 /// come at once.
-const SPREAD_RATIO: Ns = 8;
+const SPREAD_RATIO: Ns = 4;
 
 /// Most launches between two looks.
 const PASSED_OVER: u32 = 512;

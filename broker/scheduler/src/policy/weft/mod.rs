@@ -198,7 +198,7 @@ impl Policy for Weft {
             false => calm(situation).min(job.times.in_progress()),
         };
         let slow = slow(situation, job, 2 * lead);
-        let most = most_ahead(state, client, job).min(calm.max(slow));
+        let most = most_ahead(situation, client).min(calm.max(slow));
         if due > 0 && most > remaining {
             return TopUp::At(situation.less_remains(due));
         }
@@ -457,7 +457,7 @@ impl GapFit<'_> {
         } else {
             let slow = slow(situation, job, takes);
             let lead = lead.min(self.room.saturating_sub(takes));
-            let most = most_ahead(state, client, job).saturating_sub(before);
+            let most = most_ahead(situation, client).saturating_sub(before);
             lead.max(calm).max(slow).min(most)
         };
         GrantVerdict::Grant {
@@ -509,11 +509,11 @@ fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
     }
 }
 
-/// The most that a job may have out: any usual kernel of it is still admitted.
-fn most_ahead(state: &SchedulerState, client: &ClientState, job: &JobModels) -> Ns {
-    let bound = state.delay_bound();
+/// The most that a job may have out: any usual kernel of any background job is still admitted.
+fn most_ahead(situation: Situation<'_>, client: &ClientState) -> Ns {
+    let bound = situation.state.delay_bound();
     match client.long_out() {
-        0 => bound.saturating_sub(job.times.longest()).max(bound / 2),
+        0 => bound.saturating_sub(situation.models.longest()).max(bound / 2),
         long => long.saturating_add(bound / 4),
     }
 }

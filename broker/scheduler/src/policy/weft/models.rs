@@ -58,6 +58,11 @@ impl Models {
         self.jobs.get(slot)
     }
 
+    /// The highest charge that background jobs launched lately, ns.
+    pub(super) fn longest(&self) -> Ns {
+        self.jobs.iter().map(|job| job.times.longest()).max().unwrap_or(0)
+    }
+
     pub(super) fn job_mut(&mut self, slot: ClientSlot) -> Option<&mut JobModels> {
         self.jobs.get_mut(slot)
     }

@@ -25,8 +25,8 @@ const LOOK_NS: Ns = 60 * US;
 const SAMPLED: u64 = 16;
 const TOLD_NS: Ns = 20 * MS;
 /// End of learning and begin of counting.
-const LEARNT_NS: Ns = 500 * MS;
-const END_NS: Ns = 2_500 * MS;
+const LEARNT_NS: Ns = 1_000 * MS;
+const END_NS: Ns = 3_000 * MS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
@@ -359,12 +359,15 @@ fn who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it() {
                 let (weft, fikit) = (play(PolicyName::Weft, shape), play(PolicyName::Fikit, shape));
                 // Each launch has its place in the foreground job's period: with several jobs a
                 // hundredth of it decides which one gets a gap.
-                let least = if jobs == 1 { 7 } else { 5 };
+                // Nor is it a mark where `fikit` pays with the foreground job's delay.
+                let least = if jobs == 1 && fikit.delay <= weft.delay { 7 } else { 5 };
                 assert!(
                     weft.steps * 10 >= fikit.steps * least,
                     "{shape:?}: {weft:?}, fikit {fikit:?}"
                 );
-                assert!(weft.worst < Config::default().starving_after / 2, "{shape:?}: {weft:?}");
+                // A job that others kept out of gaps for so long has the next one.
+                let next = Config::default().starving_after / 2 + BURST * KERNEL_NS + PAUSE_NS;
+                assert!(weft.worst < next, "{shape:?}: {weft:?}");
             }
         }
     }
