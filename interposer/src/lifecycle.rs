@@ -9,7 +9,7 @@
 //! and no allocation. A signal that ends the process bypasses this.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::client::settings::{Purpose, Settings};
@@ -55,7 +55,7 @@ fn begin() {
     }
     let watch = || {
         process::watch_forks(in_child);
-        process::watch_end(at_end);
+        process::watch_end(at_end, at_quick_end);
     };
     match throttle::begin(driver(), settings, watch) {
         Ok(()) => deferred::start(),
@@ -63,8 +63,14 @@ fn begin() {
     }
 }
 
+/// Runs at the process's own end, with its exit code.
+extern "C" fn at_end(code: c_int, _: *mut c_void) {
+    throttle::tell_exit(code);
+    at_quick_end();
+}
+
 /// Runs at the process's own end.
-extern "C" fn at_end() {
+extern "C" fn at_quick_end() {
     if throttle::is_there() {
         deferred::at_exit();
     }
@@ -130,6 +136,7 @@ pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
 
 fn leave(name: &CStr, code: c_int) -> ! {
     type Exit = unsafe extern "C" fn(c_int) -> !;
+    throttle::tell_exit(code);
     deferred::at_once();
     if let Some(next) = elf::after_us_at_once(name) {
         // SAFETY: a function of that name has that type.

@@ -204,6 +204,8 @@ pub struct Counters {
     pub host_left: AtomicU64,
     /// Managed memory that the job allocated itself, bytes. The driver evicts it for others.
     pub managed_own: AtomicU64,
+    /// Exit code that the process ends with, and 1. 0: none was told.
+    pub exit_status: AtomicU32,
 }
 
 /// Memory of one client and the broker, about 260 KiB.
