@@ -90,6 +90,12 @@ pub(super) const JOBS_ENDED: MetricFamily = family(
     "",
     "Jobs that ended: with a goodbye, vanished without one, or detached by the broker.",
 );
+pub(super) const JOBS_EXITED: MetricFamily = family(
+    "weft_jobs_exited",
+    Counter,
+    "",
+    "Jobs whose processes ended: well (code 0), failed, killed by a signal, cancelled by weft cancel, or unknown.",
+);
 pub(super) const JOBS_REFUSED: MetricFamily = family("weft_jobs_refused", Counter, "", "Jobs that were refused.");
 pub(super) const WARNINGS: MetricFamily = family(
     "weft_warnings",
