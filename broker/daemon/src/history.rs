@@ -677,9 +677,9 @@ mod tests {
             device: Some("a GPU".to_string()),
             ending: Ending::Goodbye,
             exit: Exit {
-                code: (number % 3 > 0).then_some(number as i32 % 3),
-                signal: (number % 3 == 0).then_some(9),
-                cancelled: number % 5 == 0,
+                code: (!number.is_multiple_of(3)).then_some(number as i32 % 3),
+                signal: (number.is_multiple_of(3)).then_some(9),
+                cancelled: number.is_multiple_of(5),
             },
             outcome: Outcome {
                 ran_s: 1.5,

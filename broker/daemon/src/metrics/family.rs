@@ -203,7 +203,7 @@ pub(super) const JOB_WARNINGS: MetricFamily = family(
 );
 
 /// All families, in the order of the text.
-pub const FAMILIES: [&MetricFamily; 29] = [
+pub const FAMILIES: [&MetricFamily; 30] = [
     &BROKER,
     &UPTIME,
     &RECORDS,
@@ -213,6 +213,7 @@ pub const FAMILIES: [&MetricFamily; 29] = [
     &JOBS_WAITING,
     &JOBS_LEFT_OUT,
     &JOBS_ENDED,
+    &JOBS_EXITED,
     &JOBS_REFUSED,
     &WARNINGS,
     &GPU_JOBS,
