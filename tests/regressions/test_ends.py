@@ -1,4 +1,4 @@
-"""How jobs ended: the exit code or signal that `weft history`, `status` and the metrics tell of each."""
+"""How jobs ended: the exit code or signal of each, in `weft history`, `status` and the metrics."""
 
 import json
 import os

@@ -1,9 +1,12 @@
-"""A background job without a profile keeps to the delay bound, as README starts it: judged by what of its work lies on the device when the foreground job comes back."""
+"""A background job without a profile keeps to the delay bound, as README starts it.
+
+Judged by what of its work lies on the device when the foreground job comes back."""
 
 import pytest
 from harness import jobs, starving
 
-# The foreground job: kernels a burst, and the pause after them, us. The background job launches without a pause; each of its kernels is 20 times what was once charged for any.
+# The foreground job: kernels a burst, and the pause after them, us. The background job launches
+# without a pause; each of its kernels is 20 times what was once charged for any.
 BURST, PAUSE, KERNEL = 8, 20_000, 400_000
 DEVICE = f"""[[kernel]]
 name = "simgpu_fill"
@@ -33,7 +36,7 @@ def test_a_background_job_without_a_profile_is_charged_what_it_takes(rust):
 
 
 def queued_at_returns(lines, foreground, background):
-    """Background work in ns that was submitted and had not ended, at the first launch of each burst."""
+    """Background work, ns, that was submitted and not done at the first launch of each burst."""
     kernels = [line for line in lines if line["op"] == "kernel"]
     mine = [line for line in kernels if line["pid"] == foreground]
     others = [line for line in kernels if line["pid"] == background]

@@ -14,7 +14,7 @@ ALONE_S, TOGETHER_S = 1.5, 2.5
 # `scripts/bench readme --check` has the strict bound.
 TRIES_OF_LOST, MORE_SCATTER = 2, 3
 
-# Kinds whose figures are still off, and why (docs/outcomes.md). Play one by its name with --runxfail.
+# Kinds whose figures are still off, and why. Play one by its name with --runxfail.
 OFF = {
     "2 to 7 us": "filled and GPU time of tiny kernels without a profile",
     "2 to 7 us, slow host": "the device waits for the host between tiny kernels",

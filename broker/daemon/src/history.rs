@@ -408,8 +408,8 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
     transaction.commit()
 }
 
-/// Deletes as much as a tenth of the rows, so that new ones find pages: the oldest of the user whose
-/// rows take the most.
+/// Deletes as much as a tenth of the rows, so that new ones find pages: the oldest of the user
+/// whose rows take the most.
 fn make_room(file: &mut Connection) -> rusqlite::Result<()> {
     file.execute(
         "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE uid =

@@ -42,8 +42,8 @@ impl Process {
         look(self.pid).is_none_or(|found| found.start != start || found.ended() || found.flags & EXITING != 0)
     }
 
-    /// Its exit, as wait(2) tells it, while nobody has waited for it. 0 as well where the kernel does
-    /// not show it to this user.
+    /// Its exit, as wait(2) tells it, while nobody has waited for it. 0 as well where the kernel
+    /// does not show it to this user.
     pub fn exit_word(&self) -> Option<i32> {
         let start = self.start?;
         let found = look(self.pid)?;

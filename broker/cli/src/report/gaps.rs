@@ -3,8 +3,8 @@
 //!
 //! A gap lies between a wait at which a foreground job saw all its work end, and its next launch.
 //! The broker knows when jobs launch, not when the device runs what: times of launches are
-//! estimates. A launch is charged before its time is known. So a job's charges are scaled to the GPU
-//! time that its recording has beside others, which is that of all other views.
+//! estimates. A launch is charged before its time is known. So a job's charges are scaled to the
+//! GPU time that its recording has beside others, which is that of all other views.
 //!
 //! ```text
 //! filled = min(gap, estimated times of background launches in it)

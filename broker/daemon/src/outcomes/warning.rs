@@ -53,7 +53,8 @@ pub(super) struct ClientFacts<'a> {
     pub(super) status: &'a ClientStatus,
     /// What people are told of it: a warning does not contradict it.
     pub(super) outcome: &'a Outcome,
-    /// What the foreground job may lose, be it this one or the one beside it, as a part of its time.
+    /// What the foreground job may lose, be it this one or the one beside it, as a part of its
+    /// time.
     pub(super) allowed: f64,
     pub(super) long: &'a LongLaunches,
     /// Name of its longest kernel.

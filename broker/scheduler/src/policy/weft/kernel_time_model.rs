@@ -119,8 +119,8 @@ pub(super) struct KernelTimeModel {
     /// Times that the device measured.
     measured: u32,
     profiled: bool,
-    /// Of a job without a profile: the kernels with a time and what they are charged, which of these
-    /// the client has to be told, and what it charges for others.
+    /// Of a job without a profile: the kernels with a time and what they are charged, which of
+    /// these the client has to be told, and what it charges for others.
     charges: HashMap<u64, Charge>,
     news: Vec<u64>,
     charge_of_unknown: Ns,

@@ -18,8 +18,8 @@
 //!   after the last kernel's end. So the gap before a control is left alone there.
 //! * A slowdown that somebody asked for is a promise: in debt background work has no gaps, and the
 //!   stretches pay the debt alone. The default is an aim: in debt the price is the lowest.
-//! * The delay bound is promised to every job. Stretches in a row that were late by more refute what
-//!   is believed of the background jobs. Then these have no gaps for a while ([`Breaches`]).
+//! * The delay bound is promised to every job. Stretches in a row that were late by more refute
+//!   what is believed of the background jobs. Then these have no gaps for a while ([`Breaches`]).
 //! * What the minimum share runs is measured, and booked to no balance. Gaps that pay for it would
 //!   leave more to the minimum share.
 //! * The price is the highest chance at which a kernel may keep the foreground job waiting after
@@ -224,8 +224,8 @@ impl OpenPeriods {
     }
 }
 
-/// Stretches in a row that break the delay bound, before gaps are withheld. One may be a thread that
-/// lost its core.
+/// Stretches in a row that break the delay bound, before gaps are withheld. One may be a thread
+/// that lost its core.
 const BREACHES: u32 = 3;
 
 /// No breach is what is late by less than this multiple of what the slowdown allows.

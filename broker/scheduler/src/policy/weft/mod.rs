@@ -37,8 +37,9 @@
 //! 5. **Grant**, `lead` before the device runs dry or the foreground job's work ends. More is
 //!    granted where a return is hardly expected. A job that launches more slowly than the device
 //!    works has no limit.
-//! 6. **Run-ahead window** of a lone background job whose kernel times are known. Its gate launches what ends
-//!    before the expected return, one kernel ahead of the device. Credit comes back as work ends.
+//! 6. **Run-ahead window** of a lone background job whose kernel times are known. Its gate launches
+//!    what ends before the expected return, one kernel ahead of the device. Credit comes back as
+//!    work ends.
 //! 7. **Return.** The foreground job's launch epoch voids all credit. So does a wake-up hint,
 //!    before the launch.
 //!
