@@ -76,6 +76,7 @@ mod fair_share;
 mod fifo_shadow;
 mod forecast;
 mod growing;
+mod held_bytes;
 mod load;
 mod model;
 mod need;

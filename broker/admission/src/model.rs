@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::caps::CapLack;
 use super::event::Ask;
+use super::held_bytes::HeldBytes;
 use super::load::{Lack, Load};
 use super::need::{Backing, Device, DeviceId, Job};
-use super::undeclared::HeldBytes;
 use weft_protocol::Ns;
 
 /// A job that overruns is expected to run on for `run so far / OVERRUN_DIVISOR`.

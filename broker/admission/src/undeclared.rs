@@ -3,7 +3,7 @@
 //! A job that declared no need was promised none. A request that lacks memory gets what such jobs
 //! do not hold:
 //! * at once, if it is at least as important as they are;
-//! * else what they have not held for [`UNHELD_NS`].
+//! * else what they have not held for [`UNHELD_NS`](super::held_bytes::UNHELD_NS).
 //!
 //! They keep what they were admitted with. A job may be taking memory at that moment. So the caller
 //! takes the bytes from the job's processes, and tells what it got ([`super::Event::Gives`]).
@@ -12,57 +12,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use super::held_bytes::HeldBytes;
 use super::load::Load;
 use super::model::RunningJob;
 use super::need::{Device, DeviceId, Job};
 use super::state::Admission;
-use weft_protocol::Ns;
-
-/// Time after which memory that an important job does not hold is anybody's: longer than one round
-/// of most jobs that take and return memory, shorter than a wait for memory.
-const UNHELD_NS: Ns = 5_000_000_000;
-
-/// Bytes that an undeclared job holds, with contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct HeldBytes {
-    now: u64,
-    /// Most bytes that it keeps from less important jobs.
-    most: u64,
-    /// Most bytes since `since`, when it began to hold less than `most`.
-    less: u64,
-    since: Ns,
-}
-
-impl HeldBytes {
-    fn new(bytes: u64, now: Ns) -> HeldBytes {
-        HeldBytes {
-            now: bytes,
-            most: bytes,
-            less: bytes,
-            since: now,
-        }
-    }
-
-    fn update(&mut self, bytes: u64, now: Ns) {
-        self.most = self.lately(now);
-        let begins_less = self.less >= self.most;
-        if bytes >= self.most {
-            *self = HeldBytes::new(bytes, now);
-        } else if begins_less {
-            (self.less, self.since) = (bytes, now);
-        }
-        self.now = bytes;
-        self.less = self.less.max(bytes);
-    }
-
-    /// Most bytes of the last [`UNHELD_NS`].
-    fn lately(&self, now: Ns) -> u64 {
-        match now.saturating_sub(self.since) >= UNHELD_NS {
-            true => self.less,
-            false => self.most,
-        }
-    }
-}
 
 impl Admission {
     /// Notes that an undeclared job holds so many bytes, with contexts.
@@ -78,7 +32,7 @@ impl Admission {
 
     /// Bytes that an undeclared job holds, as it was told last.
     pub fn usage(&self, job: Job) -> Option<u64> {
-        self.running.get(&job)?.usage.map(|usage| usage.now)
+        self.running.get(&job)?.usage.map(|usage| usage.current())
     }
 
     /// Bytes of a job's share that a request of this priority may have.
@@ -92,8 +46,8 @@ impl Admission {
             return 0;
         }
         let keeps = match priority <= running.ask.priority {
-            true => usage.now,
-            false => usage.lately(self.now).max(usage.now),
+            true => usage.current(),
+            false => usage.lately(self.now).max(usage.current()),
         };
         running.share.saturating_sub(keeps.max(running.ask.need.fixed(about)))
     }

@@ -17,7 +17,6 @@ use crate::abi::{Error, Handle, R};
 use crate::capture::{CaptureSlot, rules};
 use crate::context::order::Tail;
 use crate::context::{Context, current};
-use crate::memory::pool;
 use crate::registry::{Kind as HandleKind, Registry};
 use crate::state::{self, Driver};
 
@@ -274,7 +273,6 @@ pub(crate) fn synchronize_context(driver: &Driver, context: &Arc<Context>) -> R 
         driver.timeline.wait(seq)?;
     }
     driver.timeline.poll();
-    pool::synchronized(driver);
     context.check()
 }
 
