@@ -282,7 +282,6 @@ impl Control {
         match message {
             ToBroker::Kernel { hash, id } => {
                 entry.named(hash, &[]);
-                entry.call_kernel(hash, &id.short_name());
                 if entry.is_kept() {
                     self.profile_writer.tell(ProfileMessage::Named(client, hash, id));
                 }
@@ -438,9 +437,7 @@ impl Control {
     fn end(&mut self, client: u64, ending: Option<Ending>) {
         let Some(peer) = self.peers.remove(&client) else { return };
         self.inbox.forget(client);
-        let told = peer.entry.lane.counters.exit_status.load(Ordering::Acquire);
-        peer.entry.end.hear(told);
-        self.admission.let_go(client, peer.life.pidfd());
+        self.admission.let_go(client, peer.life.into_pidfd());
         /// Value of [`weft_protocol::lane::Reports::state`] after a clean end.
         const LEFT: u32 = 2;
         let well =

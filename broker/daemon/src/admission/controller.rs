@@ -695,7 +695,7 @@ impl Controller {
 
     /// A client is let go or has hung up. If its process runs on, what that holds is nobody else's.
     /// Only where users trust one another a client's goodbye is believed.
-    pub fn let_go(&mut self, client: u64, pidfd: Option<Arc<OwnedFd>>) {
+    pub fn let_go(&mut self, client: u64, pidfd: Option<OwnedFd>) {
         let admitted = self.jobs.member(client).filter(|member| {
             let ended = member.entry().goodbye.load(Ordering::Relaxed) && !self.devices.is_shared();
             member.admitted_at().is_some() && !ended

@@ -76,7 +76,7 @@ pub struct BookChange {
 }
 
 impl BookChange {
-    pub(super) fn is_nothing(&self) -> bool {
+    fn is_nothing(&self) -> bool {
         self.settles.is_none() && self.opens.is_none()
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     use super::super::{HistoryQuery, add, read as read_rows};
     use super::*;
     use crate::outcome::Outcome;
-    use crate::status::{Ending, Exit};
+    use crate::status::Ending;
 
     fn row(client: u64) -> HistoryRow {
         HistoryRow {
@@ -217,7 +217,6 @@ mod tests {
             profile: None,
             device: None,
             ending: Ending::Detached,
-            exit: Exit::default(),
             outcome: Outcome::default(),
         }
     }

@@ -3,8 +3,7 @@
 //! What holds:
 //! * A file of an older weft gets the table, and an older weft leaves it alone. So the version of
 //!   the file's tables stays.
-//! * Recordings have [`MOST_RECORDED_BYTES`] in all. The oldest of the user who has the most go
-//!   first, and go before any row of
+//! * Recordings have [`MOST_RECORDED_BYTES`] in all. The oldest go first, and go before any row of
 //!   the history does.
 //! * A recording belongs to the row with its end, client and process.
 #![forbid(unsafe_code)]
@@ -85,8 +84,7 @@ fn insert(
     transaction.execute_batch(TABLE)?;
     // Without their rows nobody finds them.
     transaction.execute(
-        "DELETE FROM recordings WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.ended_ms = recordings.ended_ms
-            AND jobs.client = recordings.client AND jobs.pid = recordings.pid)",
+        "DELETE FROM recordings WHERE ended_ms < (SELECT min(ended_ms) FROM jobs)",
         [],
     )?;
     for (row, recording) in rows.iter().zip(recordings).rev().take(MOST_AT_ONCE) {
@@ -97,15 +95,11 @@ fn insert(
             params![row.ended_ms as i64, row.client as i64, row.pid, text.len() as i64, text],
         )?;
     }
-    // Those up to which the newest ones of each user, in turn, fill the bound stay.
+    // Those up to which the newest ones fill the bound stay.
     transaction.execute(
         "DELETE FROM recordings WHERE rowid IN (
-            SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY own, id DESC) AS so_far FROM (
-                SELECT recordings.rowid AS id, bytes, sum(bytes) OVER (
-                    PARTITION BY uid ORDER BY recordings.ended_ms DESC, recordings.rowid DESC) AS own
-                FROM recordings LEFT JOIN jobs ON jobs.ended_ms = recordings.ended_ms
-                AND jobs.client = recordings.client AND jobs.pid = recordings.pid))
-            WHERE so_far > ?1)",
+            SELECT rowid FROM (SELECT rowid, sum(bytes) OVER (ORDER BY ended_ms DESC, rowid DESC) AS so_far
+            FROM recordings) WHERE so_far > ?1)",
         [most_bytes as i64],
     )?;
     transaction.commit()
@@ -166,7 +160,7 @@ mod tests {
     use crate::history::add as add_rows;
     use crate::outcome::Outcome;
     use crate::recording::JobInterval;
-    use crate::status::{Ending, Exit};
+    use crate::status::Ending;
 
     fn row(number: u64) -> HistoryRow {
         HistoryRow {
@@ -180,7 +174,6 @@ mod tests {
             profile: None,
             device: None,
             ending: Ending::Goodbye,
-            exit: Exit::default(),
             outcome: Outcome::default(),
         }
     }
