@@ -26,6 +26,9 @@ static BEGUN: AtomicU32 = AtomicU32::new(0);
 /// Begins the session after a successful `cuInit`; cheap after the first call. Waits for a broker
 /// at most 5 s.
 pub fn initialised() {
+    if process::is_copy() {
+        in_child();
+    }
     if BEGUN.swap(1, Ordering::AcqRel) == 0 {
         guarded(begin);
     }
@@ -54,6 +57,7 @@ fn begin() {
         log::warn!("{complaint}");
     }
     let watch = || {
+        process::mark();
         process::watch_forks(in_child);
         process::watch_end(at_end);
     };
@@ -65,6 +69,10 @@ fn begin() {
 
 /// Runs at the process's own end.
 extern "C" fn at_end() {
+    // The session, the queue and the memory are the parent's.
+    if process::is_copy() {
+        return;
+    }
     if throttle::is_there() {
         deferred::at_exit();
     }
@@ -90,9 +98,11 @@ extern "C" fn in_traced_child() {
 }
 
 /// Announces a call that may end a context (`cuCtxDestroy`, `cuCtxDetach`,
-/// `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions).
-pub fn context_ending() {
+/// `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions). Drop the guard after
+/// [`context_ended`].
+pub fn context_ending() -> throttle::ContextEnding {
     trace::context_ending();
+    throttle::context_ending()
 }
 
 /// Forgets what was made in an ended context. 0: an unknown context.

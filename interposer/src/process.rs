@@ -7,10 +7,59 @@
 //! An orderly end stores one word in the lane, by which `weft status` tells it from a kill. It
 //! sends and closes nothing: other exit handlers may still launch kernels. It waits, bounded, for
 //! queued launches alone.
+//!
+//! A child made past the C library (`clone`, `_Fork`) runs no handler. It is known by a page that
+//! the kernel wipes in every copy of the process's memory.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// A word that is 1 in the process that began a session and 0 in a copy of it. Null without a
+/// session.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// Bytes of the word's page: the kernel wipes whole pages.
+const PAGE_BYTES: usize = 4096;
+
+/// Whether this process is a copy of the one that began the session: a child that has not begun its
+/// own. A child that shares its parent's memory is none.
+#[inline]
+pub fn is_copy() -> bool {
+    // SAFETY: null, or a page that is never unmapped.
+    unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)
+}
+
+/// Marks the process that begins a session. Without room, or before Linux 4.14, copies go unknown.
+pub fn mark() {
+    if MARK.load(Ordering::Acquire).is_null() {
+        // SAFETY: a new mapping of its own.
+        let page = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                PAGE_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        };
+        let Ok(page) = page else { return };
+        // SAFETY: the page just mapped.
+        if unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) }.is_err() {
+            // SAFETY: as above; no thread knows it.
+            let _ = unsafe { munmap(page, PAGE_BYTES) };
+            return;
+        }
+        MARK.store(page.cast(), Ordering::Release);
+    }
+    // SAFETY: null, or a page that is never unmapped.
+    if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
+        mark.store(1, Ordering::Release);
+    }
+}
 
 unsafe extern "C" {
     fn at_quick_exit(at_end: extern "C" fn()) -> c_int;

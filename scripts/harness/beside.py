@@ -57,6 +57,12 @@ def command(verb, program, text=None):
     return fits[0]
 
 
+def looks(text=None):
+    """README's commands that look at the machine or at jobs, and start none."""
+    found = [words[words.index("&&") + 1 :] if "&&" in words else words for words in commands(text)]
+    return [words for words in found if words[0] == "weft" and "--" not in words]
+
+
 def profiled(words, name):
     """`weft run` with that profile as well: what README leaves out for the training."""
     at = words.index("--")
@@ -139,12 +145,12 @@ class Play:
         self.ready(name)
         return job
 
-    def begin(self, name, words, **more):
+    def begin(self, name, words, *, cwd=PROGRAMS, **more):
         times = str(self.folder / f"{name}.times")
         environment = self.environment(TIMES=times, **more)
         # The programs are looked up on the job's path, as a shell would.
         job = self.jobs[name] = jobs.Job(
-            words, environment=environment, folder=self.folder, name=name, cwd=PROGRAMS
+            words, environment=environment, folder=self.folder, name=name, cwd=cwd
         )
         return job
 

@@ -47,7 +47,7 @@ def program(folder, kernels=KERNELS):
 class Stage:
     """A device with its foreground job under one policy. Background jobs come and go."""
 
-    def __init__(self, folder, policy, program, *, queue=True, end="stream", trace=False):
+    def __init__(self, folder, policy, program, *, queue=True, end="stream", trace=False, log=None):
         """`end`: what the foreground job waits for at the end of a burst, see weft-test-companion."""
         self.end = end
         self.folder = folder / policy
@@ -55,7 +55,7 @@ class Stage:
         self.program, self.queue = program, queue
         settings = self.folder / "device.toml"
         settings.write_text(DEVICE)
-        self.device = jobs.Device(self.folder, config=settings)
+        self.device = jobs.Device(self.folder, config=settings, log=log)
         self.broker = jobs.Broker(self.folder, self.device, policy=policy, trace=trace)
         self.running, self.number = self.folder / "running", 0
 

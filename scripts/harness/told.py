@@ -69,8 +69,8 @@ class Figure:
     # What it may be off.
     within: float
 
-    def is_off(self):
-        return self.told is None or abs(self.told - self.real) > self.within
+    def is_off(self, more=0):
+        return self.told is None or abs(self.told - self.real) > self.within + more
 
     def __str__(self):
         told, real, within = map(self.word, (self.told, self.real, self.within))

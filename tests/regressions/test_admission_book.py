@@ -9,6 +9,7 @@ import os
 import stat
 import struct
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -55,7 +56,7 @@ class Shared:
         self.socket = self.place / "broker.sock"
         self.profiles = self.folder / "profiles"
         self.profiles.mkdir()
-        self.clients, self.broker, self.starts = [], None, 0
+        self.clients, self.processes, self.broker, self.starts = [], [], None, 0
         self.known = self.place / "broker.sock.known.json"
         if measured:
             self.known.write_text(json.dumps({"format": 1, "contexts": {UUID: 300 << 20}, "learnt": []}))
@@ -83,6 +84,9 @@ class Shared:
     def close(self):
         for client in self.clients:
             client.close()
+        for process in self.processes:
+            process.kill()
+            process.communicate()
         self.broker.terminate()
 
     def client(self, uid, command, **said):
@@ -98,6 +102,13 @@ class Shared:
         client = self.client(uid, command, **said)
         client.send(wire.wants(uuid, total, memory=memory, runs=runs))
         return client
+
+    def process(self, uid, command, memory, priority=5):
+        """The same in a process of its own; its end frees what it has. A line into it hangs up."""
+        script = Path(__file__).with_name("raw_job.py")
+        line = [sys.executable, script, self.socket, uid, command, memory, UUID, TOTAL, priority]
+        self.processes.append(subprocess.Popen(list(map(str, line)), stdin=subprocess.PIPE))
+        return self.processes[-1]
 
     def queue(self):
         return wire.ask(self.socket, "queue")["queue"]
@@ -223,7 +234,7 @@ def test_an_event_looks_at_all_who_run_a_few_times_however_many_wait(rust):
 
 @pytest.mark.finding("users-B6")
 def test_who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene, rust):
-    scene.job(ANN, "trains", 60 * GB, priority=9)
+    scene.process(ANN, "trains", 60 * GB, 9)
     scene.runs("trains")
 
     def row(command):
@@ -239,7 +250,7 @@ def test_who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene, rust):
     # Let in it is what its priority says.
     scene.job(ANN, "beside", GB, priority=9)
     scene.runs("beside")
-    scene.clients[0].close()
+    scene.processes[0].kill()
     scene.until("the service has its role", lambda: (row("service")["mode"], row("beside")["mode"]) == ("foreground", "background"))
     assert row("service")["waits_for_memory_s"] is None
     del service
@@ -248,7 +259,7 @@ def test_who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene, rust):
 
 @pytest.mark.finding("users-B7")
 def test_who_waited_is_counted_as_it_begins_and_a_guess_is_called_one(scene):
-    first = scene.job(ANN, "first", 60 * GB)
+    first = scene.process(ANN, "first", 60 * GB)
     scene.runs("first")
     scene.job(BEA, "second", 60 * GB)
     scene.waits("second")
@@ -256,10 +267,51 @@ def test_who_waited_is_counted_as_it_begins_and_a_guess_is_called_one(scene):
     assert (seen["admitted"], seen["waited"]) == (1, 0), seen
     page = scene.weft("queue", "-v")
     assert "min (guess)" in page and "1 admitted so far, 0 of them after a wait" in page, page
-    first.close()
+    first.kill()
     scene.runs("second")
     seen = scene.queue()
     assert (seen["admitted"], seen["waited"]) == (2, 1), seen
+
+
+@pytest.mark.finding("attack-A2")
+def test_who_hangs_up_or_spoils_its_lane_keeps_what_its_process_holds(scene, rust):
+    holder = scene.process(ANN, "holder", 30 * GB)
+    liar = scene.job(ANN, "liar", 30 * GB)
+    for name in ("holder", "liar"):
+        scene.runs(name)
+    scene.job(BEA, "waiter", 40 * GB)
+    scene.waits("waiter")
+    holder.stdin.write(b"hang up\n")
+    holder.stdin.flush()
+    liar.lane[:8] = b"\0" * 8
+    assert liar.is_let_go(), "no lane begins so"
+    clients = lambda: wire.ask(scene.socket, "status")["status"]["clients"]  # noqa: E731
+    scene.until("the waiter alone is a client", lambda: len(clients()) == 1)
+    # Both processes run, and so both have what they had.
+    seen = scene.queue()
+    assert [row["command"] for row in seen["waiting"]] == ["waiter"], seen
+    assert sorted(row["command"] for row in seen["running"]) == ["holder", "liar"], seen
+    assert all(row["share"] >= 30 * GB for row in seen["running"]), seen
+    holder.kill()
+    scene.runs("waiter")
+    assert scene.row("running", "liar"), scene.queue()
+    rust("weft-daemon", f"{BOOK}::free_memory::who_is_let_go_keeps_its_share_until_its_process_ends")
+
+
+@pytest.mark.finding("attack-A1")
+def test_a_broker_that_ends_admits_nobody_and_the_next_one_knows_all(scene, rust):
+    scene.process(ANN, "holder", 60 * GB)
+    scene.runs("holder")
+    waiter = scene.process(BEA, "waiter", 60 * GB)
+    scene.waits("waiter")
+    scene.broker.terminate()
+    scene.start()
+    seen = scene.queue()
+    assert [row["command"] for row in seen["running"]] == ["holder"], seen
+    assert [row["command"] for row in seen["waiting"]] == ["waiter"], seen
+    waiter.kill()
+    scene.until("who has ended waits no more", lambda: not scene.queue()["waiting"])
+    rust("weft-daemon", f"{BOOK}::free_memory::an_ending_broker_admits_nobody_and_its_successor_knows_all")
 
 
 @pytest.mark.finding("users-B10")

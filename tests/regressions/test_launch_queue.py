@@ -272,6 +272,6 @@ def test_a_collective_does_not_wait_at_the_gate_and_overtakes_nothing(scene, rus
     assert last["unsplit"] > 0 and last["left_behind"] >= 20, last
     rust(
         "weft-interposer",
-        "throttle::peers::tests::the_collectives_of_each_nccl_are_told_from_other_kernels",
+        "throttle::peers::tests::collectives_are_told_from_other_kernels",
         "throttle::tests::gate::a_collective_goes_past_who_waits_at_the_gate_and_is_charged",
     )

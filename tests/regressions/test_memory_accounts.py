@@ -144,3 +144,67 @@ def test_who_waits_inside_an_allocation_says_so_and_for_how_long(scene, rust):
     assert jobs.wait_until(lambda: "none" in events("grower"), BOUND), grower.explain()
     assert holder.running() and grower.stderr().count("waits inside") == 1, grower.explain()
     rust("weft-daemon", "admission::growth::tests::a_wait_that_is_soon_over_is_not_told")
+
+
+@pytest.mark.finding("bugs-B2")
+def test_what_a_pool_keeps_is_counted_once(scene):
+    small(scene)
+    program = compiled(scene, "memory_kept.c")
+    right(scene, scene.job([program, "pools"], more={"WEFT_MEMORY": "7GiB"}))
+    ready = scene.folder / "ready"
+    job = scene.job([program, "keeps", ready, scene.running])
+    stands(scene, job, ready)
+    assert (scene.row(job)["memory"], foreign(scene)) == (4 * GIB, 0), weft(scene, "queue", "--json").stdout
+    # A neighbour that fits beside it begins.
+    scene.finish(scene.client(more={"WEFT_MEMORY": "2GiB", "WEFT_WAIT": "0"}))
+    scene.running.unlink()
+    right(scene, job)
+
+
+@pytest.mark.finding("bugs-B8")
+@pytest.mark.parametrize("what", ["graphs", "arrays"])
+def test_memory_of_graphs_and_arrays_is_counted(scene, what):
+    small(scene)
+    right(scene, scene.job([compiled(scene, "memory_kept.c"), what], more={"WEFT_MEMORY": "7GiB"}))
+
+
+@pytest.mark.finding("bugs-B9")
+def test_memory_of_another_devices_pool_counts_there(scene):
+    scene.device.settings["SIMGPU_DEVICES"] = "8GiB,8GiB"
+    scene.broker.start()
+    ready = scene.folder / "ready"
+    job = scene.job([compiled(scene, "memory_kept.c"), "elsewhere", ready, scene.running])
+    stands(scene, job, ready)
+    rows = [row for row in scene.status()["clients"] if row["pid"] == job.pid]
+    assert sorted(row["memory"] for row in rows) == [0, 2 * GIB], rows
+    seen = json.loads(weft(scene, "queue", "--json").stdout)
+    assert [device["foreign"] for device in seen["devices"]] == [0, 0], seen
+    scene.running.unlink()
+    right(scene, job)
+
+
+@pytest.mark.finding("bugs-B7")
+@pytest.mark.parametrize("number", [-1, 77])
+def test_a_device_that_there_is_not_leaves_the_account_alone(scene, number):
+    small(scene)
+    ready = scene.folder / "ready"
+    job = scene.job([compiled(scene, "memory_kept.c"), "ordinal", number, ready, scene.running])
+    stands(scene, job, ready)
+    rows = [row for row in scene.status()["clients"] if row["pid"] == job.pid]
+    assert [row["memory"] for row in rows] == [2 * GIB], rows
+    assert "not counted" not in job.stderr(), job.explain()
+    running = json.loads(weft(scene, "queue", "--json").stdout)["running"]
+    assert [row["pid"] for row in running] == [job.pid], running
+    scene.running.unlink()
+    right(scene, job)
+
+
+@pytest.mark.finding("bugs-total")
+def test_what_a_job_is_told_as_total_does_not_move(scene):
+    small(scene)
+    right(scene, scene.job([compiled(scene, "memory_kept.c"), "beyond"], more={"WEFT_MEMORY": "2GiB"}))
+
+
+@pytest.mark.finding("bugs-answer")
+def test_a_broker_that_went_refuses_nothing(rust):
+    rust("weft-interposer", "throttle::tests::admission_slot::a_broker_that_went_refuses_nothing")

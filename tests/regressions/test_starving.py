@@ -21,7 +21,7 @@ MOST_TIMES = 3
 def test_late_ends_starve_nobody_in_virtual_time(scene, rust):
     rust(
         "weft-scheduler",
-        "policy::weft::kernel_time_model::tests::an_end_that_nobody_looked_for_is_no_time_of_a_kernel",
+        "policy::weft::kernel_time_model::tests::of_a_job_whose_launches_cannot_be_timed_a_long_kernel_is_known_by_its_end",
         "policy::weft::tests::starving::who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it",
         "policy::weft::tests::starving::a_long_kernel_whose_end_is_seen_late_is_found_to_be_long",
     )

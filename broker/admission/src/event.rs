@@ -41,6 +41,11 @@ pub enum Event {
     Has(Job, u64),
     /// A running job gives back bytes: one of its processes moved to another device.
     Gives(Job, u64),
+    /// An undeclared job gives up bytes that it does not hold, for the request or the tick that
+    /// follows.
+    GivesUp(Job, u64),
+    /// An undeclared job holds so many bytes now, with contexts.
+    Uses(Job, u64),
     /// A further process of a known job.
     Joins(Job),
     /// A process of a job ended; with the last one the job ends.

@@ -55,7 +55,8 @@
 //!
 //! * Admitted and granted memory fits the device; that of managed jobs also the link and the host
 //!   ([`Load::fits`]). Only facts exceed it: jobs found running after a restart, and strangers.
-//! * A running job's share never shrinks for another job.
+//! * A share never shrinks for another job, if the job declared its need. What an undeclared job
+//!   does not hold is others' ([`undeclared`]).
 //! * A job is admitted once. A waiter stays until it is admitted or refused, or withdraws. A job is
 //!   refused only if an empty device could not run it.
 //! * A device with unmeasured contexts takes jobs one by one, so that each context is known first.
@@ -75,6 +76,7 @@ mod fair_share;
 mod fifo_shadow;
 mod forecast;
 mod growing;
+mod held_bytes;
 mod load;
 mod model;
 mod need;
@@ -85,6 +87,7 @@ mod state;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod undeclared;
 mod under_caps;
 
 pub use caps::{CapLack, UserCap};

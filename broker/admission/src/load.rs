@@ -83,12 +83,23 @@ impl Load {
         device.memory.saturating_sub(device.foreign).saturating_sub(self.fixed)
     }
 
+    /// Device memory that all jobs must have at once, bytes.
+    fn needs(&self, memory: u64) -> u64 {
+        let turn = self.largest.min(memory.saturating_sub(self.contexts));
+        self.fixed.saturating_add(turn)
+    }
+
+    /// Bytes by which this load exceeds the device's memory.
+    pub fn lacks(&self, device: &Device) -> u64 {
+        let memory = device.memory.saturating_sub(device.foreign);
+        self.needs(memory).saturating_sub(memory)
+    }
+
     /// Checks that a device can carry this load. `elsewhere`: host memory of other devices' jobs,
     /// bytes.
     pub fn fits(&self, device: &Device, elsewhere: u64, config: &AdmissionConfig) -> Result<(), Lack> {
         let memory = device.memory.saturating_sub(device.foreign);
-        let turn = self.largest.min(memory.saturating_sub(self.contexts));
-        if self.fixed > memory || turn > memory - self.fixed {
+        if self.needs(memory) > memory {
             return Err(Lack::Device);
         }
         if self.host.saturating_add(elsewhere) > config.host_memory && self.host > 0 {

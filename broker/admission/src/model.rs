@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::caps::CapLack;
 use super::event::Ask;
+use super::held_bytes::HeldBytes;
 use super::load::{Lack, Load};
 use super::need::{Backing, Device, DeviceId, Job};
 use weft_protocol::Ns;
@@ -46,6 +47,9 @@ pub(super) struct RunningJob {
     pub turn: Ns,
     /// Processes of the job that have not left.
     pub present: u32,
+    /// What it holds; `None`: it declared its need, or nothing was told yet.
+    #[serde(skip)]
+    pub usage: Option<HeldBytes>,
 }
 
 impl RunningJob {

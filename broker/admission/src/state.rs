@@ -85,6 +85,18 @@ impl Admission {
                     running.share = running.share.saturating_sub(bytes);
                 }
             }
+            Event::GivesUp(job, bytes) => {
+                if let Some(running) = self.running.get_mut(&job) {
+                    running.share = running.share.saturating_sub(bytes);
+                }
+                // What comes next has them, and no job that waits.
+                return;
+            }
+            Event::Uses(job, bytes) => {
+                // This frees nothing either: the job may take them.
+                self.note_usage(job, bytes);
+                return;
+            }
             Event::Joins(job) => self.add_process(job, out),
             Event::Leaves(job) => self.remove_process(job),
             Event::Grows(job, bytes) => {
@@ -171,6 +183,17 @@ impl Admission {
     /// Whether the job waits.
     pub fn waits(&self, job: Job) -> bool {
         self.waiting.iter().any(|waiter| waiter.ask.job == job)
+    }
+
+    /// Whether a running job is the most important one on its device, beside less important ones.
+    pub fn is_foreground(&self, job: Job) -> bool {
+        let Some(own) = self.running.get(&job) else {
+            return false;
+        };
+        let here = self.running.values().filter(|other| other.device == own.device);
+        let mut others = here.map(|other| other.ask.priority);
+        let last = others.clone().max();
+        others.all(|priority| own.ask.priority <= priority) && last.is_some_and(|last| own.ask.priority < last)
     }
 
     /// Number of jobs running on a device.
@@ -285,6 +308,7 @@ impl Admission {
                     arrived: self.now,
                     turn: self.now,
                     present: 1,
+                    usage: None,
                     ask: ask.clone(),
                 };
                 self.running.insert(ask.job, running);
@@ -523,6 +547,7 @@ impl Admission {
             arrived: waiter.arrived,
             turn: waiter.turn,
             present: waiter.present,
+            usage: None,
             ask: waiter.ask,
         };
         self.fifo_shadow.start(running.number, self.now);

@@ -172,9 +172,12 @@ fn among(visible: &[FoundGpu], wanted: &str) -> Result<Vec<FoundGpu>, Trouble> {
         };
         if meant.is_empty() {
             let names: Vec<String> = visible.iter().map(|it| format!("{} ({})", it.gpu, it.part)).collect();
+            let usable = match names.is_empty() {
+                true => "none (CUDA_VISIBLE_DEVICES hides all)".to_string(),
+                false => format!("{} (or: any)", names.join(", ")),
+            };
             return Err(Trouble::Usage(format!(
-                "{entry:?} is none of the devices that the job may use: {} (or: any)",
-                names.join(", ")
+                "{entry:?} is none of the devices that the job may use: {usable}"
             )));
         }
         for found in meant {
@@ -320,5 +323,6 @@ mod tests {
         assert!(matches!(among(&visible, "7"), Err(Trouble::Usage(_))));
         assert!(matches!(among(&visible, "GPU-"), Err(Trouble::Usage(_))));
         assert!(matches!(among(&visible, ""), Err(Trouble::Usage(_))));
+        assert!(matches!(among(&[], "0"), Err(Trouble::Usage(why)) if why.contains("may use: none")));
     }
 }

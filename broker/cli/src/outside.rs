@@ -23,26 +23,45 @@ const HEADER: usize = 64;
 /// ELF segment type that names the dynamic linker.
 const INTERPRETER: u32 = 3;
 
+/// Of a program whose dynamic linker is musl's.
+const MUSL: &str = "is built for musl, whose dynamic linker cannot load weft's library";
+
 /// Container engines whose service starts the containers: no environment reaches them.
 const ENGINES: [&str; 4] = ["docker", "podman", "nerdctl", "kubectl"];
 
 /// Engine commands that begin a job.
 const BEGINS: [&str; 4] = ["run", "exec", "create", "up"];
 
+/// Why weft is not in a command's process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreached {
+    /// A line for the user.
+    pub why: String,
+    /// Whether the command would not start with weft preloaded.
+    pub breaks: bool,
+}
+
 /// Why weft cannot be preloaded into this command; `None`: it can, or unknown.
-pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<String> {
+pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<Unreached> {
+    let harmless = |why| Unreached { why, breaks: false };
     if let Some(engine) = engine(program, arguments) {
-        return Some(format!(
+        return Some(harmless(format!(
             "{engine} hands no environment on: what runs in its container runs outside weft; give the container the variables that `weft run -- env` shows (LD_PRELOAD, WEFT_*), and mount the files they name and the socket's folder"
-        ));
+        )));
     }
     // Opening a pipe would block.
     let path = found(program).filter(|path| path.is_file())?;
     let why = of_file(&path, DEEPEST)?;
-    Some(format!(
-        "{} {why}: what it does itself runs outside weft; what it starts runs under it",
-        program.display()
-    ))
+    let program = program.display();
+    Some(match why == MUSL {
+        true => Unreached {
+            why: format!("{program} {why}: it and what it starts run outside weft"),
+            breaks: true,
+        },
+        false => harmless(format!(
+            "{program} {why}: what it does itself runs outside weft; what it starts runs under it"
+        )),
+    })
 }
 
 /// The container engine, if this command begins a job and says nothing of weft.
@@ -85,17 +104,25 @@ fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
         let interpreter = words.find(|word| !word.is_empty())?;
         return of_file(Path::new(OsStr::from_bytes(interpreter)), depth.checked_sub(1)?);
     }
-    if is_static(&file, &start)? {
-        return Some("is statically linked");
+    match linker(&file, &start)? {
+        None => return Some("is statically linked"),
+        Some(linker) if linker.windows(MUSL_LINKER.len()).any(|part| part == MUSL_LINKER) => return Some(MUSL),
+        Some(_) => {}
     }
     has_rights(path, &file).then_some(
         "has rights of its own (set-user-id, set-group-id, capabilities), with which the system preloads nothing",
     )
 }
 
-/// Whether an ELF file of this machine's kind names no dynamic linker. `None` for other files and
-/// for the dynamic linker itself.
-fn is_static(file: &File, start: &[u8]) -> Option<bool> {
+/// In the names of musl's dynamic linkers.
+const MUSL_LINKER: &[u8] = b"/ld-musl-";
+
+/// Longest name of a dynamic linker, bytes.
+const LONGEST_LINKER_BYTES: u64 = 4096;
+
+/// The dynamic linker that an ELF file of this machine's kind names, if any. `None` for other files
+/// and for the dynamic linker itself.
+fn linker(file: &File, start: &[u8]) -> Option<Option<Vec<u8>>> {
     let header = start.get(..HEADER)?;
     // 64 bits, little-endian.
     if !header.starts_with(b"\x7fELF\x02\x01") {
@@ -106,13 +133,17 @@ fn is_static(file: &File, start: &[u8]) -> Option<bool> {
     let (size, count) = (usize::from(half(54)?), usize::from(half(56)?));
     let mut segments = vec![0; size.checked_mul(count)?];
     file.read_exact_at(&mut segments, offset).ok()?;
-    let kinds = segments
+    let kind = INTERPRETER.to_le_bytes();
+    let Some(named) = segments
         .chunks_exact(size.max(4))
-        .filter_map(|segment| segment.first_chunk());
-    let named = kinds
-        .map(|kind| u32::from_le_bytes(*kind))
-        .any(|kind| kind == INTERPRETER);
-    Some(!named)
+        .find(|segment| segment.starts_with(&kind))
+    else {
+        return Some(None);
+    };
+    let word = |at: usize| Some(u64::from_le_bytes(named.get(at..at + 8)?.try_into().ok()?));
+    let mut name = vec![0; word(32)?.min(LONGEST_LINKER_BYTES) as usize];
+    file.read_exact_at(&mut name, word(8)?).ok()?;
+    Some(Some(name))
 }
 
 /// Whether a program gains rights that this user lacks.
@@ -320,6 +351,15 @@ mod tests {
         assert_eq!(of_file(&alone, DEEPEST), Some("is statically linked"));
         fs::write(&script, format!("#!{}\n", alone.display())).expect("written");
         assert_eq!(of_file(&script, DEEPEST), Some("is statically linked"));
+        let mut musl = vec![0u8; 2 * HEADER];
+        musl.get_mut(..6).expect("six").copy_from_slice(b"\x7fELF\x02\x01");
+        // One segment of 56 bytes behind the header, which names what is behind it.
+        for (at, byte) in [(32, 64), (54, 56), (56, 1), (64, 3), (72, 128), (96, 26)] {
+            *musl.get_mut(at).expect("inside") = byte;
+        }
+        musl.extend_from_slice(b"/lib/ld-musl-x86_64.so.1\0\0");
+        fs::write(&alone, musl).expect("written");
+        assert_eq!(of_file(&alone, DEEPEST), Some(MUSL));
         fs::write(&script, format!("#!{}\n", script.display())).expect("written");
         assert_eq!(of_file(&script, DEEPEST), None, "it calls itself");
     }

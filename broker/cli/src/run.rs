@@ -168,11 +168,15 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     let Some((program, arguments)) = args.command.split_first() else {
         return Ok(ExitCode::from(2));
     };
-    if let Some(why) = super::outside::reason(program, arguments) {
-        eprintln!("weft: {why}");
+    let unreached = super::outside::reason(program, arguments);
+    if let Some(unreached) = &unreached {
+        eprintln!("weft: {}", unreached.why);
     }
     let mut job = Command::new(program);
-    job.args(arguments).envs(environment.set);
+    job.args(arguments);
+    if !unreached.is_some_and(|unreached| unreached.breaks) {
+        job.envs(environment.set);
+    }
     if let Some(device) = device {
         job.env("CUDA_VISIBLE_DEVICES", device);
     }

@@ -313,6 +313,7 @@ impl Acceptor {
             Level::Info,
             format_args!("client {client} is process {pid}, priority {priority}: {command}"),
         );
+        entry.speaks_by(attached.sender.clone());
         self.registry.add(Arc::clone(&entry));
         if entry.is_kept() {
             self.profile_writer.tell(ProfileMessage::Attached(Arc::clone(&entry)));

@@ -1,17 +1,15 @@
 //! The clock of all weft processes.
 #![forbid(unsafe_code)]
 
-use rustix::time::{ClockId, clock_gettime};
+use std::sync::LazyLock;
 
-use weft_protocol::Ns;
+use weft_protocol::{Ns, machine_clock};
 
-/// `CLOCK_MONOTONIC` now, ns; one clock for all processes.
+/// The machine's clock now, ns; one clock for all processes.
 pub fn now() -> Ns {
-    let time = clock_gettime(ClockId::Monotonic);
-    // Never negative by definition.
-    (time.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(time.tv_nsec as u64)
+    /// A running process's time namespace stays.
+    static AHEAD: LazyLock<Ns> = LazyLock::new(machine_clock::ahead);
+    machine_clock::own().wrapping_sub(*AHEAD)
 }
 
 #[cfg(test)]

@@ -437,7 +437,7 @@ impl Control {
     fn end(&mut self, client: u64, ending: Option<Ending>) {
         let Some(peer) = self.peers.remove(&client) else { return };
         self.inbox.forget(client);
-        self.admission.gone(client);
+        self.admission.let_go(client, peer.life.into_pidfd());
         /// Value of [`weft_protocol::lane::Reports::state`] after a clean end.
         const LEFT: u32 = 2;
         let well =

@@ -5,6 +5,7 @@
 //! writes makes this code wait, loop or panic.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -14,6 +15,7 @@ use weft_profiles::refine::{Beside, Timed};
 use super::registry::Entry;
 use super::rota::WatchSlot;
 use super::trace::{Line, Trace};
+use weft_protocol::control::ToClient;
 use weft_protocol::credit::RunAheadWindow;
 use weft_protocol::epoch_page;
 use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells, flags};
@@ -102,7 +104,13 @@ pub struct LaneWatch {
     slot: Option<WatchSlot>,
     /// The core asked for timed launches.
     timed: bool,
+    /// Charges that the client was not sent yet, and messages with such that it was.
+    charges: BTreeMap<u64, Ns>,
+    charges_sent: u64,
 }
+
+/// Most charges in one message.
+const CHARGES_AT_ONCE: usize = 512;
 
 impl LaneWatch {
     /// Starts in mode `Alone`.
@@ -120,6 +128,8 @@ impl LaneWatch {
             guessed: Vec::new(),
             slot: None,
             timed: false,
+            charges: BTreeMap::new(),
+            charges_sent: 0,
         }
     }
 
@@ -195,6 +205,7 @@ impl LaneWatch {
             figures.records.fetch_add(found.records as u64, Ordering::Relaxed);
             figures.lost.store(self.reader.lost(), Ordering::Relaxed);
         }
+        self.send_charges();
         let told = self.reports(now, &lane, events);
         found.news = told || found.records > 0;
         found.waits = self.waiting.is_some();
@@ -253,6 +264,18 @@ impl LaneWatch {
                 if self.guessed.len() < GUESSES {
                     self.guessed.push(record);
                     self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
+                }
+                // A job that never synchronises tells no rate for long. Of one without a profile
+                // the likeliest time is better than none.
+                if self.entry.loaded.is_none() {
+                    let time = record.a;
+                    let sampled = Event::Sampled {
+                        client,
+                        kernel,
+                        time,
+                        at,
+                    };
+                    events.push((at, sampled));
                 }
                 return;
             }
@@ -480,6 +503,32 @@ impl LaneWatch {
             self.timed = flags.fetch_or(flags::SAMPLE, Ordering::Release) & flags::SAMPLE == 0;
         } else if std::mem::take(&mut self.timed) {
             flags.fetch_and(!flags::SAMPLE, Ordering::Release);
+        }
+    }
+
+    /// Has the client charge this for a kernel; kernel 0: for those that its table does not have.
+    pub fn charge(&mut self, kernel: u64, charge: Ns) {
+        match kernel {
+            0 => self.entry.lane.orders.unknown_cost.store(charge, Ordering::Relaxed),
+            _ => {
+                self.charges.insert(kernel, charge);
+                self.send_charges();
+            }
+        }
+    }
+
+    /// Sends charges if the client has taken in those before. So one message is on its way at most,
+    /// and the scheduler's thread never waits for a client that does not read.
+    fn send_charges(&mut self) {
+        let heard = self.entry.lane.counters.charges.load(Ordering::Relaxed);
+        if self.charges.is_empty() || heard < self.charges_sent {
+            return;
+        }
+        let next = std::iter::from_fn(|| self.charges.pop_first());
+        let costs: Vec<(u64, Ns)> = next.take(CHARGES_AT_ONCE).collect();
+        match self.entry.say(ToClient::Costs(costs.clone())) {
+            true => self.charges_sent += 1,
+            false => self.charges.extend(costs),
         }
     }
 

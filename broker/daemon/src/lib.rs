@@ -230,6 +230,8 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     let why = acceptor.keep(&mut listener);
     supervisor::stopping();
     log::info!("ends: {why}; {} clients go on as without weft", registry.count());
+    // Threads that end let clients go, which frees no memory.
+    admission.close();
     // The socket goes first: later clients start or find another broker.
     drop(listener);
     drop(acceptor);
@@ -248,7 +250,6 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     flags.stop.store(true, Ordering::Release);
     let _ = control_thread.join();
     drop(beat);
-    admission.close();
     profile_writer.tell(profile_writer::ProfileMessage::Stop);
     let _ = profile_writer_thread.join();
     Ok(())

@@ -18,8 +18,9 @@ use super::process::{self, Process};
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
 use super::text::clean;
-use crate::server::UserPage;
+use crate::server::{ToTheClient, UserPage};
 use weft_protocol::admission_slot::AdmissionState;
+use weft_protocol::control::ToClient;
 use weft_protocol::fit::{MIN_LAUNCHES, ProfileFit};
 use weft_protocol::lane::Mode;
 use weft_protocol::latency_budget::LatencyBudget;
@@ -76,6 +77,8 @@ pub struct Entry {
     /// What it may lose as a foreground job, now.
     budget: Mutex<LatencyBudget>,
     talk: Mutex<Talk>,
+    /// Where messages to the client go, once it is attached.
+    voice: Mutex<Option<ToTheClient>>,
 }
 
 /// Figures of a client, written by the scheduler thread.
@@ -161,6 +164,7 @@ impl Entry {
             uid: rustix::process::geteuid().as_raw(),
             house: None,
             budget: Mutex::default(),
+            voice: Mutex::default(),
             talk: Mutex::new(Talk {
                 trouble: newcomer.trouble,
                 ..Talk::default()
@@ -305,6 +309,17 @@ impl Entry {
     /// Why the client runs without its profile.
     pub fn profile_trouble(&self) -> Option<String> {
         self.talk().trouble.clone()
+    }
+
+    /// Notes where messages to the client go.
+    pub fn speaks_by(&self, sender: ToTheClient) {
+        *self.voice.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+    }
+
+    /// Sends a message. Returns whether it is on its way.
+    pub fn say(&self, message: ToClient) -> bool {
+        let voice = self.voice.lock().unwrap_or_else(PoisonError::into_inner);
+        voice.as_ref().is_some_and(|sender| sender.send(message).is_ok())
     }
 
     fn talk(&self) -> std::sync::MutexGuard<'_, Talk> {

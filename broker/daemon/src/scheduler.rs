@@ -529,6 +529,13 @@ impl Scheduler {
                 self.lane(client)?.time_launches(wanted);
                 None
             }
+            Decision::Charge(client, kernel, charge) => {
+                let lane = self.lane(client)?;
+                lane.charge(kernel, charge);
+                let entry = Arc::clone(lane.entry());
+                self.mark(now, &entry, "charge", i64::try_from(charge).ok(), None);
+                None
+            }
             Decision::Revoke(client) => {
                 let lane = self.lane(client)?;
                 let left = lane.revoke();

@@ -11,9 +11,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use weft_protocol::Ns;
-
-use super::clock;
+use weft_protocol::{Ns, machine_clock};
 
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
@@ -24,7 +22,7 @@ pub fn ready() {
 
 /// The options are being read again; [`ready`] follows.
 pub fn reloading() {
-    tell(&reloading_at(clock::now()));
+    tell(&reloading_at(machine_clock::own()));
 }
 
 /// The broker ends.

@@ -135,6 +135,17 @@ impl<E: Copy> PendingFences<E> {
         ends.min()
     }
 
+    /// Drops the fences whose events `ended` names: all work before them has ended. Returns
+    /// predicted work newly known to have ended, ns.
+    pub fn end(&mut self, accounts: &StreamAccounts, ended: impl Fn(E) -> bool) -> Ns {
+        let ends = self
+            .slots
+            .iter_mut()
+            .filter_map(|slot| slot.take_if(|fence| ended(fence.event)));
+        ends.filter_map(|fence| Some(accounts.account(fence.account)?.complete(fence.upto)))
+            .fold(0, Ns::saturating_add)
+    }
+
     /// Asks the fences and drops those that are not pending: `ask` gets each one's event, `drop`
     /// the dropped ones' with their state. Returns predicted work newly seen to have ended, ns.
     pub fn poll(

@@ -7,6 +7,12 @@
 use super::Ns;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// Longest wait of a running job for more memory, where nobody said how long.
+///
+/// The wait is inside an allocation, often under the allocator's lock and Python's. Health checks
+/// wait along, which come about every 10 s and kill at the third failure.
+pub const DEFAULT_PATIENCE_NS: Ns = 10_000_000_000;
+
 /// The broker's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -100,6 +106,12 @@ impl Moves {
     pub fn under_way(&self) -> Option<u64> {
         let done = self.done.load(Ordering::Acquire);
         (self.begun.load(Ordering::Acquire) != done).then_some(done)
+    }
+
+    /// Number of ended changes; `None`: one is under way.
+    pub fn ended(&self) -> Option<u64> {
+        let done = self.done.load(Ordering::Acquire);
+        (self.begun.load(Ordering::Acquire) == done).then_some(done)
     }
 
     /// Whether nothing changed since `at`; `None`: nothing ever did.

@@ -9,6 +9,7 @@
 //! * [`control`]: messages of the control plane.
 //! * [`transport`]: the client's half of the way to a broker.
 //! * [`latency_budget`]: what a foreground job may lose.
+//! * [`machine_clock`]: the clock of times that cross.
 //! * [`device_share`]: what a job asks of the device itself.
 //! * [`priority`]: priorities as text.
 //! * [`amount`], [`fit`], [`host`]: amounts of memory as text, whether a profile fits its job, host
@@ -16,8 +17,8 @@
 //!
 //! The interposer links no other crate of the broker's.
 //!
-//! Times are nanoseconds of `CLOCK_MONOTONIC`, sizes bytes. Nothing here waits or allocates on the
-//! hot path, or panics. What the other side wrote is an allegation: copy, check, then use.
+//! Times are nanoseconds of the [`machine_clock`], sizes bytes. Nothing here waits or allocates on
+//! the hot path, or panics. What the other side wrote is an allegation: copy, check, then use.
 #![deny(unsafe_code)]
 
 pub mod admission_slot;
@@ -38,6 +39,8 @@ pub mod host;
 pub mod lane;
 #[cfg(not(loom))]
 pub mod latency_budget;
+#[cfg(not(loom))]
+pub mod machine_clock;
 pub mod page_ops;
 #[cfg(not(loom))]
 pub mod priority;
@@ -52,7 +55,7 @@ use std::sync::atomic;
 
 /// Version of the protocol. A broker refuses others ([`control::Refusal::Version`]); the client
 /// then runs as without weft.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
 #[cfg(not(loom))]

@@ -137,6 +137,7 @@ impl Core {
                     client.busy.raise_margin(margin);
                 }
                 self.observe(&Observed::Unprofiled { slot });
+                self.look_after_charges(slot, out);
             }
             Event::Launched {
                 client,
@@ -229,6 +230,9 @@ impl Core {
                 let Some(slot) = self.known(client) else { return };
                 let (time, at) = (time.min(self.state.config.longest_cost), self.past(at));
                 self.observe(&Observed::Measured { slot, kernel, time, at });
+                if self.state.mode(slot) == Some(Mode::Background) {
+                    self.look_after_charges(slot, out);
+                }
                 return self.decide_soon();
             }
             Event::SwitchCost(cost) => self.state.config.switch_cost = cost,
@@ -401,10 +405,8 @@ impl Core {
                 client.window = None;
             }
             self.observe(&Observed::ModeChanged { slot });
-            if old == Mode::Background
-                && let Some(times) = self.policy.timing_change(slot, false)
-            {
-                out.push(Decision::Times(id, times));
+            if old == Mode::Background || new == Mode::Background {
+                self.look_after_charges(slot, out);
             }
             out.push(Decision::Mode(id, new));
         }
@@ -665,7 +667,8 @@ impl Core {
             client.ended_at = now;
         }
         if change.settled > 0 {
-            self.completed(slot, change.settled, out);
+            let completed = change.settled;
+            self.observe(&Observed::Completed { slot, completed, now });
         }
         if self.state.get(slot).is_some_and(|client| client.bound) {
             let issued = change.issued;
@@ -701,14 +704,16 @@ impl Core {
         true
     }
 
-    fn completed(&mut self, slot: ClientSlot, completed: Ns, out: &mut Vec<Decision>) {
-        let now = self.now;
-        self.observe(&Observed::Completed { slot, completed, now });
-        let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Background) else {
-            return;
-        };
-        if let Some(times) = self.policy.timing_change(slot, true) {
-            out.push(Decision::Times(client.id, times));
+    /// Has a background job's launches timed where nothing else tells their times, and tells it
+    /// what to charge for them.
+    fn look_after_charges(&mut self, slot: ClientSlot, out: &mut Vec<Decision>) {
+        let Some(client) = self.state.get(slot) else { return };
+        let (id, background) = (client.id, client.mode == Mode::Background);
+        if let Some(times) = self.policy.timing_change(slot, background) {
+            out.push(Decision::Times(id, times));
+        }
+        while let Some((kernel, charge)) = self.policy.next_charge(&self.state, slot) {
+            out.push(Decision::Charge(id, kernel, charge));
         }
     }
 

@@ -162,7 +162,7 @@ impl World {
                 (lane.bound, lane.epochs) = (bound, above);
                 left.map(|left| Event::Revoked { client, left })
             }
-            Decision::RunAheadWindow(..) | Decision::Times(..) => None,
+            Decision::RunAheadWindow(..) | Decision::Times(..) | Decision::Charge(..) => None,
             Decision::Revoke(client) => {
                 let lane = &mut self.lanes[client.0 as usize];
                 assert!(lane.attached);

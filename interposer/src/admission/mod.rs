@@ -10,7 +10,8 @@
 //! * Auto backing (`WEFT_BACKING=auto`) is decided at admission; without an answer it is device
 //!   memory.
 //! * Beyond its quota a job gets what is free, else "out of memory". A job without figure and
-//!   profile first waits [`GROWTH_TIMEOUT_NS`] (or `WEFT_WAIT`) if a running neighbour may end.
+//!   profile first waits [`DEFAULT_PATIENCE_NS`] (or `WEFT_WAIT`) if a running neighbour may end,
+//!   and if it is not the most important job beside others.
 //! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. Such a job
 //!   gets its first answer at once and waits at the second try.
 
@@ -18,11 +19,11 @@ pub mod interrupt;
 pub mod probe;
 mod script;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
-use weft_protocol::admission_slot::{AdmissionSlot, AdmissionState};
+use weft_protocol::admission_slot::{AdmissionSlot, AdmissionState, DEFAULT_PATIENCE_NS};
 use weft_protocol::control::{ToBroker, Wants};
 use weft_protocol::host;
 use weft_protocol::{Ns, lane};
@@ -60,12 +61,6 @@ const REASON_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Interval between two checks for Ctrl-C.
 const POLL_NS: Ns = 100_000_000;
-
-/// Longest wait of a running job for more memory, without `WEFT_WAIT`.
-///
-/// The wait is inside an allocation, often under the allocator's lock and Python's. Health checks
-/// wait along, which come about every 10 s and kill at the third failure.
-const GROWTH_TIMEOUT_NS: Ns = 10_000_000_000;
 
 /// Time within which a request repeats the refused one.
 const REPEAT_NS: Ns = 1_000_000_000;
@@ -116,6 +111,8 @@ pub struct DeviceAdmission {
     /// Changes of what is held, and probes.
     pub changes: MemoryChanges,
     last_quota: AtomicU64,
+    /// Total bytes that a job with a declared need was told; 0: none yet.
+    told_total: AtomicU64,
     /// Time of admission after a wait, ns; else 0.
     since: AtomicU64,
     /// When the last request was refused, ns, and bytes held then.
@@ -445,13 +442,20 @@ impl DeviceAdmission {
     /// Reserves bytes for a driver call, after a bounded wait. `None`: the process may not have
     /// them.
     pub fn reserve(&'static self, link: &'static BrokerLink, bytes: u64) -> Option<Grant> {
-        // An internal error forbids nothing.
-        if !guarded(|| self.claim(link, bytes)).unwrap_or(true) {
-            return None;
+        // Each time takes a message, and the broker takes back some times a second.
+        for _ in 0..8 {
+            // An internal error forbids nothing.
+            let quota = guarded(|| self.claim(link, bytes)).unwrap_or(Some(0))?;
+            let mut grant = self.reserve_context(link);
+            grant.claimed = bytes;
+            // The broker takes back what is not held, unless it sees that a change has begun.
+            fence(Ordering::SeqCst);
+            let left = link.lane.admission_slot.quota.load(Ordering::Acquire);
+            if left >= quota || left >= self.wanted() {
+                return Some(grant);
+            }
         }
-        let mut grant = self.reserve_context(link);
-        grant.claimed = bytes;
-        Some(grant)
+        None
     }
 
     /// The grant for a context's own memory, which no quota bounds.
@@ -487,47 +491,53 @@ impl DeviceAdmission {
         });
     }
 
-    /// Claims bytes, until [`DeviceAdmission::unclaim`].
-    pub(crate) fn claim(&self, link: &BrokerLink, bytes: u64) -> bool {
+    /// Claims bytes, until [`DeviceAdmission::unclaim`]. Returns the quota that allows them; 0:
+    /// they are not counted.
+    pub(crate) fn claim(&self, link: &BrokerLink, bytes: u64) -> Option<u64> {
         let admission_slot = &link.lane.admission_slot;
         // The broker suspended the job before it took memory.
         let put_back = admission_slot.state() == AdmissionState::Waits && self.held() == 0;
+        // Another thread may wait already. Without a quota the broker only queued a job that runs.
+        let waits = |of: bool| of || admission_slot.quota.load(Ordering::Acquire) != 0;
         if put_back
-            && self.let_in.swap(false, Ordering::AcqRel)
+            && waits(self.let_in.swap(false, Ordering::AcqRel))
             && self.wait_for_admission(link) == AdmissionAnswer::NoMemory
         {
-            return false;
+            return None;
         }
         let quota = admission_slot.quota.load(Ordering::Acquire);
         if quota != 0 {
             self.last_quota.store(quota, Ordering::Relaxed);
         }
-        if self.add_claim(bytes) <= quota || quota == 0 || self.grow(link, admission_slot) {
-            return true;
+        if self.add_claim(bytes) <= quota || quota == 0 {
+            return Some(quota);
+        }
+        if let Some(quota) = self.grow(link, admission_slot) {
+            return Some(quota);
         }
         self.unclaim(bytes);
-        if self.claim_alone(admission_slot, bytes) {
-            return true;
+        let alone = self.claim_alone(admission_slot, bytes);
+        if alone.is_none() {
+            self.held_then.store(self.held(), Ordering::Relaxed);
+            self.denied.store(clock::now(), Ordering::Relaxed);
         }
-        self.held_then.store(self.held(), Ordering::Relaxed);
-        self.denied.store(clock::now(), Ordering::Relaxed);
-        false
+        alone
     }
 
     /// Claims again what fits. Another thread's failing claim may have caused the refusal, so this
     /// repeats until that one has ended.
-    fn claim_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> bool {
+    fn claim_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> Option<u64> {
         let begun = clock::now();
         loop {
             let quota = admission_slot.quota.load(Ordering::Acquire);
             if self.held().saturating_add(bytes) > quota {
-                return false;
+                return None;
             }
             if self.add_claim_within(bytes, quota) {
-                return true;
+                return Some(quota);
             }
             if clock::now().saturating_sub(begun) > ANSWER_TIMEOUT_NS {
-                return false;
+                return None;
             }
             thread::rest(Duration::from_micros(100));
         }
@@ -562,7 +572,7 @@ impl DeviceAdmission {
         if self.is_declared(link) || link.settings.no_wait || first_of_two || just(&self.in_vain) {
             return 0;
         }
-        link.settings.wait.unwrap_or(GROWTH_TIMEOUT_NS)
+        link.settings.wait.unwrap_or(DEFAULT_PATIENCE_NS)
     }
 
     /// Ends a claim.
@@ -570,14 +580,14 @@ impl DeviceAdmission {
         self.end_claim(0, bytes);
     }
 
-    /// Asks for more quota. True if it suffices now, or no broker answers.
-    fn grow(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
+    /// Asks for more quota. Returns it if it suffices now; 0: no broker answers.
+    fn grow(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> Option<u64> {
         let mut beat = HeartbeatWatch::new(admission_slot, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
             let waits = admission_slot.growing.load(Ordering::Acquire) != 0;
             beat.update(admission_slot, clock::now());
             if beat.no_answer(clock::now()) && !waits {
-                return true;
+                return Some(0);
             }
             thread::rest(if waits {
                 Duration::from_millis(5)
@@ -589,13 +599,19 @@ impl DeviceAdmission {
         self.ask_for_more(link, admission_slot)
     }
 
-    fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
+    fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> Option<u64> {
+        // Another broker's lane has no answer to this question.
+        let attachment = link.attachment();
+        let is_asked = || self.attached(link) && link.attachment() == attachment;
         for coarse in [true, false] {
             let quota = admission_slot.quota.load(Ordering::Acquire);
             let wanted = self.wanted();
             let lacks = wanted.saturating_sub(quota);
-            if quota == 0 || lacks == 0 || !self.attached(link) {
-                return true;
+            if quota == 0 || lacks == 0 {
+                return Some(quota);
+            }
+            if !is_asked() {
+                return Some(0);
             }
             let step = self.total.load(Ordering::Relaxed) / QUOTA_STEPS;
             let bytes = if coarse { lacks.max(step) } else { lacks };
@@ -603,7 +619,7 @@ impl DeviceAdmission {
             let begun = clock::now();
             let patience = if coarse { 0 } else { self.patience(link) };
             if !link.messages.put(ToBroker::More { bytes, patience }) {
-                return true;
+                return Some(0);
             }
             // First, so that no signal is lost.
             let signals = (patience > 0).then(interrupt::SignalWatch::begin);
@@ -614,13 +630,14 @@ impl DeviceAdmission {
                 beat.update(admission_slot, now);
                 if admission_slot.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
-                    let wanted = self.wanted();
+                    let enough = || {
+                        let quota = admission_slot.quota.load(Ordering::Acquire);
+                        (self.wanted() <= quota).then_some(quota)
+                    };
                     // Ctrl-C, or another thread gave back enough.
-                    if signals.as_ref().is_some_and(interrupt::SignalWatch::came)
-                        || wanted <= admission_slot.quota.load(Ordering::Acquire)
-                    {
+                    if signals.as_ref().is_some_and(interrupt::SignalWatch::came) || enough().is_some() {
                         link.messages.put(ToBroker::NoMore);
-                        return wanted <= admission_slot.quota.load(Ordering::Acquire);
+                        return enough();
                     }
                 }
                 // The broker is gone or stuck.
@@ -628,8 +645,8 @@ impl DeviceAdmission {
                     true => beat.is_dead(now),
                     false => beat.no_answer(now),
                 };
-                if silent || !self.attached(link) {
-                    return true;
+                if silent || !is_asked() {
+                    return Some(0);
                 }
                 let _ = futex::wait(
                     &admission_slot.answers,
@@ -638,38 +655,59 @@ impl DeviceAdmission {
                     Some(&clock::timespec(POLL_NS)),
                 );
             }
-            if admission_slot.quota.load(Ordering::Acquire) >= wanted {
+            let quota = admission_slot.quota.load(Ordering::Acquire);
+            if quota >= wanted || quota == 0 || !is_asked() {
                 if waits {
                     // The driver may not have the ended job's memory yet.
                     self.since.store(clock::now(), Ordering::Relaxed);
                 }
-                return true;
+                return Some(quota);
             }
             if waits {
                 self.in_vain.store(clock::now(), Ordering::Relaxed);
                 self.advise(link);
             }
         }
-        false
+        None
+    }
+
+    /// Bytes that the process may have without anybody's end; 0: not known.
+    fn limit(link: &BrokerLink) -> u64 {
+        let admission_slot = &link.lane.admission_slot;
+        match admission_slot.declared.load(Ordering::Relaxed) {
+            // Includes what was granted later.
+            1 => admission_slot.quota.load(Ordering::Relaxed),
+            _ => admission_slot.limit.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Bytes that `bytes` more would lack of the limit.
+    pub fn beyond(&self, link: &BrokerLink, bytes: u64) -> u64 {
+        match DeviceAdmission::limit(link) {
+            0 => 0,
+            limit => self.wanted().saturating_add(bytes).saturating_sub(limit),
+        }
     }
 
     /// (free, total) bytes as the job sees them, where the driver's answer does not hold.
     pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
         let admission_slot = &link.lane.admission_slot;
-        let limit = match admission_slot.declared.load(Ordering::Relaxed) {
-            // Includes what was granted later.
-            1 => admission_slot.quota.load(Ordering::Relaxed),
-            _ => admission_slot.limit.load(Ordering::Relaxed),
-        };
+        let limit = DeviceAdmission::limit(link);
         if limit == 0 {
             return None;
         }
-        let free = free.min(limit.saturating_sub(self.held()));
         let total = match admission_slot.declared.load(Ordering::Relaxed) {
-            1 => total.min(limit),
+            1 => {
+                // The first share stays the total, whatever is granted later.
+                let first = self
+                    .told_total
+                    .compare_exchange(0, limit, Ordering::Relaxed, Ordering::Relaxed);
+                total.min(first.map_or_else(|known| known, |_| limit))
+            }
             _ => total,
         };
-        Some((free, total))
+        let free = free.min(limit.saturating_sub(self.held()));
+        Some((free.min(total), total))
     }
 
     /// Bytes that a new broker is told.

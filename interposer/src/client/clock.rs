@@ -1,4 +1,4 @@
-//! The lane's clock: `CLOCK_MONOTONIC`, equal in all processes of a machine.
+//! The lane's clock: the machine's ([`machine_clock`]), equal in all processes.
 //!
 //! A vDSO read takes 20 to 60 ns (measured), more than the rest of a launch. The processor's
 //! counter takes 5 to 20 ns and is read if the kernel keeps time by it. The helper thread compares
@@ -8,8 +8,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
-use weft_protocol::Ns;
+use rustix::time::Timespec;
+use weft_protocol::{Ns, machine_clock};
 
 /// Shortest span of a line: an interruption of some us bends it by less than 1 in 10,000.
 const SHORTEST_SPAN_NS: Ns = 20_000_000;
@@ -44,6 +44,28 @@ fn counter() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
+/// What this process's own clock is ahead of the machine's, ns, modulo 2^64.
+static AHEAD: AtomicU64 = AtomicU64::new(0);
+
+/// Looks for the time namespace again, when a broker is found anew: CRIU restores a process into a
+/// namespace of its own. Not under a seccomp filter, which may forbid to open files. True if the
+/// clock changed.
+pub fn find_namespace_again() -> bool {
+    // SAFETY: takes no pointers.
+    let filtered = unsafe { libc::prctl(libc::PR_GET_SECCOMP) };
+    filtered == 0 && find_namespace()
+}
+
+/// Looks for the process's time namespace. True if the clock changed.
+pub fn find_namespace() -> bool {
+    let ahead = machine_clock::ahead();
+    let changed = AHEAD.swap(ahead, Ordering::Relaxed) != ahead;
+    if changed {
+        forget();
+    }
+    changed
+}
+
 /// The system's clock, ns: exact beside other processes' times.
 #[inline(never)]
 pub fn system() -> Ns {
@@ -51,10 +73,7 @@ pub fn system() -> Ns {
     if let Some(now) = played::look() {
         return now;
     }
-    let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(now.tv_nsec as u64)
+    machine_clock::own().wrapping_sub(AHEAD.load(Ordering::Relaxed))
 }
 
 #[inline]
@@ -151,7 +170,7 @@ fn set(count: u64, ns: Ns, rate: u64) {
     LINE.version.store(version.wrapping_add(1), Ordering::Release);
 }
 
-/// Drops the line in a forked child, until it has its own helper.
+/// Drops the line: the clock changed, or a forked child has no helper of its own yet.
 pub fn forget() {
     // Also if the fork interrupted a change.
     LINE.version.fetch_or(1, Ordering::AcqRel);

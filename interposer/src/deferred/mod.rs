@@ -55,7 +55,7 @@ use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream};
 use crate::driver::symbols::{ENTRIES, real_bound};
 use crate::internal_error::guarded;
 use crate::kernels::launch::LaunchInfo;
-use crate::throttle;
+use crate::{process, throttle};
 
 /// Number of launches in the queue, including the one being issued, and the flag `FAILED`. Every
 /// call reads it.
@@ -112,7 +112,7 @@ pub unsafe fn behind(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offere
 /// # Safety
 /// As [`offer`].
 unsafe fn take(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offered {
-    let Some(launch) = launch.filter(|_| on() && throttle::may_leave_behind(info)) else {
+    let Some(launch) = launch.filter(|_| on() && !process::is_copy() && throttle::may_leave_behind(info)) else {
         return Offered::Declined;
     };
     // SAFETY: the caller's promise.
@@ -136,7 +136,7 @@ pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
     }
     let taken = guarded(|| {
         let info = fill.as_ref().map(Fill::info);
-        let may = on() && info.is_some_and(|info| throttle::may_leave_behind(&info));
+        let may = on() && !process::is_copy() && info.is_some_and(|info| throttle::may_leave_behind(&info));
         let fill = fill.filter(|_| may)?.ready()?;
         drain::push(deferred_op::DeferredOp::Fill(fill)).then(throttle::left_behind)
     });
@@ -200,8 +200,16 @@ pub fn forget_known() {
 /// Empties the queue. A returned error of a deferred launch replaces the caller's call.
 #[cold]
 pub fn settle() -> Option<CuResult> {
-    guarded(drain::empty);
+    empty();
     drain::failure()
+}
+
+/// Empties the queue. That of a copied process is its parent's.
+fn empty() {
+    match process::is_copy() {
+        true => forget(),
+        false => drop(guarded(drain::empty)),
+    }
 }
 
 /// Empties the queue before a hooked call of symbol `at`. An error replaces the call.
@@ -211,7 +219,7 @@ pub fn before(at: usize) -> Option<CuResult> {
     match ENTRIES.get(at)?.queue {
         QueueRule::Empties | QueueRule::Deferrable => settle(),
         QueueRule::GivesBack => {
-            guarded(drain::empty);
+            empty();
             None
         }
         QueueRule::Itself | QueueRule::SyncFree => None,
@@ -225,7 +233,7 @@ pub fn before(at: usize) -> Option<CuResult> {
 pub fn answer_about(stream: CuStream) -> Option<CuResult> {
     guarded(|| {
         let context = deferred_launch::current().unwrap_or(0);
-        if !drain::has_work_for(stream, context) {
+        if process::is_copy() || !drain::has_work_for(stream, context) {
             return None;
         }
         let (now, longest) = (clock::now(), throttle::longest_wait());

@@ -56,6 +56,9 @@ pub const NODE_KERNEL: u32 = 0;
 pub const NODE_CHILD_GRAPH: u32 = 4;
 /// CU_GRAPH_NODE_TYPE_CONDITIONAL.
 pub const NODE_CONDITIONAL: u32 = 13;
+/// CU_GRAPH_NODE_TYPE_MEM_ALLOC and CU_GRAPH_NODE_TYPE_MEM_FREE.
+pub const NODE_ALLOCATION: u32 = 10;
+pub const NODE_FREE: u32 = 11;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 pub const LOCATION_DEVICE: u32 = 1;
 /// CU_MEMORYTYPE_HOST.
@@ -216,6 +219,18 @@ pub struct AllocationProperties {
     pub location_id: i32,
 }
 
+/// CUDA_MEM_ALLOC_NODE_PARAMS.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct AllocationNode {
+    pub pool: AllocationProperties,
+    pub pool_rest: [usize; 9],
+    pub access: [usize; 2],
+    pub bytes: usize,
+    pub address: CuDevicePtr,
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::{offset_of, size_of};
@@ -254,6 +269,13 @@ mod tests {
         assert_eq!(
             offset_of!(KernelNode, shared),
             offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v3, sharedMemBytes)
+        );
+        assert_eq!(
+            [offset_of!(AllocationNode, bytes), offset_of!(AllocationNode, address)],
+            [
+                offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, bytesize),
+                offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, dptr)
+            ]
         );
         assert_eq!(
             offset_of!(NodeParams, kernel),

@@ -81,8 +81,15 @@ real! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
     fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: CuDevicePtr);
     fn cuDeviceGetMemPool(pool: *mut usize, device: CuDevice);
+    fn cuDeviceGetDefaultMemPool(pool: *mut usize, device: CuDevice);
+    fn cuMemPoolGetAttribute(pool: usize, attribute: u32, value: *mut u64);
+    fn cuMemPoolTrimTo(pool: usize, keep: usize);
+    fn cuDeviceGetGraphMemAttribute(device: CuDevice, attribute: u32, value: *mut u64);
+    fn cuDeviceGraphMemTrim(device: CuDevice);
     fn cuStreamCreate(stream: *mut CuStream, flags: u32);
     fn cuStreamCreateWithPriority(stream: *mut CuStream, flags: u32, priority: c_int);
+    /// The context that a green context is to its threads (CUDA 12.4).
+    fn cuCtxFromGreenCtx(context: *mut CuContext, green: CuContext);
     /// Makes a stream of a green context (CUDA 12.5).
     fn cuGreenCtxStreamCreate(stream: *mut CuStream, green: CuContext, flags: u32, priority: c_int);
     fn cuStreamGetPriority(stream: CuStream, priority: *mut c_int);

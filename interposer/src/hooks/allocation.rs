@@ -1,7 +1,8 @@
 //! Device memory that a process allocates and frees.
 //!
-//! Counted: allocations of every kind, and physical memory for mapping. Not counted: host memory,
-//! and address ranges, of which clients reserve tens of gigabytes. An ended context returns its
+//! Counted: allocations of every kind, what pools keep ([`pools`]), arrays ([`super::arrays`]), and
+//! physical memory for mapping. Not counted: host memory, and address ranges, of which clients
+//! reserve tens of gigabytes. An ended context returns its
 //! memory; physical memory returns without handle and mapping. The oldest versions of these
 //! functions have 32-bit addresses, which no current device uses.
 //!
@@ -18,6 +19,7 @@ use std::sync::{LazyLock, Mutex};
 use dashmap::DashMap;
 
 use super::declare::{hooks, per_thread, written};
+use super::pools::{self, PoolNumber};
 use crate::driver::abi::{AllocationProperties, CuContext, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE};
 use crate::driver::queries::{self, current_context};
 use crate::driver::stream::Stream;
@@ -26,16 +28,18 @@ use crate::driver::{calls, capture};
 use crate::internal_error::guarded;
 use crate::lock::lock;
 use crate::paging::backing::{self, ManagedOutcome};
-use crate::paging::{self, capacity, pool};
+use crate::paging::{self, capacity, pool as managed_pool};
 use crate::throttle::{self, Where};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MemoryKind {
+pub(super) enum MemoryKind {
     /// Device memory. It ends with its context.
     Plain,
-    /// Pool memory, in stream order. Pools are the device's; the driver says whether it ends with a
-    /// context.
-    Ordered,
+    /// Pool memory, in stream order; counted by its pool, if that is known. Pools are the device's;
+    /// the driver says whether it ends with a context.
+    Ordered(Option<PoolNumber>),
+    /// An array. It ends with its context.
+    Array,
     /// Managed memory in place of device memory.
     Backed,
     /// Managed memory that the job asked for itself.
@@ -81,15 +85,23 @@ struct Mapped {
 /// Books an allocated address. `claimed`: bytes that its grant had booked for it.
 fn taken(address: u64, block: Block, claimed: u64) {
     guarded(|| {
-        if let Some(before) = ADDRESSES.insert(address, block) {
-            change(&before, 0, before.bytes, 0);
-        }
         change(&block, block.bytes, 0, claimed);
-        // A context that ended meanwhile did not find this block in the list.
-        if block.born != ENDS.load(Ordering::Acquire) && !capture::any() && !lives(address) {
-            given_back(address);
-        }
+        insert(address, block);
     });
+}
+
+fn insert(address: u64, block: Block) {
+    if let Some(before) = ADDRESSES.insert(address, block) {
+        change(&before, 0, before.bytes, 0);
+    }
+    // A context that ended meanwhile did not find this block in the list.
+    if block.born != ENDS.load(Ordering::Acquire)
+        && block.kind != MemoryKind::Array
+        && !capture::any()
+        && !lives(address)
+    {
+        given_back(address);
+    }
 }
 
 fn given_back(address: u64) {
@@ -133,15 +145,16 @@ pub fn context_ended(context: CuContext, ends: u64) {
         .collect();
     for (address, kind) in old {
         let gone = match kind {
-            MemoryKind::Plain => true,
+            MemoryKind::Plain | MemoryKind::Array => true,
             MemoryKind::Backed | MemoryKind::Own => capture::any() || !queries::is_managed(address),
-            MemoryKind::Ordered => capture::any() || !lives(address),
+            MemoryKind::Ordered(_) => capture::any() || !lives(address),
         };
         // Another thread may have got this address anew.
         if gone && let Some((_, block)) = ADDRESSES.remove_if(&address, |_, block| of_it(block)) {
             change(&block, 0, block.bytes, 0);
         }
     }
+    pools::synced();
 }
 
 static PLAIN: AtomicI64 = AtomicI64::new(0);
@@ -151,9 +164,33 @@ pub fn plain() -> u64 {
     u64::try_from(PLAIN.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
-fn change(block: &Block, taken: u64, given_back: u64, claimed: u64) {
+fn difference(more: u64, less: u64) -> i64 {
     let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-    let delta = signed(taken).saturating_sub(signed(given_back));
+    signed(more).saturating_sub(signed(less))
+}
+
+/// Books what a pool keeps, and ends a claim.
+pub(super) fn kept_changed(at: Where, before: u64, after: u64, claimed: u64) {
+    let delta = difference(after, before);
+    if delta == 0 && claimed == 0 {
+        return;
+    }
+    let _change = throttle::changing(at);
+    if paging::managed() {
+        PLAIN.fetch_add(delta, Ordering::Relaxed);
+    }
+    throttle::memory_changed(at, delta, claimed);
+}
+
+fn change(block: &Block, taken: u64, given_back: u64, claimed: u64) {
+    let delta = difference(taken, given_back);
+    if let MemoryKind::Ordered(Some(source)) = block.kind {
+        match taken > 0 {
+            true => drop(pools::take(source, taken)),
+            false => pools::give(source, given_back),
+        }
+        return;
+    }
     if block.kind == MemoryKind::Own {
         throttle::own_managed_changed(block.at, delta);
         return;
@@ -227,7 +264,7 @@ fn unmapped(start: u64, bytes: u64) -> Vec<(u64, Mapped)> {
 
 /// # Safety
 /// `address` is the out-parameter of `real`.
-unsafe fn allocate(
+pub(super) unsafe fn allocate(
     at: Where,
     kind: MemoryKind,
     address: *const CuDevicePtr,
@@ -253,9 +290,60 @@ unsafe fn allocate(
     })
 }
 
+/// Allocates from a pool. Memory that the pool keeps needs no leave.
+///
+/// # Safety
+/// `address` is the out-parameter of `real`.
+unsafe fn allocate_from(
+    source: PoolNumber,
+    at: Where,
+    address: *const CuDevicePtr,
+    bytes: u64,
+    real: impl Fn() -> CuResult,
+) -> CuResult {
+    let (born, kind) = (ENDS.load(Ordering::Acquire), MemoryKind::Ordered(Some(source)));
+    let mut lacks = pools::take(source, bytes);
+    let mut result = CuResult::OUT_OF_MEMORY;
+    if lacks == 0 {
+        result = real();
+        if result == CuResult::OUT_OF_MEMORY {
+            // The pool may have given back what it kept.
+            pools::give(source, bytes);
+            pools::synced();
+            lacks = pools::take(source, bytes);
+        }
+    }
+    if lacks > 0 {
+        result = within_quota(at, lacks, real, |claimed| pools::ask(source, claimed));
+    }
+    // SAFETY: the driver wrote the address.
+    match unsafe { written(address) }.filter(|_| result.ok()) {
+        Some(address) => {
+            let context = current_context();
+            let block = Block {
+                bytes,
+                at,
+                kind,
+                context,
+                born,
+            };
+            guarded(|| insert(address, block));
+        }
+        None => {
+            guarded(|| pools::give(source, bytes));
+        }
+    }
+    result
+}
+
 /// Allocates if the job may have `bytes` more, else answers out of memory. `count` books the
 /// allocation together with its claim, so that no other claim sees it twice. False: nothing booked.
-fn within_quota(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl FnOnce(u64) -> bool) -> CuResult {
+pub(super) fn within_quota(
+    at: Where,
+    bytes: u64,
+    take: impl Fn() -> CuResult,
+    count: impl FnOnce(u64) -> bool,
+) -> CuResult {
     if paging::settled() {
         let result = take();
         if result.ok() {
@@ -263,6 +351,7 @@ fn within_quota(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
         }
         return result;
     }
+    pools::make_room(at, bytes);
     let Some(mut grant) = throttle::reserve(at, bytes) else {
         return CuResult::OUT_OF_MEMORY;
     };
@@ -325,10 +414,14 @@ unsafe fn allocate_on(
 ) -> CuResult {
     // In a capture this makes a graph node, which allocates at launch.
     if capture::on(stream) {
-        return real();
+        let Some(device) = throttle::ordinal(throttle::of_stream(stream)) else {
+            return real();
+        };
+        // SAFETY: the driver wrote the address.
+        return pools::add_node(device, bytes as u64, real, || unsafe { written(address) });
     }
     throttle::before_stream_op(StreamOp::Other, 0, stream);
-    let take = || match pool.or_else(pool::default_of_here) {
+    let take = || match pool.or_else(managed_pool::default_of_here) {
         Some(pool) => paging::take_ordered(bytes as u64, pool, stream),
         None => ManagedOutcome::Plain,
     };
@@ -336,22 +429,35 @@ unsafe fn allocate_on(
     if let Some(result) = unsafe { managed(address, bytes as u64, take) } {
         return result;
     }
-    // SAFETY: the caller's promise.
-    unsafe {
-        allocate(
-            throttle::of_stream(stream),
-            MemoryKind::Ordered,
-            address,
-            bytes as u64,
-            real,
-        )
+    let (here, bytes) = (throttle::of_stream(stream), bytes as u64);
+    let known = guarded(|| {
+        let source = match pool {
+            Some(pool) => pools::of_handle(pool),
+            None => pools::current(here),
+        };
+        source.and_then(|source| Some((source, pools::place(source)?)))
+    });
+    match known.flatten() {
+        // SAFETY: the caller's promise.
+        Some((source, at)) => unsafe { allocate_from(source, at, address, bytes, real) },
+        // SAFETY: as above.
+        None => unsafe { allocate(here, MemoryKind::Ordered(None), address, bytes, real) },
     }
 }
 
-fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
+pub(super) fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it, another thread may get this address anew.
     let block = place(address);
-    let _change = guarded(|| throttle::changing(block.map_or(Where::FIRST, |block| block.at)));
+    // What a pool keeps does not change now.
+    let is_kept = matches!(
+        block,
+        Some(Block {
+            kind: MemoryKind::Ordered(Some(_)),
+            ..
+        })
+    );
+    let at = block.map_or(Where::FIRST, |block| block.at);
+    let _change = (!is_kept).then(|| guarded(|| throttle::changing(at)));
     given_back(address);
     let result = real();
     if !result.ok()
@@ -364,7 +470,7 @@ fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
 
 fn free_on(address: CuDevicePtr, stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
     if capture::on(stream) {
-        return real();
+        return pools::free_node(address, real);
     }
     throttle::before_stream_op(StreamOp::Other, 0, stream);
     if paging::managed() && paging::ranges::at(address).is_some() {
@@ -431,7 +537,10 @@ hooks! {
         if paging::managed() {
             return free(address, || backing::give_back(address, real));
         }
-        free(address, real)
+        let result = free(address, real);
+        // The memory may be a pool's or a graph's, and this free is a sync point.
+        pools::synced();
+        result
     }
     fn cuMemAllocAsync(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) |real| {
         // SAFETY: the call's own out-parameter.

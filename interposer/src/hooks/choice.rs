@@ -1,8 +1,8 @@
 //! Which of several hooks a symbol gets, by the job's memory and launch queue.
 
 use super::{
-    allocation, capture, context, deferred_launch, func_attributes, graph, init, launch, managed_launch,
-    managed_memory, mem_info, module, stream_priority, sync,
+    allocation, arrays, capture, context, deferred_launch, func_attributes, graph, init, launch, managed_launch,
+    managed_memory, mem_info, module, pools, stream_priority, sync,
 };
 use crate::client::deferral;
 use crate::paging::may_be_managed;
@@ -21,6 +21,8 @@ pub(super) fn unrecorded(at: usize) -> Option<*const ()> {
         launch::find_old,
         sync::find,
         allocation::find,
+        pools::find,
+        arrays::find,
         mem_info::find,
         module::find,
         graph::find,

@@ -80,7 +80,7 @@ fn begin() {
 /// `context` is the out-parameter of `real`.
 unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
     begin();
-    let enter = || throttle::enter(device, || (!capture::any()).then(|| sight(device)));
+    let enter = || throttle::enter(device, || sight(device));
     if guarded(enter) == Some(throttle::AdmissionAnswer::NoMemory) {
         return CuResult::OUT_OF_MEMORY;
     }
@@ -118,18 +118,21 @@ fn probe(context: CuContext, at: Where) {
     });
 }
 
-fn sight(device: CuDevice) -> DeviceRequest {
-    let about = describe(device);
+/// `None` during a capture, and for a device that the driver does not know: its own answer tells.
+fn sight(device: CuDevice) -> Option<DeviceRequest> {
+    let about = (!capture::any())
+        .then(|| describe(device))
+        .filter(|about| about.memory > 0)?;
     let mut count = 0;
     // An unanswered count becomes one.
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { calls::cuDeviceGetCount(&mut count) };
-    DeviceRequest {
+    Some(DeviceRequest {
         uuid: about.uuid,
         total: about.memory,
         manageable: paging::is_open() && paging::backing::supported(device) && paging::backing::tried(&about.name),
         devices: u32::try_from(count).unwrap_or(0).max(1),
-    }
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,7 +211,7 @@ fn is_active(device: CuDevice) -> bool {
 /// pending errors and events live on.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
-    guarded(lifecycle::context_ending);
+    let ending = guarded(lifecycle::context_ending);
     guarded(paging::context_ending);
     // A context takes device memory, too.
     let changes = guarded(throttle::changing_anywhere);
@@ -220,6 +223,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
         guarded(|| super::allocation::context_ended(context, ends));
         stream_priority::context_ended(context);
     }
+    drop(ending);
     guarded(|| paging::context_ended(ended.then_some(context)));
     if ended {
         guarded(throttle::forget_contexts);
@@ -288,6 +292,19 @@ hooks! {
     fn cuDevicePrimaryCtxRelease_v2(device: CuDevice) |real| { ending(Ends::Retained(device), real) }
     fn cuDevicePrimaryCtxReset(device: CuDevice) |real| { ending(Ends::Primary(device), real) }
     fn cuDevicePrimaryCtxReset_v2(device: CuDevice) |real| { ending(Ends::Primary(device), real) }
+    /// Its memory is the primary context's; its streams and events end.
+    fn cuGreenCtxDestroy(green: CuContext) |real| {
+        let mut context = 0;
+        // SAFETY: the out-parameter is valid; the client names a green context.
+        let _ = guarded(|| unsafe { calls::cuCtxFromGreenCtx(&mut context, green) });
+        let ending = guarded(lifecycle::context_ending);
+        let result = real();
+        if result.ok() {
+            guarded(|| lifecycle::context_ended(context));
+        }
+        drop(ending);
+        result
+    }
     fn cuStreamDestroy(stream: CuStream) |real| { stream_ending(stream, real) }
     fn cuStreamDestroy_v2(stream: CuStream) |real| { stream_ending(stream, real) }
 }

@@ -25,9 +25,10 @@ use dashmap::DashMap;
 use weft_kernel_id::{KernelId, graph_hash};
 
 use super::declare::{hooks, written};
+use super::pools;
 use crate::driver::abi::{
-    ConditionalParams, CuFunction, CuGraph, CuGraphExec, CuGraphNode, CuResult, KernelNode, NODE_CHILD_GRAPH,
-    NODE_CONDITIONAL, NODE_KERNEL, NodeParams,
+    ConditionalParams, CuDevicePtr, CuFunction, CuGraph, CuGraphExec, CuGraphNode, CuResult, KernelNode,
+    NODE_ALLOCATION, NODE_CHILD_GRAPH, NODE_CONDITIONAL, NODE_FREE, NODE_KERNEL, NodeParams,
 };
 use crate::driver::calls;
 use crate::driver::capture;
@@ -420,8 +421,18 @@ unsafe fn instantiate(exec: *const CuGraphExec, graph: CuGraph, real: impl FnOnc
 ///
 /// # Safety
 /// `node` is the out-parameter of `real` and `parameters` what it reads.
-unsafe fn add(node: *const CuGraphNode, parameters: *const NodeParams, real: impl FnOnce() -> CuResult) -> CuResult {
-    let result = real();
+unsafe fn add(node: *const CuGraphNode, parameters: *const NodeParams, real: impl Fn() -> CuResult) -> CuResult {
+    let own = parameters
+        .cast::<u8>()
+        .wrapping_add(std::mem::offset_of!(NodeParams, kernel));
+    // SAFETY: the caller's promise.
+    let result = match unsafe { written(parameters.cast::<u32>()) } {
+        // SAFETY: parameters of this type have this layout.
+        Some(NODE_ALLOCATION) => unsafe { pools::allocation_node(own.cast(), real) },
+        // SAFETY: as above.
+        Some(NODE_FREE) => pools::free_node(unsafe { own.cast::<CuDevicePtr>().read() }, real),
+        _ => real(),
+    };
     if !result.ok() {
         return result;
     }
@@ -573,7 +584,7 @@ hooks! {
     fn cuGraphExecDestroy(exec: CuGraphExec) |real| {
         // Before the call: after it, another thread may get this address anew.
         guarded(|| forget(exec));
-        real()
+        pools::after(real)
     }
 }
 

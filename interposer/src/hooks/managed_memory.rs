@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
 
 use super::declare::{hooks, written};
-use super::mem_info;
+use super::{mem_info, pools};
 use crate::driver::abi::{AllocationProperties, CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE};
 use crate::driver::calls;
 use crate::driver::queries::here;
@@ -68,6 +68,7 @@ hooks! {
         result
     }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |real| {
+        pools::synced();
         let result = real();
         if !paging::settled() {
             // SAFETY: the call's own out-parameters.
@@ -115,7 +116,8 @@ hooks! {
         result
     }
     fn cuMemPoolCreate(pool_handle: *mut usize, properties: *const AllocationProperties) |real| {
-        let result = real();
+        // SAFETY: the call's own arguments.
+        let result = unsafe { pools::create(pool_handle, properties, real) };
         if result.ok() {
             // SAFETY: the driver read the properties, whose first fields are those of an
             // allocation's.
@@ -132,14 +134,14 @@ hooks! {
         result
     }
     fn cuMemPoolDestroy(pool_handle: usize) |real| {
-        let result = real();
+        let result = pools::destroy(pool_handle, real);
         if result.ok() {
             pool::ended(pool_handle);
         }
         result
     }
     fn cuMemPoolTrimTo(pool_handle: usize, keep: usize) |real| {
-        let result = real();
+        let result = pools::trim(pool_handle, real);
         if result.ok() && let Some((device, _)) = here() {
             pool::trim(device);
         }
@@ -152,7 +154,7 @@ hooks! {
         result
     }
     fn cuMemPoolSetAttribute(pool_handle: usize, asked: u32, value: *const u64) |real| {
-        let result = real();
+        let result = pools::trim(pool_handle, real);
         if result.ok() && matches!(asked, POOL_RESERVED_HIGH | POOL_USED_HIGH) {
             pool::reset_high(pool_handle);
             pool::reset_high(0);

@@ -3,6 +3,7 @@
 //! Only for jobs without managed memory; for the others see [`super::managed_memory`].
 
 use super::declare::hooks;
+use super::pools;
 use crate::driver::abi::CuResult;
 use crate::throttle;
 
@@ -28,6 +29,7 @@ pub(super) unsafe fn tell(result: CuResult, free: *mut usize, total: *mut usize)
 
 hooks! {
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |real| {
+        pools::synced();
         let result = real();
         // SAFETY: the call's own out-parameters.
         unsafe { tell(result, free, total) };

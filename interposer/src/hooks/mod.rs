@@ -11,6 +11,7 @@
 //! tells the session first.
 
 mod allocation;
+mod arrays;
 mod capture;
 mod choice;
 mod context;
@@ -24,6 +25,7 @@ mod managed_launch;
 mod managed_memory;
 mod mem_info;
 pub mod module;
+mod pools;
 pub mod proc_address;
 mod recorded;
 pub mod stream_ordered;

@@ -4,11 +4,15 @@
 use std::ffi::c_void;
 
 use super::declare::{hooks, per_thread, written};
+use super::pools;
 use crate::deferred;
 use crate::driver::abi::{Copy2d, Copy3d, CuContext, CuDevicePtr, CuEvent, CuResult, CuStream, MEMORY_HOST};
 use crate::driver::capture;
 use crate::driver::symbols::StreamOp;
 use crate::throttle::{self, Synced};
+
+/// CU_EVENT_DISABLE_TIMING.
+const WITHOUT_TIME: u32 = 2;
 
 #[inline(always)]
 fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -21,6 +25,7 @@ fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     if result.ok() {
         throttle::synced(what);
+        pools::synced();
     }
     result
 }
@@ -107,6 +112,17 @@ hooks! {
     fn cuStreamSynchronize(stream: CuStream) |real| { wait(Synced::Stream(stream), real) }
     fn cuStreamSynchronize_ptsz(stream: CuStream) |real| { wait(Synced::Stream(per_thread(stream)), real) }
     fn cuEventSynchronize(event: CuEvent) |real| { wait(Synced::Event(event), real) }
+    /// A job that times itself makes events with times.
+    fn cuEventCreate(event: *mut CuEvent, flags: u32) |real| {
+        let result = real();
+        if result.ok() && flags & WITHOUT_TIME == 0 {
+            // SAFETY: the driver wrote the event.
+            if let Some(event) = unsafe { written(event) } {
+                throttle::timed_event_made(event);
+            }
+        }
+        result
+    }
     fn cuEventDestroy(event: CuEvent) |real| { destroy(event, real) }
     fn cuEventDestroy_v2(event: CuEvent) |real| { destroy(event, real) }
     fn cuStreamQuery(stream: CuStream) |real| { ask_stream(stream, real) }

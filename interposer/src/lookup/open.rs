@@ -8,18 +8,21 @@
 //! by `libcuda.so.1`, weft's SONAME, and by the bare name, after [`claim`]. By an absolute path, or
 //! from its own namespace (`dlmopen`), it gets the driver, which is reported at the end
 //! ([`super::past`]).
+//!
+//! The driver's own calls pass ([`own_libraries`]): a thin driver opens the real one.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::driver::linker::{next, ourselves};
+use crate::driver::loader::own_libraries;
 
 /// Start of the driver's file names.
 const STEM: &[u8] = b"libcuda.so";
 
-/// The name to pass to the real `dlopen`.
-extern "C" fn choose(name: *const c_char, flags: c_int) -> *const c_char {
+/// The name to pass to the real `dlopen`. `caller`: where the call returns to.
+extern "C" fn choose(name: *const c_char, flags: c_int, caller: *const c_void) -> *const c_char {
     if flags & libc::RTLD_DEEPBIND != 0 && !CLAIMED.swap(true, Ordering::Relaxed) {
         claim();
     }
@@ -28,6 +31,10 @@ extern "C" fn choose(name: *const c_char, flags: c_int) -> *const c_char {
     }
     // SAFETY: a caller of dlopen passes null or a C string.
     let text = unsafe { next::bytes(name) };
+    if !text.is_empty() && own_libraries::calls_from(caller) {
+        own_libraries::opens(text);
+        return name;
+    }
     if !is_driver(text) {
         return name;
     }
@@ -74,6 +81,7 @@ pub fn is_driver(name: &[u8]) -> bool {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dlopen() {
     std::arch::naked_asm!(
+        "mov rdx, [rsp]",
         "push rdi",
         "push rsi",
         "sub rsp, 8",
@@ -119,8 +127,9 @@ mod tests {
     #[test]
     fn a_path_to_nothing_stays_what_it_is() {
         let name = c"/no/such/folder/libcuda.so.1".as_ptr();
-        assert_eq!(choose(name, libc::RTLD_NOW), name);
-        assert!(choose(std::ptr::null(), 0).is_null());
+        let caller = std::ptr::null();
+        assert_eq!(choose(name, libc::RTLD_NOW, caller), name);
+        assert!(choose(std::ptr::null(), 0, caller).is_null());
         assert!(!next::DLOPEN.load(Ordering::Relaxed).is_null());
     }
 }

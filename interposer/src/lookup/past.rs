@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use super::open;
 use crate::driver::linker::elf::{self, LinkMap};
 use crate::driver::linker::ourselves;
-use crate::driver::loader;
+use crate::driver::loader::{self, own_libraries};
 use crate::hooks;
 
 /// Run by the dynamic linker when the process ends by `exit` or a return from `main`.
@@ -41,7 +41,7 @@ unsafe extern "C" fn look(_: *mut libc::dl_phdr_info, _: usize, found: *mut c_vo
     let opened = loader::opened().map(|driver| driver.handle().cast_const());
     let past = |map: &LinkMap| {
         let path = map.path().to_bytes();
-        let known = opened == Some((&raw const *map).cast());
+        let known = opened == Some((&raw const *map).cast()) || own_libraries::has_opened(path);
         (open::is_driver(path) && !known && !map.is_ours() && !map.defines(ourselves::MARK)).then(|| path.to_vec())
     };
     // SAFETY: `at_end` gave this pointer to its own variable.

@@ -8,7 +8,7 @@
 use std::ffi::{CStr, c_char, c_void};
 
 use crate::driver::linker::{next, ourselves};
-use crate::driver::loader::{self, Driver};
+use crate::driver::loader::{self, Driver, own_libraries};
 use crate::driver::{counts, symbols};
 use crate::{deferred, exports};
 
@@ -32,24 +32,35 @@ fn is_search(handle: *mut c_void) -> bool {
 /// Judges a `dlsym`.
 ///
 /// # Safety
-/// `name` is a C string that starts with "cu"; `handle` is what the client passed.
-unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> LookupVerdict {
+/// `name` is a C string that starts with "cu"; `handle` is what the client passed, `caller` where
+/// the call returns to.
+unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> LookupVerdict {
     // SAFETY: the caller's promise.
-    unsafe { decide(handle, name, None) }
+    unsafe { decide(handle, name, None, caller) }
 }
 
 /// Judges a `dlvsym`.
 ///
 /// # Safety
 /// As [`judge`]; `version` is what the client passed.
-unsafe extern "C" fn judge_version(handle: *mut c_void, name: *const c_char, version: *const c_char) -> LookupVerdict {
+unsafe extern "C" fn judge_version(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: *const c_void,
+) -> LookupVerdict {
     // SAFETY: the caller's promise.
-    unsafe { decide(handle, name, Some(version)) }
+    unsafe { decide(handle, name, Some(version), caller) }
 }
 
 /// # Safety
 /// As [`judge`]; `version` is what a client passed to `dlvsym`.
-unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*const c_char>) -> LookupVerdict {
+unsafe fn decide(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: Option<*const c_char>,
+    caller: *const c_void,
+) -> LookupVerdict {
     // Finding the driver reads files.
     let _whole = crate::thread::uncancelled();
     next::find();
@@ -83,6 +94,13 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
     let theirs = loader::opened().is_some_and(|driver| driver.is(handle));
     if !ours && !theirs {
         return pass;
+    }
+    // A driver that asks for its own name has found weft, and must get itself.
+    if own_libraries::calls_from(caller) {
+        return LookupVerdict {
+            what: PASS,
+            value: loader::opened().map_or(handle, loader::Library::handle),
+        };
     }
     match (known, loader::driver()) {
         // The client believes it has opened the driver: now it must be opened.
@@ -139,6 +157,7 @@ pub unsafe extern "C" fn dlsym() {
         "je 4f",
         "jmp qword ptr [rip + {next}]",
         "3:",
+        "mov rdx, [rsp]",
         "push rdi",
         "push rsi",
         "sub rsp, 8",
@@ -188,6 +207,7 @@ pub unsafe extern "C" fn dlvsym() {
         "je 4f",
         "jmp qword ptr [rip + {next}]",
         "3:",
+        "mov rcx, [rsp]",
         "push rdi",
         "push rsi",
         "push rdx",

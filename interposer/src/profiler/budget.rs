@@ -19,6 +19,10 @@ const SERVING_SHARE_PERMILLE: u64 = 5;
 /// For the first step's kernels.
 const ADVANCE_NS: Ns = 1_000_000;
 
+/// The same while the job serves: some 20 samples, so that a job without a profile is known within
+/// its first 100 ms.
+const SERVING_ADVANCE_NS: Ns = 200_000;
+
 /// Samples below which an identity is rare.
 pub const RARE: u64 = 8;
 
@@ -76,7 +80,7 @@ impl Budget {
 
     /// Whether more may be spent now, while the job serves.
     pub fn allows_serving(&mut self, now: Ns) -> bool {
-        self.within(now, SERVING_SHARE_PERMILLE, 0)
+        self.within(now, SERVING_SHARE_PERMILLE, SERVING_ADVANCE_NS)
     }
 
     fn within(&mut self, now: Ns, share: Ns, advance: Ns) -> bool {
@@ -92,14 +96,24 @@ impl Budget {
     }
 }
 
+/// Longest time between two looks.
 const SPREAD_NS: Ns = 50_000_000;
+
+/// The time between two looks is at most a part of the time since the first one: the first samples
+/// come at once.
+const SPREAD_RATIO: Ns = 4;
 
 /// Most launches between two looks.
 const PASSED_OVER: u32 = 512;
 
+/// Parts of a launch that the stride counts.
+const PARTS: u64 = 64;
+
 #[derive(Debug, Default)]
 pub struct Stride {
+    first: Option<Ns>,
     looked: Option<Ns>,
+    /// In parts of [`PARTS`]: a whole number of few launches would never grow.
     launches: u64,
     time: Ns,
 }
@@ -109,9 +123,11 @@ impl Stride {
     pub fn most(&mut self, now: Ns, passed: u32) -> u32 {
         let before = self.looked.replace(now).unwrap_or(now);
         // Earlier looks keep their weight in part.
-        self.launches = self.launches * 7 / 8 + u64::from(passed) + 1;
+        self.launches = self.launches / 8 * 7 + (u64::from(passed) + 1) * PARTS;
         self.time = self.time / 8 * 7 + now.saturating_sub(before).min(SPREAD_NS);
-        let most = u128::from(self.launches) * u128::from(SPREAD_NS) / u128::from(self.time.max(1));
+        let since = now.saturating_sub(*self.first.get_or_insert(now));
+        let spread = (since / SPREAD_RATIO).min(SPREAD_NS);
+        let most = u128::from(self.launches) * u128::from(spread) / u128::from(self.time.max(1) * PARTS);
         u32::try_from(most).unwrap_or(u32::MAX).clamp(1, PASSED_OVER)
     }
 }

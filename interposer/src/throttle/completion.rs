@@ -1,6 +1,8 @@
 //! Completion tracker: fences (events) behind a background job's work, polled and never waited for.
 //!
 //! * Only a thread that just launched to a stream records there: stream and context are alive.
+//! * Each context has events of its own. Any thread with a context polls all of them, except while
+//!   a call is under way that may end a context.
 //! * No driver call during a capture, nor on a capturing stream.
 //! * The lock is only tried: a thread that finds it taken goes on.
 //! * Work without an event counts as ended long after its predicted time, or at a synchronising
@@ -8,7 +10,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use weft_gate::accounts::{AccountIndex, StreamAccounts};
 use weft_gate::fences::{FENCE_PAUSE_NS, FenceState, MAX_FENCES, PendingFences};
@@ -17,13 +19,28 @@ use weft_protocol::Ns;
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::paging::evicted;
 
+/// Contexts with fences. Programs have one, or another beside a framework's (numba, a video
+/// decoder). Work in further ones ends by the clock.
+const CONTEXTS: usize = 8;
+
+/// An event, and its context.
+type FenceEvent = (Event, Context);
+
+/// Events of one context.
+#[derive(Debug)]
+struct ContextEvents {
+    context: Context,
+    spare: [Option<Event>; MAX_FENCES],
+    made: usize,
+}
+
 /// The events, and the fences that they stand for.
 #[derive(Debug, Default)]
 struct FenceEvents {
-    context: Option<Context>,
-    pending: PendingFences<Event>,
-    spare: [Option<Event>; MAX_FENCES],
-    made: usize,
+    contexts: [Option<ContextEvents>; CONTEXTS],
+    pending: PendingFences<FenceEvent>,
+    /// Whether the driver answers only threads of an event's own context.
+    own_only: bool,
 }
 
 /// Completion tracker of one process.
@@ -34,6 +51,35 @@ pub struct CompletionTracker {
     progress: AtomicU64,
     /// Time of the last fence due, ns.
     last: AtomicU64,
+}
+
+/// Calls under way that may end a context.
+static ENDINGS: AtomicU32 = AtomicU32::new(0);
+
+/// A call that may end a context, until what ended is forgotten. Meanwhile no thread asks about
+/// events of another context than its own.
+#[derive(Debug)]
+pub struct ContextEnding(());
+
+impl ContextEnding {
+    /// Begins; a poll under way ends first.
+    pub fn begin<'a>(trackers: impl Iterator<Item = &'a CompletionTracker>) -> ContextEnding {
+        ENDINGS.fetch_add(1, Ordering::SeqCst);
+        let ending = ContextEnding(());
+        trackers.for_each(|tracker| drop(tracker.inside.lock()));
+        ending
+    }
+}
+
+impl Drop for ContextEnding {
+    fn drop(&mut self) {
+        ENDINGS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Forgets other threads' endings, in a forked child.
+pub fn forget_endings() {
+    ENDINGS.store(0, Ordering::SeqCst);
 }
 
 impl CompletionTracker {
@@ -70,8 +116,8 @@ impl CompletionTracker {
             return;
         };
         let Some(event) = inside.event(driver) else { return };
-        if !driver.relaxed(|| driver.record(event, stream)) {
-            give_back(&mut inside.spare, driver, event);
+        if !driver.relaxed(|| driver.record(event.0, stream)) {
+            give_back(&mut inside.contexts, driver, event);
             return;
         }
         inside.pending.add(accounts, place, upto, event);
@@ -81,7 +127,7 @@ impl CompletionTracker {
     pub fn poll(&self, driver: &EventCalls, accounts: &StreamAccounts, now: Ns, captures: bool) -> Ns {
         let mut gained: Ns = 0;
         if !captures && let Ok(mut inside) = self.inside.try_lock() {
-            gained = inside.poll(driver, accounts);
+            gained = inside.poll(driver, accounts, ENDINGS.load(Ordering::SeqCst) != 0);
         }
         gained = gained.saturating_add(self.by_clock(accounts, now));
         if gained > 0 {
@@ -106,10 +152,11 @@ impl CompletionTracker {
         inside.pending.expected_end(accounts, self.progress())
     }
 
-    /// Whether this thread can poll now: its context has the fences, and no other thread polls.
+    /// Whether this thread can poll now: it has a context, there are fences' events, and no other
+    /// thread polls.
     pub fn asks(&self, driver: &EventCalls) -> bool {
         match self.inside.try_lock() {
-            Ok(inside) => inside.context.is_some() && driver.current() == inside.context,
+            Ok(inside) => inside.contexts.iter().any(Option::is_some) && driver.current().is_some(),
             Err(_) => false,
         }
     }
@@ -123,62 +170,99 @@ impl CompletionTracker {
     }
 
     /// Forgets the events of an ended context (0: an unknown one). The driver destroyed them.
-    pub fn forget(&self, context: Context) -> bool {
+    /// Returns the work that ended with it, ns: all work if no other context has fences.
+    pub fn forget(&self, accounts: &StreamAccounts, context: Context) -> Ns {
         let Ok(mut inside) = self.inside.lock() else {
-            return true;
+            return accounts.complete_all();
         };
-        let its = context == 0 || inside.context.is_none_or(|own| own == context);
-        if its {
-            *inside = FenceEvents::default();
+        let FenceEvents { contexts, pending, .. } = &mut *inside;
+        for place in contexts.iter_mut() {
+            place.take_if(|events| context == 0 || events.context == context);
         }
-        its
+        if contexts.iter().all(Option::is_none) {
+            *inside = FenceEvents::default();
+            return accounts.complete_all();
+        }
+        pending.end(accounts, |event| event.1 == context)
     }
 }
 
 impl FenceEvents {
     /// An event in the current context: a spare one, or a new one.
-    fn event(&mut self, driver: &EventCalls) -> Option<Event> {
+    fn event(&mut self, driver: &EventCalls) -> Option<FenceEvent> {
         let context = driver.current()?;
-        // Events belong to the first context at the gate; others, which are rare, go by time.
-        if *self.context.get_or_insert(context) != context {
-            return None;
+        let events = match place(&mut self.contexts, Some(context)) {
+            Some(place) => place,
+            None => place(&mut self.contexts, None)?,
+        };
+        let events = events.get_or_insert_with(|| ContextEvents {
+            context,
+            spare: [None; MAX_FENCES],
+            made: 0,
+        });
+        if let Some(event) = events.spare.iter_mut().find_map(Option::take) {
+            return Some((event, context));
         }
-        if let Some(event) = self.spare.iter_mut().find_map(Option::take) {
-            return Some(event);
-        }
-        if self.made >= MAX_FENCES {
+        if events.made >= MAX_FENCES {
             return None;
         }
         let event = driver.create(false)?;
-        self.made += 1;
-        Some(event)
+        events.made += 1;
+        Some((event, context))
     }
 
-    fn poll(&mut self, driver: &EventCalls, accounts: &StreamAccounts) -> Ns {
-        // Other contexts' events cannot be queried safely here.
-        if self.pending.is_empty() || driver.current() != self.context {
+    /// `endings`: a context may be ending, so another one's events may be gone at any moment.
+    fn poll(&mut self, driver: &EventCalls, accounts: &StreamAccounts, endings: bool) -> Ns {
+        if self.pending.is_empty() {
             return 0;
         }
+        let Some(current) = driver.current() else { return 0 };
         driver.relaxed(|| {
             let FenceEvents {
-                pending, spare, made, ..
+                contexts,
+                pending,
+                own_only,
             } = self;
-            let ask = |event| match driver.query(event) {
-                Reached::Yes => FenceState::Reached,
-                Reached::NotYet => FenceState::Pending,
-                Reached::Never => FenceState::Broken,
+            let ask = |(event, context)| {
+                let own = context == current;
+                if !own && (endings || *own_only) {
+                    return FenceState::Pending;
+                }
+                match driver.query(event) {
+                    Reached::Yes => FenceState::Reached,
+                    Reached::NotYet => FenceState::Pending,
+                    Reached::Never if own => FenceState::Broken,
+                    Reached::Never => {
+                        *own_only = true;
+                        FenceState::Pending
+                    }
+                }
             };
             pending.poll(accounts, ask, |event, state| match state {
                 // A faulty event tells nothing; its work ends by time.
-                FenceState::Broken => *made = made.saturating_sub(1),
-                FenceState::Reached | FenceState::Pending => give_back(spare, driver, event),
+                FenceState::Broken => {
+                    if let Some(Some(events)) = place(contexts, Some(event.1)) {
+                        events.made = events.made.saturating_sub(1);
+                    }
+                }
+                FenceState::Reached | FenceState::Pending => give_back(contexts, driver, event),
             })
         })
     }
 }
 
-fn give_back(spare: &mut [Option<Event>], driver: &EventCalls, event: Event) {
-    match spare.iter_mut().find(|place| place.is_none()) {
+/// The place of a context's events; of `None` a free one.
+fn place(contexts: &mut [Option<ContextEvents>], of: Option<Context>) -> Option<&mut Option<ContextEvents>> {
+    contexts
+        .iter_mut()
+        .find(|events| events.as_ref().map(|events| events.context) == of)
+}
+
+fn give_back(contexts: &mut [Option<ContextEvents>], driver: &EventCalls, (event, context): FenceEvent) {
+    let Some(Some(events)) = place(contexts, Some(context)) else {
+        return;
+    };
+    match events.spare.iter_mut().find(|place| place.is_none()) {
         Some(place) => *place = Some(event),
         None => driver.destroy(event),
     }

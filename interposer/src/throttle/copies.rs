@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use weft_gate::charge;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode};
 
+use super::autotune;
 use super::post_launch::Want;
 use super::state::Session;
 use crate::client::clock;
@@ -13,6 +14,7 @@ use crate::driver::stream::own_stream;
 use crate::driver::stream::{Event, Stream};
 use crate::driver::symbols::StreamOp;
 use crate::internal_error::{failpoint, guarded};
+use crate::process;
 
 impl Session {
     /// Implements [`super::before_stream_op`].
@@ -39,7 +41,12 @@ impl Session {
             return;
         }
         match op {
-            StreamOp::EventRecord => self.active_streams.recorded(event, own_stream(stream)),
+            StreamOp::EventRecord => {
+                if autotune::is_timed(event) {
+                    guarded(|| self.times(stream));
+                }
+                self.active_streams.recorded(event, own_stream(stream));
+            }
             StreamOp::EventWait => self.active_streams.awaited(own_stream(stream), event),
             _ => {}
         }
@@ -65,7 +72,11 @@ impl Session {
                 stream,
                 place: self.accounts.place(own),
             };
-            if !self.pass_at_once(kernel, cost, clock::now()) {
+            let now = clock::now();
+            if !self.pass_at_once(kernel, cost, now) && !self.pass_with_pair(&want, now) {
+                if process::is_copy() {
+                    return;
+                }
                 self.pass_in_turn(&want);
             }
             self.issue(&want, clock::now());

@@ -47,14 +47,14 @@ const NONE: i32 = -1;
 const PATIENCE: u64 = 6_000_000_000;
 
 /// One of the process's devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Where(u8);
 
 impl Where {
     /// The first device.
     pub const FIRST: Where = Where(0);
     /// No device with a session.
-    const NOWHERE: Where = Where(u8::MAX);
+    pub const NOWHERE: Where = Where(u8::MAX);
 }
 
 /// The only session. Null before it is made and with several. Never freed.
@@ -182,10 +182,17 @@ pub fn known(device: i32) -> Option<&'static Session> {
 
 /// Place of the device with this ordinal.
 pub fn of_device(device: i32) -> Where {
-    match several() {
-        true => place_of(device).unwrap_or(Where::NOWHERE),
-        false => Where::FIRST,
+    match (several(), ordinal(Where::FIRST)) {
+        (true, _) => place_of(device).unwrap_or(Where::NOWHERE),
+        (false, Some(other)) if other != device && !backing_mode::managed() => Where::NOWHERE,
+        (false, _) => Where::FIRST,
     }
+}
+
+/// Ordinal of a place's device, if known.
+pub fn ordinal(at: Where) -> Option<i32> {
+    let device = PLACES.get(usize::from(at.0))?.device.load(Ordering::Acquire);
+    (device != NONE).then_some(device)
 }
 
 /// Place of the device of the thread's current context.

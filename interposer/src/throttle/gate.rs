@@ -10,7 +10,8 @@
 //!   or when the process's work makes no progress. XLA's tuner queues kernels that spin until a
 //!   later launch.
 //! * A collective does not wait: kernels on other devices wait for it ([`peers`]).
-//! * A tuning burst is not split: a wait in its middle would be taken for the kernel's time.
+//! * A tuning burst is not split: a wait in its middle would be taken for the kernel's time. A
+//!   launch between two events with times goes with the first.
 //! * A launch without credit is taken from the credit word too: `given = taken + revoked + left`,
 //!   always.
 #![forbid(unsafe_code)]
@@ -30,7 +31,8 @@ use super::peers;
 use super::post_launch::Want;
 use super::state::Session;
 use crate::client::clock;
-use crate::thread;
+use crate::driver::stream::{Stream, own_stream};
+use crate::{process, thread};
 
 /// Timer slack for naps, ns. The default of 50 us is as long as the naps.
 const TIMER_SLACK_NS: u64 = 1_000;
@@ -55,6 +57,50 @@ impl Session {
             self.link.lane.counters.unsplit.fetch_add(1, Ordering::Relaxed);
         }
         passes
+    }
+
+    /// Passes a launch without credit between two events with times. Its credit was there when the
+    /// first one was recorded. It overtakes as [`Session::pass_for_peers`].
+    #[cold]
+    #[inline(never)]
+    pub fn pass_with_pair(&self, want: &Want, now: Ns) -> bool {
+        let passes = self
+            .tuning
+            .goes_with_pair(own_stream(want.stream), want.kernel, want.cost, now);
+        if passes {
+            self.overdraw(want.cost);
+            self.link.lane.counters.unsplit.fetch_add(1, Ordering::Relaxed);
+        }
+        passes
+    }
+
+    /// Handles an event with a time before it is recorded. If it begins a pair, a background job
+    /// waits here for the credit of the launch between, and leaves it in place.
+    pub(super) fn times(&self, stream: Stream) {
+        let counters = &self.link.lane.counters;
+        let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
+        let own = own_stream(stream);
+        if !self.tuning.begins_pair(own, launches)
+            || self.mode() != Mode::Background
+            || self.captures.load(Ordering::Acquire) != 0
+            || process::is_copy()
+        {
+            return;
+        }
+        let unknown = self.link.lane.orders.unknown_cost.load(Ordering::Relaxed);
+        let (kernel, cost) = self.tuning.expected(unknown);
+        let want = Want {
+            kernel,
+            cost,
+            stream,
+            place: self.accounts.place(own),
+        };
+        if !self.pass_at_once(kernel, cost, clock::now()) {
+            self.pass_in_turn(&want);
+        }
+        // Given back: the launch takes it.
+        self.link.lane.orders.overdraw(-charge::in_credit(cost));
+        self.tuning.pair_began(clock::now());
     }
 
     /// Whether the run-ahead window, if any, lets a launch of `takes` ns go, by the clock alone.

@@ -281,6 +281,9 @@ impl Helper {
             channel,
         } = client::attach(&self.path, self.hello(), within)?;
         let session = self.session;
+        if self.lost > 0 && clock::find_namespace_again() {
+            self.comparison = clock::Comparison::begin();
+        }
         self.profiled = !costs.is_empty();
         for (hash, cost) in costs {
             session.link.costs.set(hash, cost);
@@ -405,6 +408,13 @@ impl Helper {
                 ToClient::ForgetCosts => {
                     self.profiled = false;
                     self.forget_costs();
+                }
+                ToClient::Costs(costs) => {
+                    for (kernel, cost) in costs {
+                        self.session.link.costs.set(kernel, cost);
+                    }
+                    self.learn_graphs();
+                    self.session.link.lane.counters.charges.fetch_add(1, Ordering::Relaxed);
                 }
                 ToClient::MayTake(times) => self.session.know_long(&times),
                 ToClient::WorkingSets(sets) => crate::paging::access_tracker::know(sets),

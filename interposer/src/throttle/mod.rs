@@ -71,6 +71,7 @@ pub fn listen() {
 /// Makes the first device's session and looks for a broker, 5 s at most. `watch` runs
 /// before threads can find it.
 pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Result<(), transport::Error> {
+    clock::find_namespace();
     let session = Session::make(driver, settings)?;
     watch();
     let session: &'static Session = Box::leak(Box::new(session));
@@ -118,6 +119,7 @@ pub fn forget() {
 pub fn forget_thread() {
     thread::forget();
     clock::forget();
+    completion::forget_endings();
 }
 
 /// Handles a launch before the driver. If the ticket says wait, the launch goes by [`before_held`]
@@ -168,6 +170,7 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
 
 /// Forgets an event that is destroyed, or recorded out of sight.
 pub fn event_gone(event: Event) {
+    autotune::event_gone(event);
     for session in devices::all() {
         session.active_streams.forget(event);
     }
@@ -261,10 +264,12 @@ pub fn own_managed_changed(at: Where, delta: i64) {
 pub use crate::admission::probe::MemoryChange;
 pub use crate::admission::{AdmissionAnswer, DeviceRequest, Grant};
 pub use crate::driver::symbols::StreamOp;
+pub use autotune::timed_event_made;
+pub use completion::ContextEnding;
 pub use deferral::{
     before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
 };
-pub use devices::{Where, forget_contexts, here, of_device, of_stream};
+pub use devices::{Where, forget_contexts, here, of_device, of_stream, ordinal};
 pub use post_launch::Ticket;
 pub use sync_points::Synced;
 
@@ -301,6 +306,11 @@ pub fn reserve(at: Where, bytes: u64) -> Option<Grant> {
         Some(session) => session.admission.reserve(&session.link, bytes),
         None => Some(Grant::default()),
     }
+}
+
+/// Bytes that `bytes` more would lack of what the job may have.
+pub fn beyond(at: Where, bytes: u64) -> u64 {
+    devices::at(at).map_or(0, |session| session.admission.beyond(&session.link, bytes))
 }
 
 /// The grant for a context's own memory, which no quota bounds.
@@ -359,6 +369,11 @@ fn capture_ended() {
             .captures
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |captures| captures.checked_sub(1));
     }
+}
+
+/// Announces a call that may end a context. Drop the guard when what ended is forgotten.
+pub fn context_ending() -> ContextEnding {
+    ContextEnding::begin(devices::all().map(|session| &session.completion))
 }
 
 /// Forgets what was made in an ended context; 0: an unknown one.

@@ -1,4 +1,7 @@
-//! Kernels that wait on the device for kernels on other devices: NCCL's collectives.
+//! Kernels that wait on the device for kernels on other devices: collectives.
+//!
+//! They are known by their names: those of NCCL, and of the libraries in [`PARTS`]. A collective of
+//! a job's own (Triton, CuTe) with another name is not.
 //!
 //! Such a kernel spins until its peers run. If one rank waited at a gate, the others would spin and
 //! block their devices, which that gate does not know. So these kernels pass without credit; their
@@ -31,7 +34,26 @@ pub fn awaits(hash: u64) -> bool {
             .is_some_and(|slot| slot.value.load(Ordering::Relaxed) != 0)
 }
 
-/// Whether a symbol is a collective: `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`,
+/// What names of other collectives contain, as mangled.
+const PARTS: [&str; 10] = [
+    // vLLM's and SGLang's custom all-reduce.
+    "cross_device_reduce_",
+    // TensorRT-LLM's one-shot and two-shot kernels, and its fused ones, which FlashInfer has too.
+    "ShotAllReduceKernel",
+    "allreduce_fusion_kernel",
+    // PyTorch's symmetric memory: barriers and signals, and its kernels, also those in Triton.
+    "16symmetric_memory",
+    "shot_all_reduce_kernel",
+    "multimem_",
+    // Namespaces of DeepEP and MSCCL++, whose kernels have common names.
+    "7deep_ep",
+    "7mscclpp",
+    // NVSHMEM's collectives on streams.
+    "_on_stream_kernel",
+    "nvshmemi_",
+];
+
+/// Whether a symbol is a collective: one of [`PARTS`], `ncclDevKernel_AllReduce_Sum_f32_RING_LL`,
 /// `ncclSymkDevKernel_...` of newer NCCLs, `ncclKernel_...` of older ones, also mangled as in C++
 /// with the name's length before it.
 fn is_collective(symbol: &str) -> bool {
@@ -40,7 +62,7 @@ fn is_collective(symbol: &str) -> bool {
         .map(|rest| rest.trim_start_matches(|digit: char| digit.is_ascii_digit()));
     let name = mangled.unwrap_or(symbol);
     let kind = name.split_once('_').map_or("", |(kind, _)| kind);
-    kind.starts_with("nccl") && kind.ends_with("Kernel")
+    kind.starts_with("nccl") && kind.ends_with("Kernel") || PARTS.iter().any(|part| symbol.contains(part))
 }
 
 #[cfg(test)]
@@ -48,13 +70,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_collectives_of_each_nccl_are_told_from_other_kernels() {
+    fn collectives_are_told_from_other_kernels() {
         for symbol in [
             "_Z40ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
             "_Z22ncclDevKernel_SendRecv24ncclDevKernelArgsStorageILm4096EE",
             "_Z33ncclSymkDevKernel_AllGather_LL_MC",
             "_Z37ncclKernel_AllReduce_RING_LL_Sum_int8_t11ncclDevCommmP8ncclWork",
             "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+            "_ZN4vllm26cross_device_reduce_1stageI6__halfLi8EEEvPNS_8RankDataE",
+            "_ZN12tensorrt_llm7kernels22oneShotAllReduceKernelI6__halfLi8ELb1ELb0EEEvNS0_15AllReduceParamsE",
+            "_ZN10flashinfer23trtllm_allreduce_fusion39allreduce_fusion_kernel_oneshot_lamportILi1E",
+            "_ZN4c10d16symmetric_memory12_GLOBAL__N_114barrier_kernelEPPjmmmm",
+            "one_shot_all_reduce_kernel",
+            "_ZN7deep_ep9intranode8dispatchILi8ELi768ELi8192EEEvP4int4",
+            "_ZN7mscclpp15executionKernelI6__halfNS_12LLPacket16E",
+            "barrier_on_stream_kernel_threadgroup",
         ] {
             assert!(is_collective(symbol), "{symbol}");
         }
@@ -64,6 +94,8 @@ mod tests {
             "ncclKernels",
             "_Z16ncclLaunchKernelP8ncclCommP14ncclKernelPlan",
             "_Z9nccl_copyPf",
+            "_Z13reduce_kernelILi512ELi1EN2at6native8ReduceOpE",
+            "_Z18on_stream_transferPf",
             "",
         ] {
             assert!(!is_collective(symbol), "{symbol}");

@@ -31,7 +31,7 @@ use crate::driver::stream::{Stream, own_stream};
 use crate::internal_error::{caught, failpoint, fails_at, guarded};
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::profiler::{Around, Half, Look, Sampler};
-use crate::thread;
+use crate::{process, thread};
 
 /// The session.
 #[derive(Debug)]
@@ -120,8 +120,13 @@ impl Session {
         if kind == LaunchKind::Graph
             && let Some(sum) = self.sums.get(kernel)
         {
-            return sum;
+            return sum.max(self.unknown());
         }
+        self.unknown()
+    }
+
+    /// Cost of a launch of which nothing is known, ns.
+    fn unknown(&self) -> Ns {
         self.link.lane.orders.unknown_cost.load(Ordering::Relaxed)
     }
 
@@ -151,11 +156,19 @@ impl Session {
 
     /// Sets the cost of a graph of unknown duration: the sum of its kernels' costs.
     pub fn learn_graph(&self, hash: u64, kernels: &[u64]) {
-        let unknown = self.link.lane.orders.unknown_cost.load(Ordering::Relaxed);
-        let sum = kernels.iter().fold(0, |sum: Ns, kernel| {
-            sum.saturating_add(self.link.costs.get(*kernel).unwrap_or(unknown))
-        });
-        self.sums.set(hash, sum);
+        /// What kernels of unknown duration count together at most, ns: longer than most gaps. The
+        /// device soon measures a graph that is served.
+        const UNKNOWN_TOGETHER_NS: Ns = 2_000_000;
+        let unknown = self.unknown();
+        let (mut known, mut others): (Ns, Ns) = (0, 0);
+        for kernel in kernels {
+            match self.link.costs.get(*kernel) {
+                Some(cost) => known = known.saturating_add(cost),
+                None => others = others.saturating_add(unknown),
+            }
+        }
+        self.sums
+            .set(hash, known.saturating_add(others.min(UNKNOWN_TOGETHER_NS)));
     }
 
     /// Implements [`super::before_launch`]. Inlined into the hook is only the part of a job alone;
@@ -372,7 +385,10 @@ impl Session {
             stream,
             place,
         };
-        if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) {
+        if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) && !self.pass_with_pair(&want, now) {
+            if process::is_copy() {
+                return Step::NOTHING;
+            }
             if !waits && deferral::leaves() {
                 return Step::WAITS;
             }

@@ -162,10 +162,8 @@ impl Session {
     /// Handles a destroyed context with its events and streams; 0: an unknown one.
     pub fn context_ended(&self, context: usize) {
         self.sampler.forget(context);
-        // Work in another context than the events' still ends by time.
-        if self.completion.forget(context) {
-            let gained = self.accounts.complete_all();
-            self.report_settled(gained, clock::now());
-        }
+        // Its work without a fence ends by time.
+        let gained = self.completion.forget(&self.accounts, context);
+        self.report_settled(gained, clock::now());
     }
 }

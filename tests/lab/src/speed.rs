@@ -116,7 +116,7 @@ impl Crowd {
                         });
                         self.waits(client.0);
                     }
-                    Decision::RunAheadWindow(..) | Decision::Times(..) => {}
+                    Decision::RunAheadWindow(..) | Decision::Times(..) | Decision::Charge(..) => {}
                     Decision::Revoke(client) => self.tell(Event::Revoked { client, left: 0 }),
                     Decision::Mode(..) => {}
                 }

@@ -128,6 +128,7 @@ impl Books {
                 Decision::Mode(client, _)
                 | Decision::RunAheadWindow(client, _)
                 | Decision::Times(client, _)
+                | Decision::Charge(client, ..)
                 | Decision::Grant { client, .. }
                 | Decision::Revoke(client) => client,
             };

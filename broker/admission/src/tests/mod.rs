@@ -2,6 +2,7 @@
 
 mod auto_backing;
 mod caps;
+mod undeclared;
 
 use std::collections::{BTreeMap, BTreeSet};
 

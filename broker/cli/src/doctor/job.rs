@@ -214,10 +214,10 @@ pub fn command(places: &Places, words: &[OsString], rows: &mut Vec<ReportRow>) {
     let Some((program, arguments)) = words.split_first() else {
         return;
     };
-    if let Some(why) = outside::reason(program, arguments) {
+    if let Some(unreached) = outside::reason(program, arguments) {
         rows.push(ReportRow::warn(
             "command",
-            why,
+            unreached.why,
             "give it a program that loads libraries",
         ));
     }

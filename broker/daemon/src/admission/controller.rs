@@ -9,7 +9,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use log::Level;
 
@@ -21,7 +23,7 @@ use super::device_observer::{ClientProbe, DeviceObserver, Jobs, MemoryProbe};
 use super::devices::Devices;
 use super::growth::{Grower, Growth};
 use super::history::AdmissionHistory;
-use super::job_table::{Gang, JobTable, context_on};
+use super::job_table::{self, Gang, JobTable, context_on};
 use super::ledger::{Journal, Ledger, Page};
 use super::member::{Member, Terms};
 use super::notify::{self, PositionLines};
@@ -34,6 +36,7 @@ use super::suspended::SuspendedJobs;
 use super::watch::Reading;
 use crate::clock;
 use crate::options::Rights;
+use crate::process::Process;
 use crate::registry::Entry;
 use crate::server::ToTheClient;
 use crate::user_log;
@@ -42,11 +45,15 @@ use weft_admission::{
     User, UserCap,
 };
 use weft_protocol::Ns;
+use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
 use weft_protocol::amount::shown;
 use weft_protocol::control::Wants;
 
 /// Most lines that a job gets about waiting for more: it may wait all the time.
 const GROWTH_LINES: u32 = 5;
+
+/// How often it is looked at what undeclared jobs hold: a job that lacks memory looks anew.
+const USAGE_PERIOD_NS: Ns = 100_000_000;
 
 /// The state of admission.
 #[derive(Debug)]
@@ -67,6 +74,10 @@ pub struct Controller {
     /// What users may have at once, and what the core knows of it.
     rights: Rights,
     caps: BTreeMap<User, UserCap>,
+    /// When the core was last told what undeclared jobs hold.
+    usage_noted: Ns,
+    /// Whether the broker ends: nobody hears of a decision any more.
+    closed: bool,
     /// Decisions that are not carried out yet.
     decisions: Vec<Decision>,
     journal: Journal,
@@ -99,6 +110,8 @@ impl Controller {
             history: AdmissionHistory::from_counts(page.sums),
             rights: Rights::default(),
             caps: BTreeMap::new(),
+            usage_noted: 0,
+            closed: false,
             decisions: Vec::new(),
             journal: Journal::new(ledger),
         };
@@ -110,9 +123,7 @@ impl Controller {
         }
         if goes_on {
             let left = new.jobs.forget_unreattached_now(&new.machine);
-            if !left.is_empty() {
-                new.end_processes(left);
-            }
+            new.end_unreattached(left);
             let (waiting, running) = new.machine.count();
             log::info!("goes on where a broker was before: {running} jobs run, {waiting} wait for memory");
         }
@@ -149,7 +160,8 @@ impl Controller {
 
     /// Gives the core an event.
     pub fn apply(&mut self, event: Event) {
-        self.journal.mark(event != Event::Tick);
+        // What jobs hold right now is of no use to the next broker.
+        self.journal.mark(!matches!(event, Event::Tick | Event::Uses(..)));
         if let Event::Ends(job) = event {
             self.growth.forget(job);
         }
@@ -172,6 +184,9 @@ impl Controller {
     /// Carries out the core's decisions.
     fn carry_out(&mut self) {
         let decisions = std::mem::take(&mut self.decisions);
+        if self.closed {
+            return;
+        }
         for decision in &decisions {
             match decision {
                 Decision::Admit { job, .. } => {
@@ -188,6 +203,8 @@ impl Controller {
             }
         }
         self.keep();
+        // A client reads its limit as soon as it is answered.
+        let mut answered = Vec::new();
         for decision in decisions {
             match decision {
                 Decision::Admit { job, .. } => {
@@ -202,9 +219,9 @@ impl Controller {
                     let cramped = cramped.map_or(String::new(), auto_backing::reason);
                     self.refuse(job, &format!("this job can never run here: {why}{cramped}"));
                 }
-                Decision::Grant { job, .. } => self.answer_job(job, true),
+                Decision::Grant { job, .. } => answered.extend(self.end_wait(job, true)),
                 Decision::Deny { job, bytes, free } => {
-                    self.answer_job(job, false);
+                    answered.extend(self.end_wait(job, false));
                     self.note_denial(job);
                     self.tell_cap(job, bytes);
                     self.log(
@@ -215,6 +232,9 @@ impl Controller {
             }
         }
         self.show_limits();
+        for client in answered {
+            self.answer(client);
+        }
     }
 
     /// Logs a line on a job.
@@ -239,11 +259,9 @@ impl Controller {
         let Some(member) = gang.members.get(&client) else {
             return;
         };
-        let free = self.machine.share(job).map_or(0, |(device, _)| self.free(device));
-        let free = self.left_for(job, free);
         let limit = match gang.declared {
             true => quota,
-            false => quota.saturating_add(free),
+            false => quota.saturating_add(self.obtainable(job)),
         };
         // Managed memory is not the device's.
         let (quota, limit) = match gang.managed {
@@ -261,7 +279,11 @@ impl Controller {
     /// Admits a process of an admitted job, or tells it to wait.
     fn admit_or_wait(&self, client: u64, job: Job) {
         match self.jobs.quota(&self.machine, job) {
-            Some(quota) => self.admit(client, self.jobs.gather(&self.machine, client, quota, quota)),
+            Some(quota) => {
+                self.admit(client, self.jobs.gather(&self.machine, client, quota, quota));
+                // A sibling may have given a part of its quota.
+                self.show_limits();
+            }
             None => self.tell_wait(job),
         }
     }
@@ -282,23 +304,71 @@ impl Controller {
         }
     }
 
-    /// Writes the limit of jobs without a declared need: quota + free bytes.
+    /// Writes the limit of jobs without a declared need: what they have and can have.
     fn show_limits(&self) {
-        let mut free: BTreeMap<DeviceId, u64> = BTreeMap::new();
         let growing = self.jobs.iter().filter(|(_, gang)| !gang.declared && !gang.managed);
-        for (job, gang) in growing {
-            let Some((device, _)) = self.machine.share(job) else {
-                continue;
-            };
-            let free = *free.entry(device).or_insert_with(|| self.free(device));
-            let free = self.left_for(job, free);
-            gang.members.values().for_each(|member| member.show_limit(free));
+        for (job, gang) in growing.filter(|(job, _)| self.machine.share(*job).is_some()) {
+            let more = self.obtainable(job);
+            gang.members.values().for_each(|member| member.show_limit(more));
         }
     }
 
-    /// Of the device's free bytes, those that the job's user may still take.
-    fn left_for(&self, job: Job, free: u64) -> u64 {
-        self.machine.cap_left(job).map_or(free, |left| left.min(free))
+    /// Bytes that a job would get beyond its share, and that its user may still take.
+    fn obtainable(&self, job: Job) -> u64 {
+        let bytes = self.machine.obtainable(job);
+        self.machine.cap_left(job).map_or(bytes, |left| left.min(bytes))
+    }
+
+    // What undeclared jobs do not hold.
+
+    /// Tells the core what undeclared jobs hold. Returns whether any of them holds another amount.
+    fn note_usage(&mut self) -> bool {
+        let undeclared = self.jobs.iter().filter(|(_, gang)| !gang.declared && !gang.managed);
+        let told = undeclared.filter_map(|(job, gang)| {
+            let (device, share) = self.machine.share(job)?;
+            let bytes = gang.uses(context_on(&self.machine, device)).unwrap_or(share);
+            (self.machine.usage(job) != Some(bytes)).then_some(Event::Uses(job, bytes))
+        });
+        let told: Vec<Event> = told.collect();
+        let changed = !told.is_empty();
+        self.apply_all(told);
+        changed
+    }
+
+    /// Takes bytes from undeclared jobs that do not hold them. Returns whether it got any.
+    fn take_back(&mut self, given_up: impl IntoIterator<Item = (Job, u64)>) -> bool {
+        let mut got = false;
+        for (job, bytes) in given_up {
+            let given = self.jobs.gang(job).map_or(0, |gang| gang.give_up(bytes));
+            if given > 0 {
+                got = true;
+                self.apply(Event::GivesUp(job, given));
+            }
+        }
+        got
+    }
+
+    /// Takes back what lets waiting jobs go on.
+    fn take_back_for_waiters(&mut self) {
+        if self.is_waited_for() {
+            self.note_usage();
+            if self.take_back(self.machine.gives_up_for_waiters()) {
+                self.apply(Event::Tick);
+            }
+        }
+    }
+
+    /// Takes back what jobs wait for, and shows the others what they can have, if it is time.
+    fn check_usage(&mut self, now: Ns) {
+        if now.saturating_sub(self.usage_noted) < USAGE_PERIOD_NS {
+            return;
+        }
+        self.usage_noted = now;
+        let changed = self.note_usage();
+        self.take_back_for_waiters();
+        if changed || !self.decisions.is_empty() {
+            self.carry_out();
+        }
     }
 
     /// Tells a job that was denied more that its user is at a cap.
@@ -347,9 +417,11 @@ impl Controller {
         self.journal.write(page.as_ref());
     }
 
-    /// Closes the journal. The last page stays, and running jobs in it.
+    /// Closes the book as the broker ends. The last page stays, and running jobs in it: what
+    /// happens to clients from now on frees nobody's memory.
     pub fn close(&mut self) {
         self.keep();
+        self.closed = true;
         self.journal.close();
         self.facts.close();
     }
@@ -375,7 +447,7 @@ impl Controller {
         let seen = reading.is_some_and(|it| device.is_some_and(|device| self.observer.saw(device, it.at)));
         // Earlier arrivals go first.
         let first = !self.arrivals.any_for(&wants.uuid);
-        if wants.runs.is_some() || !told || (seen && first) {
+        if wants.runs.is_some() || !told || (first && (seen || self.fits_beside_exited(entry, &wants, reading))) {
             self.request(entry, sender, wants);
         } else {
             self.arrivals.push(EarlyArrival {
@@ -390,6 +462,35 @@ impl Controller {
     /// Whether this client has no job yet, and no other waits for its device to be observed.
     pub fn is_new_alone(&self, client: u64) -> bool {
         self.has_no_arrivals() && self.jobs.job_of(client).is_none()
+    }
+
+    /// Whether a new job fits though the memory of exited clients counts as taken. If so, it is
+    /// taken for strangers' until a sample can be made.
+    fn fits_beside_exited(&mut self, entry: &Entry, wants: &Wants, reading: Option<&Reading>) -> bool {
+        let mut devices = reading.into_iter().flat_map(|it| it.free.iter().map(|of| (of, it.at)));
+        let found = devices.find(|((uuid, _), _)| *uuid == wants.uuid);
+        let Some((device, ((_, free), at))) = self.devices.id(&wants.uuid).zip(found) else {
+            return false;
+        };
+        let new = self.jobs.related(&entry.process(), wants).is_empty();
+        let Some(change) = self
+            .observer
+            .with_exited(&self.observed_jobs(), device, *free, at)
+            .filter(|_| new)
+        else {
+            return false;
+        };
+        let ask = self.ask(Job(u64::MAX), entry, wants, device, declared(entry, wants));
+        let mut play = self.machine.clone();
+        let now = clock::now();
+        play.handle(now, Event::Device(change.1), &mut Vec::new());
+        play.handle(now, Event::Asks(ask), &mut Vec::new());
+        let fits = play.share(Job(u64::MAX)).is_some();
+        if fits {
+            self.set_device(Some(change));
+            self.observer.ask(device);
+        }
+        fits
     }
 
     /// Whether no client waits for its device to be observed.
@@ -500,6 +601,7 @@ impl Controller {
             }
             None => {
                 self.apply(Event::Asks(ask));
+                self.take_back_for_waiters();
                 let waits = self.machine.waits(job);
                 if let Some(gang) = self.jobs.gang_mut(job) {
                     gang.waited = waits;
@@ -574,17 +676,8 @@ impl Controller {
 
     /// A client is gone, or gives up waiting.
     pub fn end_client(&mut self, client: u64) {
-        if self.arrivals.remove(client) {
-            return;
-        }
-        self.stop_growing(client);
-        let Some(job) = self.jobs.job_of(client) else {
-            return;
-        };
+        let Some(job) = self.stop_client(client) else { return };
         let (device, share) = self.machine.share(job).unzip();
-        if let Some(gang) = self.jobs.gang_mut(job) {
-            gang.observe_usage();
-        }
         let member = self.jobs.detach(client);
         if let Some(member) = &member {
             member.forget();
@@ -598,6 +691,49 @@ impl Controller {
             let freed = share.filter(|_| ended).unwrap_or(0);
             self.history.note_freed(member.process().pid, freed);
         }
+    }
+
+    /// A client is let go or has hung up. If its process runs on, what that holds is nobody else's.
+    /// Only where users trust one another a client's goodbye is believed.
+    pub fn let_go(&mut self, client: u64, pidfd: Option<OwnedFd>) {
+        let admitted = self.jobs.member(client).filter(|member| {
+            let ended = member.entry().goodbye.load(Ordering::Relaxed) && !self.devices.is_shared();
+            member.admitted_at().is_some() && !ended
+        });
+        if admitted.is_none_or(|member| job_table::runs(&member.process(), pidfd.as_ref()) != Some(true)) {
+            return self.end_client(client);
+        }
+        if self.stop_client(client).is_some()
+            && let Some(member) = self.jobs.let_go(client, pidfd)
+        {
+            member.forget();
+            self.journal.mark(true);
+            self.carry_out();
+        }
+    }
+
+    /// Ends what a client waits for. Returns its job.
+    fn stop_client(&mut self, client: u64) -> Option<Job> {
+        if self.arrivals.remove(client) {
+            return None;
+        }
+        self.stop_growing(client);
+        let job = self.jobs.job_of(client)?;
+        self.jobs.gang_mut(job)?.observe_usage();
+        Some(job)
+    }
+
+    /// Processes that were no clients ended or stay away.
+    fn end_unreattached(&mut self, left: Vec<(Job, Process)>) {
+        if left.is_empty() {
+            return;
+        }
+        for (job, process) in &left {
+            if let Some((device, _)) = self.machine.share(*job) {
+                self.observer.exits(device, *process);
+            }
+        }
+        self.end_processes(left.into_iter().map(|(job, _)| job).collect());
     }
 
     /// Counts one process less for each entry; a job without any ends.
@@ -711,10 +847,6 @@ impl Controller {
         self.machine.devices().find(|about| about.id == id)
     }
 
-    fn free(&self, id: DeviceId) -> u64 {
-        self.about(id).map_or(0, |about| self.machine.load(id).free(about))
-    }
-
     fn observed_jobs(&self) -> Jobs<'_> {
         Jobs {
             machine: &self.machine,
@@ -773,7 +905,23 @@ impl Controller {
         };
         let about = self.observer.observe(&jobs, device, free, at, own);
         self.set_device(about);
+        if own.is_none() && about.is_some() {
+            self.free_absent(device);
+        }
         about.is_some()
+    }
+
+    /// Frees what processes that were let go and stay away do not hold, by NVML's word.
+    fn free_absent(&mut self, device: DeviceId) {
+        let now = clock::now();
+        let away = self.jobs.on(device).filter(|(_, gang)| gang.stays_away(now));
+        for job in away.map(|(job, _)| job).collect::<Vec<_>>() {
+            let share = self.machine.share(job).map_or(0, |(_, share)| share);
+            let unheld = self.observer.take_unheld(device, share);
+            if unheld > 0 {
+                self.decide(Event::Gives(job, unheld));
+            }
+        }
     }
 
     /// Enters assumptions for devices without recent samples.
@@ -824,25 +972,26 @@ impl Controller {
         let Some(job) = self.jobs.job_of(client) else { return };
         let lacks = bytes - self.jobs.gather(&self.machine, client, bytes, 0);
         if lacks == 0 {
-            return self.answer(client, Some(bytes));
+            self.grant(client, bytes);
+            self.show_limits();
+            return self.answer(client);
         }
+        self.note_usage();
+        self.take_back(self.machine.gives_up_for(job, lacks));
+        // The most important job is not kept inside an allocation for what may not come.
         let waits = patience > 0 && !self.growth.has(job);
+        let waits = waits && !(patience == DEFAULT_PATIENCE_NS && self.machine.is_foreground(job));
         self.apply(match waits {
             true => Event::GrowsInTime(job, lacks),
             false => Event::Grows(job, lacks),
         });
-        let decided = self.decisions.iter().find_map(|decision| match decision {
-            Decision::Grant { job: of, .. } if *of == job => Some(true),
-            Decision::Deny { job: of, .. } if *of == job => Some(false),
-            _ => None,
+        let decided = self.decisions.iter().any(|decision| {
+            matches!(decision, Decision::Grant { job: of, .. } | Decision::Deny { job: of, .. } if *of == job)
         });
-        if let Some(granted) = decided {
-            self.carry_out();
-            return self.answer(client, granted.then_some(bytes));
-        }
-        let grower = Grower::new(client, job, (bytes, lacks), clock::now(), patience);
-        self.growth.push(grower);
-        if let Some(member) = self.jobs.member(client) {
+        // First, as the decision is this request's; a sibling may wait already.
+        self.growth
+            .push_first(Grower::new(client, job, (bytes, lacks), clock::now(), patience));
+        if let Some(member) = self.jobs.member(client).filter(|_| !decided) {
             member.show_growing();
         }
         self.carry_out();
@@ -866,21 +1015,31 @@ impl Controller {
 
     fn end_growth(&mut self, grower: &Grower) {
         self.apply(Event::GrowsNoMore(grower.job()));
-        self.answer(grower.client(), None);
+        self.answer(grower.client());
         self.carry_out();
     }
 
-    /// Passes on the core's decision to the job's waiting client.
-    fn answer_job(&mut self, job: Job, granted: bool) {
-        if let Some(grower) = self.growth.remove_job(job) {
-            self.answer(grower.client(), granted.then_some(grower.bytes()));
+    /// Ends the wait of a job's first waiting client, which has its bytes where they are granted.
+    fn end_wait(&mut self, job: Job, granted: bool) -> Option<u64> {
+        let grower = self.growth.remove_job(job)?;
+        if granted {
+            // What it did not lack was not given to it, and a sibling may have it by now.
+            let bytes = self.jobs.gather(&self.machine, grower.client(), grower.bytes(), 0);
+            self.grant(grower.client(), bytes);
+        }
+        Some(grower.client())
+    }
+
+    fn grant(&self, client: u64, bytes: u64) {
+        if let Some(member) = self.jobs.member(client) {
+            member.grant(bytes);
         }
     }
 
-    /// Answers a client that wants more: granted bytes, or none.
-    fn answer(&self, client: u64, granted: Option<u64>) {
+    /// Answers a client that wants more. It finds in its slot what it has.
+    fn answer(&self, client: u64) {
         if let Some(member) = self.jobs.member(client) {
-            member.answer(granted);
+            member.answer();
         }
     }
 
@@ -895,12 +1054,11 @@ impl Controller {
     /// Does what is due, but for what needs NVML.
     pub fn check_processes(&mut self) {
         let left = self.jobs.forget_unreattached(&self.machine);
-        if !left.is_empty() {
-            self.end_processes(left);
-        }
+        self.end_unreattached(left);
         self.observer.check_exited();
         self.check_suspended();
         self.check_growth();
+        self.check_usage(clock::now());
     }
 
     /// Puts suspended jobs back into the queue, and lets resumed ones on.

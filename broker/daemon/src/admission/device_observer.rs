@@ -174,6 +174,8 @@ pub struct DeviceObserver {
     observed: HashMap<DeviceId, Ns>,
     /// Free bytes by NVML's last answer, also without a sample.
     last_free: HashMap<DeviceId, u64>,
+    /// Bytes by the last sample that processes that are no clients do not hold of their shares.
+    unheld: HashMap<DeviceId, u64>,
     /// Claims by device, where NVML does not tell.
     believed: HashMap<DeviceId, Claims>,
     /// Devices that NVML is to be asked of, with the tries that are left.
@@ -190,12 +192,21 @@ impl DeviceObserver {
         self.samples.remove(&device);
         self.observed.remove(&device);
         self.last_free.remove(&device);
+        self.unheld.remove(&device);
         self.believed.remove(&device);
     }
 
     /// Whether a full sample was made at or after `since`.
     pub fn saw(&self, device: DeviceId, since: Ns) -> bool {
         self.observed.get(&device).is_some_and(|at| *at >= since)
+    }
+
+    /// Takes up to `most` bytes of what processes that are no clients do not hold.
+    pub fn take_unheld(&mut self, device: DeviceId, most: u64) -> u64 {
+        let unheld = self.unheld.entry(device).or_default();
+        let taken = most.min(*unheld);
+        *unheld -= taken;
+        taken
     }
 
     /// Whether NVML is to be asked of any device.
@@ -283,6 +294,10 @@ impl DeviceObserver {
         let free = self.last_free.get(&device)?;
         let before = jobs.about(device)?;
         let (mut held, mut contexts) = (0u64, 0u64);
+        for (job, gang) in jobs.table.on(device) {
+            let share = jobs.machine.share(job).map_or(0, |(_, share)| share);
+            held = held.saturating_add(gang.absent_part(share));
+        }
         for member in jobs.members(device) {
             held = held.saturating_add(member.held());
             held = held.saturating_add(member.managed_own());
@@ -291,6 +306,15 @@ impl DeviceObserver {
         let known = held.saturating_add(before.context.saturating_mul(contexts));
         let unknown = before.memory.saturating_sub(*free).saturating_sub(known);
         let foreign = before.foreign.max(unknown);
+        Some((before, Device { foreign, ..before }))
+    }
+
+    /// The device before, and with the memory of exited clients counted as foreign, as it may still
+    /// be taken at time `at`. `None`: no sample could be made without them either.
+    pub fn with_exited(&self, jobs: &Jobs<'_>, device: DeviceId, free: u64, at: Ns) -> Option<(Device, Device)> {
+        let before = jobs.about(device)?;
+        let held = self.held(jobs, device, at, None)?;
+        let (_, foreign) = held.others(&before, free);
         Some((before, Device { foreign, ..before }))
     }
 
@@ -305,24 +329,29 @@ impl DeviceObserver {
         at: Ns,
         own: Option<&ClientProbe>,
     ) -> Option<(Device, Device)> {
-        let HeldMemory {
-            bytes: held,
-            contexts,
-            unclear: managed,
-        } = self.held(jobs, device, at, own)?;
+        let left = |one: &Exited| one.device == device && one.settled > at;
+        if self.exited.iter().any(left) {
+            return None;
+        }
+        let held = self.held(jobs, device, at, own)?;
         let before = jobs.about(device)?;
-        let unknown = before.memory.saturating_sub(free).saturating_sub(held);
-        let sample = MemorySample { unknown, contexts, at };
+        let sample = MemorySample {
+            unknown: before.memory.saturating_sub(free).saturating_sub(held.bytes),
+            contexts: held.contexts,
+            at,
+        };
         let mut about = before;
         // The part of managed memory on the device is not known.
-        if !managed {
+        if !held.unclear {
             let last = self.samples.insert(device, sample);
             if let Some(each) = context_of(&about, sample, last) {
                 about.context = each;
                 about.measured = true;
             }
         }
-        about.foreign = unknown.saturating_sub(about.context.saturating_mul(contexts));
+        let (unheld, foreign) = held.others(&about, free);
+        about.foreign = foreign;
+        self.unheld.insert(device, unheld);
         match own {
             Some(own) => {
                 if let Some(uid) = own.uid {
@@ -416,22 +445,18 @@ impl DeviceObserver {
         about
     }
 
-    /// What all clients on a device held at `at`; `None`: not known.
+    /// What all clients on a device held at `at`, but for exited ones; `None`: not known.
     fn held(&self, jobs: &Jobs<'_>, device: DeviceId, at: Ns, own: Option<&ClientProbe>) -> Option<HeldMemory> {
-        let left = |one: &Exited| one.device == device && one.settled > at;
-        if self.exited.iter().any(left) {
-            return None;
-        }
         let now = clock::now();
         let mut all = HeldMemory::default();
         for (job, gang) in jobs.table.iter() {
             let Some((_, share)) = jobs.machine.share(job).filter(|(on, _)| *on == device) else {
                 continue;
             };
-            // What an unreattached process holds is not known.
-            if !gang.unreattached.is_empty() {
-                return None;
-            }
+            // What an unreattached process holds is not known. It may hold its part, which is in
+            // the book already and no stranger's.
+            all.absent = all.absent.saturating_add(gang.absent_part(share));
+            all.unclear |= !gang.unreattached.is_empty();
             let mut sum = 0u64;
             for (other, member) in &gang.members {
                 // The driver may have its memory before the broker hears of its end.
@@ -482,6 +507,19 @@ struct HeldMemory {
     contexts: u64,
     /// Partly managed or uncertain: the sample says nothing of contexts.
     unclear: bool,
+    /// Shares of processes that are no clients.
+    absent: u64,
+}
+
+impl HeldMemory {
+    /// Of the bytes that no client holds: how much processes that are no clients lack of their
+    /// shares, and what is strangers'.
+    fn others(&self, about: &Device, free: u64) -> (u64, u64) {
+        let contexts = about.context.saturating_mul(self.contexts);
+        let known = self.bytes.saturating_add(contexts);
+        let others = about.memory.saturating_sub(free).saturating_sub(known);
+        (self.absent.saturating_sub(others), others.saturating_sub(self.absent))
+    }
 }
 
 /// Context size by this sample, if new; `last`: the sample before.

@@ -65,6 +65,11 @@ impl Devices {
         self.shared = shared;
     }
 
+    /// Whether users distrust each other.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     #[cfg(test)]
     pub fn set_owner(&mut self, uid: u32) {
         self.owner = uid;

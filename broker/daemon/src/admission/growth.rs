@@ -80,7 +80,7 @@ impl Grower {
     }
 }
 
-/// Waiting clients in the order of their requests.
+/// Waiting clients, the latest request first.
 #[derive(Debug, Default)]
 pub struct Growth(Vec<Grower>);
 
@@ -104,8 +104,9 @@ impl Growth {
         self.0.iter().any(|grower| grower.job == job)
     }
 
-    pub fn push(&mut self, grower: Grower) {
-        self.0.push(grower);
+    /// Adds a request before those of earlier clients, so that [`Growth::remove_job`] finds it.
+    pub fn push_first(&mut self, grower: Grower) {
+        self.0.insert(0, grower);
     }
 
     pub fn remove_client(&mut self, client: u64) -> Option<Grower> {

@@ -17,10 +17,14 @@
 //!
 //! After a broker was killed, its clients look for another once a second. Until they reattach, jobs
 //! keep their share or their place in the queue. An ended process is gone. A waiting job may stay
-//! away for [`REATTACH_NS`]; a running process keeps its share, as it keeps its memory.
+//! away for [`REATTACH_NS`]; a running process keeps its share, as it keeps its memory. So does a
+//! running process that this broker let go.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+
+use rustix::event::PollFlags;
 
 use super::ledger::{KeptJob, Page};
 use super::member::Member;
@@ -31,9 +35,13 @@ use crate::text::brief;
 use weft_admission::{Admission, Ask, Backing, DeviceId, Event, Job, User};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
+use weft_protocol::transport::fds;
 
 /// Time to reattach. Clients try once a second; a busy machine may delay hundreds of them.
 const REATTACH_NS: Ns = 30_000_000_000;
+
+/// Most pidfds of processes that were let go: descriptors are few, and users could take them all.
+const KEPT_PIDFDS: usize = 256;
 
 /// Interval of checks of unreattached processes.
 const REATTACH_CHECK_NS: Ns = 100_000_000;
@@ -41,13 +49,30 @@ const REATTACH_CHECK_NS: Ns = 100_000_000;
 /// Longest kept command line, where many are kept.
 const COMMAND_BYTES: usize = 1024;
 
-/// An unreattached process of the last broker.
+/// A process that runs and is no client: of the last broker, or let go by this one. It keeps its
+/// memory, and so its share.
 #[derive(Debug)]
 pub struct Unreattached {
     pub process: Process,
     pub command: String,
     /// When it may be forgotten.
     until: Ns,
+    /// Whether this broker let it go.
+    let_go: bool,
+    /// Tells of its end where `/proc` does not.
+    pidfd: Option<OwnedFd>,
+}
+
+impl Unreattached {
+    /// Whether it runs; `None`: that cannot be known.
+    fn runs(&self) -> Option<bool> {
+        runs(&self.process, self.pidfd.as_ref())
+    }
+}
+
+/// Whether a process runs, by its pidfd if there is one; `None`: that cannot be known.
+pub fn runs(process: &Process, pidfd: Option<&OwnedFd>) -> Option<bool> {
+    pidfd.map_or_else(|| process.runs(), |pidfd| Some(!fds::hung_up(pidfd, PollFlags::IN)))
 }
 
 /// A job's processes on one device.
@@ -131,6 +156,17 @@ impl Gang {
             .fold(0, u64::saturating_add)
     }
 
+    /// The part of its share that unreattached processes have.
+    pub fn absent_part(&self, share: u64) -> u64 {
+        share / self.count().max(1) as u64 * self.unreattached.len() as u64
+    }
+
+    /// Whether this broker let all its processes go, so long ago that they stay away.
+    pub fn stays_away(&self, now: Ns) -> bool {
+        let away = |absent: &Unreattached| absent.let_go && absent.until <= now;
+        self.members.is_empty() && self.unreattached.iter().all(away)
+    }
+
     /// See [`JobTable::gather`].
     fn gather(&self, client: u64, (share, context): (u64, u64), wanted: u64, least: u64) -> u64 {
         if self.managed {
@@ -146,12 +182,28 @@ impl Gang {
             .map(|member| member.quota().saturating_add(context))
             .fold(own, u64::saturating_add);
         // Unreattached processes keep their parts.
-        let absent = share / self.count().max(1) as u64 * self.unreattached.len() as u64;
+        let absent = self.absent_part(share);
         let mut gathered = share.saturating_sub(given).saturating_sub(absent).min(wanted);
         for member in self.siblings(client) {
             gathered += member.give_back(least, wanted - gathered);
         }
         gathered
+    }
+
+    /// Bytes that its processes hold, with `context` bytes each; `None`: that is not known.
+    pub fn uses(&self, context: u64) -> Option<u64> {
+        let known = self.unreattached.is_empty() && !self.managed;
+        let admitted = self.members.values().filter(|member| member.quota() > 0);
+        let held = admitted.map(|member| member.held().saturating_add(context));
+        known.then(|| held.fold(0, u64::saturating_add))
+    }
+
+    /// Takes `wanted` bytes at most that its processes do not hold. Each keeps its part of what the
+    /// job began with.
+    pub fn give_up(&self, wanted: u64) -> u64 {
+        let least = self.asked / u64::from(self.processes.max(self.count() as u32)).max(1);
+        let admitted = self.members.values().filter(|member| member.quota() > 0);
+        admitted.fold(0, |given, member| given + member.give_back(least, wanted - given))
     }
 
     /// The other admitted processes.
@@ -205,6 +257,8 @@ impl Gang {
             process,
             command,
             until,
+            let_go: false,
+            pidfd: None,
         });
         Gang {
             name: kept.name,
@@ -397,6 +451,23 @@ impl JobTable {
         self.gangs.get_mut(&job)?.members.remove(&client)
     }
 
+    /// Removes a client whose process runs on. The process keeps its part of the job.
+    pub fn let_go(&mut self, client: u64, pidfd: Option<OwnedFd>) -> Option<Member> {
+        let job = self.job_of(client)?;
+        let absent = self.gangs.values().flat_map(|gang| &gang.unreattached);
+        let kept = absent.filter(|absent| absent.pidfd.is_some()).count();
+        let member = self.detach(client)?;
+        let absent = Unreattached {
+            process: member.process(),
+            command: brief(&member.entry().command, COMMAND_BYTES),
+            until: clock::now().saturating_add(REATTACH_NS),
+            let_go: true,
+            pidfd: pidfd.filter(|_| member.process().start.is_none() && kept < KEPT_PIDFDS),
+        };
+        self.gangs.get_mut(&job)?.unreattached.push(absent);
+        Some(member)
+    }
+
     /// Removes a gang with its clients.
     pub fn remove(&mut self, job: Job) -> Option<Gang> {
         let gang = self.gangs.remove(&job)?;
@@ -429,9 +500,9 @@ impl JobTable {
         self.on(device).find(|(_, gang)| belonged(gang)).map(|(job, _)| job)
     }
 
-    /// Forgets unreattached processes that ended or stay away, if it is time to look. Returns their
-    /// jobs, one for each process.
-    pub fn forget_unreattached(&mut self, machine: &Admission) -> Vec<Job> {
+    /// Forgets unreattached processes that ended or stay away, if it is time to look. Returns them
+    /// with their jobs.
+    pub fn forget_unreattached(&mut self, machine: &Admission) -> Vec<(Job, Process)> {
         let now = clock::now();
         let due = now.saturating_sub(self.checked_at) >= REATTACH_CHECK_NS;
         match due && self.gangs.values().any(|gang| !gang.unreattached.is_empty()) {
@@ -441,21 +512,21 @@ impl JobTable {
     }
 
     /// [`JobTable::forget_unreattached`] at once.
-    pub fn forget_unreattached_now(&mut self, machine: &Admission) -> Vec<Job> {
+    pub fn forget_unreattached_now(&mut self, machine: &Admission) -> Vec<(Job, Process)> {
         let now = clock::now();
         self.checked_at = now;
         let mut left = Vec::new();
         for (job, gang) in &mut self.gangs {
             let waits = machine.waits(*job);
             gang.unreattached.retain(|absent| {
-                let stays = match absent.process.runs() {
+                let stays = match absent.runs() {
                     Some(true) => !waits || now < absent.until,
                     Some(false) => false,
                     None => now < absent.until,
                 };
                 if !stays {
                     log::info!("process {} does not come back: {}", absent.process.pid, absent.command);
-                    left.push(*job);
+                    left.push((*job, absent.process));
                 }
                 stays
             });

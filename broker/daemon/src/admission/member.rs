@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::thread::futex;
 
@@ -158,12 +158,21 @@ impl Member {
     /// while its memory changes: what it holds is not known then.
     pub fn give_back(&self, least: u64, wanted: u64) -> u64 {
         let lane = &self.entry.lane;
-        if lane.moves.still_since(u64::MAX) == Some(false) {
+        // What a waiting client has it will take.
+        if lane.admission_slot.growing.load(Ordering::Acquire) != 0 {
             return 0;
         }
+        let Some(before) = lane.moves.ended() else { return 0 };
         let keeps = self.held().max(least).max(1);
         let given = self.quota().saturating_sub(keeps).min(wanted);
         lane.admission_slot.quota.fetch_sub(given, Ordering::AcqRel);
+        // Either the client sees the smaller quota after it has begun a change, or that change is
+        // seen here.
+        fence(Ordering::SeqCst);
+        if lane.moves.ended() != Some(before) {
+            lane.admission_slot.quota.fetch_add(given, Ordering::AcqRel);
+            return 0;
+        }
         given
     }
 
@@ -174,12 +183,15 @@ impl Member {
         wake(&slot.answers);
     }
 
-    /// Answers a request for more: granted bytes, or none.
-    pub fn answer(&self, granted: Option<u64>) {
+    /// Adds granted bytes to its quota.
+    pub fn grant(&self, bytes: u64) {
+        let quota = &self.entry.lane.admission_slot.quota;
+        quota.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Answers a request for more, after quota and limit were written.
+    pub fn answer(&self) {
         let slot = &self.entry.lane.admission_slot;
-        if let Some(bytes) = granted {
-            slot.quota.fetch_add(bytes, Ordering::AcqRel);
-        }
         slot.growing.store(0, Ordering::Release);
         slot.answers.fetch_add(1, Ordering::AcqRel);
         wake(&slot.answers);

@@ -16,11 +16,12 @@
 //! Callers: the control thread (each client's arrival, request and end) and threads that answer
 //! `weft queue`. Only the ledger is waited for, bounded.
 //!
-//! What holds: only this module writes admission slots. A client that is gone holds nothing. A
-//! client that never asked is in no table and delays no job.
+//! What holds: only this module writes admission slots. A process that is gone holds nothing; one
+//! that runs keeps its share. A client that never asked is in no table and delays no job.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -164,6 +165,11 @@ impl AdmissionHandle {
         self.controller().end_client(client);
     }
 
+    /// A client is let go or has hung up, and its process may run on.
+    pub fn let_go(&self, client: u64, pidfd: Option<OwnedFd>) {
+        self.controller().let_go(client, pidfd);
+    }
+
     /// Sets a client's priority.
     pub fn priority(&self, client: u64, priority: u8) {
         self.controller().set_priority(client, priority);
@@ -232,7 +238,8 @@ impl AdmissionHandle {
         queue
     }
 
-    /// Closes the ledger as the broker ends; running jobs stay in it.
+    /// Closes the ledger as the broker ends; running jobs stay in it. Nobody hears of a later
+    /// decision.
     pub fn close(&self) {
         self.controller().close();
     }

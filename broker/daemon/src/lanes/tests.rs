@@ -212,7 +212,11 @@ fn guesses_count_where_nothing_better_comes() {
     lane.record(record(Kind::Guess, 10));
     lane.record(record(Kind::Guess, 11));
     let (_, events, seen) = drain(&mut watch, 20);
-    assert_eq!((events.len(), seen.len(), samples(&watch)), (0, 0, 2));
+    assert_eq!(
+        (events.len(), seen.len(), samples(&watch)),
+        (2, 0, 2),
+        "the core hears of them"
+    );
     // The client was killed.
     assert_eq!(last(&mut watch), [Observation::Sample(42, 100, None); 2]);
     assert_eq!(last(&mut watch), []);
@@ -234,4 +238,39 @@ fn guesses_count_where_nothing_better_comes() {
         assert!(drain(&mut watch, 100 + round * 100).0.is_ok());
     }
     assert_eq!(last(&mut watch).len(), GUESSES);
+}
+
+#[test]
+fn charges_go_one_message_at_a_time_and_wait_for_no_client() {
+    let mut watch = watch();
+    let lane = Arc::clone(&watch.entry.lane);
+    let (sender, client) = ipc_channel::ipc::channel().expect("a channel");
+    watch.entry.speaks_by(crate::server::ToTheClient::Ipc(sender));
+    watch.charge(0, 500_000);
+    assert_eq!(lane.orders.unknown_cost.load(Ordering::Relaxed), 500_000);
+    // Far more than a channel holds: the client does not read.
+    for round in 0..20_000 {
+        watch.charge(1 + round % 1_000, 1_000 + round);
+    }
+    let read = |watch: &mut LaneWatch| {
+        assert!(drain(watch, 10).0.is_ok());
+        match client.try_recv() {
+            Ok(weft_protocol::control::ToClient::Costs(costs)) => Some(costs),
+            _ => None,
+        }
+    };
+    assert_eq!(read(&mut watch), Some(vec![(1, 1_000)]));
+    assert_eq!(read(&mut watch), None, "it was not taken in");
+    let mut heard = std::collections::HashMap::new();
+    for _ in 0..2 {
+        lane.counters.charges.fetch_add(1, Ordering::Relaxed);
+        heard.extend(read(&mut watch).expect("the next ones"));
+    }
+    lane.counters.charges.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(read(&mut watch), None, "all is told");
+    assert_eq!(heard.len(), 1_000);
+    assert!(
+        (1..=1_000).all(|kernel| heard[&kernel] == 19_999 + kernel),
+        "the last of each"
+    );
 }

@@ -75,6 +75,11 @@ impl Life {
         }
     }
 
+    /// What tells of the process's end, without the connection. `None`: only `/proc` may tell.
+    pub fn into_pidfd(self) -> Option<OwnedFd> {
+        self.pidfd
+    }
+
     /// Whether the client closed its end of the socket, or ended.
     pub fn left(&self) -> bool {
         self.ended() || fds::hung_up(&self.socket, PollFlags::RDHUP)

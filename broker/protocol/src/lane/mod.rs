@@ -204,6 +204,8 @@ pub struct Counters {
     pub host_left: AtomicU64,
     /// Managed memory that the job allocated itself, bytes. The driver evicts it for others.
     pub managed_own: AtomicU64,
+    /// Messages with costs of kernels that were taken in.
+    pub charges: AtomicU64,
 }
 
 /// Memory of one client and the broker, about 260 KiB.

@@ -229,6 +229,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
                 ToClient::Warning(_)
                 | ToClient::Said(_)
                 | ToClient::ForgetCosts
+                | ToClient::Costs(_)
                 | ToClient::MayTake(_)
                 | ToClient::Outcome(_)
                 | ToClient::WorkingSets(_),

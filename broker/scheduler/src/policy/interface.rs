@@ -192,6 +192,12 @@ pub(crate) trait Policy: Debug + Send {
         None
     }
 
+    /// What a client is to charge for a kernel from now on, ns, if that is news; kernel 0: for
+    /// those without a known time.
+    fn next_charge(&mut self, _state: &SchedulerState, _slot: ClientSlot) -> Option<(u64, Ns)> {
+        None
+    }
+
     /// Lateness that background jobs caused a foreground job, if the policy measures it.
     fn lateness(&self, _slot: ClientSlot) -> Option<Lateness> {
         None

@@ -115,7 +115,7 @@ impl World {
                         let left = at.map_or(0, |at| std::mem::take(&mut self.jobs[at].credit));
                         events.push_back(Event::Revoked { client, left });
                     }
-                    Decision::RunAheadWindow(..) | Decision::Times(..) => {}
+                    Decision::RunAheadWindow(..) | Decision::Times(..) | Decision::Charge(..) => {}
                 }
             }
         }
@@ -196,9 +196,18 @@ impl World {
                 let job = &mut self.jobs[at];
                 job.settled = (job.settled + KERNEL_NS).min(job.issued);
                 let (client, now) = (job.client, self.now);
+                let background = job.mode == Mode::Background;
                 let ended = !self.device.contains(&at) && job.mode == Mode::Foreground;
                 if ended {
                     self.tell(Event::Idle(client, now));
+                }
+                if background {
+                    self.tell(Event::Sampled {
+                        client,
+                        kernel: 7,
+                        time: KERNEL_NS,
+                        at: now - KERNEL_NS,
+                    });
                 }
             }
         }

@@ -170,7 +170,9 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
     let Some(dynamic) = dynamic else { return 0 };
     let dynamic = base.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
     // SAFETY: mapped, and ends with DT_NULL.
-    let found = unsafe { define(base, dynamic, search.name) };
+    let find = |name| unsafe { define(base, dynamic, name) };
+    // Another copy of weft would lead back to itself.
+    let found = find(search.name).filter(|_| find(super::ourselves::MARK).is_none());
     if search.passed_us && search.after.is_none() {
         search.after = found;
     } else if !search.passed_us && search.before.is_none() {

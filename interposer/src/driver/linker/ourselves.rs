@@ -19,15 +19,23 @@ const RTLD_DL_LINKMAP: c_int = 2;
 
 /// This library in the linker's list.
 fn link_map() -> Option<&'static LinkMap> {
+    // SAFETY: this object is never unloaded (-z nodelete).
+    unsafe { object_at(MARKER.as_ptr().cast()) }
+}
+
+/// The object that holds this address.
+///
+/// # Safety
+/// The object stays loaded while the result is used.
+pub unsafe fn object_at<'a>(address: *const c_void) -> Option<&'a LinkMap> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     let mut map: *mut c_void = ptr::null_mut();
-    let here = MARKER.as_ptr().cast();
     // SAFETY: both out-parameters are large enough; any address will do.
-    let found = unsafe { dladdr1(here, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
+    let found = unsafe { dladdr1(address, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
     if found == 0 {
         return None;
     }
-    // SAFETY: null, or the record of an object that is never unloaded (-z nodelete).
+    // SAFETY: null, or the record of an object that is loaded, by the caller's promise.
     unsafe { map.cast_const().cast::<LinkMap>().as_ref() }
 }
 

@@ -5,6 +5,7 @@
 //! Never closed.
 
 mod cache;
+pub mod own_libraries;
 mod search;
 
 use std::cell::Cell;
@@ -38,6 +39,8 @@ enum OpenError {
     NotFound,
     /// The only file of that name is this library.
     Ourselves(PathBuf),
+    /// The only file of that name is another copy of weft.
+    Copy(PathBuf),
     /// A file was found but could not be opened.
     NotOpened(PathBuf, String),
 }
@@ -80,6 +83,11 @@ pub fn opened() -> Option<&'static Library> {
     OPENED.get().and_then(Option::as_ref)
 }
 
+/// Whether this thread is opening the driver: its constructors run.
+fn is_opening() -> bool {
+    OPENED.get().is_none() && OPENING.get()
+}
+
 impl Library {
     pub fn symbol(&self, name: &CStr) -> Option<*mut ()> {
         // SAFETY: an open handle and a C string.
@@ -120,7 +128,7 @@ fn open() -> Result<Library, OpenError> {
         }
         match open_at(&path) {
             // A copy of weft under another inode.
-            Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(OpenError::Ourselves(path))),
+            Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(OpenError::Copy(path))),
             Ok(library) => return Ok(library),
             // The first reason counts: later candidates are fallbacks.
             Err(why) => failed = failed.or(Some(OpenError::NotOpened(path, why))),
@@ -159,6 +167,12 @@ fn explain(error: &OpenError) -> String {
         OpenError::Ourselves(path) => format!(
             "no NVIDIA driver found: {} is weft itself; this process gets CUDA_ERROR_NO_DEVICE \
              ({}=/path/to/libcuda.so.1 names the driver)",
+            path.display(),
+            search::VARIABLE
+        ),
+        OpenError::Copy(path) => format!(
+            "no NVIDIA driver found: {} is a copy of weft, so two copies of weft are in this process, which gets \
+             CUDA_ERROR_NO_DEVICE ({}=/path/to/libcuda.so.1 names the driver)",
             path.display(),
             search::VARIABLE
         ),

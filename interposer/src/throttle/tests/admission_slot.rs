@@ -9,7 +9,7 @@ use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::lane::Mode;
 
-use super::{attached, until};
+use super::{SharedLane, attached, until};
 use crate::admission::{HeartbeatWatch, LONGEST_ANSWER_NS};
 
 const BLOCK: u64 = 1 << 20;
@@ -24,7 +24,7 @@ fn no_claim_sees_a_block_twice() {
     let takes_turns = || {
         both.wait();
         for _ in 0..1_000_000 {
-            assert!(session.admission.claim(&session.link, BLOCK));
+            assert!(session.admission.claim(&session.link, BLOCK).is_some());
             session.admission.memory_changed(&session.link, BLOCK as i64, BLOCK);
             session.admission.memory_changed(&session.link, -(BLOCK as i64), 0);
         }
@@ -40,14 +40,14 @@ fn no_claim_sees_a_block_twice() {
         asked.len()
     );
     // A failed claim ends, and what exceeds the quota is asked for.
-    assert!(session.admission.claim(&session.link, 2 * BLOCK));
+    assert!(session.admission.claim(&session.link, 2 * BLOCK).is_some());
     session.admission.unclaim(2 * BLOCK);
-    assert!(session.admission.claim(&session.link, 2 * BLOCK));
+    assert!(session.admission.claim(&session.link, 2 * BLOCK).is_some());
     session
         .admission
         .memory_changed(&session.link, 2 * BLOCK as i64, 2 * BLOCK);
     thread::scope(|scope| {
-        scope.spawn(|| assert!(session.admission.claim(&session.link, 1)));
+        scope.spawn(|| assert!(session.admission.claim(&session.link, 1).is_some()));
         let asks = || {
             session
                 .link
@@ -92,17 +92,49 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
         let small = scope.spawn(|| session.admission.claim(&session.link, BLOCK));
         answers();
         answers();
-        assert!(!large.join().expect("no panic"), "there is not so much");
+        assert!(large.join().expect("no panic").is_none(), "there is not so much");
         // Whether the small claim asks depends on when it looks.
         while !small.is_finished() {
             admission_slot.answers.fetch_add(1, Ordering::AcqRel);
             let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
             thread::yield_now();
         }
-        assert!(small.join().expect("no panic"), "it has room for that");
+        assert!(small.join().expect("no panic").is_some(), "it has room for that");
     });
     session.admission.unclaim(BLOCK);
     assert_eq!(session.admission.held(), 0);
+}
+
+#[test]
+fn a_broker_that_went_refuses_nothing() {
+    let (session, broker) = attached(Mode::Alone);
+    let admission_slot = &broker.lane.admission_slot;
+    admission_slot.quota.store(BLOCK, Ordering::Release);
+    admission_slot.answers.store(7, Ordering::Release);
+    let asks = || {
+        until("more is asked for", || {
+            let asked = session.link.messages.take().0;
+            asked.iter().any(|asked| matches!(asked, ToBroker::More { .. }))
+        });
+    };
+    thread::scope(|scope| {
+        let claim = scope.spawn(|| session.admission.claim(&session.link, 2 * BLOCK));
+        asks();
+        // The larger step is refused.
+        admission_slot.answers.fetch_add(1, Ordering::AcqRel);
+        let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
+        asks();
+        // Another broker's lane comes in its place, in which nothing was asked.
+        let next = SharedLane::lane().expect("a lane");
+        let memory = next.memory().try_clone_to_owned().expect("dup");
+        session.link.lane_place.put(&memory).expect("mapped");
+        session.link.attachments.fetch_add(1, Ordering::AcqRel);
+        assert!(
+            claim.join().expect("no panic").is_some(),
+            "it goes on as where no broker answers"
+        );
+    });
+    session.admission.unclaim(2 * BLOCK);
 }
 
 #[test]

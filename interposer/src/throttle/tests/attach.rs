@@ -100,6 +100,13 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     );
     assert_eq!(session.link.costs.get(8), Some(800));
 
+    // The device has measured one: it is charged so, and the broker sees that the client read it.
+    let charges = &broker.lane.counters.charges;
+    assert_eq!(charges.load(Ordering::Acquire), 0);
+    broker.sender.send(ToClient::Costs(vec![(9, 90)])).expect("sent");
+    until("it takes the charge in", || charges.load(Ordering::Acquire) == 1);
+    assert_eq!(session.link.costs.get(9), Some(90));
+
     // The costs are another GPU's: none is used any more, nor in sums of graphs.
     let graph = ToBroker::Graph {
         hash: 71,

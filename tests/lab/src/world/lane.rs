@@ -65,6 +65,9 @@ pub(super) struct GateLane {
     /// Whether the last record told was its becoming idle.
     pub(super) told_idle: bool,
     pub(super) records: Vec<(Ns, Event)>,
+    /// Whether the device times launches, and kernels that ended since.
+    pub(super) timed: bool,
+    pub(super) ended: u64,
     /// Streams with work, by the interposer's own rule.
     pub(super) active_streams: ActiveStreams,
     /// Times, ns: work was last seen to end, or began; a fence was last due.
@@ -101,6 +104,8 @@ impl GateLane {
             bell_asked: None,
             told_idle: false,
             records: Vec::new(),
+            timed: false,
+            ended: 0,
             active_streams: ActiveStreams::default(),
             progress: 0,
             last_fence: 0,

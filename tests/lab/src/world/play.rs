@@ -1,6 +1,7 @@
 //! How jobs move: requests begin, threads make their calls, calls return, the device reports.
 
 use simgpu_engine::{Direction, KernelShape, OpId, Segment, Work};
+use weft_scheduler::{Client, Event};
 use weft_trace_format::Until;
 
 use super::process::{HostWaiter, InFlight, Queued, SyncResult, WaitTarget};
@@ -311,6 +312,20 @@ impl LabMachine {
         at.last_end = end;
         if flight.marked {
             at.reached = flight.upto;
+        }
+        if flight.compute && process.lane.timed && flight.kernel != 0 {
+            /// One kernel in so many is timed.
+            const TIMED: u64 = 16;
+            process.lane.ended += 1;
+            if process.lane.ended.is_multiple_of(TIMED) {
+                let sampled = Event::Sampled {
+                    client: Client(job as u64),
+                    kernel: flight.kernel,
+                    time: end - start,
+                    at: flight.visible,
+                };
+                process.lane.records.push((end, sampled));
+            }
         }
         if flight.compute {
             let mut piece = KernelPiece {

@@ -128,8 +128,18 @@ impl LabMachine {
                 self.bell(job);
                 None
             }
-            // Timed launches are not modelled: jobs here see their ends at the gate.
-            Decision::Times(..) => None,
+            Decision::Times(client, wanted) => {
+                self.processes[client.0 as usize].lane.timed = wanted;
+                None
+            }
+            Decision::Charge(client, kernel, charge) => {
+                let lane = &mut self.processes[client.0 as usize].lane;
+                match kernel {
+                    0 => lane.unknown = charge,
+                    _ => _ = lane.costs.insert(kernel, charge),
+                }
+                None
+            }
             Decision::Revoke(client) => {
                 let job = client.0 as usize;
                 self.processes[job].lane.window = None;

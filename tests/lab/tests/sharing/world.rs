@@ -308,7 +308,7 @@ impl World {
                         self.tell(vec![Event::Revoked { client, left }]);
                     }
                 }
-                Decision::RunAheadWindow(..) | Decision::Times(..) => {}
+                Decision::RunAheadWindow(..) | Decision::Times(..) | Decision::Charge(..) => {}
                 Decision::Revoke(client) => {
                     let left = std::mem::take(&mut self.processes[client.0 as usize].credit);
                     self.tell(vec![Event::Revoked { client, left }]);

@@ -77,6 +77,7 @@ impl FaultWorld {
             Decision::Mode(..) => self.count("modes"),
             Decision::RunAheadWindow(..) => self.count("windows"),
             Decision::Times(..) => self.count("timings"),
+            Decision::Charge(..) => self.count("charges"),
         }
     }
 

@@ -2,12 +2,21 @@
 //!
 //! Credit is charged from the client's table. Whether a kernel *fits* is asked of a high quantile
 //! of its time in its context; how much is on the device, of the middle. Both begin with the
-//! profile. A seen end teaches a time, if the job had the device for itself and the end was
-//! watched.
+//! profile.
 //!
-//! A job that waits at the gate watches. The ends of a job that synchronises late only bound times
-//! from above: taken for the kernel's they would keep it out of every gap. The device times
-//! launches of such a job ([`Decision::Times`](crate::Decision::Times)).
+//! The device times launches of a job without a profile
+//! ([`Decision::Times`](crate::Decision::Times)). Its table follows these times
+//! ([`Decision::Charge`](crate::Decision::Charge)), so that the ledger, the delay bound and the
+//! device clock count alike:
+//!
+//! ```text
+//! charge of a kernel         = mean of its measured times
+//! charge of one without time = delay_bound; once the job is known min(delay_bound, highest charge)
+//! ```
+//!
+//! Until the device told a time, a watched end teaches one. Later it may not: the gate first looks
+//! when the charge is over, so an end would confirm any charge that is too high. A job that waits
+//! at the gate watches. Ends that are seen late only bound what is believed from above.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -21,11 +30,9 @@ use weft_protocol::{Ns, lane::is_transfer};
 /// Limit of awaited launches.
 const AWAITED: usize = 256;
 
-/// Seen ends after which a job without a profile is known.
-const KNOWN: u32 = 6;
-
-/// Late ends after which launches of a job without a profile are timed.
-const LATE: u32 = 4;
+/// Measured times after which a job without a profile is known: a kernel that is a quarter of its
+/// launches is among them at a chance of 0.99.
+const KNOWN: u32 = 16;
 
 /// Time in ns after which a client at the gate first asks the device. Later looks see an end a
 /// quarter late at most.
@@ -37,8 +44,8 @@ const RECENT: usize = 1_024;
 /// A time is known if at most `1 / NEAR` of an unknown kernel's time is uncertain.
 const NEAR: u64 = 8;
 
-/// Limit of kernels whose bounds are kept.
-const BOUNDS: usize = 4_096;
+/// Limit of kernels with a charge of their own.
+const CHARGES: usize = 4_096;
 
 /// The device times a launch within this time after the gate, ns.
 const TIMED_WITHIN_NS: Ns = 10_000_000;
@@ -51,6 +58,31 @@ struct AwaitedLaunch {
     /// Charge, ns.
     cost: Ns,
     at: Ns,
+}
+
+/// Measured times of a kernel.
+#[derive(Debug, Clone, Copy, Default)]
+struct Charge {
+    mean: f64,
+    count: u32,
+    /// What the client charges, ns.
+    told: Ns,
+}
+
+impl Charge {
+    /// Takes in a time. Returns whether the client charges another one.
+    fn learn(&mut self, time: Ns) -> bool {
+        /// Weight of a new time in the mean, at least.
+        const GAIN: f64 = 1.0 / 64.0;
+        self.count = self.count.saturating_add(1);
+        self.mean += (time as f64 - self.mean) * GAIN.max(1.0 / f64::from(self.count));
+        let mean = (self.mean as Ns).max(1);
+        let news = mean.abs_diff(self.told) > self.told / NEAR;
+        if news {
+            self.told = mean;
+        }
+        news
+    }
 }
 
 /// How and when an end was seen.
@@ -74,9 +106,8 @@ pub(super) struct KernelTimeModel {
     /// Ended credit of the first awaited launch, ns.
     settled_of_first: Ns,
     ended_at: Ns,
-    /// The longest kernels launched lately: by charge and by prediction, ns.
+    /// The highest charge launched lately, ns.
     longest: Ns,
-    slowest: Ns,
     /// Of launches without a wait: host time between two, and charge of the one before.
     host: f64,
     work: f64,
@@ -85,16 +116,17 @@ pub(super) struct KernelTimeModel {
     /// Sums of charges and of their squares.
     sum: f64,
     squares: f64,
-    /// Times learnt of single kernels.
-    seen: u32,
+    /// Times that the device measured.
+    measured: u32,
     profiled: bool,
-    /// Ends that were not watched.
-    late: u32,
+    /// Of a job without a profile: the kernels with a time and what they are charged, which of
+    /// these the client has to be told, and what it charges for others.
+    charges: HashMap<u64, Charge>,
+    news: Vec<u64>,
+    charge_of_unknown: Ns,
     /// Whether launches are timed, and the last launches.
     timed: bool,
     recent: VecDeque<AwaitedLaunch>,
-    /// Upper bounds of kernels without a known time, ns.
-    bounds: HashMap<u64, Ns>,
     /// High quantiles of kernels whose times lie far apart.
     may_take: HashMap<u64, Ns>,
 }
@@ -112,13 +144,9 @@ impl KernelTimeModel {
         model
     }
 
-    pub(super) fn is_profiled(&self) -> bool {
-        self.profiled
-    }
-
     /// Whether the times are known well enough to let the job run ahead.
     pub(super) fn is_known(&self) -> bool {
-        self.profiled || self.seen >= KNOWN
+        self.profiled || self.measured >= KNOWN
     }
 
     /// Forecast of this kernel, should it be launched next.
@@ -127,13 +155,13 @@ impl KernelTimeModel {
             return None;
         }
         let mut history = self.history.clone();
-        self.forecast(&history.push(kernel))
+        self.forecast(kernel, &history.push(kernel))
     }
 
-    fn forecast(&self, context: &Context) -> Option<Forecast> {
-        let forecast = self.times.forecast(context)?;
+    fn forecast(&self, kernel: u64, context: &Context) -> Option<Forecast> {
         // Without a profile the other kernels say nothing about this one.
-        (self.is_known() || forecast.kernels > 0).then_some(forecast)
+        let known = self.profiled || self.charges.contains_key(&kernel);
+        self.times.forecast(context).filter(|_| known)
     }
 
     /// High quantile of a kernel whose times lie far apart, ns, else 0.
@@ -144,15 +172,6 @@ impl KernelTimeModel {
     /// The longest recent charge, ns.
     pub(super) fn longest(&self) -> Ns {
         self.longest
-    }
-
-    pub(super) fn takes(&mut self, time: Ns) {
-        self.slowest = time.max(self.slowest - self.slowest / 256);
-    }
-
-    /// The longest recent prediction, ns.
-    pub(super) fn slowest(&self) -> Ns {
-        self.slowest
     }
 
     /// Work, in ns, that the job may launch with at most `depth` queued on the device. Unlimited if
@@ -236,21 +255,19 @@ impl KernelTimeModel {
         }
         self.ended_at = now;
         // Ends are seen a little late at best: a profile is better.
-        let Some(launch) = last.filter(|_| !self.profiled) else {
+        let Some(launch) = last.filter(|_| !self.profiled && self.measured == 0) else {
             return;
         };
         let took = now.saturating_sub(began);
-        let watched = is_watched(began, now, end.waits_since);
-        if !watched {
-            self.late = self.late.saturating_add(1);
-        }
         // Several ends seen together say nothing about each.
         if ended > 1 {
             return;
         }
-        if watched && began >= end.undisturbed_since {
+        if is_watched(began, now, end.waits_since) && began >= end.undisturbed_since {
             self.times.learn(&launch.context, took);
-            self.seen = self.seen.saturating_add(1);
+            if self.charges.len() < CHARGES {
+                self.charges.entry(launch.kernel).or_default();
+            }
         } else {
             self.bounded(&launch, 0, took, end.unknown);
         }
@@ -258,7 +275,7 @@ impl KernelTimeModel {
 
     /// Whether launches are to be timed from now on. True once.
     pub(super) fn begins_to_be_timed(&mut self) -> bool {
-        let begins = !self.timed && !self.profiled && self.late >= LATE;
+        let begins = !self.timed && !self.profiled;
         self.timed |= begins;
         begins
     }
@@ -284,29 +301,58 @@ impl KernelTimeModel {
         });
         let alone = alone.min(time);
         if self.profiled || time - alone <= unknown / NEAR {
+            self.charged(kernel, time);
             self.times.learn(&launch.context, time);
-            self.seen = self.seen.saturating_add(1);
         } else {
             self.bounded(&launch, alone, time, unknown);
         }
     }
 
-    /// Takes in bounds of a launch's time, where they correct the forecast.
-    fn bounded(&mut self, launch: &AwaitedLaunch, least: Ns, most: Ns, unknown: Ns) {
-        if self.forecast(&launch.context).is_some() {
-            self.times.at_least(&launch.context, least);
-            self.times.at_most(&launch.context, most);
-        } else if least > unknown {
-            self.times.learn(&launch.context, least);
-        } else if most < unknown && (self.bounds.len() < BOUNDS || self.bounds.contains_key(&launch.kernel)) {
-            let bound = self.bounds.entry(launch.kernel).or_default();
-            *bound = most.max(*bound - *bound / 8);
+    fn charged(&mut self, kernel: u64, time: Ns) {
+        // A launch without a name says nothing about others without.
+        if self.profiled || kernel == 0 || is_transfer(kernel) {
+            return;
+        }
+        if self.measured == 0 {
+            // Ends taught these.
+            self.times = Predictor::default();
+            self.charges.clear();
+        }
+        self.measured = self.measured.saturating_add(1);
+        if self.charges.len() < CHARGES || self.charges.contains_key(&kernel) {
+            let news = self.charges.entry(kernel).or_default().learn(time);
+            if news && !self.news.contains(&kernel) {
+                self.news.push(kernel);
+            }
         }
     }
 
-    /// Upper bound of a kernel without a known time, ns.
-    pub(super) fn bound(&self, kernel: u64) -> Ns {
-        self.bounds.get(&kernel).copied().unwrap_or(Ns::MAX)
+    /// What the client is to charge for a kernel from now on, ns, where that is news. Kernel 0:
+    /// for those without a time. `unknown`: the most for these, ns.
+    pub(super) fn next_charge(&mut self, unknown: Ns) -> Option<(u64, Ns)> {
+        if self.profiled {
+            return None;
+        }
+        let told = |kernel| Some((kernel, self.charges.get(&kernel)?.told));
+        if let Some(news) = self.news.pop().and_then(told) {
+            return Some(news);
+        }
+        let highest = self.charges.values().map(|charge| charge.told).max();
+        let charge = highest
+            .filter(|_| self.is_known())
+            .map_or(unknown, |highest| highest.min(unknown));
+        (std::mem::replace(&mut self.charge_of_unknown, charge) != charge).then_some((0, charge))
+    }
+
+    /// Takes in bounds of a launch's time, where they correct the forecast.
+    fn bounded(&mut self, launch: &AwaitedLaunch, least: Ns, most: Ns, unknown: Ns) {
+        if self.forecast(launch.kernel, &launch.context).is_some() {
+            self.times.at_least(&launch.context, least);
+            self.times.at_most(&launch.context, most);
+        } else if least > unknown {
+            self.charged(launch.kernel, least);
+            self.times.learn(&launch.context, least);
+        }
     }
 
     /// Forgets the awaited launches: their ends will not be told.
@@ -347,52 +393,106 @@ mod tests {
         model.ended(settled, &end);
     }
 
-    #[test]
-    fn a_job_without_a_profile_is_known_after_a_few_ends() {
-        let mut model = KernelTimeModel::default();
-        let mut now = 0;
-        for _ in 0..KNOWN {
-            assert!(!model.is_known());
-            model.launched(5, 20 * US, now, true);
-            let next = now + 10 * US;
-            now += 700 * US;
-            ended(&mut model, 20 * US, now, 0, Some(next));
-            now += 50 * US;
-        }
-        assert!(model.is_known() && !model.begins_to_be_timed());
-        let forecast = model.of_next(5).expect("seen");
-        assert!(forecast.middle.abs_diff(700 * US) < 20 * US, "{forecast:?}");
-        assert!(forecast.high >= forecast.middle);
+    /// What the client is to charge now.
+    fn news(model: &mut KernelTimeModel) -> Vec<(u64, Ns)> {
+        std::iter::from_fn(|| model.next_charge(UNKNOWN_NS)).collect()
     }
 
     #[test]
-    fn an_end_that_nobody_looked_for_is_no_time_of_a_kernel() {
+    fn a_job_without_a_profile_is_charged_the_bound_and_then_what_the_device_measured() {
         let mut model = KernelTimeModel::default();
+        assert!(model.begins_to_be_timed() && !model.begins_to_be_timed());
+        assert_eq!(news(&mut model), [(0, UNKNOWN_NS)]);
+        let mut told = HashMap::new();
         let mut now = 0;
-        for step in 0..40 {
-            assert_eq!(step == LATE, model.begins_to_be_timed(), "step {step}");
-            model.launched(5, 20 * US, now, true);
-            now += 1_200 * US;
-            ended(&mut model, 20 * US, now, 0, None);
-            now += 50 * US;
-        }
-        assert!(!model.is_known() && model.of_next(5).is_none());
-        // The device tells the time, and that holds however late ends are seen.
-        for _ in 0..KNOWN {
-            model.launched(5, 20 * US, now, true);
-            model.measured(5, 8 * US, now + US, 8 * US, UNKNOWN_NS);
-            now += 1_200 * US;
-            ended(&mut model, 20 * US, now, 0, None);
+        for turn in 0..u64::from(KNOWN) {
+            assert!(!model.is_known());
+            let (kernel, time) = if turn % 4 == 0 { (6, 400 * US) } else { (5, 40 * US) };
+            model.launched(kernel, UNKNOWN_NS, now, true);
+            model.measured(kernel, time, now, time, UNKNOWN_NS);
+            told.extend(news(&mut model));
+            now += MS;
         }
         assert!(model.is_known());
-        assert_eq!(model.of_next(5).map(|forecast| forecast.middle), Some(8 * US));
+        let wanted = [(0, 400 * US), (5, 40 * US), (6, 400 * US)];
+        assert_eq!(
+            told,
+            HashMap::from(wanted),
+            "another kernel may take what the longest takes"
+        );
+        // Small differences are no news, and a kernel beyond the bound is charged in full.
+        model.measured(5, 42 * US, now, 42 * US, UNKNOWN_NS);
+        assert_eq!(news(&mut model), []);
+        model.measured(7, 4 * MS, now, 4 * MS, UNKNOWN_NS);
+        assert_eq!(news(&mut model), [(7, 4 * MS), (0, UNKNOWN_NS)]);
+        assert!(model.of_next(8).is_none(), "others tell nothing of it");
+    }
+
+    #[test]
+    fn a_kernel_that_takes_longer_from_now_on_is_charged_so() {
+        let mut model = KernelTimeModel::default();
+        (0..100).for_each(|_| model.measured(5, 40 * US, 0, 40 * US, UNKNOWN_NS));
+        news(&mut model);
+        let mut charge = 0;
+        for _ in 0..300 {
+            model.measured(5, 80 * US, 0, 80 * US, UNKNOWN_NS);
+            charge = news(&mut model)
+                .into_iter()
+                .find(|(kernel, _)| *kernel == 5)
+                .map_or(charge, |(_, ns)| ns);
+        }
+        assert!((70 * US..=80 * US).contains(&charge), "{charge}");
+    }
+
+    #[test]
+    fn ends_teach_nothing_once_the_device_has_measured() {
+        let mut model = KernelTimeModel::default();
+        let mut now = 0;
+        let mut charge = UNKNOWN_NS;
+        // The gate looks when the charge is over: an end seems to come then.
+        for turn in 0..200 {
+            model.launched(5, charge, now, true);
+            ended(&mut model, charge, now + charge + 10 * US, 0, Some(now));
+            if turn >= 20 {
+                model.measured(5, 200 * US, now, 200 * US, UNKNOWN_NS);
+            }
+            charge = news(&mut model)
+                .into_iter()
+                .find(|(kernel, _)| *kernel == 5)
+                .map_or(charge, |(_, ns)| ns);
+            now += 2 * MS;
+        }
+        assert_eq!(charge, 200 * US);
+        let forecast = model.of_next(5).expect("measured");
+        assert!(
+            forecast.middle.abs_diff(200 * US) < 5 * US && forecast.high < 250 * US,
+            "{forecast:?}"
+        );
+    }
+
+    #[test]
+    fn of_a_job_whose_launches_cannot_be_timed_a_long_kernel_is_known_by_its_end() {
+        let mut model = KernelTimeModel::default();
+        let mut now = 0;
+        for _ in 0..40 {
+            model.launched(5, UNKNOWN_NS, now, true);
+            ended(&mut model, UNKNOWN_NS, now + 4 * MS, 0, Some(now));
+            now += 5 * MS;
+        }
+        assert!(!model.is_known() && model.of_next(5).expect("seen").middle > 3 * MS);
+        assert_eq!(news(&mut model), [(0, UNKNOWN_NS)], "each kernel is charged the bound");
+        // An end that nobody looked for teaches nothing.
+        let mut model = KernelTimeModel::default();
+        model.launched(5, UNKNOWN_NS, now, true);
+        ended(&mut model, UNKNOWN_NS, now + MS, 0, None);
+        assert!(model.of_next(5).is_none());
     }
 
     #[test]
     fn an_end_that_is_seen_late_corrects_what_is_believed_to_be_longer() {
         let mut model = KernelTimeModel::default();
         let mut now = 0;
-        for _ in 0..2 * KNOWN {
+        for _ in 0..12 {
             model.launched(5, 20 * US, now, true);
             ended(&mut model, 20 * US, now + 4 * MS, 0, Some(now));
             now += 5 * MS;
@@ -456,14 +556,14 @@ mod tests {
         model.launched(1, 20 * US, 0, true);
         model.launched(2, 20 * US, 0, true);
         ended(&mut model, 40 * US, 900 * US, 0, Some(0));
-        assert_eq!(model.seen, 0);
+        assert_eq!(model.quality().1, 0);
         model.launched(1, 20 * US, 1_000 * US, true);
         ended(&mut model, 20 * US, 9_000 * US, 2_000 * US, Some(1_000 * US));
-        assert_eq!(model.seen, 0, "somebody else ran until 2 ms");
+        assert_eq!(model.quality().1, 0, "somebody else ran until 2 ms");
         model.launched(1, 20 * US, 9_100 * US, true);
         ended(&mut model, 10 * US, 9_200 * US, 2_000 * US, Some(9_100 * US));
         ended(&mut model, 10 * US, 9_300 * US, 2_000 * US, Some(9_100 * US));
-        assert_eq!(model.seen, 1, "in two parts");
+        assert!(model.quality().1 > 0, "in two parts");
     }
 
     #[test]

@@ -18,6 +18,8 @@
 //!   after the last kernel's end. So the gap before a control is left alone there.
 //! * A slowdown that somebody asked for is a promise: in debt background work has no gaps, and the
 //!   stretches pay the debt alone. The default is an aim: in debt the price is the lowest.
+//! * The delay bound is promised to every job. Stretches in a row that were late by more refute
+//!   what is believed of the background jobs. Then these have no gaps for a while ([`Breaches`]).
 //! * What the minimum share runs is measured, and booked to no balance. Gaps that pay for it would
 //!   leave more to the minimum share.
 //! * The price is the highest chance at which a kernel may keep the foreground job waiting after
@@ -35,6 +37,7 @@
 use weft_protocol::Ns;
 
 use super::stretch_model::ReplayedStretch;
+use crate::Config;
 use crate::stretch_times::StretchTimes;
 use crate::tally::Lateness;
 
@@ -221,6 +224,47 @@ impl OpenPeriods {
     }
 }
 
+/// Stretches in a row that break the delay bound, before gaps are withheld. One may be a thread
+/// that lost its core.
+const BREACHES: u32 = 3;
+
+/// No breach is what is late by less than this multiple of what the slowdown allows.
+const FAR_RATIO: f64 = 10.0;
+
+/// Stretches that gaps are withheld for then. The number doubles with each time, up to the longest,
+/// and is the first again after so many good ones.
+const FIRST_HELD: u32 = 16;
+const LONGEST_HELD: u32 = 128;
+
+/// Stretches that were later than the delay bound allows.
+#[derive(Debug, Clone, Copy, Default)]
+struct Breaches {
+    in_a_row: u32,
+    good: u32,
+    /// Stretches for which gaps are still withheld, and for how many they last were.
+    held: u32,
+    lasted: u32,
+}
+
+impl Breaches {
+    /// Takes in a stretch beside background work.
+    fn judged(&mut self, broken: bool) {
+        if !broken {
+            self.in_a_row = 0;
+            self.good = self.good.saturating_add(1);
+            if self.good >= LONGEST_HELD {
+                self.lasted = 0;
+            }
+            return;
+        }
+        (self.in_a_row, self.good) = (self.in_a_row + 1, 0);
+        if self.in_a_row >= BREACHES {
+            self.lasted = (self.lasted * 2).clamp(FIRST_HELD, LONGEST_HELD);
+            (self.in_a_row, self.held) = (0, self.lasted);
+        }
+    }
+}
+
 /// What may still be lost, ns; negative: a debt.
 #[derive(Debug, Clone, Copy, Default)]
 struct Balance(f64);
@@ -263,6 +307,7 @@ pub(super) struct LatenessAccount {
     /// As configured ([`Config::credit_for`](crate::Config::credit_for)), ns.
     credit_for: Ns,
     open: OpenPeriods,
+    breaches: Breaches,
     /// Of all stretches so far.
     sums: Lateness,
     /// The same by length; `None`: there were none.
@@ -286,10 +331,10 @@ impl LatenessAccount {
     }
 
     /// Takes in a wait that saw all work ended. `replay`: `None` where the stretch was not watched
-    /// from its beginning. `slowdown`: allowed, a part of the job's time. `credit_for`: as
-    /// configured, ns.
-    pub(super) fn waited(&mut self, at: Ns, replay: Option<ReplayedStretch>, slowdown: f64, credit_for: Ns) {
-        self.credit_for = credit_for;
+    /// from its beginning. `slowdown`: allowed, a part of the job's time.
+    pub(super) fn waited(&mut self, at: Ns, replay: Option<ReplayedStretch>, slowdown: f64, config: &Config) {
+        self.credit_for = config.credit_for;
+        self.breaches.held = self.breaches.held.saturating_sub(1);
         let whole = self.since.is_some() && replay.is_some();
         self.open.waited(at, whole, self.control);
         let opened = std::mem::take(&mut self.open.now);
@@ -306,7 +351,8 @@ impl LatenessAccount {
             false => times.alone.add(length as Ns),
         }
         if let Some(replay) = replay {
-            self.judge(at, &replay, slowdown, opened);
+            let bound = config.delay_bound.saturating_add(2 * config.switch_cost);
+            self.judge(at, &replay, slowdown, opened, bound);
         }
         self.open.before = opened;
         let first = self.of_all.seen < FIRST_CONTROLS && self.stretches < FIRST_STRETCHES;
@@ -314,7 +360,8 @@ impl LatenessAccount {
         self.spared = self.control && (!first || self.stretches.is_multiple_of(SPARED_AT_FIRST));
     }
 
-    fn judge(&mut self, at: Ns, replay: &ReplayedStretch, slowdown: f64, opened: bool) {
+    /// `bound`: what any stretch may be late by, ns.
+    fn judge(&mut self, at: Ns, replay: &ReplayedStretch, slowdown: f64, opened: bool, bound: Ns) {
         let length = replay.length().max(1);
         let class = (length.ilog2() as usize / 2).min(CLASSES - 1);
         let alone = length as f64;
@@ -360,6 +407,10 @@ impl LatenessAccount {
         all.book(slowdown * own, late + calls, full);
         if !opened {
             within.book(slowdown * own, late - by_found, full);
+            if company {
+                let far = (bound as f64).max(FAR_RATIO * slowdown * own);
+                self.breaches.judged(late > far);
+            }
         }
     }
 
@@ -412,7 +463,7 @@ impl LatenessAccount {
 
     /// Whether the laxity of a stretch may be used: not in a control, nor in debt for its use.
     pub(super) fn may_be_lax(&self) -> bool {
-        !self.control && self.balances.is_none_or(|(_, within)| within.0 >= 0.0)
+        !self.control && self.breaches.held == 0 && self.balances.is_none_or(|(_, within)| within.0 >= 0.0)
     }
 
     /// Time in ns by which the stretch in progress may end late. `slo`: the longest stretch, ns.
@@ -448,7 +499,7 @@ impl LatenessAccount {
     /// `switches`: the device must switch back after background work.
     pub(super) fn withholds(&self, promised: bool, switches: bool) -> bool {
         let in_debt = self.balances.is_some_and(|(all, _)| all.0 < 0.0);
-        (promised && in_debt) || (switches && self.spared)
+        (promised && in_debt) || (switches && self.spared) || self.breaches.held > 0
     }
 
     /// What was measured so far.
@@ -475,10 +526,13 @@ mod tests {
     use crate::config::{MS, US};
 
     const SLOWDOWN: f64 = 0.01;
-    const CREDIT_FOR_NS: Ns = 1_000 * MS;
     const LENGTH_NS: Ns = 10 * MS;
     /// What its waits see later than the replay in any case.
     const OWN_NS: Ns = 100 * US;
+
+    fn config() -> Config {
+        Config::default()
+    }
 
     /// Stretches of [`LENGTH_NS`] that find `found` ns of background work and end `late` ns late.
     fn stretches(account: &mut LatenessAccount, count: u64, found: Ns, joined: bool, late: Ns) {
@@ -493,7 +547,7 @@ mod tests {
                 begin,
                 end: begin + LENGTH_NS,
             };
-            account.waited(begin + LENGTH_NS + OWN_NS + late, Some(replay), SLOWDOWN, CREDIT_FOR_NS);
+            account.waited(begin + LENGTH_NS + OWN_NS + late, Some(replay), SLOWDOWN, &config());
         }
     }
 
@@ -520,7 +574,7 @@ mod tests {
                 end,
                 launches: 0,
             };
-            account.waited(end + OWN_NS + late, Some(replay), slowdown, CREDIT_FOR_NS);
+            account.waited(end + OWN_NS + late, Some(replay), slowdown, &config());
             account.open_next(Some(slowdown), None);
         }
         open
@@ -600,7 +654,7 @@ mod tests {
         // The debt is bounded: so many stretches alone pay for any.
         stretches(
             &mut account,
-            (1 + DEEPEST_DEBT_RATIO as u64) * CREDIT_FOR_NS / LENGTH_NS,
+            (1 + DEEPEST_DEBT_RATIO as u64) * config().credit_for / LENGTH_NS,
             0,
             false,
             0,
@@ -622,9 +676,40 @@ mod tests {
     fn a_promise_in_debt_withholds_gaps_and_the_default_does_not() {
         let mut account = watched();
         assert!(!account.withholds(true, false), "nothing is owed");
-        stretches(&mut account, 20, MS, false, MS);
+        stretches(&mut account, 40, MS, false, 300 * US);
         assert!(account.withholds(true, false));
         assert!(!account.withholds(false, false));
+    }
+
+    #[test]
+    fn stretches_that_break_the_delay_bound_withhold_gaps_whoever_asked_for_nothing() {
+        let mut account = watched();
+        let late = 2 * MS;
+        for again in 0..5 {
+            stretches(&mut account, u64::from(BREACHES) - 1, MS, false, late);
+            assert!(
+                !account.withholds(false, false),
+                "each may be a thread that lost its core"
+            );
+            stretches(&mut account, 1, 0, false, 0);
+            stretches(&mut account, 1, MS, false, late);
+            assert!(account.withholds(false, false) && account.withholds(false, true));
+            assert!(!account.may_be_lax());
+            let held = (FIRST_HELD << again).min(LONGEST_HELD);
+            stretches(&mut account, u64::from(held) - 1, 0, false, 0);
+            assert!(account.withholds(false, false), "time {again}");
+            stretches(&mut account, 1, 0, false, 0);
+            assert!(!account.withholds(false, false), "the background jobs have another try");
+        }
+        // One that is not so late says that the jobs are known again.
+        stretches(&mut account, u64::from(BREACHES) - 1, MS, false, late);
+        stretches(&mut account, 1, MS, false, 100 * US);
+        stretches(&mut account, u64::from(BREACHES) - 1, MS, false, late);
+        assert!(!account.withholds(false, false));
+        stretches(&mut account, u64::from(LONGEST_HELD), MS, false, 0);
+        stretches(&mut account, u64::from(BREACHES), MS, false, late);
+        stretches(&mut account, u64::from(FIRST_HELD), 0, false, 0);
+        assert!(!account.withholds(false, false), "long ago counts no more");
     }
 
     #[test]
@@ -686,7 +771,7 @@ mod tests {
         account.launched(0, || 0);
         assert_eq!(account.allows(SLOWDOWN, None), 0);
         assert_eq!(account.risk(0.95, SLOWDOWN, None), UNKNOWN_RISK);
-        account.waited(MS, None, SLOWDOWN, CREDIT_FOR_NS);
+        account.waited(MS, None, SLOWDOWN, &config());
         assert_eq!(account.sums().part(), None);
         assert!(!account.may_be_lax(), "the first stretches are controls");
     }

@@ -37,8 +37,9 @@
 //! 5. **Grant**, `lead` before the device runs dry or the foreground job's work ends. More is
 //!    granted where a return is hardly expected. A job that launches more slowly than the device
 //!    works has no limit.
-//! 6. **Run-ahead window** of a lone background job with a profile. Its gate launches what ends
-//!    before the expected return, one kernel ahead of the device. Credit comes back as work ends.
+//! 6. **Run-ahead window** of a lone background job whose kernel times are known. Its gate launches
+//!    what ends before the expected return, one kernel ahead of the device. Credit comes back as
+//!    work ends.
 //! 7. **Return.** The foreground job's launch epoch voids all credit. So does a wake-up hint,
 //!    before the launch.
 //!
@@ -55,8 +56,8 @@
 //!
 //! * A kernel that fits no gap runs when the foreground job is silent for long, or by the minimum
 //!   share. A graph is not cut: a launch for each node costs what the graph saves.
-//! * An unknown job has one kernel at a time, counted as the whole delay bound, until some were
-//!   seen to end.
+//! * An unknown job has one kernel at a time, charged the whole delay bound, until the device has
+//!   measured some ([`kernel_time_model`]).
 //!
 //! Tried and not kept: an empty kernel of the foreground job's process at each copy while idle, to
 //! start the switch back early. In the lab the device switched more often and gained nothing.
@@ -70,7 +71,7 @@ mod room;
 mod stretch_model;
 
 use weft_profiles::predictor::Quality;
-use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow};
+use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
 
 use super::{
     copies,
@@ -144,9 +145,9 @@ impl Policy for Weft {
         self.models.observe(state, seen);
     }
 
-    fn long_estimate(&self, state: &SchedulerState, slot: ClientSlot, wait: &GateWait) -> Ns {
+    fn long_estimate(&self, _: &SchedulerState, slot: ClientSlot, wait: &GateWait) -> Ns {
         match self.models.job(slot) {
-            Some(job) => room::long_estimate(state, job, wait),
+            Some(job) => room::long_estimate(job, wait),
             None => wait.cost,
         }
     }
@@ -197,14 +198,8 @@ impl Policy for Weft {
             true => calm(situation),
             false => calm(situation).min(job.times.in_progress()),
         };
-        // Kernels that take n times their charge get 1/n.
-        let longer = match job.times.is_profiled() {
-            true => 1,
-            false => (job.times.slowest() / job.times.longest().max(1)).max(1),
-        };
-        let calm = calm / longer;
         let slow = slow(situation, job, 2 * lead);
-        let most = most_ahead(state, client, job).min(calm.max(slow));
+        let most = most_ahead(situation, client).min(calm.max(slow));
         if due > 0 && most > remaining {
             return TopUp::At(situation.less_remains(due));
         }
@@ -217,8 +212,8 @@ impl Policy for Weft {
 
     fn window(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
         let situation = self.situation(state, now);
-        // Without a profile the charges say little about kernel times.
-        let (client, _) = situation.job(slot).filter(|(_, job)| job.times.is_profiled())?;
+        // Until they are known the charges are no kernel times.
+        let (client, _) = situation.job(slot).filter(|(_, job)| job.times.is_known())?;
         let config = &state.config;
         let room = situation.opening().ok()?;
         let window = RunAheadWindow {
@@ -245,6 +240,14 @@ impl Policy for Weft {
             true => times.begins_to_be_timed().then_some(true),
             false => times.ends_to_be_timed().then_some(false),
         }
+    }
+
+    fn next_charge(&mut self, state: &SchedulerState, slot: ClientSlot) -> Option<(u64, Ns)> {
+        let unknown = match state.mode(slot)? {
+            Mode::Background => state.config.delay_bound,
+            _ => state.config.unknown_cost,
+        };
+        self.models.job_mut(slot)?.times.next_charge(unknown)
     }
 
     fn lateness(&self, slot: ClientSlot) -> Option<Lateness> {
@@ -449,19 +452,14 @@ impl GapFit<'_> {
         let before = state.exposure_before(entry.slot);
         let total = if !known {
             0
-        } else if job.times.is_profiled() && state.has_one_background() {
+        } else if state.has_one_background() {
             // The run-ahead window bounds what goes ahead.
             state.delay_bound().saturating_sub(before)
         } else {
             let slow = slow(situation, job, takes);
             let lead = lead.min(self.room.saturating_sub(takes));
-            let most = most_ahead(state, client, job).saturating_sub(before);
-            // Kernels that take n times their charge get 1/n.
-            let longer = match job.times.is_profiled() {
-                true => 1,
-                false => (entry.long / entry.cost.max(1)).max(1),
-            };
-            (lead.max(calm).max(slow) / longer).min(most)
+            let most = most_ahead(situation, client).saturating_sub(before);
+            lead.max(calm).max(slow).min(most)
         };
         GrantVerdict::Grant {
             slot: entry.slot,
@@ -506,19 +504,17 @@ fn calm(situation: Situation<'_>) -> Ns {
 /// due: at most one of its kernels is on the device. Else 0.
 fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
     let due = situation.opening().unwrap_or(0) < takes;
-    // The charges of such kernels tell nothing.
-    let long = !job.times.is_profiled() && job.times.slowest() > situation.state.config.delay_bound / 4;
     match job.times.spread(1) {
-        Ns::MAX if !due && !long => Ns::MAX,
+        Ns::MAX if !due => Ns::MAX,
         _ => 0,
     }
 }
 
-/// The most that a job may have out: any usual kernel of it is still admitted.
-fn most_ahead(state: &SchedulerState, client: &ClientState, job: &JobModels) -> Ns {
-    let bound = state.delay_bound();
+/// The most that a job may have out: any usual kernel of any background job is still admitted.
+fn most_ahead(situation: Situation<'_>, client: &ClientState) -> Ns {
+    let bound = situation.state.delay_bound();
     match client.long_out() {
-        0 => bound.saturating_sub(job.times.longest()).max(bound / 2),
+        0 => bound.saturating_sub(situation.models.longest()).max(bound / 2),
         long => long.saturating_add(bound / 4),
     }
 }

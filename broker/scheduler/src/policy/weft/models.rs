@@ -58,6 +58,11 @@ impl Models {
         self.jobs.get(slot)
     }
 
+    /// The highest charge that background jobs launched lately, ns.
+    pub(super) fn longest(&self) -> Ns {
+        self.jobs.iter().map(|job| job.times.longest()).max().unwrap_or(0)
+    }
+
     pub(super) fn job_mut(&mut self, slot: ClientSlot) -> Option<&mut JobModels> {
         self.jobs.get_mut(slot)
     }
@@ -139,7 +144,7 @@ impl Models {
                     let budget = state.get(slot).map(|client| client.budget);
                     let (slowdown, slo) = budget.map_or((0.0, None), |budget| budget.allowed(config));
                     let replayed = job.stretch.waited();
-                    job.account.waited(at, replayed, slowdown, config.credit_for);
+                    job.account.waited(at, replayed, slowdown, config);
                     job.account.open_next(opens.then_some(slowdown), slo);
                 }
                 // With several, the others may have work there.
@@ -166,7 +171,6 @@ impl Models {
                 };
                 let time = job.times.of_next(kernel).map_or(cost, |forecast| forecast.middle);
                 job.times.launched(kernel, cost, at, passed);
-                job.times.takes(time);
                 job.tally.launched(kernel, time, state.config.delay_bound);
                 if passed {
                     self.device.order_took(at.saturating_sub(client.granted_at));

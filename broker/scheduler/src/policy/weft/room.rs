@@ -1,6 +1,6 @@
 //! Room: how long background jobs may use the device, and what of their work is still to run.
 
-use weft_protocol::{Ns, lane::is_transfer};
+use weft_protocol::Ns;
 
 use super::models::{JobModels, Models};
 use crate::{
@@ -260,15 +260,14 @@ impl<'a> Situation<'a> {
     }
 }
 
-/// High estimate of a waiting kernel, ns. Of an unknown job `max(cost, min(delay_bound, bound))`.
-pub(super) fn long_estimate(state: &SchedulerState, job: &JobModels, wait: &GateWait) -> Ns {
+/// High estimate of a waiting kernel, ns; its charge where no time is known.
+pub(super) fn long_estimate(job: &JobModels, wait: &GateWait) -> Ns {
     let times = &job.times;
     match times.of_next(wait.kernel) {
-        Some(forecast) if times.is_profiled() => forecast.high.max(times.may_take(wait.kernel)),
+        Some(forecast) if times.is_known() => forecast.high.max(times.may_take(wait.kernel)),
         // Ends are seen a little late: the learnt time is rather too long.
         Some(forecast) => forecast.middle,
-        None if is_transfer(wait.kernel) || times.is_known() => wait.cost,
-        None => wait.cost.max(state.config.delay_bound.min(times.bound(wait.kernel))),
+        None => wait.cost,
     }
 }
 

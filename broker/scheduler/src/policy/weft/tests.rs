@@ -240,29 +240,90 @@ fn of_a_foreground_job_that_nothing_is_known_of_what_has_lasted_will_last() {
 #[test]
 fn of_a_background_job_that_nothing_is_known_of_one_kernel_goes_at_a_time() {
     let mut bench = Bench::new(None);
+    let bound = bench.core.config().delay_bound;
     bench.requests(12, 20 * MS);
-    for kernel in 0..6 {
-        bench.request();
-        let out = bench.waits(20 * US);
-        let granted = out.iter().find_map(|decision| match decision {
+    let granted = |out: &[Decision]| {
+        out.iter().find_map(|decision| match decision {
             Decision::Grant { credit, .. } => Some(*credit),
             _ => None,
-        });
+        })
+    };
+    for kernel in 0..6 {
+        bench.request();
+        let out = bench.waits(bound);
         assert_eq!(
-            granted,
-            Some(20 * US),
-            "kernel {kernel}: what it is charged, and no more"
+            granted(&out),
+            Some(bound),
+            "kernel {kernel}: the whole bound, and no more"
         );
         bench.done_while(700 * US, true);
         bench.tell(Event::Passed(TRAINING));
         bench.now += 19 * MS;
     }
-    let times = bench.core.snapshot().client(TRAINING).expect("attached").times;
-    assert!(times.contexts > 0, "{times:?}");
-    // The kernel is known by now.
+    // Seen ends make nothing known; what the device measures does.
+    let mut told = Vec::new();
+    for _ in 0..20 {
+        let at = bench.now;
+        told.extend(bench.tell(Event::Sampled {
+            client: TRAINING,
+            kernel: 99,
+            time: 120 * US,
+            at,
+        }));
+    }
+    assert!(told.contains(&Decision::Charge(TRAINING, 99, 120 * US)), "{told:?}");
+    assert!(told.contains(&Decision::Charge(TRAINING, 0, 120 * US)), "{told:?}");
     bench.request();
-    bench.now += 19_600 * US;
-    assert!(!is_grant(&bench.waits(20 * US)));
+    let out = bench.waits(120 * US);
+    assert!(
+        granted(&out).is_some_and(|credit| credit > 120 * US),
+        "it runs ahead: {out:?}"
+    );
+    assert!(
+        out.iter()
+            .any(|decision| matches!(decision, Decision::RunAheadWindow(_, Some(_)))),
+        "{out:?}"
+    );
+    bench.done(120 * US);
+    bench.now += 19_780 * US;
+    assert!(!is_grant(&bench.waits(120 * US)));
+}
+
+#[test]
+fn a_background_job_without_a_profile_is_timed_and_charged_the_bound_from_its_first_launch() {
+    let attach = |policy| {
+        let config = Config {
+            policy,
+            ..Config::default()
+        };
+        let mut core = Core::new(config);
+        let mut out = Vec::new();
+        for (client, priority) in [(SERVICE, 0), (TRAINING, 5)] {
+            let attached = Event::Attached {
+                client,
+                priority,
+                profile: None,
+            };
+            core.handle(MS, attached, &mut out);
+        }
+        (core, out)
+    };
+    let (mut core, out) = attach(PolicyName::Weft);
+    let bound = core.config().delay_bound;
+    let at = |wanted: Decision| out.iter().position(|decision| *decision == wanted);
+    let (timed, charged) = (Decision::Times(TRAINING, true), Decision::Charge(TRAINING, 0, bound));
+    let mode = at(Decision::Mode(TRAINING, Mode::Background));
+    assert!(mode.is_some() && at(timed) < mode && at(charged) < mode, "{out:?}");
+    assert!(at(timed).is_some() && at(charged).is_some(), "{out:?}");
+    // As the foreground job it is charged as before.
+    let mut out = Vec::new();
+    core.handle(2 * MS, Event::Gone(SERVICE), &mut out);
+    let unknown = core.config().unknown_cost;
+    assert!(out.contains(&Decision::Charge(TRAINING, 0, unknown)), "{out:?}");
+    assert!(out.contains(&Decision::Times(TRAINING, false)), "{out:?}");
+    let (_, out) = attach(PolicyName::Fikit);
+    let charges = out.iter().any(|decision| matches!(decision, Decision::Charge(..)));
+    assert!(!charges, "other policies count as they did: {out:?}");
 }
 
 #[test]

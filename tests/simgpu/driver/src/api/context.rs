@@ -11,6 +11,7 @@ use crate::capture::rules;
 use crate::context::current::{self, by_handle};
 use crate::context::{CONTEXTS, Context};
 use crate::export::export;
+use crate::memory::pool;
 use crate::state::Driver;
 use crate::stream::{self, PRIORITIES, synchronize_context};
 use crate::{device, event, memory, module, state};
@@ -199,13 +200,19 @@ export! {
     fn cuCtxSynchronize() {
         let context = current::get()?;
         rules::may_synchronize_context(context.id)?;
-        synchronize_context(state::driver()?, &context)
+        let driver = state::driver()?;
+        synchronize_context(driver, &context)?;
+        pool::synchronized(driver);
+        Ok(())
     }
 
     fn cuCtxSynchronize_v2(context: Handle) {
         let context = by_handle(context)?;
         rules::may_synchronize_context(context.id)?;
-        synchronize_context(state::driver()?, &context)
+        let driver = state::driver()?;
+        synchronize_context(driver, &context)?;
+        pool::synchronized(driver);
+        Ok(())
     }
 
     fn cuCtxEnablePeerAccess(peer: Handle, flags: u32) {

@@ -13,6 +13,7 @@ use crate::effect::Effect;
 use crate::event::{EVENTS, EXTERNAL, Event};
 use crate::export::export;
 use crate::graph::capture::{capture_record, capture_wait};
+use crate::memory::pool;
 use crate::shared_event::{Bytes, Given, Shared};
 use crate::timeline::device_of;
 use crate::{state, stream};
@@ -150,6 +151,7 @@ export! {
         event.context.check()?;
         driver.timeline.wait(seq)?;
         event.context.check()?;
+        pool::synchronized(driver);
         if let Some((shared, number)) = event.open_record() {
             while !shared.has_passed(number) {
                 std::thread::sleep(LOOK);

@@ -55,7 +55,7 @@ fn attribute(pool: Handle, attribute: u32, value: Out<u64>) -> R {
         8 => value.set(inner.used_high),
         9 => value.cast::<u32>().set(1), // pinned
         10 => value.cast::<u32>().set(pool.handle_types),
-        11 => value.cast::<i32>().set(0),
+        11 => value.cast::<i32>().set(i32::try_from(inner.heap.device).unwrap_or(0)),
         12 => value.cast::<u32>().set(Location::DEVICE),
         13 => value.set(inner.heap.limit),
         14 => value.cast::<i32>().set(0),
@@ -177,8 +177,7 @@ export! {
         if pool::is_default(pool) {
             return Err(Error::INVALID_VALUE);
         }
-        pool::drain(driver, &*POOLS.get(pool)?)?;
-        POOLS.remove(pool).map(drop)
+        pool::destroy(driver, pool)
     }
 
     fn cuMemPoolTrimTo(pool: Handle, keep: usize) {

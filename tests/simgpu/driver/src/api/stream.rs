@@ -8,6 +8,7 @@ use crate::api::enqueue::enqueue;
 use crate::context::current;
 use crate::export::export;
 use crate::graph::capture::stream_destroyed;
+use crate::memory::pool;
 use crate::state;
 use crate::stream::attributes::{PRIORITY, Value};
 use crate::stream::{NON_BLOCKING, PRIORITIES, STREAMS, Stream, resolve};
@@ -63,7 +64,9 @@ export! {
         let driver = state::driver()?;
         let stream = resolve(driver, stream)?;
         stream.may_synchronize()?;
-        stream.synchronize(driver)
+        stream.synchronize(driver)?;
+        pool::synchronized(driver);
+        Ok(())
     }
 
     fn cuStreamQuery(stream: Handle) {

@@ -45,7 +45,7 @@ impl Allocation {
         }
         let bytes = params.bytes as u64;
         params.address = memory::take(state::driver()?, context, bytes, Kind::Device)?;
-        owned::add(params.address, bytes);
+        owned::add(context.device(), params.address, bytes);
         Ok(Arc::new(Allocation { params }))
     }
 }

@@ -81,18 +81,17 @@ export! {
     }
 
     fn cuDeviceGetGraphMemAttribute(device: i32, which: u32, value: Out<u64>) {
-        device::check(device)?;
-        value.set(owned::attribute(which)?)
+        value.set(owned::attribute(device::check(device)?, which)?)
     }
 
     fn cuDeviceSetGraphMemAttribute(device: i32, which: u32, value: In<u64>) {
-        device::check(device)?;
+        let device = device::check(device)?;
         // Only the high-water marks can be set, and only to zero: they start again from what there
         // is.
         if !matches!(which, 1 | 3) || value.get()? != 0 {
             return Err(Error::INVALID_VALUE);
         }
-        owned::reset_high();
+        owned::reset_high(device);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use simgpu_device::lock::lock;
 
@@ -13,6 +13,7 @@ use crate::abi::{Error, R};
 
 /// One of the graphs' allocations.
 struct Owned {
+    device: usize,
     bytes: u64,
     /// A launch has made it the client's, and it was not freed since.
     in_use: bool,
@@ -21,19 +22,27 @@ struct Owned {
 /// Graphs' memory by address.
 static OWNED: Mutex<BTreeMap<u64, Owned>> = Mutex::new(BTreeMap::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// `CU_GRAPH_MEM_ATTR_USED_MEM_HIGH` and `CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH`.
-static HIGH: AtomicU64 = AtomicU64::new(0);
+/// `CU_GRAPH_MEM_ATTR_USED_MEM_HIGH` and `CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH`, by device.
+static HIGH: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
 
-fn total(owned: &BTreeMap<u64, Owned>) -> u64 {
-    owned.values().map(|owned| owned.bytes).sum()
+fn total(owned: &BTreeMap<u64, Owned>, device: usize) -> u64 {
+    let there = owned.values().filter(|owned| owned.device == device);
+    there.map(|owned| owned.bytes).sum()
 }
 
 /// Takes an address in that a graph's allocation node got.
-pub(crate) fn add(address: u64, bytes: u64) {
+pub(crate) fn add(device: usize, address: u64, bytes: u64) {
     let mut owned = lock(&OWNED);
-    owned.insert(address, Owned { bytes, in_use: false });
+    let added = Owned {
+        device,
+        bytes,
+        in_use: false,
+    };
+    owned.insert(address, added);
     COUNT.store(owned.len(), Ordering::Release);
-    HIGH.fetch_max(total(&owned), Ordering::Relaxed);
+    let mut high = lock(&HIGH);
+    let most = high.entry(device).or_default();
+    *most = total(&owned, device).max(*most);
 }
 
 /// The graphs are done with an address. Says whether it stays the client's.
@@ -77,15 +86,16 @@ pub(crate) fn owns(address: u64) -> bool {
 }
 
 /// `CUgraphMem_attribute`: used, used at most, reserved, reserved at most.
-pub(crate) fn attribute(attribute: u32) -> R<u64> {
+pub(crate) fn attribute(device: usize, attribute: u32) -> R<u64> {
     match attribute {
-        0 | 2 => Ok(total(&lock(&OWNED))),
-        1 | 3 => Ok(HIGH.load(Ordering::Relaxed)),
+        0 | 2 => Ok(total(&lock(&OWNED), device)),
+        1 | 3 => Ok(lock(&HIGH).get(&device).copied().unwrap_or(0)),
         _ => Err(Error::INVALID_VALUE),
     }
 }
 
 /// Begins the high-water marks again, from what there is.
-pub(crate) fn reset_high() {
-    HIGH.store(total(&lock(&OWNED)), Ordering::Relaxed);
+pub(crate) fn reset_high(device: usize) {
+    let now = total(&lock(&OWNED), device);
+    lock(&HIGH).insert(device, now);
 }

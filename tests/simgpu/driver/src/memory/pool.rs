@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use simgpu_device::Seq;
@@ -22,6 +23,12 @@ use crate::stream::Stream;
 pub(crate) static POOLS: Registry<Pool> = Registry::new(HandleKind::Pool);
 /// The devices' current pools, where they are not the default ones.
 pub(crate) static CURRENT: Mutex<BTreeMap<usize, Handle>> = Mutex::new(BTreeMap::new());
+
+/// Destroyed pools of which the client still has memory.
+static LEAVING: Mutex<BTreeMap<Handle, Arc<Pool>>> = Mutex::new(BTreeMap::new());
+
+/// Freed blocks that wait for their streams, in all pools.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// One pool.
 pub(crate) struct Pool {
@@ -100,6 +107,7 @@ impl Inner {
             }
             !done
         });
+        WAITING.fetch_sub(free.len(), Ordering::Relaxed);
         for (at, room) in free {
             self.heap.give(driver, at, room);
         }
@@ -117,6 +125,7 @@ impl Inner {
         };
         let at = self.waiting.iter().rposition(fits)?;
         let block = self.waiting.swap_remove(at);
+        WAITING.fetch_sub(1, Ordering::Relaxed);
         Some((block.at, block.room))
     }
 
@@ -158,21 +167,52 @@ pub(crate) fn take(driver: &Driver, pool: Handle, stream: &Arc<Stream>, size: u6
     Ok(at)
 }
 
+/// The pool that a block came from.
+fn of_block(pool: Handle) -> Option<Arc<Pool>> {
+    POOLS.find(pool).or_else(|| lock(&LEAVING).get(&pool).cloned())
+}
+
+/// Destroys a pool. Its memory in use stays until it is freed.
+pub(crate) fn destroy(driver: &Driver, handle: Handle) -> R {
+    drain(driver, &*POOLS.get(handle)?)?;
+    let pool = POOLS.remove(handle)?;
+    if lock(&pool.inner).used > 0 {
+        lock(&LEAVING).insert(handle, pool);
+    }
+    Ok(())
+}
+
 /// Takes a block back. Other streams may have it when operation `seq` of this one has ended.
 pub(super) fn free_after(pool: Handle, stream: u64, seq: Seq, block: &Allocation) -> R {
     let at = block.start;
     remove(at).ok_or(Error::INVALID_VALUE)?;
-    let pool = POOLS.find(pool).ok_or(Error::INVALID_HANDLE)?;
+    let pool = of_block(pool).ok_or(Error::INVALID_HANDLE)?;
     let room = block.room;
     let mut inner = lock(&pool.inner);
     inner.used -= room.min(inner.used);
     inner.waiting.push(Waiting { stream, seq, at, room });
+    WAITING.fetch_add(1, Ordering::Relaxed);
     Ok(())
+}
+
+/// At a synchronisation: pools give the device what they have beyond their release threshold.
+pub(crate) fn synchronized(driver: &Driver) {
+    if WAITING.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for (_, pool) in POOLS.all() {
+        lock(&pool.inner).settle(driver);
+    }
+    lock(&LEAVING).retain(|_, pool| {
+        let mut inner = lock(&pool.inner);
+        inner.settle(driver);
+        inner.used > 0 || !inner.waiting.is_empty()
+    });
 }
 
 /// Takes a block back that nothing uses any more: `cuMemFree` of pool memory.
 pub(crate) fn give(driver: &Driver, pool: Handle, at: u64, room: u64) {
-    if let Some(pool) = POOLS.find(pool) {
+    if let Some(pool) = of_block(pool) {
         let mut inner = lock(&pool.inner);
         inner.used -= room.min(inner.used);
         inner.heap.give(driver, at, room);
@@ -181,7 +221,7 @@ pub(crate) fn give(driver: &Driver, pool: Handle, at: u64, room: u64) {
 
 /// Gives a destroyed pool's memory back, once its streams are done with it; what is still allocated
 /// stays until freed.
-pub(crate) fn drain(driver: &Driver, pool: &Pool) -> R {
+fn drain(driver: &Driver, pool: &Pool) -> R {
     let mut inner = lock(&pool.inner);
     for block in &inner.waiting {
         driver.timeline.wait(block.seq)?;

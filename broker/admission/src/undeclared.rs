@@ -1,0 +1,133 @@
+//! What undeclared jobs do not hold of their shares is others'.
+//!
+//! A job that declared no need was promised none. A request that lacks memory gets what such jobs
+//! do not hold:
+//! * at once, if it is at least as important as they are;
+//! * else what they have not held for [`UNHELD_NS`](super::held_bytes::UNHELD_NS).
+//!
+//! They keep what they were admitted with. A job may be taking memory at that moment. So the caller
+//! takes the bytes from the job's processes, and tells what it got ([`super::Event::Gives`]).
+#![forbid(unsafe_code)]
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::held_bytes::HeldBytes;
+use super::load::Load;
+use super::model::RunningJob;
+use super::need::{Device, DeviceId, Job};
+use super::state::Admission;
+
+impl Admission {
+    /// Notes that an undeclared job holds so many bytes, with contexts.
+    pub(super) fn note_usage(&mut self, job: Job, bytes: u64) {
+        let now = self.now;
+        if let Some(running) = self.running.get_mut(&job) {
+            match &mut running.usage {
+                Some(usage) => usage.update(bytes, now),
+                None => running.usage = Some(HeldBytes::new(bytes, now)),
+            }
+        }
+    }
+
+    /// Bytes that an undeclared job holds, as it was told last.
+    pub fn usage(&self, job: Job) -> Option<u64> {
+        self.running.get(&job)?.usage.map(|usage| usage.current())
+    }
+
+    /// Bytes of a job's share that a request of this priority may have.
+    fn unheld(&self, running: &RunningJob, priority: u8) -> u64 {
+        let about = self.devices.get(&running.device);
+        let Some((usage, about)) = running.usage.zip(about) else {
+            return 0;
+        };
+        // It waits for more: what it has it will take.
+        if self.growing.iter().any(|growing| growing.job == running.ask.job) {
+            return 0;
+        }
+        let keeps = match priority <= running.ask.priority {
+            true => usage.current(),
+            false => usage.lately(self.now).max(usage.current()),
+        };
+        running.share.saturating_sub(keeps.max(running.ask.need.fixed(about)))
+    }
+
+    /// Undeclared jobs of a device, but for `job`, with what a request of this priority may have.
+    fn all_unheld(&self, device: DeviceId, job: Job, priority: u8) -> impl Iterator<Item = (Job, u64)> {
+        let others = self.running.values();
+        let others = others.filter(move |it| it.device == device && it.ask.job != job);
+        others
+            .map(move |it| (it.ask.job, self.unheld(it, priority)))
+            .filter(|(_, bytes)| *bytes > 0)
+    }
+
+    /// Bytes that a running job would get beyond its share.
+    pub fn obtainable(&self, job: Job) -> u64 {
+        let own = self.running.get(&job);
+        let Some((own, about)) = own.and_then(|own| Some((own, self.devices.get(&own.device)?))) else {
+            return 0;
+        };
+        let unheld = self.all_unheld(about.id, job, own.ask.priority).map(|(_, bytes)| bytes);
+        unheld.fold(self.load(about.id).free(about), u64::saturating_add)
+    }
+
+    /// What undeclared jobs are to give up so that the device can carry `load`, if that suffices.
+    fn gives_up(&self, about: &Device, load: &Load, job: Job, priority: u8) -> Vec<(Job, u64)> {
+        let mut lacks = load.lacks(about);
+        let mut unheld: Vec<(Job, u64)> = match lacks {
+            0 => Vec::new(),
+            _ => self.all_unheld(about.id, job, priority).collect(),
+        };
+        if unheld.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add) < lacks {
+            return Vec::new();
+        }
+        // The fewer jobs have to ask again, the better.
+        unheld.sort_unstable_by_key(|(job, bytes)| (Reverse(*bytes), *job));
+        for (_, bytes) in &mut unheld {
+            *bytes = lacks.min(*bytes);
+            lacks -= *bytes;
+        }
+        unheld.retain(|(_, bytes)| *bytes > 0);
+        unheld
+    }
+
+    /// What undeclared jobs are to give up so that a running job has `bytes` more.
+    pub fn gives_up_for(&self, job: Job, bytes: u64) -> Vec<(Job, u64)> {
+        let own = self.running.get(&job);
+        let Some((own, about)) = own.and_then(|own| Some((own, self.devices.get(&own.device)?))) else {
+            return Vec::new();
+        };
+        if self.growth_capped(job, bytes).is_some() {
+            return Vec::new();
+        }
+        let mut load = self.load(about.id);
+        load.fixed = load.fixed.saturating_add(bytes);
+        self.gives_up(about, &load, job, own.ask.priority)
+    }
+
+    /// What undeclared jobs are to give up so that jobs that wait, to begin or for more, go on.
+    pub fn gives_up_for_waiters(&self) -> BTreeMap<Job, u64> {
+        let mut most = BTreeMap::new();
+        let mut note = |given: Vec<(Job, u64)>| {
+            for (job, bytes) in given {
+                let entry = most.entry(job).or_insert(0);
+                *entry = bytes.max(*entry);
+            }
+        };
+        if self.running.values().all(|running| running.usage.is_none()) {
+            return most;
+        }
+        for growing in &self.growing {
+            note(self.gives_up_for(growing.job, growing.bytes));
+        }
+        for waiter in self.waiting.iter().filter(|waiter| self.is_active(waiter)) {
+            let (need, _) = waiter.ask.need.forms();
+            for about in self.allowed(&waiter.ask) {
+                let load = self.device_sums(about.id).map_or_else(Load::default, |sums| sums.load);
+                let load = load.with(&need, need.fixed(about));
+                note(self.gives_up(about, &load, waiter.ask.job, waiter.ask.priority));
+            }
+        }
+        most
+    }
+}

@@ -1,0 +1,160 @@
+//! CUDA arrays: device memory without an address. A handle serves in its place.
+//!
+//! The driver pads arrays as it likes, so the bytes counted are the least. An array whose memory
+//! the job maps by itself (sparse, deferred mapping) takes none.
+
+use super::allocation::{MemoryKind, allocate, free};
+use super::declare::{hooks, written};
+use crate::driver::abi::{CuDevicePtr, CuResult};
+use crate::throttle;
+
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FlatArray {
+    width: usize,
+    height: usize,
+    format: u32,
+    channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ArrayShape {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
+/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`.
+const MAPPED_LATER: u32 = 0x40 | 0x80;
+
+/// Bytes of one channel: `CUarray_format`. Of formats with blocks or planes the least.
+fn channel(format: u32) -> u64 {
+    match format {
+        0x02 | 0x09 | 0x10 => 2,
+        0x03 | 0x0a | 0x20 => 4,
+        _ => 1,
+    }
+}
+
+impl FlatArray {
+    fn shape(self) -> ArrayShape {
+        ArrayShape {
+            width: self.width,
+            height: self.height,
+            depth: 0,
+            format: self.format,
+            channels: self.channels,
+            flags: 0,
+        }
+    }
+}
+
+impl ArrayShape {
+    /// Bytes of an array with this many levels, each of half the size.
+    fn bytes(&self, levels: u32) -> u64 {
+        if self.flags & MAPPED_LATER != 0 {
+            return 0;
+        }
+        let texel = channel(self.format).saturating_mul(u64::from(self.channels));
+        let level = |number: u32| {
+            let half = |size: usize| (size as u64).checked_shr(number).unwrap_or(0).max(1);
+            texel
+                .saturating_mul(half(self.width))
+                .saturating_mul(half(self.height))
+                .saturating_mul(half(self.depth))
+        };
+        // A size halves 63 times at most.
+        (0..levels.clamp(1, 64)).fold(0, |sum: u64, number| sum.saturating_add(level(number)))
+    }
+}
+
+/// # Safety
+/// `handle` is the out-parameter of `real`.
+unsafe fn create(
+    handle: *const usize,
+    shape: Option<ArrayShape>,
+    levels: u32,
+    real: impl Fn() -> CuResult,
+) -> CuResult {
+    match shape.map_or(0, |shape| shape.bytes(levels)) {
+        0 => real(),
+        // SAFETY: the caller's promise; a handle is as wide as an address.
+        bytes => unsafe {
+            allocate(
+                throttle::here(),
+                MemoryKind::Array,
+                handle.cast::<CuDevicePtr>(),
+                bytes,
+                real,
+            )
+        },
+    }
+}
+
+hooks! {
+    fn cuArrayCreate_v2(array: *mut usize, shape: *const FlatArray) |real| {
+        // SAFETY: the client's own argument.
+        let shape = unsafe { written(shape) };
+        // SAFETY: the call's own out-parameter.
+        unsafe { create(array, shape.map(FlatArray::shape), 1, real) }
+    }
+    fn cuArray3DCreate_v2(array: *mut usize, shape: *const ArrayShape) |real| {
+        // SAFETY: the client's own argument.
+        let shape = unsafe { written(shape) };
+        // SAFETY: the call's own out-parameter.
+        unsafe { create(array, shape, 1, real) }
+    }
+    fn cuMipmappedArrayCreate(array: *mut usize, shape: *const ArrayShape, levels: u32) |real| {
+        // SAFETY: the client's own argument.
+        let shape = unsafe { written(shape) };
+        // SAFETY: the call's own out-parameter.
+        unsafe { create(array, shape, levels, real) }
+    }
+    fn cuArrayDestroy(array: usize) |real| { free(array as CuDevicePtr, real) }
+    fn cuMipmappedArrayDestroy(array: usize) |real| { free(array as CuDevicePtr, real) }
+}
+
+#[cfg(test)]
+mod tests {
+    use cudarc::driver::sys;
+
+    use super::*;
+
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        assert_eq!(size_of::<FlatArray>(), size_of::<sys::CUDA_ARRAY_DESCRIPTOR>());
+        assert_eq!(size_of::<ArrayShape>(), size_of::<sys::CUDA_ARRAY3D_DESCRIPTOR>());
+        let flags = std::mem::offset_of!(sys::CUDA_ARRAY3D_DESCRIPTOR, Flags);
+        assert_eq!(std::mem::offset_of!(ArrayShape, flags), flags);
+    }
+
+    #[test]
+    fn arrays_take_what_their_shape_says() {
+        let flat = FlatArray {
+            width: 65_536,
+            height: 32_768,
+            format: 0x20,
+            channels: 4,
+        };
+        assert_eq!(flat.shape().bytes(1), 32 << 30);
+        let mut cube = ArrayShape {
+            width: 8,
+            height: 8,
+            depth: 8,
+            format: 0x10,
+            channels: 1,
+            flags: 0,
+        };
+        assert_eq!(cube.bytes(1), 1024);
+        // 8, 4, 2 and 1 a side.
+        assert_eq!(cube.bytes(4), 2 * (512 + 64 + 8 + 1));
+        cube.flags = 0x40;
+        assert_eq!(cube.bytes(1), 0, "sparse");
+    }
+}

@@ -1,0 +1,487 @@
+//! Device memory that stream-ordered pools and graphs keep.
+//!
+//! A pool keeps what the job frees, for its next allocations. So a pool counts as what the driver
+//! has reserved for it. The driver is asked where the pool takes device memory, at trims, and at
+//! sync points after its use, where it may have given some back. Other allocations and frees only
+//! count what is in use.
+//!
+//! The memory of a device's graphs is one such pool. A real driver reserves it at a launch.
+//!
+//! Memory of pools elsewhere (host memory, managed memory) is not counted.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use super::allocation;
+use super::declare::{hooks, written};
+use crate::driver::abi::{
+    AllocationNode, AllocationProperties, CuDevice, CuDevicePtr, CuGraph, CuGraphNode, CuResult, LOCATION_DEVICE,
+};
+use crate::driver::{calls, capture, queries};
+use crate::internal_error::guarded;
+use crate::lock::lock;
+use crate::throttle::{self, Where};
+
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` (CUDA 11.3).
+const RESERVED: u32 = 5;
+
+/// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT` and `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
+const GRAPHS_USED: u32 = 0;
+const GRAPHS_RESERVED: u32 = 2;
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, the type of device memory.
+const PINNED: u32 = 1;
+
+/// A pool of this process. The number is never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PoolNumber(u32);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keeper {
+    Pool(usize),
+    Graphs(CuDevice),
+    /// A destroyed pool, of which the job still has memory.
+    Destroyed,
+}
+
+#[derive(Debug)]
+struct PoolAccount {
+    keeper: Keeper,
+    at: Where,
+    /// Bytes that the job has allocated there.
+    used: u64,
+    /// Bytes counted as held by the process.
+    counted: u64,
+    /// Used since the driver was last asked.
+    moved: bool,
+}
+
+#[derive(Debug)]
+struct PoolAccounts {
+    all: BTreeMap<PoolNumber, PoolAccount>,
+    pools: BTreeMap<usize, PoolNumber>,
+    graphs: BTreeMap<CuDevice, PoolNumber>,
+    /// Each device's current pool.
+    current: BTreeMap<Where, PoolNumber>,
+    /// Addresses of graph nodes that allocate, and bytes.
+    nodes: BTreeMap<CuDevicePtr, (PoolNumber, u64)>,
+    made: u32,
+}
+
+static ACCOUNTS: Mutex<PoolAccounts> = Mutex::new(PoolAccounts {
+    all: BTreeMap::new(),
+    pools: BTreeMap::new(),
+    graphs: BTreeMap::new(),
+    current: BTreeMap::new(),
+    nodes: BTreeMap::new(),
+    made: 0,
+});
+
+/// Held over questions to the driver: answers are booked in order, and no destroyed pool is asked.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Whether the driver is to be asked at the next sync point.
+static MOVED: AtomicBool = AtomicBool::new(false);
+
+/// Devices whose graphs allocate.
+static GRAPHS: AtomicUsize = AtomicUsize::new(0);
+
+impl PoolAccounts {
+    fn add(&mut self, keeper: Keeper, at: Where) -> PoolNumber {
+        self.made = self.made.wrapping_add(1);
+        let source = PoolNumber(self.made);
+        let account = PoolAccount {
+            keeper,
+            at,
+            used: 0,
+            counted: 0,
+            moved: false,
+        };
+        self.all.insert(source, account);
+        source
+    }
+}
+
+/// A pool by its handle, which may be no pool's. `None`: not known now, or made past weft.
+pub fn of_handle(handle: usize) -> Option<PoolNumber> {
+    let known = lock(&ACCOUNTS).pools.get(&handle).copied();
+    if known.is_some() || capture::any() {
+        return known;
+    }
+    let at = throttle::of_device(device_of(handle)?);
+    let mut accounts = lock(&ACCOUNTS);
+    if let Some(known) = accounts.pools.get(&handle) {
+        return Some(*known);
+    }
+    let source = accounts.add(Keeper::Pool(handle), at);
+    accounts.pools.insert(handle, source);
+    Some(source)
+}
+
+/// The device whose default or current pool this is.
+fn device_of(handle: usize) -> Option<CuDevice> {
+    let mut count = 0;
+    // SAFETY: valid out-parameter.
+    let _ = unsafe { calls::cuDeviceGetCount(&mut count) };
+    (0..count).find(|device| {
+        let (mut default, mut current) = (0, 0);
+        // SAFETY: valid out-parameter.
+        let _ = unsafe { calls::cuDeviceGetDefaultMemPool(&mut default, *device) };
+        // SAFETY: as above.
+        let _ = unsafe { calls::cuDeviceGetMemPool(&mut current, *device) };
+        handle != 0 && (default == handle || current == handle)
+    })
+}
+
+/// The current pool of a device.
+pub fn current(at: Where) -> Option<PoolNumber> {
+    let known = lock(&ACCOUNTS).current.get(&at).copied();
+    if known.is_some() || capture::any() {
+        return known;
+    }
+    let device = throttle::ordinal(at).or_else(|| Some(queries::here()?.0))?;
+    let mut handle = 0;
+    // SAFETY: valid out-parameter.
+    if !unsafe { calls::cuDeviceGetMemPool(&mut handle, device) }.ok() {
+        return None;
+    }
+    let source = of_handle(handle)?;
+    lock(&ACCOUNTS).current.insert(at, source);
+    Some(source)
+}
+
+/// Place of a pool's device.
+pub fn place(source: PoolNumber) -> Option<Where> {
+    lock(&ACCOUNTS).all.get(&source).map(|account| account.at)
+}
+
+/// Counts an allocation before the driver makes it. Returns the bytes of device memory that it
+/// takes beyond what is kept.
+pub fn take(source: PoolNumber, bytes: u64) -> u64 {
+    let mut accounts = lock(&ACCOUNTS);
+    let Some(account) = accounts.all.get_mut(&source) else {
+        return 0;
+    };
+    account.used = account.used.saturating_add(bytes);
+    account.moved = true;
+    MOVED.store(true, Ordering::Release);
+    let lacks = account.used.saturating_sub(account.counted);
+    match account.keeper {
+        // Nothing is booked before a launch, so that what lacks are all nodes' bytes.
+        Keeper::Graphs(_) => lacks,
+        Keeper::Pool(_) | Keeper::Destroyed => lacks.min(bytes),
+    }
+}
+
+/// Counts a free, or an allocation that failed.
+pub fn give(source: PoolNumber, bytes: u64) {
+    let mut accounts = lock(&ACCOUNTS);
+    let Some(account) = accounts.all.get_mut(&source) else {
+        return;
+    };
+    account.used = account.used.saturating_sub(bytes);
+    account.moved = true;
+    MOVED.store(true, Ordering::Release);
+}
+
+/// Books what a pool has reserved, and ends a claim. Returns false if nothing was booked.
+pub fn ask(source: PoolNumber, claimed: u64) -> bool {
+    let turn = lock(&TURN);
+    ask_in_turn(&turn, source, claimed)
+}
+
+fn keeper(source: PoolNumber) -> Option<Keeper> {
+    lock(&ACCOUNTS).all.get(&source).map(|account| account.keeper)
+}
+
+fn ask_in_turn(_: &MutexGuard<'_, ()>, source: PoolNumber, claimed: u64) -> bool {
+    let Some(keeper) = keeper(source) else { return false };
+    let answer = match keeper {
+        _ if capture::any() => None,
+        Keeper::Pool(handle) => attribute(|value| {
+            // SAFETY: the attribute is a number of 64 bits; the pool is known and not destroyed.
+            unsafe { calls::cuMemPoolGetAttribute(handle, RESERVED, value) }
+        })
+        .map(|reserved| (reserved, None)),
+        Keeper::Graphs(device) => {
+            let asked = |attribute_number| {
+                attribute(|value| {
+                    // SAFETY: the attributes are numbers of 64 bits.
+                    unsafe { calls::cuDeviceGetGraphMemAttribute(device, attribute_number, value) }
+                })
+            };
+            asked(GRAPHS_RESERVED).map(|reserved| (reserved, asked(GRAPHS_USED)))
+        }
+        Keeper::Destroyed => None,
+    };
+    let mut accounts = lock(&ACCOUNTS);
+    let Some(account) = accounts.all.get_mut(&source) else {
+        return false;
+    };
+    let before = account.counted;
+    match (answer, account.keeper) {
+        (Some((reserved, used)), _) => {
+            account.counted = reserved;
+            account.used = used.unwrap_or(account.used);
+        }
+        (None, Keeper::Graphs(_)) => {}
+        // Not before the capture's end.
+        (None, _) if capture::any() => account.counted = account.counted.max(account.used),
+        (None, _) => account.counted = account.used,
+    }
+    let (at, after) = (account.at, account.counted);
+    if account.keeper == Keeper::Destroyed && account.used == 0 {
+        accounts.all.remove(&source);
+    }
+    drop(accounts);
+    allocation::kept_changed(at, before, after, claimed);
+    true
+}
+
+fn attribute(ask: impl FnOnce(*mut u64) -> CuResult) -> Option<u64> {
+    let mut value = 0;
+    ask(&raw mut value).ok().then_some(value)
+}
+
+/// At a sync point: books what pools have given back since their last use.
+#[inline(always)]
+pub fn synced() {
+    if MOVED.load(Ordering::Relaxed) {
+        settle();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn settle() {
+    if capture::any() {
+        return;
+    }
+    guarded(|| {
+        MOVED.store(GRAPHS.load(Ordering::Relaxed) > 0, Ordering::Release);
+        let moved: Vec<PoolNumber> = {
+            let mut accounts = lock(&ACCOUNTS);
+            let moved = accounts.all.iter_mut().filter_map(|(source, account)| {
+                let is = std::mem::take(&mut account.moved) || matches!(account.keeper, Keeper::Graphs(_));
+                is.then_some(*source)
+            });
+            moved.collect()
+        };
+        for source in moved {
+            ask(source, 0);
+        }
+    });
+}
+
+/// Gives memory that pools keep unused back to the device: as much as `bytes` more would lack.
+pub fn make_room(at: Where, bytes: u64) {
+    let lacks = throttle::beyond(at, bytes);
+    if lacks == 0 || capture::any() {
+        return;
+    }
+    guarded(|| {
+        let keeping: Vec<(PoolNumber, u64)> = {
+            let accounts = lock(&ACCOUNTS);
+            let there = accounts.all.iter().filter(|(_, account)| account.at == at);
+            let keeping = there.filter(|(_, account)| account.counted > account.used);
+            keeping.map(|(source, account)| (*source, account.counted)).collect()
+        };
+        // First no more than is wanted. A block larger than that is only given back as a whole.
+        for leave in [true, false] {
+            for (source, counted) in &keeping {
+                let lacks = throttle::beyond(at, bytes);
+                if lacks == 0 {
+                    return;
+                }
+                let _change = throttle::changing(at);
+                let turn = lock(&TURN);
+                let keep = if leave { counted.saturating_sub(lacks) } else { 0 };
+                let _ = match keeper(*source) {
+                    // SAFETY: the pool is known and not destroyed. Memory in use stays.
+                    Some(Keeper::Pool(handle)) => unsafe { calls::cuMemPoolTrimTo(handle, keep as usize) },
+                    // SAFETY: the device has graphs.
+                    Some(Keeper::Graphs(device)) => unsafe { calls::cuDeviceGraphMemTrim(device) },
+                    Some(Keeper::Destroyed) | None => continue,
+                };
+                ask_in_turn(&turn, *source, 0);
+            }
+        }
+    });
+}
+
+/// Makes a call that trims a pool, or sets how much it keeps.
+pub(super) fn trim(handle: usize, real: impl FnOnce() -> CuResult) -> CuResult {
+    let known = lock(&ACCOUNTS).pools.get(&handle).copied();
+    let _change = guarded(|| throttle::changing(place(known?)?));
+    let result = real();
+    if let Some(source) = known {
+        guarded(|| ask(source, 0));
+    }
+    result
+}
+
+/// # Safety
+/// The arguments are those of `real`, which is `cuMemPoolCreate`.
+pub(super) unsafe fn create(
+    handle: *const usize,
+    properties: *const AllocationProperties,
+    real: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let result = real();
+    if result.ok() {
+        // SAFETY: the driver read the properties, whose first fields are those of an allocation's,
+        // and wrote the handle.
+        if let (Some(properties), Some(handle)) = (unsafe { written(properties) }, unsafe { written(handle) }) {
+            guarded(|| {
+                let [kind, _] = properties.types;
+                let at = match kind == PINNED && properties.location_kind == LOCATION_DEVICE {
+                    true => throttle::of_device(properties.location_id),
+                    false => Where::NOWHERE,
+                };
+                let mut accounts = lock(&ACCOUNTS);
+                let source = accounts.add(Keeper::Pool(handle), at);
+                accounts.pools.insert(handle, source);
+            });
+        }
+    }
+    result
+}
+
+/// Makes the call that destroys a pool. Memory that the job still has there stays until it is
+/// freed.
+pub(super) fn destroy(handle: usize, real: impl FnOnce() -> CuResult) -> CuResult {
+    let keep = |source: PoolNumber, keeper: Keeper| {
+        if let Some(account) = lock(&ACCOUNTS).all.get_mut(&source) {
+            account.keeper = keeper;
+        }
+    };
+    // Before the call: after it, another thread may get this handle anew.
+    let known = guarded(|| {
+        let mut accounts = lock(&ACCOUNTS);
+        accounts.current.clear();
+        let known = accounts.pools.remove(&handle)?;
+        drop(accounts);
+        keep(known, Keeper::Destroyed);
+        // Nobody asks about it any more.
+        drop(lock(&TURN));
+        Some(known)
+    });
+    let Some(source) = known.flatten() else { return real() };
+    let _change = guarded(|| throttle::changing(place(source)?));
+    let result = real();
+    guarded(|| {
+        if !result.ok() {
+            lock(&ACCOUNTS).pools.insert(handle, source);
+            keep(source, Keeper::Pool(handle));
+        }
+        ask(source, 0);
+    });
+    result
+}
+
+/// Makes a call that sets a device's current pool.
+fn set_current(real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    lock(&ACCOUNTS).current.clear();
+    result
+}
+
+/// The account of a device's graphs.
+fn of_graphs(device: CuDevice) -> PoolNumber {
+    let at = throttle::of_device(device);
+    let mut accounts = lock(&ACCOUNTS);
+    if let Some(known) = accounts.graphs.get(&device) {
+        return *known;
+    }
+    let source = accounts.add(Keeper::Graphs(device), at);
+    accounts.graphs.insert(device, source);
+    GRAPHS.store(accounts.graphs.len(), Ordering::Release);
+    source
+}
+
+/// Makes a call that adds a node which allocates, if the job may have that memory. `address`
+/// reads the node's address after the call.
+pub(super) fn add_node(
+    device: CuDevice,
+    bytes: u64,
+    real: impl Fn() -> CuResult,
+    address: impl FnOnce() -> Option<CuDevicePtr>,
+) -> CuResult {
+    let Some(source) = guarded(|| of_graphs(device)) else {
+        return real();
+    };
+    let lacks = take(source, bytes);
+    let result = allocation::within_quota(throttle::of_device(device), lacks, real, |_| {
+        if let Some(address) = address() {
+            lock(&ACCOUNTS).nodes.insert(address, (source, bytes));
+        }
+        ask(source, 0);
+        // The claim ends with the call: a launch reserves the memory.
+        false
+    });
+    if !result.ok() {
+        give(source, bytes);
+    }
+    result
+}
+
+/// Makes a call that adds a node which frees the memory of another.
+pub(super) fn free_node(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    if result.ok() {
+        guarded(|| {
+            let known = lock(&ACCOUNTS).nodes.remove(&address);
+            if let Some((source, bytes)) = known {
+                give(source, bytes);
+            }
+        });
+    }
+    result
+}
+
+/// # Safety
+/// `parameters` is null or what the client gives the driver, which writes the address there.
+pub(super) unsafe fn allocation_node(parameters: *const AllocationNode, real: impl Fn() -> CuResult) -> CuResult {
+    // SAFETY: the caller's promise.
+    let Some(asked) = (unsafe { written(parameters) }).filter(|asked| asked.pool.location_kind == LOCATION_DEVICE)
+    else {
+        return real();
+    };
+    add_node(asked.pool.location_id, asked.bytes as u64, real, || {
+        // SAFETY: as above.
+        unsafe { written(parameters) }.map(|made| made.address)
+    })
+}
+
+/// Makes a call that may give memory of graphs back.
+pub(super) fn after(real: impl FnOnce() -> CuResult) -> CuResult {
+    let result = real();
+    synced();
+    result
+}
+
+hooks! {
+    fn cuMemPoolCreate(pool: *mut usize, properties: *const AllocationProperties) |real| {
+        // SAFETY: the call's own arguments.
+        unsafe { create(pool, properties, real) }
+    }
+    fn cuMemPoolDestroy(pool: usize) |real| { destroy(pool, real) }
+    fn cuMemPoolTrimTo(pool: usize, keep: usize) |real| { trim(pool, real) }
+    fn cuMemPoolSetAttribute(pool: usize, asked: u32, value: *const u64) |real| { trim(pool, real) }
+    fn cuDeviceSetMemPool(device: CuDevice, pool: usize) |real| { set_current(real) }
+    fn cuMemSetMemPool(location: usize, kind: u32, pool: usize) |real| { set_current(real) }
+    fn cuDeviceGraphMemTrim(device: CuDevice) |real| { after(real) }
+    fn cuGraphDestroy(graph: CuGraph) |real| { after(real) }
+    fn cuGraphAddMemAllocNode(
+        node: *mut CuGraphNode, graph: CuGraph, dependencies: usize, count: usize, parameters: *const AllocationNode,
+    ) |real| {
+        // SAFETY: the client's own parameters.
+        unsafe { allocation_node(parameters, real) }
+    }
+    fn cuGraphAddMemFreeNode(
+        node: *mut CuGraphNode, graph: CuGraph, dependencies: usize, count: usize, address: CuDevicePtr,
+    ) |real| {
+        free_node(address, real)
+    }
+}

@@ -1,0 +1,153 @@
+"""Memory that is free is had: what a job reads as free, and what undeclared jobs do not hold."""
+
+import sys
+
+import pytest
+from harness import jobs, paths
+from harness.scene import BOUND
+
+GIB = 1 << 30
+MIB = 1 << 20
+FREE_MEMORY = "admission::tests::free_memory"
+TOLD = paths.ROOT / "tests" / "regressions" / "programs" / "told.py"
+
+
+class Told:
+    """A job that takes and frees memory as it is told."""
+
+    def __init__(self, scene, name, **more):
+        self.scene, self.name, self.asked = scene, name, 0
+        more = {key: str(value) for key, value in more.items()}
+        self.job = scene.job([sys.executable, TOLD, scene.folder, name], name, more=more)
+        self.begun = self.answer()
+        assert self.begun["result"] == 0, self.job.explain()
+
+    def answers(self):
+        return jobs.lines_of(self.scene.folder / f"{self.name}.answers")
+
+    def answer(self):
+        self.asked += 1
+        there = lambda: len(self.answers()) >= self.asked  # noqa: E731
+        came = jobs.wait_until(lambda: there() or not self.job.running(), BOUND)
+        assert came and there(), self.job.explain()
+        return self.answers()[self.asked - 1]
+
+    def tell(self, order):
+        with (self.scene.folder / f"{self.name}.orders").open("a") as out:
+            out.write(f"{order}\n")
+
+    def does(self, order):
+        self.tell(order)
+        return self.answer()
+
+    def take(self, size):
+        return self.does(f"take {size}")
+
+    def reads(self, least):
+        """Waits until it reads so many bytes as free."""
+        enough = lambda: self.does("free")["free"] >= least  # noqa: E731
+        assert jobs.wait_until(enough, BOUND, step=0.1), f"{self.answers()[-1]}\n{self.job.explain()}"
+
+
+def small(scene, **variables):
+    scene.device.settings.update(SIMGPU_MEMORY=str(8 * GIB), **variables)
+    scene.broker.start()
+    return scene
+
+
+@pytest.mark.finding("bugs-B1")
+def test_a_job_reads_as_free_what_it_can_have_after_each_growth(scene, rust):
+    job = Told(small(scene), "grows")
+    free = job.begun["free"]
+    for size in (GIB, 3 * GIB, 300 * MIB, GIB):
+        took = job.take(size)
+        assert took["result"] == 0, took
+        assert abs(free - size - took["free"]) <= 4 * MIB, f"{free} were free, {size} are taken: {took}"
+        free = took["free"]
+    # A neighbour comes and goes, and the job takes more: what is free does not grow.
+    neighbour = Told(scene, "neighbour")
+    neighbour.tell("end")
+    scene.finish(neighbour.job)
+    job.reads(free)
+    took = job.take(300 * MIB)
+    assert took["result"] == 0 and took["free"] < free, took
+    tests = [
+        "what_a_job_reads_as_free_is_the_same_before_and_after_it_grows",
+        "a_grant_is_its_own_requests_though_a_sibling_waits",
+        "what_one_process_waits_with_only_one_has_in_the_end",
+    ]
+    rust("weft-daemon", *(f"{FREE_MEMORY}::{test}" for test in tests))
+
+
+@pytest.mark.finding("bugs-B3")
+@pytest.mark.parametrize("priority", [5, 0])
+def test_what_a_job_that_said_nothing_gave_back_is_the_next_ones(scene, rust, priority):
+    first = Told(small(scene), "first")
+    assert first.take(6 * GIB)["result"] == 0
+    first.does("free")
+    # It is told to have it, and has it.
+    second = Told(scene, "second", WEFT_PRIORITY=priority)
+    second.reads(6 * GIB)
+    took = second.take(6 * GIB)
+    assert took["result"] == 0, f"{took}\n{second.job.explain()}"
+    assert "waits inside" not in second.job.stderr(), second.job.explain()
+    # The first one has what is left, and more when the second one has ended.
+    assert first.take(500 * MIB)["result"] == 0, first.job.explain()
+    second.does("free")
+    second.tell("end")
+    scene.finish(second.job)
+    first.reads(4 * GIB)
+    assert first.take(4 * GIB)["result"] == 0, first.job.explain()
+    # One that says what it takes begins beside what is held.
+    first.does("free")
+    declared = Told(scene, "declared", WEFT_MEMORY="6GiB", WEFT_WAIT=str(int(BOUND)))
+    assert declared.take(6 * GIB)["result"] == 0, declared.job.explain()
+    tests = [
+        "what_an_undeclared_job_gave_back_is_had_by_the_next_request",
+        "a_less_important_job_gets_what_was_not_held_for_five_seconds",
+        "a_declared_job_keeps_what_it_does_not_hold",
+        "memory_that_is_free_is_had",
+    ]
+    rust("weft-admission", *(f"tests::undeclared::{test}" for test in tests))
+    tests = [
+        "what_an_undeclared_job_does_not_hold_is_had_before_anybody_waits_or_is_denied",
+        "nothing_is_taken_from_a_client_that_takes_memory_right_now",
+    ]
+    rust("weft-daemon", *(f"{FREE_MEMORY}::{test}" for test in tests))
+
+
+@pytest.mark.finding("bugs-V1")
+def test_two_caches_that_come_and_go_take_turns(scene):
+    both = [Told(small(scene), "one"), Told(scene, "two")]
+    for turn in range(6):
+        cache = both[turn % 2]
+        cache.reads(5 * GIB)
+        took = cache.take(5 * GIB)
+        assert took["result"] == 0, f"turn {turn}: {took}\n{cache.job.explain()}"
+        cache.does("free")
+    assert all("waits inside" not in cache.job.stderr() for cache in both)
+
+
+@pytest.mark.finding("bugs-B11")
+def test_the_most_important_job_is_not_kept_inside_an_allocation(scene, rust):
+    neighbour = Told(small(scene), "neighbour", WEFT_PRIORITY=5)
+    assert neighbour.take(4 * GIB)["result"] == 0
+    service = Told(scene, "service", WEFT_PRIORITY=0)
+    assert service.take(3 * GIB)["result"] == 0
+    # Two GiB more are not there: an allocator that keeps blocks gives them back when it hears so.
+    assert service.take(2 * GIB)["result"] == 2
+    assert "waits inside" not in service.job.stderr(), service.job.explain()
+    assert scene.broker.status() is not None
+    test = "the_most_important_job_is_answered_at_once_unless_it_said_that_it_waits"
+    rust("weft-daemon", f"{FREE_MEMORY}::{test}")
+
+
+@pytest.mark.finding("bugs-late_free")
+def test_who_fits_beside_memory_on_its_way_back_does_not_wait_for_it(rust):
+    test = "who_fits_beside_memory_that_is_on_its_way_back_does_not_wait_for_it"
+    rust("weft-daemon", f"{FREE_MEMORY}::{test}")
+
+
+@pytest.mark.finding("attack-A9")
+def test_a_process_of_the_book_is_no_stranger(rust):
+    rust("weft-daemon", f"{FREE_MEMORY}::a_process_of_the_book_is_no_stranger")

@@ -1,0 +1,67 @@
+"""A background job without a profile keeps to the delay bound, as README starts it.
+
+Judged by what of its work lies on the device when the foreground job comes back."""
+
+import pytest
+from harness import jobs, starving
+
+# The foreground job: kernels a burst, and the pause after them, us. The background job launches
+# without a pause; each of its kernels is 20 times what was once charged for any.
+BURST, PAUSE, KERNEL = 8, 20_000, 400_000
+DEVICE = f"""[[kernel]]
+name = "simgpu_fill"
+grid = [1, 1, 1]
+block = [32, 1, 1]
+ns = 150000
+
+[default]
+base_ns = {KERNEL}
+"""
+DELAY_BOUND = 500_000
+# The first bursts are the foreground job's own controls.
+LEAST_RETURNS = 20
+
+
+@pytest.mark.finding("users2-C1")
+def test_a_background_job_without_a_profile_is_charged_what_it_takes(rust):
+    model = "policy::weft::kernel_time_model::tests::"
+    rust(
+        "weft-scheduler",
+        f"{model}a_job_without_a_profile_is_charged_the_bound_and_then_what_the_device_measured",
+        f"{model}ends_teach_nothing_once_the_device_has_measured",
+        "policy::weft::tests::a_background_job_without_a_profile_is_timed_and_charged_the_bound_from_its_first_launch",
+        "policy::weft::lateness_account::tests::stretches_that_break_the_delay_bound_withhold_gaps_whoever_asked_for_nothing",
+    )
+    rust("weft-daemon", "lanes::tests::charges_go_one_message_at_a_time_and_wait_for_no_client")
+
+
+def queued_at_returns(lines, foreground, background):
+    """Background work, ns, that was submitted and not done at the first launch of each burst."""
+    kernels = [line for line in lines if line["op"] == "kernel"]
+    mine = [line for line in kernels if line["pid"] == foreground]
+    others = [line for line in kernels if line["pid"] == background]
+    begin, end = others[0]["submitted"], others[-1]["submitted"]
+    returns = [after["submitted"] for before, after in zip(mine, mine[1:], strict=False) if after["submitted"] - before["submitted"] > PAUSE * 500]
+    found = []
+    for at in returns:
+        if begin <= at <= end:
+            found.append(sum(line["end"] - line["t"] for line in others if line["submitted"] < at < line["end"]))
+    return found
+
+
+@pytest.mark.finding("users2-C1")
+def test_what_a_background_job_without_a_profile_has_on_the_device_at_a_return_keeps_to_the_delay_bound(scene, record_property, monkeypatch):
+    monkeypatch.setattr(starving, "DEVICE", DEVICE)
+    monkeypatch.setattr(starving, "BURST", BURST)
+    monkeypatch.setattr(starving, "PAUSE", PAUSE)
+    with starving.Stage(scene.folder, "weft", starving.program(scene.folder), log=scene.folder / "device.log") as stage:
+        background = stage.job("background", [stage.program, 30, 0, 0, 2], priority=5)
+        assert background.wait(starving.BOUND) == 0, background.explain()
+        foreground = stage.foreground.pid
+    assert stage.device.wait_gone(starving.BOUND)
+    found = sorted(queued_at_returns(jobs.lines_of(stage.device.log), foreground, background.pid))
+    told = f"us of the background job's work at {len(found)} returns: {[one // 1000 for one in found]}"
+    record_property("told", told)
+    assert len(found) >= LEAST_RETURNS, told
+    # One in ten may be the broker's thread that lost its core.
+    assert found[len(found) * 9 // 10] <= DELAY_BOUND, told
