@@ -9,7 +9,7 @@
 //! and no allocation. A signal that ends the process bypasses this.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::client::settings::{Purpose, Settings};
@@ -59,7 +59,7 @@ fn begin() {
     let watch = || {
         process::mark();
         process::watch_forks(in_child);
-        process::watch_end(at_end);
+        process::watch_end(at_end, at_quick_end);
     };
     match throttle::begin(driver(), settings, watch) {
         Ok(()) => deferred::start(),
@@ -67,8 +67,16 @@ fn begin() {
     }
 }
 
-/// Runs at the process's own end.
-extern "C" fn at_end() {
+/// Runs at the process's own end, with its exit code.
+extern "C" fn at_end(code: c_int, _: *mut c_void) {
+    if !process::is_copy() {
+        throttle::tell_exit(code);
+    }
+    at_quick_end();
+}
+
+/// Runs at the process's own end, also by `quick_exit`.
+extern "C" fn at_quick_end() {
     // The session, the queue and the memory are the parent's.
     if process::is_copy() {
         return;
@@ -140,6 +148,7 @@ pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
 
 fn leave(name: &CStr, code: c_int) -> ! {
     type Exit = unsafe extern "C" fn(c_int) -> !;
+    throttle::tell_exit(code);
     deferred::at_once();
     if let Some(next) = elf::after_us_at_once(name) {
         // SAFETY: a function of that name has that type.

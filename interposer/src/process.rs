@@ -12,7 +12,7 @@
 //! the kernel wipes in every copy of the process's memory.
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -62,20 +62,22 @@ pub fn mark() {
 }
 
 unsafe extern "C" {
+    fn on_exit(at_end: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
     fn at_quick_exit(at_end: extern "C" fn()) -> c_int;
 }
 
-/// Registers `at_end` for `exit` and a return from `main`.
-pub fn watch_end(at_end: extern "C" fn()) {
+/// Registers `at_end` for `exit` and a return from `main`, which hand it the exit code, and
+/// `at_quick_end` for `quick_exit`, which tells no code.
+pub fn watch_end(at_end: extern "C" fn(c_int, *mut c_void), at_quick_end: extern "C" fn()) {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: a function of this never unloaded library; it stores a word into memory that
-        // stays mapped.
-        let result = unsafe { libc::atexit(at_end) };
+        // SAFETY: a function of this never unloaded library that reads no argument; it stores words
+        // into memory that stays mapped.
+        let result = unsafe { on_exit(at_end, ptr::null_mut()) };
         // SAFETY: as above.
-        let _ = unsafe { at_quick_exit(at_end) };
+        let _ = unsafe { at_quick_exit(at_quick_end) };
         if result != 0 {
-            log::debug!("the process's end will look like a kill: no room for another atexit handler");
+            log::debug!("the process's end will look like a kill: no room for another exit handler");
         }
     });
 }

@@ -131,8 +131,9 @@ def check_role(broker, job, role, launches, policy):
     assert last["launches"] >= launches, f"weft counted {last['launches']} of {launches} launches"
     mode = mode_of(role)
     assert jobs.wait_until(lambda: mode in broker.modes(job.pid), 5), f"it was {broker.modes(job.pid) or 'not attached'}, never {role}"
-    # Under the other policies more launches find the gate open.
-    least = launches / 10 if policy in (None, "weft") else 1
+    # The device times its kernels, and a job whose times are known runs ahead. So most launches
+    # find the gate open. Of those before each call 20 are left behind in the mean.
+    least = launches / 50 if policy in (None, "weft") else 1
     behind = last["left_behind"]
     assert role != "background" or behind >= least, f"only {behind} of {launches} launches were left behind at the gate: little was tested"
     assert role != "unqueued" or last["waits"], "it never waited at the gate: nothing was tested"

@@ -92,10 +92,10 @@ def test_a_service_and_a_training_job_are_told_what_they_lost_and_won(scene):
     told = kinds(scene)
     assert {"no_profile", "no_mps"} <= told and "same_priority" not in told, told
     page = weft(scene, "status").stdout
-    for words in ("! client", "as the foreground job", "over exclusive use"):
+    for words in ("! torch_service.py: ", "as the foreground job", "over exclusive use"):
         assert words in page, page
     page = weft(scene, "top", "-n", "1", "-i", "0.5", more={"COLUMNS": "250"}).stdout
-    assert "! client" in page and "of plain" in page, page
+    assert "! torch_service.py: " in page and "of plain" in page, page
 
     scene.running.unlink()
     roles = ((service, 3, "as the foreground job"), (training, 0, "in the background"))

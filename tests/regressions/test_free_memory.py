@@ -45,7 +45,7 @@ class Told:
 
     def reads(self, least):
         """Waits until it reads so many bytes as free."""
-        enough = lambda: self.does("free")["free"] >= least  # noqa: E731
+        enough = lambda: self.does("read")["free"] >= least  # noqa: E731
         assert jobs.wait_until(enough, BOUND, step=0.1), f"{self.answers()[-1]}\n{self.job.explain()}"
 
 

@@ -13,7 +13,6 @@ use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::history::{self, HistoryQuery, HistoryRow};
 use weft_daemon::outcome::{LatenessSum, Outcome};
 use weft_daemon::places::Places;
-use weft_daemon::status::Ending;
 use weft_profiles::calendar::{DAY_S, civil, days_of};
 
 /// Jobs shown unless told otherwise: a screen.
@@ -115,7 +114,7 @@ fn render(rows: &[HistoryRow], width: usize) -> String {
             let short = date.get(5..16).unwrap_or_default().to_string();
             (date, short)
         }),
-        TextColumn::words("how", 4, 8).with(rows, |row| how(row.ending).to_string()),
+        TextColumn::words("how", 4, 10).with(rows, |row| row.exit.words(row.ending)),
         TextColumn::figures("prio", 6).with(rows, |row| row.priority.to_string()),
         TextColumn::figures("ran", 2).with(rows, |row| text::span(row.outcome.ran_s)),
         TextColumn::figures("GPU", 2).with(rows, |row| figures(row).gpu),
@@ -131,15 +130,6 @@ fn render(rows: &[HistoryRow], width: usize) -> String {
         lines.extend(warnings.map(|warning| format!("! process {}: {}", row.pid, warning.text)));
     }
     lines.join("\n")
-}
-
-/// How a client ended, in a word.
-pub fn how(ending: Ending) -> &'static str {
-    match ending {
-        Ending::Goodbye => "well",
-        Ending::Vanished => "vanished",
-        Ending::Detached => "let go",
-    }
 }
 
 /// An outcome's figures for a table; `-`: not known, or not of its role.
@@ -238,6 +228,8 @@ fn moment(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use weft_daemon::status::{Ending, Exit};
+
     use super::*;
     use weft_daemon::outcome::{Warning, WarningKind, Won};
 
@@ -286,6 +278,7 @@ mod tests {
             profile: None,
             device: None,
             ending: Ending::Vanished,
+            exit: Exit::default(),
             outcome: Outcome {
                 ran_s: 90.0,
                 gpu_ns: Some(12_000_000_000),

@@ -19,6 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::status::ask;
 use super::{text, users};
+use weft_daemon::admin::{self, Question};
 use weft_daemon::places::Places;
 use weft_daemon::status::{ClientStatus, Status};
 
@@ -181,6 +182,11 @@ fn send(places: &Places, jobs: &[String], signals: &[Signal]) -> Result<(Vec<Sig
         )
     }));
     let processes = open(places, near)?;
+    if signals.contains(&Signal::TERM) {
+        let clients = processes.iter().map(|process| process.client).collect();
+        // Before they end. A broker of an older weft does not note it.
+        let _ = admin::ask(places, &Question::Cancelled { clients });
+    }
     for process in &processes {
         for signal in signals {
             if let Err(why) = process.send(*signal) {

@@ -29,6 +29,9 @@ const MUSL: &str = "is built for musl, whose dynamic linker cannot load weft's l
 /// Container engines whose service starts the containers: no environment reaches them.
 const ENGINES: [&str; 4] = ["docker", "podman", "nerdctl", "kubectl"];
 
+/// The memory that a job shares with its broker, as a process's maps name it.
+const LANE: &[u8] = b"/memfd:weft-lane";
+
 /// Engine commands that begin a job.
 const BEGINS: [&str; 4] = ["run", "exec", "create", "up"];
 
@@ -175,6 +178,8 @@ pub struct Loaded {
     pub identity: Option<(u64, u64)>,
     /// Whether the driver is there.
     pub driver: bool,
+    /// Whether a broker's lane is: it is a job of some broker, or was.
+    pub lane: bool,
 }
 
 impl Loaded {
@@ -214,7 +219,7 @@ pub fn processes(attached: &[u32]) -> Vec<Outside> {
         .filter(|pid| !attached.contains(pid))
         .filter(|pid| {
             let loaded = known.loaded_by(*pid);
-            loaded.weft.is_some() && loaded.driver && !is_off(*pid)
+            loaded.weft.is_some() && loaded.driver && !loaded.lane && !is_off(*pid)
         })
         .map(|pid| Outside {
             pid,
@@ -258,6 +263,8 @@ impl LibraryFiles {
                 loaded.identity = Some(numbers);
             } else if self.driver == Some(numbers) || name.starts_with(b"libcuda.so") {
                 loaded.driver = true;
+            } else if path.starts_with(LANE) {
+                loaded.lane = true;
             }
         }
         loaded
@@ -319,6 +326,10 @@ mod tests {
                 String::from_utf8_lossy(&parts.concat())
             );
         }
+        // Another broker's job, say.
+        let lane = b"7f00-7f10 rw-s 00000000 00:01 2055               /memfd:weft-lane (deleted)\n".as_slice();
+        assert!(files.loaded(&[weft, named, lane].concat()).lane);
+        assert!(!files.loaded(&[weft, named].concat()).lane);
     }
 
     #[test]

@@ -190,7 +190,7 @@ fn ended(ended: &[EndedStatus]) -> Vec<TextColumn> {
         TextColumn::figures("id", 6).with(ended, |ended| ended.last.client.to_string()),
         TextColumn::figures("pid", 3).with(ended, |ended| ended.last.pid.to_string()),
         TextColumn::figures("prio", 5).with(ended, |ended| ended.last.priority.to_string()),
-        TextColumn::words("how", 1, 8).with(ended, |ended| history::how(ended.ending).to_string()),
+        TextColumn::words("how", 1, 8).with(ended, |ended| ended.exit.words(ended.ending)),
         TextColumn::figures("ago", 2).with(ended, |ended| text::span(ended.ago_s)),
         TextColumn::figures("ran", 2).with(ended, |ended| text::span(ended.last.attached_s)),
         TextColumn::figures("GPU", 3).with(ended, |ended| history::figures(&outcome(ended)).gpu),
@@ -390,7 +390,7 @@ fn passed(client: &ClientStatus) -> Vec<String> {
 mod tests {
     use super::*;
     use weft_daemon::outcome::{LatenessSum, Outcome, Warning, WarningKind};
-    use weft_daemon::status::{BrokerStatus, EndedStatus, Ending, OtherBroker};
+    use weft_daemon::status::{BrokerStatus, EndedStatus, Ending, Exit, OtherBroker};
 
     #[test]
     fn a_page_says_who_waits_and_what_went_wrong() {
@@ -459,6 +459,7 @@ mod tests {
             ended: vec![EndedStatus {
                 last: client,
                 ending: Ending::Vanished,
+                exit: Exit::default(),
                 ago_s: 3.0,
             }],
             warnings: vec![Warning {
@@ -599,6 +600,7 @@ mod tests {
         let ended = clients.iter().map(|client| EndedStatus {
             last: client.clone(),
             ending: Ending::Goodbye,
+            exit: Exit::default(),
             ago_s: 3.0,
         });
         let mut status = Status {

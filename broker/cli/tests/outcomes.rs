@@ -86,10 +86,10 @@ fn jobs_that_share_are_told_what_they_had_and_where_protection_does_not_work() {
     assert!(kinds(&lost).contains(&WarningKind::NoProfile), "{lost:?}");
     assert!(kinds(&won).contains(&WarningKind::LongKernels), "{won:?}");
     let page = text(&home.done(&["status"]).stdout);
-    assert!(page.contains("! client 1: the foreground job has no profile"), "{page}");
+    assert!(page.contains("! serve.py: the foreground job has no profile"), "{page}");
     assert!(page.contains("of it in the background; had about"), "{page}");
     let page = text(&home.done(&["top", "-n", "1", "-i", "0.1"]).stdout);
-    assert!(page.contains("! client 1: the foreground job"), "{page}");
+    assert!(page.contains("! serve.py: the foreground job"), "{page}");
 
     let lines = end_lines(&training);
     assert!(

@@ -301,11 +301,12 @@ impl Acceptor {
             Some(_) => newcomer,
             None => newcomer.unseen(),
         };
-        let entry = Arc::new(match shared {
+        let newcomer = match shared {
             true => newcomer.of(attached.uid, attached.house),
             false if refines => newcomer.refining(),
             false => newcomer,
-        });
+        };
+        let entry = Arc::new(newcomer.watched(attached.life.pidfd()));
         entry.figures.mode.store(Mode::Alone as u64, Ordering::Relaxed);
         let (priority, command) = (hello.priority, &entry.command);
         user_log::line(

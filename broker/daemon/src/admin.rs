@@ -45,6 +45,11 @@ pub enum Question {
         #[serde(default)]
         budget: LatencyBudget,
     },
+    /// Notes that the asker ends these clients.
+    Cancelled {
+        /// Their numbers.
+        clients: Vec<u64>,
+    },
     /// Sets a user's weight in waiting for device memory.
     Weight {
         /// The user's label.

@@ -170,6 +170,7 @@ impl Control {
         while !stop.load(Ordering::Acquire) {
             self.rounds.fetch_add(1, Ordering::Relaxed);
             user_log::tend();
+            self.registry.settle_ends();
             if self.peers.is_empty() {
                 match incoming.recv_timeout(LONELY) {
                     Ok(arrival) => self.arrive(arrival),
@@ -282,6 +283,7 @@ impl Control {
         match message {
             ToBroker::Kernel { hash, id } => {
                 entry.named(hash, &[]);
+                entry.call_kernel(hash, &id.short_name());
                 if entry.is_kept() {
                     self.profile_writer.tell(ProfileMessage::Named(client, hash, id));
                 }
@@ -437,7 +439,9 @@ impl Control {
     fn end(&mut self, client: u64, ending: Option<Ending>) {
         let Some(peer) = self.peers.remove(&client) else { return };
         self.inbox.forget(client);
-        self.admission.let_go(client, peer.life.into_pidfd());
+        let told = peer.entry.lane.counters.exit_status.load(Ordering::Acquire);
+        peer.entry.end.hear(told);
+        self.admission.let_go(client, peer.life.pidfd());
         /// Value of [`weft_protocol::lane::Reports::state`] after a clean end.
         const LEFT: u32 = 2;
         let well =

@@ -3,7 +3,9 @@
 //! What holds:
 //! * A thread of its own writes; whoever has news puts it into a bounded queue and goes on. A full
 //!   queue drops the row and counts it.
-//! * The file has [`MOST_ROWS`] rows and [`MOST_BYTES`] bytes at most. The oldest rows go first.
+//! * The file has [`MOST_ROWS`] rows and [`MOST_BYTES`] bytes at most. The oldest rows of the user
+//!   who has the most go first.
+//! * A job that launched nothing, within a second, and is not known to have failed has no row.
 //! * It is opened for each batch of rows. So a file that was deleted or set aside meanwhile is no
 //!   trouble, and several brokers of one user write to one file.
 //! * A file that is none, or is damaged, is renamed to `history.sqlite.damaged`, said in one line,
@@ -26,10 +28,11 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use serde::{Deserialize, Serialize};
 
+use super::job_end::JobEnd;
 use super::outcome::Outcome;
 use super::places::Places;
 use super::recording::JobRecording;
-use super::status::Ending;
+use super::status::{Ending, Exit};
 use super::thread_priority::ThreadPriority;
 
 mod open_books;
@@ -44,6 +47,9 @@ pub const MOST_ROWS: u64 = 10_000;
 /// Bytes of the file at most. A row takes one to three thousand.
 pub const MOST_BYTES: u64 = 32 << 20;
 
+/// A job that ran for less than this, seconds, and did nothing has no row.
+const SHORT_S: f64 = 1.0;
+
 /// Part of the rows that goes at once where the file is full.
 const GOES_AT_ONCE: u64 = 10;
 
@@ -56,11 +62,14 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two tries for the folder's lock.
 const LOCK_PERIOD: Duration = Duration::from_millis(5);
 
-/// Longest wait for the last rows when the broker ends.
-const LAST_ROWS: Duration = Duration::from_secs(2);
+/// Longest wait for the last rows when the broker ends: twice [`EXIT_PATIENCE`], and a slow disk.
+const LAST_ROWS: Duration = Duration::from_secs(4);
+
+/// Longest wait for the ends of the processes of one batch. A client ends as its process exits.
+const EXIT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Version of the tables, in `user_version`.
-const SCHEMA_VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 3;
 
 const SCHEMA: &str = "
     CREATE TABLE jobs (
@@ -79,15 +88,27 @@ const SCHEMA: &str = "
         lost_ns INTEGER,
         cost_ns INTEGER,
         outcome TEXT NOT NULL,
-        name TEXT
+        name TEXT,
+        exit_code INTEGER,
+        exit_signal INTEGER,
+        cancelled INTEGER
     );
     CREATE INDEX jobs_ended ON jobs (ended_ms);
-    PRAGMA user_version = 2;";
+    CREATE INDEX jobs_user ON jobs (uid);
+    PRAGMA user_version = 3;";
 
 /// Makes version 2 of version 1, which had no names.
 const WITH_NAMES: &str = "
     ALTER TABLE jobs ADD COLUMN name TEXT;
     PRAGMA user_version = 2;";
+
+/// Makes version 3 of version 2, which knew no exit codes.
+const WITH_EXITS: &str = "
+    ALTER TABLE jobs ADD COLUMN exit_code INTEGER;
+    ALTER TABLE jobs ADD COLUMN exit_signal INTEGER;
+    ALTER TABLE jobs ADD COLUMN cancelled INTEGER;
+    CREATE INDEX jobs_user ON jobs (uid);
+    PRAGMA user_version = 3;";
 
 /// A client that ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,8 +134,19 @@ pub struct HistoryRow {
     pub device: Option<String>,
     /// How it ended.
     pub ending: Ending,
+    /// How its process ended.
+    #[serde(default)]
+    pub exit: Exit,
     /// What weft did for it.
     pub outcome: Outcome,
+}
+
+impl HistoryRow {
+    /// Whether the job came and went: thousands of such rows tell less than one.
+    fn is_nothing(&self) -> bool {
+        let failed = self.exit.signal.is_some() || self.exit.code.is_some_and(|code| code != 0);
+        self.outcome.ran_s < SHORT_S && self.outcome.did_nothing() && !failed && !self.exit.cancelled
+    }
 }
 
 /// Which rows are wanted.
@@ -305,7 +337,10 @@ fn add_once(path: &Path, rows: &[HistoryRow], most_rows: u64, most_bytes: u64) -
         let transaction = transaction.map_err(failed)?;
         match self::version(&transaction, path)? {
             0 => transaction.execute_batch(SCHEMA),
-            1 => transaction.execute_batch(WITH_NAMES),
+            1 => transaction
+                .execute_batch(WITH_NAMES)
+                .and_then(|()| transaction.execute_batch(WITH_EXITS)),
+            2 => transaction.execute_batch(WITH_EXITS),
             _ => Ok(()),
         }
         .map_err(failed)?;
@@ -332,8 +367,8 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
     {
         let mut insert = transaction.prepare(
             "INSERT INTO jobs (ended_ms, ran_s, uid, pid, client, priority, command, profile, device, ending,
-             gpu_ns, lost_ns, cost_ns, outcome, name)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+             gpu_ns, lost_ns, cost_ns, outcome, name, exit_code, exit_signal, cancelled)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
         )?;
         for row in rows {
             let outcome = &row.outcome;
@@ -353,20 +388,33 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
                 outcome.cost.map(|cost| cost.ns),
                 serde_json::to_string(outcome).unwrap_or_default(),
                 row.name,
+                row.exit.code,
+                row.exit.signal,
+                row.exit.cancelled,
             ])?;
         }
     }
-    transaction.execute(
-        "DELETE FROM jobs WHERE id <= (SELECT max(id) FROM jobs) - ?1",
-        [most_rows as i64],
-    )?;
+    let rows: i64 = transaction.query_row("SELECT count(*) FROM jobs", [], |row| row.get(0))?;
+    let over = rows - most_rows as i64;
+    if over > 0 {
+        // No user's jobs push those of another out.
+        transaction.execute(
+            "DELETE FROM jobs WHERE id IN (SELECT id FROM
+                (SELECT id, row_number() OVER (PARTITION BY uid ORDER BY id DESC) AS own FROM jobs)
+             ORDER BY own DESC, id LIMIT ?1)",
+            [over],
+        )?;
+    }
     transaction.commit()
 }
 
-/// Deletes a tenth of the rows, the oldest, so that new ones find pages.
+/// Deletes as much as a tenth of the rows, so that new ones find pages: the oldest of the user
+/// whose rows take the most.
 fn make_room(file: &mut Connection) -> rusqlite::Result<()> {
     file.execute(
-        "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY id LIMIT 1 + (SELECT count(*) FROM jobs) / ?1)",
+        "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE uid =
+            (SELECT uid FROM jobs GROUP BY uid ORDER BY sum(length(outcome) + length(command)) DESC LIMIT 1)
+         ORDER BY id LIMIT 1 + (SELECT count(*) FROM jobs) / ?1)",
         [GOES_AT_ONCE as i64],
     )?;
     Ok(())
@@ -378,15 +426,16 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
         source,
     };
     let file = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    let name = match version(&file, path)? {
+    let newer = match version(&file, path)? {
         0 => return Ok(Vec::new()),
         // Read only: it stays as it is until a row is added.
-        1 => "NULL",
-        _ => "name",
+        1 => "NULL, NULL, NULL, NULL",
+        2 => "name, NULL, NULL, NULL",
+        _ => "name, exit_code, exit_signal, cancelled",
     };
     let mut rows = file
         .prepare(&format!(
-            "SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome, {name} FROM jobs
+            "SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome, {newer} FROM jobs
              WHERE ended_ms >= ?1 AND (?2 IS NULL OR uid = ?2) ORDER BY id DESC LIMIT ?3",
         ))
         .map_err(failed)?;
@@ -410,6 +459,11 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
             profile: row.get(6)?,
             device: row.get(7)?,
             ending: ending_of(&ending),
+            exit: Exit {
+                code: row.get(11)?,
+                signal: row.get(12)?,
+                cancelled: row.get::<_, Option<bool>>(13)?.unwrap_or(false),
+            },
             // Fields of another build are left out.
             outcome: serde_json::from_str(&outcome).unwrap_or_default(),
         })
@@ -484,8 +538,10 @@ fn version(file: &Connection, path: &Path) -> Result<i64, HistoryError> {
 /// A job that ended, or whose broker ends.
 #[derive(Debug)]
 pub struct EndedJob {
-    /// Its row.
+    /// Its row, without the process's end.
     pub row: HistoryRow,
+    /// The end of its process; `None`: that runs on.
+    pub end: Option<Arc<JobEnd>>,
     /// What was recorded of it.
     pub recording: Option<JobRecording>,
     /// Its book at the broker before this one, and at this one for the next.
@@ -566,7 +622,12 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
     let mut failing = false;
     while let Ok(first) = incoming.recv() {
         let (mut rows, mut recordings, mut books) = (Vec::new(), Vec::new(), Vec::new());
-        for ended in [first].into_iter().chain(incoming.try_iter()) {
+        let deadline = Instant::now() + EXIT_PATIENCE;
+        for mut ended in [first].into_iter().chain(incoming.try_iter()) {
+            ended.row.exit = ended.end.map_or_else(Exit::default, |end| end.wait(deadline));
+            if ended.row.is_nothing() && ended.books.is_nothing() {
+                continue;
+            }
             rows.push(ended.row);
             recordings.push(ended.recording);
             books.push(ended.books);
@@ -615,6 +676,11 @@ mod tests {
             profile: None,
             device: Some("a GPU".to_string()),
             ending: Ending::Goodbye,
+            exit: Exit {
+                code: (!number.is_multiple_of(3)).then_some(number as i32 % 3),
+                signal: (number.is_multiple_of(3)).then_some(9),
+                cancelled: number.is_multiple_of(5),
+            },
             outcome: Outcome {
                 ran_s: 1.5,
                 gpu_ns: Some(number),
@@ -631,6 +697,7 @@ mod tests {
     fn ended(row: HistoryRow) -> EndedJob {
         EndedJob {
             row,
+            end: None,
             recording: None,
             books: BookChange::default(),
         }
@@ -691,6 +758,55 @@ mod tests {
         let kept = all(&path);
         assert!((20..1_000).contains(&kept.len()), "{}", kept.len());
         assert_eq!(kept.first().map(|row| row.client), Some(1_999));
+    }
+
+    #[test]
+    fn no_user_pushes_the_rows_of_another_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        let of = |uid: u32, range: std::ops::Range<u64>| {
+            let rows = range.map(|number| HistoryRow { uid, ..row(number) });
+            rows.collect::<Vec<_>>()
+        };
+        add_once(&path, &of(61_002, 0..30), 100, MOST_BYTES).expect("written");
+        for begin in (100..1_000).step_by(50) {
+            add_once(&path, &of(61_001, begin..begin + 50), 100, MOST_BYTES).expect("written");
+        }
+        let count = |uid| all(&path).iter().filter(|row| row.uid == uid).count();
+        assert_eq!((count(61_002), count(61_001)), (30, 70));
+        const SMALL_BYTES: u64 = 128 << 10;
+        for begin in (1_000..3_000).step_by(50) {
+            add_once(&path, &of(61_001, begin..begin + 50), MOST_ROWS, SMALL_BYTES).expect("written");
+        }
+        assert_eq!(count(61_002), 30, "a full file");
+    }
+
+    #[test]
+    fn a_job_that_came_and_went_has_no_row() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        let (writer, end) = start(path.clone()).expect("started");
+        let with = |number: u64, ran_s: f64, launches: u64, code: Option<i32>| HistoryRow {
+            exit: Exit {
+                code,
+                ..Exit::default()
+            },
+            outcome: Outcome {
+                ran_s,
+                launches,
+                ..Outcome::default()
+            },
+            ..row(number)
+        };
+        writer.put(ended(with(1, 0.01, 0, None)));
+        writer.put(ended(with(3, 0.01, 1, Some(0))));
+        writer.put(ended(with(4, 2.0, 0, Some(0))));
+        drop(writer);
+        end.wait();
+        let mut kept: Vec<u64> = all(&path).iter().map(|row| row.client).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, [3, 4]);
+        assert!(!with(5, 0.01, 0, Some(3)).is_nothing(), "it failed");
     }
 
     #[test]
@@ -761,9 +877,13 @@ mod tests {
         let path = folder.path().join("history.sqlite");
         // As version 1 made it.
         let old = Connection::open(&path).expect("open");
-        let first = SCHEMA.replace(",\n        name TEXT\n", "\n");
-        let first = first.replace("user_version = 2", "user_version = 1");
-        assert!(first.len() < SCHEMA.len() && !first.contains("name"));
+        let first = SCHEMA.replace(
+            ",\n        name TEXT,\n        exit_code INTEGER,\n        exit_signal INTEGER,\n        cancelled INTEGER\n",
+            "\n",
+        );
+        let first = first.replace("    CREATE INDEX jobs_user ON jobs (uid);\n", "");
+        let first = first.replace("user_version = 3", "user_version = 1");
+        assert!(!first.contains("name") && !first.contains("exit") && !first.contains("jobs_user"));
         old.execute_batch(&first).expect("made");
         old.execute(
             "INSERT INTO jobs (ended_ms, ran_s, uid, pid, client, priority, command, ending, outcome)
@@ -774,6 +894,8 @@ mod tests {
         drop(old);
         let kept = all(&path);
         assert_eq!((kept.len(), kept[0].client, &kept[0].name), (1, 1, &None));
+        // It was called well, which nobody knew.
+        assert_eq!(kept[0].exit.words(kept[0].ending), "ended");
         // By several at once.
         std::thread::scope(|scope| {
             for number in 2..6 {
@@ -800,7 +922,7 @@ mod tests {
         drop(newer);
         assert!(matches!(
             add(&path, &rows(1..2)),
-            Err(HistoryError::Newer { version: 3, .. })
+            Err(HistoryError::Newer { version, .. }) if version == SCHEMA_VERSION + 1
         ));
         assert!(matches!(
             read(&path, &HistoryQuery::default()),

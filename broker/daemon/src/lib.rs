@@ -40,6 +40,7 @@ pub mod figures;
 mod guest_profiles;
 mod heartbeat;
 pub mod history;
+mod job_end;
 pub mod job_name;
 mod lanes;
 pub mod log_file;

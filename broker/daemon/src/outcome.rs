@@ -153,6 +153,8 @@ pub enum WarningKind {
     OtherBroker,
     /// Launches passed the gate without credit.
     ForcedLaunches,
+    /// A background job has no profile, and the foreground job loses by it.
+    BackgroundNoProfile,
     /// A foreground job loses more to background jobs than it may.
     OverSlowdown,
     /// The device takes turns between processes.
@@ -173,6 +175,11 @@ pub struct Warning {
 }
 
 impl Outcome {
+    /// Whether the job launched nothing.
+    pub fn did_nothing(&self) -> bool {
+        self.launches == 0
+    }
+
     /// One line for people.
     pub fn line(&self) -> String {
         let ran = |seconds: f64| duration((seconds.max(0.0) * 1e9) as u64);
@@ -240,14 +247,11 @@ impl Outcome {
         parts.join("; ")
     }
 
-    /// The lines for the job's end: the outcome, and its warnings.
-    pub fn end_lines(&self) -> Vec<String> {
+    /// The lines for the end of the job of this name: the outcome, and its warnings.
+    pub fn end_lines(&self, name: &str) -> Vec<String> {
         let warnings = self.warnings.iter().map(|warning| {
-            // The job knows itself by no number.
-            let own = warning.client.map(|client| format!("client {client}: "));
-            let text = own
-                .and_then(|own| warning.text.strip_prefix(&own))
-                .unwrap_or(&warning.text);
+            let own = warning.client.and(warning.text.strip_prefix(name));
+            let text = own.and_then(|text| text.strip_prefix(": ")).unwrap_or(&warning.text);
             format!("warning: {text}")
         });
         [self.line()].into_iter().chain(warnings).collect()
@@ -334,11 +338,11 @@ mod tests {
                 kind: WarningKind::ForcedLaunches,
                 client: Some(1),
                 device: None,
-                text: "client 1: what, where, what to do".to_string(),
+                text: "train.py: what, where, what to do".to_string(),
             }],
             ..Outcome::default()
         };
-        let lines = background.end_lines();
+        let lines = background.end_lines("train.py");
         assert_eq!(
             lines[0],
             "ran 60.0 s, 50.0 s of it in the background; had about 24.0 s of GPU time; \

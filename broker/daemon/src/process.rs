@@ -42,6 +42,14 @@ impl Process {
         look(self.pid).is_none_or(|found| found.start != start || found.ended() || found.flags & EXITING != 0)
     }
 
+    /// Its exit, as wait(2) tells it, while nobody has waited for it. 0 as well where the kernel
+    /// does not show it to this user.
+    pub fn exit_word(&self) -> Option<i32> {
+        let start = self.start?;
+        let found = look(self.pid)?;
+        (found.start == start && found.ended()).then_some(found.exit_word)
+    }
+
     /// Whether it is suspended (SIGSTOP, Ctrl-Z, a debugger). `None`: it cannot be looked at, or
     /// the pid is another process's.
     pub fn suspended(&self) -> Option<bool> {
@@ -56,11 +64,12 @@ pub fn is_stopped(pid: u32) -> bool {
     look(pid).is_some_and(|found| matches!(found.state, 'T' | 't'))
 }
 
-/// Fields 3, 9 and 22 of `/proc/PID/stat` (proc_pid_stat(5)).
+/// Fields 3, 9, 22 and 52 of `/proc/PID/stat` (proc_pid_stat(5)).
 struct Stat {
     state: char,
     flags: u64,
     start: u64,
+    exit_word: i32,
 }
 
 impl Stat {
@@ -78,6 +87,7 @@ fn look(pid: u32) -> Option<Stat> {
         state: fields.first()?.chars().next()?,
         flags: fields.get(6)?.parse().ok()?,
         start: fields.get(19)?.parse().ok()?,
+        exit_word: fields.get(49)?.parse().ok()?,
     })
 }
 

@@ -118,6 +118,19 @@ impl QueryHandler {
                 let who = |entry: &Entry| client == Some(entry.client) || pid == Some(entry.pid) || named(entry);
                 self.set(who, priority, budget, asker)
             }
+            Question::Cancelled { clients } => {
+                let own = |entry: &Entry| self.sees_own_alone(asker).is_none_or(|uid| uid == entry.uid);
+                let named = clients.iter().filter_map(|client| self.registry.get(*client));
+                let named: Vec<_> = named.filter(|entry| own(entry)).collect();
+                // A process on several devices is a client on each.
+                let same = |one: &Entry, other: &Entry| (one.pid, one.uid) == (other.pid, other.uid);
+                self.registry.each(|entry| {
+                    if named.iter().any(|cancelled| same(cancelled, entry)) {
+                        entry.end.cancel();
+                    }
+                });
+                Answer::Done
+            }
             Question::Weight { user, weight } => {
                 let (user, _) = identity(rustix::process::geteuid().as_raw(), false, &user, "");
                 self.admission.weigh(&user, weight);
@@ -333,7 +346,7 @@ impl QueryHandler {
         for client in &mut clients {
             client.outcome = outcomes.get(&client.client).cloned();
         }
-        let mut ended = self.registry.ended();
+        let mut ended = self.registry.last_ended();
         for ended in &mut ended {
             ended.last.outcome = outcomes.get(&ended.last.client).cloned();
         }
@@ -384,6 +397,7 @@ impl QueryHandler {
                 goodbyes: sums.goodbyes,
                 vanished: sums.vanished,
                 detached: sums.detached,
+                exits: sums.exits,
                 records_lost: sums.lost,
                 records: sums.records,
                 decisions: read(&self.to_scheduler.gauges.decisions),

@@ -4,18 +4,20 @@
 //! decides.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
+use super::job_end::JobEnd;
 use super::job_name;
 use super::outcome::Requests;
 use super::process::{self, Process};
-use super::status::{ClientStatus, EndedStatus, Ending};
+use super::status::{ClientStatus, EndedStatus, Ending, Exit, ExitCounts};
 use super::store;
 use super::text::clean;
 use crate::server::{ToTheClient, UserPage};
@@ -29,8 +31,20 @@ use weft_protocol::transport::map::SharedLane;
 /// Ended clients remembered.
 const HISTORY: usize = 32;
 
+/// Ended clients whose processes' ends are asked for at once: each has a descriptor.
+const MOST_OPEN_ENDS: usize = 256;
+
+/// Longest time in which a process whose client ended is expected to end.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Notes kept per client.
 const NOTES: usize = 8;
+
+/// Names of kernels kept per client: those that it launched first.
+const KERNEL_NAMES: usize = 256;
+
+/// Longest kept name of a kernel, characters.
+const LONGEST_KERNEL: usize = 60;
 
 /// Longest kept note.
 pub const LONGEST_NOTE: usize = 400;
@@ -64,6 +78,8 @@ pub struct Entry {
     pub goodbye: AtomicBool,
     /// Whether the client has ended, and its connection is to go.
     pub over: AtomicBool,
+    /// The end of its process.
+    pub end: Arc<JobEnd>,
     /// Kernels the client named.
     pub kernels: AtomicU64,
     /// Named kernels of which the profile has times.
@@ -122,6 +138,8 @@ struct Talk {
     gang: String,
     device: Option<Gpu>,
     notes: VecDeque<String>,
+    /// Names of its kernels, [`KERNEL_NAMES`] at most.
+    kernels: HashMap<u64, String>,
     trouble: Option<String>,
 }
 
@@ -158,6 +176,7 @@ impl Entry {
             priority: AtomicU8::new(newcomer.priority),
             goodbye: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            end: Arc::new(JobEnd::new(Process::unseen(newcomer.pid), 0, None)),
             kernels: AtomicU64::new(0),
             known: AtomicU64::new(0),
             figures: Figures::default(),
@@ -205,6 +224,15 @@ impl Entry {
     /// Marks the process as not visible here.
     pub fn unseen(self) -> Entry {
         Entry { unseen: true, ..self }
+    }
+
+    /// Watches the process by this descriptor of it.
+    pub fn watched(self, pidfd: Option<Arc<OwnedFd>>) -> Entry {
+        let end = JobEnd::new(self.process(), self.uid, pidfd);
+        Entry {
+            end: Arc::new(end),
+            ..self
+        }
     }
 
     /// The process, as far as visible.
@@ -260,6 +288,19 @@ impl Entry {
         if known(hash) || !kernels.is_empty() && kernels.iter().all(|kernel| known(*kernel)) {
             self.known.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Keeps the name of a kernel.
+    pub fn call_kernel(&self, hash: u64, name: &str) {
+        let mut talk = self.talk();
+        if talk.kernels.len() < KERNEL_NAMES {
+            talk.kernels.insert(hash, clean(name, LONGEST_KERNEL));
+        }
+    }
+
+    /// Name of a kernel by the client's word.
+    pub fn kernel_name(&self, hash: u64) -> Option<String> {
+        self.talk().kernels.get(&hash).cloned()
     }
 
     /// Says that the profile is of other code, after `least` launches. Without kernels a profile
@@ -475,7 +516,7 @@ pub fn mode_name(mode: Option<Mode>) -> &'static str {
 #[derive(Debug, Default)]
 pub struct Registry {
     clients: DashMap<u64, Arc<Entry>>,
-    ended: Mutex<VecDeque<(EndedStatus, Instant)>>,
+    ended: Mutex<EndedClients>,
     next: AtomicU64,
     /// Clients that ever attached.
     pub attached: AtomicU64,
@@ -488,12 +529,54 @@ pub struct Registry {
     records: AtomicU64,
 }
 
+/// Clients that ended.
+#[derive(Debug, Default)]
+struct EndedClients {
+    /// The last ones, newest first.
+    last: VecDeque<(EndedStatus, Arc<JobEnd>, Instant)>,
+    /// Ends of processes that are not counted yet, oldest first.
+    open: VecDeque<(Arc<JobEnd>, Instant)>,
+    exits: ExitCounts,
+}
+
+impl EndedClients {
+    /// Counts the ends that are known, or will not be.
+    fn settle(&mut self) {
+        let many = self.open.len().saturating_sub(MOST_OPEN_ENDS);
+        let mut place = 0;
+        self.open.retain(|(end, since)| {
+            place += 1;
+            if place <= many || since.elapsed() > END_PATIENCE {
+                end.give_up();
+            }
+            let settled = end.is_settled();
+            if settled {
+                self.exits.add(end.exit());
+            }
+            !settled
+        });
+    }
+
+    /// Makes room for one more: the oldest of the user who has the most goes.
+    fn make_room(&mut self) {
+        while self.last.len() >= HISTORY {
+            let count = |uid: u32| self.last.iter().filter(|(ended, ..)| ended.last.uid == uid).count();
+            let uids = self.last.iter().map(|(ended, ..)| ended.last.uid);
+            let most = uids.max_by_key(|uid| count(*uid));
+            let oldest = self.last.iter().rposition(|(ended, ..)| Some(ended.last.uid) == most);
+            self.last.remove(oldest.unwrap_or(0));
+        }
+    }
+}
+
 /// Ends of clients, and their records read and lost; `detached` lied in their lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sums {
     pub goodbyes: u64,
     pub vanished: u64,
     pub detached: u64,
+    /// How their processes ended.
+    pub exits: ExitCounts,
     pub records: u64,
     pub lost: u64,
 }
@@ -564,33 +647,56 @@ impl Registry {
         last.waiting = false;
         // No more launches come.
         last.profile_trouble = last.profile_trouble.or_else(|| entry.misfit(1));
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.truncate(HISTORY - 1);
+        let mut ended = self.ended();
+        ended.make_room();
         let status = EndedStatus {
             last,
             ending,
+            exit: Exit::default(),
             ago_s: 0.0,
         };
-        ended.push_front((status, Instant::now()));
+        let end = Arc::clone(&entry.end);
+        match ending {
+            // Its process runs on.
+            Ending::Detached => end.give_up(),
+            Ending::Goodbye | Ending::Vanished => ended.open.push_back((Arc::clone(&end), Instant::now())),
+        }
+        ended.last.push_front((status, end, Instant::now()));
+        ended.settle();
         true
     }
 
     /// The last ended clients, newest first.
-    pub fn ended(&self) -> Vec<EndedStatus> {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended
-            .iter()
-            .map(|(status, since)| EndedStatus {
-                ago_s: since.elapsed().as_secs_f64(),
-                ..status.clone()
-            })
-            .collect()
+    pub fn last_ended(&self) -> Vec<EndedStatus> {
+        let ended = self.ended();
+        let last = ended.last.iter();
+        last.map(|(status, end, since)| EndedStatus {
+            exit: end.exit(),
+            ago_s: since.elapsed().as_secs_f64(),
+            ..status.clone()
+        })
+        .collect()
+    }
+
+    /// Looks which processes of ended clients have ended, and lets go of those that take too long.
+    pub fn settle_ends(&self) {
+        self.ended().settle();
+    }
+
+    fn ended(&self) -> MutexGuard<'_, EndedClients> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends so far, and records of all clients.
     pub fn sums(&self) -> Sums {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let exits = {
+            let mut ended = self.ended();
+            ended.settle();
+            ended.exits
+        };
         let mut sums = Sums {
+            exits,
             goodbyes: read(&self.goodbyes),
             vanished: read(&self.vanished),
             detached: read(&self.detached),
@@ -631,12 +737,26 @@ mod tests {
         first.lane.counters.launches.store(9, Ordering::Relaxed);
         assert!(registry.end(first.client, Ending::Vanished));
         assert!(!registry.end(first.client, Ending::Goodbye));
-        let ended = registry.ended();
+        let ended = registry.last_ended();
         assert_eq!(ended.len(), 1);
         assert_eq!(ended[0].last.launches, 9);
         assert_eq!(ended[0].last.profile.as_deref(), Some("resnet"));
         assert_eq!(registry.sums().vanished, 1);
         assert_eq!(registry.sums().goodbyes, 0);
+    }
+
+    #[test]
+    fn the_last_that_ended_are_not_one_users_alone() {
+        let registry = Registry::default();
+        for uid in [7, 7, 7].into_iter().chain([8; 100]) {
+            let one = Arc::new(Arc::into_inner(entry(&registry)).expect("ours").of(uid, None));
+            registry.add(Arc::clone(&one));
+            registry.end(one.client, Ending::Vanished);
+        }
+        let ended = registry.last_ended();
+        let count = |uid| ended.iter().filter(|ended| ended.last.uid == uid).count();
+        assert_eq!((count(7), count(8)), (3, HISTORY - 3));
+        assert_eq!(registry.sums().exits.unknown, 103);
     }
 
     #[test]
@@ -647,8 +767,8 @@ mod tests {
             registry.add(Arc::clone(&one));
             registry.end(one.client, Ending::Goodbye);
         }
-        assert_eq!(registry.ended().len(), HISTORY);
-        assert_eq!(registry.ended()[0].last.client, 100);
+        assert_eq!(registry.last_ended().len(), HISTORY);
+        assert_eq!(registry.last_ended()[0].last.client, 100);
         assert_eq!(registry.sums().goodbyes, 100);
     }
 }

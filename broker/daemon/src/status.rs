@@ -70,6 +70,9 @@ pub struct BrokerStatus {
     pub vanished: u64,
     /// Clients detached because their lane lied.
     pub detached: u64,
+    /// Clients whose processes ended, by how.
+    #[serde(default)]
+    pub exits: ExitCounts,
     /// Records overwritten before they were read.
     pub records_lost: u64,
     /// Records read.
@@ -338,6 +341,67 @@ pub enum Ending {
     Detached,
 }
 
+/// How a client's process ended. What is not known is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// The code that it exited with.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// `weft cancel` asked it to end.
+    pub cancelled: bool,
+}
+
+impl Exit {
+    /// For people: `well`, `failed 3`, `killed 9`, `cancelled`; else what `ending` tells.
+    pub fn words(&self, ending: Ending) -> String {
+        match (self, ending) {
+            (Exit { cancelled: true, .. }, _) => "cancelled".to_string(),
+            (
+                Exit {
+                    signal: Some(signal), ..
+                },
+                _,
+            ) => format!("killed {signal}"),
+            (Exit { code: Some(0), .. }, _) => "well".to_string(),
+            (Exit { code: Some(code), .. }, _) => format!("failed {code}"),
+            (_, Ending::Goodbye) => "ended".to_string(),
+            (_, Ending::Vanished) => "vanished".to_string(),
+            (_, Ending::Detached) => "let go".to_string(),
+        }
+    }
+}
+
+/// Processes that ended, by how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExitCounts {
+    /// With code 0.
+    pub well: u64,
+    /// With another code.
+    pub failed: u64,
+    /// By a signal.
+    pub killed: u64,
+    /// After `weft cancel`.
+    pub cancelled: u64,
+    /// Neither code nor signal is known.
+    pub unknown: u64,
+}
+
+impl ExitCounts {
+    /// Counts one.
+    pub fn add(&mut self, exit: Exit) {
+        let counter = match exit {
+            Exit { cancelled: true, .. } => &mut self.cancelled,
+            Exit { signal: Some(_), .. } => &mut self.killed,
+            Exit { code: Some(0), .. } => &mut self.well,
+            Exit { code: Some(_), .. } => &mut self.failed,
+            _ => &mut self.unknown,
+        };
+        *counter += 1;
+    }
+}
+
 /// A client that ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndedStatus {
@@ -345,6 +409,9 @@ pub struct EndedStatus {
     pub last: ClientStatus,
     /// How it ended.
     pub ending: Ending,
+    /// How its process ended.
+    #[serde(default)]
+    pub exit: Exit,
     /// Seconds since it ended.
     pub ago_s: f64,
 }

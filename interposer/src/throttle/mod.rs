@@ -41,8 +41,9 @@ mod sync_points;
 mod tests;
 mod ticket_lock;
 
+use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use weft_kernel_id::KernelId;
 use weft_protocol::control::ToBroker;
@@ -76,11 +77,15 @@ pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Re
     watch();
     let session: &'static Session = Box::leak(Box::new(session));
     devices::begin(session);
+    OWNER.store(std::process::id(), Ordering::Release);
     SESSION.store(ptr::from_ref(session).cast_mut(), Ordering::Release);
     link::set_only(Some(&session.link));
     helper::start(session, transport::path::socket());
     Ok(())
 }
+
+/// Process id of the sessions' process; 0: there are none.
+static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the process has a session.
 pub fn is_there() -> bool {
@@ -100,15 +105,31 @@ pub fn farewell() {
     }
 }
 
+/// Tells the broker the code that the process exits with. Takes no lock; a child that shares memory
+/// (`vfork`) tells nothing.
+pub fn tell_exit(code: c_int) {
+    let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
+    if OWNER.load(Ordering::Acquire) != own {
+        return;
+    }
+    for session in devices::all() {
+        // As wait(2) cuts it.
+        let told = 1 + (code as u32 & 0xff);
+        session.link.lane.counters.exit_status.store(told, Ordering::Release);
+    }
+}
+
 /// Ends the process with `TRY_AGAIN` if it was refused memory.
 pub fn end_if_turned_away() {
     if devices::all().any(|session| session.admission.turned_away()) {
+        tell_exit(admission::TRY_AGAIN);
         interrupt::end_with(admission::TRY_AGAIN);
     }
 }
 
 /// Drops the sessions, in a forked child.
 pub fn forget() {
+    OWNER.store(0, Ordering::Release);
     link::set_only(None);
     SESSION.store(ptr::null_mut(), Ordering::Release);
     devices::forget();

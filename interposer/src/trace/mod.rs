@@ -22,6 +22,7 @@ pub(super) mod recorder;
 pub(super) mod writer;
 
 use std::cell::Cell;
+use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::LazyLock;
@@ -77,7 +78,7 @@ pub fn begin(driver: EventCalls) -> bool {
     own.push(format!(".{}.raw", std::process::id()));
     match writer::Writer::create(PathBuf::from(own)) {
         Ok(writer) => {
-            process::watch_end(at_end);
+            process::watch_end(at_end, at_quick_end);
             let recorder = Box::leak(Box::new(Recorder::new(driver, writer)));
             RECORDER.store(recorder, Ordering::Release);
             true
@@ -90,7 +91,11 @@ pub fn begin(driver: EventCalls) -> bool {
 }
 
 /// Finishes the recording at process exit. No driver call: the driver may be gone.
-extern "C" fn at_end() {
+extern "C" fn at_end(_: c_int, _: *mut c_void) {
+    at_quick_end();
+}
+
+extern "C" fn at_quick_end() {
     if let Some(recorder) = recorder() {
         recorder.farewell();
     }

@@ -5,12 +5,13 @@
 //! module, launches, records events and synchronises; every other symbol of the table answers
 //! `CUDA_ERROR_NOT_SUPPORTED`. It notes how many launches came before each call of the others, so
 //! that a test can ask in what order calls arrive. `NULLCUDA_LAUNCH_NS` makes a launch busy for so
-//! long, to come nearer to life. Work "ends" at once: every query says so.
+//! long, to come nearer to life. Work "ends" at once: every query says so. Between two events a
+//! kernel took [`KERNEL_MS`].
 #![allow(non_snake_case)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
@@ -32,6 +33,12 @@ const CONTEXT: usize = 0x1000;
 const STREAM: usize = 0x4000;
 const EVENT: usize = 0x5000;
 const MEMORY: u64 = 0x7000_0000_0000;
+/// Handles of events, from [`EVENT`] on. Later ones are the first ones again.
+const EVENTS: usize = 4096;
+/// Time between two events without a launch in between, ms.
+const EVENTS_MS: f32 = 0.001;
+/// Time of a launch between two events, ms: less, and no launch would wait at weft's gate.
+const KERNEL_MS: f32 = 0.1;
 
 /// An address that may stand in a static: it is code, which nobody writes.
 struct Address(*const ());
@@ -49,6 +56,9 @@ struct Entry {
 
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 static SYNCS: AtomicU64 = AtomicU64::new(0);
+static CREATED: AtomicUsize = AtomicUsize::new(0);
+/// Launches when each event was last recorded.
+static RECORDED: [AtomicU64; EVENTS] = [const { AtomicU64::new(0) }; EVENTS];
 
 /// Kernel launches that reached this driver.
 #[unsafe(no_mangle)]
@@ -84,6 +94,27 @@ fn called(at: usize) {
     if let Some(called) = CALLED.get(at) {
         called.store(LAUNCHES.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
+}
+
+/// Launches when an event was recorded, if it is one.
+fn recorded(event: usize) -> Option<&'static AtomicU64> {
+    RECORDED.get(event.checked_sub(EVENT)?)
+}
+
+fn new_event() -> usize {
+    EVENT + CREATED.fetch_add(1, Ordering::Relaxed) % EVENTS
+}
+
+fn record(event: usize) -> i32 {
+    if let Some(recorded) = recorded(event) {
+        recorded.store(LAUNCHES.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    SUCCESS
+}
+
+fn elapsed(from: usize, to: usize) -> f32 {
+    let at = |event| recorded(event).map_or(0, |at| at.load(Ordering::Relaxed));
+    EVENTS_MS + KERNEL_MS * at(to).saturating_sub(at(from)) as f32
 }
 
 /// Writes an answer where the caller asked for one.
@@ -198,12 +229,12 @@ entry_points! {
     fn cuStreamSynchronize(stream: usize) { called(at::cuStreamSynchronize); sync() }
     fn cuStreamQuery(stream: usize) { called(at::cuStreamQuery); SUCCESS }
     fn cuCtxSynchronize() { called(at::cuCtxSynchronize); sync() }
-    fn cuEventCreate(out: *mut usize, flags: c_uint) { put(out, EVENT) }
-    fn cuEventRecord(event: usize, stream: usize) { called(at::cuEventRecord); SUCCESS }
+    fn cuEventCreate(out: *mut usize, flags: c_uint) { put(out, new_event()) }
+    fn cuEventRecord(event: usize, stream: usize) { called(at::cuEventRecord); record(event) }
     fn cuEventQuery(event: usize) { called(at::cuEventQuery); SUCCESS }
     fn cuEventSynchronize(event: usize) { called(at::cuEventSynchronize); sync() }
-    fn cuEventElapsedTime(out: *mut f32, from: usize, to: usize) { put(out, 0.001) }
-    fn cuEventElapsedTime_v2(out: *mut f32, from: usize, to: usize) { put(out, 0.001) }
+    fn cuEventElapsedTime(out: *mut f32, from: usize, to: usize) { put(out, elapsed(from, to)) }
+    fn cuEventElapsedTime_v2(out: *mut f32, from: usize, to: usize) { put(out, elapsed(from, to)) }
     fn cuEventDestroy_v2(event: usize) { SUCCESS }
     fn cuMemAlloc_v2(out: *mut u64, bytes: usize) { put(out, MEMORY) }
     fn cuMemFree_v2(address: u64) { SUCCESS }

@@ -1,4 +1,4 @@
-// A libcuda that follows its handles, as NVIDIA's does: a handle is an address, and what is asked about it is read there. It runs nothing: work ends at once.
+// A libcuda that follows its handles, as NVIDIA's does: a handle is an address, and what is asked about it is read there. It runs nothing: work ends at once, or, where STRICT_KERNEL_US is set, so many us a kernel later.
 //
 // What the program under test can say and ask, in the same process: `strict_fail` makes each launch from now on fail so; `strict_count` says how many launches, failures, and events made and
 // destroyed there were, and what else is counted below. A file that STRICT_TALLY names has the number of launches in its first eight bytes, also when the process is gone.
@@ -11,14 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default")))
-enum { SUCCESS, INVALID = 1, NOT_FOUND = 500, RELAXED = 2 };
+enum { SUCCESS, INVALID = 1, NOT_FOUND = 500, NOT_READY = 600, RELAXED = 2 };
 
 typedef struct { const char *name; void *module; } Function;
 typedef struct { int device; int primary; } Context;
 typedef struct { unsigned flags; } Stream;
-typedef struct { unsigned flags; } Event;
+typedef struct { unsigned flags; long ends; } Event;
 
 static Function functions[] = {{"one", 0}, {"two", 0}, {"three", 0}, {"_Z40ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE", 0}};
 // The last one is not among those that are listed.
@@ -48,6 +50,13 @@ static int waits(const char *name) {
     if (wanted && !strcmp(wanted, name)) { waiting++; poll(0, 0, -1); }
     return SUCCESS;
 }
+
+// The device: the time at which what it was given ends, ns.
+static atomic_long busy_until;
+static long now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000L + t.tv_nsec; }
+static long end_of_work(void) { long at = now(), busy = busy_until; return busy > at ? busy : at; }
+static long kernel_ns(void) { static long ns = -1; if (ns < 0) { const char *us = getenv("STRICT_KERNEL_US"); ns = us ? atol(us) * 1000 : 0; } return ns; }
+static int sleep_until(long ends) { for (long left; kernel_ns() && (left = ends - now()) > 0;) usleep(left / 1000 + 1); return SUCCESS; }
 
 static atomic_long *tally;
 API int cuInit(unsigned flags) {
@@ -99,7 +108,7 @@ API int cuCtxGetCurrent(Context **out) { *out = here(); return SUCCESS; }
 API int cuCtxPushCurrent_v2(Context *context) { if (depth == 16) return INVALID; current[depth++] = context; return SUCCESS; }
 API int cuCtxPopCurrent_v2(Context **out) { if (!depth) return 201; *out = current[--depth]; return SUCCESS; }
 API int cuCtxGetDevice(int *out) { if (!here()) return 201; *out = here()->device; return SUCCESS; }
-API int cuCtxSynchronize(void) { return waits("cuCtxSynchronize"); }
+API int cuCtxSynchronize(void) { waits("cuCtxSynchronize"); return sleep_until(busy_until); }
 API int cuThreadExchangeStreamCaptureMode(unsigned *other) { unsigned before = mode; mode = *other; *other = before; return SUCCESS; }
 
 // Code: whatever is loaded has the same three functions, and a collective of NCCL's.
@@ -129,17 +138,17 @@ API int cuFuncGetParamInfo(Function *function, size_t at, size_t *offset, size_t
 API int cuStreamCreate(Stream **out, unsigned flags) { *out = malloc(sizeof **out); (*out)->flags = flags; return SUCCESS; }
 API int cuStreamDestroy_v2(Stream *stream) { free(stream); return SUCCESS; }
 API int cuStreamGetFlags(Stream *stream, unsigned *flags) { *flags = (uintptr_t)stream > 2 ? stream->flags : 0; return SUCCESS; }
-API int cuStreamQuery(Stream *stream) { return SUCCESS; }
+API int cuStreamQuery(Stream *stream) { return busy_until > now() ? NOT_READY : SUCCESS; }
 API int cuStreamIsCapturing(Stream *stream, unsigned *out) { *out = 0; return SUCCESS; }
-API int cuStreamSynchronize(Stream *stream) { return waits("cuStreamSynchronize"); }
+API int cuStreamSynchronize(Stream *stream) { waits("cuStreamSynchronize"); return sleep_until(busy_until); }
 
 static void recording(void) { if (mode != RELAXED) spoilt++; }
-API int cuEventCreate(Event **out, unsigned flags) { events_made++; *out = malloc(sizeof **out); (*out)->flags = flags; return SUCCESS; }
+API int cuEventCreate(Event **out, unsigned flags) { events_made++; *out = malloc(sizeof **out); (*out)->flags = flags; (*out)->ends = 0; return SUCCESS; }
 API int cuEventDestroy_v2(Event *event) { events_gone++; free(event); return SUCCESS; }
-API int cuEventRecord(Event *event, Stream *stream) { recording(); return event->flags > 7 ? INVALID : SUCCESS; }
-API int cuEventQuery(Event *event) { recording(); return event->flags > 7 ? INVALID : SUCCESS; }
-API int cuEventSynchronize(Event *event) { return SUCCESS; }
-API int cuEventElapsedTime(float *out, Event *from, Event *to) { *out = 0.01f; return SUCCESS; }
+API int cuEventRecord(Event *event, Stream *stream) { recording(); if (event->flags > 7) return INVALID; event->ends = end_of_work(); return SUCCESS; }
+API int cuEventQuery(Event *event) { recording(); return event->flags > 7 ? INVALID : kernel_ns() && event->ends > now() ? NOT_READY : SUCCESS; }
+API int cuEventSynchronize(Event *event) { return sleep_until(event->ends); }
+API int cuEventElapsedTime(float *out, Event *from, Event *to) { *out = kernel_ns() ? (to->ends - from->ends) / 1e6f : 0.01f; return SUCCESS; }
 
 API int cuMemAlloc_v2(unsigned long long *out, size_t bytes) { *out = (uintptr_t)malloc(bytes); return SUCCESS; }
 API int cuMemFree_v2(unsigned long long address) { waits("cuMemFree_v2"); free((void *)(uintptr_t)address); return SUCCESS; }
@@ -149,6 +158,7 @@ static int launch(Function *function) {
     waits("cuLaunchKernel");
     if (failing) { failed++; return failing; }
     launches++;
+    if (kernel_ns()) busy_until = end_of_work() + kernel_ns();
     if (tally) (*tally)++;
     return SUCCESS;
 }

@@ -4,6 +4,7 @@
 
   take BYTES    cuMemAlloc_v2
   free          all that it took
+  read          nothing but what is free
   end
 
 Each line is answered by one of JSON: CUDA's result, and what cuMemGetInfo then says is free. The
@@ -40,7 +41,7 @@ def free():
 
 
 def answer(order, *words):
-    result = {"begin": begin, "take": take, "free": free}[order](*words)
+    result = {"begin": begin, "take": take, "free": free, "read": int}[order](*words)
     left, total = ctypes.c_size_t(), ctypes.c_size_t()
     cuda.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total))
     with answers.open("a") as out:

@@ -3,10 +3,11 @@
 //!
 //! A gap lies between a wait at which a foreground job saw all its work end, and its next launch.
 //! The broker knows when jobs launch, not when the device runs what: times of launches are
-//! predictions.
+//! estimates. A launch is charged before its time is known. So a job's charges are scaled to the
+//! GPU time that its recording has beside others, which is that of all other views.
 //!
 //! ```text
-//! filled = min(gap, predicted times of background launches in it)
+//! filled = min(gap, estimated times of background launches in it)
 //! held   = part of the gap in which a background launch waited at the gate - filled
 //! rest   = no background job had anything to launch
 //! ```
@@ -44,6 +45,18 @@ pub(super) struct TraceLine {
     /// Of the event `memory`.
     #[serde(default)]
     pub(super) resident: Option<u64>,
+}
+
+impl TraceLine {
+    /// Whether it is a launch of something.
+    fn is_work(&self) -> bool {
+        matches!(self.event.as_str(), "launch" | "graph" | "transfer")
+    }
+
+    /// Its predicted time, ns.
+    fn charge(&self) -> u64 {
+        self.ns.unwrap_or(0).max(0) as u64
+    }
 }
 
 /// A broker's trace.
@@ -105,11 +118,11 @@ impl BrokerTrace {
 pub(super) struct GapFiller {
     /// Its launches in gaps.
     pub(super) launches: u64,
-    /// Their predicted time, ns.
+    /// Their estimated time, ns.
     pub(super) ns: u64,
     /// Its launches while the foreground job had work.
     pub(super) launches_within: u64,
-    /// Their predicted time, ns.
+    /// Their estimated time, ns.
     pub(super) ns_within: u64,
 }
 
@@ -148,8 +161,26 @@ struct TraceClient {
     gap: Option<UnendedGap>,
 }
 
-/// The gaps of all foreground jobs of a trace.
-pub(super) fn of(trace: &BrokerTrace) -> Vec<JobGaps> {
+/// By how much the charges of a client's launches are to be multiplied. `had`: GPU time beside
+/// others that its recording has.
+fn scales(trace: &BrokerTrace, had: impl Fn(u64, u32) -> Option<u64>) -> BTreeMap<u64, f64> {
+    let mut charged: BTreeMap<(u64, u32), u64> = BTreeMap::new();
+    // With lines left out the sums are not of the same launches.
+    for line in trace.lines.iter().filter(|line| !trace.is_cut && line.is_work()) {
+        let sum = charged.entry((line.client, line.pid)).or_default();
+        *sum = sum.saturating_add(line.charge());
+    }
+    let scaled = charged.into_iter().filter_map(|((client, pid), charged)| {
+        let had = had(client, pid).filter(|had| *had > 0 && charged > 0)?;
+        Some((client, had as f64 / charged as f64))
+    });
+    scaled.collect()
+}
+
+/// The gaps of all foreground jobs of a trace. `had`: GPU time beside others of a client and
+/// process, ns, as far as it is recorded.
+pub(super) fn of(trace: &BrokerTrace, had: impl Fn(u64, u32) -> Option<u64>) -> Vec<JobGaps> {
+    let scales = scales(trace, had);
     let names = trace.names();
     let name = |client: u64| names.get(&client).cloned().unwrap_or_default();
     let mut clients: BTreeMap<u64, TraceClient> = BTreeMap::new();
@@ -202,7 +233,8 @@ pub(super) fn of(trace: &BrokerTrace) -> Vec<JobGaps> {
             }
             "launch" | "graph" | "transfer" if is_background => {
                 client.waits = false;
-                let ns = line.ns.unwrap_or(0).max(0) as u64;
+                let scale = scales.get(&line.client).copied().unwrap_or(1.0);
+                let ns = (line.charge() as f64 * scale) as u64;
                 for (of, foreground) in clients.iter_mut().filter(|(_, client)| client.foreground) {
                     let gaps = all.entry(*of).or_default();
                     let (_, filler) = gaps
@@ -261,7 +293,7 @@ mod tests {
 
     #[test]
     fn gaps_are_filled_held_or_empty() {
-        let gaps = of(&read(TRACE).expect("a trace"));
+        let gaps = of(&read(TRACE).expect("a trace"), |_, _| None);
         assert_eq!(gaps.len(), 1);
         let gap = &gaps[0];
         assert_eq!((gap.client, gap.pid, gap.command.as_str()), (1, 10, "serve"));
@@ -272,6 +304,22 @@ mod tests {
         assert_eq!(name, "train");
         assert_eq!((filler.launches, filler.ns), (2, 530));
         assert_eq!((filler.launches_within, filler.ns_within), (1, 7));
+    }
+
+    #[test]
+    fn gaps_are_filled_by_what_a_job_had_whatever_it_was_charged() {
+        // 537 were charged for its launches; the recording has ten times less, or as much.
+        let had = |part: u64| move |client, pid| ((client, pid) == (2, 20)).then_some(537 / part);
+        let trace = read(TRACE).expect("a trace");
+        let of_it = |part| of(&trace, had(part)).remove(0);
+        assert_eq!(of_it(1), of(&trace, |_, _| None).remove(0));
+        let tenth = of_it(10);
+        assert_eq!((tenth.fillers[&2].1.ns, tenth.filled_ns), (51, 2 + 49));
+        let cut = BrokerTrace {
+            is_cut: true,
+            ..read(TRACE).expect("a trace")
+        };
+        assert_eq!(of(&cut, had(10)).remove(0).filled_ns, 130);
     }
 
     #[test]

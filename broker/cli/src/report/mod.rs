@@ -103,10 +103,16 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
         (Err(_), Some(_)) if selection == Selection::Newest => Vec::new(),
         (Err(nothing), _) => bail!(nothing),
     };
+    let had = |client: u64, pid: u32| {
+        let mut jobs = runs.iter().flat_map(|run| &run.jobs);
+        let job = jobs.find(|job| (job.of.job.client, job.of.job.pid) == (client, pid))?;
+        Some(job.of.recording.as_ref()?.sum().gpu_ns.max(0) as u64)
+    };
+    let gaps = trace.as_ref().map_or_else(Vec::new, |trace| gaps::of(trace, had));
     let report = JobReport {
         now_ms: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),
         runs,
-        gaps: trace.as_ref().map(gaps::of).unwrap_or_default(),
+        gaps,
     };
     let mut written = Vec::new();
     if let Some(file) = &args.perfetto {

@@ -133,10 +133,9 @@ fn long(seconds: f64) -> String {
     }
 }
 
-/// A duration that may be below zero.
-fn signed(ns: i64) -> String {
-    let minus = if ns < 0 { "-" } else { "" };
-    format!("{minus}{}", text::duration(ns.unsigned_abs()))
+/// Lateness, which scatters below zero: there nothing was lost, as all views tell it.
+fn lateness(ns: i64) -> String {
+    text::duration(ns.max(0) as u64)
 }
 
 /// One card a job: the figure that matters most to it.
@@ -239,15 +238,15 @@ fn render_table(page: &mut String, run: &Run) {
             false => "-".to_string(),
         };
         let ended = match job.of.running {
-            true => "runs",
-            false => history::how(job.of.job.ending),
+            true => "runs".to_string(),
+            false => job.of.job.exit.words(job.of.job.ending),
         };
         let _ = writeln!(
             page,
             "<tr {}><td><i class=\"key {}\"></i>{}<div class=\"command\">process {}: {}</div></td><td class=\"n\">{}</td>\
              <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
              <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td><td>{ended}</td></tr>",
+             <td class=\"n\">{}</td><td>{}</td></tr>",
             data(job),
             charts::colour(number),
             escape(&job.name),
@@ -263,6 +262,7 @@ fn render_table(page: &mut String, run: &Run) {
             escape(&cells.of_plain),
             outcome.launches,
             escape(&cells.known),
+            escape(&ended),
         );
     }
     page.push_str("</table></div>\n");
@@ -385,11 +385,11 @@ fn render_costs(page: &mut String, run: &Run) {
         let _ = write!(page, "<tr><td>{}</td>", escape(&job.name));
         for column in &columns {
             let cost = costs.iter().find(|cost| (cost.client, cost.pid) == *column);
-            let shown = cost.map_or("-".to_string(), |cost| signed(cost.ns));
+            let shown = cost.map_or("-".to_string(), |cost| lateness(cost.ns));
             let _ = write!(page, "<td class=\"n\">{shown}</td>");
         }
         let all: i64 = costs.iter().map(|cost| cost.ns).sum();
-        let _ = writeln!(page, "<td class=\"n\">{}</td></tr>", signed(all));
+        let _ = writeln!(page, "<td class=\"n\">{}</td></tr>", lateness(all));
     }
     page.push_str("</table></div>\n");
 }
@@ -532,7 +532,7 @@ fn render_gaps(page: &mut String, all: &[JobGaps]) {
             text::duration(gaps.length_ns),
         );
         for (what, ns) in [
-            ("filled by background launches (<i>predicted</i>)", gaps.filled_ns),
+            ("filled by background launches (<i>est.</i>)", gaps.filled_ns),
             ("not filled while a background launch waited at the gate", gaps.held_ns),
             ("background jobs had nothing to launch", rest),
         ] {
@@ -545,8 +545,8 @@ fn render_gaps(page: &mut String, all: &[JobGaps]) {
         }
         page.push_str(
             "</table>\n<div class=\"scroll\"><table><tr><th>background job</th><th class=\"n\">launches in gaps</th>\
-             <th class=\"n\">their time, <i>predicted</i></th><th class=\"n\">launches beside its work</th>\
-             <th class=\"n\">their time, <i>predicted</i></th></tr>\n",
+             <th class=\"n\">their time, <i>est.</i></th><th class=\"n\">launches beside its work</th>\
+             <th class=\"n\">their time, <i>est.</i></th></tr>\n",
         );
         for (client, (command, filler)) in &gaps.fillers {
             let called = match command.as_str() {

@@ -218,7 +218,7 @@ fn tell_apart(jobs: &mut [ReportJob]) {
 pub(super) mod tests {
     use weft_daemon::history::HistoryRow;
     use weft_daemon::outcome::Outcome;
-    use weft_daemon::status::Ending;
+    use weft_daemon::status::{Ending, Exit};
 
     use super::*;
 
@@ -236,6 +236,7 @@ pub(super) mod tests {
                 profile: None,
                 device: None,
                 ending: Ending::Goodbye,
+                exit: Exit::default(),
                 outcome: Outcome {
                     ran_s: (end_ms - begin_ms) as f64 / 1e3,
                     ..Outcome::default()

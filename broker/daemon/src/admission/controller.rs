@@ -677,25 +677,30 @@ impl Controller {
     /// A client is gone, or gives up waiting.
     pub fn end_client(&mut self, client: u64) {
         let Some(job) = self.stop_client(client) else { return };
-        let (device, share) = self.machine.share(job).unzip();
-        let member = self.jobs.detach(client);
-        if let Some(member) = &member {
-            member.forget();
-            if let Some(device) = device {
-                self.observer.exits(device, member.process());
+        match self.jobs.detach(client) {
+            Some(member) => {
+                member.forget();
+                self.end_process(job, member.process());
             }
+            None => self.leave(job),
         }
-        self.end_processes(vec![job]);
-        if let Some(member) = member {
-            let ended = self.machine.share(job).is_none();
-            let freed = share.filter(|_| ended).unwrap_or(0);
-            self.history.note_freed(member.process().pid, freed);
+    }
+
+    /// One process of a job is gone.
+    fn end_process(&mut self, job: Job, process: Process) {
+        let (device, share) = self.machine.share(job).unzip();
+        if let Some(device) = device {
+            self.observer.exits(device, process);
         }
+        self.leave(job);
+        let ended = self.machine.share(job).is_none();
+        let freed = share.filter(|_| ended).unwrap_or(0);
+        self.history.note_freed(process.pid, freed);
     }
 
     /// A client is let go or has hung up. If its process runs on, what that holds is nobody else's.
     /// Only where users trust one another a client's goodbye is believed.
-    pub fn let_go(&mut self, client: u64, pidfd: Option<OwnedFd>) {
+    pub fn let_go(&mut self, client: u64, pidfd: Option<Arc<OwnedFd>>) {
         let admitted = self.jobs.member(client).filter(|member| {
             let ended = member.entry().goodbye.load(Ordering::Relaxed) && !self.devices.is_shared();
             member.admitted_at().is_some() && !ended
@@ -725,33 +730,26 @@ impl Controller {
 
     /// Processes that were no clients ended or stay away.
     fn end_unreattached(&mut self, left: Vec<(Job, Process)>) {
-        if left.is_empty() {
-            return;
+        for (job, process) in left {
+            self.end_process(job, process);
         }
-        for (job, process) in &left {
-            if let Some((device, _)) = self.machine.share(*job) {
-                self.observer.exits(device, *process);
-            }
-        }
-        self.end_processes(left.into_iter().map(|(job, _)| job).collect());
     }
 
-    /// Counts one process less for each entry; a job without any ends.
-    fn end_processes(&mut self, jobs: Vec<Job>) {
-        for job in jobs {
-            if self.jobs.gang(job).is_some_and(|gang| !gang.is_empty()) {
-                self.apply(Event::Leaves(job));
-                continue;
-            }
-            let since = self.machine.since(job);
-            let gang = self.jobs.remove(job);
-            self.apply(Event::Ends(job));
-            let Some((gang, since)) = gang.zip(since) else { continue };
-            if let Some(mut usage) = gang.usage.filter(|_| !gang.declared) {
-                usage.ran = clock::now().saturating_sub(since);
-                self.usage.add(usage);
-                self.facts.took(self.usage.all());
-            }
+    /// Counts one process less; a job without any ends.
+    fn leave(&mut self, job: Job) {
+        if self.jobs.gang(job).is_some_and(|gang| !gang.is_empty()) {
+            self.apply(Event::Leaves(job));
+            return self.carry_out();
+        }
+        let since = self.machine.since(job);
+        let gang = self.jobs.remove(job);
+        self.apply(Event::Ends(job));
+        if let Some((gang, since)) = gang.zip(since)
+            && let Some(mut usage) = gang.usage.filter(|_| !gang.declared)
+        {
+            usage.ran = clock::now().saturating_sub(since);
+            self.usage.add(usage);
+            self.facts.took(self.usage.all());
         }
         self.carry_out();
     }

@@ -23,6 +23,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
@@ -60,7 +61,7 @@ pub struct Unreattached {
     /// Whether this broker let it go.
     let_go: bool,
     /// Tells of its end where `/proc` does not.
-    pidfd: Option<OwnedFd>,
+    pidfd: Option<Arc<OwnedFd>>,
 }
 
 impl Unreattached {
@@ -71,7 +72,7 @@ impl Unreattached {
 }
 
 /// Whether a process runs, by its pidfd if there is one; `None`: that cannot be known.
-pub fn runs(process: &Process, pidfd: Option<&OwnedFd>) -> Option<bool> {
+pub fn runs(process: &Process, pidfd: Option<&Arc<OwnedFd>>) -> Option<bool> {
     pidfd.map_or_else(|| process.runs(), |pidfd| Some(!fds::hung_up(pidfd, PollFlags::IN)))
 }
 
@@ -452,7 +453,7 @@ impl JobTable {
     }
 
     /// Removes a client whose process runs on. The process keeps its part of the job.
-    pub fn let_go(&mut self, client: u64, pidfd: Option<OwnedFd>) -> Option<Member> {
+    pub fn let_go(&mut self, client: u64, pidfd: Option<Arc<OwnedFd>>) -> Option<Member> {
         let job = self.job_of(client)?;
         let absent = self.gangs.values().flat_map(|gang| &gang.unreattached);
         let kept = absent.filter(|absent| absent.pidfd.is_some()).count();

@@ -166,7 +166,7 @@ impl AdmissionHandle {
     }
 
     /// A client is let go or has hung up, and its process may run on.
-    pub fn let_go(&self, client: u64, pidfd: Option<OwnedFd>) {
+    pub fn let_go(&self, client: u64, pidfd: Option<Arc<OwnedFd>>) {
         self.controller().let_go(client, pidfd);
     }
 

@@ -76,7 +76,7 @@ pub struct BookChange {
 }
 
 impl BookChange {
-    fn is_nothing(&self) -> bool {
+    pub(super) fn is_nothing(&self) -> bool {
         self.settles.is_none() && self.opens.is_none()
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     use super::super::{HistoryQuery, add, read as read_rows};
     use super::*;
     use crate::outcome::Outcome;
-    use crate::status::Ending;
+    use crate::status::{Ending, Exit};
 
     fn row(client: u64) -> HistoryRow {
         HistoryRow {
@@ -217,6 +217,7 @@ mod tests {
             profile: None,
             device: None,
             ending: Ending::Detached,
+            exit: Exit::default(),
             outcome: Outcome::default(),
         }
     }

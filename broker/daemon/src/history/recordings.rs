@@ -3,7 +3,8 @@
 //! What holds:
 //! * A file of an older weft gets the table, and an older weft leaves it alone. So the version of
 //!   the file's tables stays.
-//! * Recordings have [`MOST_RECORDED_BYTES`] in all. The oldest go first, and go before any row of
+//! * Recordings have [`MOST_RECORDED_BYTES`] in all. The oldest of the user who has the most go
+//!   first, and go before any row of
 //!   the history does.
 //! * A recording belongs to the row with its end, client and process.
 #![forbid(unsafe_code)]
@@ -84,7 +85,8 @@ fn insert(
     transaction.execute_batch(TABLE)?;
     // Without their rows nobody finds them.
     transaction.execute(
-        "DELETE FROM recordings WHERE ended_ms < (SELECT min(ended_ms) FROM jobs)",
+        "DELETE FROM recordings WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.ended_ms = recordings.ended_ms
+            AND jobs.client = recordings.client AND jobs.pid = recordings.pid)",
         [],
     )?;
     for (row, recording) in rows.iter().zip(recordings).rev().take(MOST_AT_ONCE) {
@@ -95,11 +97,15 @@ fn insert(
             params![row.ended_ms as i64, row.client as i64, row.pid, text.len() as i64, text],
         )?;
     }
-    // Those up to which the newest ones fill the bound stay.
+    // Those up to which the newest ones of each user, in turn, fill the bound stay.
     transaction.execute(
         "DELETE FROM recordings WHERE rowid IN (
-            SELECT rowid FROM (SELECT rowid, sum(bytes) OVER (ORDER BY ended_ms DESC, rowid DESC) AS so_far
-            FROM recordings) WHERE so_far > ?1)",
+            SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY own, id DESC) AS so_far FROM (
+                SELECT recordings.rowid AS id, bytes, sum(bytes) OVER (
+                    PARTITION BY uid ORDER BY recordings.ended_ms DESC, recordings.rowid DESC) AS own
+                FROM recordings LEFT JOIN jobs ON jobs.ended_ms = recordings.ended_ms
+                AND jobs.client = recordings.client AND jobs.pid = recordings.pid))
+            WHERE so_far > ?1)",
         [most_bytes as i64],
     )?;
     transaction.commit()
@@ -160,7 +166,7 @@ mod tests {
     use crate::history::add as add_rows;
     use crate::outcome::Outcome;
     use crate::recording::JobInterval;
-    use crate::status::Ending;
+    use crate::status::{Ending, Exit};
 
     fn row(number: u64) -> HistoryRow {
         HistoryRow {
@@ -174,6 +180,7 @@ mod tests {
             profile: None,
             device: None,
             ending: Ending::Goodbye,
+            exit: Exit::default(),
             outcome: Outcome::default(),
         }
     }

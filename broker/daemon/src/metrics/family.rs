@@ -90,6 +90,12 @@ pub(super) const JOBS_ENDED: MetricFamily = family(
     "",
     "Jobs that ended: with a goodbye, vanished without one, or detached by the broker.",
 );
+pub(super) const JOBS_EXITED: MetricFamily = family(
+    "weft_jobs_exited",
+    Counter,
+    "",
+    "Jobs whose processes ended: well (code 0), failed, killed by a signal, cancelled by weft cancel, or unknown.",
+);
 pub(super) const JOBS_REFUSED: MetricFamily = family("weft_jobs_refused", Counter, "", "Jobs that were refused.");
 pub(super) const WARNINGS: MetricFamily = family(
     "weft_warnings",
@@ -197,7 +203,7 @@ pub(super) const JOB_WARNINGS: MetricFamily = family(
 );
 
 /// All families, in the order of the text.
-pub const FAMILIES: [&MetricFamily; 29] = [
+pub const FAMILIES: [&MetricFamily; 30] = [
     &BROKER,
     &UPTIME,
     &RECORDS,
@@ -207,6 +213,7 @@ pub const FAMILIES: [&MetricFamily; 29] = [
     &JOBS_WAITING,
     &JOBS_LEFT_OUT,
     &JOBS_ENDED,
+    &JOBS_EXITED,
     &JOBS_REFUSED,
     &WARNINGS,
     &GPU_JOBS,

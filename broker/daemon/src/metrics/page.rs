@@ -26,13 +26,14 @@ const LONGEST_NUMBER: usize = 21;
 const ROLES: [&str; 5] = ["alone", "foreground", "background", "free", "waits for memory"];
 
 /// All kinds of warnings: an alert on one needs its 0.
-const KINDS: [WarningKind; 8] = [
+const KINDS: [WarningKind; 9] = [
     WarningKind::LongKernels,
     WarningKind::NoProfile,
     WarningKind::WrongProfile,
     WarningKind::SamePriority,
     WarningKind::OtherBroker,
     WarningKind::ForcedLaunches,
+    WarningKind::BackgroundNoProfile,
     WarningKind::OverSlowdown,
     WarningKind::NoMps,
 ];
@@ -146,6 +147,16 @@ fn of_broker(page: &mut MetricsPage, status: &Status) {
     ] {
         page.put(&family::JOBS_ENDED, labels([("ending", ending)]), count as f64);
     }
+    let exits = broker.exits;
+    for (how, count) in [
+        ("well", exits.well),
+        ("failed", exits.failed),
+        ("killed", exits.killed),
+        ("cancelled", exits.cancelled),
+        ("unknown", exits.unknown),
+    ] {
+        page.put(&family::JOBS_EXITED, labels([("how", how)]), count as f64);
+    }
     let mut roles: BTreeMap<&str, usize> = ROLES.map(|role| (role, 0)).into();
     for client in &status.clients {
         *roles.entry(client.mode.as_str()).or_default() += 1;
@@ -169,6 +180,7 @@ fn kind_name(kind: WarningKind) -> &'static str {
         WarningKind::SamePriority => "same_priority",
         WarningKind::OtherBroker => "other_broker",
         WarningKind::ForcedLaunches => "forced_launches",
+        WarningKind::BackgroundNoProfile => "background_no_profile",
         WarningKind::OverSlowdown => "over_slowdown",
         WarningKind::NoMps => "no_mps",
     }

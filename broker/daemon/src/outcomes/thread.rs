@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -18,16 +19,16 @@ use weft_scheduler::Client;
 use super::book::{MarkedLook, OutcomeBook};
 use super::carried::{self, CarriedSums};
 use super::recorder::{IntervalRecorder, Seen};
-use super::warning::{self, WarningBounds};
+use super::warning::{self, CalledNames, ClientFacts, WarningBounds, WarningSpan};
 use crate::cores::View;
 use crate::history::{BookChange, EndedJob, HistoryRow, HistoryWriter, OpenBook, RecordedJob, RowKey};
 use crate::mailbox::SchedulerHandle;
 use crate::other_brokers::OtherBrokers;
 use crate::outcome::{Outcome, Warning, WarningKind};
-use crate::recording::MOST_JOBS;
+use crate::recording::{JobRecording, MOST_JOBS};
 use crate::registry::Entry;
 use crate::server::ToTheClient;
-use crate::status::Ending;
+use crate::status::{Ending, Exit};
 use crate::text::clean;
 use crate::thread_priority::ThreadPriority;
 
@@ -48,6 +49,12 @@ const ENDED: usize = 64;
 
 /// Longest name of a kernel in a warning, characters.
 const LONGEST_NAME: usize = 60;
+
+/// The driver's GPUs, a folder for each.
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+
+/// Devices whose names are remembered, above any machine's.
+const MOST_CALLED: usize = 256;
 
 /// A message to the outcome thread.
 #[derive(Debug)]
@@ -156,11 +163,14 @@ pub fn start(settings: OutcomeSettings) -> std::io::Result<(OutcomeHandle, JoinH
     Ok((OutcomeHandle { tells: Some(tells) }, thread))
 }
 
-/// A client and what was ever warned of it.
+/// A client and what was warned of it.
 #[derive(Debug)]
 struct Watched {
     entry: Arc<Entry>,
-    warned: BTreeMap<WarningKind, Warning>,
+    /// What was warned of its device while it was there, and for how long, ns.
+    warned: BTreeMap<WarningKind, (Warning, Ns)>,
+    /// What the foreground job may lose, be it this one or the one beside it.
+    allowed: f64,
     told: bool,
     /// Its book at the broker before; `None`: there is none, or it was not looked for.
     book: Option<OpenBook>,
@@ -184,6 +194,8 @@ struct OutcomeThread {
     owes_look: bool,
     /// When warnings about clients were last looked for.
     warned_at: Ns,
+    /// What people call each device.
+    called: HashMap<String, String>,
 }
 
 impl OutcomeThread {
@@ -204,6 +216,7 @@ impl OutcomeThread {
             looked_at: 0,
             owes_look: false,
             warned_at: 0,
+            called: HashMap::new(),
         }
     }
 
@@ -239,6 +252,7 @@ impl OutcomeThread {
                 let watched = Watched {
                     entry: Arc::clone(&entry),
                     warned: BTreeMap::new(),
+                    allowed: 0.0,
                     told: false,
                     book: None,
                     looked_for_book: false,
@@ -265,7 +279,9 @@ impl OutcomeThread {
                 };
                 if first {
                     self.look();
-                    let lines = self.outcome(client).map(|outcome| outcome.end_lines());
+                    let name = self.clients.get(&client).map(|watched| watched.entry.status().name);
+                    let name = warning::called(&name.unwrap_or_default(), client);
+                    let lines = self.outcome(client).map(|outcome| outcome.end_lines(&name));
                     // Fails only for a client that is gone, or does not read.
                     let _ = sender.send(ToClient::Outcome(lines.unwrap_or_default()));
                 }
@@ -328,35 +344,90 @@ impl OutcomeThread {
                 self.recorder.take(now, part.client, &seen);
             }
         }
-        let gang = |client| self.clients.get(&client).map(|watched| watched.entry.gang());
-        let of_device = warning::of_device(view, |client| gang(client).unwrap_or_default());
-        for client in &view.snapshot.clients {
+        let of_device = self.warnings_of(view);
+        let clients = &view.snapshot.clients;
+        let first = clients.iter().find(|client| client.mode == "foreground");
+        let allowed_beside = first.map(|client| client.slowdown_allowed);
+        for (client, part) in clients.iter().zip(&parts) {
             if let Some(watched) = self.clients.get_mut(&client.client) {
-                let meant = |warning: &&Warning| warning.client.is_none_or(|of| of == client.client);
-                for warning in of_device.iter().filter(meant) {
+                watched.allowed = match client.mode {
+                    "background" => allowed_beside.unwrap_or(client.slowdown_allowed),
+                    _ => client.slowdown_allowed,
+                };
+                for warning in &of_device {
                     self.recorder.warned(client.client, now, warning);
-                    watched.warned.insert(warning.kind, warning.clone());
+                    let held = watched.warned.get(&warning.kind).map_or(0, |(_, held)| *held);
+                    let held = held.saturating_add(part.length);
+                    watched.warned.insert(warning.kind, (warning.clone(), held));
                 }
             }
         }
     }
 
-    /// The present warnings about a client, which are kept for its end.
-    fn warn(&mut self, client: u64) -> Vec<Warning> {
-        let Some(watched) = self.clients.get_mut(&client) else {
-            return Vec::new();
+    /// Warnings about a device.
+    fn warnings_of(&mut self, view: &View) -> Vec<Warning> {
+        let uuid = view.uuid.as_deref().unwrap_or_default();
+        if !self.called.contains_key(uuid) {
+            if self.called.len() >= MOST_CALLED {
+                self.called.clear();
+            }
+            self.called
+                .insert(uuid.to_string(), device_called(Path::new(GPUS), uuid));
+        }
+        let device = self.called.get(uuid).map_or("the GPU", String::as_str);
+        let mut users = self.clients.values().map(|watched| watched.entry.uid);
+        let first = users.next();
+        // No user hears the names of another's jobs.
+        let of_one = users.all(|uid| Some(uid) == first);
+        let entry = |client: u64| self.clients.get(&client).map(|watched| &watched.entry);
+        let job = |client: u64| {
+            let name = entry(client).filter(|_| of_one).map(|entry| entry.name.clone());
+            warning::called(&name.unwrap_or_default(), client)
         };
-        let status = watched.entry.status();
-        let long = self.book.long(client);
-        let launched = status.launches + status.graph_launches + status.transfers;
-        let kernel = kernel_name(&watched.entry, long.kernel);
-        let now = warning::of_client(&status, &long, launched, &kernel, &self.bounds);
+        let gang = |client: u64| entry(client).map_or_else(String::new, |entry| entry.gang());
+        warning::of_device(view, gang, &CalledNames { job: &job, device })
+    }
+
+    /// The present warnings about a client.
+    fn warn(&mut self, client: u64) -> Vec<Warning> {
+        let now = match (self.clients.get(&client), self.figures(client)) {
+            (Some(watched), Some(outcome)) => self.warnings_about(watched, &outcome, WarningSpan::Now),
+            _ => return Vec::new(),
+        };
         let at = (self.clock)();
         for warning in &now {
             self.recorder.warned(client, at, warning);
-            watched.warned.insert(warning.kind, warning.clone());
         }
         now
+    }
+
+    fn warnings_about(&self, watched: &Watched, outcome: &Outcome, span: WarningSpan) -> Vec<Warning> {
+        let status = watched.entry.status();
+        let long = self.book.long(status.client);
+        let facts = ClientFacts {
+            status: &status,
+            outcome,
+            allowed: watched.allowed,
+            long: &long,
+            kernel: &kernel_name(&watched.entry, long.kernel),
+        };
+        warning::of_client(&facts, span, &self.bounds)
+    }
+
+    /// The warnings that were true for a part of a client's time that mattered.
+    fn kept_warnings(&self, watched: &Watched, outcome: &Outcome) -> Vec<Warning> {
+        let mut all = self.warnings_about(watched, outcome, WarningSpan::WholeJob);
+        let shared_ns = (outcome.foreground_s + outcome.background_s) * 1e9;
+        let is_over = all.iter().any(|warning| warning.kind == WarningKind::OverSlowdown);
+        let known: HashSet<WarningKind> = all.iter().map(|warning| warning.kind).collect();
+        let held = watched.warned.values().filter(|(warning, held)| {
+            let mattered = warning.kind != WarningKind::NoMps || is_over;
+            let long = *held > 0 && *held as f64 >= shared_ns * warning::KEPT_PART;
+            long && mattered && !known.contains(&warning.kind)
+        });
+        all.extend(held.map(|(warning, _)| warning.clone()));
+        all.sort_by_key(|warning| warning.kind);
+        all
     }
 
     fn recorded(&mut self, uid: Option<u32>) -> Vec<RecordedJob> {
@@ -369,17 +440,29 @@ impl OutcomeThread {
             Some(RecordedJob {
                 job: row(entry, Ending::Goodbye, &outcome),
                 running: true,
-                recording: self.recorder.recording(entry.client),
+                recording: self.recording(entry.client, &outcome),
             })
         });
         jobs.collect()
     }
 
-    /// The outcome so far, with all that was warned of.
+    /// The outcome so far, with what was warned of for a part of the job's time that mattered.
     fn outcome(&mut self, client: u64) -> Option<Outcome> {
         self.look_for_book(client);
         self.warn(client);
+        let mut outcome = self.figures(client)?;
         let others = self.scheduler.as_ref().map(|(_, others)| others.others());
+        let watched = self.clients.get(&client)?;
+        let device = watched.entry.device_uuid();
+        let others = others.unwrap_or_default().into_iter();
+        let others = others.filter(|other| device.as_deref() == Some(other.device.as_str()));
+        outcome.warnings = self.kept_warnings(watched, &outcome);
+        outcome.warnings.extend(others.map(|other| warning::of_other(&other)));
+        Some(outcome)
+    }
+
+    /// The outcome so far, without warnings.
+    fn figures(&self, client: u64) -> Option<Outcome> {
         let watched = self.clients.get(&client)?;
         let status = watched.entry.status();
         let typical = watched.entry.loaded.as_ref().and_then(|profile| profile.typical_cost());
@@ -387,12 +470,15 @@ impl OutcomeThread {
         if let Some(earlier) = self.book.carried(client) {
             outcome.requests = carried::requests(&watched.entry.lane.requests, earlier);
         }
-        let device = watched.entry.device_uuid();
-        let others = others.unwrap_or_default().into_iter();
-        let others = others.filter(|other| device.as_deref() == Some(other.device.as_str()));
-        outcome.warnings = watched.warned.values().cloned().collect();
-        outcome.warnings.extend(others.map(|other| warning::of_other(&other)));
         Some(outcome)
+    }
+
+    /// What was recorded, with the warnings that the outcome keeps.
+    fn recording(&self, client: u64, outcome: &Outcome) -> Option<JobRecording> {
+        let mut recording = self.recorder.recording(client)?;
+        let kept = |kind: WarningKind| outcome.warnings.iter().any(|warning| warning.kind == kind);
+        recording.warned.retain(|warned| kept(warned.warning.kind));
+        Some(recording)
     }
 
     /// Finds what a client had at the broker before this one, once.
@@ -427,7 +513,8 @@ impl OutcomeThread {
             return;
         };
         for warning in earlier.warnings_of(client) {
-            watched.warned.insert(warning.kind, warning);
+            // They were kept there.
+            watched.warned.insert(warning.kind, (warning, Ns::MAX));
         }
         self.taken.insert(book.row);
         watched.book = Some(book);
@@ -439,8 +526,7 @@ impl OutcomeThread {
         let numbers: Vec<u64> = self.clients.keys().copied().collect();
         let mut warnings: Vec<Warning> = Vec::new();
         for view in &views {
-            let gang = |client| self.clients.get(&client).map(|watched| watched.entry.gang());
-            warnings.extend(warning::of_device(view, |client| gang(client).unwrap_or_default()));
+            warnings.extend(self.warnings_of(view));
         }
         if let Some((_, others)) = &self.scheduler {
             warnings.extend(others.others().iter().map(warning::of_other));
@@ -462,13 +548,13 @@ impl OutcomeThread {
             self.take(now, view);
         }
         if let Some(outcome) = self.outcome(entry.client) {
-            let recording = self.recorder.recording(entry.client);
+            let recording = self.recording(entry.client, &outcome);
             let row = row(entry, ending, &outcome);
             let process = entry.process();
             let opens = (runs_on && process.runs() == Some(true)).then(|| {
                 let mut sums = self.book.to_carry(&entry.status(), &entry.lane.requests);
                 let watched = self.clients.get(&entry.client);
-                sums.warnings = watched.map_or_else(Vec::new, |watched| watched.warned.values().cloned().collect());
+                sums.warnings = watched.map_or_else(Vec::new, |watched| self.kept_warnings(watched, &outcome));
                 OpenBook {
                     process,
                     uid: entry.uid,
@@ -483,6 +569,7 @@ impl OutcomeThread {
                 .and_then(|watched| watched.book.take());
             self.history.put(EndedJob {
                 row,
+                end: (ending != Ending::Detached).then(|| Arc::clone(&entry.end)),
                 recording,
                 books: BookChange { settles, opens },
             });
@@ -495,13 +582,36 @@ impl OutcomeThread {
     }
 }
 
-/// Name of a client's kernel, by its profile; else its hash.
+/// Name of a client's kernel, by its profile or its own word; else its hash.
 fn kernel_name(entry: &Entry, hash: u64) -> String {
     let known = entry.loaded.as_ref().and_then(|profile| profile.kernel(hash));
     match known {
         _ if hash == 0 => "a copy".to_string(),
         Some(kernel) => clean(&kernel.id.short_name(), LONGEST_NAME),
-        None => format!("kernel {hash:016x}"),
+        None => entry.kernel_name(hash).unwrap_or_else(|| format!("kernel {hash:016x}")),
+    }
+}
+
+/// What people call a device: its number at `nvidia-smi`, which counts by PCI address, else the
+/// begin of its UUID. `gpus`: folder of the driver's GPUs.
+fn device_called(gpus: &Path, uuid: &str) -> String {
+    let folders = std::fs::read_dir(gpus).into_iter().flatten().flatten();
+    let mut folders: Vec<_> = folders.map(|folder| folder.path()).collect();
+    folders.sort();
+    let own = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path.join("information")).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with("GPU UUID:"));
+        let digits: String = line
+            .unwrap_or_default()
+            .chars()
+            .filter(char::is_ascii_hexdigit)
+            .collect();
+        !uuid.is_empty() && digits.ends_with(uuid)
+    };
+    match (folders.iter().position(own), uuid.get(..8)) {
+        (Some(number), _) => format!("GPU {number}"),
+        (None, Some(begin)) => format!("GPU {begin}"),
+        (None, None) => "the GPU".to_string(),
     }
 }
 
@@ -524,6 +634,33 @@ fn row(entry: &Entry, ending: Ending, outcome: &Outcome) -> HistoryRow {
         profile: status.profile,
         device: status.device,
         ending,
+        exit: Exit::default(),
         outcome: outcome.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_called_as_nvidia_smi_counts_it() {
+        let gpus = tempfile::tempdir().expect("a folder");
+        for (address, uuid) in [("0000:41:00.0", "5e1f6d75"), ("0000:07:00.0", "0f74d4e5")] {
+            let folder = gpus.path().join(address);
+            std::fs::create_dir(&folder).expect("made");
+            let text = format!("Model: \t NVIDIA A100\nGPU UUID: \t GPU-{uuid}-9885-4072-8874-736d69670001\n");
+            std::fs::write(folder.join("information"), text).expect("written");
+        }
+        let called = |begin: &str| {
+            device_called(
+                gpus.path(),
+                &format!("{begin}9885407288747 36d69670001").replace(' ', ""),
+            )
+        };
+        assert_eq!(called("0f74d4e5"), "GPU 0");
+        assert_eq!(called("5e1f6d75"), "GPU 1");
+        assert_eq!(called("12345678"), "GPU 12345678");
+        assert_eq!(device_called(Path::new("/nowhere"), ""), "the GPU");
     }
 }

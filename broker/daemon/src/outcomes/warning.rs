@@ -6,7 +6,7 @@ use weft_protocol::Ns;
 use super::book::LongLaunches;
 use crate::cores::View;
 use crate::figures::{count, duration, percent};
-use crate::outcome::{Warning, WarningKind};
+use crate::outcome::{Outcome, Warning, WarningKind};
 use crate::status::{ClientStatus, OtherBroker};
 
 /// WarningBounds that the broker goes by.
@@ -21,54 +21,134 @@ pub struct WarningBounds {
 /// Part of a background job's launches beyond the bound from which on it is said.
 const LONG_PART: f64 = 0.01;
 
-/// Waits of a foreground job before its slowdown is held against what it may lose.
+/// Waits or requests of a foreground job before its slowdown is held against what it may lose.
 const ENOUGH_WAITS: u64 = 100;
+
+/// Seconds in the background before what a job cost is held against it.
+const ENOUGH_BACKGROUND_S: f64 = 2.0;
 
 /// Multiple of what it may lose, and what is added to it, from which on that is said: measurements
 /// scatter.
 const FAR_OVER: f64 = 2.0;
 const SCATTER: f64 = 0.01;
 
-/// Warnings about one client. `kernel`: name of its longest kernel.
-pub(super) fn of_client(
-    client: &ClientStatus,
-    long: &LongLaunches,
-    launched: u64,
-    kernel: &str,
-    bounds: &WarningBounds,
-) -> Vec<Warning> {
+/// Part of a job's time for which a warning must have been true to be kept after it. What was so
+/// for less, as while another job began, changed little of what the job had.
+pub(super) const KEPT_PART: f64 = 0.1;
+
+/// Least important priority whose jobs are to be protected from one another: the default. Below it
+/// jobs give way.
+const LEAST_PROTECTED: u8 = 5;
+
+/// Whether a warning is about now, or about all of a job's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WarningSpan {
+    Now,
+    WholeJob,
+}
+
+/// What warnings about a client go by.
+#[derive(Debug)]
+pub(super) struct ClientFacts<'a> {
+    pub(super) status: &'a ClientStatus,
+    /// What people are told of it: a warning does not contradict it.
+    pub(super) outcome: &'a Outcome,
+    /// What the foreground job may lose, be it this one or the one beside it, as a part of its
+    /// time.
+    pub(super) allowed: f64,
+    pub(super) long: &'a LongLaunches,
+    /// Name of its longest kernel.
+    pub(super) kernel: &'a str,
+}
+
+impl ClientFacts<'_> {
+    /// What people call the job.
+    fn called(&self) -> String {
+        called(&self.status.name, self.status.client)
+    }
+
+    /// Whether it had this role now, or for a part of its time that matters.
+    fn was(&self, role: &str, seconds: f64, span: WarningSpan) -> bool {
+        match span {
+            WarningSpan::Now => self.status.mode == role,
+            WarningSpan::WholeJob => seconds > 0.0 && seconds >= self.outcome.ran_s * KEPT_PART,
+        }
+    }
+
+    fn is_far_over(&self, part: f64) -> bool {
+        part > self.allowed * FAR_OVER + SCATTER
+    }
+
+    fn has_no_profile(&self) -> bool {
+        self.status.profile.is_none() && !self.status.profiling
+    }
+}
+
+/// A job's name, or its number where it has none.
+pub(super) fn called(name: &str, client: u64) -> String {
+    match name {
+        "" => format!("client {client}"),
+        name => name.to_string(),
+    }
+}
+
+/// Warnings about one client.
+pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &WarningBounds) -> Vec<Warning> {
+    let (client, outcome, long) = (facts.status, facts.outcome, facts.long);
+    let called = facts.called();
     let mut all = Vec::new();
     let mut say = |kind, text: String| {
         all.push(Warning {
             kind,
             client: Some(client.client),
             device: None,
-            text: format!("client {}: {text}", client.client),
+            text: format!("{called}: {text}"),
         });
     };
+    let launched = client.launches + client.graph_launches + client.transfers;
     if long.count as f64 > launched as f64 * LONG_PART {
         say(
             WarningKind::LongKernels,
             format!(
-                "{} of it are longer than the delay bound of {} (the longest: {}, {kernel}): the foreground job may have to wait for one; make its batches smaller, or run it when the service is quiet",
+                "{} of it are longer than the delay bound of {} (the longest: {}, {}): the foreground job may have to wait for one; make its batches smaller, or run it when the service is quiet",
                 count(long.count, "launch", "launches"),
                 duration(bounds.delay_bound),
                 duration(long.longest),
+                facts.kernel,
             ),
         );
     }
-    let foreground = client.mode == "foreground";
-    if foreground && client.profile.is_none() && !client.profiling {
+    let foreground = facts.was("foreground", outcome.foreground_s, span);
+    if foreground && facts.has_no_profile() {
         say(
             WarningKind::NoProfile,
             "the foreground job has no profile, so its gaps are guessed and it may lose more; take one: weft profile --name NAME -- COMMAND".to_string(),
         );
     }
-    if let Some(trouble) = &client.profile_trouble {
+    let background = facts.was("background", outcome.background_s, span);
+    let cost = outcome
+        .cost
+        .filter(|_| background && outcome.background_s >= ENOUGH_BACKGROUND_S);
+    if let Some(cost) = cost.filter(|cost| facts.has_no_profile() && facts.is_far_over(cost.part)) {
+        let name = client
+            .name
+            .rsplit_once('.')
+            .map_or(client.name.as_str(), |(stem, _)| stem);
+        let name = if name.is_empty() { "NAME" } else { name };
         say(
-            WarningKind::WrongProfile,
-            format!("{trouble}; take it anew with weft profile"),
+            WarningKind::BackgroundNoProfile,
+            format!(
+                "this background job has no profile, and the foreground job loses {} by it; take one: weft profile --name {name} -- COMMAND, then weft run --profile {name}",
+                percent(cost.part),
+            ),
         );
+    }
+    if let Some(trouble) = &client.profile_trouble {
+        let advice = match trouble.contains("anew") {
+            true => "",
+            false => "; take it anew with weft profile",
+        };
+        say(WarningKind::WrongProfile, format!("{trouble}{advice}"));
     }
     if client.waits_expired > 0 {
         say(
@@ -80,39 +160,35 @@ pub(super) fn of_client(
             ),
         );
     }
+    let lost = outcome.lost_at_requests.or(outcome.lost);
+    let lost = lost.filter(|lost| foreground && lost.waits >= ENOUGH_WAITS && facts.is_far_over(lost.part));
+    if let Some(lost) = lost {
+        let advice = match facts.has_no_profile() {
+            true => "give it a profile",
+            false => "give the background jobs a profile, or fewer or shorter kernels",
+        };
+        say(
+            WarningKind::OverSlowdown,
+            format!(
+                "background jobs slowed it down by {}, and it may lose {}; {advice}",
+                percent(lost.part),
+                percent(facts.allowed),
+            ),
+        );
+    }
     all
 }
 
+/// What people call the jobs and the device of a view.
+pub(super) struct CalledNames<'a> {
+    pub(super) job: &'a dyn Fn(u64) -> String,
+    pub(super) device: &'a str,
+}
+
 /// Warnings about one device. `gang`: which job a client belongs to, empty if it is one by itself.
-pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String) -> Vec<Warning> {
+pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String, names: &CalledNames<'_>) -> Vec<Warning> {
     let mut all = Vec::new();
-    let called = view
-        .uuid
-        .as_deref()
-        .map_or("the device".to_string(), |uuid| format!("device {uuid}"));
-    for client in view
-        .snapshot
-        .clients
-        .iter()
-        .filter(|client| client.mode == "foreground")
-    {
-        let lateness = client.lateness.filter(|lateness| lateness.waits >= ENOUGH_WAITS);
-        let allowed = client.slowdown_allowed;
-        let over = |part: &f64| *part > allowed * FAR_OVER + SCATTER;
-        if let Some(part) = lateness.and_then(|lateness| lateness.part()).filter(over) {
-            all.push(Warning {
-                kind: WarningKind::OverSlowdown,
-                client: Some(client.client),
-                device: view.uuid.clone(),
-                text: format!(
-                    "client {}: background jobs slowed it down by {}, and it may lose {}; give it a profile, run fewer or shorter background kernels, or say weft broker --dilation on a simulated GPU",
-                    client.client,
-                    percent(part),
-                    percent(allowed),
-                ),
-            });
-        }
-    }
+    let called = names.device;
     let mut say = |kind, text| {
         all.push(Warning {
             kind,
@@ -126,7 +202,7 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String) -> Vec<Warnin
         .snapshot
         .clients
         .iter()
-        .filter(|client| client.mode == "foreground")
+        .filter(|client| client.mode == "foreground" && client.priority <= LEAST_PROTECTED)
     {
         let of = gang(client.client);
         if of.is_empty() || jobs.iter().all(|(_, other)| *other != of) {
@@ -136,12 +212,12 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String) -> Vec<Warnin
     if let [.., (last, _)] = jobs[..]
         && jobs.len() > 1
     {
-        let numbers: Vec<String> = jobs.iter().take(8).map(|(client, _)| client.to_string()).collect();
+        let called_jobs: Vec<String> = jobs.iter().take(8).map(|(client, _)| (names.job)(*client)).collect();
         say(
             WarningKind::SamePriority,
             format!(
-                "{called}: clients {} have the same first priority, so none of them is protected from the others; weft set --client {last} --priority 5 makes one a background job",
-                numbers.join(", "),
+                "{called}: {} have the same first priority, so none of them is protected from the others; weft set --client {last} --priority 6 makes one a background job",
+                called_jobs.join(", "),
             ),
         );
     }
@@ -173,6 +249,7 @@ mod tests {
     use weft_scheduler::{Client, Config, Core, Event};
 
     use super::*;
+    use crate::outcome::LatenessSum;
 
     const BOUNDS: WarningBounds = WarningBounds {
         delay_bound: 500_000,
@@ -185,9 +262,21 @@ mod tests {
         kernel: 0,
     };
 
-    fn kinds(client: &ClientStatus, long: &LongLaunches) -> Vec<WarningKind> {
-        let all = of_client(client, long, 1_000, "gemm", &BOUNDS);
+    fn warned(client: &ClientStatus, outcome: &Outcome, long: &LongLaunches, span: WarningSpan) -> Vec<Warning> {
+        let facts = ClientFacts {
+            status: client,
+            outcome,
+            allowed: 0.01,
+            long,
+            kernel: "gemm",
+        };
+        let all = of_client(&facts, span, &BOUNDS);
         assert!(all.iter().all(|warning| warning.text.lines().count() == 1));
+        all
+    }
+
+    fn kinds(client: &ClientStatus, long: &LongLaunches) -> Vec<WarningKind> {
+        let all = warned(client, &Outcome::default(), long, WarningSpan::Now);
         all.iter().map(|warning| warning.kind).collect()
     }
 
@@ -219,6 +308,7 @@ mod tests {
             mode: "foreground".to_string(),
             profile_trouble: Some("profile x knows 0 of 22 kernels".to_string()),
             waits_expired: 3,
+            launches: 1_000,
             ..ClientStatus::default()
         };
         let long = LongLaunches {
@@ -232,8 +322,12 @@ mod tests {
             [LongKernels, NoProfile, WrongProfile, ForcedLaunches]
         );
         let few = LongLaunches { count: 10, ..long };
-        assert_eq!(kinds(&ClientStatus::default(), &few), [], "one in a hundred");
-        let text = &of_client(&bad, &long, 1_000, "gemm", &BOUNDS)[0].text;
+        let of_a_thousand = ClientStatus {
+            launches: 1_000,
+            ..ClientStatus::default()
+        };
+        assert_eq!(kinds(&of_a_thousand, &few), [], "one in a hundred");
+        let text = &warned(&bad, &Outcome::default(), &long, WarningSpan::Now)[0].text;
         assert!(text.starts_with("client 0: 11 launches of it are longer than the delay bound of 500 us"));
         assert!(text.contains("12.0 ms, gemm"), "{text}");
     }
@@ -255,7 +349,12 @@ mod tests {
             under_mps: 0,
             not_under_mps: 3,
         };
-        let apart = of_device(&view, |_| String::new());
+        let job = |client: u64| format!("train{client}.py");
+        let names = CalledNames {
+            job: &job,
+            device: "GPU 0",
+        };
+        let apart = of_device(&view, |_| String::new(), &names);
         assert_eq!(
             apart.iter().map(|warning| warning.kind).collect::<Vec<_>>(),
             [WarningKind::SamePriority, WarningKind::NoMps]
@@ -263,36 +362,99 @@ mod tests {
         assert!(
             apart[0]
                 .text
-                .contains("device 0f: clients 1, 2 have the same first priority")
+                .contains("GPU 0: train1.py, train2.py have the same first priority")
         );
-        assert!(apart[0].text.contains("weft set --client 2 --priority 5"));
+        assert!(apart[0].text.contains("weft set --client 2 --priority 6"));
         assert!(apart[1].text.contains("100 us"), "{}", apart[1].text);
-        let one_job = of_device(&view, |_| "gang".to_string());
+        let one_job = of_device(&view, |_| "gang".to_string(), &names);
         assert_eq!(one_job.len(), 1, "ranks of one job");
-        let mut under_mps = View {
+        let under_mps = View {
             under_mps: 3,
             not_under_mps: 0,
             ..view
         };
-        assert_eq!(of_device(&under_mps, |_| "gang".to_string()), []);
-        let mut late = |part: f64, waits| {
-            under_mps.snapshot.clients[0].lateness = Some(weft_scheduler::Lateness {
-                late: part * 1e9,
-                alone: 1e9,
-                waits,
-                stretches: 1e9,
-            });
-            of_device(&under_mps, |_| "gang".to_string())
+        assert_eq!(of_device(&under_mps, |_| "gang".to_string(), &names), []);
+        let mut low = under_mps;
+        low.snapshot.clients.iter_mut().for_each(|client| client.priority = 7);
+        assert_eq!(of_device(&low, |_| String::new(), &names), [], "they give way");
+    }
+
+    fn lost(part: f64, waits: u64) -> Option<LatenessSum> {
+        Some(LatenessSum { ns: 1, part, waits })
+    }
+
+    #[test]
+    fn no_warning_contradicts_what_is_told_of_the_job() {
+        let service = ClientStatus {
+            name: "resnet-prod".to_string(),
+            mode: "foreground".to_string(),
+            profile: Some("resnet".to_string()),
+            ..ClientStatus::default()
         };
-        // It may lose 1 %.
-        assert_eq!(late(0.03, 100), []);
-        assert_eq!(late(0.04, 99), []);
-        let over = late(0.04, 100);
-        assert_eq!((over[0].kind, over[0].client), (WarningKind::OverSlowdown, Some(1)));
-        assert!(
-            over[0].text.contains("slowed it down by 4 %, and it may lose 1 %"),
-            "{}",
-            over[0].text
-        );
+        let of = |lost| Outcome {
+            ran_s: 60.0,
+            foreground_s: 50.0,
+            lost,
+            ..Outcome::default()
+        };
+        let said = |outcome: &Outcome| warned(&service, outcome, &NONE, WarningSpan::WholeJob);
+        for (part, waits) in [(-0.2, 1_000), (0.03, 100), (0.04, 99)] {
+            assert_eq!(said(&of(lost(part, waits))), [], "{part} at {waits}");
+        }
+        let over = said(&of(lost(0.04, 100)));
+        assert_eq!(over[0].kind, WarningKind::OverSlowdown);
+        let words = "resnet-prod: background jobs slowed it down by 4 %, and it may lose 1 %; give the background";
+        assert!(over[0].text.starts_with(words), "{}", over[0].text);
+        // Its requests tell what it felt.
+        let felt = Outcome {
+            lost_at_requests: lost(0.0, 1_000),
+            ..of(lost(0.3, 1_000))
+        };
+        assert_eq!(said(&felt), []);
+    }
+
+    #[test]
+    fn a_role_of_a_moment_is_no_warning_for_ever() {
+        let training = ClientStatus {
+            mode: "background".to_string(),
+            ..ClientStatus::default()
+        };
+        let of = |foreground_s: f64| Outcome {
+            ran_s: 60.0,
+            foreground_s,
+            background_s: 50.0,
+            ..Outcome::default()
+        };
+        let said = |outcome: &Outcome| warned(&training, outcome, &NONE, WarningSpan::WholeJob);
+        assert_eq!(said(&of(0.078)), []);
+        assert_eq!(said(&of(6.0))[0].kind, WarningKind::NoProfile);
+    }
+
+    #[test]
+    fn a_background_job_that_costs_much_is_told_that_it_lacks_a_profile() {
+        let training = ClientStatus {
+            name: "train.py".to_string(),
+            mode: "background".to_string(),
+            ..ClientStatus::default()
+        };
+        let of = |part| Outcome {
+            ran_s: 6.0,
+            background_s: 5.0,
+            cost: lost(part, 0),
+            ..Outcome::default()
+        };
+        for span in [WarningSpan::Now, WarningSpan::WholeJob] {
+            assert_eq!(warned(&training, &of(0.03), &NONE, span), []);
+            let told = warned(&training, &of(0.5), &NONE, span);
+            assert_eq!(told[0].kind, WarningKind::BackgroundNoProfile);
+            let text = &told[0].text;
+            assert!(text.contains("train.py: this background job has no profile"), "{text}");
+            assert!(text.contains("weft profile --name train --"), "{text}");
+        }
+        let profiled = ClientStatus {
+            profile: Some("train".to_string()),
+            ..training
+        };
+        assert_eq!(warned(&profiled, &of(0.5), &NONE, WarningSpan::Now), []);
     }
 }

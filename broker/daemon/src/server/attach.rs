@@ -30,7 +30,7 @@ pub struct PendingClient {
     /// Process id by the kernel; `None`: its pid namespace is not visible here.
     pub pid: Option<u32>,
     /// Readable once the process has ended.
-    pub pidfd: Option<OwnedFd>,
+    pub pidfd: Option<Arc<OwnedFd>>,
     pub(super) socket: Connection,
     pub(super) door: Door,
 }
@@ -61,11 +61,16 @@ pub struct Attached {
 /// The death notices of a client.
 #[derive(Debug)]
 pub struct Life {
-    pidfd: Option<OwnedFd>,
+    pidfd: Option<Arc<OwnedFd>>,
     socket: Arc<Connection>,
 }
 
 impl Life {
+    /// Names the client's process; `None`: the system has no such descriptor.
+    pub fn pidfd(&self) -> Option<Arc<OwnedFd>> {
+        self.pidfd.clone()
+    }
+
     /// Whether the process has ended. Never waits. The pidfd tells even if a forked child holds the
     /// socket.
     pub fn ended(&self) -> bool {
@@ -73,11 +78,6 @@ impl Life {
             Some(pidfd) => fds::hung_up(pidfd, PollFlags::IN),
             None => fds::hung_up(&self.socket, PollFlags::RDHUP),
         }
-    }
-
-    /// What tells of the process's end, without the connection. `None`: only `/proc` may tell.
-    pub fn into_pidfd(self) -> Option<OwnedFd> {
-        self.pidfd
     }
 
     /// Whether the client closed its end of the socket, or ended.

@@ -421,7 +421,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
         Err(Error::Refused(why)) => refuse(why),
         Err(why) => Err(why),
         Ok(Some(Packet::Hello(hello))) => {
-            let pidfd = process::pidfd(&socket, peer.pid)?;
+            let pidfd = process::pidfd(&socket, peer.pid)?.map(Arc::new);
             Ok(Incoming::Client(PendingClient {
                 hello,
                 uid: socket.uid(),

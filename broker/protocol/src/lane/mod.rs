@@ -206,6 +206,8 @@ pub struct Counters {
     pub managed_own: AtomicU64,
     /// Messages with costs of kernels that were taken in.
     pub charges: AtomicU64,
+    /// Exit code that the process ends with, and 1. 0: none was told.
+    pub exit_status: AtomicU32,
 }
 
 /// Memory of one client and the broker, about 260 KiB.
