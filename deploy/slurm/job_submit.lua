@@ -74,7 +74,7 @@ local function shards_of(request, job)
 end
 
 -- The most important priority that the request asks for: by the option, in weft's own form, or by
--- the environment. What a job of weft left in the environment the plugin takes away.
+-- the environment. The plugin takes away a variable that a job of weft left there.
 local function priority_of(request)
     local found = nil
     local function says(text)

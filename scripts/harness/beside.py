@@ -4,8 +4,8 @@ The commands are read out of README.md, "Use it on your GPU", and played word by
 and train.py are supplied: the folder where the commands run has them (scripts/workloads/light), and
 a simulated GPU is there in place of a real one.
 
-What is judged comes from three places: the service's own clock, alone and beside the training in
-one run; the device's log; and what weft told.
+Three places have the figures that are judged: the service's own clock, alone and beside the
+training in one run; the device's log; and weft's views.
 """
 
 import bisect
@@ -196,7 +196,7 @@ class Play:
         return found
 
     def log(self):
-        """What the device did, once broker and device have left."""
+        """The device's log, once broker and device have left."""
         self.weft("stop", check=False)
         if not self.device.wait_gone(BOUND):
             raise RuntimeError("the simulated device did not leave")
@@ -211,7 +211,7 @@ def rule(of):
 
 
 class Log:
-    """What of a device's log is needed here, of millions of lines."""
+    """The records of a device's log that are needed here, of millions of lines."""
 
     # Per process: (submitted, began, ended, slices or None) of kernels and fills, as submitted.
     def __init__(self, path):

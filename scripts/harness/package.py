@@ -25,7 +25,7 @@ OUT = paths.TARGET / "package"
 DEPLOY = paths.ROOT / "deploy"
 TEXTS = ("README.md", "SECURITY.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE")
 
-# What dpkg runs.
+# Scripts that dpkg runs.
 SCRIPTS = ("postinst", "prerm", "postrm")
 
 # Of deploy/, for administrators.
@@ -168,8 +168,8 @@ def pack(whole):
 
 
 def make_deb(whole, out, as_built=False):
-    """Debian's package: the same files where Debian has them. What is for this machine alone is
-    made in a second, and larger."""
+    """Debian's package: the same files where Debian has them. If `as_built`, it is only for
+    this machine: made in a second, and larger."""
     root = out / "deb"
     shutil.rmtree(root, ignore_errors=True)
     documents = root / "usr/share/doc/weft"

@@ -1,4 +1,4 @@
-"""What README's own way of sharing a GPU comes to: a case a length of the training's kernels.
+"""Results of README's own way of sharing a GPU: a case a length of the training's kernels.
 
 Each case is played in three conditions one right after the other. The service runs alone first in
 each of them, then the trainings join:

@@ -29,7 +29,7 @@ def short(block):
     if len(block) <= 1 + 2 * FIRST + LINES:
         return block
     kept = set(range(1 + FIRST)) | set(range(len(block) - LINES, len(block)))
-    # What was printed before the assertion may be longer than what is kept.
+    # The output before the assertion may be longer than what is kept.
     error = next((number for number, line in enumerate(block) if ERROR.match(line)), 0)
     kept |= set(range(error, min(error + FIRST, len(block))))
     lines = []

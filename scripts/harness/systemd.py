@@ -79,7 +79,7 @@ exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=linux \
 
 
 def why_not():
-    """What is missing for it here, or None."""
+    """The reason why it cannot boot here, or None."""
     if os.geteuid():
         return "only root may boot it"
     if not INIT.exists():
@@ -98,7 +98,7 @@ def why_not():
 
 
 def run(words):
-    """What a command did."""
+    """Runs a command. Returns its CompletedProcess."""
     bounded = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     return subprocess.run(words, **bounded, timeout=BOUND_S, check=False)
 
@@ -173,7 +173,7 @@ class Booted:
         return [*enter, "env", "-i", *pairs, *become, *map(str, command)]
 
     def run(self, *command, **more):
-        """What a command did in there."""
+        """Runs a command in there. Returns its CompletedProcess."""
         return run(self.words(*command, **more))
 
     def must(self, *command, **more):

@@ -1,4 +1,4 @@
-"""What weft tells of jobs beside what was so: a kind of background job at a time, by every view.
+"""weft's figures of jobs beside the real ones: a kind of background job at a time, by every view.
 
 GPU time, `won` and `filled` are judged by the device's log, `lost` by the service's own clock. The
 views are `weft status --json`, `weft top --json`, `weft history --json`, `weft metrics`, and the
@@ -19,7 +19,7 @@ LONG = {64: 2_000_000}
 # Waits of a training that is profiled: two seconds at most.
 PROFILED_WAITS = "40"
 
-# What a figure may be off: a part of it; and `lost`, a part of the service's time.
+# Error that a figure may have: a part of it; and `lost`, a part of the service's time.
 PART, POINTS = 0.10, 0.02
 
 
@@ -66,7 +66,7 @@ class Figure:
     view: str
     told: float
     real: float
-    # What it may be off.
+    # Most difference between `told` and `real`.
     within: float
 
     def is_off(self, more=0):
@@ -158,7 +158,7 @@ def play(folder, kind, *, alone, together):
 
 
 def settled(stage, pids, bound=10.0):
-    """What `status`, `top` and `metrics` tell once it changes no more.
+    """The figures of `status`, `top` and `metrics`, once they change no more.
 
     The broker sums up each second.
     """
@@ -279,7 +279,7 @@ def lost(view, told, clock, by_log):
 
 
 def agreement(pids, views):
-    """What the views tell of one job once it has done its work, each against `history`."""
+    """The figures of each job by each view once the job is done, against `history`."""
     figures = []
     for name, pid in pids.items():
         final = views["history"].get(pid, {})

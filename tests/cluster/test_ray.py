@@ -87,7 +87,7 @@ def told(request):
 
 @pytest.fixture(scope="module")
 def started(request):
-    """What a driver saw on one node that weft_gpu.ray started."""
+    """Observations of a driver on one node that weft_gpu.ray started."""
     yield from played(request, run_started)
 
 

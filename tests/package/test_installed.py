@@ -128,7 +128,7 @@ def test_the_deb_is_installed_and_purged(scene, made):
     assert "Status: install ok installed" in listed, listed
     documents_lead_somewhere(root / "usr/share/doc/weft")
     used(root / "usr/bin/weft", scene)
-    # What an administrator and a broker make.
+    # Files that an administrator and a broker make.
     for place in ("etc/weft/weft.toml", "var/lib/weft/history.sqlite"):
         (root / place).parent.mkdir(parents=True)
         (root / place).touch()
@@ -193,7 +193,7 @@ def a_library_that_is_preloaded_plainly_is_found(scene, weft, environment):
     assert run(opens, library, "deepbind", "libcuda.so.1", env=preloaded).stdout == "weft's\n"
 
 
-# What stands for ipykernel: it needs no Jupyter, and its words are a kernel's.
+# A stand-in for ipykernel: it needs no Jupyter, and its words are a kernel's.
 KERNEL = """
 import json, subprocess, sys
 from plain import Gpu
@@ -300,7 +300,7 @@ CONTAINERFILE = paths.ROOT / "deploy" / "kubernetes" / "Containerfile"
 def test_the_kubernetes_image_is_built_by_the_commands_in_its_file(scene, made):
     """Without an engine or a registry: each command is right, and each file there to be copied.
 
-    What `podman build` does with COPY and RUN is done here in a folder.
+    The test does in a folder what `podman build` does with COPY and RUN.
     """
     text = CONTAINERFILE.read_text()
     packed, built, image = [shlex.split(line[4:]) for line in text.splitlines() if line.startswith("#   ")]
@@ -318,7 +318,7 @@ def test_the_kubernetes_image_is_built_by_the_commands_in_its_file(scene, made):
     plugin = paths.ROOT / variables["PLUGIN"]
     name = tomllib.loads(manifest.read_text())["package"]["name"]
     assert plugin == manifest.parent / "target" / "release" / name, plugin
-    # What both make lies in other folders here.
+    # The outputs of both commands lie in other folders here.
     standing = scene.folder / "plugin"
     standing.touch()
     places = {"${TARBALL}": str(package.folder(made)), "${PLUGIN}": str(standing)}

@@ -42,7 +42,7 @@ JOB = {
 
 
 def staged(folder):
-    """What is put into the machine's root: packages, the simulated GPU, and the job's module."""
+    """The files for the machine's root: packages, the simulated GPU, and the job's module."""
     packages = folder / "packages"
     whole = package.lay_out(paths.BUILT, package.folder(packages))
     package.make_deb(whole, packages, as_built=True)
@@ -71,7 +71,7 @@ def staged(folder):
 
 
 def units(machine):
-    """What systemd knows of weft's units, failed ones too."""
+    """weft's units that systemd knows, failed ones too."""
     shown = machine.run("systemctl", "list-units", "--all", "--plain", "--no-legend", "weft*")
     return shown.stdout.strip()
 

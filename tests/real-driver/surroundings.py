@@ -168,7 +168,7 @@ SERVER_ENDS = {"100", "805", "806", "807", "808", "809", "810"}
 
 
 def stable(stdout):
-    """What a client said, without which of the server's ends its second cuInit heard of."""
+    """A client's lines, with one word for all ends of the server that its second cuInit meets."""
     lines = [line.split("\t") for line in stdout.splitlines()]
     for line in lines:
         if line[0] == "cuInit again" and line[1] in SERVER_ENDS:

@@ -1,4 +1,4 @@
-"""What the end of a test run tells: the assertion that failed, and what was not tried."""
+"""The end of a test run reports the assertion that failed, and what was not tried."""
 
 import pytest
 from harness import reasons, stages

@@ -14,7 +14,7 @@ FILTER = paths.ROOT / "deploy" / "slurm" / "cli_filter.lua"
 
 
 class Script:
-    """A script of Slurm's with other numbers. What it has Slurm tell the user is in `told`."""
+    """A script of Slurm's with other numbers. `told` has the lines that it logs for the user."""
 
     def __init__(self, file, **numbers):
         text = file.read_text()
@@ -105,7 +105,7 @@ def test_no_form_of_a_request_asks_for_a_priority_that_its_account_has_not():
         {"environment": {"WEFT_PRIORITY": "5"}},
         {"environment": {"WEFT_PRIORITY": "low"}},
         {"environment": {"WEFT_PRIORITY": "no priority"}},
-        # What a job of weft has from the plugin, its jobs do not inherit: the plugin takes it away.
+        # Jobs of a weft job do not inherit the plugin's variables: the plugin takes them away.
         {"environment": {"WEFT_PRIORITY": "0", "WEFT_SLURM_JOB": "7"}},
     ):
         accepted, _ = script.submits(**request)

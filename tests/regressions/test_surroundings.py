@@ -135,7 +135,7 @@ def test_a_job_that_times_its_kernels_does_not_time_the_gate(scene, record_prope
     told = f"pairs further apart than {FAR_MS} ms: {far} of {PAIRS}; unsplit: {row['unsplit']}, waits: {row['waits']}, expired: {row['waits_expired']}"
     # The median is what a tuner goes by.
     assert far < PAIRS // 2, f"{told}\n{job.explain()}"
-    # What goes past the gate for it is a launch a pair at most.
+    # At most one launch a pair goes past the gate for the timing.
     assert row["unsplit"] <= PAIRS, told
     record_property("told", told)
 

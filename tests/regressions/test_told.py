@@ -1,5 +1,5 @@
-"""What weft tells of jobs is what was so: in every view, by the device's log and the service's own
-clock."""
+"""weft's figures of jobs are the real ones: in every view, by the device's log and the service's
+own clock."""
 
 import shutil
 

@@ -55,8 +55,8 @@
 //!
 //! * Admitted and granted memory fits the device; that of managed jobs also the link and the host
 //!   ([`Load::fits`]). Only facts exceed it: jobs found running after a restart, and strangers.
-//! * A share never shrinks for another job, if the job declared its need. What an undeclared job
-//!   does not hold is others' ([`undeclared`]).
+//! * A share never shrinks for another job, if the job declared its need. Others may take the
+//!   bytes that an undeclared job does not hold ([`undeclared`]).
 //! * A job is admitted once. A waiter stays until it is admitted or refused, or withdraws. A job is
 //!   refused only if an empty device could not run it.
 //! * A device with unmeasured contexts takes jobs one by one, so that each context is known first.

@@ -47,7 +47,7 @@ pub(super) struct RunningJob {
     pub turn: Ns,
     /// Processes of the job that have not left.
     pub present: u32,
-    /// What it holds; `None`: it declared its need, or nothing was told yet.
+    /// Bytes that it holds; `None`: it declared its need, or none were reported yet.
     #[serde(skip)]
     pub usage: Option<HeldBytes>,
 }

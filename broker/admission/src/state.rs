@@ -89,7 +89,7 @@ impl Admission {
                 if let Some(running) = self.running.get_mut(&job) {
                     running.share = running.share.saturating_sub(bytes);
                 }
-                // What comes next has them, and no job that waits.
+                // The request or the tick that follows takes them. No waiting job gets them now.
                 return;
             }
             Event::Uses(job, bytes) => {

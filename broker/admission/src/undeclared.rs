@@ -1,4 +1,4 @@
-//! What undeclared jobs do not hold of their shares is others'.
+//! Other jobs may take the part of its share that an undeclared job does not hold.
 //!
 //! A job that declared no need was promised none. A request that lacks memory gets what such jobs
 //! do not hold:
@@ -71,7 +71,8 @@ impl Admission {
         unheld.fold(self.load(about.id).free(about), u64::saturating_add)
     }
 
-    /// What undeclared jobs are to give up so that the device can carry `load`, if that suffices.
+    /// Bytes that each undeclared job is to give up so that the device can carry `load`. Empty if
+    /// all their bytes would not suffice.
     fn gives_up(&self, about: &Device, load: &Load, job: Job, priority: u8) -> Vec<(Job, u64)> {
         let mut lacks = load.lacks(about);
         let mut unheld: Vec<(Job, u64)> = match lacks {
@@ -91,7 +92,7 @@ impl Admission {
         unheld
     }
 
-    /// What undeclared jobs are to give up so that a running job has `bytes` more.
+    /// Bytes that each undeclared job is to give up so that a running job has `bytes` more.
     pub fn gives_up_for(&self, job: Job, bytes: u64) -> Vec<(Job, u64)> {
         let own = self.running.get(&job);
         let Some((own, about)) = own.and_then(|own| Some((own, self.devices.get(&own.device)?))) else {
@@ -105,7 +106,8 @@ impl Admission {
         self.gives_up(about, &load, job, own.ask.priority)
     }
 
-    /// What undeclared jobs are to give up so that jobs that wait, to begin or for more, go on.
+    /// Bytes that each undeclared job is to give up so that waiting jobs go on: those that wait to
+    /// begin, and those that wait for more.
     pub fn gives_up_for_waiters(&self) -> BTreeMap<Job, u64> {
         let mut most = BTreeMap::new();
         let mut note = |given: Vec<(Job, u64)>| {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap_complete::{Shell, generate};
 
-/// What the command line does not tell, behind the page `weft(1)`.
+/// Sections at the end of the page `weft(1)`, which the command line's help does not have.
 const SECTIONS: &str = "\
 .SH ENVIRONMENT
 \\fBWEFT_PRIORITY\\fR, \\fBWEFT_PROFILE\\fR, \\fBWEFT_MEMORY\\fR and the other options of a job:

@@ -42,8 +42,9 @@ pub(super) const SETS_TOLD: usize = 16;
 /// talking client, in turn, so this holds however slow the thread.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What a message costs in all, by what it costs this thread: the look that finds it, and threads
-/// that it wakes. Of floods that cost this thread 6 % of a core, those cost up to 6 % more.
+/// Ratio of a message's whole cost to its cost on this thread. The rest is the look that finds the
+/// message, and threads that it wakes. If floods cost this thread 6 % of a core, the rest costs up
+/// to 6 % more.
 const COST_IN_ALL: u32 = 2;
 
 /// Sleep without clients, unless one arrives.

@@ -21,7 +21,7 @@ use weft_protocol::transport::fds;
 use super::process::Process;
 use super::status::Exit;
 
-/// What is known of the end of one process.
+/// The end of one process, as far as it is known.
 #[derive(Debug)]
 pub struct JobEnd {
     process: Process,
@@ -81,7 +81,7 @@ impl JobEnd {
         self.told.store(told, Ordering::Relaxed);
     }
 
-    /// What is known now. Never waits.
+    /// The end as far as it is known now. Never waits.
     pub fn exit(&self) -> Exit {
         self.look();
         let found = match *self.found() {
@@ -170,7 +170,8 @@ struct PidfdInfo {
     exit_code: i32,
 }
 
-/// What a pidfd keeps of an ended process; `None`: an older kernel, or nobody has waited for it.
+/// Exit status that a pidfd keeps of an ended process; `None`: an older kernel, or nobody has
+/// waited for it.
 fn of_pidfd(pidfd: BorrowedFd<'_>) -> Option<ExitStatus> {
     /// `PIDFD_INFO_EXIT`.
     const EXIT: u64 = 1 << 3;

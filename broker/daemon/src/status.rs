@@ -341,7 +341,7 @@ pub enum Ending {
     Detached,
 }
 
-/// How a client's process ended. What is not known is `None`.
+/// How a client's process ended. `None`: not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     /// The code that it exited with.

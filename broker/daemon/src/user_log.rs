@@ -1,7 +1,8 @@
 //! Lines of the log that a user's jobs cause: so many of each user.
 //!
-//! What a client says, and that it came and went, is logged. A client can cause thousands of such
-//! lines a second: they would fill the disk, or have the journal drop lines of others.
+//! The log has each client's own lines, its errors, its beginning and its end. A client can cause
+//! thousands of such lines a second: they would fill the disk, or have the journal drop lines of
+//! others.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -18,7 +18,7 @@
 //! The interposer links no other crate of the broker's.
 //!
 //! Times are nanoseconds of the [`machine_clock`], sizes bytes. Nothing here waits or allocates on
-//! the hot path, or panics. What the other side wrote is an allegation: copy, check, then use.
+//! the hot path, or panics. Data of the other side is an allegation: copy, check, then use.
 #![deny(unsafe_code)]
 
 pub mod admission_slot;

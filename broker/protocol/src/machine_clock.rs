@@ -21,7 +21,7 @@ pub fn own() -> Ns {
         .wrapping_add(time.tv_nsec as u64)
 }
 
-/// What [`own`] is ahead of the machine's clock, ns, modulo 2^64. Reads a file.
+/// Time that [`own`] is ahead of the machine's clock, ns, modulo 2^64. Reads a file.
 pub fn ahead() -> Ns {
     let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
     // The file is about the children's namespace, which a process may have changed for them.

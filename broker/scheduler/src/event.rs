@@ -152,8 +152,8 @@ pub enum Decision {
     /// Start or stop timing some launches ([`Event::Sampled`]) of a client whose kernel times
     /// nothing else tells.
     Times(Client, bool),
-    /// What a client charges for this kernel from now on, ns; kernel 0: for those of which its
-    /// table has no time.
+    /// Have a client charge this time for this kernel from now on, ns. Kernel 0: for those of which
+    /// its table has no time.
     Charge(Client, u64, Ns),
     /// Swap a background job's credit word to zero and report its content as [`Event::Revoked`].
     Revoke(Client),

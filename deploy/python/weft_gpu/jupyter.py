@@ -22,7 +22,7 @@ __all__ = ["install", "remove"]
 
 _SUFFIX = "-weft"
 _DISPLAYED = "Python 3 (ipykernel)"
-# What ipykernel's own specification starts.
+# Command of ipykernel's own specification.
 _OWN = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
 _PRIORITIES = ("high", "normal", "low", "idle", *map(str, range(10)))
 # Of a job's name.

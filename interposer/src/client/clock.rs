@@ -44,7 +44,7 @@ fn counter() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// What this process's own clock is ahead of the machine's, ns, modulo 2^64.
+/// Time that this process's own clock is ahead of the machine's, ns, modulo 2^64.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
 /// Looks for the time namespace again, when a broker is found anew: CRIU restores a process into a

@@ -448,7 +448,7 @@ unsafe fn allocate_on(
 pub(super) fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it, another thread may get this address anew.
     let block = place(address);
-    // What a pool keeps does not change now.
+    // If a pool keeps the block, the memory that the job holds does not change now.
     let is_kept = matches!(
         block,
         Some(Block {

@@ -34,7 +34,7 @@ pub fn awaits(hash: u64) -> bool {
             .is_some_and(|slot| slot.value.load(Ordering::Relaxed) != 0)
 }
 
-/// What names of other collectives contain, as mangled.
+/// Parts of the mangled names of other collectives.
 const PARTS: [&str; 10] = [
     // vLLM's and SGLang's custom all-reduce.
     "cross_device_reduce_",

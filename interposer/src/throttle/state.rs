@@ -156,8 +156,8 @@ impl Session {
 
     /// Sets the cost of a graph of unknown duration: the sum of its kernels' costs.
     pub fn learn_graph(&self, hash: u64, kernels: &[u64]) {
-        /// What kernels of unknown duration count together at most, ns: longer than most gaps. The
-        /// device soon measures a graph that is served.
+        /// Time that kernels of unknown duration count together at most, ns: longer than most gaps.
+        /// The device soon measures a graph that is served.
         const UNKNOWN_TOGETHER_NS: Ns = 2_000_000;
         let unknown = self.unknown();
         let (mut known, mut others): (Ns, Ns) = (0, 0);

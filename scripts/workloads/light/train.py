@@ -28,7 +28,7 @@ def host():
 
 
 def calls(device, words):
-    """What a step does, call by call."""
+    """The calls of a step, in their order."""
     if "graph" in words:
         at = words.index("graph")
         return [*calls(device, words[:at]), device.graph_of(calls(device, words[at + 1 :]))]

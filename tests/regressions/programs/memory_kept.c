@@ -36,7 +36,7 @@ static void pools(void) {
     MUST(held() == 2 * GIB);
     OK(CALL("cuMemPoolTrimTo", own, (size_t)0));
     MUST(held() == 0);
-    // What a pool keeps is had for what is no pool's.
+    // An allocation outside of pools may take the memory that a pool keeps.
     OK(cuMemAllocAsync(&at, 5 * GIB, stream));
     OK(cuMemFreeAsync(at, stream));
     OK(cuStreamSynchronize(stream));
@@ -80,7 +80,7 @@ static void graphs(void) {
     OK(CALL("cuGraphDestroy", graph));
     OK(CALL("cuDeviceGraphMemTrim", device));
     MUST(held() == 0);
-    // The same by a capture. What it frees itself does not add up.
+    // The same by a capture. Memory that the capture frees itself does not add up.
     OK(CALL("cuStreamBeginCapture_v2", stream, 0));
     for (int i = 0; i < 3; i++) {
         OK(cuMemAllocAsync(&at, 2 * GIB, stream));

@@ -1,8 +1,8 @@
-//! What undeclared jobs do not hold is others'.
+//! Others may take the memory that undeclared jobs do not hold.
 
 use super::*;
 
-/// What a job was told and holds, by the one who drives the machine.
+/// A job's settings and the bytes that it holds, by the test's own books.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     bytes: u64,
@@ -71,7 +71,7 @@ impl Device16 {
         }
     }
 
-    /// What the daemon does some times a second.
+    /// Does once the work that the daemon does some times a second.
     fn serve(&mut self) {
         self.note();
         let given = self.machine.gives_up_for_waiters();

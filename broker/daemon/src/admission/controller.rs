@@ -160,7 +160,7 @@ impl Controller {
 
     /// Gives the core an event.
     pub fn apply(&mut self, event: Event) {
-        // What jobs hold right now is of no use to the next broker.
+        // The next broker has no use for the bytes that jobs hold right now.
         self.journal.mark(!matches!(event, Event::Tick | Event::Uses(..)));
         if let Event::Ends(job) = event {
             self.growth.forget(job);
@@ -319,7 +319,7 @@ impl Controller {
         self.machine.cap_left(job).map_or(bytes, |left| left.min(bytes))
     }
 
-    // What undeclared jobs do not hold.
+    // Memory that undeclared jobs do not hold.
 
     /// Tells the core what undeclared jobs hold. Returns whether any of them holds another amount.
     fn note_usage(&mut self) -> bool {
@@ -1021,7 +1021,7 @@ impl Controller {
     fn end_wait(&mut self, job: Job, granted: bool) -> Option<u64> {
         let grower = self.growth.remove_job(job)?;
         if granted {
-            // What it did not lack was not given to it, and a sibling may have it by now.
+            // The core granted only bytes that were lacking. A sibling may have the others by now.
             let bytes = self.jobs.gather(&self.machine, grower.client(), grower.bytes(), 0);
             self.grant(grower.client(), bytes);
         }

@@ -445,7 +445,7 @@ impl DeviceObserver {
         about
     }
 
-    /// What all clients on a device held at `at`, but for exited ones; `None`: not known.
+    /// Memory that all clients on a device held at `at`, but for exited ones; `None`: not known.
     fn held(&self, jobs: &Jobs<'_>, device: DeviceId, at: Ns, own: Option<&ClientProbe>) -> Option<HeldMemory> {
         let now = clock::now();
         let mut all = HeldMemory::default();
@@ -453,8 +453,8 @@ impl DeviceObserver {
             let Some((_, share)) = jobs.machine.share(job).filter(|(on, _)| *on == device) else {
                 continue;
             };
-            // What an unreattached process holds is not known. It may hold its part, which is in
-            // the book already and no stranger's.
+            // Nobody knows the bytes that an unreattached process holds. It may hold its part. That
+            // part is in the book already and no stranger's.
             all.absent = all.absent.saturating_add(gang.absent_part(share));
             all.unclear |= !gang.unreattached.is_empty();
             let mut sum = 0u64;

@@ -158,7 +158,7 @@ impl Member {
     /// while its memory changes: what it holds is not known then.
     pub fn give_back(&self, least: u64, wanted: u64) -> u64 {
         let lane = &self.entry.lane;
-        // What a waiting client has it will take.
+        // A waiting client will take all the quota that it has.
         if lane.admission_slot.growing.load(Ordering::Acquire) != 0 {
             return 0;
         }

@@ -16,7 +16,7 @@
 //! Callers: the control thread (each client's arrival, request and end) and threads that answer
 //! `weft queue`. Only the ledger is waited for, bounded.
 //!
-//! What holds: only this module writes admission slots. A process that is gone holds nothing; one
+//! Invariants: only this module writes admission slots. A process that is gone holds nothing; one
 //! that runs keeps its share. A client that never asked is in no table and delays no job.
 #![forbid(unsafe_code)]
 

@@ -348,7 +348,8 @@ impl Scraper {
             self.moved = Instant::now();
             self.deadline = self.moved + CLOSE_TIMEOUT;
         }
-        // What a scraper still says is thrown away, until its end; a piece a turn, as others wait.
+        // The server throws away all that a scraper still sends, until its end. It reads a piece a
+        // turn, as others wait.
         let mut rest = [0; 4096];
         match rustix::io::read(&self.socket, &mut rest) {
             Ok(bytes) => bytes > 0,

@@ -167,9 +167,9 @@ pub fn start(settings: OutcomeSettings) -> std::io::Result<(OutcomeHandle, JoinH
 #[derive(Debug)]
 struct Watched {
     entry: Arc<Entry>,
-    /// What was warned of its device while it was there, and for how long, ns.
+    /// Warnings about its device while it was there, and how long each held, ns.
     warned: BTreeMap<WarningKind, (Warning, Ns)>,
-    /// What the foreground job may lose, be it this one or the one beside it.
+    /// Part of its time that the foreground job may lose: this job or the one beside it.
     allowed: f64,
     told: bool,
     /// Its book at the broker before; `None`: there is none, or it was not looked for.
@@ -194,7 +194,7 @@ struct OutcomeThread {
     owes_look: bool,
     /// When warnings about clients were last looked for.
     warned_at: Ns,
-    /// What people call each device.
+    /// Name of each device for people, by UUID.
     called: HashMap<String, String>,
 }
 
@@ -473,7 +473,7 @@ impl OutcomeThread {
         Some(outcome)
     }
 
-    /// What was recorded, with the warnings that the outcome keeps.
+    /// A client's recording, with the warnings that the outcome keeps.
     fn recording(&self, client: u64, outcome: &Outcome) -> Option<JobRecording> {
         let mut recording = self.recorder.recording(client)?;
         let kept = |kind: WarningKind| outcome.warnings.iter().any(|warning| warning.kind == kind);
@@ -592,7 +592,7 @@ fn kernel_name(entry: &Entry, hash: u64) -> String {
     }
 }
 
-/// What people call a device: its number at `nvidia-smi`, which counts by PCI address, else the
+/// Name of a device for people: its number at `nvidia-smi`, which counts by PCI address, else the
 /// begin of its UUID. `gpus`: folder of the driver's GPUs.
 fn device_called(gpus: &Path, uuid: &str) -> String {
     let folders = std::fs::read_dir(gpus).into_iter().flatten().flatten();

@@ -32,8 +32,8 @@ const ENOUGH_BACKGROUND_S: f64 = 2.0;
 const FAR_OVER: f64 = 2.0;
 const SCATTER: f64 = 0.01;
 
-/// Part of a job's time for which a warning must have been true to be kept after it. What was so
-/// for less, as while another job began, changed little of what the job had.
+/// Part of a job's time for which a warning must have been true to be kept after it. A state
+/// that lasted less, as while another job began, changed little for the job.
 pub(super) const KEPT_PART: f64 = 0.1;
 
 /// Least important priority whose jobs are to be protected from one another: the default. Below it
@@ -47,14 +47,13 @@ pub(super) enum WarningSpan {
     WholeJob,
 }
 
-/// What warnings about a client go by.
+/// Facts that decide on the warnings about a client.
 #[derive(Debug)]
 pub(super) struct ClientFacts<'a> {
     pub(super) status: &'a ClientStatus,
-    /// What people are told of it: a warning does not contradict it.
+    /// The outcome that people see. No warning contradicts it.
     pub(super) outcome: &'a Outcome,
-    /// What the foreground job may lose, be it this one or the one beside it, as a part of its
-    /// time.
+    /// Part of its time that the foreground job may lose: this job or the one beside it.
     pub(super) allowed: f64,
     pub(super) long: &'a LongLaunches,
     /// Name of its longest kernel.
@@ -62,7 +61,7 @@ pub(super) struct ClientFacts<'a> {
 }
 
 impl ClientFacts<'_> {
-    /// What people call the job.
+    /// The job's name for people.
     fn called(&self) -> String {
         called(&self.status.name, self.status.client)
     }
@@ -179,7 +178,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
     all
 }
 
-/// What people call the jobs and the device of a view.
+/// Names for people of a view's jobs and device.
 pub(super) struct CalledNames<'a> {
     pub(super) job: &'a dyn Fn(u64) -> String,
     pub(super) device: &'a str,

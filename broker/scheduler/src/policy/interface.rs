@@ -192,8 +192,8 @@ pub(crate) trait Policy: Debug + Send {
         None
     }
 
-    /// What a client is to charge for a kernel from now on, ns, if that is news; kernel 0: for
-    /// those without a known time.
+    /// A kernel, and the time that a client is to charge for it from now on, ns, if that is news.
+    /// Kernel 0: those without a known time.
     fn next_charge(&mut self, _state: &SchedulerState, _slot: ClientSlot) -> Option<(u64, Ns)> {
         None
     }

@@ -120,7 +120,7 @@ impl Spank {
         self.number(JOB_UID)
     }
 
-    /// What Slurm tells of a variable: whether that is all of it, and its bytes.
+    /// A variable as Slurm reports it: whether that is all of it, and its bytes.
     fn variable(&self, name: &str) -> Option<(bool, Vec<u8>)> {
         let name = CString::new(name).ok()?;
         let mut buffer = vec![0u8; VARIABLE_BYTES];

@@ -90,7 +90,8 @@ fn what_one_process_waits_with_only_one_has_in_the_end() {
     let (first, second) = (broker.comes(1, "a", 2 * GB, None), broker.comes(2, "a", 2 * GB, None));
     let other = broker.comes(3, "b", 5 * GB, None);
     holds(&first, share(&first));
-    // What its sibling does not hold is a part of what it waits for; the sibling wants it back.
+    // The first process waits for more, also for bytes that its sibling does not hold. The sibling
+    // wants them back.
     broker.handle.more(first.client, 3 * GB, LONG_NS);
     assert_eq!(answers(&first), (0, true));
     broker.handle.more(second.client, GB, 0);
@@ -226,7 +227,7 @@ fn a_process_of_the_book_is_no_stranger() {
         standing(&next.comes(other.pid(), "b", 5 * GB, None)),
         AdmissionState::Admitted
     );
-    // What goes beyond its share is a stranger's.
+    // A stranger holds the bytes beyond the paused job's share.
     next.handle.controller().observe_free("gpu", 4 * GB, later + 1);
     assert_eq!(next.handle.queue().devices[0].foreign, GB);
 }

@@ -65,7 +65,7 @@ struct AwaitedLaunch {
 struct Charge {
     mean: f64,
     count: u32,
-    /// What the client charges, ns.
+    /// Time that the client charges, ns.
     told: Ns,
 }
 
@@ -327,8 +327,8 @@ impl KernelTimeModel {
         }
     }
 
-    /// What the client is to charge for a kernel from now on, ns, where that is news. Kernel 0:
-    /// for those without a time. `unknown`: the most for these, ns.
+    /// A kernel, and the time that the client is to charge for it from now on, ns, if that is news.
+    /// Kernel 0: those without a time. `unknown`: the most for these, ns.
     pub(super) fn next_charge(&mut self, unknown: Ns) -> Option<(u64, Ns)> {
         if self.profiled {
             return None;
@@ -393,7 +393,7 @@ mod tests {
         model.ended(settled, &end);
     }
 
-    /// What the client is to charge now.
+    /// All charges that are news for the client.
     fn news(model: &mut KernelTimeModel) -> Vec<(u64, Ns)> {
         std::iter::from_fn(|| model.next_charge(UNKNOWN_NS)).collect()
     }

@@ -51,7 +51,7 @@ struct Background {
     settled: Ns,
     /// Ends and charges of launches not seen to end.
     out: Vec<(Ns, Ns)>,
-    /// What its kernel is charged: without a time, and with one.
+    /// Charges for its kernel: without a measured time, and with one.
     charges: (Option<Ns>, Option<Ns>),
     /// Under it credit comes back as work ends; so much came in all.
     window: Option<RunAheadWindow>,
