@@ -8,7 +8,10 @@ each of them, then the trainings join:
     both      the trainings have a profile, too
 """
 
+import contextlib
 import itertools
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
@@ -103,13 +106,30 @@ def measure(folder, case, condition, profiles, *, alone, together):
     }
 
 
-def play(case, step, *, alone, together):
-    """A case in all conditions: {condition: figures}. `step` is told what is being done."""
+@contextlib.contextmanager
+def busy_host(threads):
+    """As many processes that compute without a pause, as data loaders do."""
+    command = [sys.executable, "-c", "while True: pass"]
+    spinning = [subprocess.Popen(command) for _ in range(threads)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def play(case, step, *, alone, together, load=0):
+    """A case in all conditions: {condition: figures}. `step` is told what is being done.
+
+    `load`: processes that compute on the host meanwhile, but not as profiles are made.
+    """
     found = {}
-    with jobs.workspace() as folder:
+    with jobs.workspace() as folder, contextlib.ExitStack() as stack:
         profiles = folder / "profiles"
         step("profiles")
         learn(folder / "learn", case, profiles)
+        stack.enter_context(busy_host(load))
         for condition in CONDITIONS:
             step(condition)
             given = {"alone": alone, "together": together}
@@ -144,3 +164,17 @@ def missed(found):
     if lost.is_off():
         lines.append(str(lost))
     return lines
+
+
+def worse_than_plain(found):
+    """A line for each figure of the service that is worse as README has it than plainly shared.
+
+    On a busy host that is the aim: no clock of a service alone is there to compare with.
+    """
+    plain, mine = found["plain"], found["readme"]
+    ratios = {name: mine[f"beside_{name}"] / plain[f"beside_{name}"] for name in ("p50", "p99")}
+    return [
+        f"the service's {name} is {ratio:.2f}x of plainly shared, aim 1x"
+        for name, ratio in ratios.items()
+        if ratio > 1
+    ]

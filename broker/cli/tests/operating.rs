@@ -336,7 +336,8 @@ fn a_paused_foreground_job_keeps_no_background_job_waiting() {
     assert!(paused.status.success(), "{}", stderr(&paused));
     let batch = Client::attach(&home.socket(), hello(5));
     let find = |pid: u32| home.status().clients.into_iter().find(|client| client.pid == pid);
-    assert!(find(main.0.id()).is_some_and(|client| client.stopped));
+    // A stop takes effect as the kernel gets to each of its threads.
+    until("it stands", || find(main.0.id()).is_some_and(|client| client.stopped));
     until("it is in the background", || batch.mode() == Some(Mode::Background));
     // Each launch goes into an open gap: none needs the minimum share of a job that starves.
     let starved = || {

@@ -165,10 +165,9 @@ fn a_page_and_a_trace_of_two_jobs_agree_with_the_history() {
     );
     assert!(page.contains("the foreground job has no profile"), "{page}");
     assert!(page.contains("Who ran in the gaps"), "{page}");
-    let launches = events.iter().filter(|event| {
-        let name = event["name"].as_str().unwrap_or_default();
-        event["ph"] == "X" && event["pid"] != 1 && name.starts_with("launch ")
-    });
+    let launches = events
+        .iter()
+        .filter(|event| event["ph"] == "X" && event["args"]["event"] == "launch");
     assert_eq!(launches.count() as u64, 4 * REQUESTS + REQUESTS - ALONE);
 }
 

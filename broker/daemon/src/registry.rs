@@ -4,7 +4,7 @@
 //! decides.
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -298,9 +298,21 @@ impl Entry {
         }
     }
 
-    /// Name of a kernel by the client's word.
+    /// Name of a kernel, by its profile or the client's word.
     pub fn kernel_name(&self, hash: u64) -> Option<String> {
-        self.talk().kernels.get(&hash).cloned()
+        let known = self.loaded.as_ref().and_then(|profile| profile.kernel(hash));
+        match known {
+            Some(kernel) => Some(clean(&kernel.id.short_name(), LONGEST_KERNEL)),
+            None => self.talk().kernels.get(&hash).cloned(),
+        }
+    }
+
+    /// Hashes of the kernels that have names.
+    pub fn named_kernels(&self) -> BTreeSet<u64> {
+        let of_profile = self.loaded.iter().flat_map(|profile| &profile.kernels);
+        let mut hashes: BTreeSet<u64> = of_profile.map(|kernel| kernel.hash).collect();
+        hashes.extend(self.talk().kernels.keys());
+        hashes
     }
 
     /// Says that the profile is of other code, after `least` launches. Without kernels a profile

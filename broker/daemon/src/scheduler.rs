@@ -441,6 +441,7 @@ impl Scheduler {
         // A detached client lives and must not wait.
         lane.tell_mode(Mode::Free);
         self.company_since = now;
+        self.mark_names(now, lane.entry());
         self.mark(
             now,
             lane.entry(),
@@ -560,6 +561,24 @@ impl Scheduler {
                 kernel: None,
                 ns,
                 what,
+            });
+        }
+    }
+
+    /// Writes the names of a client's kernels.
+    fn mark_names(&mut self, now: Ns, entry: &Entry) {
+        if !self.trace.wanted() {
+            return;
+        }
+        for hash in entry.named_kernels() {
+            self.trace.line(|| Line {
+                t: now,
+                client: entry.client,
+                pid: entry.pid,
+                event: "name",
+                kernel: Some(format!("{hash:016x}")),
+                ns: None,
+                what: entry.kernel_name(hash),
             });
         }
     }

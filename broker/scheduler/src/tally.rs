@@ -2,12 +2,12 @@
 //! decide nothing.
 
 use serde::Serialize;
-use weft_protocol::Ns;
+use weft_protocol::{Ns, lane::HOST_COPY};
 
 /// Launches of a client in one role, kernels, graphs and copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RoleTally {
-    /// Their predicted GPU time, ns.
+    /// Their predicted GPU time, ns. Copies between host and device have engines of their own.
     pub gpu: Ns,
     /// Launches that are predicted to take longer than the delay bound.
     pub over_bound: u64,
@@ -25,7 +25,9 @@ impl RoleTally {
     /// Takes in a launch of predicted `time`, ns. `bound`: the delay bound, ns.
     #[inline]
     pub fn launched(&mut self, kernel: u64, time: Ns, bound: Ns) {
-        self.gpu = self.gpu.saturating_add(time);
+        if kernel != HOST_COPY {
+            self.gpu = self.gpu.saturating_add(time);
+        }
         if time > self.usual {
             self.launched_long(kernel, time, bound);
         }
@@ -87,8 +89,9 @@ mod tests {
         ] {
             tally.launched(kernel, time, BOUND_NS);
         }
+        tally.launched(HOST_COPY, 800, BOUND_NS);
         assert_eq!(tally.gpu, 3_902);
-        assert_eq!(tally.over_bound, 4, "501 twice, 900 and 700");
+        assert_eq!(tally.over_bound, 5, "501 twice, 900, 700 and the copy");
         assert_eq!((tally.longest, tally.longest_kernel), (900, 8));
     }
 }

@@ -12,6 +12,7 @@ pub type Context = usize;
 type Create = unsafe extern "C" fn(*mut Event, u32) -> u32;
 type Record = unsafe extern "C" fn(Event, usize) -> u32;
 type OfEvent = unsafe extern "C" fn(Event) -> u32;
+type OfStream = unsafe extern "C" fn(usize) -> u32;
 type Elapsed = unsafe extern "C" fn(*mut f32, Event, Event) -> u32;
 type Current = unsafe extern "C" fn(*mut Context) -> u32;
 type Exchange = unsafe extern "C" fn(*mut u32) -> u32;
@@ -37,6 +38,7 @@ pub struct EventCalls {
     create: Option<Create>,
     record: Option<Record>,
     query: Option<OfEvent>,
+    ask_stream: Option<OfStream>,
     destroy: Option<OfEvent>,
     elapsed: Option<Elapsed>,
     current: Option<Current>,
@@ -59,6 +61,7 @@ impl EventCalls {
             create: function!(find, Create, c"cuEventCreate"),
             record: function!(find, Record, c"cuEventRecord"),
             query: function!(find, OfEvent, c"cuEventQuery"),
+            ask_stream: function!(find, OfStream, c"cuStreamQuery"),
             destroy: function!(find, OfEvent, c"cuEventDestroy_v2", c"cuEventDestroy"),
             elapsed: function!(find, Elapsed, c"cuEventElapsedTime_v2", c"cuEventElapsedTime"),
             current: function!(find, Current, c"cuCtxGetCurrent"),
@@ -107,6 +110,13 @@ impl EventCalls {
             NOT_READY => Reached::NotYet,
             _ => Reached::Never,
         }
+    }
+
+    /// Whether all work of a stream to which the calling thread is launching has ended, as far as
+    /// the driver knows.
+    pub fn is_idle(&self, stream: usize) -> bool {
+        // SAFETY: the hook's caller vouches for the stream.
+        self.ask_stream.is_none_or(|ask| unsafe { ask(stream) } != NOT_READY)
     }
 
     pub fn destroy(&self, event: Event) {

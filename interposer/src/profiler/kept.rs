@@ -46,6 +46,7 @@ pub(super) struct Begun {
     pub(super) entered: Ns,
     pub(super) launched: Ns,
     pub(super) after_sync: bool,
+    pub(super) onto_idle: bool,
 }
 
 /// Threads that launch at once. Further launches go unsampled.

@@ -159,6 +159,9 @@ impl Sampler {
             return None;
         }
         let entered = clock::now();
+        // Behind other work the first event is reached as the kernel begins.
+        let first = inside.open.taken.is_empty();
+        let onto_idle = first && (after_sync || driver.relaxed(|| driver.is_idle(launch.stream)));
         let half = inside.half(driver, launch, sampled);
         let launched = clock::now();
         inside.budget.spend(Work::Record, launched.saturating_sub(entered));
@@ -171,6 +174,7 @@ impl Sampler {
             entered,
             launched,
             after_sync,
+            onto_idle,
         });
         match begun.and_then(|begun| inside.keep(begun)) {
             Some(place) => Some(Half { place, sequence }),
@@ -293,6 +297,7 @@ impl Sampler {
                 launched: half.launched,
                 returned,
                 left,
+                onto_idle: half.onto_idle,
             },
             after_sync: half.after_sync,
         });

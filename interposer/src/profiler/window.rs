@@ -27,6 +27,8 @@ pub struct Point {
     pub returned: Ns,
     /// When the sampler had finished.
     pub left: Ns,
+    /// Whether its stream was idle. Looked at for a window's first launch alone.
+    pub onto_idle: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +68,10 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
     let real: Vec<(f64, f64)> = points
         .iter()
         .map(|point| {
-            let idle_before = point.start > last_end + 2.0 * scale.tick;
+            let idle_before = match last_end == f64::NEG_INFINITY {
+                true => point.onto_idle,
+                false => point.start > last_end + 2.0 * scale.tick,
+            };
             let late = if idle_before {
                 point.returned.saturating_sub(point.launched) as f64 / rate
             } else {
@@ -119,7 +124,20 @@ mod tests {
             launched: entered + 1000,
             returned: entered + 3000,
             left: entered + 4000,
+            onto_idle: true,
         }
+    }
+
+    #[test]
+    fn the_first_launch_behind_other_work_has_its_whole_time() {
+        let first = Point {
+            onto_idle: false,
+            ..point(1, 0, 0.0, 4_500.0)
+        };
+        let after = point(2, 5_000, 9_000.0, f64::INFINITY);
+        let time = |points: &[Point]| samples(points, REAL).next().map(|sample| sample.time);
+        assert_eq!(time(&[first, after]), Some(4_000));
+        assert_eq!(time(&[point(1, 0, 0.0, 4_500.0), after]), Some(2_000));
     }
 
     #[test]

@@ -105,6 +105,14 @@ impl BrokerTrace {
         Ok(trace)
     }
 
+    /// Names of kernels, by client and hash.
+    pub(super) fn kernels(&self) -> BTreeMap<(u64, &str), &str> {
+        let named = self.lines.iter().filter(|line| line.event == "name");
+        named
+            .filter_map(|line| Some(((line.client, line.kernel.as_deref()?), line.what.as_deref()?)))
+            .collect()
+    }
+
     /// Name of each client, by its command.
     pub(super) fn names(&self) -> BTreeMap<u64, String> {
         let came = self.lines.iter().filter(|line| line.event == "attached");

@@ -158,6 +158,7 @@ fn write_trace(events: &mut EventWriter<'_>, trace: &BrokerTrace, offset_us: f64
         "weft: what jobs launched (times predicted)",
     )?;
     let names = trace.names();
+    let kernels = trace.kernels();
     let mut waiting: BTreeMap<u64, f64> = BTreeMap::new();
     let mut named: BTreeMap<u64, ()> = BTreeMap::new();
     for line in trace.lines.iter().take(MOST_EVENTS) {
@@ -176,16 +177,17 @@ fn write_trace(events: &mut EventWriter<'_>, trace: &BrokerTrace, offset_us: f64
                 if let Some(since) = waiting.remove(&line.client) {
                     events.put(&json!({
                         "ph": "X", "pid": TRACE_PROCESS, "tid": row(1), "ts": since, "dur": at - since,
-                        "name": "wait", "args": {"kernel": line.kernel},
+                        "name": "wait", "args": {"kernel": kernel_of(line, &kernels)},
                     }))?;
                 }
                 events.put(&json!({
                     "ph": "X", "pid": TRACE_PROCESS, "tid": row(0), "ts": at,
                     "dur": line.ns.unwrap_or(0).max(0) as f64 / 1e3,
-                    "name": format!("{} {}", line.event, line.kernel.as_deref().unwrap_or("")),
-                    "args": {"predicted_ns": line.ns},
+                    "name": kernel_of(line, &kernels).unwrap_or(&line.event),
+                    "args": {"predicted_ns": line.ns, "event": line.event, "kernel": line.kernel},
                 }))?;
             }
+            "name" => {}
             "wait" => {
                 waiting.entry(line.client).or_insert(at);
             }
@@ -205,6 +207,12 @@ fn write_trace(events: &mut EventWriter<'_>, trace: &BrokerTrace, offset_us: f64
         }
     }
     Ok(())
+}
+
+/// Name of a line's kernel, else its hash. A transfer has none.
+fn kernel_of<'a>(line: &'a TraceLine, names: &BTreeMap<(u64, &str), &'a str>) -> Option<&'a str> {
+    let hash = line.kernel.as_deref().filter(|_| line.event != "transfer")?;
+    Some(names.get(&(line.client, hash)).copied().unwrap_or(hash))
 }
 
 #[cfg(test)]
@@ -254,6 +262,15 @@ mod tests {
                 line(6_000_000_000, "wait"),
                 line(6_500_000_000, "launch"),
                 line(6_600_000_000, "grant"),
+                line(6_700_000_000, "launch"),
+                TraceLine {
+                    what: Some("fill".to_string()),
+                    ..line(6_800_000_000, "name")
+                },
+                TraceLine {
+                    kernel: Some("other".to_string()),
+                    ..line(6_900_000_000, "launch")
+                },
             ],
             is_cut: false,
         };
@@ -263,7 +280,10 @@ mod tests {
             .filter(|event| event["pid"] == json!(TRACE_PROCESS) && event["ph"] != "M")
             .collect();
         assert_eq!((&of_it[0]["ts"], &of_it[0]["dur"]), (&json!(1e6), &json!(5e5)));
-        assert_eq!((&of_it[1]["name"], &of_it[1]["dur"]), (&json!("launch k"), &json!(3.0)));
+        assert_eq!((&of_it[1]["name"], &of_it[1]["dur"]), (&json!("fill"), &json!(3.0)));
+        let kernels: Vec<&Value> = of_it.iter().map(|event| &event["args"]["kernel"]).collect();
+        assert_eq!((kernels[1], kernels[3]), (&json!("k"), &json!("k")));
+        assert_eq!((&of_it[4]["name"], of_it.len()), (&json!("other"), 5));
         assert_eq!((&of_it[2]["ph"], &of_it[2]["ts"]), (&json!("i"), &json!(1.6e6)));
     }
 }

@@ -29,7 +29,6 @@ use crate::recording::{JobRecording, MOST_JOBS};
 use crate::registry::Entry;
 use crate::server::ToTheClient;
 use crate::status::{Ending, Exit};
-use crate::text::clean;
 use crate::thread_priority::ThreadPriority;
 
 /// Time between two looks while jobs share a device.
@@ -46,9 +45,6 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Ended clients whose outcomes are kept for `weft status`, twice what it shows.
 const ENDED: usize = 64;
-
-/// Longest name of a kernel in a warning, characters.
-const LONGEST_NAME: usize = 60;
 
 /// The driver's GPUs, a folder for each.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
@@ -582,13 +578,11 @@ impl OutcomeThread {
     }
 }
 
-/// Name of a client's kernel, by its profile or its own word; else its hash.
+/// Name of a client's kernel, else its hash.
 fn kernel_name(entry: &Entry, hash: u64) -> String {
-    let known = entry.loaded.as_ref().and_then(|profile| profile.kernel(hash));
-    match known {
-        _ if hash == 0 => "a copy".to_string(),
-        Some(kernel) => clean(&kernel.id.short_name(), LONGEST_NAME),
-        None => entry.kernel_name(hash).unwrap_or_else(|| format!("kernel {hash:016x}")),
+    match hash {
+        0 => "a copy".to_string(),
+        _ => entry.kernel_name(hash).unwrap_or_else(|| format!("kernel {hash:016x}")),
     }
 }
 
