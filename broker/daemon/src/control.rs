@@ -173,7 +173,8 @@ impl Control {
             user_log::tend();
             self.registry.settle_ends();
             if self.peers.is_empty() {
-                match incoming.recv_timeout(LONELY) {
+                let longest = if self.admission.awaits_ends() { PERIOD } else { LONELY };
+                match incoming.recv_timeout(longest) {
                     Ok(arrival) => self.arrive(arrival),
                     Err(RecvTimeoutError::Timeout) => {
                         // Else an earlier broker's jobs that ended meanwhile are never looked for.

@@ -5,7 +5,6 @@
 //!   queue drops the row and counts it.
 //! * The file has [`MOST_ROWS`] rows and [`MOST_BYTES`] bytes at most. The oldest rows of the user
 //!   who has the most go first.
-//! * A job that launched nothing, within a second, and is not known to have failed has no row.
 //! * It is opened for each batch of rows. So a file that was deleted or set aside meanwhile is no
 //!   trouble, and several brokers of one user write to one file.
 //! * A file that is none, or is damaged, is renamed to `history.sqlite.damaged`, said in one line,
@@ -46,9 +45,6 @@ pub const MOST_ROWS: u64 = 10_000;
 
 /// Bytes of the file at most. A row takes one to three thousand.
 pub const MOST_BYTES: u64 = 32 << 20;
-
-/// A job that ran for less than this, seconds, and did nothing has no row.
-const SHORT_S: f64 = 1.0;
 
 /// Part of the rows that goes at once where the file is full.
 const GOES_AT_ONCE: u64 = 10;
@@ -139,14 +135,6 @@ pub struct HistoryRow {
     pub exit: Exit,
     /// What weft did for it.
     pub outcome: Outcome,
-}
-
-impl HistoryRow {
-    /// Whether the job came and went: thousands of such rows tell less than one.
-    fn is_nothing(&self) -> bool {
-        let failed = self.exit.signal.is_some() || self.exit.code.is_some_and(|code| code != 0);
-        self.outcome.ran_s < SHORT_S && self.outcome.did_nothing() && !failed && !self.exit.cancelled
-    }
 }
 
 /// Which rows are wanted.
@@ -625,9 +613,6 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
         let deadline = Instant::now() + EXIT_PATIENCE;
         for mut ended in [first].into_iter().chain(incoming.try_iter()) {
             ended.row.exit = ended.end.map_or_else(Exit::default, |end| end.wait(deadline));
-            if ended.row.is_nothing() && ended.books.is_nothing() {
-                continue;
-            }
             rows.push(ended.row);
             recordings.push(ended.recording);
             books.push(ended.books);
@@ -779,34 +764,6 @@ mod tests {
             add_once(&path, &of(61_001, begin..begin + 50), MOST_ROWS, SMALL_BYTES).expect("written");
         }
         assert_eq!(count(61_002), 30, "a full file");
-    }
-
-    #[test]
-    fn a_job_that_came_and_went_has_no_row() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("history.sqlite");
-        let (writer, end) = start(path.clone()).expect("started");
-        let with = |number: u64, ran_s: f64, launches: u64, code: Option<i32>| HistoryRow {
-            exit: Exit {
-                code,
-                ..Exit::default()
-            },
-            outcome: Outcome {
-                ran_s,
-                launches,
-                ..Outcome::default()
-            },
-            ..row(number)
-        };
-        writer.put(ended(with(1, 0.01, 0, None)));
-        writer.put(ended(with(3, 0.01, 1, Some(0))));
-        writer.put(ended(with(4, 2.0, 0, Some(0))));
-        drop(writer);
-        end.wait();
-        let mut kept: Vec<u64> = all(&path).iter().map(|row| row.client).collect();
-        kept.sort_unstable();
-        assert_eq!(kept, [3, 4]);
-        assert!(!with(5, 0.01, 0, Some(3)).is_nothing(), "it failed");
     }
 
     #[test]

@@ -175,11 +175,6 @@ pub struct Warning {
 }
 
 impl Outcome {
-    /// Whether the job launched nothing.
-    pub fn did_nothing(&self) -> bool {
-        self.launches == 0
-    }
-
     /// One line for people.
     pub fn line(&self) -> String {
         let ran = |seconds: f64| duration((seconds.max(0.0) * 1e9) as u64);

@@ -101,6 +101,8 @@ pub(super) struct SamplerState {
     pub(super) closed: std::collections::VecDeque<EventWindow>,
     /// Least time between two consecutive events.
     pub(super) tick: Option<f64>,
+    /// How often it was measured: the least of several counts, as a late host makes it longer.
+    pub(super) ticks: u32,
     pub(super) rate: Option<f64>,
     /// A first reading of the rate, to be confirmed.
     pub(super) rate_once: Option<f64>,
@@ -198,6 +200,7 @@ impl SamplerState {
             && tick >= 0.0
         {
             self.tick = Some(self.tick.map_or(tick, |least| least.min(tick)));
+            self.ticks += 1;
         }
         self.set_rate(driver, window);
         true

@@ -54,6 +54,9 @@ const PAUSE: u32 = 256;
 /// Most that asking for pending events costs the budget.
 const QUERY_COST_NS: Ns = 5_000;
 
+/// Small windows in which an event's cost is measured.
+const TICKS: u32 = 16;
+
 /// Interval between looks for readable windows.
 const READ_INTERVAL_NS: Ns = 200_000;
 
@@ -306,7 +309,7 @@ impl Sampler {
                 self.tally.sampled(half.kernel);
             }
             // An event's cost comes from full windows, else from the first small ones.
-            if inside.open.taken.len() == 1 && (inside.wanted >= WINDOW || inside.tick.is_none()) {
+            if inside.open.taken.len() == 1 && (inside.wanted >= WINDOW || inside.ticks < TICKS) {
                 inside.measure_event(driver, half.stream);
             }
             inside.wanted = inside.wanted.saturating_sub(1);

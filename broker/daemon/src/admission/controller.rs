@@ -1047,6 +1047,11 @@ impl Controller {
         }
     }
 
+    /// Whether the end of a process that is no client would free memory.
+    pub fn awaits_ends(&self) -> bool {
+        self.jobs.has_unreattached()
+    }
+
     // What time brings.
 
     /// Does what is due, but for what needs NVML.

@@ -506,10 +506,15 @@ impl JobTable {
     pub fn forget_unreattached(&mut self, machine: &Admission) -> Vec<(Job, Process)> {
         let now = clock::now();
         let due = now.saturating_sub(self.checked_at) >= REATTACH_CHECK_NS;
-        match due && self.gangs.values().any(|gang| !gang.unreattached.is_empty()) {
+        match due && self.has_unreattached() {
             true => self.forget_unreattached_now(machine),
             false => Vec::new(),
         }
+    }
+
+    /// Whether any process of a job is no client.
+    pub fn has_unreattached(&self) -> bool {
+        self.gangs.values().any(|gang| !gang.unreattached.is_empty())
     }
 
     /// [`JobTable::forget_unreattached`] at once.

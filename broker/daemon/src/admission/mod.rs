@@ -216,6 +216,11 @@ impl AdmissionHandle {
         controller.check_waiters();
     }
 
+    /// Whether processes that are no clients have memory that their ends would free.
+    pub fn awaits_ends(&self) -> bool {
+        self.controller().awaits_ends()
+    }
+
     /// Seconds that each client has waited for device memory, to begin or for more.
     pub fn waiting(&self) -> HashMap<u64, f64> {
         let now = clock::now();

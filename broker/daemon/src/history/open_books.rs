@@ -76,7 +76,7 @@ pub struct BookChange {
 }
 
 impl BookChange {
-    pub(super) fn is_nothing(&self) -> bool {
+    fn is_nothing(&self) -> bool {
         self.settles.is_none() && self.opens.is_none()
     }
 }

@@ -44,6 +44,10 @@ const RECENT: usize = 1_024;
 /// A time is known if at most `1 / NEAR` of an unknown kernel's time is uncertain.
 const NEAR: u64 = 8;
 
+/// A client is told of a mean that differs by more than `1 / CLOSE` from its charge. GPU time is
+/// the sum of charges, so it is off by no more.
+const CLOSE: u64 = 16;
+
 /// Limit of kernels with a charge of their own.
 const CHARGES: usize = 4_096;
 
@@ -77,7 +81,7 @@ impl Charge {
         self.count = self.count.saturating_add(1);
         self.mean += (time as f64 - self.mean) * GAIN.max(1.0 / f64::from(self.count));
         let mean = (self.mean as Ns).max(1);
-        let news = mean.abs_diff(self.told) > self.told / NEAR;
+        let news = mean.abs_diff(self.told) > self.told / CLOSE;
         if news {
             self.told = mean;
         }
