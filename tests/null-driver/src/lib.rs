@@ -38,7 +38,7 @@ const EVENTS: usize = 4096;
 /// Time between two events without a launch in between, ms.
 const EVENTS_MS: f32 = 0.001;
 /// Time of a launch between two events, ms: less, and no launch would wait at weft's gate.
-const KERNEL_MS: f32 = 0.1;
+const KERNEL_MS: f32 = 0.02;
 
 /// An address that may stand in a static: it is code, which nobody writes.
 struct Address(*const ());
