@@ -79,14 +79,14 @@ fn a_page_and_a_trace_of_two_jobs_agree_with_the_history() {
         job.say(ToBroker::Goodbye);
     }
     until("they are gone", || home.status().clients.is_empty());
-    broker.terminate();
     let history = || -> Vec<Value> {
         let done = home.done(&["history", "--json"]);
         let shown: Value = serde_json::from_slice(&done.stdout).expect("JSON");
         shown["jobs"].as_array().cloned().unwrap_or_default()
     };
     until("both are in the history", || history().len() == 2);
-    // It writes what it recorded after the history, when it no longer answers.
+    broker.terminate();
+    // It writes what it recorded after the history.
     until("the broker has ended", || !broker.alive());
     let (page, perfetto) = (file("page.html"), file("perfetto.json"));
     let said = ok(&home.done(&[

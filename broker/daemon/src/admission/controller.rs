@@ -909,9 +909,14 @@ impl Controller {
         about.is_some()
     }
 
-    /// Frees what processes that were let go and stay away do not hold, by NVML's word.
+    /// Frees what processes that were let go and stay away do not hold, by NVML's word. Not while
+    /// others may come back: NVML's word is of all of them together.
     fn free_absent(&mut self, device: DeviceId) {
         let now = clock::now();
+        let may_return = |gang: &Gang| !gang.unreattached.is_empty() && !gang.stays_away(now);
+        if self.jobs.on(device).any(|(_, gang)| may_return(gang)) {
+            return;
+        }
         let away = self.jobs.on(device).filter(|(_, gang)| gang.stays_away(now));
         for job in away.map(|(job, _)| job).collect::<Vec<_>>() {
             let share = self.machine.share(job).map_or(0, |(_, share)| share);

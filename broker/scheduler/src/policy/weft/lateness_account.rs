@@ -236,6 +236,10 @@ const FAR_RATIO: f64 = 10.0;
 const FIRST_HELD: u32 = 16;
 const LONGEST_HELD: u32 = 128;
 
+/// Time without a wait, ns, after which gaps are withheld no longer for that: a foreground job
+/// without requests has no stretch that could end it.
+const HELD_NS: Ns = 1_000_000_000;
+
 /// Stretches that were later than the delay bound allows.
 #[derive(Debug, Clone, Copy, Default)]
 struct Breaches {
@@ -286,6 +290,8 @@ impl Balance {
 pub(super) struct LatenessAccount {
     /// First launch of the stretch in progress.
     since: Option<Ns>,
+    /// The last wait.
+    waited_at: Ns,
     /// Time from that launch until the device is free of background work, ns.
     found: Ns,
     /// Whether background work was launched since.
@@ -335,6 +341,7 @@ impl LatenessAccount {
     pub(super) fn waited(&mut self, at: Ns, replay: Option<ReplayedStretch>, slowdown: f64, config: &Config) {
         self.credit_for = config.credit_for;
         self.breaches.held = self.breaches.held.saturating_sub(1);
+        self.waited_at = at;
         let whole = self.since.is_some() && replay.is_some();
         self.open.waited(at, whole, self.control);
         let opened = std::mem::take(&mut self.open.now);
@@ -497,9 +504,10 @@ impl LatenessAccount {
 
     /// Whether gaps are withheld from background jobs. `promised`: somebody asked for the slowdown.
     /// `switches`: the device must switch back after background work.
-    pub(super) fn withholds(&self, promised: bool, switches: bool) -> bool {
+    pub(super) fn withholds(&self, promised: bool, switches: bool, now: Ns) -> bool {
         let in_debt = self.balances.is_some_and(|(all, _)| all.0 < 0.0);
-        (promised && in_debt) || (switches && self.spared) || self.breaches.held > 0
+        let held = self.breaches.held > 0 && now < self.waited_at.saturating_add(HELD_NS);
+        (promised && in_debt) || (switches && self.spared) || held
     }
 
     /// What was measured so far.
@@ -675,10 +683,10 @@ mod tests {
     #[test]
     fn a_promise_in_debt_withholds_gaps_and_the_default_does_not() {
         let mut account = watched();
-        assert!(!account.withholds(true, false), "nothing is owed");
+        assert!(!account.withholds(true, false, account.waited_at), "nothing is owed");
         stretches(&mut account, 40, MS, false, 300 * US);
-        assert!(account.withholds(true, false));
-        assert!(!account.withholds(false, false));
+        assert!(account.withholds(true, false, account.waited_at));
+        assert!(!account.withholds(false, false, account.waited_at));
     }
 
     #[test]
@@ -688,28 +696,37 @@ mod tests {
         for again in 0..5 {
             stretches(&mut account, u64::from(BREACHES) - 1, MS, false, late);
             assert!(
-                !account.withholds(false, false),
+                !account.withholds(false, false, account.waited_at),
                 "each may be a thread that lost its core"
             );
             stretches(&mut account, 1, 0, false, 0);
             stretches(&mut account, 1, MS, false, late);
-            assert!(account.withholds(false, false) && account.withholds(false, true));
+            assert!(account.withholds(false, false, account.waited_at));
+            assert!(account.withholds(false, true, account.waited_at));
+            let silent = account.waited_at + HELD_NS;
+            assert!(!account.withholds(false, false, silent), "it has no requests");
             assert!(!account.may_be_lax());
             let held = (FIRST_HELD << again).min(LONGEST_HELD);
             stretches(&mut account, u64::from(held) - 1, 0, false, 0);
-            assert!(account.withholds(false, false), "time {again}");
+            assert!(account.withholds(false, false, account.waited_at), "time {again}");
             stretches(&mut account, 1, 0, false, 0);
-            assert!(!account.withholds(false, false), "the background jobs have another try");
+            assert!(
+                !account.withholds(false, false, account.waited_at),
+                "the background jobs have another try"
+            );
         }
         // One that is not so late says that the jobs are known again.
         stretches(&mut account, u64::from(BREACHES) - 1, MS, false, late);
         stretches(&mut account, 1, MS, false, 100 * US);
         stretches(&mut account, u64::from(BREACHES) - 1, MS, false, late);
-        assert!(!account.withholds(false, false));
+        assert!(!account.withholds(false, false, account.waited_at));
         stretches(&mut account, u64::from(LONGEST_HELD), MS, false, 0);
         stretches(&mut account, u64::from(BREACHES), MS, false, late);
         stretches(&mut account, u64::from(FIRST_HELD), 0, false, 0);
-        assert!(!account.withholds(false, false), "long ago counts no more");
+        assert!(
+            !account.withholds(false, false, account.waited_at),
+            "long ago counts no more"
+        );
     }
 
     #[test]
@@ -733,14 +750,14 @@ mod tests {
         // The switch back is always found: there is no control.
         for _ in 0..FIRST_STRETCHES {
             stretches(&mut account, 1, US, false, 0);
-            spared += u32::from(account.withholds(false, true));
-            assert!(!account.withholds(false, false), "nothing to switch");
+            spared += u32::from(account.withholds(false, true, account.waited_at));
+            assert!(!account.withholds(false, false, account.waited_at), "nothing to switch");
         }
         assert_eq!(account.sums().waits, 0);
         assert!((FIRST_STRETCHES / SPARED_AT_FIRST - 1..=FIRST_STRETCHES / SPARED_AT_FIRST + 1).contains(&spared));
         let later = (0..1_000).filter(|_| {
             stretches(&mut account, 1, US, false, 0);
-            account.withholds(false, true)
+            account.withholds(false, true, account.waited_at)
         });
         assert!((1..40).contains(&later.count()), "rarely, and never stopped");
     }

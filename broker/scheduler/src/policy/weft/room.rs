@@ -144,7 +144,7 @@ impl<'a> Situation<'a> {
         }
         let room = self.left_by(client, job, at, chance)?;
         let (promised, switches) = (client.budget.is_promised(), self.state.config.switch_cost > 0);
-        match job.account.withholds(promised, switches) {
+        match job.account.withholds(promised, switches, self.now) {
             true => Ok(0),
             false => Ok(room),
         }
