@@ -54,6 +54,10 @@ const PAUSE: u32 = 256;
 /// Most that asking for pending events costs the budget.
 const QUERY_COST_NS: Ns = 5_000;
 
+/// A thread that took longer for a launch had no core: the device may have waited for it, so the
+/// launch is no sample.
+const INTERRUPTED_NS: Ns = 10_000_000;
+
 /// Small windows in which an event's cost is measured.
 const TICKS: u32 = 16;
 
@@ -277,6 +281,7 @@ impl Sampler {
         let driver = around.driver;
         let ends = half.end != NONE;
         if result != 0
+            || returned.saturating_sub(half.entered) > INTERRUPTED_NS
             || around.captures.load(Ordering::Acquire) != 0
             || (ends && !driver.relaxed(|| driver.record(half.end, half.stream)))
         {
