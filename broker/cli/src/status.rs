@@ -132,7 +132,8 @@ pub fn called(client: &ClientStatus) -> String {
 pub fn profile(client: &ClientStatus) -> String {
     match (&client.profile, &client.profile_trouble, client.profiling) {
         (Some(name), _, true) => format!("{name} (sampling)"),
-        (Some(name), Some(_), _) => format!("{name} (!)"),
+        // In front, so that no cut takes it.
+        (Some(name), Some(_), _) => format!("(!) {name}"),
         (Some(name), None, _) => name.clone(),
         (None, ..) => "none".to_string(),
     }
@@ -393,6 +394,23 @@ mod tests {
     use weft_daemon::status::{BrokerStatus, EndedStatus, Ending, Exit, OtherBroker};
 
     #[test]
+    fn the_mark_of_a_profile_that_does_not_fit_is_never_cut() {
+        let client = ClientStatus {
+            pid: 750,
+            command: "a job's command".to_string(),
+            profile: Some("missing".to_string()),
+            profile_trouble: Some("there is none".to_string()),
+            ..ClientStatus::default()
+        };
+        let columns = clients(&[client], false);
+        for width in 20..160 {
+            let fitted = columns::fit(columns.clone(), width);
+            let cell = fitted.iter().find(|column| column.title == "profile");
+            assert!(cell.is_none_or(|column| column.cells[0].starts_with("(!)")), "{width}");
+        }
+    }
+
+    #[test]
     fn a_page_says_who_waits_and_what_went_wrong() {
         let client = ClientStatus {
             client: 2,
@@ -478,7 +496,7 @@ mod tests {
             "0f0f: another broker has it, too (in another container of user 1001): its jobs and these do not meet",
             "0f0f: 2 of its jobs share it under MPS and 1 do not",
             "background, waits",
-            "train (!)",
+            "(!) train",
             "1.50 ms",
             "client 2: profile train: of another GPU",
             "client 2: 4 troubles",
