@@ -64,7 +64,7 @@ struct PoolAccounts {
     graphs: BTreeMap<CuDevice, PoolNumber>,
     /// Each device's current pool.
     current: BTreeMap<Where, PoolNumber>,
-    /// Addresses of graph nodes that allocate, and bytes.
+    /// Addresses of graph nodes that allocate, and bytes, since the driver last answered.
     nodes: BTreeMap<CuDevicePtr, (PoolNumber, u64)>,
     made: u32,
 }
@@ -231,8 +231,11 @@ fn ask_in_turn(_: &MutexGuard<'_, ()>, source: PoolNumber, claimed: u64) -> bool
         (None, _) => account.counted = account.used,
     }
     let (at, after) = (account.at, account.counted);
-    if account.keeper == Keeper::Destroyed && account.used == 0 {
-        accounts.all.remove(&source);
+    match account.keeper {
+        Keeper::Destroyed if account.used == 0 => drop(accounts.all.remove(&source)),
+        // `used` is the driver's figure now.
+        Keeper::Graphs(_) if answer.is_some() => accounts.nodes.retain(|_, (of, _)| *of != source),
+        _ => {}
     }
     drop(accounts);
     allocation::kept_changed(at, before, after, claimed);

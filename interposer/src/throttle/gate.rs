@@ -89,6 +89,9 @@ impl Session {
         }
         let unknown = self.link.lane.orders.unknown_cost.load(Ordering::Relaxed);
         let (kernel, cost) = self.tuning.expected(unknown);
+        if peers::awaits(kernel) {
+            return;
+        }
         let want = Want {
             kernel,
             cost,

@@ -385,7 +385,7 @@ impl Session {
             stream,
             place,
         };
-        if !self.pass_at_once(kernel, cost, now) && !self.pass_for_peers(&want) && !self.pass_with_pair(&want, now) {
+        if !self.pass_at_once(kernel, cost, now) && !self.pass_with_pair(&want, now) && !self.pass_for_peers(&want) {
             if process::is_copy() {
                 return Step::NOTHING;
             }

@@ -531,6 +531,14 @@ impl Controller {
             return member.admit_uncounted();
         };
         let process = member.process();
+        // The program that this broker let go is another one now, and its memory is free. A hostile
+        // one may still hold it.
+        if wants.runs.is_none()
+            && !self.devices.is_shared()
+            && let Some(job) = self.jobs.replaced(&process, &wants.user, device)
+        {
+            self.end_process(job, process);
+        }
         let related = self.jobs.related(&process, &wants);
         let known = related.iter().find(|(_, on)| *on == device).map(|(job, _)| *job);
         if let Some(job) = self.jobs.awaited(&process, &wants.user, device) {

@@ -501,6 +501,16 @@ impl JobTable {
         self.on(device).find(|(_, gang)| belonged(gang)).map(|(job, _)| job)
     }
 
+    /// Forgets the process that this broker let go, which runs another program (`exec`). Returns its
+    /// job on this device.
+    pub fn replaced(&mut self, process: &Process, user: &str, device: DeviceId) -> Option<Job> {
+        let job = self.awaited(process, user, device)?;
+        let absent = &mut self.gangs.get_mut(&job)?.unreattached;
+        let at = absent.iter().position(|absent| absent.let_go && absent.process == *process)?;
+        absent.remove(at);
+        Some(job)
+    }
+
     /// Forgets unreattached processes that ended or stay away, if it is time to look. Returns them
     /// with their jobs.
     pub fn forget_unreattached(&mut self, machine: &Admission) -> Vec<(Job, Process)> {

@@ -458,3 +458,26 @@ fn a_collective_goes_past_who_waits_at_the_gate_and_is_charged() {
     launch(session, &kernel(COLLECTIVE, 0xd100));
     assert_eq!((broker.credit(), counters.unsplit.load(Ordering::Relaxed)), (0, 1));
 }
+
+#[test]
+fn nobody_waits_before_the_events_that_time_a_collective() {
+    let (session, mut broker) = attached(Mode::Background);
+    const COLLECTIVE: u64 = 0x0c01_1ec7_14e6;
+    peers::kernel_seen(
+        COLLECTIVE,
+        "_Z22ncclDevKernel_SendRecv24ncclDevKernelArgsStorageILm4096EE",
+    );
+    session.link.costs.set(COLLECTIVE, 3_000);
+    broker.lane.orders.unknown_cost.store(1_000, Ordering::Relaxed);
+    broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
+    broker.grant(1_000);
+    session.times(0xd200);
+    for _ in 0..3 {
+        session.times(0xd200);
+        launch(session, &kernel(COLLECTIVE, 0xd200));
+        session.times(0xd200);
+    }
+    assert_eq!(broker.launches().len(), 3);
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);
+    assert_eq!((broker.issued(), broker.credit()), (9_000, -8_000));
+}

@@ -196,6 +196,19 @@ fn who_is_let_go_keeps_its_share_until_its_process_ends() {
 }
 
 #[test]
+fn a_process_that_runs_another_program_is_a_new_job() {
+    let mut broker = Broker::begin(None);
+    let (holder, other) = (Somebody::new(), Somebody::new());
+    let first = broker.comes(holder.pid(), "a", 6 * GB, None);
+    let waiter = broker.comes(other.pid(), "b", 5 * GB, None);
+    broker.handle.let_go(first.client, None);
+    let second = broker.comes(holder.pid(), "c", 2 * GB, None);
+    assert_eq!(standing(&waiter), AdmissionState::Admitted);
+    assert_eq!((standing(&second), share(&second)), (AdmissionState::Admitted, 2 * GB));
+    assert_eq!(running(&broker).len(), 2);
+}
+
+#[test]
 fn an_ending_broker_admits_nobody_and_its_successor_knows_all() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("book");

@@ -128,6 +128,8 @@ pub(super) struct KernelTimeModel {
     charges: HashMap<u64, Charge>,
     news: Vec<u64>,
     charge_of_unknown: Ns,
+    /// The highest of `charges` that the client was told, ns.
+    highest: Ns,
     /// Whether launches are timed, and the last launches.
     timed: bool,
     recent: VecDeque<AwaitedLaunch>,
@@ -325,6 +327,9 @@ impl KernelTimeModel {
         self.measured = self.measured.saturating_add(1);
         if self.charges.len() < CHARGES || self.charges.contains_key(&kernel) {
             let news = self.charges.entry(kernel).or_default().learn(time);
+            if news {
+                self.highest = self.charges.values().map(|charge| charge.told).max().unwrap_or(0);
+            }
             if news && !self.news.contains(&kernel) {
                 self.news.push(kernel);
             }
@@ -341,10 +346,10 @@ impl KernelTimeModel {
         if let Some(news) = self.news.pop().and_then(told) {
             return Some(news);
         }
-        let highest = self.charges.values().map(|charge| charge.told).max();
-        let charge = highest
-            .filter(|_| self.is_known())
-            .map_or(unknown, |highest| highest.min(unknown));
+        let charge = match self.is_known() {
+            true => self.highest.min(unknown),
+            false => unknown,
+        };
         (std::mem::replace(&mut self.charge_of_unknown, charge) != charge).then_some((0, charge))
     }
 
