@@ -326,13 +326,28 @@ pub(super) fn lateness(run: &Run) -> Option<String> {
     Some(picture.into_element("Lateness of the foreground jobs over time, and what is allowed"))
 }
 
+/// Fewer stretches of a job say little.
+const STRETCHES: u64 = 50;
+
+/// How far a picture goes beyond the lengths between which nine in ten stretches lie: so many
+/// times. A single stretch further away would press all others into one bar.
+const BEYOND: u64 = 3;
+
 /// Lengths of a job's stretches, alone and beside background work.
 pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
     const HEIGHT: f64 = 130.0;
+    if latency.alone.count + latency.beside.count < STRETCHES {
+        return None;
+    }
     let both = [(&latency.alone, "l-alone"), (&latency.beside, "l-beside")];
+    let quantiles = |part| both.iter().filter_map(move |(lengths, _)| lengths.quantile_ns(part));
+    let least = StretchHistogram::class(quantiles(0.05).min()? / BEYOND);
+    let most = StretchHistogram::class(quantiles(0.95).max()?.saturating_mul(BEYOND));
+    let is_inside = |class: u16| (least..=most).contains(&usize::from(class));
     let classes = || both.iter().flat_map(|(lengths, _)| &lengths.classes);
-    let first = classes().map(|(class, _)| usize::from(*class)).min()?;
-    let last = classes().map(|(class, _)| usize::from(*class)).max()?;
+    let inside = || classes().filter(|(class, _)| is_inside(*class));
+    let first = inside().map(|(class, _)| usize::from(*class)).min()?;
+    let last = inside().map(|(class, _)| usize::from(*class)).max()?;
     // A class on either side, so that the areas come down to the axis.
     let log = |ns: u64| (ns.max(512) as f64).log10();
     let (from, _) = StretchHistogram::bounds(first.saturating_sub(6));
@@ -368,7 +383,7 @@ pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
     for (lengths, class) in both {
         let mut area = Vec::new();
         let mut end = None;
-        for (number, count) in &lengths.classes {
+        for (number, count) in lengths.classes.iter().filter(|(number, _)| is_inside(*number)) {
             let (begin, after) = StretchHistogram::bounds(usize::from(*number));
             let (left, right, height) = (x.at(log(begin)), x.at(log(after)), y.at(part(lengths, *count)));
             if end != Some(begin) {
@@ -380,6 +395,16 @@ pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
         }
         area.extend(end.map(|end| (x.at(log(end)), bottom)));
         picture.path(class, &area, true, "");
+    }
+    for (side, class, anchor, at) in [
+        ("shorter", 0..least, "start", LEFT + 4.0),
+        ("longer", most + 1..usize::MAX, "end", WIDTH - RIGHT - 4.0),
+    ] {
+        let beyond = classes().filter(|(number, _)| class.contains(&usize::from(*number)));
+        let count: u64 = beyond.map(|(_, count)| u64::from(*count)).sum();
+        if count > 0 {
+            picture.text("tick", (at, top + 12.0), anchor, &format!("{count} {side}"));
+        }
     }
     Some(picture.into_element("Lengths of stretches alone and beside background work"))
 }
@@ -415,6 +440,26 @@ mod tests {
             let recorded = job.of.recording.as_ref().expect("recorded").sum().gpu_ns as f64;
             assert!((sum - recorded).abs() < 1.0, "{sum} of {recorded}");
         }
+    }
+
+    #[test]
+    fn one_long_stretch_does_not_take_the_whole_axis() {
+        let class = |ns| StretchHistogram::class(ns) as u16;
+        let lengths = |classes: Vec<(u16, u32)>| StretchLengths {
+            count: classes.iter().map(|(_, count)| u64::from(*count)).sum(),
+            sum_ns: 0,
+            classes,
+        };
+        let mut both = StretchLatency {
+            alone: lengths(vec![(class(3_000_000), 60), (class(3_500_000), 40)]),
+            beside: lengths(vec![(class(3_200_000), 80), (class(8_000_000), 2), (class(900_000_000), 1)]),
+        };
+        let picture = latency(&both).expect("a picture");
+        assert!(picture.contains(">1 longer<") && !picture.contains(" shorter<"), "{picture}");
+        assert!(picture.contains(">6.00 ms<") && !picture.contains(">100 ms<"), "{picture}");
+        both.beside = lengths(vec![(class(8_000_000), 1)]);
+        both.alone = lengths(vec![(class(3_000_000), 12)]);
+        assert_eq!(latency(&both), None);
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl Svg {
     /// The picture as an element of a page. `label`: what it shows, for those who do not see it.
     pub(super) fn into_element(self, label: &str) -> String {
         format!(
-            r#"<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>"#,
+            r#"<div class="scroll"><svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg></div>"#,
             at(self.width),
             at(self.height),
             escape(label),
