@@ -17,7 +17,8 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// A word that is 1 in the process that began a session and 0 in a copy of it. Null without a
 /// session.
@@ -58,6 +59,27 @@ pub fn mark() {
     // SAFETY: null, or a page that is never unmapped.
     if let Some(mark) = unsafe { MARK.load(Ordering::Acquire).as_ref() } {
         mark.store(1, Ordering::Release);
+    }
+}
+
+/// A page by which `weft status` knows a process that is about to attach: its driver starts up,
+/// which takes seconds on a busy machine.
+#[derive(Debug)]
+pub struct StartMark(*mut c_void);
+
+/// Maps that page. `None`: there is no room, or no such system call.
+pub fn mark_start() -> Option<StartMark> {
+    let file = memfd_create(c"weft-starts", MemfdFlags::CLOEXEC).ok()?;
+    ftruncate(&file, PAGE_BYTES as u64).ok()?;
+    // SAFETY: a new mapping of its own, which nobody reads.
+    let page = unsafe { mmap(ptr::null_mut(), PAGE_BYTES, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+    page.ok().map(StartMark)
+}
+
+impl Drop for StartMark {
+    fn drop(&mut self) {
+        // SAFETY: the page mapped at the mark's begin, which nothing else knows.
+        let _ = unsafe { munmap(self.0, PAGE_BYTES) };
     }
 }
 

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import socket
+from pathlib import Path
 
 import pytest
 from built import compiled
@@ -53,6 +55,24 @@ def test_status_and_doctor_name_a_process_that_has_the_driver_past_weft(scene):
     scene.running.unlink()
     scene.finish(outside)
     assert line not in weft(scene, "status").stdout
+
+
+@pytest.mark.finding("users2-M2")
+def test_a_job_whose_driver_starts_up_is_not_past_weft(scene):
+    scene.broker.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        # A device that takes its time.
+        silent.bind(scene.device.settings["SIMGPU_SOCKET"])
+        silent.listen()
+        silent.settimeout(BOUND)
+        job = scene.client()
+        asked, _ = silent.accept()
+        maps = Path(f"/proc/{job.pid}/maps").read_text()
+        loaded = {name: name in maps for name in ("libweft.so", "libsimcuda.so", "memfd:weft-lane")}
+        assert list(loaded.values()) == [True, True, False], loaded
+        assert str(job.pid) not in weft(scene, "status").stdout
+        asked.close()
+        job.kill()
 
 
 @pytest.mark.finding("clients-F5")

@@ -29,8 +29,9 @@ const MUSL: &str = "is built for musl, whose dynamic linker cannot load weft's l
 /// Container engines whose service starts the containers: no environment reaches them.
 const ENGINES: [&str; 4] = ["docker", "podman", "nerdctl", "kubectl"];
 
-/// The memory that a job shares with its broker, as a process's maps name it.
-const LANE: &[u8] = b"/memfd:weft-lane";
+/// The memory that a job shares with its broker, and the page of one that is about to attach, as a
+/// process's maps name them.
+const OF_JOBS: [&[u8]; 2] = [b"/memfd:weft-lane", b"/memfd:weft-starts"];
 
 /// Engine commands that begin a job.
 const BEGINS: [&str; 4] = ["run", "exec", "create", "up"];
@@ -178,7 +179,7 @@ pub struct Loaded {
     pub identity: Option<(u64, u64)>,
     /// Whether the driver is there.
     pub driver: bool,
-    /// Whether a broker's lane is: it is a job of some broker, or was.
+    /// Whether a broker's lane is, or it is about to attach: it is a job of some broker, or was.
     pub lane: bool,
 }
 
@@ -263,7 +264,7 @@ impl LibraryFiles {
                 loaded.identity = Some(numbers);
             } else if self.driver == Some(numbers) || name.starts_with(b"libcuda.so") {
                 loaded.driver = true;
-            } else if path.starts_with(LANE) {
+            } else if OF_JOBS.iter().any(|of| path.starts_with(of)) {
                 loaded.lane = true;
             }
         }
@@ -330,6 +331,8 @@ mod tests {
         let lane = b"7f00-7f10 rw-s 00000000 00:01 2055               /memfd:weft-lane (deleted)\n".as_slice();
         assert!(files.loaded(&[weft, named, lane].concat()).lane);
         assert!(!files.loaded(&[weft, named].concat()).lane);
+        let starts = b"7f00-7f10 r--s 00000000 00:01 2056               /memfd:weft-starts (deleted)\n".as_slice();
+        assert!(files.loaded(&[weft, named, starts].concat()).lane);
     }
 
     #[test]
