@@ -452,11 +452,21 @@ mod tests {
         };
         let mut both = StretchLatency {
             alone: lengths(vec![(class(3_000_000), 60), (class(3_500_000), 40)]),
-            beside: lengths(vec![(class(3_200_000), 80), (class(8_000_000), 2), (class(900_000_000), 1)]),
+            beside: lengths(vec![
+                (class(3_200_000), 80),
+                (class(8_000_000), 2),
+                (class(900_000_000), 1),
+            ]),
         };
         let picture = latency(&both).expect("a picture");
-        assert!(picture.contains(">1 longer<") && !picture.contains(" shorter<"), "{picture}");
-        assert!(picture.contains(">6.00 ms<") && !picture.contains(">100 ms<"), "{picture}");
+        assert!(
+            picture.contains(">1 longer<") && !picture.contains(" shorter<"),
+            "{picture}"
+        );
+        assert!(
+            picture.contains(">6.00 ms<") && !picture.contains(">100 ms<"),
+            "{picture}"
+        );
         both.beside = lengths(vec![(class(8_000_000), 1)]);
         both.alone = lengths(vec![(class(3_000_000), 12)]);
         assert_eq!(latency(&both), None);

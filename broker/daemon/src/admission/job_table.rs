@@ -506,7 +506,9 @@ impl JobTable {
     pub fn replaced(&mut self, process: &Process, user: &str, device: DeviceId) -> Option<Job> {
         let job = self.awaited(process, user, device)?;
         let absent = &mut self.gangs.get_mut(&job)?.unreattached;
-        let at = absent.iter().position(|absent| absent.let_go && absent.process == *process)?;
+        let at = absent
+            .iter()
+            .position(|absent| absent.let_go && absent.process == *process)?;
         absent.remove(at);
         Some(job)
     }
