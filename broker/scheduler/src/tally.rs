@@ -33,6 +33,18 @@ impl RoleTally {
         }
     }
 
+    /// Takes in `count` launches of one time.
+    pub(crate) fn launched_often(&mut self, kernel: u64, time: Ns, count: u64, bound: Ns) {
+        let Some(more) = count.checked_sub(1) else { return };
+        self.launched(kernel, time, bound);
+        if kernel != HOST_COPY {
+            self.gpu = self.gpu.saturating_add(time.saturating_mul(more));
+        }
+        if time > bound {
+            self.over_bound += more;
+        }
+    }
+
     /// Hardly ever: the usual launch adds to one word after one comparison.
     #[cold]
     #[inline(never)]
@@ -91,6 +103,12 @@ mod tests {
         }
         tally.launched(HOST_COPY, 800, BOUND_NS);
         assert_eq!(tally.gpu, 3_902);
+        let (mut often, mut each) = (tally, tally);
+        for (time, count) in [(100, 0), (400, 1), (600, 3)] {
+            often.launched_often(7, time, count, BOUND_NS);
+            (0..count).for_each(|_| each.launched(7, time, BOUND_NS));
+        }
+        assert_eq!(often, each);
         assert_eq!(tally.over_bound, 5, "501 twice, 900, 700 and the copy");
         assert_eq!((tally.longest, tally.longest_kernel), (900, 8));
     }

@@ -167,6 +167,10 @@ struct Watched {
     warned: BTreeMap<WarningKind, (Warning, Ns)>,
     /// Part of its time that the foreground job may lose: this job or the one beside it.
     allowed: f64,
+    /// Whether a client of another job is on its device, and whether that takes turns between
+    /// processes.
+    has_company: bool,
+    switches: bool,
     told: bool,
     /// Its book at the broker before; `None`: there is none, or it was not looked for.
     book: Option<OpenBook>,
@@ -249,6 +253,8 @@ impl OutcomeThread {
                     entry: Arc::clone(&entry),
                     warned: BTreeMap::new(),
                     allowed: 0.0,
+                    has_company: false,
+                    switches: false,
                     told: false,
                     book: None,
                     looked_for_book: false,
@@ -344,12 +350,20 @@ impl OutcomeThread {
         let clients = &view.snapshot.clients;
         let first = clients.iter().find(|client| client.mode == "foreground");
         let allowed_beside = first.map(|client| client.slowdown_allowed);
-        for (client, part) in clients.iter().zip(&parts) {
+        let gang = |client: u64| self.clients.get(&client).map_or_else(String::new, |of| of.entry.gang());
+        let gangs: Vec<String> = clients.iter().map(|client| gang(client.client)).collect();
+        let switches = view.snapshot.switch_cost > 0 && clients.len() > 1;
+        for ((client, part), own) in clients.iter().zip(&parts).zip(&gangs) {
             if let Some(watched) = self.clients.get_mut(&client.client) {
                 watched.allowed = match client.mode {
                     "background" => allowed_beside.unwrap_or(client.slowdown_allowed),
                     _ => client.slowdown_allowed,
                 };
+                watched.has_company |= match own.is_empty() {
+                    true => clients.len() > 1,
+                    false => gangs.iter().any(|other| other != own),
+                };
+                watched.switches = switches;
                 for warning in &of_device {
                     self.recorder.warned(client.client, now, warning);
                     let held = watched.warned.get(&warning.kind).map_or(0, |(_, held)| *held);
@@ -406,6 +420,8 @@ impl OutcomeThread {
             allowed: watched.allowed,
             long: &long,
             kernel: &kernel_name(&watched.entry, long.kernel),
+            has_company: watched.has_company,
+            switches: watched.switches,
         };
         warning::of_client(&facts, span, &self.bounds)
     }

@@ -58,6 +58,10 @@ pub(super) struct ClientFacts<'a> {
     pub(super) long: &'a LongLaunches,
     /// Name of its longest kernel.
     pub(super) kernel: &'a str,
+    /// Whether a client of another job is on its device.
+    pub(super) has_company: bool,
+    /// Whether the device takes turns between processes.
+    pub(super) switches: bool,
 }
 
 impl ClientFacts<'_> {
@@ -118,7 +122,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         );
     }
     let foreground = facts.was("foreground", outcome.foreground_s, span);
-    if foreground && facts.has_no_profile() {
+    if foreground && facts.has_no_profile() && facts.has_company && launched > 0 {
         say(
             WarningKind::NoProfile,
             "the foreground job has no profile, so its gaps are guessed and it may lose more; take one: weft profile --name NAME -- COMMAND".to_string(),
@@ -128,7 +132,9 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
     let cost = outcome
         .cost
         .filter(|_| background && outcome.background_s >= ENOUGH_BACKGROUND_S);
-    if let Some(cost) = cost.filter(|cost| facts.has_no_profile() && facts.is_far_over(cost.part)) {
+    // Each switch between processes costs as much with a profile.
+    let helps = facts.has_no_profile() && !facts.switches;
+    if let Some(cost) = cost.filter(|cost| helps && facts.is_far_over(cost.part)) {
         let name = client
             .name
             .rsplit_once('.')
@@ -149,11 +155,15 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         };
         say(WarningKind::WrongProfile, format!("{trouble}{advice}"));
     }
-    if client.waits_expired > 0 {
+    let forced_part = match span {
+        WarningSpan::Now => 0.0,
+        WarningSpan::WholeJob => LONG_PART,
+    };
+    if client.waits_expired as f64 > launched as f64 * forced_part {
         say(
             WarningKind::ForcedLaunches,
             format!(
-                "{} passed the gate without credit, in rows of which the first had waited {} (--longest-wait): no gap was found for them, and the foreground job may have waited for them; give it fewer or shorter kernels, or another GPU",
+                "{} passed the gate without credit, in rows of which the first had waited {} (--longest-wait): no gap had room for them, and the foreground job may have waited for them; give it fewer or shorter kernels, or another GPU",
                 count(client.waits_expired, "launch", "launches"),
                 duration(bounds.longest_wait),
             ),
@@ -162,9 +172,12 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
     let lost = outcome.lost_at_requests.or(outcome.lost);
     let lost = lost.filter(|lost| foreground && lost.waits >= ENOUGH_WAITS && facts.is_far_over(lost.part));
     if let Some(lost) = lost {
-        let advice = match facts.has_no_profile() {
-            true => "give it a profile",
-            false => "give the background jobs a profile, or fewer or shorter kernels",
+        let advice = match (facts.has_no_profile(), facts.switches) {
+            (true, _) => "give it a profile",
+            (false, true) => {
+                "each switch between processes costs it: start nvidia-cuda-mps-control -d, then the jobs again"
+            }
+            (false, false) => "give the background jobs a profile, or fewer or shorter kernels",
         };
         say(
             WarningKind::OverSlowdown,
@@ -201,7 +214,7 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String, names: &Calle
         .snapshot
         .clients
         .iter()
-        .filter(|client| client.mode == "foreground" && client.priority <= LEAST_PROTECTED)
+        .filter(|client| client.mode == "foreground" && client.priority <= LEAST_PROTECTED && client.launches > 0)
     {
         let of = gang(client.client);
         if of.is_empty() || jobs.iter().all(|(_, other)| *other != of) {
@@ -268,6 +281,8 @@ mod tests {
             allowed: 0.01,
             long,
             kernel: "gemm",
+            has_company: true,
+            switches: false,
         };
         let all = of_client(&facts, span, &BOUNDS);
         assert!(all.iter().all(|warning| warning.text.lines().count() == 1));
@@ -342,7 +357,7 @@ mod tests {
             };
             core.handle(0, attached, &mut Vec::new());
         }
-        let view = View {
+        let mut view = View {
             uuid: Some("0f".to_string()),
             snapshot: core.snapshot(),
             under_mps: 0,
@@ -353,6 +368,9 @@ mod tests {
             job: &job,
             device: "GPU 0",
         };
+        let idle = of_device(&view, |_| String::new(), &names);
+        assert_eq!(idle.len(), 1, "none of them has launched: {idle:?}");
+        view.snapshot.clients.iter_mut().for_each(|client| client.launches = 1);
         let apart = of_device(&view, |_| String::new(), &names);
         assert_eq!(
             apart.iter().map(|warning| warning.kind).collect::<Vec<_>>(),
@@ -414,8 +432,10 @@ mod tests {
 
     #[test]
     fn a_role_of_a_moment_is_no_warning_for_ever() {
-        let training = ClientStatus {
+        let mut training = ClientStatus {
             mode: "background".to_string(),
+            launches: 1_000,
+            waits_expired: 10,
             ..ClientStatus::default()
         };
         let of = |foreground_s: f64| Outcome {
@@ -424,9 +444,59 @@ mod tests {
             background_s: 50.0,
             ..Outcome::default()
         };
-        let said = |outcome: &Outcome| warned(&training, outcome, &NONE, WarningSpan::WholeJob);
-        assert_eq!(said(&of(0.078)), []);
-        assert_eq!(said(&of(6.0))[0].kind, WarningKind::NoProfile);
+        let said = |training: &_, outcome: &Outcome| warned(training, outcome, &NONE, WarningSpan::WholeJob);
+        assert_eq!(said(&training, &of(0.078)), []);
+        assert_eq!(said(&training, &of(6.0))[0].kind, WarningKind::NoProfile);
+        training.waits_expired = 11;
+        assert_eq!(said(&training, &of(0.078))[0].kind, WarningKind::ForcedLaunches);
+        training.launches = 0;
+        training.waits_expired = 0;
+        assert_eq!(said(&training, &of(6.0)), [], "it launched nothing");
+    }
+
+    #[test]
+    fn no_advice_is_given_that_does_not_help() {
+        let mut service = ClientStatus {
+            mode: "foreground".to_string(),
+            launches: 1_000,
+            ..ClientStatus::default()
+        };
+        let outcome = Outcome {
+            ran_s: 60.0,
+            foreground_s: 50.0,
+            background_s: 50.0,
+            lost: lost(0.5, 1_000),
+            cost: lost(0.5, 0),
+            ..Outcome::default()
+        };
+        let told = |status: &ClientStatus, has_company, switches| {
+            let facts = ClientFacts {
+                status,
+                outcome: &outcome,
+                allowed: 0.01,
+                long: &NONE,
+                kernel: "gemm",
+                has_company,
+                switches,
+            };
+            of_client(&facts, WarningSpan::Now, &BOUNDS)
+        };
+        let alone = told(&service, false, false);
+        assert!(
+            alone.iter().all(|warning| warning.kind != WarningKind::NoProfile),
+            "{alone:?}"
+        );
+        service.profile = Some("resnet".to_string());
+        let text = &told(&service, true, true)[0].text;
+        assert!(
+            text.ends_with("start nvidia-cuda-mps-control -d, then the jobs again"),
+            "{text}"
+        );
+        let training = ClientStatus {
+            mode: "background".to_string(),
+            ..ClientStatus::default()
+        };
+        assert_eq!(told(&training, true, true), [], "a profile makes no switch cheaper");
     }
 
     #[test]

@@ -130,6 +130,8 @@ pub(super) struct KernelTimeModel {
     charge_of_unknown: Ns,
     /// The highest of `charges` that the client was told, ns.
     highest: Ns,
+    /// Launches of kernels without a time: their GPU time is not known yet.
+    untimed: HashMap<u64, u64>,
     /// Whether launches are timed, and the last launches.
     timed: bool,
     recent: VecDeque<AwaitedLaunch>,
@@ -168,6 +170,25 @@ impl KernelTimeModel {
         // Without a profile the other kernels say nothing about this one.
         let known = self.profiled || self.charges.contains_key(&kernel);
         self.times.forecast(context).filter(|_| known)
+    }
+
+    /// Counts a launch of a kernel whose time is not known, but will be. False: it never will.
+    pub(super) fn awaits_time(&mut self, kernel: u64) -> bool {
+        let awaits = !self.profiled && kernel != 0 && !is_transfer(kernel);
+        let counts = awaits && (self.untimed.len() < CHARGES || self.untimed.contains_key(&kernel));
+        if counts {
+            *self.untimed.entry(kernel).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Launches of this kernel from before its time was known, and that time, ns. Once for each.
+    pub(super) fn now_timed(&mut self, kernel: u64) -> Option<(u64, Ns)> {
+        if !self.untimed.contains_key(&kernel) {
+            return None;
+        }
+        let time = self.forecast(kernel, &History::default().push(kernel))?.middle;
+        Some((self.untimed.remove(&kernel)?, time))
     }
 
     /// High quantile of a kernel whose times lie far apart, ns, else 0.
@@ -238,7 +259,8 @@ impl KernelTimeModel {
         self.awaited.push_back(launch);
     }
 
-    pub(super) fn ended(&mut self, settled: Ns, end: &SeenEnd) {
+    /// Takes in ended credit. Returns the kernel of which that told a time.
+    pub(super) fn ended(&mut self, settled: Ns, end: &SeenEnd) -> Option<u64> {
         let now = end.now;
         self.settled_of_first = self.settled_of_first.saturating_add(settled);
         let mut ended = 0;
@@ -257,17 +279,15 @@ impl KernelTimeModel {
         }
         let began = last.map_or(now, |launch| launch.at.max(self.ended_at));
         if ended == 0 {
-            return;
+            return None;
         }
         self.ended_at = now;
         // Ends are seen a little late at best: a profile is better.
-        let Some(launch) = last.filter(|_| !self.profiled && self.measured == 0) else {
-            return;
-        };
+        let launch = last.filter(|_| !self.profiled && self.measured == 0)?;
         let took = now.saturating_sub(began);
         // Several ends seen together say nothing about each.
         if ended > 1 {
-            return;
+            return None;
         }
         if is_watched(began, now, end.waits_since) && began >= end.undisturbed_since {
             self.times.learn(&launch.context, took);
@@ -277,6 +297,7 @@ impl KernelTimeModel {
         } else {
             self.bounded(&launch, 0, took, end.unknown);
         }
+        Some(launch.kernel)
     }
 
     /// Whether launches are to be timed from now on. True once.
@@ -405,6 +426,22 @@ mod tests {
     /// All charges that are news for the client.
     fn news(model: &mut KernelTimeModel) -> Vec<(u64, Ns)> {
         std::iter::from_fn(|| model.next_charge(UNKNOWN_NS)).collect()
+    }
+
+    #[test]
+    fn launches_count_as_gpu_time_once_their_kernels_time_is_known() {
+        let mut model = KernelTimeModel::default();
+        model.begins_to_be_timed();
+        assert!(!model.awaits_time(0), "it has no name, so it is never timed");
+        for _ in 0..3 {
+            assert!(model.awaits_time(5) && model.awaits_time(6));
+            model.launched(5, UNKNOWN_NS, 0, true);
+        }
+        assert_eq!(model.now_timed(5), None);
+        model.measured(5, 40 * US, 0, 40 * US, UNKNOWN_NS);
+        let (count, time) = model.now_timed(5).expect("its time is known");
+        assert_eq!((count, time / US), (3, 40));
+        assert_eq!((model.now_timed(5), model.now_timed(6)), (None, None));
     }
 
     #[test]

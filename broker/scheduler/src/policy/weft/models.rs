@@ -32,6 +32,13 @@ pub(super) struct JobModels {
 }
 
 impl JobModels {
+    /// Counts a kernel's launches of before its time was known.
+    fn now_timed(&mut self, kernel: u64, bound: Ns) {
+        if let Some((count, time)) = self.times.now_timed(kernel) {
+            self.tally.launched_often(kernel, time, count, bound);
+        }
+    }
+
     /// Puts starvation off by `starving_after * min(work, delay_bound) / delay_bound`, ns.
     fn gap_used(&mut self, work: Ns, now: Ns, config: &Config) {
         let (enough, lasts) = (config.delay_bound, config.starving_after);
@@ -169,9 +176,13 @@ impl Models {
                 let (Some(job), Some(client)) = (self.jobs.get_mut(slot), state.get(slot)) else {
                     return;
                 };
-                let time = job.times.of_next(kernel).map_or(cost, |forecast| forecast.middle);
+                let forecast = job.times.of_next(kernel);
+                let time = forecast.map_or(cost, |forecast| forecast.middle);
                 job.times.launched(kernel, cost, at, passed);
-                job.tally.launched(kernel, time, state.config.delay_bound);
+                // A charge for the unknown is no GPU time.
+                if forecast.is_some() || !job.times.awaits_time(kernel) {
+                    job.tally.launched(kernel, time, state.config.delay_bound);
+                }
                 if passed {
                     self.device.order_took(at.saturating_sub(client.granted_at));
                 }
@@ -199,7 +210,9 @@ impl Models {
                     waits_since: client.wait.map(|wait| wait.since),
                     unknown: state.config.delay_bound,
                 };
-                job.times.ended(completed, &end);
+                if let Some(kernel) = job.times.ended(completed, &end) {
+                    job.now_timed(kernel, state.config.delay_bound);
+                }
             }
             Observed::GapUsed { slot, issued, now } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
@@ -210,6 +223,7 @@ impl Models {
                 let alone = self.foreground_work.without(at, time);
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.times.measured(kernel, time, at, alone, state.config.delay_bound);
+                    job.now_timed(kernel, state.config.delay_bound);
                 }
             }
             Observed::WokenLate(late) => self.device.wake_took(late),
