@@ -5,7 +5,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -131,9 +131,14 @@ fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<DriverLibrary> {
         })
 }
 
-/// Whether a file exists, is neither empty nor a stub, and is not weft's library.
+/// Whether a file is a library, no stub, and not weft's.
 fn is_driver(path: &Path, weft: Option<&Path>) -> bool {
-    let substantial = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() > 0);
+    let begins = |mut file: fs::File| {
+        let mut magic = [0; 4];
+        file.read_exact(&mut magic).is_ok_and(|()| magic == *b"\x7fELF")
+    };
+    // Opening a pipe would block.
+    let substantial = fs::metadata(path).is_ok_and(|meta| meta.is_file()) && fs::File::open(path).is_ok_and(begins);
     // The toolkit's `stubs` are for linking only.
     let stub = path.parent().and_then(Path::file_name) == Some(OsStr::new("stubs"));
     substantial && !stub && !weft.is_some_and(|weft| same_file(path, weft))
@@ -201,10 +206,13 @@ mod tests {
         fs::create_dir_all(&ours).expect("made");
         fs::create_dir_all(&real).expect("made");
         let weft = home.path().join(WEFT);
-        fs::write(&weft, "ours").expect("written");
+        fs::write(&weft, b"\x7fELF ours").expect("written");
         symlink(&weft, ours.join(DRIVER)).expect("linked");
         fs::hard_link(&weft, ours.join(DRIVER_BARE)).expect("linked");
-        fs::write(real.join(DRIVER), "real").expect("written");
+        fs::write(real.join(DRIVER), b"\x7fELF real").expect("written");
+        let text = home.path().join("text");
+        fs::write(&text, "root:x:0:0").expect("written");
+        assert!(!is_driver(&text, None));
         let path = env::join_paths([&ours, &real]).expect("joined");
         let found = search(&path, Some(&weft)).expect("found");
         assert_eq!(found.path, real.join(DRIVER));
@@ -231,7 +239,7 @@ mod tests {
     fn links_are_made_where_none_stand() {
         let home = tempfile::tempdir().expect("a directory");
         let weft = home.path().join(WEFT);
-        fs::write(&weft, "ours").expect("written");
+        fs::write(&weft, b"\x7fELF ours").expect("written");
         let scratch = home.path().join("scratch");
         for _ in 0..2 {
             let made = link_directory(&weft, &scratch).expect("made");
@@ -252,7 +260,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let home = tempfile::tempdir().expect("a directory");
         let weft = home.path().join(WEFT);
-        fs::write(&weft, "ours").expect("written");
+        fs::write(&weft, b"\x7fELF ours").expect("written");
         let made = link_directory(&weft, home.path()).expect("made");
         fs::set_permissions(&made, fs::Permissions::from_mode(0o777)).expect("chmod");
         let refused = link_directory(&weft, home.path()).expect_err("anybody may have put links there");

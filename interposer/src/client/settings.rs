@@ -146,7 +146,12 @@ impl Settings {
         let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN_NS };
         let spin = match variable("WEFT_SPIN_NS").map(|text| (text.parse::<Ns>(), text)) {
             None => usual_spin,
-            Some((Ok(spin), _)) => spin.min(LONGEST_SPIN_NS),
+            Some((Ok(spin), text)) => {
+                if spin > LONGEST_SPIN_NS {
+                    complaints.push(format!("WEFT_SPIN_NS={text} is too long; taken as {LONGEST_SPIN_NS}"));
+                }
+                spin.min(LONGEST_SPIN_NS)
+            }
             Some((Err(_), text)) => {
                 complaints.push(format!(
                     "WEFT_SPIN_NS={text} is no number of nanoseconds; taken as {usual_spin}"
@@ -154,6 +159,10 @@ impl Settings {
                 usual_spin
             }
         };
+        let queue = variable("WEFT_QUEUE").filter(|queue| !["on", "always", "off", "0"].contains(&queue.as_str()));
+        if let Some(queue) = queue {
+            complaints.push(format!("WEFT_QUEUE={queue} is none of on, off and always; taken as on"));
+        }
         if let Err(complaint) = RequestedBacking::parse(variable(VARIABLE).as_deref()) {
             complaints.push(complaint);
         }
@@ -274,6 +283,7 @@ mod tests {
             ("WEFT_MODE", "profile"),
             ("WEFT_AUTOSTART", "0"),
             ("WEFT_SPIN_NS", "99999999999"),
+            ("WEFT_QUEUE", "always"),
             ("WEFT_SLOWDOWN", "2%"),
             ("WEFT_SLO", "50ms"),
             ("WEFT_OUTCOME", "on"),
@@ -281,7 +291,7 @@ mod tests {
         ]);
         assert!(settings.outcome);
         assert_eq!(settings.name.as_deref(), Some("resnet prod"));
-        assert_eq!(complaints, [""; 0]);
+        assert_eq!(complaints, ["WEFT_SPIN_NS=99999999999 is too long; taken as 10000000"]);
         assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
         assert_eq!(settings.profile.as_deref(), Some("resnet"));
         assert!(!settings.autostart && settings.explicit);
@@ -313,8 +323,9 @@ mod tests {
             ("WEFT_SLO", "50"),
             ("WEFT_DEVICE_PRIORITIES", "maybe"),
             ("WEFT_OUTCOME", "1"),
+            ("WEFT_QUEUE", "foo"),
         ]);
-        assert_eq!(complaints.len(), 11);
+        assert_eq!(complaints.len(), 12);
     }
 
     #[test]

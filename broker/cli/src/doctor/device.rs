@@ -13,14 +13,18 @@ use weft_protocol::device_share::{SWITCH, SmMechanism, SmOffer, SmVerdict};
 pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
     let weft = libraries::find_weft();
     let Some(driver) = libraries::find_driver(weft.as_deref()) else {
-        rows.push(ReportRow::fail(
-            "driver",
-            match std::env::var_os("WEFT_CUDA_LIBRARY").filter(|named| !named.is_empty()) {
-                Some(named) => format!("WEFT_CUDA_LIBRARY={} is no driver", named.display()),
-                None => "no libcuda.so.1 on this machine".to_string(),
-            },
-            "install NVIDIA's driver, or name its libcuda.so.1 with WEFT_CUDA_LIBRARY",
-        ));
+        let named = std::env::var_os("WEFT_CUDA_LIBRARY").filter(|named| !named.is_empty());
+        let (what, advice) = match named {
+            Some(named) => (
+                format!("WEFT_CUDA_LIBRARY={} is no driver", named.display()),
+                "unset or correct WEFT_CUDA_LIBRARY: no other path is tried",
+            ),
+            None => (
+                "no libcuda.so.1 on this machine".to_string(),
+                "install NVIDIA's driver, or name its libcuda.so.1 with WEFT_CUDA_LIBRARY",
+            ),
+        };
+        rows.push(ReportRow::fail("driver", what, advice));
         return None;
     };
     rows.push(ReportRow::ok(

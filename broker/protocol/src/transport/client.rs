@@ -129,7 +129,7 @@ pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
     let trusted = path::trusted(path)?;
     let address = SocketAddrUnix::new(path).map_err(|_| Error::Folder {
         path: path.to_path_buf(),
-        why: "the path of a unix socket has at most 107 bytes; set WEFT_SOCKET to a shorter one".into(),
+        why: "the path of a broker's socket has at most 103 bytes; set WEFT_SOCKET to a shorter one".into(),
     })?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)

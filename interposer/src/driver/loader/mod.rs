@@ -159,11 +159,18 @@ fn open_at(path: &Path) -> Result<Library, String> {
 
 fn explain(error: &OpenError) -> String {
     match error {
-        OpenError::NotFound => format!(
-            "no NVIDIA driver found: no libcuda.so.1 on LD_LIBRARY_PATH, in the linker's cache or in the usual folders; \
-             this process gets CUDA_ERROR_NO_DEVICE ({}=/path/to/libcuda.so.1 names one)",
-            search::VARIABLE
-        ),
+        OpenError::NotFound => {
+            let variable = search::VARIABLE;
+            let named = std::env::var_os(variable).filter(|named| !named.is_empty());
+            let why = named.map_or(
+                "no libcuda.so.1 on LD_LIBRARY_PATH, in the linker's cache or in the usual folders".to_string(),
+                |named| format!("{variable}={} is none", named.display()),
+            );
+            format!(
+                "no NVIDIA driver found: {why}; this process gets CUDA_ERROR_NO_DEVICE \
+                 ({variable}=/path/to/libcuda.so.1 names one)"
+            )
+        }
         OpenError::Ourselves(path) => format!(
             "no NVIDIA driver found: {} is weft itself; this process gets CUDA_ERROR_NO_DEVICE \
              ({}=/path/to/libcuda.so.1 names the driver)",
