@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Client, Home, hello, text, until};
 use weft_protocol::control::{Hello, ToBroker};
-use weft_protocol::lane::Mode;
+use weft_protocol::lane::{Kind, Mode, NO_GAP};
 
 /// Requests of the foreground job: enough controls, and as many that are judged.
 const REQUESTS: usize = 40;
@@ -59,6 +59,8 @@ fn jobs_are_told_by_command_and_socket_and_counters_stay() {
             training.launch(9, 700_000);
         }
     }
+    // Its launches count once their time is known.
+    training.record(Kind::Sample, 9, 700_000, NO_GAP);
     let page = || text(&home.done(&["metrics"]).stdout);
     until("the work is told", || {
         let won = value(&page(), "weft_job_won_gpu_seconds_total", &["name=\"train.py\""]);

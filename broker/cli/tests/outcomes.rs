@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{Client, Home, named, text, until};
 use weft_daemon::outcome::{Outcome, WarningKind};
 use weft_protocol::control::{ToBroker, ToClient};
-use weft_protocol::lane::Mode;
+use weft_protocol::lane::{Kind, Mode, NO_GAP};
 
 /// Requests of the foreground job: enough controls, and as many that are judged.
 const REQUESTS: u64 = 40;
@@ -65,6 +65,11 @@ fn jobs_that_share_are_told_what_they_had_and_where_protection_does_not_work() {
             training.launch(9, 700_000);
         }
     }
+    // Its launches count once their time is known.
+    training.record(Kind::Sample, 9, 700_000, NO_GAP);
+    until("the training's work counts", || {
+        outcome(&home, "python train.py").gpu_ns > Some(0)
+    });
     until("the service's waits are judged", || {
         outcome(&home, "python serve.py").lost.is_some()
     });
@@ -111,12 +116,19 @@ fn jobs_that_share_are_told_what_they_had_and_where_protection_does_not_work() {
 fn jobs_of_one_priority_are_warned_of() {
     let home = Home::new();
     let _broker = home.broker(&[]);
-    let _first = Client::attach(&home.socket(), named(3, "one"));
-    let _second = Client::attach(&home.socket(), named(3, "other"));
+    let first = Client::attach(&home.socket(), named(3, "one"));
+    let second = Client::attach(&home.socket(), named(3, "other"));
+    until("both have the device", || {
+        [&first, &second].map(Client::mode) == [Some(Mode::Foreground); 2]
+    });
     let warned = || {
         let kinds: Vec<_> = home.status().warnings.iter().map(|warning| warning.kind).collect();
         kinds.contains(&WarningKind::SamePriority)
     };
+    assert!(!warned(), "none of them has launched");
+    for client in [&first, &second] {
+        client.launch(1, 100_000);
+    }
     until("it is said", warned);
     home.done(&["set", "--client", "2", "--priority", "5"]);
     until("it is over", || !warned());

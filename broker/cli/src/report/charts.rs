@@ -327,7 +327,7 @@ pub(super) fn lateness(run: &Run) -> Option<String> {
 }
 
 /// Fewer stretches of a job say little.
-const STRETCHES: u64 = 50;
+const STRETCHES: u64 = 20;
 
 /// How far a picture goes beyond the lengths between which nine in ten stretches lie: so many
 /// times. A single stretch further away would press all others into one bar.
