@@ -501,8 +501,8 @@ impl JobTable {
         self.on(device).find(|(_, gang)| belonged(gang)).map(|(job, _)| job)
     }
 
-    /// Forgets the process that this broker let go, which runs another program (`exec`). Returns its
-    /// job on this device.
+    /// Forgets the process that this broker let go, which runs another program (`exec`). Returns
+    /// its job on this device.
     pub fn replaced(&mut self, process: &Process, user: &str, device: DeviceId) -> Option<Job> {
         let job = self.awaited(process, user, device)?;
         let absent = &mut self.gangs.get_mut(&job)?.unreattached;
