@@ -133,7 +133,7 @@ def test_a_profile_of_other_code_is_told(scene):
     row = scene.row(other)
     assert row["profile_known"] * 2 < row["kernels"] and " knows " in row["profile_trouble"], row
     page = weft(scene, "status", more={"COLUMNS": "120"}).stdout
-    assert "client (!)" in page and "is it another job's?" in page, page
+    assert "(!) client" in page and "is it another job's?" in page, page
     scene.finish_companions(other)
     assert other.stderr().count(" knows ") == 1, other.explain()
     # One that ended before it could be judged is judged by what it did.
