@@ -525,7 +525,7 @@ impl DeviceAdmission {
     }
 
     /// Claims again what fits. Another thread's failing claim may have caused the refusal, so this
-    /// repeats until that one has ended.
+    /// repeats until that one has ended. One that waits for a silent broker takes nothing from it.
     fn claim_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> Option<u64> {
         let begun = clock::now();
         loop {
@@ -537,7 +537,8 @@ impl DeviceAdmission {
                 return Some(quota);
             }
             if clock::now().saturating_sub(begun) > ANSWER_TIMEOUT_NS {
-                return None;
+                self.add_claim(bytes);
+                return Some(quota);
             }
             thread::rest(Duration::from_micros(100));
         }

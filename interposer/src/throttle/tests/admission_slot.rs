@@ -106,6 +106,27 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
 }
 
 #[test]
+fn what_fits_is_not_refused_while_another_thread_waits_for_a_silent_broker() {
+    let (session, broker) = attached(Mode::Alone);
+    let admission_slot = &broker.lane.admission_slot;
+    // A far too large claim that does not end.
+    assert!(session.admission.claim(&session.link, 1 << 50).is_some());
+    admission_slot.quota.store(2 * BLOCK, Ordering::Release);
+    thread::scope(|scope| {
+        let small = scope.spawn(|| session.admission.claim(&session.link, BLOCK));
+        while !small.is_finished() {
+            admission_slot.answers.fetch_add(1, Ordering::AcqRel);
+            let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
+            thread::yield_now();
+        }
+        assert!(small.join().expect("no panic").is_some(), "it has room for that");
+    });
+    session.admission.unclaim(BLOCK);
+    session.admission.unclaim(1 << 50);
+    assert_eq!((session.admission.held(), session.admission.wanted()), (0, 0));
+}
+
+#[test]
 fn a_broker_that_went_refuses_nothing() {
     let (session, broker) = attached(Mode::Alone);
     let admission_slot = &broker.lane.admission_slot;
