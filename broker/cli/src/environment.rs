@@ -99,14 +99,11 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
         ..Environment::default()
     };
     if driver.is_none() {
-        environment.warnings.push(
-            match env::var_os("WEFT_CUDA_LIBRARY").filter(|named| !named.is_empty()) {
-                Some(named) => format!("WEFT_CUDA_LIBRARY={} is no driver", named.display()),
-                None => {
-                    "no NVIDIA driver (libcuda.so.1) was found; the job will find none either (weft doctor)".to_string()
-                }
-            },
-        );
+        environment
+            .warnings
+            .push(libraries::misnamed_driver().unwrap_or_else(|| {
+                "no NVIDIA driver (libcuda.so.1) was found; the job will find none either (weft doctor)".to_string()
+            }));
     }
     let preload = preloadable(&weft, &links);
     let default = |name: &str| {

@@ -90,11 +90,21 @@ pub struct DriverLibrary {
 /// container it lies elsewhere.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
+/// The driver that `WEFT_CUDA_LIBRARY` names, if any.
+fn named_driver() -> Option<PathBuf> {
+    let named = env::var_os("WEFT_CUDA_LIBRARY").filter(|value| !value.is_empty());
+    named.map(PathBuf::from)
+}
+
+/// That the variable names no driver; `None`: it is not set.
+pub fn misnamed_driver() -> Option<String> {
+    Some(format!("WEFT_CUDA_LIBRARY={} is no driver", named_driver()?.display()))
+}
+
 /// The real driver: by `WEFT_CUDA_LIBRARY`, [`HINT`], `LD_LIBRARY_PATH`, the linker's cache, else
 /// in the usual directories.
 pub fn find_driver(weft: Option<&Path>) -> Option<DriverLibrary> {
-    if let Some(named) = env::var_os("WEFT_CUDA_LIBRARY").filter(|value| !value.is_empty()) {
-        let path = PathBuf::from(named);
+    if let Some(path) = named_driver() {
         return is_driver(&path, weft).then(|| DriverLibrary {
             path: std::path::absolute(&path).unwrap_or(path),
             by: "WEFT_CUDA_LIBRARY".to_string(),

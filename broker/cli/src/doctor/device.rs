@@ -13,12 +13,8 @@ use weft_protocol::device_share::{SWITCH, SmMechanism, SmOffer, SmVerdict};
 pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
     let weft = libraries::find_weft();
     let Some(driver) = libraries::find_driver(weft.as_deref()) else {
-        let named = std::env::var_os("WEFT_CUDA_LIBRARY").filter(|named| !named.is_empty());
-        let (what, advice) = match named {
-            Some(named) => (
-                format!("WEFT_CUDA_LIBRARY={} is no driver", named.display()),
-                "unset or correct WEFT_CUDA_LIBRARY: no other path is tried",
-            ),
+        let (what, advice) = match libraries::misnamed_driver() {
+            Some(misnamed) => (misnamed, "unset or correct WEFT_CUDA_LIBRARY: no other path is tried"),
             None => (
                 "no libcuda.so.1 on this machine".to_string(),
                 "install NVIDIA's driver, or name its libcuda.so.1 with WEFT_CUDA_LIBRARY",

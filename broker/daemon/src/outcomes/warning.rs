@@ -18,7 +18,8 @@ pub struct WarningBounds {
     pub longest_wait: Ns,
 }
 
-/// Part of a background job's launches beyond the bound from which on it is said.
+/// Part of a background job's launches, beyond the bound or past the gate, from which on that is
+/// said.
 const LONG_PART: f64 = 0.01;
 
 /// Waits or requests of a foreground job before its slowdown is held against what it may lose.

@@ -161,8 +161,7 @@ fn explain(error: &OpenError) -> String {
     match error {
         OpenError::NotFound => {
             let variable = search::VARIABLE;
-            let named = std::env::var_os(variable).filter(|named| !named.is_empty());
-            let why = named.map_or(
+            let why = search::named().map_or(
                 "no libcuda.so.1 on LD_LIBRARY_PATH, in the linker's cache or in the usual folders".to_string(),
                 |named| format!("{variable}={} is none", named.display()),
             );

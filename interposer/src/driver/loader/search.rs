@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -45,10 +46,15 @@ pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
     about.is_file().then(|| (about.dev(), about.ino()))
 }
 
+/// The driver that `VARIABLE` names, if any.
+pub fn named() -> Option<OsString> {
+    env::var_os(VARIABLE).filter(|value| !value.is_empty())
+}
+
 /// Absolute paths to try, in order. `VARIABLE`, if set, is the only one, so that a wrong value
 /// shows.
 pub fn candidates() -> Vec<PathBuf> {
-    if let Some(named) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+    if let Some(named) = named() {
         return vec![absolute(Path::new(&named))];
     }
     let hint = env::var_os(HINT).filter(|value| !value.is_empty());

@@ -6,6 +6,7 @@ use std::thread;
 
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::Ns;
+use weft_protocol::admission_slot::AdmissionSlot;
 use weft_protocol::control::ToBroker;
 use weft_protocol::lane::Mode;
 
@@ -13,6 +14,21 @@ use super::{SharedLane, attached, until};
 use crate::admission::{HeartbeatWatch, LONGEST_ANSWER_NS};
 
 const BLOCK: u64 = 1 << 20;
+
+/// Answers who asks for more, as the broker does.
+fn answer(admission_slot: &AdmissionSlot) {
+    admission_slot.answers.fetch_add(1, Ordering::AcqRel);
+    let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
+}
+
+/// Answers until a small claim has ended, which is to be granted.
+fn has_room(small: thread::ScopedJoinHandle<'_, Option<u64>>, admission_slot: &AdmissionSlot) {
+    while !small.is_finished() {
+        answer(admission_slot);
+        thread::yield_now();
+    }
+    assert!(small.join().expect("no panic").is_some(), "it has room for that");
+}
 
 #[test]
 fn no_claim_sees_a_block_twice() {
@@ -59,8 +75,7 @@ fn no_claim_sees_a_block_twice() {
         };
         until("it asks for more", asks);
         admission_slot.quota.store(3 * BLOCK, Ordering::Release);
-        admission_slot.answers.fetch_add(1, Ordering::AcqRel);
-        let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
+        answer(admission_slot);
     });
     session.admission.unclaim(1);
     assert_eq!(session.admission.held(), 2 * BLOCK);
@@ -82,8 +97,7 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
                 .any(|asked| matches!(asked, ToBroker::More { .. }))
         });
         // No more than there is.
-        admission_slot.answers.fetch_add(1, Ordering::AcqRel);
-        let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
+        answer(admission_slot);
     };
     thread::scope(|scope| {
         // A far too large claim, refused twice; meanwhile a small one.
@@ -94,12 +108,7 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
         answers();
         assert!(large.join().expect("no panic").is_none(), "there is not so much");
         // Whether the small claim asks depends on when it looks.
-        while !small.is_finished() {
-            admission_slot.answers.fetch_add(1, Ordering::AcqRel);
-            let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
-            thread::yield_now();
-        }
-        assert!(small.join().expect("no panic").is_some(), "it has room for that");
+        has_room(small, admission_slot);
     });
     session.admission.unclaim(BLOCK);
     assert_eq!(session.admission.held(), 0);
@@ -114,12 +123,7 @@ fn what_fits_is_not_refused_while_another_thread_waits_for_a_silent_broker() {
     admission_slot.quota.store(2 * BLOCK, Ordering::Release);
     thread::scope(|scope| {
         let small = scope.spawn(|| session.admission.claim(&session.link, BLOCK));
-        while !small.is_finished() {
-            admission_slot.answers.fetch_add(1, Ordering::AcqRel);
-            let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
-            thread::yield_now();
-        }
-        assert!(small.join().expect("no panic").is_some(), "it has room for that");
+        has_room(small, admission_slot);
     });
     session.admission.unclaim(BLOCK);
     session.admission.unclaim(1 << 50);
@@ -142,8 +146,7 @@ fn a_broker_that_went_refuses_nothing() {
         let claim = scope.spawn(|| session.admission.claim(&session.link, 2 * BLOCK));
         asks();
         // The larger step is refused.
-        admission_slot.answers.fetch_add(1, Ordering::AcqRel);
-        let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
+        answer(admission_slot);
         asks();
         // Another broker's lane comes in its place, in which nothing was asked.
         let next = SharedLane::lane().expect("a lane");

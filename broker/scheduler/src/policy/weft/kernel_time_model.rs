@@ -184,11 +184,10 @@ impl KernelTimeModel {
 
     /// Launches of this kernel from before its time was known, and that time, ns. Once for each.
     pub(super) fn now_timed(&mut self, kernel: u64) -> Option<(u64, Ns)> {
-        if !self.untimed.contains_key(&kernel) {
-            return None;
-        }
+        let count = *self.untimed.get(&kernel)?;
         let time = self.forecast(kernel, &History::default().push(kernel))?.middle;
-        Some((self.untimed.remove(&kernel)?, time))
+        self.untimed.remove(&kernel);
+        Some((count, time))
     }
 
     /// High quantile of a kernel whose times lie far apart, ns, else 0.
@@ -350,9 +349,9 @@ impl KernelTimeModel {
             let news = self.charges.entry(kernel).or_default().learn(time);
             if news {
                 self.highest = self.charges.values().map(|charge| charge.told).max().unwrap_or(0);
-            }
-            if news && !self.news.contains(&kernel) {
-                self.news.push(kernel);
+                if !self.news.contains(&kernel) {
+                    self.news.push(kernel);
+                }
             }
         }
     }
