@@ -58,7 +58,7 @@ enum ProbeCommand {
 
 #[derive(Debug, Args)]
 struct Chosen {
-    /// Only this probe (may be given several times)
+    /// Only this probe (may be given several times: they run in this order)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Seconds for all of them; what does not fit is named in the last line

@@ -1,7 +1,7 @@
 //! The probes, in the order in which they run (most valuable first), and the roles of peers.
 #![forbid(unsafe_code)]
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::peer::Role;
 use crate::probe::{Group, Probe};
@@ -35,20 +35,23 @@ pub const PROBES: &[Probe] = &[
     selftest::HANGS,
 ];
 
-/// The probes of a command, or those that are asked for.
+/// The probes of a command, or those that are asked for, in the order in which they are named.
 pub fn chosen(group: Group, only: &[String]) -> Result<Vec<&'static Probe>> {
     let all: Vec<&Probe> = PROBES.iter().filter(|probe| probe.group == group).collect();
-    for name in only {
-        anyhow::ensure!(
-            all.iter().any(|probe| probe.name == name),
-            "no probe {name}; there are {}",
-            all.iter().map(|probe| probe.name).collect::<Vec<_>>().join(", ")
-        );
+    if only.is_empty() {
+        return Ok(all);
     }
-    Ok(all
-        .into_iter()
-        .filter(|probe| only.is_empty() || only.iter().any(|name| name == probe.name))
-        .collect())
+    let mut named: Vec<&Probe> = Vec::new();
+    for name in only {
+        let probe = all.iter().find(|probe| probe.name == name).with_context(|| {
+            let names: Vec<_> = all.iter().map(|probe| probe.name).collect();
+            format!("no probe {name}; there are {}", names.join(", "))
+        })?;
+        if !named.iter().any(|before| before.name == probe.name) {
+            named.push(probe);
+        }
+    }
+    Ok(named)
 }
 
 /// What a peer does whose role is `name`.

@@ -56,7 +56,7 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &ProbeOptions) -> Resul
         ProbeEnd::TooLong => Report::new("about", false).error("the device did not answer in time"),
     }
     let (mut good, mut failed, mut left_out) = (0, Vec::new(), Vec::new());
-    for probe in probes {
+    for (at, probe) in probes.iter().enumerate() {
         let left = budget.saturating_sub(begin.elapsed());
         let report = Report::new(probe.name, false);
         if left < LEAST {
@@ -64,7 +64,9 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &ProbeOptions) -> Resul
             left_out.push(probe.name);
             continue;
         }
-        let limit = left.min(Duration::from_secs(probe.seconds)).min(fair(left));
+        let is_last = at + 1 == probes.len();
+        let share = if is_last { left } else { fair(left) };
+        let limit = share.min(Duration::from_secs(probe.seconds));
         match child(probe.name, limit, options)? {
             ProbeEnd::Good => {
                 good += 1;
