@@ -10,6 +10,7 @@
 //! * [`measure`]: what came of a run; [`bound`]: what the device's time allows at most; [`oracle`]:
 //!   what fits into gaps at most, kernel by kernel; [`why`]: what stood in the way.
 //! * [`together`]: the engine in which kernels share SMs, beside hardware.
+//! * [`calibrated`]: the device, by a calibration file.
 //! * [`scenario`]: runs as TOML files; [`pairs`]: the large set behind `scripts/lab`; [`aims`]:
 //!   what is to be reached; [`report`]: for people.
 //! * [`seeds`]: a figure over several seeds, and its interval.
@@ -22,6 +23,7 @@
 pub mod admission;
 pub mod aims;
 pub mod bound;
+pub mod calibrated;
 pub mod compare;
 pub mod cost;
 pub mod foresight;

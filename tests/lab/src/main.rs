@@ -2,6 +2,7 @@
 //! and starts it.
 #![forbid(unsafe_code)]
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,9 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
+use simgpu_engine::Mode;
 
 use weft_lab::US;
 use weft_lab::aims::{self, Aim, AimVerdict};
+use weft_lab::calibrated::{CalibratedDevice, CalibrationOptions, LabSetting, PlayedDevice};
 use weft_lab::compare::Tuning;
 use weft_lab::foresight::{self, GapForesight};
 use weft_lab::pairs::{self, CasePlan, CaseRow, HeldBackCases};
@@ -21,6 +24,7 @@ use weft_lab::report;
 use weft_lab::rule::Rule;
 use weft_lab::scenario::Scenario;
 use weft_lab::speed::{self, Speed};
+use weft_lab::world::Hosts;
 
 /// Jobs on one GPU in virtual time, under every policy on the same seed.
 ///
@@ -71,9 +75,11 @@ struct LabOptions {
     requests: Option<u64>,
     /// Only this device: mps (turns kernel by kernel), mps-shared (an A100 whose SMs kernels share
     /// block by block), mps-shared-h100 (an H100's SMs, with the recordings' own kernel times) or
-    /// time-sliced. Without it mps and time-sliced, or what the kind is about
+    /// time-sliced. Without it mps and time-sliced, what the kind is about, or the scenario's own
     #[arg(long)]
     device: Option<String>,
+    #[command(flatten)]
+    calibration: CalibrationOptions,
     /// With mps-shared: per cent that blocks take longer while others' blocks have the rest of the
     /// device, in place of 30
     #[arg(long, value_name = "PERCENT", requires = "device")]
@@ -115,10 +121,11 @@ struct LabOptions {
     /// Try another minimum share
     #[arg(long)]
     minimum_share: Option<f64>,
-    /// Let background jobs' hosts leave so many launches behind at a closed gate, in place of the
-    /// 1024 that the interposer's queue holds; 0: as with WEFT_QUEUE=off
-    #[arg(long)]
-    queue: Option<usize>,
+    /// Let background jobs' hosts leave so many launches behind at a closed gate: on is the 1024
+    /// that the interposer's queue holds, off or 0 is as with WEFT_QUEUE=off. Several (on,off):
+    /// one block each, and a table of all
+    #[arg(long, value_name = "LAUNCHES", value_delimiter = ',', value_parser = queue)]
+    queue: Vec<usize>,
     /// Let background jobs spin so many microseconds at a closed gate before they sleep
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
@@ -143,23 +150,63 @@ fn host_time(given: &str) -> Result<f64, String> {
     }
 }
 
-/// What is written as JSON.
+/// Launches of a launch queue.
+fn queue(given: &str) -> Result<usize, String> {
+    match given {
+        "on" => Ok(Hosts::default().queue),
+        "off" => Ok(0),
+        _ => given.parse().map_err(|_| "not on, off or a number of launches".into()),
+    }
+}
+
+/// The JSON output.
 #[derive(Debug, Serialize)]
-struct LabResults {
-    command: String,
-    commit: String,
-    seeds: Vec<u64>,
+struct LabResults<'a> {
+    command: &'a str,
+    commit: &'a str,
+    seeds: &'a [u64],
     requests: u64,
     /// Cases that were run, of how many.
     cases: (usize, usize),
     seconds: f64,
     events: u64,
+    /// Calibrations and times that were played on.
+    devices: Vec<&'a PlayedDevice>,
+    aims: Vec<SettingAim<'a>>,
+    foresight: &'a [GapForesight],
+    speed: &'a [Speed],
+    /// Means over the cases of a device, kind, host and rule, with intervals where there are seeds.
+    summaries: Vec<&'a report::Summary>,
+    rows: Vec<&'a CaseRow>,
+}
+
+/// An aim in one setting.
+#[derive(Debug, Serialize)]
+struct SettingAim<'a> {
+    #[serde(flatten)]
+    setting: &'a LabSetting,
+    #[serde(flatten)]
+    aim: &'a Aim,
+}
+
+/// All that was played on one device with one launch queue.
+struct LabBlock {
+    device: PlayedDevice,
+    rows: Vec<CaseRow>,
+    summaries: Vec<report::Summary>,
     aims: Vec<Aim>,
+}
+
+/// All that was played.
+struct PlayedBlocks {
+    blocks: Vec<LabBlock>,
     foresight: Vec<GapForesight>,
     speed: Vec<Speed>,
-    /// Means over the cases of a device, kind, host and rule, with intervals where there are seeds.
-    summaries: Vec<report::Summary>,
-    rows: Vec<CaseRow>,
+    seeds: Vec<u64>,
+    requests: u64,
+    /// Cases that were run, of how many.
+    cases: (usize, usize),
+    seconds: f64,
 }
 
 fn main() -> ExitCode {
@@ -198,22 +245,53 @@ fn run(options: &LabOptions) -> Result<AimVerdict> {
     }
 }
 
-fn the_scenario(options: &LabOptions, path: &Path) -> Result<AimVerdict> {
-    let start = Instant::now();
-    let scenario = Scenario::load(path)?;
-    let rows = one_scenario(&scenario);
-    let results = LabResults {
-        seeds: scenario.benches.iter().map(|bench| bench.seed).collect(),
-        requests: scenario.benches.first().map_or(0, |bench| bench.requests),
-        cases: (scenario.benches.len(), scenario.benches.len()),
-        seconds: start.elapsed().as_secs_f64(),
-        ..LabResults::of(rows, Vec::new(), Vec::new())
+/// Each device with each launch queue that was asked for.
+fn settings(options: &LabOptions) -> Result<Vec<(CalibratedDevice, Option<usize>)>> {
+    let queues = match options.queue.as_slice() {
+        [] => vec![None],
+        given => given.iter().copied().map(Some).collect(),
     };
-    print!("{}", report::text(&results.rows));
-    tell(options, &results)
+    let devices = options.calibration.devices()?;
+    let pairs = devices
+        .into_iter()
+        .flat_map(|device| queues.iter().map(move |queue| (device.clone(), *queue)));
+    Ok(pairs.collect())
 }
 
-fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
+fn the_scenario(options: &LabOptions, path: &Path) -> Result<AimVerdict> {
+    let start = Instant::now();
+    let mode = mode(options)?;
+    let mut blocks = Vec::new();
+    let (mut seeds, mut requests, mut cases) = (Vec::new(), 0, 0);
+    for (device, queue) in settings(options)? {
+        let mut scenario = Scenario::load(path, &device)?;
+        for bench in &mut scenario.benches {
+            bench.device.mode = mode.unwrap_or(bench.device.mode);
+            bench.tuning = tuning(options, queue);
+        }
+        let engine = scenario.benches.first().map(|bench| bench.device);
+        let played = PlayedDevice::new(&device, queue, &engine.unwrap_or_default());
+        println!("{played}");
+        let rows = one_scenario(&scenario, &played.setting);
+        print!("{}", report::text(&rows));
+        blocks.push(LabBlock::of(played, rows, &[], &[]));
+        cases += scenario.benches.len();
+        requests = scenario.benches.first().map_or(0, |bench| bench.requests);
+        seeds = scenario.benches.iter().map(|bench| bench.seed).collect();
+    }
+    let played = PlayedBlocks {
+        blocks,
+        foresight: Vec::new(),
+        speed: Vec::new(),
+        seeds,
+        requests,
+        cases: (cases, cases),
+        seconds: start.elapsed().as_secs_f64(),
+    };
+    tell(options, &played)
+}
+
+fn one_scenario(scenario: &Scenario, setting: &LabSetting) -> Vec<CaseRow> {
     let mut rows = Vec::new();
     for bench in &scenario.benches {
         let known = bench.know_all(&scenario.jobs);
@@ -221,6 +299,7 @@ fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
         for rule in &scenario.rules {
             eprintln!("{}: seed {}, {rule}", scenario.name, bench.seed);
             rows.push(CaseRow {
+                setting: setting.clone(),
                 kind: "scenario",
                 device: pairs::mode_name(bench.device.mode),
                 service: service.clone(),
@@ -234,15 +313,34 @@ fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
     rows
 }
 
-fn plan(options: &LabOptions) -> Result<CasePlan> {
+/// The way in which jobs share the device, where it was asked for.
+fn mode(options: &LabOptions) -> Result<Option<Mode>> {
     let named = options.device.as_deref();
-    let device = named
+    named
         .map(|name| pairs::mode_named(name, options.contention))
-        .transpose()?;
+        .transpose()
+}
+
+fn tuning(options: &LabOptions, queue: Option<usize>) -> Tuning {
+    let without = |name: &str| options.without.iter().any(|part| part == name);
+    Tuning {
+        risk: options.risk,
+        minimum_share: options.minimum_share,
+        queue,
+        gate_spin: options.gate_spin.map(|us| us.saturating_mul(US)),
+        no_grace: without("grace"),
+        no_launch_costs: without("launch-costs"),
+        no_stir: without("stir"),
+    }
+}
+
+/// The plan of one device and launch queue.
+fn plan(options: &LabOptions, calibrated: CalibratedDevice, queue: Option<usize>) -> Result<CasePlan> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let requests = options.requests.unwrap_or(if options.quick { 100 } else { 1_000 });
     Ok(CasePlan {
-        device,
+        calibrated,
+        device: mode(options)?,
         seeds: options.seeds.clone(),
         every_seed: options.full || options.every_seed,
         requests: requests.max(1),
@@ -275,65 +373,42 @@ fn plan(options: &LabOptions) -> Result<CasePlan> {
                 true => usize::MAX,
                 false => 4,
             }),
-        until: options
-            .minutes
-            .map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6))),
+        until: None,
         all_rules: options.all_rules,
         frontier: options.frontier,
         host_times: options.host_time.clone(),
         rules: options.rule.clone(),
-        tuning: Tuning {
-            risk: options.risk,
-            minimum_share: options.minimum_share,
-            queue: options.queue,
-            gate_spin: options.gate_spin.map(|us| us.saturating_mul(US)),
-            no_grace: options.without.iter().any(|part| part == "grace"),
-            no_launch_costs: options.without.iter().any(|part| part == "launch-costs"),
-            no_stir: options.without.iter().any(|part| part == "stir"),
-        },
+        tuning: tuning(options, queue),
     })
 }
 
 fn the_set(options: &LabOptions) -> Result<AimVerdict> {
     let start = Instant::now();
-    let plan = plan(options)?;
+    let settings = settings(options)?;
     let models = pairs::models(&options.traces)?;
-    let cases = pairs::cases(&models, &plan);
-    eprintln!(
-        "{} models, {} cases, {} requests a figure, {} threads",
-        models.len(),
-        cases.len(),
-        plan.requests,
-        plan.threads
-    );
-    let told = Mutex::new(Instant::now());
-    let progress = |done: usize, of: usize| {
-        let Ok(mut told) = told.lock() else { return };
-        if told.elapsed().as_secs() >= 10 || done == of {
-            *told = Instant::now();
-            eprintln!("{done} of {of} cases after {:.0} s", start.elapsed().as_secs_f64());
-        }
-    };
-    let rows = pairs::run(&cases, &plan, &progress);
-    let run = rows
-        .iter()
-        .map(|row| {
-            (
-                row.kind,
-                row.device,
-                &row.service,
-                &row.batch,
-                row.closed,
-                row.figures.seed,
-                row.host_time.to_bits(),
-            )
-        })
-        .collect::<std::collections::HashSet<_>>()
-        .len();
-    let wants = |kind: &str| plan.wants(kind);
+    let mut plans = Vec::new();
+    for (device, queue) in &settings {
+        plans.push(plan(options, device.clone(), *queue)?);
+    }
+    // Each block has its part of the time.
+    let minutes = options
+        .minutes
+        .map(|minutes| minutes.clamp(0.0, 1e6) / settings.len() as f64);
+    let (mut rows_of, mut cases) = (Vec::new(), (0, 0));
+    for ((device, queue), plan) in settings.iter().zip(&mut plans) {
+        plan.until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
+        let of_plan = pairs::cases(&models, plan);
+        let played = PlayedDevice::new(device, *queue, &device.settings(Mode::TimeSlice));
+        println!("{played}");
+        let rows = play(&models, &of_plan, plan);
+        cases = (cases.0 + cases_in(&rows), cases.1 + of_plan.len());
+        print!("{}", report::text_of_set(&rows));
+        rows_of.push((played, rows));
+    }
+    let first = &plans[0];
     let foresight: Vec<GapForesight> = models
         .iter()
-        .filter(|_| wants("predictor"))
+        .filter(|_| first.wants("predictor"))
         .flat_map(|model| [(&model.infer, "infer"), (&model.train, "train")].map(|(trace, mode)| (model, trace, mode)))
         .filter_map(|(model, trace, mode)| {
             let trace = trace.as_ref()?;
@@ -342,80 +417,160 @@ fn the_set(options: &LabOptions) -> Result<AimVerdict> {
         .collect();
     let speed: Vec<Speed> = weft_scheduler::PolicyName::ALL
         .iter()
-        .filter(|_| wants("core"))
+        .filter(|_| first.wants("core"))
         .flat_map(|(policy, _, _)| [100, 1_000].map(|clients| speed::measure(*policy, clients)))
         .collect();
-    let results = LabResults {
-        seeds: plan.seeds.clone(),
-        requests: plan.requests,
-        cases: (run, cases.len()),
+    let blocks = rows_of
+        .into_iter()
+        .map(|(device, rows)| LabBlock::of(device, rows, &foresight, &speed));
+    let played = PlayedBlocks {
+        blocks: blocks.collect(),
+        foresight,
+        speed,
+        seeds: first.seeds.clone(),
+        requests: first.requests,
+        cases,
         seconds: start.elapsed().as_secs_f64(),
-        ..LabResults::of(rows, foresight, speed)
     };
-    print!("{}", report::text_of_set(&results.rows));
-    tell(options, &results)
+    tell(options, &played)
 }
 
-impl LabResults {
-    /// Of what was run, judged; what is known of the run itself is for the caller to say.
-    fn of(rows: Vec<CaseRow>, foresight: Vec<GapForesight>, speed: Vec<Speed>) -> LabResults {
-        LabResults {
-            command: std::env::args().collect::<Vec<String>>().join(" "),
-            commit: commit(),
-            seeds: Vec::new(),
-            requests: 0,
-            cases: (0, 0),
-            seconds: 0.0,
-            events: rows.iter().map(|row| row.figures.events).sum(),
-            aims: aims::judge(&rows, &foresight, &speed),
-            foresight,
-            speed,
+/// Plays the cases of a plan, and reports on the way how far it is.
+fn play(models: &[pairs::Model], cases: &[pairs::Case], plan: &CasePlan) -> Vec<CaseRow> {
+    let start = Instant::now();
+    eprintln!(
+        "{} models, {} cases, {} requests a figure, {} threads",
+        models.len(),
+        cases.len(),
+        plan.requests,
+        plan.threads
+    );
+    let told = Mutex::new(start);
+    let progress = |done: usize, of: usize| {
+        let Ok(mut told) = told.lock() else { return };
+        if told.elapsed().as_secs() >= 10 || done == of {
+            *told = Instant::now();
+            eprintln!("{done} of {of} cases after {:.0} s", start.elapsed().as_secs_f64());
+        }
+    };
+    pairs::run(cases, plan, &progress)
+}
+
+/// Cases that rows are of.
+fn cases_in(rows: &[CaseRow]) -> usize {
+    let case = |row: &CaseRow| {
+        let jobs = (row.service.clone(), row.batch.clone());
+        (
+            row.kind,
+            row.device,
+            jobs,
+            row.closed,
+            row.figures.seed,
+            row.host_time.to_bits(),
+        )
+    };
+    rows.iter().map(case).collect::<HashSet<_>>().len()
+}
+
+impl LabBlock {
+    /// Of the rows of one device and launch queue, judged.
+    fn of(device: PlayedDevice, rows: Vec<CaseRow>, foresight: &[GapForesight], speed: &[Speed]) -> LabBlock {
+        LabBlock {
+            device,
             summaries: report::Summary::of(&rows),
+            aims: aims::judge(&rows, foresight, speed),
             rows,
         }
     }
+
+    fn setting_aims(&self) -> impl Iterator<Item = SettingAim<'_>> {
+        let setting = &self.device.setting;
+        self.aims.iter().map(move |aim| SettingAim { setting, aim })
+    }
 }
 
-/// Writes what is to be written, and says the rest: aims last.
-fn tell(options: &LabOptions, results: &LabResults) -> Result<AimVerdict> {
+/// Writes the files that were asked for, and prints the rest: aims last.
+fn tell(options: &LabOptions, played: &PlayedBlocks) -> Result<AimVerdict> {
+    let blocks = &played.blocks;
+    let command = std::env::args().collect::<Vec<String>>().join(" ");
+    let commit = commit();
+    let rows = || blocks.iter().flat_map(|block| &block.rows);
+    let events = rows().map(|row| row.figures.events).sum();
     if let Some(path) = &options.json {
-        write(path, &serde_json::to_string(results)?)?;
+        let results = LabResults {
+            command: &command,
+            commit: &commit,
+            seeds: &played.seeds,
+            requests: played.requests,
+            cases: played.cases,
+            seconds: played.seconds,
+            events,
+            devices: blocks.iter().map(|block| &block.device).collect(),
+            aims: blocks.iter().flat_map(LabBlock::setting_aims).collect(),
+            foresight: &played.foresight,
+            speed: &played.speed,
+            summaries: blocks.iter().flat_map(|block| &block.summaries).collect(),
+            rows: rows().collect(),
+        };
+        write(path, &serde_json::to_string(&results)?)?;
     }
     if let Some(path) = &options.page {
         let made = report::PageOrigin {
-            command: &results.command,
-            commit: &results.commit,
-            seeds: &results.seeds,
-            requests: results.requests,
-            seconds: results.seconds,
-            events: results.events,
-            cases: results.cases,
+            command: &command,
+            commit: &commit,
+            seeds: &played.seeds,
+            requests: played.requests,
+            seconds: played.seconds,
+            events,
+            cases: played.cases,
         };
-        let page = report::page(&made, &results.rows, &results.aims, &results.foresight, &results.speed);
+        let of_page: Vec<report::PageBlock<'_>> = blocks
+            .iter()
+            .map(|block| report::PageBlock {
+                device: &block.device,
+                rows: &block.rows,
+                aims: &block.aims,
+            })
+            .collect();
+        let page = report::page(&made, &of_page, &played.foresight, &played.speed);
         write(path, &page)?;
     }
-    if options.gaps {
-        print!("{}", report::text_of_gaps(&results.rows));
+    let several = blocks.len() > 1;
+    for block in blocks.iter().filter(|_| options.gaps || options.why) {
+        if several {
+            println!("{}", block.device);
+        }
+        if options.gaps {
+            print!("{}", report::text_of_gaps(&block.rows));
+        }
+        if options.why {
+            print!("{}", report::causes::text(&block.rows));
+        }
     }
-    if options.why {
-        print!("{}", report::causes::text(&results.rows));
-    }
-    if results.requests < report::ENOUGH && !results.rows.is_empty() {
+    let summaries: Vec<_> = blocks.iter().flat_map(|block| block.summaries.clone()).collect();
+    print!("{}", report::text_of_settings(&summaries));
+    if played.requests < report::ENOUGH && rows().next().is_some() {
         println!(
             "{} requests a figure, where the aims ask for {}: p99 and p99.9 rest on few of them",
-            results.requests,
+            played.requests,
             report::ENOUGH
         );
     }
-    if results.cases.0 < results.cases.1 {
+    if played.cases.0 < played.cases.1 {
         println!(
             "{} of {} cases were run in the time given",
-            results.cases.0, results.cases.1
+            played.cases.0, played.cases.1
         );
     }
-    print!("{}", report::text_of_aims(&results.aims));
+    for block in blocks {
+        if several {
+            println!("{}", block.device.setting);
+        }
+        print!("{}", report::text_of_aims(&block.aims));
+    }
     std::io::stdout().flush()?;
-    Ok(AimVerdict::of(&results.aims))
+    let aims: Vec<Aim> = blocks.iter().flat_map(|block| block.aims.clone()).collect();
+    Ok(AimVerdict::of(&aims))
 }
 
 fn write(path: &PathBuf, text: &str) -> Result<()> {

@@ -28,9 +28,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
-use simgpu_engine::{Mode, Settings, SmLimits};
+use simgpu_engine::{Mode, SmLimits};
 use weft_trace_format::Trace;
 
+use crate::calibrated::{CalibratedDevice, LabSetting};
 use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
 use crate::job::{Arrivals, Jitter, Play, PlayedJob, Program};
 use crate::measure::Latency;
@@ -117,6 +118,9 @@ pub struct Case {
 /// One rule in one case.
 #[derive(Debug, Clone, Serialize)]
 pub struct CaseRow {
+    /// The device's calibration, and the launch queue.
+    #[serde(flatten)]
+    pub setting: LabSetting,
     /// Which kind of case.
     pub kind: &'static str,
     /// A name of [`DEVICES`].
@@ -224,7 +228,9 @@ pub fn mode_named(name: &str, contention: Option<u32>) -> anyhow::Result<Mode> {
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct CasePlan {
-    /// The device; where there is none, each kind's own.
+    /// The device's times.
+    pub calibrated: CalibratedDevice,
+    /// How jobs share the device; where there is none, each kind's own.
     pub device: Option<Mode>,
     /// Seeds.
     pub seeds: Vec<u64>,
@@ -680,14 +686,6 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
     }
 }
 
-/// The device of a mode.
-pub fn device(mode: Mode) -> Settings {
-    Settings {
-        mode,
-        ..Settings::default()
-    }
-}
-
 /// Runs all cases; rows come in the order of the cases. `progress` is told what was done.
 pub fn run(cases: &[Case], plan: &CasePlan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<CaseRow> {
     let next = AtomicUsize::new(0);
@@ -749,7 +747,7 @@ pub fn names(jobs: &[PlayedJob]) -> (String, Vec<String>) {
 
 fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<KnownJob>>>) -> Vec<CaseRow> {
     let bench = Fixture {
-        device: device(case.mode),
+        device: plan.calibrated.settings(case.mode),
         hosts: Hosts::default(),
         seed: case.seed,
         requests: plan.requests.min(case.most_requests.unwrap_or(u64::MAX)),
@@ -794,6 +792,10 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
     case.rules
         .iter()
         .map(|rule| CaseRow {
+            setting: LabSetting {
+                calibration: plan.calibrated.name.clone(),
+                queue: plan.tuning.queue,
+            },
             kind: case.kind,
             device: mode_name(case.mode),
             service: service.clone(),

@@ -11,6 +11,7 @@ use simgpu_engine::{Mode, Settings, SmLimits};
 use weft_profiles::Store;
 use weft_trace_format::Trace;
 
+use crate::calibrated::CalibratedDevice;
 use crate::compare::Fixture;
 use crate::generate::{self, shapes};
 use crate::job::{Arrivals, Jitter, PlayedJob, Program};
@@ -258,14 +259,15 @@ impl Generator {
 }
 
 impl Scenario {
-    /// Reads a file. Traces that it names lie beside it, unless their paths are absolute.
-    pub fn load(path: &Path) -> Result<Scenario, ScenarioError> {
+    /// Reads a file. Traces that it names lie beside it, unless their paths are absolute. Times of
+    /// the device that it does not name are those of `device`.
+    pub fn load(path: &Path, device: &CalibratedDevice) -> Result<Scenario, ScenarioError> {
         let text = std::fs::read_to_string(path).map_err(|error| ScenarioError::Unreadable(path.to_owned(), error))?;
-        Scenario::parse(&text, path)
+        Scenario::parse(&text, path, device)
     }
 
     /// Of a text; `path` is where it stands.
-    pub fn parse(text: &str, path: &Path) -> Result<Scenario, ScenarioError> {
+    pub fn parse(text: &str, path: &Path, device: &CalibratedDevice) -> Result<Scenario, ScenarioError> {
         let wrong = |line: usize, what: String| ScenarioError::Wrong(path.to_owned(), line, what);
         let line_of = |needle: &str| {
             text.lines()
@@ -327,22 +329,32 @@ impl Scenario {
                 "all jobs have one priority: nobody fills anybody's gaps".into(),
             ));
         }
-        let default = Settings::default();
+        let own = &file.device;
+        for (key, value, changed) in [
+            ("slice_us", own.slice_us, "slice_ns"),
+            ("switch_us", own.switch_us, "switch_ns"),
+            ("launch_latency_us", own.launch_latency_us, "launch_latency_ns"),
+        ] {
+            if value.is_some() && device.is_changed(changed) {
+                let what = format!("{key} wins over --set {changed}: take {key} out of this file, or leave out --set");
+                return Err(wrong(line_of(key), what));
+            }
+        }
+        let calibrated = device.settings(match own.mode {
+            ModeName::Mps => Mode::Mps,
+            ModeName::MpsShared => Mode::MpsShared(SmLimits::A100_LIKE),
+            ModeName::MpsSharedH100 => Mode::MpsShared(SmLimits::H100_LIKE),
+            ModeName::TimeSliced => Mode::TimeSlice,
+        });
         let us = |value: Option<u64>, otherwise: Ns| {
             let time = value.map_or(otherwise, |us| us * US);
             (time as f64 * dilation) as Ns
         };
         let device = Settings {
-            mode: match file.device.mode {
-                ModeName::Mps => Mode::Mps,
-                ModeName::MpsShared => Mode::MpsShared(SmLimits::A100_LIKE),
-                ModeName::MpsSharedH100 => Mode::MpsShared(SmLimits::H100_LIKE),
-                ModeName::TimeSliced => Mode::TimeSlice,
-            },
-            slice: us(file.device.slice_us, default.slice),
-            switch: us(file.device.switch_us, default.switch),
-            launch_latency: us(file.device.launch_latency_us, default.launch_latency),
-            ..default
+            slice: us(own.slice_us, calibrated.slice),
+            switch: us(own.switch_us, calibrated.switch),
+            launch_latency: us(own.launch_latency_us, calibrated.launch_latency),
+            ..calibrated
         };
         let usual = Hosts::default();
         let hosts = Hosts {

@@ -23,8 +23,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use simgpu_engine::Mode;
+use simgpu_engine::{Mode, Settings};
 
+use crate::calibrated::{CalibratedDevice, CalibrationOptions, PlayedDevice};
 use crate::compare::{Fixture, KnownJob, Tuning};
 use crate::job::{Arrivals, PlayedJob, Program};
 use crate::pairs::{self, HELD_BACK, Model};
@@ -131,6 +132,8 @@ struct TogetherOptions {
     /// Recordings to replay
     #[arg(long, value_name = "FOLDER", default_value = "profiles/recorded/simulated-A100")]
     traces: PathBuf,
+    #[command(flatten)]
+    calibration: CalibrationOptions,
 }
 
 /// The command.
@@ -175,6 +178,7 @@ struct Misses {
 }
 
 fn run(options: &TogetherOptions) -> Result<String> {
+    let devices = options.calibration.devices()?;
     let models: HashMap<String, Model> = pairs::models(&options.traces)?
         .into_iter()
         .map(|model| (model.name.clone(), model))
@@ -184,25 +188,43 @@ fn run(options: &TogetherOptions) -> Result<String> {
         some => some.iter().copied().map(Some).collect(),
     };
     let mut out = String::new();
+    for device in &devices {
+        beside_measured(&models, device, &given, options, &mut out)?;
+    }
+    Ok(out)
+}
+
+/// The text of one device, for each contention.
+fn beside_measured(
+    models: &HashMap<String, Model>,
+    device: &CalibratedDevice,
+    contentions: &[Option<u32>],
+    options: &TogetherOptions,
+    out: &mut String,
+) -> Result<()> {
     let mut last = None;
-    for contention in given {
-        let mode = pairs::mode_named(&options.device, contention)?;
-        let simulated = simulate(&models, mode, options)?;
+    for contention in contentions {
+        let mode = pairs::mode_named(&options.device, *contention)?;
+        let settings = device.settings(mode);
+        if last.is_none() {
+            *out += &format!("{}\n", PlayedDevice::new(device, None, &settings));
+        }
+        let simulated = simulate(models, settings, options)?;
         let name = match mode {
             Mode::MpsShared(limits) => format!("contention {} %", limits.contention / 10),
             Mode::Mps | Mode::TimeSlice => "no SMs shared".to_string(),
         };
         let misses = Misses::of(&simulated);
-        out += &format!(
+        *out += &format!(
             "{}, {name}: off by a factor of {:.3} (sum of two trainings), {:.3} (each one's part), {:.3} (a service's mean latency), {:.3} (batch beside it)\n",
             options.device, misses.sum, misses.part, misses.mean, misses.batch
         );
         last = Some(simulated);
     }
     if let Some(simulated) = last {
-        out += &text(&simulated);
+        *out += &text(&simulated);
     }
-    Ok(out)
+    Ok(())
 }
 
 fn program(models: &HashMap<String, Model>, name: &str, trains: bool) -> Result<Arc<Program>> {
@@ -219,9 +241,9 @@ fn program(models: &HashMap<String, Model>, name: &str, trains: bool) -> Result<
     Ok(Arc::new(Program::of(trace, 0, usize::MAX)))
 }
 
-fn simulate(models: &HashMap<String, Model>, mode: Mode, options: &TogetherOptions) -> Result<Simulated> {
+fn simulate(models: &HashMap<String, Model>, device: Settings, options: &TogetherOptions) -> Result<Simulated> {
     let bench = Fixture {
-        device: pairs::device(mode),
+        device,
         hosts: Hosts::default(),
         seed: options.seed,
         requests: options.requests.max(1),
@@ -259,7 +281,7 @@ fn simulate(models: &HashMap<String, Model>, mode: Mode, options: &TogetherOptio
         }));
     }
     let mut shares = Vec::new();
-    if let Mode::MpsShared(limits) = mode {
+    if let Mode::MpsShared(limits) = device.mode {
         for (name, trains) in [("resnet50", true), ("bert_base", true), ("vgg19", true), ("lstm", true)]
             .into_iter()
             .chain([("bert_base", false), ("llama_graph", false)])

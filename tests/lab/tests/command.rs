@@ -95,6 +95,128 @@ fn a_check_ends_with_what_it_found() {
     assert!(said.contains("nothing was judged"), "{said}");
 }
 
+/// Figures of JSON rows under a policy, in the order of the rows.
+fn of_rows(results: &serde_json::Value, rule: &str, key: &str) -> Vec<serde_json::Value> {
+    let rows = results["rows"].as_array().expect("rows");
+    let ours = rows.iter().filter(|row| row["rule"] == rule);
+    ours.map(|row| row[key].clone()).collect()
+}
+
+#[test]
+fn figures_rest_on_the_calibration_that_is_named() {
+    let folder = folder("calibration");
+    let measured = folder.join("measured.toml");
+    let text = "gpu = \"a GPU\"\nbase = \"a100-like\"\n[values]\n\
+                switch_ns = { value = 400000, source = \"estimate: of this test\" }\n";
+    std::fs::write(&measured, text).expect("written");
+    let [measured, json] =
+        [measured, folder.join("results.json")].map(|path| path.to_str().expect("a name").to_string());
+    let (code, said) = check(
+        &folder,
+        &SCENE.replace("{}", "\"weft\", \"default\""),
+        &[
+            "--calibration",
+            "a100-like",
+            &measured,
+            "--queue",
+            "on,off",
+            "--json",
+            &json,
+        ],
+    );
+    assert!(code.is_some_and(|code| code < 2), "{said}");
+    let text = std::fs::read_to_string(&json).expect("the results");
+    let results: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let devices = results["devices"].as_array().expect("devices");
+    let told: Vec<_> = devices
+        .iter()
+        .map(|one| (one["switch_ns"].as_u64(), one["queue"].as_u64()))
+        .collect();
+    let expected = [(100_000, 1_024), (100_000, 0), (400_000, 1_024), (400_000, 0)];
+    assert_eq!(told, expected.map(|(switch, queue)| (Some(switch), Some(queue))));
+    assert_eq!(devices[0]["gpu"], "A100-like, 40 GB (published figures)");
+    assert_eq!(
+        of_rows(&results, "weft", "calibration"),
+        ["a100-like", "a100-like", &measured, &measured]
+    );
+    // Without weft, slices with dearer switches leave the batch job less.
+    let batch: Vec<f64> = of_rows(&results, "default", "batch")
+        .iter()
+        .filter_map(|batch| batch[0].as_f64())
+        .collect();
+    assert!(batch[0] > batch[2], "{batch:?}");
+    // One beside the other, with the aims of each.
+    assert!(
+        said.contains("setting") && said.contains("measured.toml, queue off "),
+        "{said}"
+    );
+    let aims = results["aims"].as_array().expect("aims");
+    assert_eq!(
+        aims.iter()
+            .filter(|aim| aim["calibration"] == measured.as_str())
+            .count(),
+        aims.len() / 2
+    );
+}
+
+#[test]
+fn a_pair_is_played_on_changed_values() {
+    let json = folder("set").join("results.json");
+    let json = json.to_str().expect("a name");
+    let mut arguments = vec![
+        "--kind",
+        "pair",
+        "--device",
+        "time-sliced",
+        "--model",
+        "lstm",
+        "--requests",
+        "4",
+    ];
+    arguments.extend(["--partners", "1", "--rule", "default", "--json", json]);
+    arguments.extend(["--set", "switch_ns=50000,400000"]);
+    let output = lab(&arguments);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let text = std::fs::read_to_string(json).expect("the results");
+    let results: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let switches: Vec<_> = [0, 1].map(|at| results["devices"][at]["switch_ns"].as_u64()).into();
+    assert_eq!(switches, [Some(50_000), Some(400_000)]);
+    let names = ["a100-like switch_ns=50000", "a100-like switch_ns=400000"];
+    assert_eq!(of_rows(&results, "default", "calibration"), names);
+    let batch = of_rows(&results, "default", "batch");
+    let batch: Vec<f64> = batch.iter().filter_map(|batch| batch[0].as_f64()).collect();
+    assert!(batch[0] > batch[1], "{batch:?}");
+}
+
+#[test]
+fn a_calibration_that_nobody_knows_is_one_line() {
+    for arguments in [
+        [
+            "--scenario",
+            "tests/lab/scenarios/llm-decode.toml",
+            "--calibration",
+            "a-hundred",
+        ]
+        .as_slice(),
+        ["--quick", "--calibration", "a-hundred"].as_slice(),
+        ["together", "--calibration", "a-hundred"].as_slice(),
+    ] {
+        let output = lab(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(
+            said.contains("no calibration a-hundred: there are a100-like, "),
+            "{said}"
+        );
+    }
+    let output = lab(&["--quick", "--set", "memory_bytes=1"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("it reads slice_ns, switch_ns"), "{said}");
+}
+
 #[test]
 fn a_set_of_which_nothing_was_run_is_no_success() {
     let output = lab(&["--check", "--quick", "--kind", "pair", "--minutes", "0"]);

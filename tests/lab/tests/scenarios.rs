@@ -1,14 +1,29 @@
 //! Scenario files: the examples run under every policy, and what is wrong is told in one line.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use weft_lab::scenario::Scenario;
+use weft_lab::calibrated::CalibratedDevice;
+use weft_lab::scenario::{Scenario, ScenarioError};
 
 const GOOD: &str = include_str!("../scenarios/service-and-training.toml");
 
+/// The standard calibration with these values in place of its own.
+fn device(changed: &[(&str, f64)]) -> CalibratedDevice {
+    let changed: BTreeMap<String, f64> = changed
+        .iter()
+        .map(|(key, value)| ((*key).to_string(), *value))
+        .collect();
+    CalibratedDevice::load("a100-like", &changed).expect("a device")
+}
+
+fn parse(text: &str, changed: &[(&str, f64)]) -> Result<Scenario, ScenarioError> {
+    Scenario::parse(text, Path::new("a.toml"), &device(changed))
+}
+
 fn refused(text: &str) -> String {
-    let error = Scenario::parse(text, Path::new("a.toml")).expect_err("it is wrong");
+    let error = parse(text, &[]).expect_err("it is wrong");
     let said = error.to_string();
     assert_eq!(said.lines().count(), 1, "{said}");
     said
@@ -19,7 +34,7 @@ fn the_examples_run_under_every_policy_they_name() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let mut found = 0;
     for entry in std::fs::read_dir(folder).expect("the folder").flatten() {
-        let scenario = Scenario::load(&entry.path()).expect("an example");
+        let scenario = Scenario::load(&entry.path(), &device(&[])).expect("an example");
         found += 1;
         let bench = weft_lab::compare::Fixture {
             requests: 20,
@@ -82,7 +97,7 @@ fn what_cannot_be_run_is_refused() {
 
 /// The service's figures under weft and beside nothing, of few requests.
 fn figures(text: &str) -> [weft_lab::compare::CaseFigures; 2] {
-    let scenario = Scenario::parse(text, Path::new("a.toml")).expect("a scenario");
+    let scenario = parse(text, &[]).expect("a scenario");
     let bench = weft_lab::compare::Fixture {
         requests: 30,
         warmup: 5,
@@ -90,6 +105,27 @@ fn figures(text: &str) -> [weft_lab::compare::CaseFigures; 2] {
     };
     let known = bench.know_all(&scenario.jobs);
     ["weft", "default"].map(|rule| bench.compare(&known, rule.parse().expect("a rule")))
+}
+
+#[test]
+fn times_of_the_device_are_the_calibrations_unless_the_scenario_names_them() {
+    let changed = [("switch_ns", 50_000.0), ("slice_ns", 1_024_000.0)];
+    let played = |text: &str| parse(text, &changed).expect("a scenario").benches[0].device;
+    let device = played(GOOD);
+    assert_eq!(
+        (device.switch, device.slice, device.launch_latency),
+        (50_000, 1_024_000, 5_000)
+    );
+    let own = GOOD.replacen("# launch_latency_us = 5 ", "launch_latency_us = 9 ", 1);
+    assert_eq!(played(&own).launch_latency, 9_000);
+    // Of two values for one time neither is dropped in silence.
+    let own = GOOD.replacen("# switch_us = 100 ", "switch_us = 70 ", 1);
+    assert_eq!(parse(&own, &[]).expect("a scenario").benches[0].device.switch, 70_000);
+    let said = parse(&own, &changed).expect_err("two values").to_string();
+    assert!(
+        said.starts_with("a.toml:12: switch_us wins over --set switch_ns"),
+        "{said}"
+    );
 }
 
 #[test]

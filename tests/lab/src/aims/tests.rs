@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use simgpu_engine::Mode;
+use simgpu_engine::{Mode, Settings};
 
 use super::*;
+use crate::calibrated::LabSetting;
 use crate::compare::{CaseFigures, Fixture};
 use crate::job::{PlayedJob, Program};
 use crate::pairs::{LOADS, SLOWDOWNS};
@@ -22,7 +23,10 @@ fn run() -> Vec<CaseRow> {
         job("training", 5, generate::training(&[30 * US, 90 * US], 2 * US, 200 * US)),
     ];
     let bench = Fixture {
-        device: pairs::device(Mode::Mps),
+        device: Settings {
+            mode: Mode::Mps,
+            ..Settings::default()
+        },
         hosts: Hosts::default(),
         seed: 1,
         requests: 25,
@@ -34,6 +38,10 @@ fn run() -> Vec<CaseRow> {
     [Rule::WEFT, Rule::FIKIT, Rule::Default]
         .into_iter()
         .map(|rule| CaseRow {
+            setting: LabSetting {
+                calibration: "a100-like".into(),
+                queue: None,
+            },
             kind: "pair",
             device: "mps",
             service: service.clone(),

@@ -50,7 +50,12 @@ struct MemoryOptions {
     only: Option<StudyPart>,
     /// Whose memory and link: a file of tests/simgpu/calibration by name, or a path. Kernels take
     /// what they take on an RTX 5080 all the same
-    #[arg(long, value_name = "NAME", default_value = "rtx5080-like")]
+    #[arg(
+        long,
+        visible_alias = "calibration",
+        value_name = "NAME",
+        default_value = "rtx5080-like"
+    )]
     device: String,
     /// Requests of the service that count
     #[arg(long, default_value_t = 100)]
@@ -88,24 +93,25 @@ enum StudyPart {
 #[derive(Debug, Serialize)]
 struct MemoryResults<'a> {
     command: String,
+    calibration: &'a str,
     aims: &'a [Aim],
     #[serde(flatten)]
     study: &'a Option<Study>,
     service: &'a [priority::ServiceRow],
 }
 
-/// What a calibration says of a device's memory, under the host's memory of the standard one.
-fn memory_of(device: &str) -> Result<MemorySettings> {
+/// A device's memory by a calibration, with the standard host's memory, and its slice, ns.
+fn memory_of(device: &str) -> Result<(MemorySettings, Ns)> {
     let figures = Calibration::load(device)
         .and_then(|calibration| calibration.figures())
         .with_context(|| format!("--device {device}"))?;
-    Ok(figures.paging(MemorySettings::default().host_limit, true))
+    let memory = figures.paging(MemorySettings::default().host_limit, true);
+    Ok((memory, figures.engine.slice))
 }
 
 fn plan(options: &MemoryOptions) -> Result<StudyPlan> {
-    // The device's own slice: the middle of what is said of it, as in the standard calibration.
-    let device_slice: Ns = MS * 3 / 2;
-    let mut plan = StudyPlan::new(memory_of(&options.device)?, device_slice, options.quick);
+    let (memory, device_slice) = memory_of(&options.device)?;
+    let mut plan = StudyPlan::new(memory, device_slice, options.quick);
     let known = |name: &String| {
         let found = NAMES.into_iter().find(|known| known == name);
         found.with_context(|| format!("--workload {name}: choose of {}", NAMES.join(", ")))
@@ -177,6 +183,7 @@ fn run(options: &MemoryOptions) -> Result<bool> {
         let command = std::env::args().collect::<Vec<String>>().join(" ");
         let results = MemoryResults {
             command,
+            calibration: &options.device,
             aims: &aims,
             study: &study,
             service: &service,
@@ -229,8 +236,9 @@ mod tests {
 
     #[test]
     fn a_device_is_what_its_calibration_says() {
-        assert_eq!(memory_of("rtx5080-like").unwrap(), MemorySettings::default());
-        let smaller = memory_of("rtx3080-like").unwrap();
+        let standard = memory_of("rtx5080-like").unwrap();
+        assert_eq!(standard, (MemorySettings::default(), 1_500_000));
+        let (smaller, _) = memory_of("rtx3080-like").unwrap();
         assert_eq!((smaller.capacity, smaller.to_device), (10 << 30, 22_220));
         assert!(memory_of("no such device").is_err());
     }

@@ -10,7 +10,7 @@ pub(crate) mod svg;
 
 use std::fmt::Write;
 
-pub use page::{ENOUGH, PageOrigin, page};
+pub use page::{ENOUGH, PageBlock, PageOrigin, page};
 pub use summary::{SeedFigures, Summary};
 
 use crate::Ns;
@@ -144,6 +144,47 @@ pub fn text_of_set(rows: &[CaseRow]) -> String {
     }
     if rows.iter().any(|row| row.figures.efficiency.is_nan()) {
         out.push_str(NO_PACKER);
+    }
+    out
+}
+
+/// The same cases in several settings, one beside the other: a group of lines for each device, kind
+/// and rule. Empty if there is one setting only.
+pub fn text_of_settings(summaries: &[Summary]) -> String {
+    let Some(first) = summaries.first().filter(|_| summaries.len() > 1) else {
+        return String::new();
+    };
+    let own = summaries.iter().filter(|one| one.setting == first.setting);
+    if own.clone().count() == summaries.len() {
+        return String::new();
+    }
+    let width = summaries.iter().map(|one| one.setting.to_string().len()).max();
+    let width = width.unwrap_or_default();
+    let mut out = format!(
+        "\n{:12} {:14} {:12} {:width$} {:>5} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7}\n",
+        "device", "kind", "policy", "setting", "cases", "mean", "worst", "p99", "batch", "bound", "of it"
+    );
+    for one in own {
+        let same = |other: &&Summary| {
+            (other.device, other.kind, other.host_time, &other.rule) == (one.device, one.kind, one.host_time, &one.rule)
+        };
+        for group in summaries.iter().filter(same) {
+            let _ = writeln!(
+                out,
+                "{:12} {:14} {:12} {:width$} {:>5} {:>8.3} {:>8.3} {:>8.3} {:>7.3} {:>7} {:>7}",
+                group.device,
+                group.name(),
+                group.rule,
+                group.setting.to_string(),
+                group.cases,
+                group.slowdown,
+                group.worst,
+                group.p99,
+                group.batch,
+                or_none(group.bound),
+                or_none(group.share)
+            );
+        }
     }
     out
 }

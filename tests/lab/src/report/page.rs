@@ -7,6 +7,7 @@ use std::fmt::Write;
 use super::svg::{Plot, Series, escape};
 use super::{Summary, or_none, packers};
 use crate::aims::Aim;
+use crate::calibrated::PlayedDevice;
 use crate::foresight::GapForesight;
 use crate::lost;
 use crate::pairs::{CaseRow, DEVICES};
@@ -32,6 +33,17 @@ pub struct PageOrigin<'a> {
     pub events: u64,
 }
 
+/// All of one device.
+#[derive(Debug)]
+pub struct PageBlock<'a> {
+    /// The device.
+    pub device: &'a PlayedDevice,
+    /// Its figures.
+    pub rows: &'a [CaseRow],
+    /// Its aims.
+    pub aims: &'a [Aim],
+}
+
 /// Requests that a figure is to rest on.
 pub const ENOUGH: u64 = 1_000;
 
@@ -41,13 +53,7 @@ th{background:#f1f1f1}td:first-child,th:first-child{text-align:left}.l{text-alig
 code{background:#f3f3f3;padding:0 3px}small{color:#555}svg{display:block;margin:1em 0}";
 
 /// The page.
-pub fn page(
-    made: &PageOrigin<'_>,
-    rows: &[CaseRow],
-    aims: &[Aim],
-    foresight: &[GapForesight],
-    speed: &[Speed],
-) -> String {
+pub fn page(made: &PageOrigin<'_>, blocks: &[PageBlock<'_>], foresight: &[GapForesight], speed: &[Speed]) -> String {
     let mut out = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>weft: the lab</title><style>{STYLE}</style>\n<h1>weft: the lab</h1>\n\
          <p>Jobs on one GPU in virtual time: launch traces of PyTorch models replayed on the simulated GPU's engine, the broker's core between them as \
@@ -61,7 +67,7 @@ pub fn page(
         made.requests,
         made.cases.0,
         made.cases.1,
-        rows.len(),
+        blocks.iter().map(|block| block.rows.len()).sum::<usize>(),
         made.events as f64 / 1e6,
         made.seconds
     );
@@ -72,17 +78,20 @@ pub fn page(
             made.requests
         );
     }
-    let summaries = Summary::of(rows);
-    super::headline::section(&mut out, &summaries);
-    section_aims(&mut out, aims);
-    super::promised::section(&mut out, rows);
-    super::headline::hosts(&mut out, &summaries);
-    section_rules(&mut out, &summaries);
-    super::causes::section(&mut out, rows);
-    section_not_best(&mut out, rows);
-    section_frontier(&mut out, rows);
-    section_cases(&mut out, rows);
-    section_gaps(&mut out, rows);
+    for PageBlock { device, rows, aims } in blocks {
+        let _ = writeln!(out, "<h1>{}</h1>", escape(&device.to_string()));
+        let summaries = Summary::of(rows);
+        super::headline::section(&mut out, &summaries);
+        section_aims(&mut out, aims);
+        super::promised::section(&mut out, rows);
+        super::headline::hosts(&mut out, &summaries);
+        section_rules(&mut out, &summaries);
+        super::causes::section(&mut out, rows);
+        section_not_best(&mut out, rows);
+        section_frontier(&mut out, rows);
+        section_cases(&mut out, rows);
+        section_gaps(&mut out, rows);
+    }
     section_foresight(&mut out, foresight);
     section_speed(&mut out, speed);
     out.push_str(METHOD);
@@ -107,7 +116,7 @@ given yet or on its way; the rest was held back for the service's sake, rightly 
 they, the device's own and rules that are no program add nothing (tests/lab/src/cost.rs).</li>\
 <li><b>&plusmn;</b>: half-width of the 95 % interval of the mean over seeds, by Student's t; each seed's figure is the geometric mean over its cases. It tells chance from a difference, and nothing of how right the times are.</li>\
 <li><b>Gaps foreseen</b>: the part of the service's gaps in this run that were no shorter than the forecast's low value (0.90 is right), and the mean error of the forecast as a part of the mean gap.</li>\
-<li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>orion</b>, <b>reef</b>, \
+<li><b>default</b>: the device without weft: slices and switches of the calibration, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>orion</b>, <b>reef</b>, \
 <b>tally</b>: those projects' rules; <b>count</b> and <b>one</b>: four background kernels, or one, while the service has none there; <b>mps-priority</b>: nobody is gated, and the service's kernels go \
 first. The files of tests/lab/src/policy say what each rule's source says, and what is not modelled. On mps and time-sliced kernels never share the device side by side; on a GPU small ones do under MPS.</li>\
 <li><b>mps-shared</b>: kernels share SMs block by block. A kernel's blocks take what its grid, block and dynamic shared memory say; 64 registers a thread and no static shared memory are assumed, and of fills and copies \
@@ -464,6 +473,7 @@ fn section_speed(out: &mut String, speed: &[Speed]) {
 mod tests {
     use super::*;
     use crate::aims;
+    use crate::calibrated::LabSetting;
 
     fn made(requests: u64, cases: (usize, usize)) -> PageOrigin<'static> {
         PageOrigin {
@@ -482,7 +492,24 @@ mod tests {
         let mut aims = aims::judge(&[], &[], &[]);
         (aims[0].held, aims[0].met) = ((3, 3), true);
         (aims[1].held, aims[1].met, aims[1].said) = ((2, 3), false, vec!["a & b".into()]);
-        let page = page(&made(1_000, (3, 3)), &[], &aims, &[], &[]);
+        let setting = LabSetting {
+            calibration: "h100-like".into(),
+            queue: Some(0),
+        };
+        let device = PlayedDevice {
+            setting,
+            gpu: "a <GPU>".into(),
+            slice_ns: 1_024_000,
+            switch_ns: 92_000,
+            launch_latency_ns: 5_000,
+        };
+        let block = PageBlock {
+            device: &device,
+            rows: &[],
+            aims: &aims,
+        };
+        let page = page(&made(1_000, (3, 3)), &[block], &[], &[]);
+        assert!(page.contains("<h1>h100-like, queue off: a &lt;GPU&gt;; slice 1024 us, switch 92 us"));
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
         let row = |aim: &Aim| {
             let begin = page.find(&format!("<td>{}</td>", escape(&aim.aim))).expect("its row");
@@ -497,7 +524,7 @@ mod tests {
 
     #[test]
     fn a_page_of_few_requests_says_so() {
-        let says = |requests| page(&made(requests, (1, 1)), &[], &[], &[], &[]).contains("requests a figure</b>");
+        let says = |requests| page(&made(requests, (1, 1)), &[], &[], &[]).contains("requests a figure</b>");
         assert!(says(999));
         assert!(!says(1_000));
     }

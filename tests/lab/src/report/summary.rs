@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use crate::calibrated::LabSetting;
 use crate::pairs::CaseRow;
 use crate::seeds::OverSeeds;
 use crate::seeds::geometric;
@@ -13,6 +14,9 @@ const FIRST_KINDS: [&str; 3] = ["poisson", "bursts", "pair"];
 /// Means over the cases of one device, kind, host and rule.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
+    /// The device's calibration, and the launch queue.
+    #[serde(flatten)]
+    pub setting: LabSetting,
     /// A name of [`crate::pairs::DEVICES`].
     pub device: &'static str,
     /// Which kind of case.
@@ -72,7 +76,7 @@ fn key(row: &CaseRow) -> Key<'_> {
 }
 
 impl Summary {
-    /// Of all rows, in the order of tables.
+    /// Of all rows, which are of one setting, in the order of tables.
     pub fn of(rows: &[CaseRow]) -> Vec<Summary> {
         let mut keys: Vec<Key<'_>> = Vec::new();
         for row in rows {
@@ -113,6 +117,7 @@ impl Summary {
         };
         let first = rows[0];
         Summary {
+            setting: first.setting.clone(),
             device: first.device,
             kind: first.kind,
             host_time: first.host_time,
