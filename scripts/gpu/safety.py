@@ -37,6 +37,7 @@ PROBES = {
         "read-mostly": 128 << 20,
         "swap": 256 << 20,
     },
+    "movable": {"vmm": 0},
 }
 
 # The phase in which managed memory may be used.

@@ -26,6 +26,7 @@ use crate::{calibration, host, peer};
 ///   weft-gpu-probe calibration --budget 120 > run.jsonl
 ///   weft-gpu-probe calibration --only copy --only event
 ///   weft-gpu-probe memory --budget 60
+///   weft-gpu-probe movable --budget 15
 ///   weft-gpu-probe calibration --list
 ///   LD_LIBRARY_PATH=target/simgpu/lib weft-gpu-probe calibration      (the simulated GPU)
 #[derive(Debug, Parser)]
@@ -41,6 +42,8 @@ enum ProbeCommand {
     Calibration(Chosen),
     /// Two jobs on managed memory: switches by faults and by prefetches, page table, discards
     Memory(Chosen),
+    /// Plain memory that leaves the device and comes back at its addresses; nothing of it managed
+    Movable(Chosen),
     /// Probes that test the runner
     #[command(hide = true)]
     Selftest(Chosen),
@@ -117,6 +120,7 @@ pub fn run() -> ExitCode {
     let result = match ProbeCli::parse().command {
         ProbeCommand::Calibration(chosen) => group(Group::Calibration, chosen),
         ProbeCommand::Memory(chosen) => group(Group::Memory, chosen),
+        ProbeCommand::Movable(chosen) => group(Group::Movable, chosen),
         ProbeCommand::Selftest(chosen) => group(Group::Selftest, chosen),
         ProbeCommand::Child(one) => return child(one),
         ProbeCommand::Peer { role: name, parent } => role(&name)

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `registry.rs` | the probes in their order, and the roles of their further processes |
 //! | `run.rs`, `peer.rs`, `process.rs` | each probe in a process of its own, within its time; its peers |
-//! | `calibration/`, `memory/` | the probes, a file each; `probe.rs`: what one is |
+//! | `calibration/`, `memory/`, `movable.rs` | the probes; `probe.rs`: what one is |
 //! | `driver/` | the driver's functions, the device, allocations, the kernels |
 //! | `bench.rs`, `report.rs`, `host.rs` | measuring, JSON lines, the host's side |
 //!
@@ -17,6 +17,7 @@ mod cli;
 mod driver;
 mod host;
 mod memory;
+mod movable;
 mod peer;
 mod probe;
 mod process;

@@ -12,6 +12,8 @@ pub enum Group {
     Calibration,
     /// `weft-gpu-probe memory`
     Memory,
+    /// `weft-gpu-probe movable`
+    Movable,
     /// `weft-gpu-probe selftest`
     Selftest,
 }

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::peer::Role;
 use crate::probe::{Group, Probe};
-use crate::{calibration, memory, selftest};
+use crate::{calibration, memory, movable, selftest};
 
 /// All probes.
 pub const PROBES: &[Probe] = &[
@@ -29,6 +29,7 @@ pub const PROBES: &[Probe] = &[
     memory::swap::PROBE,
     memory::discard::PROBE,
     memory::read_mostly::PROBE,
+    movable::PROBE,
     selftest::GOOD,
     selftest::FAILS,
     selftest::CRASHES,

@@ -64,6 +64,42 @@ impl Place {
     }
 }
 
+/// `CUmemAllocationProp`.
+#[repr(C)]
+pub(super) struct AllocationProp {
+    kind: u32,
+    exported_as: u32,
+    place: Place,
+    metadata: usize,
+    flags: [u8; 8],
+}
+
+impl AllocationProp {
+    /// Pinned memory of the first device, which no other process gets.
+    pub(super) const PLAIN: AllocationProp = AllocationProp {
+        kind: 1,
+        exported_as: 0,
+        place: Place::DEVICE,
+        metadata: 0,
+        flags: [0; 8],
+    };
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+pub(super) struct AccessDesc {
+    place: Place,
+    flags: u32,
+}
+
+impl AccessDesc {
+    /// The first device reads and writes.
+    pub(super) const BOTH: AccessDesc = AccessDesc {
+        place: Place::DEVICE,
+        flags: 3,
+    };
+}
+
 macro_rules! api {
     ($(fn $name:ident($($arg:ident: $ty:ty),*);)*) => {
         /// The bound functions.
@@ -120,6 +156,14 @@ api! {
     fn cuCtxSetCurrent(context: Handle);
     fn cuGetProcAddress_v2(name: *const c_char, address: *mut usize, version: i32, flags: u64, status: *mut u32);
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    fn cuMemGetAllocationGranularity(bytes: *mut usize, wanted: *const AllocationProp, option: u32);
+    fn cuMemAddressReserve(at: *mut u64, bytes: usize, align: usize, wanted: u64, flags: u64);
+    fn cuMemAddressFree(at: u64, bytes: usize);
+    fn cuMemCreate(handle: *mut u64, bytes: usize, wanted: *const AllocationProp, flags: u64);
+    fn cuMemRelease(handle: u64);
+    fn cuMemMap(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64);
+    fn cuMemUnmap(at: u64, bytes: usize);
+    fn cuMemSetAccess(at: u64, bytes: usize, access: *const AccessDesc, count: usize);
     fn cuMemAlloc_v2(at: *mut u64, bytes: usize);
     fn cuMemAllocManaged(at: *mut u64, bytes: usize, flags: u32);
     fn cuMemFree_v2(at: u64);

@@ -25,6 +25,8 @@ enum MemoryKind {
     Managed,
     Pinned,
     Pageable,
+    /// A part of reserved addresses, which own what is mapped there.
+    Mapped,
 }
 
 /// An allocation.
@@ -48,7 +50,8 @@ fn share(wanted: usize, free: usize) -> usize {
 }
 
 impl Gpu {
-    fn room(&self, wanted: usize, least: usize, managed: bool) -> Result<usize> {
+    /// Bytes of `wanted` that may be had now: whole blocks, if one block at least.
+    pub fn room(&self, wanted: usize, least: usize, managed: bool) -> Result<usize> {
         let free = self.free_memory()?;
         let mut bytes = share(wanted, free);
         if managed {
@@ -132,6 +135,10 @@ impl Gpu {
         Ok(memory)
     }
 
+    pub(super) fn mapped(&self, address: u64, bytes: usize) -> Memory<'_> {
+        self.memory(address, bytes, MemoryKind::Mapped)
+    }
+
     fn memory(&self, address: u64, bytes: usize, kind: MemoryKind) -> Memory<'_> {
         Memory {
             gpu: self,
@@ -159,6 +166,10 @@ impl Memory<'_> {
         matches!(self.kind, MemoryKind::Pinned | MemoryKind::Pageable)
     }
 
+    fn is_reached_by_host(&self) -> bool {
+        !matches!(self.kind, MemoryKind::Plain | MemoryKind::Mapped)
+    }
+
     /// Bytes `from` to `from + bytes` of managed memory, cut where the allocation ends.
     pub fn part(&self, from: usize, bytes: usize) -> Part {
         debug_assert_eq!(self.kind, MemoryKind::Managed);
@@ -177,14 +188,14 @@ impl Memory<'_> {
     /// Writes a word into every page from the host, which brings managed memory there. The device
     /// may not be using it.
     pub fn populate(&self, value: u8) {
-        if self.kind != MemoryKind::Plain {
+        if self.is_reached_by_host() {
             host::write_pages(self.address, self.bytes, value);
         }
     }
 
     /// The first word of host memory, as the device left it.
     pub fn word(&self) -> u32 {
-        if self.kind == MemoryKind::Plain {
+        if !self.is_reached_by_host() {
             return 0;
         }
         self.first().load(Ordering::Acquire)
@@ -197,10 +208,35 @@ impl Memory<'_> {
         unsafe { AtomicU32::from_ptr(word) }
     }
 
+    /// Sets the first words of host memory. The device may not be using it.
+    pub fn set_words_64(&self, words: &[u64]) {
+        let count = self.words_of_host(words);
+        let to: *mut u64 = std::ptr::with_exposed_provenance_mut(self.address as usize);
+        // SAFETY: the allocation holds as many aligned words, and no other thread uses it.
+        unsafe { words.as_ptr().copy_to(to, count) };
+    }
+
+    /// Whether host memory holds these words from its start on. The device may not be using it.
+    pub fn holds(&self, words: &[u64]) -> bool {
+        let count = self.words_of_host(words);
+        let from: *const u64 = std::ptr::with_exposed_provenance(self.address as usize);
+        // SAFETY: the allocation holds as many aligned words, and nothing writes them meanwhile.
+        count == words.len() && unsafe { std::slice::from_raw_parts(from, count) } == words
+    }
+
+    /// How many of these words the allocation has room for where the host reaches it.
+    fn words_of_host(&self, words: &[u64]) -> usize {
+        if self.is_reached_by_host() {
+            words.len().min(self.bytes / 8)
+        } else {
+            0
+        }
+    }
+
     /// The words of host memory, copied.
     pub fn words_64(&self, count: usize) -> Vec<u64> {
         let count = count.min(self.bytes / 8);
-        if self.kind == MemoryKind::Plain {
+        if !self.is_reached_by_host() {
             return Vec::new();
         }
         let from: *const u64 = std::ptr::with_exposed_provenance(self.address as usize);
@@ -226,7 +262,7 @@ impl Drop for Memory<'_> {
             MemoryKind::Plain | MemoryKind::Managed => unsafe { self.gpu.api.cuMemFree_v2(self.address) },
             // SAFETY: as above.
             MemoryKind::Pinned => unsafe { self.gpu.api.cuMemFreeHost(self.address) },
-            MemoryKind::Pageable => Ok(()),
+            MemoryKind::Pageable | MemoryKind::Mapped => Ok(()),
         };
     }
 }

@@ -9,8 +9,10 @@ mod api;
 mod cupti;
 mod gpu;
 mod memory;
+mod vmm;
 
 pub use api::{CudaError, Place};
 pub use cupti::Cupti;
 pub use gpu::{Event, Gpu, Kernel, Part, Stream};
 pub use memory::{BLOCK_BYTES, Memory};
+pub use vmm::Reserved;
