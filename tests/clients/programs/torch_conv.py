@@ -1,4 +1,6 @@
-"""cuDNN convolutions, batch norm and pooling, forward and backward."""
+"""cuDNN convolutions, batch norm and pooling, forward and backward; a chain of convolutions, each
+of which needs the one before.
+"""
 
 import client
 import torch
@@ -21,7 +23,16 @@ def body():
     half = net.half().eval()
     with torch.no_grad():
         assert half(x.half()).dtype == torch.float16
+        client.kept("chain", chain())
     torch.cuda.synchronize()
+
+
+def chain(steps=30):
+    x = torch.randn(4, 16, 32, 32, device="cuda", dtype=torch.float16)
+    weights = torch.randn(16, 16, 3, 3, device="cuda", dtype=torch.float16) / 12
+    for _ in range(steps):
+        x = torch.tanh(nn.functional.conv2d(x, weights, padding=1))
+    return x
 
 
 if __name__ == "__main__":
