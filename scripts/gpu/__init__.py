@@ -2,7 +2,7 @@
 
 bundle.py, clients.py   what travels to the GPU machine, and whether it can run there
 machine.py, look.py     what the machine is: GPU, driver, Python packages, MPS
-pieces.py               the runs that a borrowed GPU is used for
+leases.py               the runs that a borrowed GPU is used for
 keeper.py, warm_up.py   the driver kept initialised, PyTorch read from the disk once
 supervise.py            runs a phase inside its share of the time and ends everything it started
 safety.py               what is never done to a real GPU: managed memory without bound, or unasked

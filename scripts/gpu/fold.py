@@ -8,6 +8,7 @@ file are written anew from it each time.
 import json
 import re
 import tarfile
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -28,18 +29,44 @@ class Trouble(RuntimeError):
     """Why a file is not folded, in one line."""
 
 
-def files_of(places):
-    """The result files named, or in the folders named."""
+# What a lease brings home.
+ARCHIVE = ".tgz"
+
+# What its archive may hold: a folder of a GPU with result files, logs and recordings.
+MEMBER = re.compile(r"[a-z0-9-]+/[A-Za-z0-9_-]+(\.jsonl|\.log|\.recorded(-\d+)?\.tar)")
+
+
+def unpacked(archive, into):
+    """The folder with what a lease brought home."""
+    folder = into / f"{len(list(into.iterdir()))}"
+    folder.mkdir()
+    try:
+        with tarfile.open(archive) as tar:
+            for entry in tar.getmembers():
+                if not entry.isfile() or not MEMBER.fullmatch(entry.name):
+                    raise Trouble(f"{archive}: {entry.name!r} is no result")
+            tar.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise Trouble(f"{archive}: no whole archive of scripts/gpu-suite: {error}") from error
+    return folder
+
+
+def files_of(places, into):
+    """The result files named, or in the folders and archives named. Archives are unpacked below `into`."""
     found = []
     for place in map(Path, places):
-        if place.is_dir():
+        if place.suffix == ARCHIVE and place.is_file():
+            found += files_of([unpacked(place, into)], into)
+        elif place.is_dir():
             found += sorted(path for path in place.rglob("*.jsonl") if path.name != "results.jsonl")
+            for archive in sorted(place.rglob(f"*{ARCHIVE}")):
+                found += files_of([archive], into)
         elif place.is_file():
             found.append(place)
         else:
             raise Trouble(f"{place}: not there")
     if not found:
-        raise Trouble(f"{', '.join(map(str, places))}: no result files (*.jsonl) there")
+        raise Trouble(f"{', '.join(map(str, places))}: no result files (*.jsonl, *{ARCHIVE}) there")
     return found
 
 
@@ -140,7 +167,7 @@ class Gpu:
         ]
         parts.append(show.table(["run", "commit", "CUDA driver", "torch", "budget", "phases"], rows))
         phases = [
-            name for name in ("interception", "cost", "calibration", "memory", "sharing", "record") if self.of("phase", name)
+            name for name in ("interception", "sharing", "calibration", "cost", "movable", "record", "memory") if self.of("phase", name)
         ]
         phases += sorted({line["phase"] for line in self.of("phase")} - set(phases))
         rows = []
@@ -253,8 +280,13 @@ def replace(path, text):
 
 def fold(places, root, allow_simulated):
     """Folds all files. Returns lines for people."""
+    with tempfile.TemporaryDirectory() as into:
+        return fold_files(files_of(places, Path(into)), root, allow_simulated)
+
+
+def fold_files(files, root, allow_simulated):
     gpus, said = {}, []
-    for path in files_of(places):
+    for path in files:
         lines = results.read(path)
         run = report.head(lines)
         if not run:

@@ -35,9 +35,11 @@ TABLES = [
     "d4082055-bde6-704b-8d34-ba123c66e1f2",
     "21318c60-9714-3248-8ca6-41ff7324c8f2",
     "6e163fbe-b958-444d-835c-e182aff1991e",
-    # Asked for by cuBLAS on sm_90 alone; nobody has published what is in it.
-    "1734dc26-800d-4745-8726-c0f1e7dd8bca",
+    # Of the cache of compiled code: compilers ask for both, cuBLAS on sm_90 for the second.
     "da9151d3-3ae6-cc41-a5c0-4f26d533e328",
+    "1734dc26-800d-4745-8726-c0f1e7dd8bca",
+    # Asked for by cuSPARSELt.
+    "cd3ea2c6-7076-db4b-882e-52ae6c2d86f7",
     "f8cff951-2146-8b4e-b9e2-fb469e7c0dd9",
 ]
 

@@ -35,6 +35,8 @@ class Service:
         self.pipes.mkdir()
         self.logs.mkdir()
         self.environment = {**jobs.clean_environment(), **jobs.RealDevice().environment(), **self.variables}
+        # The control program starts its server by name, and the two lie side by side.
+        self.environment["PATH"] = os.pathsep.join(filter(None, [self.environment.get("PATH"), str(Path(self.program).parent)]))
         # Killed with the phase, should that be killed.
         self.job = jobs.Job(
             [self.program, "-f"], environment=self.environment, folder=self.folder, name="mps", limits=supervise.die_with_parent

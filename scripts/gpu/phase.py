@@ -97,7 +97,8 @@ class Phase:
         self.say(f"{name} {verdict}{detail}"[:400])
 
     def wanted(self, name):
-        return not self.words or any(word in name for word in self.words)
+        """Whether a word chooses this case: a part of its name, or all of it behind a `=`."""
+        return not self.words or any(word[1:] == name if word.startswith("=") else word in name for word in self.words)
 
     def case(self, name, function, *arguments, need=0.0, always=False, **more):
         """Tries one thing. Returns what `function` returns, or None where it failed, was skipped, or `need` seconds are not left.

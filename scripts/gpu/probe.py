@@ -18,6 +18,7 @@ PROGRAM = paths.BUILT / "weft-gpu-probe"
 # What each phase runs, in this order: (group of the probe, names). What uses managed memory is in the phase `memory`, whatever group it is of.
 RUNS = {
     "calibration": [("calibration", [name for name, managed in safety.PROBES["calibration"].items() if not managed])],
+    "movable": [("movable", [*safety.PROBES["movable"]])],
     "memory": [
         ("memory", ["signatures", "page-table", "discard", "read-mostly"]),
         ("calibration", [name for name, managed in safety.PROBES["calibration"].items() if managed]),
@@ -28,7 +29,7 @@ RUNS = {
 TWO_AT_ONCE = ("memory", ["swap"])
 
 # With --quick: short ones.
-QUICK = {"calibration": [("calibration", ["copy", "memset"])], "memory": [("memory", ["discard"]), ("calibration", ["alloc"])]}
+QUICK = {"calibration": [("calibration", ["switch", "copy", "memset"])], "movable": [("movable", ["vmm"])], "memory": [("memory", ["discard"]), ("calibration", ["alloc"])]}
 
 # The probe ends by itself within the budget it is given; this much earlier than the phase must, to leave time to write and end.
 MARGIN = 5.0
@@ -37,6 +38,8 @@ MARGIN = 5.0
 def chosen(phase):
     """(group, names) of this phase, in the order in which they run."""
     runs = [*QUICK[phase.name]] if phase.quick else [*RUNS[phase.name]]
+    if (order := phase.options.get("probes")) and not phase.quick:
+        runs = [(phase.name, [*order])]
     if phase.name == safety.MEMORY and not phase.quick and (phase.simulated or phase.options.get("managed")):
         runs.append(TWO_AT_ONCE)
     # A word chooses probes, as it chooses cases elsewhere.

@@ -1,8 +1,10 @@
-"""The five pieces on the simulated GPU, with the code and the budget that a real one would get, and what each would have written.
+"""The leases on the simulated GPU, with the code and the budget that a real one would get, and what
+each would have written.
 
-Looked at are names, never figures: a simulated GPU's are no measurements. For every case that --dry-run names there must be a word on how it
-went, none may have failed, those that went well must have written their figures, and the most telling one of each phase must have gone well.
-What the simulated GPU is too slow for may be left out, if the result file says so.
+A rehearsal judges names, never figures: a simulated GPU's are no measurements. Each case that
+--dry-run names has a verdict, and none has failed. A case that went well wrote its figures, and the
+most telling one of each phase went well. The simulated GPU is too slow for some: those may be left
+out, if the result file names them.
 """
 
 import json
@@ -10,19 +12,21 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 from harness import paths, show
 
-from . import pieces, results
+from . import leases, results
 from .phases import cost, facts, interception
 
 KEYS = paths.ROOT / "tests" / "simgpu" / "calibration" / "keys.toml"
 
-# What a piece may take beyond its budget until it is given up, seconds.
+# What a lease may take beyond its budget until it is given up, seconds.
 BEYOND = 90.0
 
-# Cases of interception that are no client's: the figures of each. The profiler sees no kernels on the simulated GPU.
+# Cases of interception that are no client's: the figures of each. The profiler sees no kernels on
+# the simulated GPU.
 BESIDES = {
     "doctor": [],
     "graph updates": [f"{key}.{name}" for _, _, key in interception.UPDATES for name in ("bare", "weft", "ratio")],
@@ -30,6 +34,9 @@ BESIDES = {
     "blocking": ["blocking.compared", "blocking.left_behind"],
     "exits": ["exits.tried", "exits.bad"],
 }
+
+# Phases that run weft-gpu-probe.
+PROBES = ("calibration", "movable", "memory")
 
 # The figures of a run of clients as a whole.
 GATHERED = ["launches", "launches.unnamed", "launches.left_behind", "lookups.ours", "lookups.unhooked", "data.compared", "data.differing"]
@@ -40,12 +47,11 @@ def cases_of(rows):
     found = {}
     for row in rows:
         phase, case = row["phase"], row["case"]
-        if phase in ("calibration", "memory"):
+        if phase in PROBES:
             names = case.split(", ")
         elif phase == "sharing":
-            # Learning is part of the conditions under weft.
-            pair, part, _ = case.split(": ")
-            names = [f"{pair}: {part}"] if part != "learn" else []
+            pair, _, conditions = case.split(": ")
+            names = [f"{pair}: {condition}" for condition in conditions.split(", ")]
         elif phase == "interception":
             one = case.partition(": ")[0]
             names = [one] if one in BESIDES or "/" in case and not case.endswith(": beside") else []
@@ -109,24 +115,24 @@ def keys_of(names):
     return found
 
 
-def faults(piece, planned, lines, folder):
-    """What a piece has not written, or what went wrong in it; one line each."""
+def faults(lease, planned, lines, folder):
+    """What a lease has not written, or what went wrong in it; one line each."""
     found = []
     head = next((line for line in lines if line["kind"] == "run"), {})
     torch = "torch" in head.get("packages", {}) and "torchvision" in head.get("packages", {})
-    if head.get("piece") != piece.number or not head.get("simulated"):
-        found.append("its first line does not say which piece it is, or not that it is simulated")
+    if head.get("lease") != lease.name or not head.get("simulated"):
+        found.append("its first line does not say which lease it is, or not that it is simulated")
     if not any(line["kind"] == "end" for line in lines):
         found.append("no last line: it did not come to its end")
     told = [line["name"] for line in lines if line["kind"] == "fact" and line.get("phase") == "facts"]
     found += [f"facts: no {name}" for name in ("keeper", *facts.NAMES) if name not in told]
     order = [line["phase"] for line in lines if "phase" in line]
-    rank = {name: number for number, name in enumerate(["facts", *piece.steps])}
+    rank = {name: number for number, name in enumerate(["facts", *lease.steps])}
     if order != sorted(order, key=lambda name: rank.get(name, len(rank))) or not set(order) <= set(rank):
         found.append(f"phases in another order, or others: {list(dict.fromkeys(order))}")
     values = {(line.get("phase"), line["name"]) for line in lines if line["kind"] == "value"}
     said = {line["phase"]: line for line in lines if line["kind"] == "phase"}
-    for phase in ["facts", *piece.steps]:
+    for phase in ["facts", *lease.steps]:
         verdict = said.get(phase, {"verdict": "nothing", "why": "it was never begun"})
         if verdict["verdict"] == results.LEFT_OUT and not torch and "torch" in verdict.get("why", ""):
             continue
@@ -148,8 +154,9 @@ def faults(piece, planned, lines, folder):
             verdict = verdicts.get(case, {})
             if verdict.get("verdict") != results.OK and (torch or not needs_torch):
                 found.append(f"{phase}: {case} must go well: {verdict.get('verdict')}: {verdict.get('why')}")
-        if phase in ("calibration", "memory"):
-            # A probe of which a part was skipped, with why, is not held to the figures of that part.
+        if phase in PROBES:
+            # A probe of which a part was skipped, with why, is not held to the
+            # figures of that part.
             parts = {name.partition(".")[0] for name, line in verdicts.items() if "." in name and line["verdict"] != results.OK}
             good = [case for case in cases if verdicts.get(case, {}).get("verdict") == results.OK and case not in parts]
             keys = {(line.get("probe"), line.get("key")) for line in lines if line["kind"] == "value"}
@@ -160,15 +167,9 @@ def faults(piece, planned, lines, folder):
 
 
 def set_aside(lines, phase, case):
-    """Whether the phase said that it had no time to begin this: a further pair of jobs, or one of its conditions."""
-    pair, _, condition = case.partition(": ")
-    for line in lines:
-        if phase == "sharing" and line["kind"] == "fact" and line.get("phase") == phase:
-            if line["name"] == "pairs not tried" and pair.replace("+", " and ") in line["data"]:
-                return True
-            if line["name"] == f"{pair}: not tried" and condition in line["data"]:
-                return True
-    return False
+    """Whether the phase had no time to begin this pair of jobs."""
+    pair = case.partition(": ")[0].replace("+", " and ")
+    return any(line["kind"] == "fact" and line.get("phase") == phase == "sharing" and line["name"] == "pairs not tried" and pair in line["data"] for line in lines)
 
 
 def recordings(folder, cases):
@@ -180,14 +181,17 @@ def recordings(folder, cases):
     return [f"record: no {case}.{kind} in an archive" for case in cases for kind in ("profile", "trace") if f"{case}.{kind}" not in there]
 
 
-def one(piece, common, budget, out):
-    """Plays a piece. Returns (its faults, its result lines)."""
-    command = [sys.executable, paths.ROOT / "scripts" / "gpu-suite", "--piece", piece.number, "--simulated", "--budget", budget, *common]
+def one(lease, common, budget, out):
+    """Plays a lease. Returns (its faults, its result lines)."""
+    command = [sys.executable, paths.ROOT / "scripts" / "gpu-suite", "--lease", lease.name, "--simulated", "--budget", budget, *common]
     command = [str(part) for part in command]
     listed = subprocess.run([*command, "--dry-run"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=BEYOND, check=False)
     if listed.returncode:
         return [f"--dry-run ended with {listed.returncode}"], []
-    planned = cases_of([json.loads(line) for line in listed.stdout.splitlines()])
+    *rows, plan = [json.loads(line) for line in listed.stdout.splitlines()]
+    planned = cases_of(rows)
+    if sum(plan["bounds"].values()) > leases.MOST:
+        return [f"its steps may take {sum(plan['bounds'].values()):g} s, more than {leases.MOST:g}"], []
     # In a session of its own: it is ended as the suite is, by a signal, and ends what it started.
     process = subprocess.Popen([*command, "--out", str(out)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     found = []
@@ -205,33 +209,37 @@ def one(piece, common, budget, out):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(10)
-    files = sorted(out.rglob("*.jsonl"))
-    if not files:
-        return [*found, "it left no result file"], []
-    lines = results.read(files[-1])
-    return found + faults(piece, planned, lines, files[-1].parent), lines
+    brought = sorted(out.iterdir()) if out.exists() else []
+    if [path.name for path in brought] != [f"lease-{lease.name}.tgz"]:
+        return [*found, f"it left {', '.join(path.name for path in brought) or 'nothing'}, and one archive was due"], []
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(brought[0]) as tar:
+            tar.extractall(folder, filter="data")
+        files = sorted(Path(folder).rglob("*.jsonl"))
+        if not files:
+            return [*found, "its archive has no result file"], []
+        lines = results.read(files[-1])
+        return found + faults(lease, planned, lines, files[-1].parent), lines
 
 
 def main(arguments, out):
-    """All pieces, or the one that was named. Returns the exit code."""
+    """All leases, or the one that was named. Returns the exit code."""
     common = []
     for option in ("bundle", "python"):
         if getattr(arguments, option):
             common += [f"--{option}", getattr(arguments, option)]
     if arguments.quick:
         common.append("--quick")
-    if arguments.managed:
-        common.append("--managed")
     rows, wrong = [], []
-    for piece in [pieces.BY_NUMBER[arguments.piece]] if arguments.piece else pieces.ALL:
-        found, lines = one(piece, common, arguments.budget, Path(out) / str(piece.number))
+    for lease in [leases.ALL[arguments.lease]] if arguments.lease else leases.ALL.values():
+        found, lines = one(lease, common, arguments.budget, Path(out) / lease.name)
         kinds = [sum(line["kind"] == kind for line in lines) for kind in ("fact", "case", "value")]
         left = sum(line["kind"] == "case" and line["verdict"] != results.OK for line in lines)
         seconds = next((line["seconds"] for line in lines if line["kind"] == "end"), 0)
-        rows.append([piece.number, piece.name, f"{seconds:.0f} s", *kinds, left, len(found)])
-        wrong += [f"piece {piece.number}: {line}" for line in found]
-    print(show.table(["piece", "name", "took", "facts", "cases", "figures", "not tried", "faults"], rows))
+        rows.append([lease.name, f"{seconds:.0f} s", *kinds, left, len(found)])
+        wrong += [f"lease {lease.name}: {line}" for line in found]
+    print(show.table(["lease", "took", "facts", "cases", "figures", "not tried", "faults"], rows))
     for line in wrong:
         print(f"fault: {line}")
-    print(f"{len(rows)} pieces rehearsed, {len(wrong)} faults")
+    print(f"{len(rows)} leases rehearsed, {len(wrong)} faults")
     return 1 if wrong else 0

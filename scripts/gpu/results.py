@@ -2,7 +2,7 @@
 
 Kinds of line, each with `phase` and `at` (seconds since the run began):
 
-  run     first line: which GPU, whether simulated, commit, driver, packages, what is to be done in how much time, which piece
+  run     first line: which GPU, whether simulated, commit, driver, packages, what is to be done in how much time, which lease
   value   a measured figure: name, value, unit, n, p10, p90, how; few where there were too few requests for its tail
   case    one thing tried: name, verdict (ok, failed, skipped, left out), why, the end of its stderr
   fact    anything else worth keeping: name, data

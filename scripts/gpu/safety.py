@@ -4,7 +4,7 @@ A program that asks for more managed memory than the device has free can hang th
 
   * no process has WEFT_BACKING in its environment: weft would put all of a job's memory on managed memory, as much as the card has and more,
   * managed memory is used in the phase `memory` alone, by one probe at a time, at most MOST_MANAGED bytes of it,
-  * that phase runs only where --managed or --piece 5 asks for it, and `swap`, whose two processes share that much, only with --managed.
+  * that phase runs only where --managed asks for it.
 
 What is chosen obeys this (phases/, probe.py), `scripts/gpu-suite --dry-run` shows it, and `guard` refuses to start a process that does not.
 """
@@ -24,7 +24,7 @@ PROBE = "weft-gpu-probe"
 # Managed bytes that each probe has at most (tests/gpu-probe/src), all its processes together. A probe that is not named here may have any number.
 PROBES = {
     "calibration": {
-        **dict.fromkeys(["context", "launch", "spacing", "event", "copy", "switch", "stream-write", "memset", "cupti", "mps"], 0),
+        **dict.fromkeys(["switch", "context", "launch", "spacing", "event", "copy", "stream-write", "memset", "cupti", "mps"], 0),
         "alloc": 64 << 20,
         "prefetch": 256 << 20,
         "fault": 64 << 20,

@@ -1,16 +1,26 @@
-"""Runs steps of the models of scripts/workloads on order, so that two such processes, one of them under weft, can be measured in turn.
+"""A process that holds one model of scripts/workloads and works on order.
 
-Orders on stdin, one line of JSON as answer to each on stdout:
+Two of them can be measured in turn or side by side. Orders on stdin, and the answer to each, one
+line of JSON on stdout:
 
-    load MODEL infer|train     makes the model anew, drops the one before           {"ok": true}
-    run SECONDS                steps for so long, at least one                       {"ms": [...]}
+    load MODEL infer|train [BATCH]    makes the model anew, drops the one before
+                                      {"ok": true, "client_priority": of MPS, or null}
+    run SECONDS                       steps for so long, at least one: {"ms": [...]}
+    serve SECONDS HOST_MS END [PRIO]  requests, each behind so much host work, on a stream of this
+                                      priority; END, `wait` or `event`, is how an answer is seen
+                                      {"begins": [...], "latencies": [...], "last": ...}
+    train                             steps until the line `end` comes: {"begins", "ends"}
     quit
 
-An order that fails is answered {"error": why}, and the process goes on.
+Times are seconds of the machine's monotonic clock. An order that fails is answered
+{"error": why}, and the process goes on.
 """
 
+import contextlib
 import gc
 import json
+import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -18,10 +28,65 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "workloads"))
 
 
+class Holder:
+    """The model at hand."""
+
+    def __init__(self, torch, models, orders):
+        self.torch, self.models, self.orders = torch, models, orders
+        self.task = self.step = None
+
+    def load(self, model, mode, batch="0"):
+        self.task = self.step = None
+        gc.collect()
+        self.torch.cuda.empty_cache()
+        self.torch.manual_seed(0)
+        self.task = self.models[model](mode, int(batch) or None)
+        self.step = self.task.infer if mode == "infer" else self.task.train
+        for _ in range(3):
+            self.step()
+        self.torch.cuda.synchronize()
+        return {"ok": True, "client_priority": os.environ.get("CUDA_MPS_CLIENT_PRIORITY")}
+
+    def run(self, seconds):
+        end, times = time.monotonic() + float(seconds), []
+        while not times or time.monotonic() < end:
+            begin = time.perf_counter()
+            self.step()
+            times.append((time.perf_counter() - begin) * 1e3)
+        self.torch.cuda.synchronize()
+        return {"ms": times}
+
+    def serve(self, seconds, host_ms, end_by, priority=None):
+        self.task.end = end_by
+        stream = self.torch.cuda.stream(self.torch.cuda.Stream(priority=int(priority))) if priority else contextlib.nullcontext()
+        end, begins, latencies = time.monotonic() + float(seconds), [], []
+        with stream:
+            while not begins or time.monotonic() < end:
+                # Host work that needs no core, so that few cores do not measure each other.
+                time.sleep(float(host_ms) / 1e3)
+                begins.append(time.monotonic())
+                self.step()
+                latencies.append(time.monotonic() - begins[-1])
+        self.torch.cuda.synchronize()
+        return {"begins": begins, "latencies": latencies, "last": time.monotonic()}
+
+    def train(self):
+        begins, ends = [], []
+        while not begins or not select.select([self.orders], [], [], 0)[0]:
+            begins.append(time.monotonic())
+            self.step()
+            ends.append(time.monotonic())
+        self.orders.readline()
+        self.torch.cuda.synchronize()
+        return {"begins": begins, "ends": ends}
+
+
 def main():
     # What libraries print to stdout must not be taken for an answer.
     answers = sys.stdout
     sys.stdout = sys.stderr
+    # Without a buffer: whether an order has come is asked of the file.
+    lines = open(0, "rb", buffering=0)  # noqa: SIM115
 
     def answer(value):
         answers.write(json.dumps(value) + "\n")
@@ -36,32 +101,15 @@ def main():
     except Exception as error:  # noqa: BLE001
         answer({"error": f"{type(error).__name__}: {error}"})
         return
+    holder = Holder(torch, MODELS, lines)
+    orders = {name: getattr(holder, name) for name in ("load", "run", "serve", "train")}
     answer({"ok": True})
-    step = task = None
-    for line in sys.stdin:
-        words = line.split()
+    for line in iter(lines.readline, b""):
+        order, *words = line.decode().split()
+        if order not in orders:
+            break
         try:
-            if words[0] == "load":
-                step = task = None
-                gc.collect()
-                torch.cuda.empty_cache()
-                torch.manual_seed(0)
-                task = MODELS[words[1]](words[2], None)
-                step = task.infer if words[2] == "infer" else task.train
-                for _ in range(3):
-                    step()
-                torch.cuda.synchronize()
-                answer({"ok": True})
-            elif words[0] == "run":
-                end, times = time.monotonic() + float(words[1]), []
-                while not times or time.monotonic() < end:
-                    begin = time.perf_counter()
-                    step()
-                    times.append((time.perf_counter() - begin) * 1e3)
-                torch.cuda.synchronize()
-                answer({"ms": times})
-            else:
-                break
+            answer(orders[order](*words))
         except Exception as error:  # noqa: BLE001
             answer({"error": f"{type(error).__name__}: {error}"})
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
@@ -16,7 +17,7 @@ from types import SimpleNamespace
 
 from harness import jobs, paths
 
-from . import bundle, machine, phases, pieces, report, results, safety, supervise
+from . import bundle, leases, machine, phases, report, results, safety, supervise
 from .keeper import Keeper
 from .phase import Phase, TimeUp
 
@@ -59,15 +60,15 @@ def load_extra(file):
     return module.run
 
 
-def piece_of(arguments):
-    return pieces.BY_NUMBER[arguments.piece] if arguments.piece else None
+def lease_of(arguments):
+    return leases.ALL[arguments.lease] if arguments.lease else None
 
 
 def choose(arguments):
     """The phases to run, in order; exits with one line where a name is unknown."""
     known = {**phases.BY_NAME, **extra_phases(arguments.extra_phase)}
-    if piece := piece_of(arguments):
-        return [known[name]._replace(weight=weight) for name, (weight, _, _) in piece.steps.items()]
+    if lease := lease_of(arguments):
+        return [known[name]._replace(weight=step.seconds) for name, step in lease.steps.items()]
     if not arguments.only:
         return list(known.values())
     unknown = [name for name in arguments.only if name not in known]
@@ -78,7 +79,7 @@ def choose(arguments):
 
 def allowed(chosen, arguments, simulated):
     """Without what a real GPU must not meet unasked; exits where that was named."""
-    if simulated or arguments.managed or safety.MEMORY in getattr(piece_of(arguments), "steps", ()):
+    if simulated or arguments.managed:
         return chosen
     if safety.MEMORY in arguments.only:
         sys.exit(f"gpu-suite: --only {safety.MEMORY}: it uses managed memory, on a real GPU it runs only with --managed")
@@ -86,16 +87,15 @@ def allowed(chosen, arguments, simulated):
 
 
 def told(arguments, name):
-    """(words, options) of a phase: those of the piece, where a piece is played; words of the caller go before the piece's."""
-    piece = piece_of(arguments)
-    _, words, more = piece.steps.get(name, (0, None, {})) if piece else (0, None, {})
-    return arguments.case or words or [], {**more, "managed": arguments.managed}
+    """(words, options) of a phase: those of the lease, where one is played; words of the caller go before the lease's."""
+    lease = lease_of(arguments)
+    step = lease.steps.get(name, leases.Step(0)) if lease else leases.Step(0)
+    return arguments.case or list(step.words), {**step.options, "managed": arguments.managed}
 
 
-def warm(arguments, chosen):
+def warm(chosen):
     """Whether a warm-up is worth its time: where a phase of the run starts PyTorch."""
-    piece = piece_of(arguments)
-    return piece.warm if piece else any(entry.name in STARTS_TORCH for entry in chosen)
+    return any(entry.name in STARTS_TORCH for entry in chosen)
 
 
 def dry_run(arguments, chosen):
@@ -118,7 +118,7 @@ def dry_run(arguments, chosen):
                 continue
             words, options = told(arguments, entry.name)
             if entry is phases.FACTS:
-                words, options = [], {"warm": warm(arguments, chosen)}
+                words, options = [], {"warm": warm(chosen)}
             place = Path(folder) / entry.name
             place.mkdir()
             phase = Phase(
@@ -143,7 +143,19 @@ def dry_run(arguments, chosen):
                 }
                 why = None if simulated else safety.refusal(entry.name, command, environment)
                 print(json.dumps({**line, **({"refused": why} if why else {})}))
+    print(json.dumps({"bounds": bounds(arguments, chosen), "travels_bytes": bundle.travelling(paths.TARGET), "travels_at_most": bundle.MOST_BYTES}))
     return 0
+
+
+def bounds(arguments, chosen):
+    """{phase: seconds at most}: a lease's own, else shares of the budget."""
+    if lease := lease_of(arguments):
+        return {"facts": leases.FACTS_SECONDS, **{name: step.seconds for name, step in lease.steps.items()}}
+    left, found = arguments.budget - RESERVE, {}
+    for number, entry in enumerate(chosen):
+        found[entry.name] = phases.share(left, entry, chosen[number + 1 :])
+        left -= found[entry.name]
+    return found
 
 
 def survey(arguments, folder):
@@ -204,8 +216,8 @@ def main(arguments, began):
         return 0
     if arguments.dry_run:
         return dry_run(arguments, chosen)
-    if arguments.piece and arguments.budget > pieces.MOST:
-        sys.exit(f"gpu-suite: --piece {arguments.piece}: --budget {arguments.budget:g}: a piece takes at most {pieces.MOST:g} s")
+    if arguments.lease and arguments.budget > leases.MOST:
+        sys.exit(f"gpu-suite: --lease: --budget {arguments.budget:g}: a lease takes at most {leases.MOST:g} s")
     if arguments.budget < LEAST_SHARE + RESERVE:
         sys.exit(f"gpu-suite: --budget {arguments.budget:g}: less than {LEAST_SHARE + RESERVE:g} s is enough for nothing")
     for needed in (paths.WEFT, paths.LIBWEFT):
@@ -224,12 +236,12 @@ def main(arguments, began):
 
 
 def rehearse(arguments):
-    """Plays the pieces on the simulated GPU. What they write stays where --out says, else it goes."""
+    """Plays the leases on the simulated GPU. What they write stays where --out names a folder, else it goes."""
     from . import rehearse as rehearsal
 
-    if not LEAST_SHARE + RESERVE <= arguments.budget <= pieces.MOST:
-        sys.exit(f"gpu-suite: --rehearse: --budget {arguments.budget:g}: from {LEAST_SHARE + RESERVE:g} to {pieces.MOST:g} s for each piece")
-    # Told to stop, it tells the piece that is being played.
+    if not LEAST_SHARE + RESERVE <= arguments.budget <= leases.MOST:
+        sys.exit(f"gpu-suite: --rehearse: --budget {arguments.budget:g}: from {LEAST_SHARE + RESERVE:g} to {leases.MOST:g} s for each lease")
+    # A signal goes on to the lease that is being played.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-suite: told to stop"))
     if arguments.out:
         return rehearsal.main(arguments, arguments.out)
@@ -240,7 +252,11 @@ def rehearse(arguments):
 def measure(arguments, began, chosen, manifest, stop, folder):
     facts = survey(arguments, folder)
     chosen = allowed(chosen, arguments, facts["simulated"])
-    out = (arguments.out or paths.ROOT / "out" / "gpu-suite") / facts["folder"]
+    home = arguments.out or paths.ROOT / "out" / "gpu-suite"
+    # A lease brings home one file: a borrowed machine returns few.
+    archive = home / f"lease-{arguments.lease}.tgz" if arguments.lease else None
+    out = (folder / "results" if archive else home) / facts["folder"]
+    home.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     run = name_of_run(out)
     file, log = out / f"{run}.jsonl", out / f"{run}.log"
@@ -254,7 +270,7 @@ def measure(arguments, began, chosen, manifest, stop, folder):
         changed=(manifest or {}).get("changed"),
         budget=arguments.budget,
         phases=[entry.name for entry in chosen],
-        piece=arguments.piece,
+        lease=arguments.lease,
         quick=arguments.quick,
         words=arguments.case or None,
         **{
@@ -270,15 +286,18 @@ def measure(arguments, began, chosen, manifest, stop, folder):
     )
     deadline = began + arguments.budget - RESERVE
     run_ = SimpleNamespace(
-        arguments=arguments, deadline=deadline, stop=stop, facts=facts, folder=folder, out=out, file=file, log=log, start=start
+        arguments=arguments, deadline=deadline, stop=stop, facts=facts, folder=folder, out=out, file=file, log=log, start=start, wrong=False
     )
     with keeper(run_, arguments.budget - (time.monotonic() - began) + KEPT_ON) as kept:
         results.Writer(file, start, phases.FACTS.name).write("fact", name="keeper", data=kept.said)
         if not stop():
-            share = min(FACTS_MOST, FACTS_PART * (deadline - time.monotonic()))
-            play(run_, phases.FACTS, share, [], {"warm": warm(arguments, chosen)})
+            share = min(leases.FACTS_SECONDS if archive else FACTS_MOST, FACTS_PART * (deadline - time.monotonic()))
+            play(run_, phases.FACTS, share, [], {"warm": warm(chosen)})
         for number, entry in enumerate(chosen):
             one_phase(run_, entry, chosen[number + 1 :])
+            if archive:
+                pack(archive, out.parent)
+                run_.wrong = run_.wrong or data_differ(file)
         clocks_after(run_)
     writer.write("end", seconds=round(time.monotonic() - began, 1), stopped=stop())
     writer.close()
@@ -286,14 +305,30 @@ def measure(arguments, began, chosen, manifest, stop, folder):
     lines = results.read(file)
     print(report.table(lines))
     missed = report.missed(lines)
-    if piece := piece_of(arguments):
-        print(f"\npiece {piece.number}, {piece.name}: if results differ: {piece.differs}")
+    if lease := lease_of(arguments):
+        pack(archive, out.parent)
+        print(f"\nlease {lease.name}: if results differ: {lease.differs}")
     if arguments.json:
         arguments.json.write_text(json.dumps(report.summary(lines), indent=2) + "\n")
-    print(f"\nresults: {', '.join(sorted(path.name for path in out.glob(run + '*')))} in {out}")
+    print(f"\nresults: {archive or ', '.join(sorted(path.name for path in out.glob(run + '*'))) + f' in {out}'}")
     for line in missed:
         print(f"missed: {line}")
     return 1 if arguments.check and missed else 0
+
+
+def pack(archive, folder):
+    """Puts all results so far into one file: the old one stays whole until the new one is."""
+    new = archive.with_suffix(".new")
+    with tarfile.open(new, "w:gz") as tar:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                tar.add(path, path.relative_to(folder))
+    os.replace(new, archive)
+
+
+def data_differ(file):
+    """Whether weft changed a client's data: nothing that a wrong weft measures matters."""
+    return any(line.get("name") == "data.differing" and line["value"] for line in results.read(file) if line["kind"] == "value")
 
 
 def name_of_run(out):
@@ -330,8 +365,8 @@ def clocks_after(run_):
 def one_phase(run_, entry, later):
     left = run_.deadline - time.monotonic()
     share = phases.share(left, entry, later) if left > 0 else 0.0
-    if run_.stop() or share < LEAST_SHARE:
-        why = "the suite was told to stop" if run_.stop() else f"{max(left, 0):.0f} s were left for it and what follows"
+    if run_.stop() or run_.wrong or share < LEAST_SHARE:
+        why = "the suite was told to stop" if run_.stop() else "data differ under weft" if run_.wrong else f"{max(left, 0):.0f} s were left for it and what follows"
         results.Writer(run_.file, run_.start, entry.name).write("phase", verdict=results.LEFT_OUT, why=why, seconds=0)
         say(f"{entry.name}: left out: {why}")
         return

@@ -36,6 +36,7 @@ ALL = [
     ),
     Entry("sharing", 110, "a service beside a batch job: alone, shared, MPS, weft"),
     Entry("record", 80, "stage-1 profiles and launch traces of twelve models"),
+    Entry("movable", 15, "memory that is mapped, copied out, given back and had again (weft-gpu-probe)"),
     Entry("memory", 40, "managed memory, at most 256 MiB: faults, prefetches, what pagemap shows (weft-gpu-probe); real GPU: --managed"),
 ]
 

@@ -138,7 +138,7 @@ def launches(phase, prefix, count, make_device):
         samples = {}
         done, begun = 0, time.monotonic()
         for _ in range(rounds):
-            if phase.left() < 4 or time.monotonic() - begun > LAUNCH_SECONDS:
+            if phase.left() < 4 or time.monotonic() - begun > phase.options.get("seconds", LAUNCH_SECONDS):
                 break
             for name, process in processes.items():
                 if name == "foreground":

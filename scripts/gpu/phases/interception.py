@@ -1,19 +1,26 @@
-"""Real clients on the real driver, without weft and with it: does weft see everything, and does nothing change?
+"""Real clients on the real driver, without weft and with it: is every launch seen, does nothing
+change?
 
-First the driver itself: what `weft doctor` finds, and the driver's exported functions against our table. Then the clients of tests/clients,
-several at a time (only correctness is asked here, no time is taken). Each client runs twice without weft: what differs between those two runs
-differs by itself and is not held against weft. Then once in each role under weft; where data differ there, a third run without weft follows, since
-two may have agreed by chance. Under weft a client must
+First the driver itself: what `weft doctor` finds, and the driver's exported functions against our
+table. Then the clients of tests/clients, several at a time, since no time is taken here.
+
+Each client runs twice without weft. The second run stands beside a busy job, since libraries may
+choose by the load. Data in which the two differ are not held against weft. Then the client runs
+once in each role under weft. If data differ there, a third run without weft follows: two may have
+agreed by chance. Under weft a client must
 
   * end well and print the same bytes,
   * leave the same result, hashes of its data included,
-  * have every launch named, no trouble counted, nothing said on stderr.
+  * have a name for 99 of 100 launches, no trouble counted, no line of weft on stderr.
 
-On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too. Background jobs leave launches behind whatever private tables
-of the driver they have (`WEFT_QUEUE=always`): whether anything overtakes those is what their data show (interposer/src/deferred/tables.rs).
+On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too.
+Background jobs leave launches behind whatever private tables of the driver they have
+(`WEFT_QUEUE=always`). Their data show whether anything overtakes those
+(interposer/src/deferred/tables.rs).
 
-Besides: what an update of a graph costs, whether the profiler still ties kernels to operators and sees as many as weft, that `CUDA_LAUNCH_BLOCKING` changes nothing but the queue, and a
-background job's end, again and again.
+Besides: the cost of an update of a graph; whether the profiler still ties kernels to operators and
+sees as many as weft; that `CUDA_LAUNCH_BLOCKING` changes the queue alone; and a background job's
+end, again and again.
 """
 
 import concurrent.futures
@@ -68,6 +75,9 @@ BOUND = 120.0
 # Processes that begin and end for the case `exits`, and how long at most.
 EXITS, QUICK_EXITS, EXITS_SECONDS = 50, 3, 45.0
 
+# The share of launches that may have no name: priorities hold all the same, and profiles miss those kernels.
+UNNAMED_SHARE = 0.01
+
 # Updates of a graph: (what of weft-bench-launch, how many in a part, what is named); parts.
 UPDATES = [("update", 64, "graph-update"), ("relaunch", 16, "graph-relaunch")]
 UPDATE_PARTS, QUICK_UPDATE_PARTS = 9, 1
@@ -82,8 +92,8 @@ BLOCKS, QUICK_BLOCKS, BLOCKING = "torch-train", "torch-elementwise", {"CUDA_LAUN
 # What roles run with besides.
 MORE = {"background": {"WEFT_QUEUE": "always"}}
 
-# Clients at a time on a real GPU, and what one needs of the machine's cores; so many in the first wave, which reads its libraries from the disk.
-MOST_AT_ONCE, CORES_EACH, FIRST_WAVE = 10, 1.5, 4
+# Clients at a time on a real GPU, and what one needs of the machine's cores. Each small wait lasts up to a turn of every other one.
+MOST_AT_ONCE, CORES_EACH = 5, 2.0
 
 # Lines that the client and its libraries may say under weft as without it.
 OURS = "weft"
@@ -250,7 +260,8 @@ def exits(phase):
     begin = time.monotonic()
     with phase.broker(folder, device, trace=False) as broker, beside(phase, "background", device, broker, folder) as priority:
         variables = jobs.preload(broker.variables(), priority=priority)
-        while tried < (QUICK_EXITS if phase.quick else EXITS) and phase.left() > 4 and time.monotonic() - begin < EXITS_SECONDS:
+        wanted = QUICK_EXITS if phase.quick else phase.options.get("exits", EXITS)
+        while tried < wanted and phase.left() > 4 and time.monotonic() - begin < EXITS_SECONDS:
             job = jobs.Job([program, folder / "result.json"], environment=phase.environment(device, variables), folder=folder, name=f"exit{tried}")
             code = job.wait(max(1.0, min(BOUND, phase.left() - 2)))
             if job.timed_out and phase.left() < 3:
@@ -386,9 +397,7 @@ def clients(phase):
             one_client(found[name], gathered)
     cores = os.cpu_count() or 1
     width = min(2, cores) if phase.simulated else max(1, min(MOST_AT_ONCE, int(cores / CORES_EACH)))
-    first = min(width, FIRST_WAVE)
-    for number, wave in ((first, beside[:first]), (width, beside[first:])):
-        at_once(wave, number, gathered)
+    at_once(beside, width, gathered)
     for name in wanted:
         if name in ALONE_AFTER:
             one_client(found[name], gathered)
@@ -508,7 +517,8 @@ def bare(client, folder, more=()):
         place = folder / number
         place.mkdir()
         device = client.phase.device(place)
-        job, result, _ = client.execute(device, place, number, more)
+        with busy(client, device, place) if number == BARE[1] else contextlib.nullcontext():
+            job, result, _ = client.execute(device, place, number, more)
         runs.append((job.stdout(), result))
         device.wait_gone()
     (out, first), (_, second) = runs
@@ -569,10 +579,11 @@ def under_weft(client, role, reference, gathered, more=()):
         wrong.append("the broker never saw the client")
     if not sum(entry["launches"] + entry["graph_launches"] + entry["transfers"] for entry in last):
         wrong.append("weft saw neither a launch nor a copy")
-    for what in ("unnamed", "troubles", "dropped_messages"):
-        count = sum(entry[what] for entry in last)
-        if count:
-            wrong.append(f"{what}: {count}")
+    counts = {what: sum(entry[what] for entry in last) for what in ("troubles", "dropped_messages")}
+    unnamed, launches = (sum(entry[what] for entry in last) for what in ("unnamed", "launches"))
+    if unnamed > UNNAMED_SHARE * launches:
+        counts["unnamed"] = unnamed
+    wrong += [f"{what}: {count}" for what, count in counts.items() if count]
     if companion:
         modes = broker.modes(job.pid) or [mode for entry in last for mode in broker.modes(entry["pid"])]
         if role not in modes:
@@ -587,8 +598,18 @@ def companion_command(folder, pattern):
     return [program, "--while", folder / "keep", "--ready", folder / "ready", "--at-most", "300", *pattern]
 
 
+def busy(client, device, folder):
+    """The job that a background client runs beside, here without weft. None where a client wants
+    the device for itself.
+    """
+    role = "background" if client.name not in ALONE_BEFORE | ALONE_AFTER else None
+    return beside(client.phase, role, device, None, folder)
+
+
 class beside:
-    """The job that makes the client a foreground job or a background job. Yields the client's priority."""
+    """The job that makes the client a foreground or a background job. Yields the client's priority.
+    Without a broker that job knows nothing of weft.
+    """
 
     def __init__(self, phase, role, device, broker, folder):
         self.phase, self.role, self.device, self.broker, self.folder = phase, role, device, broker, folder
@@ -603,7 +624,8 @@ class beside:
         command = companion_command(self.folder, pattern)
         if not command[0].exists():
             raise Skip("weft-test-companion is not in the bundle")
-        environment = self.phase.environment(self.device, jobs.preload(self.broker.variables(), priority=other))
+        weft = jobs.preload(self.broker.variables(), priority=other) if self.broker else {}
+        environment = self.phase.environment(self.device, weft)
         self.job = jobs.Job(command, environment=environment, folder=self.folder, name="beside")
         jobs.wait_until(lambda: ready.exists() or not self.job.running(), min(30, max(self.phase.left(), 1)))
         if not ready.exists():

@@ -33,6 +33,9 @@ def cases_of(phase):
     """(name, model, mode, whether as a CUDA graph), in their order. The names are those of scripts/traces."""
     cases = [(model, mode, False) for model in workload.MODELS for mode in ("infer", "train")]
     cases.insert(8, ("llama", "infer", True))
+    # Those that a pair showed at work come first.
+    first = [case for service, batch in phase.options.get("after", ()) for case in ((service, "infer", False), (batch, "train", False))]
+    cases.sort(key=lambda case: first.index(case) if case in first else len(first))
     if phase.quick:
         cases = [("resnet50", "infer", False)]
     return [(f"{model}{'_graph' if graph else ''}-{mode}", model, mode, graph) for model, mode, graph in cases]

@@ -1,13 +1,16 @@
 """A service beside a batch job: what each gets alone, plainly shared, under MPS, and under weft.
 
-The batch job starts first; when it is warm the service starts. Counted are the service's requests while both are at work, and the batch
-job's steps within the same span. Conditions are those that a user could choose; none changes a setting of the device.
+The processes of a pair start once and live through all conditions. A condition changes the broker
+around them: none, or one of a policy that knows the service's profile, or both. What a job reads at
+its start needs processes of its own: without weft, under `weft run`, under MPS.
+
+The service's requests count while the batch job works, and the batch job's steps within the same
+span. A user could choose each condition. None changes a setting of the device.
 """
 
 import contextlib
 import json
-import re
-import subprocess
+import time
 from typing import NamedTuple
 
 from harness import jobs, paths, show
@@ -15,203 +18,342 @@ from harness import jobs, paths, show
 from .. import mps, results, workload
 from ..phase import Failure, NoTime, Skip
 
-PRIORITISED = paths.ROOT / "scripts" / "gpu" / "prioritised.py"
+STEPS = paths.ROOT / "scripts" / "gpu" / "steps.py"
 
 # (service, batch job), most telling first.
-QUICK_PAIRS = [("lstm", "lstm")]
-PAIRS = [("resnet50", "resnet50"), ("bert_base", "gpt2"), ("gpt2", "vgg19"), ("vit_b_16", "lstm"), ("llama", "densenet201")]
+QUICK_PAIRS = (("lstm", "lstm"),)
+PAIRS = (("resnet50", "resnet50"), ("bert_base", "gpt2"), ("gpt2", "vgg19"), ("vit_b_16", "lstm"), ("llama", "densenet201"))
 
 # Host work before each request, ms: the service's own gaps.
 HOST_MS = 5.0
 
-# Seconds that the service is measured; requests that must have been, for a p99 to mean anything: with fewer, figures are marked as of few.
-SECONDS, QUICK_SECONDS = 8.0, 2.5
+# Seconds that the service is measured, and the batch job alone; requests that must have been, for
+# a p99 to mean anything.
+SECONDS, QUICK_SECONDS = 4.0, 2.5
 ENOUGH, QUICK_ENOUGH = 100, 3
 
-# What a condition takes on a machine with a real GPU: start of two jobs, the measured time, the end.
-CONDITION_SECONDS = 24.0
+# The batch job works so long before the service begins: a condition is what lasts, not its first
+# second.
+LEAD_SECONDS = 1.0
 
-# The simulated device runs slower by so much: two cores run two jobs, the broker and the device (tests/simgpu/README.md).
+# Seconds of stage 1 of each job.
+LEARN_SECONDS = 1.5
+
+# What a condition takes on a machine with a real GPU: a broker, the lead, the measured time; and
+# what the start of a pair takes.
+CONDITION_SECONDS, PAIR_SECONDS = 8.0, 16.0
+
+# An attached job looks for a broker once a second.
+ATTACH_SECONDS = 10.0
+
+# The simulated device runs slower by so much: two cores run the jobs, the broker and the device
+# (tests/simgpu/README.md).
 DILATION, QUICK_DILATION = 10, 2
 
 # A simulated service needs more wall time for as many requests.
 SIMULATED_LONGER = 4
 
+# Priorities of the service and of the batch job; of the service's stream where CUDA itself is to
+# favour it.
+SERVICE, BATCH, STREAM = 0, 5, -5
+
 
 class Condition(NamedTuple):
-    """One way of sharing. `policy`: weft's, or None; `mps`: under MPS; `streams`: the service's stream has a higher priority; `events`: it learns by an event
-    that an answer is there, as vLLM does, not by waiting for the stream.
+    """One way of sharing.
+
+    policy   weft's, or None
+    both     the batch job has a profile, too
+    streams  the service's stream has a higher priority
+    events   the service learns by an event that an answer is there, as vLLM does, and not by
+             waiting for its stream
     """
 
     name: str
     policy: str | None = None
+    both: bool = False
     mps: bool = False
     streams: bool = False
     events: bool = False
 
-
-ALONE = Condition("alone")
-
-
-def conditions(policies):
-    """Most valuable first."""
-    found = [Condition("default")]
-    found += [Condition(f"weft {policy}", policy) for policy in ("weft", "fikit") if policy in policies]
-    found += [Condition("mps", mps=True)]
-    best = "weft" if "weft" in policies else "fikit"
-    # weft must see the service idle either way: the batch job's share must be the same.
-    found += [Condition(f"weft {best}, ends by events", best, events=True)]
-    found += [Condition(f"mps, weft {best}", best, mps=True), Condition("mps, stream priorities", mps=True, streams=True)]
-    return [*found, Condition("weft exclusive", "exclusive")]
+    @property
+    def kind(self):
+        """The processes that it needs: (under MPS, under weft)."""
+        return self.mps, self.policy is not None
 
 
-def chosen(phase, policies, service, batch):
+# Most valuable first. `weft` is README's own way: the service has a profile, the batch job has
+# none.
+CONDITIONS = (
+    Condition("default"),
+    Condition("weft", "weft"),
+    Condition("mps", mps=True),
+    Condition("mps weft", "weft", mps=True),
+    Condition("weft both profiled", "weft", both=True),
+    Condition("mps weft both profiled", "weft", both=True, mps=True),
+    Condition("fikit both profiled", "fikit", both=True),
+    Condition("mps stream priorities", mps=True, streams=True),
+    Condition("weft ends by events", "weft", events=True),
+)
+QUICK_CONDITIONS = ("weft", "mps weft both profiled")
+
+ALONE = "alone"
+
+# Processes that know nothing of weft nor MPS.
+PLAIN = (False, False)
+
+
+def chosen(phase, service, batch):
     """The conditions of a pair that are tried."""
-    wanted = [c for c in conditions(policies) if phase.wanted(f"{service}+{batch}: {c.name}")]
-    return [c for c in wanted if c.name in ("weft weft", "weft weft, ends by events")] if phase.quick else wanted
-
-
-def plan(phase):
-    """Every process that this phase would start, MPS daemons apart: those of each condition, alone and the learning of profiles included."""
-    policies = known_policies()
-    for service, batch in pairs_of(phase):
-        wanted = chosen(phase, policies, service, batch)
-        if not wanted:
-            continue
-        pair = Pair(phase, service, batch, False)
-        folder, device = pair.place("plan")
-        broker = phase.broker(folder, device, trace=False)
-        variables = broker.variables()
-        for condition in [ALONE, *wanted]:
-            service_extra, batch_extra = pair.variables(variables) if condition.policy else ({}, {})
-            for name, command, extra in zip(("service", "batch"), pair.commands(folder, condition), (service_extra, batch_extra)):
-                yield f"{pair.name}: {condition.name}: {name}", command, phase.environment(device, extra)
-        for name, command in pair.learning() if any(condition.policy for condition in wanted) else ():
-            yield f"{pair.name}: learn: {name}", command, phase.environment(device, variables)
+    wanted = [c for c in CONDITIONS if phase.wanted(f"{service}+{batch}: {c.name}")]
+    return [c for c in wanted if c.name in QUICK_CONDITIONS] if phase.quick else wanted
 
 
 def pairs_of(phase):
-    return QUICK_PAIRS if phase.quick else PAIRS[: phase.options.get("pairs", len(PAIRS))]
+    return QUICK_PAIRS if phase.quick else phase.options.get("pairs", PAIRS)
+
+
+def plan(phase):
+    """Every process that this phase would start, MPS daemons apart."""
+    for service, batch in pairs_of(phase):
+        wanted = chosen(phase, service, batch)
+        if wanted:
+            pair = Pair(phase, service, batch, wanted)
+            under_weft = [c.name for c in wanted if c.policy]
+            for kind in pair.kinds():
+                stage = Stage(pair, kind[0])
+                names = [*([ALONE] if kind == PLAIN else []), *(c.name for c in wanted if c.kind == kind)]
+                yield from labelled(pair, stage.commands(kind), names)
+                if kind == PLAIN and under_weft:
+                    yield from labelled(pair, stage.learning(), under_weft)
+
+
+def labelled(pair, commands, conditions):
+    """Processes for --dry-run, each with the conditions that it lives through."""
+    for name, command, environment in commands:
+        yield f"{pair.name}: {name}: {', '.join(conditions)}", command, environment
 
 
 def run(phase):
-    policies = known_policies()
-    pairs = pairs_of(phase)
-    for number, (service, batch) in enumerate(pairs):
-        wanted = chosen(phase, policies, service, batch)
+    workload.needs_torch(phase)
+    for number, (service, batch) in enumerate(pairs_of(phase)):
+        wanted = chosen(phase, service, batch)
         if not wanted:
             continue
-        # The first pair is the phase; the others are more of the same, begun only where a comparison still fits.
-        if number and phase.left() < 3 * CONDITION_SECONDS:
-            phase.fact("pairs not tried", [" and ".join(pair) for pair in pairs[number:]])
+        # The first pair is the phase; the others are more of the same, begun only where a
+        # comparison still fits.
+        if number and phase.left() < PAIR_SECONDS + 3 * CONDITION_SECONDS:
+            phase.fact("pairs not tried", [" and ".join(pair) for pair in pairs_of(phase)[number:]])
             break
-        Pair(phase, service, batch, number > 0).run(wanted)
+        Pair(phase, service, batch, wanted).run()
 
 
-def known_policies():
-    """The policies that this broker has."""
-    done = subprocess.run([paths.WEFT, "broker", "--help"], capture_output=True, text=True, timeout=20, check=False)
-    found = re.search(r"--policy <([^>]*)>", done.stdout)
-    return found[1].split("|") if found else ["fikit", "exclusive"]
+class Stage:
+    """A device in one mode, the broker on it, and the processes that share it."""
+
+    def __init__(self, pair, is_mps):
+        self.pair, self.phase, self.is_mps = pair, pair.phase, is_mps
+        self.folder = self.phase.place("mps" if is_mps else "turns")
+        settings = {"dilation": pair.dilation, **({"mode": "mps"} if is_mps else {})}
+        self.device = self.phase.device(self.folder, **settings)
+        self.broker = self.phase.broker(self.folder, self.device, trace=False)
+        self.variables = {}
+        self.processes = {}
+
+    def commands(self, kind):
+        """[(name, command, environment)] of the service and the batch job, of this kind."""
+        _, under_weft = kind
+        mark = f"{'mps ' if self.is_mps else ''}{'weft ' if under_weft else ''}"
+        found = []
+        for name, priority in (("service", SERVICE), ("batch", BATCH)):
+            head = [paths.WEFT, "run", "-q", "--priority", priority, "--profile", name, "--"] if under_weft else []
+            extra = {**self.variables, **(self.broker.variables() if under_weft else {})}
+            found.append((f"{mark}{name}", [*head, self.phase.python, STEPS], self.phase.environment(self.device, extra)))
+        return found
+
+    def learning(self):
+        """[(name, command, environment)] of both jobs in stage 1."""
+        environment = self.phase.environment(self.device, self.broker.variables())
+        return [(f"learn {name}", [paths.WEFT, "profile", "--name", name, "--", self.phase.python, STEPS], environment) for name in ("service", "batch")]
+
+    def begin(self, stack, commands):
+        for name, command, environment in commands:
+            process = self.processes[name] = workload.Orders(command, environment, self.folder, name)
+            stack.callback(process.close)
+
+    def serve_under(self, condition):
+        """A broker of this condition, with both jobs attached."""
+        self.broker.arguments = ["--policy", condition.policy, *self.pair.broker_extra()]
+        # A job's profile is a path by its own environment, read at each attachment.
+        for name, data in self.pair.profiles.items():
+            file = self.broker.profiles / f"{name}.profile"
+            file.unlink(missing_ok=True)
+            if name == "service" or condition.both:
+                file.write_bytes(data)
+        self.broker.start()
+        pids = {process.pid for name, process in self.processes.items() if "weft" in name}
+        if not jobs.wait_until(lambda: pids <= attached(self.broker), ATTACH_SECONDS, step=0.1):
+            raise Failure(f"the jobs did not attach to the broker within {ATTACH_SECONDS:.0f} s", results.tail(self.broker.job.stderr()))
+
+
+def attached(broker):
+    return {row["pid"] for row in (broker.status() or {"clients": []})["clients"]}
 
 
 class Pair:
-    """Two jobs and what they did alone."""
+    """Two jobs, and what they did alone."""
 
-    def __init__(self, phase, service, batch, more):
-        self.phase, self.service, self.batch, self.more = phase, service, batch, more
+    def __init__(self, phase, service, batch, wanted):
+        self.phase, self.service, self.batch, self.wanted = phase, service, batch, wanted
         self.name = f"{service}+{batch}"
         self.seconds = QUICK_SECONDS if phase.quick else SECONDS
         self.dilation = 1 if not phase.simulated else QUICK_DILATION if phase.quick else DILATION
         if phase.simulated and not phase.quick:
             self.seconds *= SIMULATED_LONGER
-        self.profiles = None
-        self.alone = {}
+        self.stages, self.profiles, self.alone = {}, {}, {}
+        self.trouble = None
 
-    def run(self, wanted):
-        phase, need = self.phase, 6.0 if self.phase.quick else CONDITION_SECONDS
-        phase.case(f"{self.name}: alone", self.each_alone, need=need, always=True)
-        for number, condition in enumerate(wanted):
-            if self.more and phase.left() < need:
-                phase.fact(f"{self.name}: not tried", [c.name for c in wanted[number:]])
-                break
-            phase.case(f"{self.name}: {condition.name}", self.under, condition, need=need)
+    def kinds(self):
+        """What processes there must be, the plain ones first: what they do alone is what all is
+        compared with.
+        """
+        return sorted({PLAIN, *(condition.kind for condition in self.wanted)})
 
-    def place(self, name, mode=None):
-        folder = self.phase.place(name)
-        settings = {"dilation": self.dilation}
-        if mode:
-            settings["mode"] = mode
-        return folder, self.phase.device(folder, **settings)
+    def broker_extra(self):
+        return ["--dilation", str(self.dilation)] if self.dilation != 1 else []
 
-    def commands(self, folder, condition=ALONE):
-        """(service, batch): the service answers for a set time, the batch job goes on until it is told to end."""
-        common = {"ready": folder / "service.ready", "times": folder / "service.json"}
-        service = workload.model(
-            self.phase, self.service, "infer", seconds=self.seconds, host_ms=HOST_MS * self.dilation, end="event" if condition.events else None, **common
-        )
-        batch = workload.model(
-            self.phase,
-            self.batch,
-            "train",
-            seconds=600,
-            ready=folder / "batch.ready",
-            times=folder / "batch.json",
-            batch=2 if self.phase.quick else None,
-        )
-        if condition.streams:
-            service[1:1] = [PRIORITISED, "-5"]
-        return service, batch
+    def run(self):
+        with contextlib.ExitStack() as stack:
+            try:
+                self.begin(stack)
+            except (Failure, NoTime, OSError) as why:
+                self.trouble = why
+            self.phase.case(f"{self.name}: {ALONE}", self.each_alone, need=CONDITION_SECONDS, always=True)
+            for condition in self.wanted:
+                self.phase.case(f"{self.name}: {condition.name}", self.under, condition, need=CONDITION_SECONDS)
 
-    def start(self, command, device, folder, name, extra):
-        return jobs.Job(command, environment=self.phase.environment(device, extra), folder=folder, name=name)
+    def begin(self, stack):
+        """All processes at once, since most of a start is one core's; then stage 1, while the
+        others wait.
+        """
+        profiled = any(condition.policy for condition in self.wanted)
+        for kind in self.kinds():
+            is_mps, under_weft = kind
+            stage = self.stages.get(is_mps)
+            if stage is None:
+                stage = self.stages[is_mps] = Stage(self, is_mps)
+                if is_mps and not self.phase.simulated:
+                    stage.daemon = stack.enter_context(mps.Service(stage.folder))
+                    stage.variables = stage.daemon.variables
+                stack.callback(stage.broker.stop)
+            if under_weft and not stage.broker.starts:
+                stage.broker.arguments = self.broker_extra()
+                stage.broker.start()
+            stage.begin(stack, stage.commands(kind))
+        plain = self.stages[False]
+        if profiled:
+            if not plain.broker.starts:
+                plain.broker.start()
+            plain.begin(stack, plain.learning())
+        everybody = [(name, process) for stage in self.stages.values() for name, process in stage.processes.items()]
+        for _, process in everybody:
+            self.answer(process, process.hear(self.bound(workload.START)))
+        for name, process in everybody:
+            model, mode = (self.service, "infer") if "service" in name else (self.batch, "train")
+            process.tell(f"load {model} {mode} {2 if self.phase.quick and mode == 'train' else 0}")
+        told = {name: self.answer(process, process.hear(self.bound(workload.START))) for name, process in everybody}
+        self.phase.fact(f"{self.name}: client priorities of MPS", {name: answer["client_priority"] for name, answer in told.items()})
+        if profiled:
+            self.learn(plain)
+        for stage in self.stages.values():
+            stage.broker.stop()
 
-    def bound(self):
-        return max(self.phase.left() - 1.0, 1.0)
+    def learn(self, stage):
+        """Stage 1 of both jobs, in processes of their own."""
+        seconds = LEARN_SECONDS * (1 if self.phase.quick or not self.phase.simulated else self.dilation)
+        for name, order in (("service", f"serve {seconds} {HOST_MS * self.dilation} wait"), ("batch", f"run {seconds}")):
+            process = stage.processes.pop(f"learn {name}")
+            self.answer(process, process.ask(order, self.bound(60 + seconds)))
+            process.tell("quit")
+            if not jobs.wait_until(lambda p=process: p.process.poll() is not None, self.bound(30)):
+                raise process.failure("did not end after stage 1")
+            file = stage.broker.profiles / f"{name}.profile"
+            if not file.exists():
+                raise process.failure("left no profile")
+            self.profiles[name] = file.read_bytes()
 
-    def variables(self, variables):
-        """What puts weft under (service, batch)."""
-        return jobs.preload(variables, priority=0, profile="service"), jobs.preload(variables, priority=5, profile="batch")
+    def bound(self, seconds):
+        return max(1.0, min(seconds, self.phase.left()))
+
+    def answer(self, process, line):
+        """What a process answered; Failure where it says what went wrong."""
+        said = json.loads(line)
+        if "error" in said:
+            raise process.failure(said["error"])
+        return said
+
+    def serve(self, process, *, events=False, streams=False):
+        """(begins, latencies) of the service, in seconds."""
+        process.tell(f"serve {self.seconds} {HOST_MS * self.dilation} {'event' if events else 'wait'} {STREAM if streams else ''}")
+        said = self.answer(process, process.hear(self.bound(self.seconds + 60)))
+        return said["begins"], said["latencies"], said["last"]
 
     def each_alone(self):
-        workload.needs_torch(self.phase)
-        folder, device = self.place("alone")
-        service, _ = self.commands(folder)
-        self.phase.finish(self.start(service, device, folder, "service", {}), self.bound())
-        times = json.loads((folder / "service.json").read_text())
-        latencies = self.latencies(times["latencies"])
-        device.wait_gone()
-        folder, device = self.place("alone")
-        _, batch = self.commands(folder)
-        # As long as the service, then it is told to end.
-        batch_job = self.start(batch, device, folder, "batch", {})
-        self.until_ready(folder, {"batch": batch_job})
-        jobs.wait_until(lambda: not batch_job.running(), min(self.seconds, self.bound()))
-        batch_times = self.end(batch_job, folder)
-        rate = (
-            steps_in(batch_times, batch_times["first"], batch_times["ends"][-1])
-            / (batch_times["ends"][-1] - batch_times["first"])
-            * self.dilation
-        )
-        self.alone = {"p50": show.quantile(latencies, 0.5), "p99": show.quantile(latencies, 0.99), "rate": rate}
-        self.tell("alone", latencies, rate)
-        # What the host left of the device's time between and within requests is bounded by the time no request was under way.
-        waiting = 1 - sum(times["latencies"]) / (times["last"] - times["first"])
-        self.phase.value(
-            f"{self.name}: between_requests",
-            waiting,
-            "of the time",
-            n=len(latencies),
-            how="service alone: no request under way",
-        )
+        if self.trouble:
+            raise self.trouble
+        stage = self.stages[False]
+        begins, latencies, last = self.serve(stage.processes["service"])
+        milliseconds = self.milliseconds(latencies)
+        batch = stage.processes["batch"]
+        batch.tell("train")
+        time.sleep(min(self.seconds, self.bound(self.seconds)))
+        times = self.answer(batch, batch.ask("end", self.bound(60)))
+        rate = self.rate(times, times["begins"][0], times["ends"][-1])
+        self.alone = {"p50": show.quantile(milliseconds, 0.5), "p99": show.quantile(milliseconds, 0.99), "rate": rate}
+        self.tell(ALONE, milliseconds, rate)
+        # The host left the device this share of the time at most.
+        waiting = 1 - sum(latencies) / (last - begins[0])
+        self.phase.value(f"{self.name}: between_requests", waiting, "of the time", n=len(latencies), how="service alone: no request under way")
 
-    def latencies(self, seconds):
+    def under(self, condition):
+        if not self.alone:
+            raise Skip("what the jobs do alone is not known, so nothing could be compared")
+        stage = self.stages[condition.mps]
+        mark = f"{'mps ' if condition.mps else ''}{'weft ' if condition.policy else ''}"
+        service, batch = (stage.processes[f"{mark}{name}"] for name in ("service", "batch"))
+        with contextlib.ExitStack() as stack:
+            if condition.policy:
+                stack.callback(stage.broker.stop)
+                stage.serve_under(condition)
+            batch.tell("train")
+            try:
+                time.sleep(LEAD_SECONDS)
+                begins, latencies, _ = self.serve(service, events=condition.events, streams=condition.streams)
+                if condition.policy:
+                    self.check_weft(condition, stage.broker.status(), service.pid, batch.pid)
+            finally:
+                batch.tell("end")
+                times = self.answer(batch, batch.hear(self.bound(60)))
+        if condition.mps and not self.phase.simulated and not stage.daemon.servers():
+            raise Failure("no MPS server was there, so the jobs did not use MPS", results.tail(stage.daemon.log()))
+        # Both jobs at work.
+        first, last = max(begins[0], times["begins"][0]), min(begins[-1] + latencies[-1], times["ends"][-1])
+        inside = [latency for begin, latency in zip(begins, latencies) if begin >= first and begin + latency <= last]
+        if not inside:
+            raise Failure("no request was answered while both jobs ran")
+        self.tell(condition.name, self.milliseconds(inside), self.rate(times, first, last))
+
+    def milliseconds(self, seconds):
         return [value * 1e3 / self.dilation for value in seconds]
+
+    def rate(self, times, first, last):
+        """Steps a second within a span, counted with the parts of steps at its edges."""
+        parts = [(min(end, last) - max(begin, first)) / (end - begin) for begin, end in zip(times["begins"], times["ends"]) if min(end, last) > max(begin, first)]
+        return sum(parts) / (last - first) * self.dilation
 
     def tell(self, name, latencies, rate):
         phase, prefix = self.phase, f"{self.name}: {name}"
         how = f"service {self.service} with {HOST_MS:g} ms of host work, batch job {self.batch} in training"
-        # A service that is slowed down this much is a result: it is kept, and its tail is told for what it is.
+        # A service that is slowed down this much is a result: it is kept, and its tail is marked.
         few = len(latencies) < (QUICK_ENOUGH if phase.quick else ENOUGH) or None
         if few:
             how += f"; only {len(latencies)} requests"
@@ -219,170 +361,21 @@ class Pair:
             if q < 0.999 or len(latencies) >= 1000:
                 phase.value(f"{prefix}: {label}", show.quantile(latencies, q), "ms", n=len(latencies), how=how, few=few)
         phase.value(f"{prefix}: batch", rate, "steps/s", how=how)
-        if self.alone and name != "alone":
+        if self.alone and name != ALONE:
             for label, q in (("p50", 0.5), ("p99", 0.99)):
-                phase.value(
-                    f"{prefix}: {label}.slowdown",
-                    show.quantile(latencies, q) / self.alone[label],
-                    "times alone",
-                    n=len(latencies),
-                    how=how,
-                    few=few,
-                )
+                slowdown = show.quantile(latencies, q) / self.alone[label]
+                phase.value(f"{prefix}: {label}.slowdown", slowdown, "times alone", n=len(latencies), how=how, few=few)
             phase.value(f"{prefix}: batch.share", rate / self.alone["rate"], "of alone", how=how)
-
-    def until_ready(self, folder, running):
-        """Waits until the jobs are warm; Failure where one ends before."""
-        end = min(workload.START, self.bound())
-        names = {name: folder / f"{name}.ready" for name in running}
-        jobs.wait_until(lambda: all(p.exists() for p in names.values()) or not all(j.running() for j in running.values()), end)
-        for name, job in running.items():
-            if not names[name].exists():
-                job.kill()
-                if self.phase.left() < 2.5:
-                    raise NoTime(f"the {name} job was not ready when the phase's time was over")
-                raise Failure(f"the {name} job was not ready within {end:.0f} s or ended", results.tail(job.stderr()))
-
-    def end(self, job, folder):
-        """Tells the batch job to end after its step; its times."""
-        code = job.terminate(min(30.0, self.bound()))
-        file = folder / "batch.json"
-        if not file.exists():
-            raise Failure(f"the batch job ended with {code} and left no times", results.tail(job.stderr()))
-        return json.loads(file.read_text())
-
-    def under(self, condition):
-        if not self.alone:
-            raise Skip("what the jobs do alone is not known, so nothing could be compared")
-        phase = self.phase
-        if condition.policy:
-            self.learn()
-        folder, device = self.place("shared", "mps" if condition.mps and phase.simulated else None)
-        with contextlib.ExitStack() as stack:
-            extra, service_extra, batch_extra, broker = {}, {}, {}, None
-            daemon = None
-            if condition.mps and not phase.simulated:
-                daemon = stack.enter_context(mps.Service(folder))
-                extra = daemon.variables
-            if condition.policy:
-                broker = phase.broker(folder, device, policy=condition.policy, trace=False)
-                broker.profiles = self.profiles
-                stack.enter_context(broker)
-                service_extra, batch_extra = self.variables(broker.variables())
-            service, batch = self.commands(folder, condition)
-            batch_job = self.start(batch, device, folder, "batch", {**extra, **batch_extra})
-            stack.callback(batch_job.kill)
-            # The service begins when the batch job is at work, so that all its requests count.
-            self.until_ready(folder, {"batch": batch_job})
-            service_job = self.start(service, device, folder, "service", {**extra, **service_extra})
-            stack.callback(service_job.kill)
-            phase.finish(service_job, self.bound())
-            servers = daemon.servers() if daemon else None
-            status = broker.status() if broker else None
-            batch_times = self.end(batch_job, folder)
-        times = json.loads((folder / "service.json").read_text())
-        if daemon and not servers:
-            raise Failure("no MPS server was there, so the jobs did not use MPS", results.tail(daemon.log()))
-        # Both jobs at work.
-        first, last = max(times["first"], batch_times["first"]), min(times["last"], batch_times["ends"][-1])
-        inside = [
-            latency for begin, latency in zip(times["begins"], times["latencies"]) if begin >= first and begin + latency <= last
-        ]
-        if not inside:
-            raise Failure("no request was answered while both jobs ran", results.tail(batch_job.stderr(), 6))
-        rate = steps_in(batch_times, first, last) / (last - first) * self.dilation
-        if status:
-            self.check_weft(condition, status, service_job.pid, batch_job.pid)
-        self.tell(condition.name, self.latencies(inside), rate)
 
     def check_weft(self, condition, status, service, batch):
         """What weft counted; a figure taken while it stood aside is a figure of something else."""
-        found = {row["last"]["pid"]: row["last"] for row in status["ended"]}
-        found.update({row["pid"]: row for row in status["clients"]})
-        counters = {
-            name: {
-                key: found[pid][key]
-                for key in ("mode", "launches", "waits", "waits_expired", "waited_ns", "unnamed", "troubles", "profile_trouble")
-            }
-            for name, pid in (("service", service), ("batch", batch))
-            if pid in found
-        }
-        self.phase.fact(f"{self.name}: {condition.name}: weft", {**counters, "policy": status["broker"]["policy"]})
+        rows = {row["pid"]: row for row in (status or {"clients": []})["clients"]}
+        keys = ("mode", "launches", "waits", "waits_expired", "waited_ns", "unnamed", "left_behind", "troubles", "profile_trouble")
+        counters = {name: {key: rows[pid][key] for key in keys} for name, pid in (("service", service), ("batch", batch)) if pid in rows}
+        self.phase.fact(f"{self.name}: {condition.name}: weft", {**counters, "policy": condition.policy})
         missing = {"service", "batch"} - set(counters)
         if missing:
             raise Failure(f"the broker did not see {' and '.join(sorted(missing))}: the figure is of something else")
-        troubles = [f"{name}: {row['profile_trouble']}" for name, row in counters.items() if row["profile_trouble"]]
-        if troubles:
-            raise Failure("; ".join(troubles))
-
-    def learning_requests(self):
-        return {"service": 20 if self.phase.quick else 60, "batch": 4 if self.phase.quick else 15}
-
-    def learning(self):
-        """(name, command) of both jobs in stage 1."""
-        for name, model, mode in (("service", self.service, "infer"), ("batch", self.batch, "train")):
-            command = workload.model(
-                self.phase,
-                model,
-                mode,
-                requests=self.learning_requests()[name],
-                host_ms=HOST_MS * self.dilation if mode == "infer" else 0,
-                batch=2 if self.phase.quick and mode == "train" else None,
-            )
-            yield name, [paths.WEFT, "profile", "--name", name, "--", *command]
-
-    def learn(self):
-        """Stage 1 of both jobs, once."""
-        if self.profiles:
-            return
-        requests = self.learning_requests()
-        folder, device = self.place("learn")
-        broker = self.phase.broker(folder, device, trace=False)
-        with broker:
-            for name, command in self.learning():
-                job = self.start(command, device, folder, f"learn-{name}", broker.variables())
-                self.phase.finish(job, self.bound(), f"weft profile of the {name} job")
-                if name == "service":
-                    self.gaps(broker, requests[name])
-        self.profiles = broker.profiles
-
-    def gaps(self, broker, requests):
-        """How much device time a request takes, and so what was there to be filled."""
-        done = subprocess.run(
-            [paths.WEFT, "profile", "show", "service", "--json"],
-            env=broker.environment(),
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-        with contextlib.suppress(ValueError, KeyError, ZeroDivisionError, TypeError):
-            profile = json.loads(done.stdout)
-            busy = sum(kernel["launches"] * kernel["time"]["mean"] for kernel in profile["kernels"] if kernel.get("time")) / 1e6
-            # The first requests, before the timed ones, launch as well.
-            per_request = busy / (requests + 3) / self.dilation
-            self.phase.value(
-                f"{self.name}: gpu_per_request",
-                per_request,
-                "ms",
-                n=profile["samples"],
-                how="weft profile, sum of mean kernel times",
-            )
-            period = HOST_MS + self.alone["p50"]
-            self.phase.value(
-                f"{self.name}: to_be_filled",
-                1 - per_request / period,
-                "of the time",
-                how="1 - GPU time of a request / (host work + p50 alone)",
-            )
-
-
-def steps_in(times, first, last):
-    """Steps that ended within a span, counted with the parts of steps at its edges."""
-    begins, ends = times["begins"], times["ends"]
-    done = 0.0
-    for begin, end in zip(begins, ends):
-        inside = min(end, last) - max(begin, first)
-        if inside > 0 and end > begin:
-            done += inside / (end - begin)
-    return done
+        without = {name for name, row in counters.items() if row["profile_trouble"]}
+        if without != (set() if condition.both else {"batch"}):
+            raise Failure(f"without a profile: {', '.join(sorted(without)) or 'neither'}: the figure is of something else")

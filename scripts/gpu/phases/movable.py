@@ -1,0 +1,9 @@
+"""Memory that moves: reserved addresses on physical memory that is mapped, copied out, given back,
+had again and copied in (weft-gpu-probe movable).
+
+No managed memory and no checkpoint.
+"""
+
+from .. import probe
+
+run, plan = probe.run, probe.plan
