@@ -2,18 +2,15 @@
 //! deferred.
 //!
 //! CUDA's libraries ask for tables of functions that no header names. They pass unchanged, and
-//! calls through them are unseen. So:
+//! calls through them are unseen. A call with a stream among them would overtake the queue: wrong
+//! numbers, no error. So:
 //! * On devices below [`NEWER`], all work of the tested clients arrives by API functions.
-//! * On sm_90 cuBLAS asks for one more (1734dc26-...), of unpublished contents: 15 functions by its
-//!   size, in drivers 535 to 555. A stream-ordered call through it would overtake the queue: wrong
-//!   numbers, no error. So there a table outside [`KNOWN`] empties the queue and ends deferral. As
-//!   nearly every PyTorch job uses cuBLAS, nearly all lose the queue.
+//! * From there on a table outside [`KNOWN`] empties the queue and ends deferral.
+//!   `WEFT_QUEUE=always` skips this rule.
 //!
-//! Piece 1 of the GPU suite decides this, with background jobs under `WEFT_QUEUE=always`, which
-//! skips the rule, beside a foreground job. Pass: data equal those without weft,
-//! `launches.left_behind` > 0, and as many launches as the profiler's kernels. Then add the tables
-//! (fact `tables`) to [`KNOWN`] and remove the sentence from docs/configuration.md. Otherwise they
-//! stay out, and the calls through them must be found.
+//! A table is in [`KNOWN`] if its callers show that none of its calls has a stream: by what they
+//! pass, or because they have no device. That is evidence, not proof. The GPU suite is the guard:
+//! background jobs keep their data, and a profiler counts as many kernels as weft counts launches.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -30,9 +27,8 @@ const NEWER: i32 = 9;
 /// A table's identity, a `CUuuid`.
 pub type Identity = [u8; 16];
 
-/// Tables without a stream-ordered call, by their names in open-source projects. Drivers 535 to 555
-/// refuse f8cff951-..., which every runtime asks for before `cuInit`.
-const KNOWN: [Identity; 8] = [
+/// Tables without a call that has a stream. Names are those of open-source projects.
+const KNOWN: [Identity; 13] = [
     // CUDART_INTERFACE: contexts and modules.
     id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9),
     // TOOLS_RUNTIME_CALLBACK_HOOKS.
@@ -49,6 +45,17 @@ const KNOWN: [Identity; 8] = [
     id(0x2131_8c60_9714_3248_8ca6_41ff_7324_c8f2),
     // Asked for by CUPTI, which only observes.
     id(0x7cb6_3f9b_9ca4_8e42_a484_beb6_6e6a_ed7f),
+    // Compiled code: NVRTC and nvJitLink look sources up in it, in processes without a device too.
+    id(0xda91_51d3_3ae6_cc41_a5c0_4f26_d533_e328),
+    // The cache behind it: they ask next for this. cuBLAS on sm_90 makes one object, of no stream.
+    id(0x1734_dc26_800d_4745_8726_c0f1_e7dd_8bca),
+    // ToolsModule: cuFFT goes through the functions of a plan's modules, with a callback.
+    id(0x6e16_3fbe_b958_444d_835c_e182_aff1_991e),
+    // One function: cuSPARSELt passes it four small numbers when its handle is made.
+    id(0xcd3e_a2c6_7076_db4b_882e_52ae_6c2d_86f7),
+    // Each runtime asks before `cuInit`. Drivers 535 to 555 refuse it; handed one by a stand-in,
+    // runtime 13.2 calls nothing of it and launches by API functions.
+    id(0xf8cf_f951_2146_8b4e_b9e2_fb46_9e7c_0dd9),
 ];
 
 const fn id(digits: u128) -> Identity {
@@ -141,7 +148,13 @@ mod tests {
             KNOWN[0],
             *b"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9"
         );
-        let cublas = id(0x1734_dc26_800d_4745_8726_c0f1_e7dd_8bca);
-        assert!(!KNOWN.contains(&cublas), "see the module's text before it is added");
+    }
+
+    #[test]
+    fn each_table_is_known_once() {
+        for (at, table) in KNOWN.iter().enumerate() {
+            let again = KNOWN.iter().skip(at + 1).any(|other| other == table);
+            assert!(!again, "{}", text(table));
+        }
     }
 }

@@ -19,28 +19,38 @@ use std::sync::{Mutex, OnceLock};
 use hmac::{KeyInit, Mac, SimpleHmac};
 use md2::Md2;
 use simgpu_device::lock::lock;
-use simgpu_device::model::model;
 
 use crate::abi::{Error, Handle, Out, R};
+use crate::callback;
 use crate::context;
 use crate::context::current::{self, by_handle};
 use crate::device::{self, VERSION};
+use crate::module::MODULES;
 use crate::state;
 
 /// Tables by identity. Those that are not here are refused, which every runtime accepts: what only
-/// profilers and cuFFT ask for, and one that is asked for before `cuInit`.
+/// profilers ask for, and f8cff951-..., which drivers 535 to 555 refuse, too.
 const INTERFACE: [u8; 16] = *b"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9";
 const HOOKS: [u8; 16] = *b"\xa0\x94\x79\x8c\x2e\x74\x2e\x74\x93\xf2\x08\x00\x20\x0c\x0a\x66";
 const THREAD: [u8; 16] = *b"\x42\xd8\x5a\x81\x23\xf6\xcb\x47\x82\x98\xf6\xe7\x8a\x3a\xec\xdc";
 const STORAGE: [u8; 16] = *b"\xc6\x93\x33\x6e\x11\x21\xdf\x11\xa8\xc3\x68\xf3\x55\xd8\x95\x93";
 const CHECKS: [u8; 16] = *b"\x26\x3e\x88\x60\x7c\xd2\x61\x43\x92\xf6\xbb\xd5\x00\x6d\xfa\x7e";
 const INTEGRITY: [u8; 16] = *b"\xd4\x08\x20\x55\xbd\xe6\x70\x4b\x8d\x34\xba\x12\x3c\x66\xe1\xf2";
-/// What cuBLAS asks for on sm_90, in half-precision products; nobody has published what is in it.
-/// Refused there, cuBLAS follows the null pointer. Of what is handed out instead cuBLAS 13 calls
-/// slot 4 alone, twice in four such products; told that it is not supported, it goes on by ordinary
-/// launches.
-const UNPUBLISHED: [u8; 16] = *b"\x17\x34\xdc\x26\x80\x0d\x47\x45\x87\x26\xc0\xf1\xe7\xdd\x8b\xca";
 const CONTEXT_TOOLS: [u8; 16] = *b"\x21\x31\x8c\x60\x97\x14\x32\x48\x8c\xa6\x41\xff\x73\x24\xc8\xf2";
+
+// Those below have published names at most. Their sizes are those of drivers 535 to 555; their
+// answers let the libraries that were watched go on by ordinary calls.
+
+/// Of the cache of compiled code, with [`CODE_CACHE`]: NVRTC and nvJitLink ask here for what was
+/// compiled before.
+const COMPILED: [u8; 16] = *b"\xda\x91\x51\xd3\x3a\xe6\xcc\x41\xa5\xc0\x4f\x26\xd5\x33\xe3\x28";
+/// Asked for by compilers that were given [`COMPILED`], and by cuBLAS on sm_90 in its first product
+/// of half precision. Refused there, cuBLAS follows the null pointer.
+const CODE_CACHE: [u8; 16] = *b"\x17\x34\xdc\x26\x80\x0d\x47\x45\x87\x26\xc0\xf1\xe7\xdd\x8b\xca";
+/// Module tools. cuFFT goes through a module's functions when it makes a plan.
+const MODULE_TOOLS: [u8; 16] = *b"\x6e\x16\x3f\xbe\xb9\x58\x44\x4d\x83\x5c\xe1\x82\xaf\xf1\x99\x1e";
+/// One setting, made with cuSPARSELt's handle.
+const SETTING: [u8; 16] = *b"\xcd\x3e\xa2\xc6\x70\x76\xdb\x4b\x88\x2e\x52\xae\x6c\x2d\x86\xf7";
 
 /// The self-test's key, published by ZLUDA as the value of its first pass.
 const KEY: [u8; 16] = *b"\x14\x6A\xDD\xAE\x53\xA9\xA7\x52\xAA\x08\x41\x36\x0B\xF5\x5A\x9F";
@@ -57,7 +67,10 @@ struct Tables {
     checks: [Slot; 4],
     integrity: [Slot; 3],
     context_tools: [Slot; 95],
-    unpublished: [Slot; SLOTS],
+    compiled: [Slot; 6],
+    code_cache: [Slot; 16],
+    module_tools: [Slot; 88],
+    setting: [Slot; 2],
 }
 
 /// A table whose first word is its size in bytes; slots that are not given are null, as nobody
@@ -69,6 +82,19 @@ fn sized<const N: usize>(slots: &[(usize, Slot)]) -> [Slot; N] {
         table[*at] = *slot;
     }
     table
+}
+
+/// A table whose slots all answer with one error, and write down that they were called.
+macro_rules! refusing {
+    ($table:ident, $error:expr; $($at:literal)*) => {
+        sized(&[$(($at, {
+            extern "C" fn slot() -> u32 {
+                crate::table_log::tell(&$table, concat!("slot ", $at, " called"));
+                $error.0
+            }
+            slot as *const () as Slot
+        })),*])
+    };
 }
 
 fn tables() -> &'static Tables {
@@ -100,25 +126,12 @@ fn tables() -> &'static Tables {
             (39, nothing as *const () as Slot),
             (51, nothing as *const () as Slot),
         ]),
-        unpublished: made_up(),
+        // Nothing was compiled before.
+        compiled: refusing!(COMPILED, Error::NOT_FOUND; 1 2 3 4 5),
+        code_cache: refusing!(CODE_CACHE, Error::NOT_SUPPORTED; 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
+        module_tools: sized(&[(7, each_function as *const () as Slot)]),
+        setting: sized(&[(1, nothing as *const () as Slot)]),
     })
-}
-
-/// Words of the made-up table: more than any whose size is known but one.
-const SLOTS: usize = 65;
-
-/// A table of functions that all say that they are not supported, and that they were called.
-fn made_up() -> [Slot; SLOTS] {
-    macro_rules! slots {
-        ($($at:literal)*) => { [SLOTS * size_of::<Slot>(), $(refuses::<$at> as *const () as Slot),*] };
-    }
-    slots!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32
-           33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64)
-}
-
-extern "C" fn refuses<const AT: usize>() -> u32 {
-    crate::table_log::tell(&UNPUBLISHED, &format!("slot {AT} called"));
-    Error::NOT_SUPPORTED.0
 }
 
 /// The address of the table with this identity.
@@ -132,7 +145,10 @@ pub(crate) fn table(id: &[u8; 16]) -> Option<usize> {
         CHECKS => &tables.checks,
         INTEGRITY => &tables.integrity,
         CONTEXT_TOOLS => &tables.context_tools,
-        UNPUBLISHED if model().clusters > 0 => &tables.unpublished,
+        COMPILED => &tables.compiled,
+        CODE_CACHE => &tables.code_cache,
+        MODULE_TOOLS => &tables.module_tools,
+        SETTING => &tables.setting,
         _ => return None,
     };
     Some(table.as_ptr().expose_provenance())
@@ -145,6 +161,22 @@ fn code(result: R) -> u32 {
 /// For slots that have nothing to do here.
 extern "C" fn nothing() -> u32 {
     0
+}
+
+/// Hands each function of a module to the client's function, with what the client wants with it.
+/// Answers 1: cuFFT takes 0 for a failure.
+extern "C" fn each_function(context: Handle, module: Handle, visit: usize, data: usize) -> u32 {
+    let all = || {
+        by_handle(context)?;
+        let module = MODULES.get(module)?;
+        let visit = callback::visit(visit).ok_or(Error::INVALID_VALUE)?;
+        for name in module.names() {
+            visit(data, module.function(&name)?.handle, module.handle);
+        }
+        Ok(())
+    };
+    let done: R = all();
+    u32::from(done.is_ok())
 }
 
 /// The primary context's handle, without retaining it.
