@@ -25,7 +25,7 @@ const LOG_BYTES: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub(super) Handle);
 
-/// An event that takes times.
+/// An event.
 #[derive(Debug, Clone, Copy)]
 pub struct Event(Handle);
 
@@ -196,11 +196,22 @@ impl Gpu {
         Ok(Stream(stream))
     }
 
-    /// A new event.
+    /// A new event that takes times.
     pub fn event(&self) -> Result<Event, CudaError> {
+        self.event_with(0)
+    }
+
+    /// A new event that takes no time.
+    pub fn untimed_event(&self) -> Result<Event, CudaError> {
+        /// `CU_EVENT_DISABLE_TIMING`.
+        const UNTIMED: u32 = 2;
+        self.event_with(UNTIMED)
+    }
+
+    fn event_with(&self, flags: u32) -> Result<Event, CudaError> {
         let mut event = 0;
         // SAFETY: the out pointer is a local.
-        unsafe { self.api.cuEventCreate(&mut event, 0) }?;
+        unsafe { self.api.cuEventCreate(&mut event, flags) }?;
         Ok(Event(event))
     }
 
