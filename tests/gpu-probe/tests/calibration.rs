@@ -177,6 +177,9 @@ fn every_probe_says_what_the_keys_promise() {
     for name in ["ping_alone", "ping_beside_busy"] {
         assert!(run.value("switch", name) > 0.0);
     }
+    for name in ["wait_return_event", "wait_return_query"] {
+        assert!(run.value("launch", name) > 0.0);
+    }
 }
 
 #[test]
