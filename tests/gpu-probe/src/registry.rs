@@ -9,12 +9,13 @@ use crate::{calibration, memory, movable, selftest};
 
 /// All probes.
 pub const PROBES: &[Probe] = &[
+    // What weft's worth depends on most.
+    calibration::switch::PROBE,
     calibration::context::PROBE,
     calibration::launch::PROBE,
     calibration::spacing::PROBE,
     calibration::event::PROBE,
     calibration::copy::PROBE,
-    calibration::switch::PROBE,
     calibration::stream_write::PROBE,
     calibration::memset::PROBE,
     calibration::cupti::PROBE,

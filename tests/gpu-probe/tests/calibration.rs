@@ -90,12 +90,22 @@ fn measured_as_told(calibration: &Calibration, what: &str) -> (Run, Calibration)
         let run = measure(calibration);
         run.is_good();
         let file = fold(&run);
-        match far_off(&file) {
+        match far_off(&file).or_else(|| three_far_off(&run, &file)) {
             None => return (run, file),
             Some(why) => wrong.push(why),
         }
     }
     panic!("{what}: {}", wrong.join("; "));
+}
+
+/// How a change of hands among three processes differs from one between two: by no more than the
+/// two kernels of 10 us whose pauses do not show.
+fn three_far_off(run: &Run, calibration: &Calibration) -> Option<String> {
+    let (three, two) = (
+        run.value("switch", "switch_of_three"),
+        calibration.own("switch_ns")?.value,
+    );
+    ((three - two).abs() > 20_000.0).then(|| format!("switch_of_three is {three}, between two {two}"))
 }
 
 /// A figure that is not as it was told.
@@ -198,6 +208,8 @@ fn under_mps_nothing_is_paid_for_a_change_of_hands() {
     run.is_good();
     // Kernel by kernel in turns, and at once.
     assert_eq!(run.value("mps", "switch"), 0.0);
+    let first = run.lines.iter().find(|line| line["probe"] == "mps");
+    assert_eq!(first.expect("a line")["name"], "switch");
     assert!(run.line("mps", "overlap").is_some());
     let without = device.probe(&["calibration", "--only", "mps"]);
     without.is_good();

@@ -1,9 +1,9 @@
-//! Two processes on one device: cost of changing between them, time that each keeps it, wait of a
-//! small launch beside a busy neighbour. Without MPS (probe `switch`), and under a daemon whose
-//! pipe directory is given (probe `mps`).
+//! Two processes on one device, and three: cost of changing between them, time that each keeps it,
+//! wait of a small launch beside a busy neighbour. Without MPS (probe `switch`), and under a daemon
+//! whose pipe directory is given (probe `mps`).
 //!
 //! Each process holds its stream up with a spinning kernel and queues many short stamping kernels
-//! behind it, so that both have work all the time.
+//! behind it, so that all have work all the time.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,9 @@ use crate::report::{Clock, Samples};
 pub const PROBE: Probe = Probe {
     name: "switch",
     group: Group::Calibration,
-    about: "two processes without MPS: cost of a switch, time slice, a launch beside a busy neighbour",
-    seconds: 40,
+    about: "two and three processes without MPS: cost of a switch, time slice, a launch beside a busy one",
+    // Its loops end after 12 of them.
+    seconds: 20,
     run: without,
 };
 
@@ -30,7 +31,7 @@ pub const MPS_PROBE: Probe = Probe {
     name: "mps",
     group: Group::Calibration,
     about: "the same under an MPS daemon (--mps-pipe), and how far kernels of both run at once",
-    seconds: 40,
+    seconds: 20,
     run: under,
 };
 
@@ -41,35 +42,49 @@ const KERNELS: usize = 3_000;
 const KERNEL_NS: u64 = 10_000;
 /// Hold of the stream: time to queue as much as a driver's queue holds.
 const HOLD_NS: u64 = 10_000_000;
-/// Rounds.
-const ROUNDS: usize = 3;
+/// Rounds of each number of processes.
+const ROUNDS: usize = 5;
 /// Work of the busy neighbour, and of each of its kernels.
 const BUSY_NS: u64 = 400_000_000;
 const BUSY_KERNEL_NS: u64 = 200_000;
 
 fn without(bench: &ProbeBench) -> Result<()> {
-    let seen = rounds(bench, Mps::Without)?;
+    let mut peers = open(bench, 2, Mps::Without)?;
+    let seen = rounds(bench, &mut peers)?;
     let report = &bench.report;
-    let switches = Samples::new(seen.iter().flat_map(|seen| seen.switches.iter().copied()));
     let turns = Samples::new(seen.iter().flat_map(|seen| seen.turns.iter().copied()));
     ensure!(
-        !switches.is_empty(),
+        seen.iter().any(|seen| !seen.switches.is_empty()),
         "the device did not change hands in {ROUNDS} rounds (overlap {:.2}): do the processes run under MPS?",
         overlap(&seen).median()
     );
-    let mut line = report.samples("switch", "ns", Clock::Device, &switches);
-    if bench.gpu.is_simulated() {
+    switch_line(bench, "switch", &seen);
+    report.samples("time_slice", "ns", Clock::Device, &turns).print();
+    report
+        .samples("overlap", "ratio", Clock::Device, &overlap(&seen))
+        .print();
+    if Instant::now() < bench.until {
+        peers.extend(open(bench, 1, Mps::Without)?);
+        switch_line(bench, "switch_of_three", &rounds(bench, &mut peers)?);
+    } else {
+        report.skipped_part("switch_of_three", "no time left");
+    }
+    beside(bench, &mut peers)
+}
+
+/// A process's last instruction to the next one's first, over all rounds.
+fn switch_line(bench: &ProbeBench, name: &str, seen: &[SeenTurns]) {
+    let switches = Samples::new(seen.iter().flat_map(|seen| seen.switches.iter().copied()));
+    let mut line = bench.report.samples(name, "ns", Clock::Device, &switches);
+    if switches.is_empty() {
+        line = line.and("note", "no change of hands was seen");
+    } else if bench.gpu.is_simulated() {
         line = line.and(
             "note",
             "the simulated kernels do not see their pauses: up to two kernels of 10 us too long",
         );
     }
-    line.and("preempted", preempted(&seen)).print();
-    report.samples("time_slice", "ns", Clock::Device, &turns).print();
-    report
-        .samples("overlap", "ratio", Clock::Device, &overlap(&seen))
-        .print();
-    beside(bench, Mps::Without)
+    line.and("rounds", seen.len()).and("preempted", preempted(seen)).print();
 }
 
 fn under(bench: &ProbeBench) -> Result<()> {
@@ -78,20 +93,18 @@ fn under(bench: &ProbeBench) -> Result<()> {
         return Ok(());
     };
     let mps = Mps::Pipe(pipe);
-    let seen = rounds(bench, mps)?;
-    let report = &bench.report;
-    report
+    let mut peers = open(bench, 2, mps)?;
+    let seen = rounds(bench, &mut peers)?;
+    switch_line(bench, "switch", &seen);
+    bench
+        .report
         .samples("overlap", "ratio", Clock::Device, &overlap(&seen))
         .and(
             "note",
             "of the time in which both had work, the share in which kernels (of one thread each) of both ran",
         )
         .print();
-    let switches = Samples::new(seen.iter().flat_map(|seen| seen.switches.iter().copied()));
-    if !switches.is_empty() {
-        report.samples("switch", "ns", Clock::Device, &switches).print();
-    }
-    beside(bench, mps)
+    beside(bench, &mut peers)
 }
 
 fn overlap(seen: &[SeenTurns]) -> Samples {
@@ -102,30 +115,28 @@ fn preempted(seen: &[SeenTurns]) -> usize {
     seen.iter().map(|seen| seen.preempted).sum()
 }
 
-fn pair(mps: Mps<'_>) -> Result<[Peer; 2]> {
-    Ok([Peer::start("stamps", mps)?, Peer::start("stamps", mps)?])
-}
-
-fn rounds(bench: &ProbeBench, mps: Mps<'_>) -> Result<Vec<SeenTurns>> {
-    let mut peers = pair(mps)?;
-    for peer in &mut peers {
+/// Starts processes, all at once, and waits until each has the device open.
+fn open(bench: &ProbeBench, count: usize, mps: Mps<'_>) -> Result<Vec<Peer>> {
+    let mut peers = Vec::new();
+    for _ in 0..count {
+        let mut peer = Peer::start("stamps", mps)?;
         peer.tell("open")?;
+        peers.push(peer);
     }
     for peer in &mut peers {
         peer.hear(left(bench.until))?;
     }
+    Ok(peers)
+}
+
+fn rounds(bench: &ProbeBench, peers: &mut [Peer]) -> Result<Vec<SeenTurns>> {
     let mut rounds = Vec::new();
     while rounds.len() < ROUNDS && (rounds.is_empty() || Instant::now() < bench.until) {
-        for peer in &mut peers {
+        for peer in peers.iter_mut() {
             peer.tell("stamps")?;
         }
-        let mut heard = Vec::new();
-        for peer in &mut peers {
-            heard.push(stamps(&peer.hear(left(bench.until))?)?);
-        }
-        if let [first, second] = heard.as_slice() {
-            rounds.push(seen(first, second, KERNEL_NS));
-        }
+        let heard = peers.iter_mut().map(|peer| stamps(&peer.hear(left(bench.until))?));
+        rounds.push(seen(&heard.collect::<Result<Vec<_>>>()?, KERNEL_NS));
     }
     Ok(rounds)
 }
@@ -139,10 +150,10 @@ fn stamps(line: &str) -> Result<Vec<Stamp>> {
 }
 
 /// Time of a small launch and its wait, alone and beside a busy neighbour.
-fn beside(bench: &ProbeBench, mps: Mps<'_>) -> Result<()> {
-    let [mut busy, mut small] = pair(mps)?;
-    busy.ask("open", left(bench.until))?;
-    small.ask("open", left(bench.until))?;
+fn beside(bench: &ProbeBench, peers: &mut [Peer]) -> Result<()> {
+    let [busy, small, ..] = peers else {
+        bail!("two processes are needed")
+    };
     let alone = small.ask_numbers("ping 200", left(bench.until))?;
     bench
         .report

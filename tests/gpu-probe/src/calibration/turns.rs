@@ -1,9 +1,8 @@
-//! From the stamps of two processes' kernels to the times at which each had the device. Pure.
+//! From the stamps of several processes' kernels to the times at which each had the device. Pure.
 //!
 //! Each process sends one kernel after another. A kernel tells its begin, its end, and the two
 //! readings of the device's clock around its longest pause. A preempted kernel paused; without
 //! preemption no pause exceeds a few clock steps.
-//! preempted paused; without preemption nothing pauses for longer than a few clock steps.
 
 /// One kernel: first reading, last reading, the two around its longest pause.
 pub type Stamp = [u64; 4];
@@ -23,11 +22,11 @@ struct Piece {
 /// Findings.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SeenTurns {
-    /// From one process's last instruction to the other's first, nanoseconds.
+    /// From one process's last instruction to the next one's first, nanoseconds.
     pub switches: Vec<f64>,
     /// From the first to the last instruction of a turn that was neither the first nor the last.
     pub turns: Vec<f64>,
-    /// The share of the time, while both had work, in which kernels of both ran.
+    /// The share of the time, while all had work, in which a kernel ran beside another process's.
     pub overlap: f64,
     /// Kernels that were preempted.
     pub preempted: usize,
@@ -54,41 +53,35 @@ fn pieces(stamps: &[Stamp], process: usize, ns: u64, preempted: &mut usize) -> V
     pieces
 }
 
-/// Evaluates the time in which both processes had work.
-pub fn seen(first: &[Stamp], second: &[Stamp], ns: u64) -> SeenTurns {
+/// Evaluates the time in which all processes had work: the stamps of each.
+pub fn seen(stamps: &[Vec<Stamp>], ns: u64) -> SeenTurns {
     let mut seen = SeenTurns::default();
-    let both = [
-        pieces(first, 0, ns, &mut seen.preempted),
-        pieces(second, 1, ns, &mut seen.preempted),
-    ];
-    let bounds = |pieces: &[Piece]| {
-        let from = pieces.iter().map(|piece| piece.from).min()?;
-        let to = pieces.iter().map(|piece| piece.to).max()?;
-        Some((from, to))
-    };
-    let [Some(a), Some(b)] = [bounds(&both[0]), bounds(&both[1])] else {
-        return seen;
-    };
-    let (from, to) = (a.0.max(b.0), a.1.min(b.1));
-    let mut all: Vec<Piece> = both
-        .iter()
-        .flatten()
-        .copied()
-        .filter(|piece| piece.from >= from && piece.to <= to)
-        .collect();
+    let (mut all, mut from, mut to) = (Vec::new(), 0, u64::MAX);
+    for (process, stamps) in stamps.iter().enumerate() {
+        let pieces = pieces(stamps, process, ns, &mut seen.preempted);
+        from = from.max(pieces.iter().map(|piece| piece.from).min().unwrap_or(u64::MAX));
+        to = to.min(pieces.iter().map(|piece| piece.to).max().unwrap_or(0));
+        all.extend(pieces);
+    }
+    all.retain(|piece: &Piece| piece.from >= from && piece.to <= to);
     all.sort_by_key(|piece| (piece.from, piece.to));
 
     let mut shared = 0;
-    let mut ends = [0u64; 2];
+    let mut ends = vec![0u64; stamps.len()];
     for piece in &all {
-        shared += ends[1 - piece.process].min(piece.to).saturating_sub(piece.from);
-        ends[piece.process] = ends[piece.process].max(piece.to);
+        for (process, end) in ends.iter_mut().enumerate() {
+            if process == piece.process {
+                *end = piece.to.max(*end);
+            } else {
+                shared += piece.to.min(*end).saturating_sub(piece.from);
+            }
+        }
     }
     if to > from {
         seen.overlap = shared as f64 / (to - from) as f64;
     }
 
-    // Turns: stretches of one process with nothing of the other between.
+    // Turns: stretches of one process with nothing of another between.
     let mut turns: Vec<Piece> = Vec::new();
     for piece in all {
         match turns.last_mut() {
@@ -124,7 +117,7 @@ mod tests {
     fn turns_and_switches_of_two_processes() {
         let first = [run(0, 10, 10_000), run(300_000, 10, 10_000), run(600_000, 1, 10_000)].concat();
         let second = [run(150_000, 10, 10_000), run(450_000, 10, 10_000)].concat();
-        let seen = seen(&first, &second, 10_000);
+        let seen = seen(&[first, second], 10_000);
         assert_eq!(seen.switches, [50_000.0, 50_000.0]);
         assert_eq!(seen.turns, [100_000.0]);
         assert_eq!((seen.overlap, seen.preempted), (0.0, 0));
@@ -133,9 +126,9 @@ mod tests {
     #[test]
     fn a_preempted_kernel_says_when_it_paused() {
         // The first process: one long kernel, paused from 60 to 200 us.
-        let first = [[0, 300_000, 60_000, 200_000], [300_000, 310_000, 300_000, 300_000]];
-        let second = [[80_000, 150_000, 80_000, 80_000], [400_000, 410_000, 400_000, 400_000]];
-        let seen = seen(&first, &second, 160_000);
+        let first = vec![[0, 300_000, 60_000, 200_000], [300_000, 310_000, 300_000, 300_000]];
+        let second = vec![[80_000, 150_000, 80_000, 80_000], [400_000, 410_000, 400_000, 400_000]];
+        let seen = seen(&[first, second], 160_000);
         assert_eq!(seen.preempted, 1);
         // Before the second process's first kernel, not both had work.
         assert_eq!(seen.switches, [50_000.0]);
@@ -143,25 +136,34 @@ mod tests {
 
     #[test]
     fn a_kernel_that_was_away_and_does_not_know_when_counts_at_its_ends() {
-        let first = [
+        let first = vec![
             [0, 5_000, 0, 0],
             [100_000, 310_000, 100_000, 100_000],
             [310_000, 320_000, 310_000, 310_000],
         ];
-        let second = [
+        let second = vec![
             [50_000, 60_000, 50_000, 50_000],
             [200_000, 210_000, 200_000, 200_000],
             [400_000, 410_000, 400_000, 400_000],
         ];
-        let seen = seen(&first, &second, 10_000);
+        let seen = seen(&[first, second], 10_000);
         assert_eq!(seen.preempted, 1);
         assert_eq!(seen.switches, [40_000.0, 100_000.0, 100_000.0]);
     }
 
     #[test]
     fn kernels_that_run_at_once_overlap() {
-        let seen = seen(&run(0, 10, 10_000), &run(0, 10, 10_000), 10_000);
+        let seen = seen(&[run(0, 10, 10_000), run(0, 10, 10_000)], 10_000);
         assert_eq!(seen.overlap, 1.0);
-        assert_eq!(super::seen(&[], &run(0, 1, 5), 5), SeenTurns::default());
+        assert_eq!(super::seen(&[vec![], run(0, 1, 5)], 5), SeenTurns::default());
+    }
+
+    #[test]
+    fn three_processes_take_turns() {
+        let turns = |from| [run(from, 5, 10_000), run(from + 300_000, 5, 10_000)].concat();
+        let seen = seen(&[turns(0), turns(100_000), turns(200_000)], 10_000);
+        // While all had work: from the third's first kernel to the first's last.
+        assert_eq!(seen.switches, [50_000.0]);
+        assert_eq!((seen.overlap, seen.preempted), (0.0, 0));
     }
 }
