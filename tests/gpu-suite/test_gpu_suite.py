@@ -722,6 +722,8 @@ class TestSuite:
                     (work / "stubborn").touch()
                 with mps.Service(work) as service:
                     assert service.variables["CUDA_MPS_PIPE_DIRECTORY"].startswith(str(work)), "not in a folder of its own"
+                    # The control program starts its server by name.
+                    assert service.environment["PATH"].split(os.pathsep)[-1] == str(place / "bin"), service.environment["PATH"]
                     daemon, servers = service.job.pid, service.servers()
                     assert len(servers) == 1 and alive(servers[0]) and alive(daemon), f"servers {servers}"
                 assert not alive(daemon) and not alive(servers[0]), f"daemon {daemon} or server {servers[0]} outlived its use"

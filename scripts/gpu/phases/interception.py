@@ -25,6 +25,7 @@ end, again and again.
 
 import concurrent.futures
 import contextlib
+import functools
 import json
 import os
 import statistics
@@ -102,10 +103,8 @@ OURS = "weft"
 def run(phase):
     phase.case("doctor", doctor, phase, need=3)
     phase.case("symbols", symbols, phase, need=3)
-    phase.case("graph updates", graph_updates, phase, need=8)
-    phase.case("profiler", profiler, phase, need=30)
     clients(phase)
-    phase.case("blocking", blocking, phase, need=30)
+    phase.case("graph updates", graph_updates, phase, need=8)
     phase.case("exits", exits, phase, need=6)
 
 
@@ -397,19 +396,23 @@ def clients(phase):
             one_client(found[name], gathered)
     cores = os.cpu_count() or 1
     width = min(2, cores) if phase.simulated else max(1, min(MOST_AT_ONCE, int(cores / CORES_EACH)))
-    at_once(beside, width, gathered)
+    tasks = [functools.partial(one_client, client, gathered) for client in beside]
+    # The profiler's kernels against weft's launches: worth as much as a client's data.
+    tasks.insert(min(width, len(tasks)), functools.partial(phase.case, "profiler", profiler, phase, need=30))
+    tasks.append(functools.partial(phase.case, "blocking", blocking, phase, need=30))
+    at_once(tasks, width)
     for name in wanted:
         if name in ALONE_AFTER:
             one_client(found[name], gathered)
     gathered.write(phase)
 
 
-def at_once(wave, width, gathered):
-    """Some clients, `width` at a time."""
+def at_once(tasks, width):
+    """All tasks, `width` at a time, begun in their order."""
     pool = concurrent.futures.ThreadPoolExecutor(width)
     try:
         # What raises in a thread is a fault of ours: it must show.
-        for future in [pool.submit(one_client, client, gathered) for client in wave]:
+        for future in [pool.submit(task) for task in tasks]:
             future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
