@@ -30,6 +30,8 @@ pub struct Figures {
     pub kernel_wave: u64,
     /// Threads that run at once.
     pub threads_at_once: u64,
+    /// Time from the end of a stream's work to the return of a wait for it, ns.
+    pub wait_return: u64,
 }
 
 impl Figures {
@@ -73,6 +75,9 @@ impl Calibration {
                 within_device: whole("within_device_bytes_per_us")?,
                 memset_latency: whole("memset_latency_ns")?,
                 memset: whole("memset_bytes_per_us")?,
+                kernel_gap: whole("kernel_gap_ns")?,
+                timed_record: whole("event_record_device_ns")?,
+                untimed_record: whole("event_untimed_record_device_ns")?,
                 trace: false,
             },
             prefetch_to_device: whole("prefetch_to_device_bytes_per_us")?,
@@ -85,6 +90,7 @@ impl Calibration {
             kernel_base: whole("kernel_base_ns")?,
             kernel_wave: whole("kernel_wave_ns")?,
             threads_at_once: whole("threads_at_once")?,
+            wait_return: whole("wait_return_ns")?,
         })
     }
 }

@@ -83,7 +83,7 @@ const HOST_MEMORY_BYTES: u64 = 96 << 30;
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
     /// Calibration (name or path) of figures that are not given here; `SIMGPU_CALIBRATION`
-    /// overrides it. `None`: [`simgpu_calibration::STANDARD`].
+    /// overrides it. `None`: the model's ([`crate::model::Model::calibration`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calibration: Option<String>,
     /// How contexts share the device; `SIMGPU_MODE` overrides it.
@@ -123,6 +123,14 @@ pub struct DeviceConfig {
     pub memset_latency_ns: u64,
     /// [`Settings::memset`], bytes a microsecond.
     pub memset: u64,
+    /// [`Settings::kernel_gap`].
+    pub kernel_gap_ns: u64,
+    /// [`Settings::timed_record`].
+    pub timed_record_ns: u64,
+    /// [`Settings::untimed_record`].
+    pub untimed_record_ns: u64,
+    /// Time from the end of a stream's work to the return of a wait for it, ns.
+    pub wait_return_ns: u64,
     /// Device memory, bytes; `SIMGPU_MEMORY` overrides it.
     pub memory: u64,
     /// Device memory of a context itself, bytes.
@@ -164,6 +172,10 @@ impl DeviceConfig {
             within_device: engine.within_device,
             memset_latency_ns: engine.memset_latency,
             memset: engine.memset,
+            kernel_gap_ns: engine.kernel_gap,
+            timed_record_ns: engine.timed_record,
+            untimed_record_ns: engine.untimed_record,
+            wait_return_ns: figures.wait_return,
             memory: figures.memory,
             context_memory: figures.context_memory,
             dilation: 1.0,
@@ -266,7 +278,9 @@ impl Config {
     fn parse_with(text: &str, origin: &Path, calibration: Option<String>) -> Result<Config, ConfigError> {
         let malformed = |error: toml::de::Error| ConfigError::Malformed(origin.to_owned(), error.to_string());
         let config: Config = toml::from_str(text).map_err(malformed)?;
-        let Some(name) = calibration.or_else(|| config.device.calibration.clone()) else {
+        let of_model = || Some(model().calibration.to_owned()).filter(|name| name != simgpu_calibration::STANDARD);
+        let named = calibration.or_else(|| config.device.calibration.clone());
+        let Some(name) = named.or_else(of_model) else {
             return Ok(config);
         };
         let figures = Calibration::load(&name)
@@ -418,6 +432,9 @@ impl Config {
             within_device: device.within_device,
             memset_latency: device.memset_latency_ns,
             memset: device.memset,
+            kernel_gap: device.kernel_gap_ns,
+            timed_record: device.timed_record_ns,
+            untimed_record: device.untimed_record_ns,
             trace,
         }
     }

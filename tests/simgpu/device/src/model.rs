@@ -1,8 +1,7 @@
 //! The GPU model that the device imitates: what its driver and NVML answer, as far as models
 //! differ.
 //!
-//! `SIMGPU_MODEL`: `a100` (the default) or `h100`. Speed is the calibration's, memory the
-//! configuration's.
+//! `SIMGPU_MODEL`: `a100` (the default) or `h100`. Speed and memory are the calibration's.
 //!
 //! A100: its data sheet, the programming guide's table of compute capability 8.0, device listings.
 //! H100: `deviceQuery` of an H100 80GB HBM3 (thamada/nvidia-smi, nvsim/H100SXMx8_deviceQuery.py:
@@ -25,6 +24,8 @@ pub struct Model {
     pub key: &'static str,
     /// Name that clients print.
     pub name: &'static str,
+    /// Calibration, where no other is named.
+    pub calibration: &'static str,
     /// Compute capability, major and minor.
     pub capability: (i32, i32),
     /// Multiprocessors.
@@ -56,6 +57,7 @@ pub const MODELS: [Model; 2] = [
     Model {
         key: "a100",
         name: "NVIDIA A100-SXM4-40GB (simulated)",
+        calibration: simgpu_calibration::STANDARD,
         capability: (8, 0),
         processors: 108,
         slice_processors: 14,
@@ -72,6 +74,7 @@ pub const MODELS: [Model; 2] = [
     Model {
         key: "h100",
         name: "NVIDIA H100 80GB HBM3 (simulated)",
+        calibration: "h100-like",
         capability: (9, 0),
         processors: 132,
         slice_processors: 16,

@@ -82,8 +82,13 @@ pub enum Op {
         /// Size, bytes.
         bytes: u64,
     },
-    /// `cuEventRecord`: takes no time; the event's time is the marker's end.
+    /// Takes no time, and ends when all before it in the stream has ended.
     Marker,
+    /// `cuEventRecord`: a marker that takes its stream some time. The event's time is its end.
+    Record {
+        /// Whether the event has a time.
+        timed: bool,
+    },
     /// Ends when the other operation of this link has ended.
     WaitFor(Seq),
     /// Stops the stream until [`crate::Link::host_done`]: host functions, `cuStreamWaitValue`,

@@ -13,7 +13,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol: messages and layout of lanes together.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The longest message, bytes. Names are cut well below it.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
@@ -48,6 +48,8 @@ pub(crate) struct Welcome {
     pub(crate) client: usize,
     /// Memory of a context, bytes.
     pub(crate) context_memory: u64,
+    /// Device time from the end of work to the return of a wait for it, ns.
+    pub(crate) wait_return: u64,
     /// Process number of the device.
     pub(crate) pid: u32,
     /// A warning for people, such as of a log that cannot be written.

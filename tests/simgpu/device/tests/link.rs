@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{PATIENCE, Place, kernel};
 use simgpu_device::{
-    Direction, Effects, Extra, Launch, Link, LinkError, Op, Options, STREAM_DEPTH, Seq, Status, Times,
+    Direction, Effects, Extra, Launch, Link, LinkError, NoEffects, Op, Options, STREAM_DEPTH, Seq, Status, Times,
 };
 
 fn times(status: Status) -> Times {
@@ -401,4 +401,42 @@ fn an_effect_that_would_wait_for_itself_is_refused() {
     let answers = nosy.answers.lock().unwrap().clone();
     assert_eq!(answers, ["Pending", "Err(Reentrant)", "Err(Reentrant)"]);
     *nosy.link.lock().unwrap() = None;
+}
+
+#[test]
+fn events_gaps_and_waits_take_the_time_that_the_configuration_says() {
+    let place = Place::new();
+    let file = place.directory.path().join("config.toml");
+    let text = "device.launch_latency_ns = 0\ndevice.kernel_gap_ns = 1000000\n\
+                device.timed_record_ns = 3000000\ndevice.untimed_record_ns = 500000\n\
+                device.wait_return_ns = 20000000\n";
+    std::fs::write(&file, text).unwrap();
+    let options = Options {
+        variables: vec![("SIMGPU_CONFIG", file.to_str().unwrap().to_owned())],
+        ..place.options()
+    };
+    let link = Link::open(&options, Arc::new(NoEffects)).unwrap();
+    let context = link.context().unwrap();
+    let stream = link.stream(context, 0).unwrap();
+    // Behind a host operation: all of it is there when the first begins.
+    let gate = link.submit(stream, Op::Host, Extra::default()).unwrap();
+    let ops = [
+        kernel(100_000),
+        kernel(100_000),
+        Op::Record { timed: true },
+        Op::Record { timed: false },
+        Op::Marker,
+        kernel(100_000),
+    ];
+    let ops = ops.map(|op| link.submit(stream, op, Extra::default()).unwrap());
+    link.host_done(gate).unwrap();
+    let last = times(link.wait(ops[5], Some(PATIENCE)).unwrap());
+    let returned = link.now();
+    assert!(returned >= last.end + 20_000_000, "{returned}: {last:?}");
+    let times = ops.map(|op| times(link.status(op)));
+    assert_eq!(times[1].start, times[0].end + 1_000_000);
+    assert_eq!((times[2].start, times[2].end), (times[1].end, times[1].end + 3_000_000));
+    assert_eq!(times[3].end, times[2].end + 500_000);
+    assert_eq!(times[4].start, times[4].end);
+    assert_eq!(times[5].start, times[4].end + 1_000_000);
 }

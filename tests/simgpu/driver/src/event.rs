@@ -18,6 +18,9 @@ use crate::stream::Stream;
 /// Every event of the process.
 pub(crate) static EVENTS: Registry<Event> = Registry::new(Kind::Event);
 
+/// `CU_EVENT_DISABLE_TIMING`.
+pub(crate) const DISABLE_TIMING: u32 = 2;
+
 /// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`.
 pub(crate) const EXTERNAL: u32 = 1;
 
@@ -58,7 +61,8 @@ impl Event {
     /// it.
     pub(crate) fn record(&self, driver: &Driver, stream: &Stream, graph: u64) -> R {
         let mark = Arc::new(Mark::default());
-        let seq = stream.submit(driver, Op::Marker, Some(Effect::Mark(mark.clone())), graph)?;
+        let timed = self.flags & DISABLE_TIMING == 0;
+        let seq = stream.submit(driver, Op::Record { timed }, Some(Effect::Mark(mark.clone())), graph)?;
         *lock(&self.recorded) = Recorded {
             seq,
             mark: Some(mark),

@@ -130,6 +130,10 @@ impl Compute {
                             return;
                         }
                         self.line.join(holder);
+                    } else if self.holder.is_some_and(|holder| state.pauses(holder))
+                        && (!contended || self.deadline(now, slice) > now)
+                    {
+                        return;
                     }
                     let Some(next) = self.line.next() else {
                         self.idle = true;

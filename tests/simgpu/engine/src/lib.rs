@@ -24,6 +24,10 @@
 //! * Two **copy engines**, one towards the device (and within it) and one towards the host, run
 //!   beside the compute engine. Each runs one copy at a time, contexts in turn.
 //! * An operation starts [`Settings::launch_latency`] after its submission at the earliest.
+//! * A kernel or memset that waited behind another one of its stream begins
+//!   [`Settings::kernel_gap`] after its end. An event's record takes its stream
+//!   [`Settings::timed_record`] or [`Settings::untimed_record`] more. In such a pause the context
+//!   keeps the compute engine; under MPS others' kernels run.
 //! * [`Work::WaitFor`] is the only dependency across streams: events, the legacy default stream and
 //!   graphs are made of it.
 //! * With [`Engine::with_memory`] operations name the managed memory that they touch, and stand

@@ -42,6 +42,12 @@ pub struct Settings {
     pub memset_latency: Ns,
     /// Rate of memsets, bytes a microsecond.
     pub memset: u64,
+    /// Time between two kernels or memsets of one stream, if the second was ready before.
+    pub kernel_gap: Ns,
+    /// Time that an event record with timing takes in its stream.
+    pub timed_record: Ns,
+    /// Time that an event record without timing takes in its stream.
+    pub untimed_record: Ns,
     /// Whether to keep the pieces of preempted kernels ([`crate::Output::Done`]) and report
     /// switches ([`crate::Output::Switch`]).
     pub trace: bool,
@@ -60,13 +66,17 @@ impl Default for Settings {
             within_device: 700_000,
             memset_latency: 2_000,
             memset: 1_300_000,
+            kernel_gap: 0,
+            timed_record: 0,
+            untimed_record: 0,
             trace: false,
         }
     }
 }
 
 impl Settings {
-    /// Time for which `work` occupies its engine; zero for work that occupies none.
+    /// Time for which `work` occupies its engine, or its stream alone; zero for work that occupies
+    /// neither.
     pub fn duration(&self, work: Work) -> Ns {
         match work {
             Work::Kernel { duration, .. } => duration,
@@ -79,6 +89,8 @@ impl Settings {
                 self.copy_latency.saturating_add(transfer(bytes, rate))
             }
             Work::Memset { bytes } => self.memset_latency.saturating_add(transfer(bytes, self.memset)),
+            Work::Record { timed: true } => self.timed_record,
+            Work::Record { timed: false } => self.untimed_record,
             Work::Marker | Work::WaitFor(_) | Work::Host | Work::Prefetch { .. } | Work::Discard { .. } => 0,
         }
     }

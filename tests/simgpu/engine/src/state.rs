@@ -69,6 +69,10 @@ struct EngineStream {
     closing: bool,
     /// A timer will look at the head.
     timed: bool,
+    /// The head is in a pause that a timer ends: a gap between kernels, or an event's record.
+    pausing: bool,
+    /// Earliest begin of the next kernel or memset: the end of the last one, and a gap.
+    free_at: Ns,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -79,6 +83,8 @@ struct EngineContext {
     compute: ReadyOps,
     /// The kernel that a slice's end froze.
     frozen: Option<SlabKey>,
+    /// Streams whose head is in a pause.
+    pausing: usize,
     copies: [ReadyOps; 2],
     usage: ContextUsage,
 }
@@ -227,6 +233,8 @@ impl EngineState {
             ended: 0,
             closing: false,
             timed: false,
+            pausing: false,
+            free_at: 0,
         });
         owner.streams.push(key);
         Ok(StreamId(key))
@@ -351,6 +359,9 @@ impl EngineState {
         let &head_key = stream.ops.front()?;
         let head = self.ops.get(head_key)?;
         let mut begin = self.now.max(head.ready_at);
+        if head.work.computes() && head.start.is_none() {
+            begin = begin.max(stream.free_at);
+        }
         match head.work {
             // Until the stream gets there only the clock moves it on. Then the client is told, and
             // a thread that sleeps until this time looks again.
@@ -363,13 +374,14 @@ impl EngineState {
             _ => {}
         }
         let rest = op.cumulative.saturating_sub(stream.ended);
-        let progress = if matches!(head.work, Work::Kernel { held: true, .. }) {
-            0
-        } else {
-            self.settings
+        let progress = match (head.work, head.start) {
+            (Work::Kernel { held: true, .. }, _) => 0,
+            (Work::Record { .. }, Some(start)) => self.now.saturating_sub(start),
+            _ => self
+                .settings
                 .duration(head.work)
                 .saturating_sub(head.left)
-                .saturating_add(ran(head_key))
+                .saturating_add(ran(head_key)),
         };
         Some(op.ready_at.max(begin.saturating_add(rest.saturating_sub(progress))))
     }
@@ -399,6 +411,11 @@ impl EngineState {
             self.timers.pop();
             if let Some(state) = self.streams.get_mut(stream) {
                 state.timed = false;
+                if std::mem::take(&mut state.pausing)
+                    && let Some(context) = self.contexts.get_mut(state.context)
+                {
+                    context.pausing -= 1;
+                }
             }
             self.moving.push_back(stream);
         }
@@ -430,12 +447,14 @@ impl EngineState {
                 Progress::Blocked => {}
                 Progress::Ready | Progress::Running | Progress::Frozen => return None,
             }
-            if op.ready_at > self.now {
-                if !state.timed {
-                    state.timed = true;
-                    self.order += 1;
-                    self.timers.push(Reverse((op.ready_at, self.order, stream)));
-                }
+            let begin = if op.work.computes() {
+                op.ready_at.max(state.free_at)
+            } else {
+                op.ready_at
+            };
+            if begin > self.now {
+                let pauses = op.ready_at <= self.now;
+                self.look_again(stream, begin, pauses);
                 return None;
             }
             self.order += 1;
@@ -463,6 +482,16 @@ impl EngineState {
                 }
                 Work::Marker => {
                     op.start = Some(self.now);
+                    self.end(key);
+                }
+                Work::Record { .. } => {
+                    let end = op.start.get_or_insert(self.now).saturating_add(op.left);
+                    if end > self.now {
+                        op.progress = Progress::Blocked;
+                        self.look_again(stream, end, true);
+                        return None;
+                    }
+                    state.free_at = state.free_at.saturating_add(op.left);
                     self.end(key);
                 }
                 Work::WaitFor(OpId(other)) => {
@@ -506,6 +535,24 @@ impl EngineState {
         }
     }
 
+    /// Has a stream move on at a time, unless a timer is set. In a pause its context keeps the
+    /// compute engine.
+    fn look_again(&mut self, stream: SlabKey, at: Ns, pauses: bool) {
+        let Some(state) = self.streams.get_mut(stream) else {
+            return;
+        };
+        if state.timed {
+            return;
+        }
+        state.timed = true;
+        self.order += 1;
+        self.timers.push(Reverse((at, self.order, stream)));
+        if pauses && let Some(context) = self.contexts.get_mut(state.context) {
+            state.pausing = true;
+            context.pausing += 1;
+        }
+    }
+
     /// Begins a prefetch for the head of a stream. Answers whether it has ended by now.
     fn begin_prefetch(&mut self, key: SlabKey, owner: Owner, range: Range, to_host: bool) -> bool {
         let now = self.now;
@@ -546,6 +593,9 @@ impl EngineState {
         if let Some(stream) = self.streams.get_mut(op.stream) {
             stream.ops.pop_front();
             stream.ended = op.cumulative;
+            if op.work.computes() {
+                stream.free_at = self.now.saturating_add(self.settings.kernel_gap);
+            }
         }
         if let Some(context) = self.contexts.get_mut(op.context) {
             context.usage.outstanding -= 1;
@@ -571,6 +621,11 @@ impl EngineState {
         self.contexts
             .get(context)
             .is_some_and(|context| context.frozen.is_some() || !context.compute.is_empty())
+    }
+
+    /// Whether a stream of a context is in a pause between two operations.
+    pub(crate) fn pauses(&self, context: SlabKey) -> bool {
+        self.contexts.get(context).is_some_and(|context| context.pausing > 0)
     }
 
     /// The frozen kernel of a context, else its best operation for the compute engine.

@@ -55,8 +55,14 @@ pub enum Work {
         /// Size, bytes.
         bytes: u64,
     },
-    /// An event: takes no time, and ends when everything before it in the stream has ended.
+    /// Takes no time, and ends when everything before it in the stream has ended.
     Marker,
+    /// An event's record: a marker that takes its stream some time ([`crate::Settings`]). The
+    /// event's time is its end.
+    Record {
+        /// Whether the event has a time.
+        timed: bool,
+    },
     /// Moves managed memory. Ends when all of it has moved.
     Prefetch {
         /// Owner of the memory.
@@ -77,6 +83,13 @@ pub enum Work {
     WaitFor(OpId),
     /// Ends by [`crate::Engine::release`]. [`Output::Reached`] tells when the stream got to it.
     Host,
+}
+
+impl Work {
+    /// Whether it runs on the compute engine.
+    pub(crate) fn computes(self) -> bool {
+        matches!(self, Work::Kernel { .. } | Work::Memset { .. })
+    }
 }
 
 /// An uninterrupted piece of a kernel: begin and end.

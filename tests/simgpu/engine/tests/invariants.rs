@@ -30,6 +30,8 @@ enum What {
     Copy(u8, u64),
     Memset(u64),
     Marker,
+    /// With a time or without.
+    Record(bool),
     /// Waits for the operation so many before this one.
     WaitFor(usize),
     /// Released so long after it was reached.
@@ -53,22 +55,28 @@ fn what() -> impl Strategy<Value = What> {
         2 => (0..3u8, 0..2_000u64).prop_map(|(way, bytes)| What::Copy(way, bytes)),
         1 => (0..2_000u64).prop_map(What::Memset),
         1 => Just(What::Marker),
+        1 => any::<bool>().prop_map(What::Record),
         2 => (1..20usize).prop_map(What::WaitFor),
         1 => (0..2_000u64).prop_map(What::Host),
     ]
 }
 
 fn script() -> impl Strategy<Value = Script> {
-    let settings =
-        (any::<bool>(), 1..1_000u64, 0..200u64, 0..100u64).prop_map(|(mps, slice, switch, launch_latency)| Settings {
+    let pauses = prop_oneof![Just((0, 0, 0)), (0..50u64, 0..100u64, 0..20u64)];
+    let settings = (any::<bool>(), 1..1_000u64, 0..200u64, 0..100u64, pauses).prop_map(
+        |(mps, slice, switch, launch_latency, (kernel_gap, timed_record, untimed_record))| Settings {
             mode: if mps { Mode::Mps } else { Mode::TimeSlice },
             slice,
             switch,
             launch_latency,
             copy_latency: 7,
             memset_latency: 3,
+            kernel_gap,
+            timed_record,
+            untimed_record,
             ..common::bare()
-        });
+        },
+    );
     let streams = proptest::collection::vec((0..4usize, -2..2i32), 1..8);
     (settings, streams).prop_flat_map(|(settings, streams)| {
         let count = streams.len();
@@ -189,6 +197,7 @@ fn run(script: &Script, stride: Option<Ns>) -> Record {
                 },
                 What::Memset(bytes) => Work::Memset { bytes },
                 What::Marker => Work::Marker,
+                What::Record(timed) => Work::Record { timed },
                 What::WaitFor(back) => Work::WaitFor(match record.ops.len().checked_sub(back) {
                     Some(index) => record.ops[index],
                     None => OpId::DONE,
@@ -245,6 +254,8 @@ fn check(script: &Script) -> Result<(), TestCaseError> {
     let mut busy_by_context = vec![0; script.contexts];
     let mut last_in_stream: HashMap<usize, usize> = HashMap::new();
     let mut ready = Vec::new();
+    // By stream: when the gap behind the last kernel is over.
+    let mut gap_ends: HashMap<usize, Ns> = HashMap::new();
     for (tag, step) in script.steps.iter().enumerate() {
         let op = went(tag);
         let before = last_in_stream.insert(step.stream, tag).map_or(0, |last| went(last).end);
@@ -252,6 +263,7 @@ fn check(script: &Script) -> Result<(), TestCaseError> {
         prop_assert!(op.start >= record.submitted[tag] + script.settings.launch_latency);
         prop_assert!(op.end >= op.start);
         ready.push(before.max(record.submitted[tag] + script.settings.launch_latency));
+        let gap_end = gap_ends.entry(step.stream).or_default();
         let length: Ns = op.pieces().iter().map(|(from, to)| to - from).sum();
         let on_compute = match step.what {
             What::Kernel(duration) => {
@@ -282,6 +294,13 @@ fn check(script: &Script) -> Result<(), TestCaseError> {
                 prop_assert_eq!(op.start, ready[tag]);
                 false
             }
+            What::Record(timed) => {
+                let cost = script.settings.duration(Work::Record { timed });
+                prop_assert_eq!(op.start, ready[tag]);
+                prop_assert_eq!(op.end, op.start + cost);
+                *gap_end += cost;
+                false
+            }
             What::WaitFor(back) => {
                 let other = tag.checked_sub(back).map_or(0, |other| went(other).end);
                 prop_assert_eq!(op.end, ready[tag].max(other), "a wait ends exactly when both are true");
@@ -294,6 +313,9 @@ fn check(script: &Script) -> Result<(), TestCaseError> {
             }
         };
         if on_compute {
+            ready[tag] = ready[tag].max(*gap_end);
+            prop_assert!(op.start >= ready[tag], "{} began within a gap", tag);
+            *gap_end = op.end + script.settings.kernel_gap;
             compute.extend(op.pieces());
             busy_by_context[script.streams[step.stream].0] += length;
         }
@@ -327,11 +349,13 @@ fn check(script: &Script) -> Result<(), TestCaseError> {
         prop_assert!(disjoint(engine), "two copies on one engine");
     }
     // Whatever was ready and did not run found its engine taken: no engine idles while there is
-    // work for it.
+    // work for it. But the compute engine waits for a context that pauses within its slice.
+    let pauses = script.settings.kernel_gap + script.settings.timed_record + script.settings.untimed_record > 0;
+    let waits = pauses && script.settings.mode == Mode::TimeSlice;
     for (tag, step) in script.steps.iter().enumerate() {
         let op = went(tag);
         let engine = match step.what {
-            What::Kernel(_) | What::Held { .. } | What::Memset(_) => &compute,
+            What::Kernel(_) | What::Held { .. } | What::Memset(_) if !waits => &compute,
             What::Copy(way, _) => &copies[usize::from(way == 1)],
             _ => continue,
         };

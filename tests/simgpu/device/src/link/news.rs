@@ -228,7 +228,8 @@ impl Link {
     }
 
     /// Waits until an operation has ended and its effect has been performed. `None` waits as long
-    /// as the device lives.
+    /// as the device lives. A wait that slept returns
+    /// [`crate::config::DeviceConfig::wait_return_ns`] after the end at the earliest.
     pub fn wait(&self, seq: Seq, timeout: Option<Duration>) -> Result<Status, LinkError> {
         if !self.usable() {
             return Err(LinkError::Forked);
@@ -241,10 +242,17 @@ impl Link {
         if known.is_done() {
             return Ok(known);
         }
-        self.wait_until(seq.0, timeout, || {
+        let found = self.wait_until(seq.0, timeout, || {
             let known = self.known(seq);
             known.is_done().then_some(known)
-        })
+        })?;
+        if let Status::Done(times) = found {
+            // A few microseconds, less than a sleep overshoots.
+            while self.now() < times.end.saturating_add(self.welcome.wait_return) {
+                std::thread::yield_now();
+            }
+        }
+        Ok(found)
     }
 
     /// Waits until any operation of this link has ended.

@@ -292,6 +292,7 @@ impl DeviceProcess {
             },
             Op::Memset { bytes } => Work::Memset { bytes },
             Op::Marker => Work::Marker,
+            Op::Record { timed } => Work::Record { timed },
             Op::WaitFor(other) => Work::WaitFor(client.pending(other).unwrap_or(OpId::DONE)),
             Op::Host => {
                 meta.prompt = true;

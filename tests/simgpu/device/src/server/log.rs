@@ -203,7 +203,7 @@ fn kind(op: Op) -> &'static str {
         Op::Prefetch { .. } => "prefetch",
         Op::Discard { .. } => "discard",
         Op::Memset { .. } => "memset",
-        Op::Marker => "event",
+        Op::Marker | Op::Record { .. } => "event",
         Op::WaitFor(_) => "wait",
         Op::Host => "host",
     }

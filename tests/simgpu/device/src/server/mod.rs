@@ -240,6 +240,7 @@ impl DeviceProcess {
         let welcome = Answer::Welcome(Welcome {
             client: number,
             context_memory: self.config.device.context_memory,
+            wait_return: self.config.device.wait_return_ns,
             pid: std::process::id(),
             warning: self.log.as_ref().and_then(|log| log.trouble().map(str::to_owned)),
         });

@@ -73,6 +73,7 @@ const MANAGE: u64 = 14;
 const READ_MOSTLY: u64 = 15;
 const TOUCH: u64 = 16;
 const PREFER_DEVICE: u64 = 17;
+const EVENT_RECORD: u64 = 18;
 
 // Flags beside the kind in word 0.
 const PROMPT: u64 = 0x100;
@@ -147,6 +148,7 @@ impl Record {
                         MEMSET
                     }
                     Op::Marker => MARKER,
+                    Op::Record { timed } => EVENT_RECORD | if timed { TIMED } else { 0 },
                     Op::WaitFor(other) => {
                         words[3] = other.0;
                         WAIT_FOR
@@ -226,6 +228,9 @@ impl Record {
             },
             MEMSET => Op::Memset { bytes: words[3] },
             MARKER => Op::Marker,
+            EVENT_RECORD => Op::Record {
+                timed: first & TIMED != 0,
+            },
             WAIT_FOR => Op::WaitFor(Seq(words[3])),
             HOST => Op::Host,
             HOST_DONE => return Ok((Record::HostDone(seq), words[STAMP])),
@@ -317,6 +322,7 @@ mod tests {
             any::<(u64, u64)>().prop_map(|(start, bytes)| Op::Discard { start, bytes }),
             any::<u64>().prop_map(|bytes| Op::Memset { bytes }),
             Just(Op::Marker),
+            any::<bool>().prop_map(|timed| Op::Record { timed }),
             any::<u64>().prop_map(|seq| Op::WaitFor(Seq(seq))),
             Just(Op::Host),
         ]

@@ -10,7 +10,7 @@ use crate::abi::{Error, Handle, Out, R};
 use crate::capture::rules;
 use crate::context::current::{self, by_handle};
 use crate::effect::Effect;
-use crate::event::{EVENTS, EXTERNAL, Event};
+use crate::event::{DISABLE_TIMING, EVENTS, EXTERNAL, Event};
 use crate::export::export;
 use crate::graph::capture::{capture_record, capture_wait};
 use crate::memory::pool;
@@ -18,8 +18,6 @@ use crate::shared_event::{Bytes, Given, Shared};
 use crate::timeline::device_of;
 use crate::{state, stream};
 
-/// `CU_EVENT_DISABLE_TIMING`.
-const DISABLE_TIMING: u32 = 2;
 /// `CU_EVENT_INTERPROCESS`.
 const INTERPROCESS: u32 = 4;
 /// How often a thread looks that waits for another process's record.
