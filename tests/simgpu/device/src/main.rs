@@ -3,6 +3,8 @@
 //! Clients start it themselves (`serve --detach`). For people there is `status`, and `serve`
 //! without `--detach` keeps it in the foreground with errors on stderr.
 
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -57,37 +59,37 @@ fn run() -> anyhow::Result<()> {
         "status" => {
             let status =
                 simgpu_device::status(&socket).with_context(|| format!("no device at {}", socket.display()))?;
-            println!("{status}");
-            Ok(())
+            print(&format!("{status}\n"))
         }
-        "config" => {
-            print!("{}", toml::to_string(&Config::from_environment()?)?);
-            Ok(())
-        }
-        "--help" | "-h" | "help" => {
-            print!("{USAGE}");
-            Ok(())
-        }
+        "config" => print(&toml::to_string(&Config::from_environment()?)?),
+        "--help" | "-h" | "help" => print(USAGE),
         _ => bail!("{USAGE}"),
     }
 }
 
 fn calibration(name: Option<String>) -> anyhow::Result<()> {
     let Some(name) = name else {
-        println!("{}", simgpu_calibration::names().join("\n"));
-        return Ok(());
+        return print(&format!("{}\n", simgpu_calibration::names().join("\n")));
     };
     let calibration = Calibration::load(&name)?;
     calibration.figures()?;
-    println!("{}", calibration.gpu);
+    let mut text = format!("{}\n", calibration.gpu);
     for key in simgpu_calibration::keys() {
         if let Some(value) = calibration.value(&key.name) {
             let from = match calibration.own(&key.name) {
                 Some(_) => "",
                 None => " (from the base)",
             };
-            println!("{:34} {:>14}  {}{from}", key.name, value.value, value.source);
+            writeln!(text, "{:34} {:>14}  {}{from}", key.name, value.value, value.source)?;
         }
     }
-    Ok(())
+    print(&text)
+}
+
+/// Prints, until the reader has read enough.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }

@@ -3,13 +3,15 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use common::{PATIENCE, Place, alive, device_program, eventually, kernel};
 use rustix::process::{Pid, Signal, kill_process};
-use simgpu_device::{Extra, Link, LinkError, NoEffects, Op, Status};
+use simgpu_calibration::Calibration;
+use simgpu_device::{Config, Extra, Link, LinkError, NoEffects, Op, Status};
+use simgpu_engine::Settings;
 
 /// A client process; killed when dropped.
 struct Client {
@@ -439,4 +441,54 @@ fn a_link_dropped_while_its_process_lives_frees_all() {
     assert_eq!(status["memory"]["used"], 0);
     assert_eq!(status["aborted"], 20);
     assert_eq!(keeper.memory().0, keeper.memory().1);
+}
+
+#[test]
+fn a_reader_that_has_read_enough_is_no_error() {
+    for arguments in [
+        &["calibration"][..],
+        &["calibration", "a100-like"],
+        &["config"],
+        &["help"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let done = Command::new(device_program())
+            .args(arguments)
+            .stdout(writer)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{arguments:?}: {}", done.status);
+        assert_eq!(String::from_utf8_lossy(&done.stderr), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_model_has_its_calibration_unless_another_is_named() {
+    let config = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(device_program());
+        command
+            .arg("config")
+            .env_remove("SIMGPU_CONFIG")
+            .env_remove("SIMGPU_CALIBRATION")
+            .env_remove("SIMGPU_MODEL");
+        let done = command.envs(variables.iter().copied()).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        Config::parse(&String::from_utf8(done.stdout).unwrap(), Path::new("printed")).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    std::fs::write(&file, "[device]\nslice_ns = 7\n").unwrap();
+    let of = |name: &str| Calibration::load(name).unwrap().figures().unwrap().engine;
+    assert_eq!(config(&[]).engine(false), of("a100-like"));
+    assert_eq!(config(&[("SIMGPU_MODEL", "a100")]).engine(false), of("a100-like"));
+    assert_eq!(config(&[("SIMGPU_MODEL", "h100")]).engine(false), of("h100-like"));
+    let named = [("SIMGPU_MODEL", "h100"), ("SIMGPU_CALIBRATION", "a100-like")];
+    assert_eq!(config(&named).engine(false), of("a100-like"));
+    let with_file = [("SIMGPU_MODEL", "h100"), ("SIMGPU_CONFIG", file.to_str().unwrap())];
+    let expected = Settings {
+        slice: 7,
+        ..of("h100-like")
+    };
+    assert_eq!(config(&with_file).engine(false), expected);
 }
