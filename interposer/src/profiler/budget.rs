@@ -96,6 +96,24 @@ impl Budget {
     }
 }
 
+/// Time of a launch onto an idle device that always counts as uninterrupted.
+const AT_ONCE_NS: Ns = 50_000;
+
+/// Usual time of a serving job's launch onto an idle device, ns. The sampled time has the host's in
+/// it, so a launch of a thread that lost its core is no sample. A slow host's launches all take
+/// long: without a time of theirs the job would wait at the gate for seconds.
+#[derive(Debug, Default)]
+pub struct UsualLaunch(Ns);
+
+impl UsualLaunch {
+    /// Takes in a launch's time. Returns whether its thread kept its core.
+    pub fn kept_core(&mut self, taken: Ns) -> bool {
+        let longest = self.0.saturating_mul(UNUSUAL_FACTOR).max(AT_ONCE_NS);
+        self.0 = (self.0 * (AVERAGED_COUNT - 1) + taken.min(longest)) / AVERAGED_COUNT;
+        taken <= longest
+    }
+}
+
 /// Longest time between two looks.
 const SPREAD_NS: Ns = 50_000_000;
 
@@ -188,6 +206,21 @@ impl Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_hosts_launches_are_samples_and_interrupted_ones_are_not() {
+        let mut usual = UsualLaunch::default();
+        let quick = (0..100).all(|_| usual.kept_core(5_000));
+        assert!(quick && !usual.kept_core(80_000), "one of many took much longer");
+        assert!(
+            (0..100).all(|_| usual.kept_core(6_000)),
+            "the interrupted one counts little"
+        );
+        let mut usual = UsualLaunch::default();
+        let dropped = (0..100).filter(|_| !usual.kept_core(80_000)).count();
+        assert!((1..=12).contains(&dropped), "{dropped} launches of 80 us were dropped");
+        assert!(!usual.kept_core(400_000));
+    }
 
     #[test]
     fn the_share_is_kept() {

@@ -4,7 +4,7 @@
 use weft_protocol::Ns;
 use weft_protocol::lane::{Kind, RECORDS};
 
-use super::budget::{Budget, Stride};
+use super::budget::{Budget, Stride, UsualLaunch};
 use super::window::{self, Point, Scale};
 use super::{Around, Half, WINDOW};
 use crate::driver::events::{Context, Event, EventCalls, Reached};
@@ -90,6 +90,7 @@ impl EventWindow {
 #[derive(Debug, Default)]
 pub(super) struct SamplerState {
     pub(super) budget: Budget,
+    pub(super) usual_launch: UsualLaunch,
     pub(super) stride: Stride,
     pub(super) passed: u32,
     pub(super) context: Option<Context>,

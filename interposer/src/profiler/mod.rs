@@ -58,9 +58,6 @@ const QUERY_COST_NS: Ns = 5_000;
 /// launch is no sample.
 const INTERRUPTED_NS: Ns = 10_000_000;
 
-/// The same of a serving job's launch onto an idle device, whose time has the host's in it.
-const INTERRUPTED_IDLE_NS: Ns = 50_000;
-
 /// Small windows in which an event's cost is measured.
 const TICKS: u32 = 16;
 
@@ -283,12 +280,13 @@ impl Sampler {
         let Some(half) = inside.take(half) else { return };
         let driver = around.driver;
         let ends = half.end != NONE;
-        let longest = match half.onto_idle && !around.link.sampling() {
-            true => INTERRUPTED_IDLE_NS,
-            false => INTERRUPTED_NS,
+        let taken = returned.saturating_sub(half.entered);
+        let kept_core = match half.onto_idle && !around.link.sampling() {
+            true => inside.usual_launch.kept_core(taken),
+            false => taken <= INTERRUPTED_NS,
         };
         if result != 0
-            || returned.saturating_sub(half.entered) > longest
+            || !kept_core
             || around.captures.load(Ordering::Acquire) != 0
             || (ends && !driver.relaxed(|| driver.record(half.end, half.stream)))
         {
