@@ -58,21 +58,22 @@ pub fn device_share(run: &MachineRun, warmup: usize) -> f64 {
     sum as f64 / run.span.saturating_sub(begin).max(1) as f64
 }
 
-/// [`BatchDemand::ahead`] of a job in this place of a set, over so much time, ns.
-pub fn ahead(job: &PlayedJob, place: usize, seed: u64, launch_latency: Ns, span: Ns) -> f64 {
+/// [`BatchDemand::ahead`] of a job that ran alone, in this place of a set, over as much time.
+pub fn ahead(job: &PlayedJob, place: usize, alone: &MachineRun) -> f64 {
     let empty = ForegroundGaps {
-        windows: vec![(0, span)],
+        windows: vec![(0, alone.span)],
         preemptive: true,
     };
     let background = OracleBackground {
         job,
         number: place as u64,
-        seed,
+        seed: alone.seed,
         inside: &[],
-        launch_latency,
+        launch_latency: alone.device.launch_latency,
+        sync_return: alone.sync_return,
         gated: false,
     };
-    background.most(&empty, &mut GapUse(vec![0])) as f64 / span.max(1) as f64
+    background.most(&empty, &mut GapUse(vec![0])) as f64 / alone.span.max(1) as f64
 }
 
 #[cfg(test)]

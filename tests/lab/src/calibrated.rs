@@ -15,10 +15,18 @@ use serde::Serialize;
 use simgpu_calibration::{Calibration, STANDARD, Value};
 use simgpu_engine::{Mode, Settings};
 
+use crate::world::Hosts;
 use crate::{Ns, US};
 
-/// Keys of a calibration that the lab reads. Kernels and copies take what the recordings name.
-const READ: [&str; 3] = ["slice_ns", "switch_ns", "launch_latency_ns"];
+/// Keys of a calibration that the lab reads. Kernels and copies take what the recordings name, and
+/// events take no time: the lab submits none to the engine.
+const READ: [&str; 5] = [
+    "slice_ns",
+    "switch_ns",
+    "launch_latency_ns",
+    "kernel_gap_ns",
+    "wait_return_ns",
+];
 
 /// Options of every command that plays on the engine.
 #[derive(Debug, Clone, Args)]
@@ -89,6 +97,7 @@ pub struct CalibratedDevice {
     pub gpu: String,
     changed: BTreeMap<String, f64>,
     engine: Settings,
+    wait_return_ns: Ns,
 }
 
 impl CalibratedDevice {
@@ -108,17 +117,33 @@ impl CalibratedDevice {
             name += &format!(" {key}={}", value.value);
             figures.set(key, value).context("--set")?;
         }
+        let gpu = figures.gpu.clone();
+        let figures = figures.figures().context("--calibration")?;
         Ok(CalibratedDevice {
             name,
-            gpu: figures.gpu.clone(),
+            gpu,
             changed: changed.clone(),
-            engine: figures.figures().context("--calibration")?.engine,
+            engine: figures.engine,
+            wait_return_ns: figures.wait_return,
         })
     }
 
     /// Settings of the engine in this mode.
     pub fn settings(&self, mode: Mode) -> Settings {
         Settings { mode, ..self.engine }
+    }
+
+    /// The usual hosts, beside a device that is so many times slower than a real one. Their waits
+    /// return no sooner than the calibration says.
+    pub fn hosts(&self, dilation: f64) -> Hosts {
+        let usual = Hosts {
+            dilation,
+            ..Hosts::default()
+        };
+        Hosts {
+            sync_return: usual.sync_return.max(usual.slowed(self.wait_return_ns)),
+            ..usual
+        }
     }
 
     /// Whether `--set` gave this key another value.
@@ -162,11 +187,15 @@ pub struct PlayedDevice {
     pub switch_ns: Ns,
     /// See [`Settings::launch_latency`].
     pub launch_latency_ns: Ns,
+    /// See [`Settings::kernel_gap`].
+    pub kernel_gap_ns: Ns,
+    /// See [`Hosts::sync_return`].
+    pub sync_return_ns: Ns,
 }
 
 impl PlayedDevice {
-    /// A device of which the engine has these settings.
-    pub fn new(device: &CalibratedDevice, queue: Option<usize>, engine: &Settings) -> PlayedDevice {
+    /// A device of which the engine has these settings, with these hosts.
+    pub fn new(device: &CalibratedDevice, queue: Option<usize>, engine: &Settings, hosts: &Hosts) -> PlayedDevice {
         PlayedDevice {
             setting: LabSetting {
                 calibration: device.name.clone(),
@@ -176,6 +205,8 @@ impl PlayedDevice {
             slice_ns: engine.slice,
             switch_ns: engine.switch,
             launch_latency_ns: engine.launch_latency,
+            kernel_gap_ns: engine.kernel_gap,
+            sync_return_ns: hosts.sync_return,
         }
     }
 }
@@ -185,12 +216,14 @@ impl fmt::Display for PlayedDevice {
         let us = |time: Ns| time as f64 / US as f64;
         write!(
             f,
-            "{}: {}; slice {} us, switch {} us, launch latency {} us",
+            "{}: {}; slice {} us, switch {} us, launch latency {} us, between kernels {} us, a wait's return {} us",
             self.setting,
             self.gpu,
             us(self.slice_ns),
             us(self.switch_ns),
-            us(self.launch_latency_ns)
+            us(self.launch_latency_ns),
+            us(self.kernel_gap_ns),
+            us(self.sync_return_ns)
         )
     }
 }
@@ -232,19 +265,22 @@ mod tests {
     fn each_key_that_the_lab_reads_changes_the_engine() {
         let plain = &options(&[STANDARD], &[]).devices().expect("a device")[0];
         for key in READ {
-            let other = &options(&[STANDARD], &[&format!("{key}=77")])
+            let other = &options(&[STANDARD], &[&format!("{key}=7777")])
                 .devices()
                 .expect("a device")[0];
-            assert_ne!(other.engine, plain.engine, "{key}");
+            let of = |device: &CalibratedDevice| (device.engine, device.hosts(1.0));
+            assert_ne!(of(other), of(plain), "{key}");
             assert!(other.is_changed(key) && !plain.is_changed(key));
         }
-        let played = PlayedDevice::new(plain, Some(0), &plain.settings(Mode::Mps));
+        let played = PlayedDevice::new(plain, Some(0), &plain.settings(Mode::Mps), &plain.hosts(1.0));
         assert!(
             played.to_string().starts_with("a100-like, queue off: A100-like"),
             "{played}"
         );
         assert!(
-            played.to_string().ends_with("switch 100 us, launch latency 5 us"),
+            played
+                .to_string()
+                .ends_with("between kernels 0 us, a wait's return 2 us"),
             "{played}"
         );
     }

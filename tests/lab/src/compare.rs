@@ -169,7 +169,7 @@ impl Fixture {
             foreground_busy: bound::device_share(&run, self.warmup as usize),
             ahead: match service {
                 true => 0.0,
-                false => bound::ahead(job, place, self.seed, self.device.launch_latency, run.span),
+                false => bound::ahead(job, place, &run),
             },
         }
     }

@@ -269,8 +269,10 @@ fn the_scenario(options: &LabOptions, path: &Path) -> Result<AimVerdict> {
             bench.device.mode = mode.unwrap_or(bench.device.mode);
             bench.tuning = tuning(options, queue);
         }
-        let engine = scenario.benches.first().map(|bench| bench.device);
-        let played = PlayedDevice::new(&device, queue, &engine.unwrap_or_default());
+        let Some(bench) = scenario.benches.first() else {
+            continue;
+        };
+        let played = PlayedDevice::new(&device, queue, &bench.device, &bench.hosts);
         println!("{played}");
         let rows = one_scenario(&scenario, &played.setting);
         print!("{}", report::text(&rows));
@@ -398,7 +400,7 @@ fn the_set(options: &LabOptions) -> Result<AimVerdict> {
     for ((device, queue), plan) in settings.iter().zip(&mut plans) {
         plan.until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
         let of_plan = pairs::cases(&models, plan);
-        let played = PlayedDevice::new(device, *queue, &device.settings(Mode::TimeSlice));
+        let played = PlayedDevice::new(device, *queue, &device.settings(Mode::TimeSlice), &device.hosts(1.0));
         println!("{played}");
         let rows = play(&models, &of_plan, plan);
         cases = (cases.0 + cases_in(&rows), cases.1 + of_plan.len());

@@ -127,7 +127,14 @@ impl Analysis {
                 // Between two foreground jobs nobody else had the device: what passes there is the
                 // device's own change from one to the other.
                 let own = pending.is_empty() && last_job != Some(piece.job);
-                analysis.foreground_piece(piece, last, &pending, own, &mut gates);
+                // The pause between two kernels of a stream is the device's own, too.
+                let pause = if piece.ready <= last { run.device.kernel_gap } else { 0 };
+                let may_start = if own {
+                    piece.start
+                } else {
+                    piece.ready.max(last) + pause
+                };
+                analysis.foreground_piece(piece, last, &pending, may_start, &mut gates);
             }
             last_job = Some(piece.job);
             let end = last_end.map_or(piece.end, |last| last.max(piece.end));
@@ -154,11 +161,10 @@ impl Analysis {
         piece: &KernelPiece,
         last: Ns,
         pending: &[&KernelPiece],
-        own: bool,
+        may_start: Ns,
         gates: &mut Gates<'_>,
     ) {
-        let from = piece.ready.max(last);
-        let wait = if own { 0 } else { piece.start.saturating_sub(from) };
+        let wait = piece.start.saturating_sub(may_start);
         self.direct += wait;
         self.direct_worst = self.direct_worst.max(wait);
         if piece.ready <= last || pending.iter().all(|background| background.visible >= piece.ready) {

@@ -41,7 +41,7 @@ use weft_trace_format::Until;
 
 use crate::job::{NONE, Play, PlayedJob};
 use crate::measure::{Analysis, NOT_RUN, bucket};
-use crate::world::{DEFER_NS, MachineRun, SYNC_RETURN_NS};
+use crate::world::{DEFER_NS, MachineRun};
 use crate::{Ns, job::JobOp};
 
 use simgpu_engine::Mode;
@@ -153,6 +153,7 @@ fn background_jobs<'a>(run: &'a MachineRun, analysis: &'a Analysis) -> impl Iter
             seed: run.seed,
             inside: &analysis.inside[number],
             launch_latency: run.device.launch_latency,
+            sync_return: run.sync_return,
             gated: false,
         })
 }
@@ -186,6 +187,8 @@ pub struct OracleBackground<'a> {
     pub inside: &'a [u32],
     /// The device's.
     pub launch_latency: Ns,
+    /// The hosts'.
+    pub sync_return: Ns,
     /// It launches in gaps only.
     pub gated: bool,
 }
@@ -301,7 +304,7 @@ impl OracleBackground<'_> {
                 let time = self.job.device_time(self.seed, self.number, request, at, duration);
                 stream.end = visible.max(stream.end) + time;
                 if waits {
-                    stream.end + SYNC_RETURN_NS
+                    stream.end + self.sync_return
                 } else {
                     called + self.job.program.launch_cost.min(DEFER_NS)
                 }

@@ -36,7 +36,6 @@ use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
 use crate::job::{Arrivals, Jitter, Play, PlayedJob, Program};
 use crate::measure::Latency;
 use crate::rule::{COUNT, NamedRule, Rule, XSCHED};
-use crate::world::Hosts;
 use crate::{MS, Ns, US, generate};
 
 /// Rules that every pair runs under.
@@ -748,7 +747,7 @@ pub fn names(jobs: &[PlayedJob]) -> (String, Vec<String>) {
 fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<KnownJob>>>) -> Vec<CaseRow> {
     let bench = Fixture {
         device: plan.calibrated.settings(case.mode),
-        hosts: Hosts::default(),
+        hosts: plan.calibrated.hosts(1.0),
         seed: case.seed,
         requests: plan.requests.min(case.most_requests.unwrap_or(u64::MAX)),
         warmup: 20,

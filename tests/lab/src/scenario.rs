@@ -350,21 +350,21 @@ impl Scenario {
             let time = value.map_or(otherwise, |us| us * US);
             (time as f64 * dilation) as Ns
         };
-        let device = Settings {
+        let settings = Settings {
             slice: us(own.slice_us, calibrated.slice),
             switch: us(own.switch_us, calibrated.switch),
             launch_latency: us(own.launch_latency_us, calibrated.launch_latency),
+            kernel_gap: (calibrated.kernel_gap as f64 * dilation) as Ns,
             ..calibrated
         };
-        let usual = Hosts::default();
+        let usual = device.hosts(dilation);
         let hosts = Hosts {
             spin: file.host.spin.unwrap_or(usual.spin),
             gate_spin: file.host.gate_spin_us.map_or(usual.gate_spin, |us| us * US),
-            dilation,
             ..usual
         };
         let bench = |seed: &u64| Fixture {
-            device,
+            device: settings,
             hosts,
             seed: *seed,
             requests: file.requests,

@@ -23,14 +23,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use simgpu_engine::{Mode, Settings};
+use simgpu_engine::Mode;
 
 use crate::calibrated::{CalibratedDevice, CalibrationOptions, PlayedDevice};
 use crate::compare::{Fixture, KnownJob, Tuning};
 use crate::job::{Arrivals, PlayedJob, Program};
 use crate::pairs::{self, HELD_BACK, Model};
 use crate::rule::Rule;
-use crate::world::Hosts;
 
 /// Two trainings under plain MPS, and what each did of its iterations alone.
 const TRAININGS: [(&str, &str, [f64; 2]); 10] = [
@@ -205,11 +204,11 @@ fn beside_measured(
     let mut last = None;
     for contention in contentions {
         let mode = pairs::mode_named(&options.device, *contention)?;
-        let settings = device.settings(mode);
         if last.is_none() {
-            *out += &format!("{}\n", PlayedDevice::new(device, None, &settings));
+            let played = PlayedDevice::new(device, None, &device.settings(mode), &device.hosts(1.0));
+            *out += &format!("{played}\n");
         }
-        let simulated = simulate(models, settings, options)?;
+        let simulated = simulate(models, device, mode, options)?;
         let name = match mode {
             Mode::MpsShared(limits) => format!("contention {} %", limits.contention / 10),
             Mode::Mps | Mode::TimeSlice => "no SMs shared".to_string(),
@@ -241,10 +240,15 @@ fn program(models: &HashMap<String, Model>, name: &str, trains: bool) -> Result<
     Ok(Arc::new(Program::of(trace, 0, usize::MAX)))
 }
 
-fn simulate(models: &HashMap<String, Model>, device: Settings, options: &TogetherOptions) -> Result<Simulated> {
+fn simulate(
+    models: &HashMap<String, Model>,
+    device: &CalibratedDevice,
+    mode: Mode,
+    options: &TogetherOptions,
+) -> Result<Simulated> {
     let bench = Fixture {
-        device,
-        hosts: Hosts::default(),
+        device: device.settings(mode),
+        hosts: device.hosts(1.0),
         seed: options.seed,
         requests: options.requests.max(1),
         warmup: 20,
@@ -281,7 +285,7 @@ fn simulate(models: &HashMap<String, Model>, device: Settings, options: &Togethe
         }));
     }
     let mut shares = Vec::new();
-    if let Mode::MpsShared(limits) = device.mode {
+    if let Mode::MpsShared(limits) = mode {
         for (name, trains) in [("resnet50", true), ("bert_base", true), ("vgg19", true), ("lstm", true)]
             .into_iter()
             .chain([("bert_base", false), ("llama_graph", false)])

@@ -11,7 +11,7 @@ use weft_lab::generate;
 use weft_lab::job::{Arrivals, Jitter, PlayedJob, Program};
 use weft_lab::oracle::{ForegroundGaps, GapUse, OracleBackground};
 use weft_lab::rule::Rule;
-use weft_lab::world::Hosts;
+use weft_lab::world::{Hosts, SYNC_RETURN_NS};
 use weft_lab::{Ns, US};
 use weft_trace_format::Call;
 
@@ -101,7 +101,7 @@ proptest! {
         let mut program = (*job.program).clone();
         program.steps.push(weft_lab::job::StepProgram { think: 1 << 40, ..Default::default() });
         job.program = Arc::new(program);
-        let background = OracleBackground { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0, gated: false };
+        let background = OracleBackground { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0, sync_return: SYNC_RETURN_NS, gated: false };
         let windows: Vec<(Ns, Ns)> = gaps.iter().map(|(from, to)| (from * US, to * US)).collect();
         let mut used = GapUse(vec![0; windows.len()]);
         let most = background.most(&ForegroundGaps { windows, preemptive: false }, &mut used);

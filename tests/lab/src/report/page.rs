@@ -502,6 +502,8 @@ mod tests {
             slice_ns: 1_024_000,
             switch_ns: 92_000,
             launch_latency_ns: 5_000,
+            kernel_gap_ns: 1_200,
+            sync_return_ns: 7_800,
         };
         let block = PageBlock {
             device: &device,

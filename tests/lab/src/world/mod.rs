@@ -53,7 +53,8 @@ use process::JobProcess;
 /// A job's launches that the driver takes ahead of the device: channels hold about a thousand.
 pub const AHEAD: usize = 1_000;
 
-/// Time, ns, from the end of work to the return of a host thread that spins for it, CUDA's default.
+/// Shortest time, ns, from the end of work to the return of a host thread that spins for it, CUDA's
+/// default: what the host alone takes. A calibration's `wait_return_ns` may be longer.
 pub const SYNC_RETURN_NS: Ns = 2 * US;
 
 /// How quick the host is.
@@ -74,6 +75,8 @@ pub struct Hosts {
     pub stirs: bool,
     /// Whether calls take what the rule adds to them (`cost`).
     pub launch_costs: bool,
+    /// Time, ns, from the end of work to the return of a host thread that spins for it.
+    pub sync_return: Ns,
     /// How many times slower than a real one the device is, as weft is told (`--dilation`). Times
     /// of this machine are wall times then; jobs' and the device's are already so much longer.
     pub dilation: f64,
@@ -97,6 +100,7 @@ impl Default for Hosts {
             queue: 1_024,
             stirs: true,
             launch_costs: true,
+            sync_return: SYNC_RETURN_NS,
             dilation: 1.0,
         }
     }
@@ -167,6 +171,8 @@ pub struct MachineRun {
     pub span: Ns,
     /// The device.
     pub device: Settings,
+    /// See [`Hosts::sync_return`].
+    pub sync_return: Ns,
     /// All chance.
     pub seed: u64,
     /// Switches between contexts.
@@ -383,6 +389,7 @@ impl LabMachine {
             pieces: self.pieces,
             span: now,
             device: *self.engine.settings(),
+            sync_return: self.hosts.sync_return,
             seed: self.seed,
             switches: usage.switches,
             events,

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::process::Queued;
-use super::{LabMachine, MachineEvent, SYNC_RETURN_NS};
+use super::{LabMachine, MachineEvent};
 use crate::job::{NONE, Play};
 use crate::policy::HostQueue;
 use crate::{Ns, US};
@@ -41,7 +41,7 @@ impl LabMachine {
         let what = process.job.program.step_of(process.request).ops[op as usize].play;
         let back = match self.queues_all() && matches!(what, Play::Sync(_)) {
             true => self.wake_up(),
-            false => self.now + SYNC_RETURN_NS,
+            false => self.now + self.hosts.sync_return,
         };
         back + self.added(job).wait
     }
