@@ -16,7 +16,7 @@ from typing import NamedTuple
 from harness import jobs, paths, show
 
 from .. import mps, results, workload
-from ..phase import Failure, NoTime, Skip
+from ..phase import Failure, NoTime, Skip, TimeUp
 
 STEPS = paths.ROOT / "scripts" / "gpu" / "steps.py"
 
@@ -144,7 +144,11 @@ def run(phase):
         if number and phase.left() < PAIR_SECONDS + 3 * CONDITION_SECONDS:
             phase.fact("pairs not tried", [" and ".join(pair) for pair in pairs_of(phase)[number:]])
             break
-        Pair(phase, service, batch, wanted).run()
+        try:
+            Pair(phase, service, batch, wanted).run()
+        except TimeUp:
+            phase.fact("pairs not tried", [" and ".join(pair) for pair in pairs_of(phase)[number + 1 :]])
+            raise
 
 
 class Stage:
@@ -227,9 +231,22 @@ class Pair:
                 self.begin(stack)
             except (Failure, NoTime, OSError) as why:
                 self.trouble = why
-            self.phase.case(f"{self.name}: {ALONE}", self.each_alone, need=CONDITION_SECONDS, always=True)
-            for condition in self.wanted:
-                self.phase.case(f"{self.name}: {condition.name}", self.under, condition, need=CONDITION_SECONDS)
+            try:
+                self.cases()
+            except TimeUp:
+                for name in (ALONE, *(condition.name for condition in self.wanted)):
+                    if f"{self.name}: {name}" not in self.phase.verdicts:
+                        self.phase.verdict(f"{self.name}: {name}", results.LEFT_OUT, "the phase's time was over")
+                raise
+            # All at once: each takes a second to end.
+            for process in (process for stage in self.stages.values() for process in stage.processes.values()):
+                with contextlib.suppress(Failure):
+                    process.tell("quit")
+
+    def cases(self):
+        self.phase.case(f"{self.name}: {ALONE}", self.each_alone, need=CONDITION_SECONDS, always=True)
+        for condition in self.wanted:
+            self.phase.case(f"{self.name}: {condition.name}", self.under, condition, need=CONDITION_SECONDS)
 
     def begin(self, stack):
         """All processes at once, since most of a start is one core's; then stage 1, while the
