@@ -110,7 +110,7 @@ def test_a_run_teaches_what_the_job_takes(scene):
 
 
 def test_a_heavier_user_goes_more_often(scene):
-    scene.weft("set", "--user", "ann", "--weight", "3")
+    scene.weft("set", "--user", "ann", "--weight", "30")
     holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"], user="eve")
     scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
     # All alike. Each had nothing of late, so who came first goes first; then who had least for his weight.
@@ -120,16 +120,16 @@ def test_a_heavier_user_goes_more_often(scene):
         weft = ["--memory", "6GiB", "--duration", "short"]
         running[name] = scene.job(name, "5GiB", weft=weft, user=name[:3], stay=False, seconds=0.5)
         scene.waits(running[name])
-    assert scene.queue()["weights"] == [{"user": "ann", "weight": 3}], scene.queue()
+    assert scene.queue()["weights"] == [{"user": "ann", "weight": 30}], scene.queue()
     # The weight outlives the broker.
     scene.broker.kill()
     scene.broker.start()
-    assert scene.queue()["weights"] == [{"user": "ann", "weight": 3}], scene.queue()
+    assert scene.queue()["weights"] == [{"user": "ann", "weight": 30}], scene.queue()
     scene.ends(holder)
     for job in running.values():
         scene.finish(job)
     order = sorted(names, key=lambda name: scene.at(name, "begun"))
-    # ann1 and bob1 first; then ann, who had a third for her weight, has both of hers before bob's second.
+    # ann1 and bob1 first; then ann, who had a thirtieth for her weight, has both of hers before bob's second.
     assert order == ["ann1", "bob1", "ann2", "ann3", "bob2", "bob3"], order
 
 
