@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -107,6 +108,7 @@ def tool_version(*command):
 def make(folder, *, from_target=None, files=None):
     """Lays the built files into `folder`; the old one is replaced as a whole. Returns the manifest."""
     folder = Path(folder)
+    refuse_others(folder)
     release = Path(from_target or paths.TARGET) / paths.BUILT.name
     files = files or FILES
     missing = sorted({name for name, _ in files if not (release / name).exists()})
@@ -115,8 +117,26 @@ def make(folder, *, from_target=None, files=None):
     faults = glibc_faults(sorted({release / name for name, _ in files}))
     if faults:
         raise Trouble("\n".join([*faults, "build where glibc is older, or avoid the symbol"]))
-    new = folder.with_name(folder.name + ".new")
-    shutil.rmtree(new, ignore_errors=True)
+    # As a whole: a suite that starts at this moment finds the old one or the new one.
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".gpu-bundle-", dir=folder.parent) as aside:
+        new = Path(aside) / "new"
+        manifest = fill(new, release, files)
+        if folder.exists():
+            os.rename(folder, Path(aside) / "old")
+        os.rename(new, folder)
+    return manifest
+
+
+def refuse_others(folder):
+    """Trouble where the folder is somebody else's."""
+    is_mine = folder.is_dir() and (not any(folder.iterdir()) or (folder / "manifest.json").is_file())
+    if not is_mine and (folder.exists() or folder.is_symlink()):
+        raise Trouble(f"{folder}: there, and no bundle: name another folder, or remove it")
+
+
+def fill(new, release, files):
+    """Copies the files, and writes their manifest. Returns it."""
     entries = {}
     for name, place in files:
         target = new / place
@@ -146,13 +166,6 @@ def make(folder, *, from_target=None, files=None):
         "files": entries,
     }
     (new / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
-    # As a whole: a suite that starts at this moment finds the old one or the new one.
-    old = folder.with_name(folder.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        os.rename(folder, old)
-    os.rename(new, folder)
-    shutil.rmtree(old, ignore_errors=True)
     return manifest
 
 

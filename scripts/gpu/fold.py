@@ -47,7 +47,7 @@ def unpacked(archive, into):
                     raise Trouble(f"{archive}: {entry.name!r} is no result")
             tar.extractall(folder, filter="data")
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise Trouble(f"{archive}: no whole archive of scripts/gpu-suite: {error}") from error
+        raise Trouble(f"{archive}: no whole archive of scripts/gpu-suite: {str(error).splitlines()[0]}") from error
     return folder
 
 

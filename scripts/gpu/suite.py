@@ -143,7 +143,7 @@ def dry_run(arguments, chosen):
                 }
                 why = None if simulated else safety.refusal(entry.name, command, environment)
                 print(json.dumps({**line, **({"refused": why} if why else {})}))
-    print(json.dumps({"bounds": bounds(arguments, chosen), "travels_bytes": bundle.travelling(paths.TARGET), "travels_at_most": bundle.MOST_BYTES}))
+    print(json.dumps({"bounds": bounds(arguments, chosen), "travels_bytes": bundle.travelling(paths.TARGET) or "no bundle: run scripts/gpu-bundle", "travels_at_most": bundle.MOST_BYTES}))
     return 0
 
 
@@ -219,7 +219,7 @@ def main(arguments, began):
     if arguments.lease and arguments.budget > leases.MOST:
         sys.exit(f"gpu-suite: --lease: --budget {arguments.budget:g}: a lease takes at most {leases.MOST:g} s")
     if arguments.budget < LEAST_SHARE + RESERVE:
-        sys.exit(f"gpu-suite: --budget {arguments.budget:g}: less than {LEAST_SHARE + RESERVE:g} s is enough for nothing")
+        sys.exit(f"gpu-suite: --budget {arguments.budget:g}: a run takes at least {LEAST_SHARE + RESERVE:g} s")
     for needed in (paths.WEFT, paths.LIBWEFT):
         if not needed.exists():
             sys.exit(f"gpu-suite: {needed} is not there: run scripts/gpu-bundle where weft is built and take .gpu-bundle along")
@@ -244,7 +244,9 @@ def rehearse(arguments):
     # A signal goes on to the lease that is being played.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-suite: told to stop"))
     if arguments.out:
-        return rehearsal.main(arguments, arguments.out)
+        code = rehearsal.main(arguments, arguments.out)
+        print(f"archives: {arguments.out}/LEASE/lease-LEASE.tgz")
+        return code
     with tempfile.TemporaryDirectory(prefix="weft-rehearsal-", dir="/tmp") as folder:
         return rehearsal.main(arguments, folder)
 
@@ -310,6 +312,8 @@ def measure(arguments, began, chosen, manifest, stop, folder):
         print(f"\nlease {lease.name}: if results differ: {lease.differs}")
     if arguments.json:
         arguments.json.write_text(json.dumps(report.summary(lines), indent=2) + "\n")
+    if arguments.case and not any(line["kind"] == "case" and line["phase"] != phases.FACTS.name for line in lines):
+        missed.append(f"--case {' '.join(arguments.case)}: no case has one of these words in its name; --dry-run lists them")
     print(f"\nresults: {archive or ', '.join(sorted(path.name for path in out.glob(run + '*'))) + f' in {out}'}")
     for line in missed:
         print(f"missed: {line}")

@@ -165,6 +165,31 @@ class TestSuite:
         ran = subprocess.run([self.bundle / "weft" / "weft", "--version"], capture_output=True, text=True, check=True, timeout=TOOL).stdout
         assert ran.strip() == manifest["weft"], f"{ran} is not {manifest['weft']}"
 
+    def test_a_bundle_replaces_a_bundle_and_nothing_else(self):
+        self.need_bundle()
+        mine, beside = self.folder / "mine", self.folder / "mine.old"
+        for place in (mine, beside):
+            place.mkdir()
+            (place / "thesis.txt").write_text("years of work")
+        link, file = self.folder / "link", self.folder / "file"
+        link.symlink_to(self.folder / "nowhere")
+        file.write_text("x")
+        for place in (mine, link, file):
+            done = subprocess.run(
+                [ROOT / "scripts" / "gpu-bundle", "--no-build", "--out", place], capture_output=True, text=True, check=False, timeout=TOOL
+            )
+            assert done.returncode == 1 and "no bundle" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+        assert (mine / "thesis.txt").exists() and (beside / "thesis.txt").exists() and file.read_text() == "x" and link.is_symlink()
+        # An earlier bundle and an empty folder are replaced, and nothing is left beside them.
+        before = set(self.folder.iterdir())
+        empty = self.folder / "empty"
+        empty.mkdir()
+        for _ in range(2):
+            bundle.make(empty, files=[("weft-test-client", "release/weft-test-client")])
+        assert set(self.folder.iterdir()) == before | {empty} and bundle.damaged(empty, bundle.manifest_of(empty)) == []
+        done = suite("--simulated", "--lease", "--out", file, bundle_folder=self.bundle, bound=TOOL)
+        assert done.returncode == 1 and "no folder" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
     def test_each_file_of_the_bundle_has_a_package_that_builds_it(self):
         wanted = {"weft-cli", "weft-interposer", "weft-gpu-probe", "weft-client-programs", "simgpu-driver", "simgpu-device"}
         assert wanted <= set(bundle.packages(bundle.FILES)), f"{bundle.packages(bundle.FILES)}"
