@@ -247,8 +247,8 @@ impl Link {
             known.is_done().then_some(known)
         })?;
         if let Status::Done(times) = found {
-            // A few microseconds, less than a sleep overshoots. A client that finds itself before the
-            // end has another clock: it is in a time namespace.
+            // A few microseconds, less than a sleep overshoots. A client that is before the end has
+            // another clock: it is in a time namespace.
             let returns = times.end.saturating_add(self.welcome.wait_return);
             while (times.end..returns).contains(&self.now()) {
                 std::thread::yield_now();
