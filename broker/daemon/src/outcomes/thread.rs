@@ -352,7 +352,6 @@ impl OutcomeThread {
         let allowed_beside = first.map(|client| client.slowdown_allowed);
         let gang = |client: u64| self.clients.get(&client).map_or_else(String::new, |of| of.entry.gang());
         let gangs: Vec<String> = clients.iter().map(|client| gang(client.client)).collect();
-        let switches = view.snapshot.switch_cost > 0 && clients.len() > 1;
         for ((client, part), own) in clients.iter().zip(&parts).zip(&gangs) {
             if let Some(watched) = self.clients.get_mut(&client.client) {
                 watched.allowed = match client.mode {
@@ -363,7 +362,10 @@ impl OutcomeThread {
                     true => clients.len() > 1,
                     false => gangs.iter().any(|other| other != own),
                 };
-                watched.switches = switches;
+                // The last of several is alone when it ends.
+                if clients.len() > 1 {
+                    watched.switches = view.snapshot.switch_cost > 0;
+                }
                 for warning in &of_device {
                     self.recorder.warned(client.client, now, warning);
                     let held = watched.warned.get(&warning.kind).map_or(0, |(_, held)| *held);
