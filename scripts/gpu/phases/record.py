@@ -29,13 +29,18 @@ MOST_ARCHIVE = 12 << 20
 MOST_FILE = 2 << 20
 
 
+def of_pairs(pairs):
+    """The jobs of pairs, as cases."""
+    return [case for service, batch in pairs for case in ((service, "infer", False), (batch, "train", False))]
+
+
 def cases_of(phase):
     """(name, model, mode, whether as a CUDA graph), in their order. The names are those of scripts/traces."""
     cases = [(model, mode, False) for model in workload.MODELS for mode in ("infer", "train")]
     cases.insert(8, ("llama", "infer", True))
-    # Those that a pair showed at work come first.
-    first = [case for service, batch in phase.options.get("after", ()) for case in ((service, "infer", False), (batch, "train", False))]
-    cases.sort(key=lambda case: first.index(case) if case in first else len(first))
+    # Those that a pair showed at work come first, those that an earlier lease recorded last.
+    first, done = (of_pairs(phase.options.get(name, ())) for name in ("after", "done"))
+    cases.sort(key=lambda case: (case in done, first.index(case) if case in first else len(first)))
     if phase.quick:
         cases = [("resnet50", "infer", False)]
     return [(f"{model}{'_graph' if graph else ''}-{mode}", model, mode, graph) for model, mode, graph in cases]
