@@ -23,7 +23,8 @@ DEFAULT = paths.ROOT / ".gpu-bundle"
 # The bundle is a plain build, and that GPU's machine is not older; for older ones there is scripts/package.
 GLIBC = (2, 34)
 
-# What a call to a borrowed GPU machine carries, tracked files of the repository included: 64 MiB, less what packing them adds.
+# A call to a borrowed GPU machine carries 64 MiB, tracked files of the repository included and
+# what packing them adds.
 MOST_BYTES = 62 << 20
 
 # (file in target/release, place in the bundle)

@@ -29,10 +29,10 @@ class Trouble(RuntimeError):
     """Why a file is not folded, in one line."""
 
 
-# What a lease brings home.
+# The suffix of the file that a lease brings home.
 ARCHIVE = ".tgz"
 
-# What its archive may hold: a folder of a GPU with result files, logs and recordings.
+# Names in that archive: a folder of a GPU with result files, logs and recordings.
 MEMBER = re.compile(r"[a-z0-9-]+/[A-Za-z0-9_-]+(\.jsonl|\.log|\.recorded(-\d+)?\.tar)")
 
 

@@ -22,7 +22,7 @@ from .phases import cost, facts, interception
 
 KEYS = paths.ROOT / "tests" / "simgpu" / "calibration" / "keys.toml"
 
-# What a lease may take beyond its budget until it is given up, seconds.
+# Time that a lease may take beyond its budget until it is given up, seconds.
 BEYOND = 90.0
 
 # Cases of interception that are no client's: the figures of each. The profiler sees no kernels on
@@ -116,7 +116,7 @@ def keys_of(names):
 
 
 def faults(lease, planned, lines, folder):
-    """What a lease has not written, or what went wrong in it; one line each."""
+    """Figures that a lease did not write, and what went wrong in it; one line each."""
     found = []
     head = next((line for line in lines if line["kind"] == "run"), {})
     torch = "torch" in head.get("packages", {}) and "torchvision" in head.get("packages", {})

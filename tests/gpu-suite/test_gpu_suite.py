@@ -4,6 +4,7 @@ Needs what scripts/layout built; the phases that run PyTorch are expected to say
 """
 
 import ast
+import contextlib
 import hashlib
 import json
 import os
@@ -405,6 +406,14 @@ class TestSuite:
         assert "--priority 0 --profile service" in " ".join(found["mps weft service"]["command"])
         assert "--priority 5 --profile batch" in " ".join(found["mps weft batch"]["command"])
 
+    def test_a_second_lease_records_what_the_first_one_did_not(self):
+        names = {}
+        for lease in leases.ALL:
+            rows, _ = self.planned("--lease", lease)
+            names[lease] = [row["case"] for row in rows if row["phase"] == "record"]
+        assert names["first"][:2] == ["resnet50-infer", "resnet50-train"] and names["more"][:2] == ["gpt2-infer", "densenet201-train"], f"{names}"
+        assert sorted(names["first"]) == sorted(names["more"]) and set(names["more"][-6:]) == set(names["first"][:6]), f"{names}"
+
     def test_a_word_chooses_a_case_exactly(self):
         pair = "+".join(leases.PAIRS[0])
         cases = set()
@@ -708,6 +717,25 @@ class TestSuite:
         assert runs == ["bare3"], f"it ran {runs}"
         assert gathered.by_chance == {"x": ["by chance", "known"]}, f"{gathered.by_chance}"
 
+    def test_a_machine_without_mps_loses_the_conditions_under_mps_alone(self, monkeypatch):
+        from gpu import machine
+        from gpu.phase import Skip
+        from gpu.phases import sharing
+
+        monkeypatch.setattr(machine, "mps_control", lambda: None)
+        broker = SimpleNamespace(stop=lambda: None)
+        phase = SimpleNamespace(simulated=False, quick=True, place=lambda name: self.folder, device=lambda *_, **__: None, broker=lambda *_, **__: broker)
+        condition = sharing.Condition("mps", mps=True)
+        pair = sharing.Pair(phase, "a", "b", [condition])
+        pair.alone = {"p50": 1.0, "p99": 1.0, "rate": 1.0}
+        with contextlib.ExitStack() as stack:
+            for is_mps in (False, True):
+                stage = pair.stages[is_mps] = sharing.Stage(pair, is_mps)
+                stage.attempt(stage.open, stack, [], False)
+            assert pair.stages[False].trouble is None
+            with pytest.raises(Skip, match="nvidia-cuda-mps-control"):
+                pair.under(condition)
+
     def test_a_figure_of_few_requests_is_kept_and_marked(self):
         from gpu.phases import sharing
 
@@ -787,7 +815,7 @@ class TestSuite:
         if torch:
             for condition in ("alone", "weft", "mps weft both profiled"):
                 assert any(f": {condition}: p50" in name for name in values), f"no latency under {condition}"
-            # What `weft run` asks of MPS, by the job's own environment.
+            # The client priority that `weft run` set, by the job's own environment.
             asked = next(line["data"] for line in each["first"] if line["kind"] == "fact" and "client priorities" in line["name"])
             assert {name for name, priority in asked.items() if priority == "1"} == {"weft batch", "mps weft batch"}, f"{asked}"
         self.folded(out, files["first"], heads["first"])

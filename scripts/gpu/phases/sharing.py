@@ -39,8 +39,8 @@ LEAD_SECONDS = 1.0
 # Seconds of stage 1 of each job.
 LEARN_SECONDS = 1.5
 
-# What a condition takes on a machine with a real GPU: a broker, the lead, the measured time; and
-# what the start of a pair takes.
+# Seconds of a condition on a machine with a real GPU: a broker, the lead, the measured time; and of
+# the start of a pair.
 CONDITION_SECONDS, PAIR_SECONDS = 8.0, 16.0
 
 # An attached job looks for a broker once a second.
@@ -162,6 +162,42 @@ class Stage:
         self.broker = self.phase.broker(self.folder, self.device, trace=False)
         self.variables = {}
         self.processes = {}
+        # The MPS daemon of a real GPU, and why nothing can be measured on this stage.
+        self.daemon = self.trouble = None
+
+    def attempt(self, step, *arguments):
+        """Returns what `step` returns, or keeps its trouble: the other stage goes on without it."""
+        if self.trouble:
+            return None
+        try:
+            return step(*arguments)
+        except (Failure, NoTime, Skip, OSError, RuntimeError) as why:
+            self.trouble = why
+            return None
+
+    def open(self, stack, kinds, learns):
+        """Starts the processes of these kinds, and those of stage 1 where it `learns`."""
+        if self.is_mps and not self.phase.simulated:
+            self.daemon = stack.enter_context(mps.Service(self.folder))
+            self.variables = self.daemon.variables
+        stack.callback(self.broker.stop)
+        if learns or any(under_weft for _, under_weft in kinds):
+            self.broker.arguments = self.pair.broker_extra()
+            self.broker.start()
+        for kind in kinds:
+            self.begin(stack, self.commands(kind))
+        if learns:
+            self.begin(stack, self.learning())
+
+    def load(self):
+        """Has each process make its model. Returns their answers."""
+        pair = self.pair
+        for process in self.processes.values():
+            pair.answer(process, process.hear(pair.bound(workload.START)))
+        for name, process in self.processes.items():
+            model, mode = (pair.service, "infer") if "service" in name else (pair.batch, "train")
+            process.tell(f"load {model} {mode} {2 if self.phase.quick and mode == 'train' else 0}")
+        return {name: pair.answer(process, process.hear(pair.bound(workload.START))) for name, process in self.processes.items()}
 
     def commands(self, kind):
         """[(name, command, environment)] of the service and the batch job, of this kind."""
@@ -214,11 +250,10 @@ class Pair:
         if phase.simulated and not phase.quick:
             self.seconds *= SIMULATED_LONGER
         self.stages, self.profiles, self.alone = {}, {}, {}
-        self.trouble = None
 
     def kinds(self):
-        """What processes there must be, the plain ones first: what they do alone is what all is
-        compared with.
+        """Kinds of processes that the conditions need. The plain ones come first: all is compared
+        with what they do alone.
         """
         return sorted({PLAIN, *(condition.kind for condition in self.wanted)})
 
@@ -227,10 +262,7 @@ class Pair:
 
     def run(self):
         with contextlib.ExitStack() as stack:
-            try:
-                self.begin(stack)
-            except (Failure, NoTime, OSError) as why:
-                self.trouble = why
+            self.begin(stack)
             try:
                 self.cases()
             except TimeUp:
@@ -253,34 +285,17 @@ class Pair:
         others wait.
         """
         profiled = any(condition.policy for condition in self.wanted)
-        for kind in self.kinds():
-            is_mps, under_weft = kind
-            stage = self.stages.get(is_mps)
-            if stage is None:
-                stage = self.stages[is_mps] = Stage(self, is_mps)
-                if is_mps and not self.phase.simulated:
-                    stage.daemon = stack.enter_context(mps.Service(stage.folder))
-                    stage.variables = stage.daemon.variables
-                stack.callback(stage.broker.stop)
-            if under_weft and not stage.broker.starts:
-                stage.broker.arguments = self.broker_extra()
-                stage.broker.start()
-            stage.begin(stack, stage.commands(kind))
-        plain = self.stages[False]
-        if profiled:
-            if not plain.broker.starts:
-                plain.broker.start()
-            plain.begin(stack, plain.learning())
-        everybody = [(name, process) for stage in self.stages.values() for name, process in stage.processes.items()]
-        for _, process in everybody:
-            self.answer(process, process.hear(self.bound(workload.START)))
-        for name, process in everybody:
-            model, mode = (self.service, "infer") if "service" in name else (self.batch, "train")
-            process.tell(f"load {model} {mode} {2 if self.phase.quick and mode == 'train' else 0}")
-        told = {name: self.answer(process, process.hear(self.bound(workload.START))) for name, process in everybody}
+        for is_mps in sorted({is_mps for is_mps, _ in self.kinds()}):
+            stage = self.stages[is_mps] = Stage(self, is_mps)
+            kinds = [kind for kind in self.kinds() if kind[0] == is_mps]
+            stage.attempt(stage.open, stack, kinds, profiled and not is_mps)
+        told = {}
+        for stage in self.stages.values():
+            told.update(stage.attempt(stage.load) or {})
         self.phase.fact(f"{self.name}: client priorities of MPS", {name: answer["client_priority"] for name, answer in told.items()})
         if profiled:
-            self.learn(plain)
+            plain = self.stages[False]
+            plain.attempt(self.learn, plain)
         for stage in self.stages.values():
             stage.broker.stop()
 
@@ -302,7 +317,7 @@ class Pair:
         return max(1.0, min(seconds, self.phase.left()))
 
     def answer(self, process, line):
-        """What a process answered; Failure where it says what went wrong."""
+        """Returns the answer of a process; Failure where that is an error."""
         said = json.loads(line)
         if "error" in said:
             raise process.failure(said["error"])
@@ -315,9 +330,9 @@ class Pair:
         return said["begins"], said["latencies"], said["last"]
 
     def each_alone(self):
-        if self.trouble:
-            raise self.trouble
         stage = self.stages[False]
+        if stage.trouble:
+            raise stage.trouble
         begins, latencies, last = self.serve(stage.processes["service"])
         milliseconds = self.milliseconds(latencies)
         batch = stage.processes["batch"]
@@ -335,6 +350,8 @@ class Pair:
         if not self.alone:
             raise Skip("what the jobs do alone is not known, so nothing could be compared")
         stage = self.stages[condition.mps]
+        if stage.trouble:
+            raise stage.trouble
         mark = f"{'mps ' if condition.mps else ''}{'weft ' if condition.policy else ''}"
         service, batch = (stage.processes[f"{mark}{name}"] for name in ("service", "batch"))
         with contextlib.ExitStack() as stack:
