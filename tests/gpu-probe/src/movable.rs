@@ -34,7 +34,7 @@ const MOST_SIMULATED_BYTES: usize = 256 << 20;
 const PIECE_BYTES: usize = 64 << 20;
 /// The pinned buffer.
 const PINNED_BYTES: usize = 256 << 20;
-/// What the driver may keep for its tables when memory leaves.
+/// Bytes that the driver may keep for its tables when memory leaves.
 const KEPT_BYTES: usize = 16 << 20;
 /// Moves of all the memory, out and in.
 const ROUNDS: usize = 3;

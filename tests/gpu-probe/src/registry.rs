@@ -9,7 +9,7 @@ use crate::{calibration, memory, movable, selftest};
 
 /// All probes.
 pub const PROBES: &[Probe] = &[
-    // What weft's worth depends on most.
+    // The worth of weft depends on this most.
     calibration::switch::PROBE,
     calibration::context::PROBE,
     calibration::launch::PROBE,

@@ -1,7 +1,7 @@
 //! The device that the lab plays on: a calibration file of `tests/simgpu/calibration`, in which
 //! single values may be changed.
 //!
-//! What holds: the settings of every engine that a command plays on come from a
+//! Invariant: the settings of every engine that a command plays on come from a
 //! [`CalibratedDevice`]. A scenario's own `[device]` values then take their places.
 #![forbid(unsafe_code)]
 
