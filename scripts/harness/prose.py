@@ -1,6 +1,7 @@
 """What the texts of the tree are held to: each function finds the breaches of one rule."""
 
 import ast
+import bisect
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -19,6 +20,23 @@ UNIT_WORDS = re.compile(r"\b(?:ns|us|ms|nanoseconds?|seconds?|minutes?|hours?|by
 SIZE_VALUE = re.compile(r"<<\s*(?:[1-4]0|1[2-9]|2[0-9])\b|\d_000_000\b|\b(?:KB|MB|GB|KIB|MIB|GIB|MS|US|SECOND)\b")
 TYPE = re.compile(PUBLIC + r"(?:struct|enum|union|trait)\s+(\w+)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+# Constructions that make a text hard to read. Each is rare in the prose of well-kept projects.
+FIRST = r"(?:(?<=[.:;!?] )|(?<=\n)|(?<=\* )|(?<=- ))"
+CONSTRUCTIONS = {
+    "what_or_who_first": FIRST + r"(?:What|Who|Whose)\b(?![^.?\n]{0,160}\?)",
+    "say_or_tell": r"\b(?:told|tells|tell|says|said|say)\b",
+    "preposition_and_what": r"\b(?:of|by|for|than|and|is|with|to|in|that|as|from) what\b",
+    "beside": r"\bbeside\b",
+    "alone_for_only": r"\b[a-z]+ alone\b",
+    "where_for_if": r"\b[wW]here\b",
+    "so_many": r"\bso (?:many|much|long|often)\b",
+    "of_first": FIRST + r"Of [a-z]",
+    "nobody": r"\b(?:nobody|anybody|somebody)\b",
+}
+CONSTRUCTIONS = {name: re.compile(pattern) for name, pattern in CONSTRUCTIONS.items()}
+COMMENT = {".rs": r"\s*//[/!]?\s?", ".py": r"\s*(?:#\s?)?", ".md": r"(?:> ?)*"}
+DOC = re.compile(r"\s*//[/!] (\w+)")
 
 
 def rust_comments(text):
@@ -76,6 +94,40 @@ def without_unit(text):
                 found.append(name)
         about = about if line.lstrip().startswith("#[") else ""
     return found
+
+
+class Prose:
+    """The prose of a file as one text: lines of a paragraph are joined, paragraphs are apart."""
+
+    def __init__(self, suffix, text):
+        self.text, self.starts, self.numbers, before = "\n", [], [], 0
+        for number, line in READERS[suffix](text):
+            line = re.sub(COMMENT[suffix], "", line, count=1).strip()
+            joined = self.numbers and number == before + 1 and line
+            # An empty line, an item of a list and a heading begin a paragraph.
+            self.text = self.text.rstrip(" ")
+            self.text += " " if joined and not re.match(r"[*#+-] |\d+\. ", line) else "\n"
+            self.starts.append(len(self.text))
+            self.numbers.append(number)
+            self.text += line
+            before = number if line else 0
+        self.words = len(self.text.split())
+
+    def constructions(self):
+        """(name, number of the line) of each construction of [`CONSTRUCTIONS`]."""
+        for name, pattern in CONSTRUCTIONS.items():
+            for match in pattern.finditer(self.text):
+                yield name, self.numbers[bisect.bisect(self.starts, match.start()) - 1]
+
+
+def begun_by_a_type(text, types):
+    """Line numbers of documentation that begins with a type's name outside backticks."""
+    before = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        first = DOC.match(line)
+        if first and first[1] in types and not before.lstrip().startswith("//"):
+            yield number
+        before = line
 
 
 def repeated_types(texts):

@@ -35,10 +35,10 @@ use weft_protocol::{Ns, PRIORITIES};
 
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// ThreadLimits clients at once, given descriptors.
+/// Most clients at once, if there are enough descriptors.
 const MOST: usize = 4096;
 
-/// ThreadLimits descriptors per client: connection, lane, process, both ends of a private channel.
+/// Most descriptors of a client: connection, lane, process, both ends of a private channel.
 const DESCRIPTORS: u64 = 5;
 
 /// Descriptors for all else: threads' files, questions, half-open connections.
@@ -86,7 +86,7 @@ pub struct Acceptor {
     pub profile_writer: ProfileWriter,
     /// The control thread.
     pub control: Sender<Arrival>,
-    /// QueryHandler questions.
+    /// Answers questions.
     pub answers: QueryHandler,
     /// Set when the broker is to end.
     pub stop: Arc<AtomicBool>,
@@ -97,7 +97,7 @@ pub struct Acceptor {
     /// Questions being answered.
     pub asking: UserThreads<Question>,
     pub guest_profiles: Arc<GuestProfiles>,
-    /// ThreadLimits clients at once ([`most`]).
+    /// Most clients at once ([`most`]).
     pub most: usize,
     /// Other brokers that have a device of this one.
     pub other_brokers: OtherBrokers,
@@ -105,7 +105,7 @@ pub struct Acceptor {
     pub reloader: Arc<Reloader>,
 }
 
-/// ThreadLimits clients of this process. With few descriptors there are fewer, so that one user
+/// Most clients of this process. With few descriptors there are fewer, so that one user
 /// cannot take them all.
 pub fn most() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

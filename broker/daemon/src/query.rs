@@ -1,4 +1,4 @@
-//! QueryHandler to people's questions.
+//! Answers to people's questions.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub struct QueryHandler {
 }
 
 impl QueryHandler {
-    /// QueryHandler a JSON question in JSON.
+    /// Answers a JSON question in JSON.
     pub fn line(&self, question: &str, asker: Asker) -> String {
         let answer = match serde_json::from_str(question) {
             Ok(question) => self.answer(question, asker),

@@ -1,4 +1,4 @@
-//! StreamAccounts of a background job, and how much of each one's work has ended.
+//! Accounts of the streams of a background job, and how much of each one's work has ended.
 //!
 //! A stream's account counts predicted ns: `issued` grows with every launch, `completed` as work
 //! ends; `completed <= issued` always. Lookups take no lock. A reused handle continues its account.
@@ -18,7 +18,7 @@ pub const ACCOUNTS: usize = 64;
 const EMPTY: usize = 0;
 const GONE: usize = usize::MAX;
 
-/// StreamAccount of one stream, all in predicted ns.
+/// Account of one stream, all in predicted ns.
 #[derive(Debug, Default)]
 pub struct StreamAccount {
     key: AtomicUsize,

@@ -36,7 +36,7 @@ const EVENTS: usize = 4;
 /// Streams waiting for one stream's work: one that works with it, and one where all meet.
 const WAITERS: usize = 2;
 
-/// StreamHandles, on one cache line, because a synchronisation looks at all.
+/// Handles of streams, on one cache line, because a synchronisation looks at all.
 #[derive(Debug)]
 #[repr(align(64))]
 struct StreamHandles([AtomicUsize; STREAMS]);

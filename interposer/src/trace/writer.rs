@@ -27,7 +27,7 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// Longest wait of the process's end for the file.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// WriteOrder to the thread.
+/// Order to the thread.
 #[derive(Debug)]
 enum WriteOrder {
     Write(Vec<u8>),

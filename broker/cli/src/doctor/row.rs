@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-/// RowVerdict of a row.
+/// Verdict of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowVerdict {
@@ -20,7 +20,7 @@ pub enum RowVerdict {
 pub struct ReportRow {
     /// What was checked.
     pub what: String,
-    /// RowVerdict.
+    /// Verdict.
     pub verdict: RowVerdict,
     /// What was found.
     pub found: String,

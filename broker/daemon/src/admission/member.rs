@@ -16,7 +16,7 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, Moves, SlotBacking};
 use weft_protocol::control::ToClient;
 
-/// Time after which a change of a client's memory counts as stuck. MemoryChanges take microseconds,
+/// Time after which a change of a client's memory counts as stuck. Changes take microseconds,
 /// in a full driver some milliseconds. A longer one is of a stopped client (Ctrl-Z, a debugger), or
 /// a lie.
 const STUCK_NS: Ns = 1_000_000_000;

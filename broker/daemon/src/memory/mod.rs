@@ -99,7 +99,7 @@ impl MemoryHandle {
     }
 }
 
-/// MemorySettings of the memory thread.
+/// Settings of the memory thread.
 #[derive(Debug, Clone, Copy)]
 pub struct MemorySettings {
     /// A turn's length among several jobs whose memory fits, ns.

@@ -9,7 +9,7 @@ use crate::figures::{count, duration, percent};
 use crate::outcome::{Outcome, Warning, WarningKind};
 use crate::status::{ClientStatus, OtherBroker};
 
-/// WarningBounds that the broker goes by.
+/// Bounds that the broker goes by.
 #[derive(Debug, Clone, Copy)]
 pub struct WarningBounds {
     /// Bound on background work in the foreground job's way, ns.

@@ -18,7 +18,7 @@ pub enum MemoryError {
     HostFull,
     /// The device has not that much for memory that cannot move.
     DeviceFull,
-    /// BlockPart of the range is allocated already, or the range is empty.
+    /// Part of the range is allocated already, or the range is empty.
     Taken,
 }
 
