@@ -14,8 +14,8 @@ const HOST_BANDWIDTH_BYTES_PER_NS: u64 = 20;
 const DEVICE_BANDWIDTH_BYTES_PER_NS: u64 = 700;
 
 /// The launch queue holds `longest wait / QUEUED_WORK_RATIO` of predicted work at most. It may
-/// delay a foreground job once per longest wait: by at most 0.8 % of its time. Beside a real device 8
-/// ms, more than a background job fits into most gaps.
+/// delay a foreground job once per longest wait: by at most 0.8 % of its time. On a real device
+/// that is 8 ms, more than a background job fits into most gaps.
 pub const QUEUED_WORK_RATIO: Ns = 128;
 
 /// Predicted time, ns, of a copy between host and device.
