@@ -27,8 +27,10 @@ use super::job_table::{self, Gang, JobTable, context_on};
 use super::ledger::{Journal, Ledger, Page};
 use super::member::{Member, Terms};
 use super::notify::{self, PositionLines};
-use super::observed_usage::{ObservedUsage, PeakUsage};
-use super::promises::{Place, Promises, Seeker, Situation};
+use super::observed_usage::{self, ObservedUsage};
+use super::peak_usage::PeakUsage;
+use super::placement::{Place, Seeker};
+use super::promises::{Promises, Situation};
 use super::report::QueueReport;
 use super::request::{self, declared};
 use super::rows::Queue;
@@ -591,7 +593,7 @@ impl Controller {
             waited: false,
             managed: wants.managed,
             processes: ask.need.processes,
-            usage: Some(PeakUsage::begin(&entry, &wants.user, group)),
+            usage: Some(observed_usage::begin(&entry, &wants.user, group)),
             members: BTreeMap::new(),
             unreattached: Vec::new(),
             told: 0,

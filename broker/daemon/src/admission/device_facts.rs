@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
-use super::observed_usage::PeakUsage;
+use super::peak_usage::PeakUsage;
 use weft_admission::{Device, DeviceId};
 
 /// The file's name; no profile is called so.

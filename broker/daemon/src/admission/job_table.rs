@@ -29,7 +29,8 @@ use rustix::event::PollFlags;
 
 use super::ledger::{KeptJob, Page};
 use super::member::Member;
-use super::observed_usage::PeakUsage;
+use super::observed_usage;
+use super::peak_usage::PeakUsage;
 use crate::clock;
 use crate::process::Process;
 use crate::text::brief;
@@ -132,7 +133,7 @@ impl Gang {
     /// Takes in its processes' usage.
     pub fn observe_usage(&mut self) {
         if let Some(usage) = &mut self.usage {
-            usage.observe(self.members.values().map(|member| &**member.entry()));
+            observed_usage::observe(usage, self.members.values().map(|member| &**member.entry()));
         }
     }
 

@@ -49,6 +49,8 @@ mod ledger;
 mod member;
 mod notify;
 mod observed_usage;
+mod peak_usage;
+mod placement;
 mod promises;
 mod report;
 mod request;
@@ -60,8 +62,8 @@ mod watch;
 
 pub use device_facts::FILE as DEVICE_FACTS_FILE;
 pub use device_observer::MemoryProbe;
-pub use observed_usage::PeakUsage;
-pub use promises::{Offer, Place, Seeker};
+pub use peak_usage::PeakUsage;
+pub use placement::{Offer, Place, Seeker};
 pub use rows::{CapRow, DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use crate::options::Rights;

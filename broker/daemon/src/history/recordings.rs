@@ -12,9 +12,8 @@
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
-use serde::{Deserialize, Serialize};
 
-use super::{HistoryError, HistoryQuery, HistoryRow, MOST_BYTES, lock_folder, open, read, version};
+use super::{HistoryError, HistoryQuery, HistoryRow, MOST_BYTES, RecordedJob, lock_folder, open, read, version};
 use crate::recording::JobRecording;
 
 /// Bytes of all recordings at most: a job of an hour takes 15 to 20 thousand, one of a minute two.
@@ -32,17 +31,6 @@ const TABLE: &str = "
         recording TEXT NOT NULL,
         PRIMARY KEY (ended_ms, client, pid)
     );";
-
-/// A job and what was recorded of it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RecordedJob {
-    /// The job; of one that runs, as of now.
-    pub job: HistoryRow,
-    /// Whether it runs.
-    pub running: bool,
-    /// What was recorded; `None`: nothing, or it is no longer kept.
-    pub recording: Option<JobRecording>,
-}
 
 /// Adds recordings of rows that were added.
 pub(super) fn add(path: &Path, rows: &[HistoryRow], recordings: &[Option<JobRecording>]) -> Result<(), HistoryError> {
