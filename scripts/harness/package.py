@@ -247,6 +247,7 @@ def make_slurm_deb(plugin, header, out=OUT):
     for file in sorted((DEPLOY / "slurm").glob("*.*")):
         shutil.copyfile(file, examples / file.name)
     shutil.copyfile(paths.ROOT / "docs" / "slurm.md", documents / "slurm.md")
+    mend_links(documents)
     licences = [name for name in TEXTS if "LICENSE" in name]
     licences = [f"{name}:\n\n{(paths.ROOT / name).read_text()}" for name in licences]
     (documents / "copyright").write_text(

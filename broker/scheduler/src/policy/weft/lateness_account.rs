@@ -109,7 +109,7 @@ const FIRST_OPEN: u32 = 6;
 /// than one, it would move work from one job to the other. What it brings is measured too high
 /// where requests differ: beside a language model that waits for each token 2 % were spent for
 /// nothing with one, and a token took 1.025 of its time alone; it takes 1.016 with two
-/// (docs/lab-notes.md).
+/// (docs/log/lab-notes.md).
 const LEAST_WORTH_RATIO: f64 = 2.0;
 
 /// Of open periods that bring too little, one in so many is tried again; and of those that bring
