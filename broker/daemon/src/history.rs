@@ -25,20 +25,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
+use weft_api::history::{HistoryQuery, HistoryRow};
 
 use super::job_end::JobEnd;
-use super::places::Places;
-use super::recording::JobRecording;
-use super::status::{Ending, Exit};
 use super::thread_priority::ThreadPriority;
+use weft_api::paths::Places;
+use weft_api::recording::JobRecording;
+use weft_api::status::{Ending, Exit};
 
 mod open_books;
 mod recordings;
-mod rows;
 
 pub use open_books::{BookChange, OpenBook, RowKey};
 pub use recordings::read_recorded;
-pub use rows::{HistoryQuery, HistoryRow, RecordedJob};
 
 /// Rows kept: months of a busy machine.
 pub const MOST_ROWS: u64 = 10_000;
@@ -604,7 +603,7 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{LatenessSum, Outcome};
+    use weft_api::outcome::{LatenessSum, Outcome};
 
     fn row(number: u64) -> HistoryRow {
         HistoryRow {

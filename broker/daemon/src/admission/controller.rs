@@ -28,12 +28,9 @@ use super::ledger::{Journal, Ledger, Page};
 use super::member::{Member, Terms};
 use super::notify::{self, PositionLines};
 use super::observed_usage::{self, ObservedUsage};
-use super::peak_usage::PeakUsage;
-use super::placement::{Place, Seeker};
 use super::promises::{Promises, Situation};
 use super::report::QueueReport;
 use super::request::{self, declared};
-use super::rows::Queue;
 use super::suspended::SuspendedJobs;
 use super::watch::Reading;
 use crate::clock;
@@ -46,6 +43,9 @@ use weft_admission::{
     Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, CapLack, Decision, Device, DeviceId, Event, Job, Never,
     User, UserCap,
 };
+use weft_api::peak_usage::PeakUsage;
+use weft_api::placement::{Place, Seeker};
+use weft_api::queue::Queue;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
 use weft_protocol::amount::shown;

@@ -10,12 +10,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::peak_usage::PeakUsage;
-use super::rows::LearntRow;
-use crate::job_name;
 use crate::registry::Entry;
-use crate::text::brief;
 use weft_admission::{DurationClass, Job};
+use weft_api::job_name;
+use weft_api::peak_usage::PeakUsage;
+use weft_api::plain_text::brief;
+use weft_api::queue::LearntRow;
 
 /// Jobs that are kept.
 const KEPT_JOBS: usize = 32;

@@ -8,11 +8,11 @@
 use super::device_facts::DeviceFacts;
 use super::devices::Devices;
 use super::job_table::JobTable;
-use super::placement::{Place, Seeker};
 use super::request::{MOST_PROCESSES, UNKNOWN_PART};
 use crate::clock;
 use crate::process::Process;
 use weft_admission::{Admission, Ask, Backing, Candidate, DeviceId, DurationClass, Event, Job, Need, Never, User};
+use weft_api::placement::{Place, Seeker};
 use weft_protocol::Ns;
 
 /// Time to load a framework and a model before the first context. A later job loses its claim.

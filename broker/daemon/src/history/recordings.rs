@@ -13,8 +13,9 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
-use super::{HistoryError, HistoryQuery, HistoryRow, MOST_BYTES, RecordedJob, lock_folder, open, read, version};
-use crate::recording::JobRecording;
+use super::{HistoryError, MOST_BYTES, lock_folder, open, read, version};
+use weft_api::history::{HistoryQuery, HistoryRow, RecordedJob};
+use weft_api::recording::JobRecording;
 
 /// Bytes of all recordings at most: a job of an hour takes 15 to 20 thousand, one of a minute two.
 const MOST_RECORDED_BYTES: u64 = 12 << 20;
@@ -152,9 +153,9 @@ fn find(path: &Path, rows: &[HistoryRow]) -> Result<Vec<Option<JobRecording>>, H
 mod tests {
     use super::*;
     use crate::history::add as add_rows;
-    use crate::outcome::Outcome;
-    use crate::recording::JobInterval;
-    use crate::status::{Ending, Exit};
+    use weft_api::outcome::Outcome;
+    use weft_api::recording::JobInterval;
+    use weft_api::status::{Ending, Exit};
 
     fn row(number: u64) -> HistoryRow {
         HistoryRow {

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use weft_profiles::{Error, Gpu, Profile};
 
+use crate::profile_path;
 use crate::status::KeptProfile;
-use crate::store;
 use weft_admission::Job;
 use weft_protocol::Ns;
 
@@ -45,7 +45,7 @@ fn owner() -> u32 {
 impl PeakUsage {
     /// Adds the usage to the profile `called` so, which is made if missing.
     pub fn keep(&self, called: &str) -> Result<KeptProfile, Error> {
-        let (store, name) = store::locate(called)?;
+        let (store, name) = profile_path::locate(called)?;
         let mut profile = match store.load(&name) {
             Ok(profile) => profile,
             Err(Error::Missing { .. }) => Profile {
