@@ -100,7 +100,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     let registry = Arc::new(registry::Registry::default());
     let gauges = Arc::new(OnceLock::new());
     let (profile_writer, profile_writer_thread) =
-        profile_writer::start(profile_writer::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
+        profile_writer::start(mailbox::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
     let (memory, memory_thread) =
         memory::start(memory::MemorySettings::of(options), trace.another()).context("cannot start a thread")?;
     let (history, history_end) = keep_history(places, options);

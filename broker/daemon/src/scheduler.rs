@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use super::co_runners::CoRunners;
 use super::cores::{Cores, Newcomer, budget_event};
-use super::lanes::{LaneWatch, Lie, Observation};
+use super::lanes::{LaneWatch, Lie};
 use super::mailbox::{Gauges, Notice, SchedulerHandle};
 use super::memory::{self, MemoryHandle};
 use super::outcomes::{OutcomeHandle, OutcomeMessage};
-use super::profile_writer::{self, ProfileWriter};
+use super::profile_writer::{self, Observation, ProfileWriter};
 use super::registry::{Entry, Registry, mode_name};
 use super::rota::WatchRota;
 use super::thread_priority::ThreadPriority;
@@ -190,7 +190,7 @@ impl Scheduler {
             next_wake: self.cores.next_wake(now),
         };
         let wait = self.waiting.choose(now, &scene);
-        self.gauges.set_waiting(wait);
+        self.gauges.set_waiting(wait.name());
         self.naps = matches!(wait, Wait::Nap(_));
         wait
     }

@@ -11,8 +11,7 @@ use std::time::Duration;
 use weft_profiles::Profile;
 
 use super::acceptor::first_orders;
-use super::cores::View;
-use super::mailbox::{Notice, SchedulerHandle};
+use super::mailbox::{Notice, SchedulerHandle, View};
 use super::memory::MemoryHandle;
 use super::outcomes::OutcomeHandle;
 use super::profile_writer::ProfileWriter;

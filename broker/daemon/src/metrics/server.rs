@@ -25,7 +25,8 @@ use rustix::net::{
 
 use super::exposition::MetricsFormat;
 use super::http::{self, Wanted};
-use crate::server::{Asker, Door, user_of};
+use crate::options::Door;
+use crate::server::{Asker, user_of};
 use crate::thread_priority::ThreadPriority;
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::paths::Places;
