@@ -91,6 +91,12 @@ def documents_lead_somewhere(folder):
     assert "[broker]" in sample and "metrics = " in sample, sample
 
 
+def notices_of_others(text):
+    """Packages that weft is linked with whose licence asks that its text goes along."""
+    for name, words in (("libloading", "Simonas Kazlauskas"), ("signal-hook", "MIT"), ("ratatui", "MIT")):
+        assert re.search(rf"^{name} \d", text, re.M) and words in text, name
+
+
 def test_the_tarball_is_unpacked_and_deleted(scene, made):
     assert package.tarball(made).stat().st_size <= MOST_BYTES
     place = scene.folder / "opt"
@@ -104,6 +110,7 @@ def test_the_tarball_is_unpacked_and_deleted(scene, made):
     used(unpacked / "weft", scene)
     assert tree(unpacked) == before, tree(unpacked) ^ before
     documents_lead_somewhere(unpacked)
+    notices_of_others((unpacked / package.NOTICES).read_text())
     page = (unpacked / "share/man/man1/weft.1").read_text()
     for section in ("ENVIRONMENT", "FILES", "EXIT STATUS", "SEE ALSO"):
         assert f".SH {section}\n" in page, section
@@ -127,6 +134,7 @@ def test_the_deb_is_installed_and_purged(scene, made):
     listed = run(*dpkg, "--status", "weft").stdout
     assert "Status: install ok installed" in listed, listed
     documents_lead_somewhere(root / "usr/share/doc/weft")
+    notices_of_others((root / "usr/share/doc/weft/copyright").read_text())
     used(root / "usr/bin/weft", scene)
     # Files that an administrator and a broker make.
     for place in ("etc/weft/weft.toml", "var/lib/weft/history.sqlite"):
@@ -258,6 +266,8 @@ def test_the_wheel_is_installed_and_uninstalled(scene, made):
     (site / "weft" / "__init__.py").write_text("whose = 'theirs'\n")
     before = tree(venv, without=["pyvenv.cfg"])
     run(*pip, "install", "--no-index", "--no-deps", package.wheel(made))
+    (notices,) = site.glob(f"weft_gpu-*.dist-info/licenses/{package.NOTICES}")
+    notices_of_others(notices.read_text())
     # pip's own command is a script; what it becomes is the program.
     (program,) = run(python, "-c", "import weft_gpu; print(weft_gpu.program())").stdout.split()
     environment = used(program, scene)
