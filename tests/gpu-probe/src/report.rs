@@ -72,7 +72,7 @@ pub struct Report {
     simulated: bool,
 }
 
-/// A line in the making.
+/// A line under construction.
 #[must_use = "a line is printed by `print`"]
 pub struct ReportLine(Vec<(String, Value)>);
 
@@ -93,12 +93,11 @@ impl ReportLine {
         format!("{{{}}}", fields.join(","))
     }
 
-    /// Prints it.
+    /// Prints the line.
     pub fn print(self) {
         let line = format!("{}\n", self.text());
         let mut out = std::io::stdout().lock();
-        // Nothing reads any more: the next line will find that too, and the parent ends the
-        // process.
+        // The reader is gone: the next line will fail too, and the parent ends the process.
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     }
 }
