@@ -1,5 +1,4 @@
-//! The aims, and whether a run meets them. The aims are the project's, as they were set; the code
-//! next to each measures it.
+//! The aims of the project, and whether a run meets them. The code next to each aim measures it.
 #![forbid(unsafe_code)]
 
 mod promises;

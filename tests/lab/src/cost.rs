@@ -2,7 +2,7 @@
 //!
 //! weft's values are measured (`scripts/bench launch`, in `docs/benchmarks.md` under "A launch").
 //! The row of each figure is named. It is the newest one with the launch queue in it, from a slower
-//! and busy machine: the quiet one before it had 35 in place of 51, and 64 in place of 83.
+//! and busy machine. The quiet one before it had 35 in place of 51, and 64 in place of 83.
 //!
 //! Other rules have the times of their own programs on the simulated driver: nvshare's below,
 //! XSched's in `QUEUED_CALL_NS` of the world's queue. There are no measurements of Orion, REEF and

@@ -130,8 +130,8 @@ struct LabOptions {
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
     /// Leave a part of policy weft out, to measure its effect: the grace before a better moment, or
-    /// the stir (a foreground job's calls that are no launches are then no hint of its next
-    /// kernel). Or, for every rule, the time that it adds to a launch
+    /// the stir. Without the stir, a foreground job's calls other than launches are no hint of its
+    /// next kernel. Or, for every rule, the time that it adds to a launch
     #[arg(long, value_parser = ["grace", "stir", "launch-costs"])]
     without: Vec<String>,
     /// Use of the time of gaps, by their length and policy

@@ -10,7 +10,7 @@
 //! * A background job's launches keep their order (in each stream, and behind events). Each call is
 //!   made when its host gets there: host time between calls passes, and a host that waits for the
 //!   device waits here too. A call that puts work on the device returns after [`DEFER_NS`], or
-//!   after the cost of a launch if that is less: under no rule can a launch call return sooner. No
+//!   after the cost of a launch if that is less. Under no rule can a launch call return sooner. No
 //!   host waits at a gate, and no host is ever more than just in time.
 //! * The work that the run did *outside* of gaps is done and costs the packer nothing. If a kernel
 //!   ran on over the end of a gap, the packer owes only the part inside.
@@ -24,7 +24,7 @@
 //! A return follows from the call, or from ends of kernels, by a sum or a maximum. (A
 //! synchronisation returns at their maximum: a host that a policy holds up arrives when the work is
 //! done, and need not be woken.) A kernel may start when it is launched and the one before it has
-//! ended, and the packer takes the first place from then on into which it fits. All of these are
+//! ended. The packer takes the first place from then on into which it fits. All of these are
 //! monotone, and no schedule may leave a kernel out. So the packer has completed by the last gap
 //! all kernels that any schedule has: it is also exact. Several background jobs, and several
 //! streams of one, each get all gaps for themselves; together they get no more than the gaps'
@@ -33,8 +33,8 @@
 //! How loose it is when it is not exact: the work that the run did outside of gaps (a kernel that
 //! continued over a gap's end, the minimum share) is free. So a policy that does more work there
 //! has a higher bound, never a lower one. [`own`] is the result of a packer that must do all of
-//! that work itself: no bound for a policy that delays the foreground job, and exact for one that
-//! never does.
+//! that work itself. It is no bound for a policy that delays the foreground job, and exact for one
+//! that never does.
 #![forbid(unsafe_code)]
 
 use weft_trace_format::Until;

@@ -69,7 +69,7 @@ pub enum HeldBackCases {
 }
 
 impl HeldBackCases {
-    /// Whether a case of these jobs is to be run.
+    /// Whether to run a case of these jobs.
     fn holds(self, jobs: &[PlayedJob]) -> bool {
         let held_back = jobs.iter().any(|job| is_held_back(&job.name));
         match self {
@@ -264,12 +264,12 @@ pub struct CasePlan {
 }
 
 impl CasePlan {
-    /// Whether cases of this kind are to be run.
+    /// Whether to run cases of this kind.
     pub fn wants(&self, kind: &str) -> bool {
         self.kinds.is_empty() || self.kinds.iter().any(|wanted| wanted == kind)
     }
 
-    /// Whether this kind is to be short.
+    /// Whether to shorten this kind.
     fn is_short(&self, kind: &str) -> bool {
         self.short && !self.kinds.iter().any(|wanted| wanted == kind)
     }

@@ -11,7 +11,7 @@
 //! In a solo run they do not queue, and a server whose latency exceeds its period answers fewer. So
 //! here the time from an answer to the next request is the service's solo latency.
 //!
-//! Names: only pairs of models that both sides have are compared: bert is `bert_base`, VGG is
+//! Names: only pairs of models that both sides have are compared. bert is `bert_base`, VGG is
 //! `vgg19`, LSTM and resnet50 have the same names. llama-2-7b in ONNX Runtime is `llama_graph`:
 //! neither's host is a bottleneck. Batch sizes and lengths differ; no recording of theirs is at
 //! hand. gpt2 is held back: its rows count in no error.
@@ -61,7 +61,7 @@ struct BesideFigures {
 const BERT_MS: [f64; 2] = [4.05, 4.098];
 const LLAMA_MS: [f64; 2] = [1_963.886, 1_982.652];
 
-/// A service and a training of ours; their service's solo run, ms; for MPS without and with
+/// A service and a training of ours, and their service's solo run, ms. For MPS without and with
 /// priorities: mean and p99, ms, and the training's throughput over that of the solo run.
 type PublishedService = (&'static str, &'static str, [f64; 2], [[f64; 3]; 2]);
 

@@ -1,9 +1,9 @@
 //! Allocations of every kind, freed when dropped, bounded by the machine's free memory.
 //!
-//! Bounds (by the worst reading of the documentation, in which excess managed memory may displace
-//! memory of any process): plain memory is at most a quarter of the free memory. Managed and pinned
-//! memory is at most a quarter of the free memory on the device *and* on the host, and 256 MiB. A
-//! probe that gets less than it can use gets an error.
+//! The bounds follow the worst reading of the documentation, in which excess managed memory may
+//! displace memory of any process. Plain memory is at most a quarter of the free memory. Managed
+//! and pinned memory is at most a quarter of the free memory on the device *and* on the host, and
+//! 256 MiB. A probe that gets less than it can use gets an error.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

@@ -47,7 +47,7 @@ pub struct AdmissionRow {
     /// Its patience plus the longest run of any job, s: its wait may exceed that under `fifo` by
     /// this.
     pub bound_s: f64,
-    /// The part of the devices' time that jobs asked for.
+    /// The part of the devices' time that jobs requested.
     pub busy: f64,
     /// The part of the devices' memory that jobs held.
     pub memory: f64,

@@ -15,7 +15,7 @@
 //! [`KeptMemory::Said`] holds for every order that keeps for a job its requested memory, because
 //! the job may take it. If an order keeps less, a neighbour's growth ends in an out-of-memory error
 //! as soon as a job takes its full request. A job that requested too little keeps its real memory
-//! once it takes it; if it died for that before, its last run by itself is more work than that.
+//! once it takes it. If it died for that before, its last run by itself is more work than that.
 #![forbid(unsafe_code)]
 
 use super::mix::{JobMix, MixJob, S};

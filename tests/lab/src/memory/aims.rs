@@ -1,4 +1,4 @@
-//! The aims, as they were set, and whether a run meets them.
+//! The aims for memory beyond the device, and whether a run meets them.
 #![forbid(unsafe_code)]
 
 use super::contender::Contender;

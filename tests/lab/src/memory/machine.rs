@@ -625,8 +625,8 @@ impl PagingMachine {
     }
 }
 
-/// Turns of each job before the figures count, and the least number that count: with a common
-/// slice, and with a measured length, which takes some turns to become stable.
+/// Turns of each job before the figures count, and the least number that count. The first pair is
+/// for a common slice, the second for a measured length, which takes some turns to become stable.
 const TURNS: (u32, u32) = (2, 3);
 const MEASURED_TURNS: (u32, u32) = (8, 6);
 

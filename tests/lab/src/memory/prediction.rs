@@ -12,10 +12,10 @@
 //! before. So the same launch may be recorded with 448 KB once and with 784 KB another time. No
 //! template can predict that. (A host's page table shows the actions of the simulated GPU, guesses
 //! included. So templates learnt from a page table are judged by the GPU's own evidence, in
-//! granules.) A file of the same name and `.operands` may lie next to a recording. The framework's
-//! tensors in it then explain many of these launches ([`super::operands`]), and they count as
-//! exact. The aims are judged on the exact launches; the guessed ones are printed next to them,
-//! with their share.
+//! granules.) Operands: a file of the same name and `.operands` may lie next to a recording. The
+//! framework's tensors in it then explain many of these launches ([`super::operands`]), and they
+//! count as exact. The aims are judged on the exact launches; the guessed ones are printed next to
+//! them, with their share.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

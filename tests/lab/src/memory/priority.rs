@@ -2,7 +2,7 @@
 //! their tables.
 //!
 //! MSched reports a p99 4.06 times lower and 2.43 times the batch work of XSched with demand
-//! paging, each the mean over a batch job that does inference and one that trains. It reports
+//! paging. Each is the mean over a batch job that does inference and one that trains. It reports
 //! neither the rate of requests nor their arrival times. Both matter. Below a certain load even a
 //! service with the device to itself is hardly faster than under XSched. Above a certain load its
 //! queue under XSched grows without end, and a longer run gives any ratio. So the runs cover the

@@ -127,14 +127,14 @@ pub fn generate(name: &'static str, capacity: u64, share: u64, seed: u64) -> Wor
 /// * Operations: 11.6 G multiply-adds = 23 GFLOP a picture, at 40 of the 56 TFLOP/s for FP32 and
 ///   TF32 in the card's data sheet: 0.58 ms.
 /// * Bytes: 22.6 M activations of 4 bytes = 90 MB. Convolutions read and write them once (180 MB,
-///   hidden behind the operations), normalisation, ReLU and sums go over them again (some 420 MB,
+///   hidden behind the operations). Normalisation, ReLU and sums go over them again (some 420 MB,
 ///   at 720 GB/s): 0.58 ms more if they are not fused, little if they are.
 /// * So 460 to 570 pictures take 0.27 s (all fused) to 0.66 s (nothing fused). The model's 0.53 s
 ///   lies between.
 /// * Against a measurement: a public benchmark (pytorch-image-models,
 ///   `results/benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv`) has ResNet152 at 1,942 pictures a
-///   second on an RTX 4090, which has about the same bandwidth (1,008 to 960 GB/s), with 2 bytes an
-///   element. With 4 bytes twice as much moves: about 1.0 ms a picture, 0.46 to 0.57 s.
+///   second on an RTX 4090 with 2 bytes an element. That card has about the same bandwidth (1,008
+///   to 960 GB/s). With 4 bytes twice as much moves: about 1.0 ms a picture, 0.46 to 0.57 s.
 pub fn service(service: u64, batch: u64, training: bool, seed: u64) -> Workload {
     Workload {
         name: if training {
@@ -219,9 +219,9 @@ fn part(range: Range, from: u64, to: u64) -> Range {
 
 use Access::{Read, ReadWrite, Write};
 
-/// A decoder of `bytes` bytes modelled on Llama3-8B in 8 bits under llama.cpp: 32 layers, one
-/// monolithic block of weights (MSched: 7.6 GB of weights, 0.3 GB of activations, kernels that
-/// touch 16 KB to 60 MB), a cache of keys and values of which a quarter is filled, and scratch.
+/// A decoder of `bytes` bytes modelled on Llama3-8B in 8 bits under llama.cpp. It has 32 layers,
+/// one monolithic block of weights, a cache of keys and values of which a quarter is filled, and
+/// scratch. (MSched: 7.6 GB of weights, 0.3 GB of activations, kernels that touch 16 KB to 60 MB.)
 fn decoder(bytes: u64, seed: [u64; 2]) -> PagedJob {
     const LAYERS: u64 = 32;
     let mut b = WorkloadBuilder::new(seed);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     /// A service of 10 ms whose last kernel was a matrix product, in a request or not, and a batch
-    /// job that asks for this kernel.
+    /// job that wants to launch this kernel.
     fn jobs(in_request: bool, next: LaunchView) -> [JobView; 2] {
         let service = JobView {
             in_request,

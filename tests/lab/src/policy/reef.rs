@@ -13,11 +13,11 @@
 //! device; the same number is used.
 //!
 //! Names: a real-time task is a request of the most important job. Best-effort kernels that are on
-//! the device but have not begun cannot be taken back here; the device's priorities stand in for
-//! that: they run when the request leaves the device idle, at most one per request and job. Dynamic
-//! kernel padding (blocks of best-effort kernels in the SMs that a real-time kernel leaves) is left
-//! out, because kernels take turns on the device here: batch work is reported too low by that
-//! amount.
+//! the device but have not begun cannot be taken back here. The device's priorities stand in for
+//! that: these kernels run when the request leaves the device idle, at most one per request and
+//! job. Dynamic kernel padding (blocks of best-effort kernels in the SMs that a real-time kernel
+//! leaves) is left out, because kernels take turns on the device here. Batch work is reported too
+//! low by that amount.
 #![forbid(unsafe_code)]
 
 use super::{JobView, LabPolicy};

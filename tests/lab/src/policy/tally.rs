@@ -15,7 +15,7 @@
 //!
 //! Names: a kernel with the profile's time `t` above the bound runs in `slices` pieces of equal
 //! length and takes `1.3 * t` in all. Each piece but the first begins if the jobs above have
-//! nothing on the device; otherwise it waits until they have nothing and then takes as long as a
+//! nothing on the device. Otherwise it waits until they have nothing and then takes as long as a
 //! launch to reach the device. The high-priority client's kernels are not rewritten. Neither are
 //! graphs, nor kernels that no profile knows. Batch work is counted without the overhead, gaps are
 //! filled with it. Rewritten kernels may compute other results, and libraries without PTX are
