@@ -36,7 +36,7 @@ impl Samples {
         self.0.is_empty()
     }
 
-    /// The measured value nearest to a share of 0 to 1; 0 without any.
+    /// The measured value nearest to a quantile from 0 to 1; 0 without any.
     pub fn quantile(&self, share: f64) -> f64 {
         let last = self.0.len().saturating_sub(1);
         let at = (share * last as f64).round() as usize;
@@ -48,7 +48,7 @@ impl Samples {
         self.quantile(0.5)
     }
 
-    /// Each value changed; the order may be reversed.
+    /// The samples with `change` applied to each; it may reverse their order.
     pub fn map(&self, change: impl Fn(f64) -> f64) -> Samples {
         Samples::new(self.0.iter().map(|value| change(*value)))
     }

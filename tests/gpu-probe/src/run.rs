@@ -90,7 +90,7 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &ProbeOptions) -> Resul
 
 /// Most time of one probe: one that hangs leaves time for the others.
 fn fair(left: Duration) -> Duration {
-    /// With less than this no probe measures much.
+    /// Time below which no probe measures much.
     const ENOUGH: Duration = Duration::from_secs(8);
     (left / 2).max(ENOUGH).min(left)
 }

@@ -34,6 +34,7 @@ pub const WEFT_BACKGROUND_NS: AddedCost = AddedCost { launch: 83, wait: 112 };
 /// c4d8700.
 pub const WEFT_ALONE_NS: AddedCost = AddedCost { launch: 15, wait: 1 };
 
-/// nvshare while it has the lock: 2,718 for 2,064 a launch in bursts, 2,648 for 2,090 with a wait
-/// after each. Its own library on the simulated driver whose launches take 2 us, two cores.
+/// nvshare while it has the lock: 2,718 instead of 2,064 per launch in bursts, 2,648 instead of
+/// 2,090 with a wait after each. Its own library on the simulated driver whose launches take 2 us,
+/// two cores.
 pub const NVSHARE_NS: AddedCost = AddedCost { launch: 654, wait: 0 };

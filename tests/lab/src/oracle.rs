@@ -79,7 +79,7 @@ impl ForegroundGaps {
         self.windows.last().map_or(0, |(_, to)| *to)
     }
 
-    /// The first moment from `time` on that lies in a gap.
+    /// The first moment from `time` on that is in a gap.
     fn first_within(&self, at: &mut usize, time: Ns) -> Ns {
         while let Some((from, to)) = self.windows.get(*at) {
             if time < *to {
@@ -114,7 +114,7 @@ impl ForegroundGaps {
     }
 }
 
-/// How much of each gap is used.
+/// The used time of each gap, ns.
 #[derive(Debug, Default)]
 pub struct GapUse(pub Vec<Ns>);
 
@@ -173,7 +173,7 @@ pub fn most(run: &MachineRun, analysis: &mut Analysis) -> Ns {
     sum.min(gaps.length())
 }
 
-/// One background job, as the packer sees it.
+/// The packer's view of a background job.
 #[derive(Debug)]
 pub struct OracleBackground<'a> {
     /// The job.

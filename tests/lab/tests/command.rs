@@ -139,7 +139,7 @@ fn figures_rest_on_the_calibration_that_is_named() {
         of_rows(&results, "weft", "calibration"),
         ["a100-like", "a100-like", &measured, &measured]
     );
-    // Without weft, slices with dearer switches leave the batch job less.
+    // Without weft, the batch job gets less if the switches between slices cost more.
     let batch: Vec<f64> = of_rows(&results, "default", "batch")
         .iter()
         .filter_map(|batch| batch[0].as_f64())

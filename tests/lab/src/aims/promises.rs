@@ -78,7 +78,7 @@ fn dial(rows: &[&CaseRow], aims: &mut Vec<Aim>) {
     }
 }
 
-/// Geometric means and worst cases of some rows.
+/// The geometric means and the worst case of some rows, as text.
 fn told(what: &str, rows: &[&CaseRow]) -> String {
     let over = |value: fn(&CaseRow) -> f64| geometric(rows.iter().map(|row| value(row)));
     let worst = rows.iter().map(|row| mean_of(row)).fold(0.0, f64::max);

@@ -102,7 +102,7 @@ struct MemoryResults<'a> {
     service: &'a [priority::ServiceRow],
 }
 
-/// A device's memory by a calibration, with the standard host's memory, and its slice, ns.
+/// A device's memory from its calibration, with the standard host's memory, and its slice, ns.
 fn memory_of(device: &str) -> Result<(MemorySettings, Ns)> {
     let figures = Calibration::load(device)
         .and_then(|calibration| calibration.figures())

@@ -6,7 +6,7 @@ use weft_paging::{Options, Overlap, Victims};
 
 use crate::{MS, Ns};
 
-/// A way to run jobs that do not fit.
+/// A way to run jobs whose memory exceeds the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
@@ -30,7 +30,7 @@ pub enum Contender {
     Lru,
     /// weft.
     Weft,
-    /// weft moving nothing ahead of the switch, and starting when all is in.
+    /// weft without transfers before the switch; the job starts when all its memory is in.
     NoPipelining,
     /// weft copying dead data.
     NoDiscard,
@@ -196,7 +196,7 @@ impl Side {
         }
     }
 
-    /// Whether the device holds everything.
+    /// Whether the device holds the memory of both jobs.
     pub fn fits(self) -> bool {
         matches!(self, Side::Alone | Side::XschedFits)
     }

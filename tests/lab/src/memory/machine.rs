@@ -322,7 +322,7 @@ impl PagingMachine {
         }
     }
 
-    /// Lets the link and the planner work up to a time.
+    /// Advances the link and the planner to a time.
     fn pump(&mut self, to: Ns) {
         while let Some(next) = self.next_event() {
             if next > to {

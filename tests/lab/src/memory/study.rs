@@ -1,4 +1,4 @@
-//! Which runs are made, and the slice at which they are.
+//! The runs of the study, and the fit of their slice.
 //!
 //! | runs | turns |
 //! |---|---|
@@ -135,7 +135,7 @@ pub struct StudyRow {
     pub figures: MachineFigures,
 }
 
-/// How the slice was found.
+/// The fit of the slice.
 #[derive(Debug, Clone, Serialize)]
 pub struct SliceFit {
     /// The slice, ms.
