@@ -1,15 +1,15 @@
-//! What a clairvoyant packer fills and a run did not, by cause.
+//! Gap time that a clairvoyant packer fills and a run did not, by cause.
 #![forbid(unsafe_code)]
 
 use crate::pairs::CaseRow;
 use crate::why::{CAUSES, COUNT, GRANULARITY, HOST, PARTS};
 
-/// A part in per cent of the whole; 0 where the whole is 0.
+/// A part in per cent of the whole; 0 if the whole is 0.
 pub(crate) fn per_cent(part: f64, of: f64) -> f64 {
     if of == 0.0 { 0.0 } else { 100.0 * part / of }
 }
 
-/// The two largest causes of what the packer could have filled and the run did not.
+/// The two largest causes of the time that the packer could have filled and the run did not.
 pub(crate) fn mostly(row: &CaseRow) -> String {
     let figures = &row.figures;
     let lost = figures.oracle_ms - figures.filled_ms;
@@ -25,8 +25,8 @@ pub(crate) fn mostly(row: &CaseRow) -> String {
         .join(", ")
 }
 
-/// What the packer could have filled and the run did not, in the parts that the aims speak of: per
-/// cent of what the packer fills.
+/// The time that the packer could have filled and the run did not, in the parts that the aims name:
+/// per cent of the time that the packer fills.
 pub(crate) fn split(row: &CaseRow) -> String {
     if row.figures.oracle_ms.is_nan() {
         return "-".into();
@@ -40,8 +40,8 @@ pub(crate) fn split(row: &CaseRow) -> String {
         .join(", ")
 }
 
-/// What was not filled, by cause, ms, without what the packer leaves too. The packer's part is
-/// taken from the granularity first, then from the hosts', then from the rest in equal parts.
+/// Unfilled time by cause, ms, without the time that the packer leaves unfilled too. That part is
+/// subtracted from the granularity first, then from the hosts', then from the rest in proportion.
 fn lost_by_cause(row: &CaseRow) -> [f64; COUNT] {
     let figures = &row.figures;
     let mut causes = figures.why.sum().map(|time| time as f64 / 1e6);

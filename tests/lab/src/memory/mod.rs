@@ -16,7 +16,7 @@
 //! | `operands.rs` | what a framework says of its operations: it makes guesses of the simulated GPU exact |
 //! | `prediction.rs` | `weft-lab memory prediction`: how good templates are on recorded launches |
 //!
-//! What holds: all contenders meet the same jobs; the planner is the broker's, never a copy.
+//! Invariants: all contenders get the same jobs; the planner is the broker's, never a copy.
 #![forbid(unsafe_code)]
 
 pub mod aims;
