@@ -254,7 +254,7 @@ def test_who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene, rust):
     scene.until("the service has its role", lambda: (row("service")["mode"], row("beside")["mode"]) == ("foreground", "background"))
     assert row("service")["waits_for_memory_s"] is None
     del service
-    rust("weft-daemon", "cores::tests::who_waits_for_memory_has_no_role_and_takes_nobodys")
+    rust("weft-daemon", "scheduling::device_cores::tests::who_waits_for_memory_has_no_role_and_takes_nobodys")
 
 
 @pytest.mark.finding("users-B7")

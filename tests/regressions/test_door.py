@@ -210,7 +210,7 @@ def test_nobody_who_waits_for_memory_begins_beside_it(scene):
 def test_closing_counting_and_beating_hold_where_no_kernel_helps(rust):
     rust(
         "weft-daemon",
-        "heartbeat::tests::a_queue_that_stands_for_a_moment_lets_nobody_go_and_one_that_nobody_keeps_holds_nobody",
+        "admission::heartbeat::tests::a_queue_that_stands_for_a_moment_lets_nobody_go_and_one_that_nobody_keeps_holds_nobody",
         "server::callers::tests::a_close_that_hangs_holds_up_its_own_user_alone_and_counts_until_it_is_done",
         "server::listener::tests::on_a_kernel_that_cannot_a_descriptor_whose_close_hangs_holds_up_nobody",
     )

@@ -90,7 +90,7 @@ def test_an_interrupted_wait_for_memory_is_told_by_its_signal(scene):
 
 @pytest.mark.finding("attack-A4")
 def test_no_user_pushes_the_rows_of_another_out(rust):
-    tests = ("history::tests::no_user_pushes_the_rows_of_another_out", "registry::tests::the_last_that_ended_are_not_one_users_alone")
+    tests = ("history::tests::no_user_pushes_the_rows_of_another_out", "clients::registry::tests::the_last_that_ended_are_not_one_users_alone")
     rust("weft-daemon", *tests)
 
 

@@ -32,7 +32,7 @@ def test_a_background_job_without_a_profile_is_charged_what_it_takes(rust):
         "policy::weft::tests::a_background_job_without_a_profile_is_timed_and_charged_the_bound_from_its_first_launch",
         "policy::weft::lateness_account::tests::stretches_that_break_the_delay_bound_withhold_gaps_whoever_asked_for_nothing",
     )
-    rust("weft-daemon", "lanes::tests::charges_go_one_message_at_a_time_and_wait_for_no_client")
+    rust("weft-daemon", "scheduling::lanes::tests::charges_go_one_message_at_a_time_and_wait_for_no_client")
 
 
 def queued_at_returns(lines, foreground, background):

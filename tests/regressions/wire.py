@@ -68,7 +68,7 @@ def hello(*, priority=5, profile=None, profiling=False, command="job", slowdown=
 
 
 def question(what):
-    """A question for people: the JSON of `daemon/admin.rs`, as text."""
+    """A question for people: the JSON of `broker/api/src/admin.rs`, as text."""
     return packet(number(QUESTION) + text(what))
 
 

@@ -13,7 +13,7 @@ use super::callers::Connection;
 use super::messages::Source;
 use super::receive::receive_plain;
 use super::{FromClient, Host, ToTheClient, UserPage};
-use crate::options::Door;
+use crate::base::options::Door;
 use weft_protocol::Ns;
 use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::lane::Lane;

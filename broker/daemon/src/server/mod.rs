@@ -21,7 +21,7 @@
 //! # Ok::<(), weft_protocol::transport::Error>(())
 //! ```
 //!
-//! A broker that serves many users ([`Door::Shared`](crate::options::Door::Shared)) trusts of a client only what the kernel says.
+//! A broker that serves many users ([`Door::Shared`](crate::base::options::Door::Shared)) trusts of a client only what the kernel says.
 //! Clients of different users share nothing that could hurt one another:
 //! * control messages come by the rendezvous socket, one packet each. No length is believed, and no
 //!   thread waits for a second half;
@@ -42,12 +42,14 @@ pub mod fuzzed;
 mod inherited;
 mod listener;
 mod messages;
+pub mod other_brokers;
 mod process;
 mod question;
 mod receive;
 #[cfg(test)]
 mod tests;
 mod user_page;
+pub mod user_threads;
 
 pub use account::{Accounts, thread_time};
 pub use attach::{Attached, Life, PendingClient};

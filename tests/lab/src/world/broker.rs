@@ -1,5 +1,5 @@
 //! The daemon's half: the broker's waits, and its reports to the core on the lanes. It follows
-//! `broker/daemon/src` (`scheduler`, `lanes`) step by step; the daemon's own `waiting` chooses how
+//! `broker/daemon/src/scheduling` step by step; the daemon's own `thread_sleep` chooses how
 //! to wait.
 
 use std::time::Duration;

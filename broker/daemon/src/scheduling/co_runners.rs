@@ -4,7 +4,7 @@
 use weft_profiles::refine::Beside;
 
 use super::lanes::LaneWatch;
-use super::profile_writer::Observation;
+use crate::profiles::writer::Observation;
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::registry::Entry;
+use crate::clients::registry::Entry;
 use crate::server::Host;
 use weft_api::status::Ending;
 use weft_protocol::Ns;

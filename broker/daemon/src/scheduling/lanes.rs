@@ -12,10 +12,10 @@ use std::sync::atomic::{Ordering, fence};
 use rustix::thread::futex;
 use weft_profiles::refine::{Beside, Timed};
 
-use super::profile_writer::Observation;
-use super::registry::Entry;
-use super::rota::WatchSlot;
-use super::trace::{Line, Trace};
+use super::lane_rotation::WatchSlot;
+use crate::base::trace::{Line, Trace};
+use crate::clients::registry::Entry;
+use crate::profiles::writer::Observation;
 use weft_protocol::control::ToClient;
 use weft_protocol::credit::RunAheadWindow;
 use weft_protocol::epoch_page;

@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 
 use weft_profiles::Profile;
 
-use super::mailbox::View;
-use super::registry::Entry;
+use crate::clients::registry::Entry;
+use crate::scheduler_mailbox::View;
 use weft_protocol::Ns;
 use weft_protocol::epoch_page::ROWS;
 use weft_protocol::latency_budget::LatencyBudget;

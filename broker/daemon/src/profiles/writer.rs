@@ -19,7 +19,7 @@ use weft_profiles::working_set::KernelWorkingSet;
 use weft_profiles::{Aggregator, Gpu};
 
 use super::refining::{RefineOutcome, Refining};
-use super::registry::Entry;
+use crate::clients::registry::Entry;
 use weft_api::profile_path;
 use weft_api::status::Sampled;
 use weft_protocol::Ns;
@@ -394,7 +394,7 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::NewEntry;
+    use crate::clients::registry::NewEntry;
     use weft_protocol::transport::map::SharedLane;
 
     fn process(client: u64, peak: u64) -> Arc<Entry> {
