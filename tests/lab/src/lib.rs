@@ -30,7 +30,6 @@ pub mod cost;
 pub mod foresight;
 pub mod generate;
 pub mod job;
-mod lost;
 pub mod measure;
 pub mod memory;
 pub mod oracle;

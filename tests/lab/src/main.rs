@@ -33,8 +33,8 @@ use weft_lab::world::Hosts;
 ///
 ///   weft-lab --scenario tests/lab/scenarios/service-and-training.toml
 ///   weft-lab --quick --check
-///   weft-lab --full --threads 8 --page target/lab/full.html
-///   weft-lab --page target/lab/page.html --json target/lab/lab.json
+///   weft-lab --full --threads 8
+///   weft-lab --json target/lab/lab.json
 ///   weft-lab --kind pair --device mps --model resnet50 --model lstm
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
@@ -58,9 +58,6 @@ struct LabOptions {
     /// All results, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// All results, for people: one HTML file
-    #[arg(long, value_name = "FILE")]
-    page: Option<PathBuf>,
     /// Recordings to replay
     #[arg(long, value_name = "FOLDER", default_value = "profiles/recorded/simulated-A100")]
     traces: PathBuf,
@@ -516,27 +513,6 @@ fn tell(options: &LabOptions, played: &PlayedBlocks) -> Result<AimVerdict> {
             rows: rows().collect(),
         };
         write(path, &serde_json::to_string(&results)?)?;
-    }
-    if let Some(path) = &options.page {
-        let made = report::PageOrigin {
-            command: &command,
-            commit: &commit,
-            seeds: &played.seeds,
-            requests: played.requests,
-            seconds: played.seconds,
-            events,
-            cases: played.cases,
-        };
-        let of_page: Vec<report::PageBlock<'_>> = blocks
-            .iter()
-            .map(|block| report::PageBlock {
-                device: &block.device,
-                rows: &block.rows,
-                aims: &block.aims,
-            })
-            .collect();
-        let page = report::page(&made, &of_page, &played.foresight, &played.speed);
-        write(path, &page)?;
     }
     let several = blocks.len() > 1;
     for block in blocks.iter().filter(|_| options.gaps || options.why) {

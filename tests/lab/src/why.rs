@@ -55,14 +55,7 @@ const LAUNCH: usize = 1;
 const BEHIND: usize = 2;
 const ORDER: usize = 3;
 const NEWS: usize = 4;
-/// The parts of a split, and the indices of their causes.
-pub const PARTS: [(&str, &[usize]); 5] = [
-    ("prediction", &[6, 7, 8]),
-    ("granularity", &[GRANULARITY]),
-    ("switch", &[SWITCH]),
-    ("gate", &[ORDER, NEWS, 5, 9]),
-    ("host", &[LAUNCH, BEHIND, HOST]),
-];
+
 /// The index of `granularity` among the causes.
 pub const GRANULARITY: usize = 10;
 /// The index of `host`.

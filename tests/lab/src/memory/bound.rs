@@ -8,9 +8,9 @@
 //!   before it leaves.
 //! * In longer turns the running job's set is on the device for all of its turn. The next job's
 //!   granules come into the room next to it, and displace those of other jobs. So a round moves at
-//!   least `L` if nothing is held ready, and `A` if all is. For a share `s` that is not ready, `(1
-//!   - s) A + s L` takes no longer than `x + s L`, where `x` is the own time of all jobs in the
-//!   round.
+//!   least `L` if nothing is held ready, and `A` if all is. For a share `s` that is not ready,
+//!   `(1 - s) A + s L` takes no longer than `x + s L`, where `x` is the own time of all jobs in
+//!   the round.
 //!
 //! In the last period of each turn granules are used for the last time, and others come in their
 //! place, `P` in the round. So `x (1 - L / A) = W - L + P (1 - L / A)` for a round of `W`.

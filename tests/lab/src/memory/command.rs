@@ -22,7 +22,7 @@ use crate::{MS, Ns};
 /// Jobs that together exceed the device's memory, in virtual time: the stock driver, weft, weft
 /// without each of its ideas, a model of MSched, others.
 ///
-///   scripts/lab memory                   all runs: tables, aims, plots under target/lab (minutes)
+///   scripts/lab memory                   all runs: tables and aims (minutes)
 ///   scripts/lab memory --check --json target/lab/memory.json
 ///                                        exit 1 if an aim is missed
 ///   scripts/lab memory --quick           two workloads at 100 and 200 %: shows whether it works
@@ -41,10 +41,7 @@ struct MemoryOptions {
     /// All results, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Folder for plots of efficiency against slice length
-    #[arg(long, value_name = "FOLDER", default_value = "target/lab")]
-    plots: PathBuf,
-    /// Two workloads, two shares, no plots
+    /// Two workloads, two shares
     #[arg(long)]
     quick: bool,
     /// Only this part: jobs that take turns, or a service with a batch job
@@ -193,13 +190,6 @@ fn run(options: &MemoryOptions) -> Result<bool> {
         write(path, &serde_json::to_string_pretty(&results)?)?;
     }
     if let Some(study) = &study {
-        if plan.curves {
-            for (share, svg) in report::plots(study) {
-                let path = options.plots.join(format!("memory-{share}.svg"));
-                write(&path, &svg)?;
-                eprintln!("{}", path.display());
-            }
-        }
         print!("{}", report::text(study));
     }
     print!("{}", priority::text(&service));

@@ -11,7 +11,7 @@
 //! | `study.rs` | which runs are made, and how long turns are |
 //! | `aims.rs` | what is to be reached |
 //! | `bound.rs` | what no planner exceeds |
-//! | `report.rs` | tables and plots |
+//! | `report.rs` | tables |
 //! | `command.rs` | `weft-lab memory` |
 //! | `operands.rs` | what a framework says of its operations: it makes guesses of the simulated GPU exact |
 //! | `prediction.rs` | `weft-lab memory prediction`: how good templates are on recorded launches |
