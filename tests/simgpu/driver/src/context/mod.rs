@@ -153,7 +153,7 @@ pub(crate) fn primary_of(device: usize) -> R<&'static Arc<Context>> {
     primaries()?.get(device).ok_or(Error::INVALID_DEVICE)
 }
 
-/// What `cuCtxGetApiVersion` answers for contexts that no version asked for.
+/// The answer of `cuCtxGetApiVersion` for contexts that no version asked for.
 const PRIMARY_API_VERSION: u32 = 3020;
 
 impl Context {

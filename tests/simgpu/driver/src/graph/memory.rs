@@ -1,6 +1,6 @@
 //! Allocation and free nodes, made by hand or by capturing stream-ordered allocation.
 //!
-//! `allocation.rs` says when the memory is taken and given back.
+//! `allocation.rs` takes the memory and gives it back.
 #![deny(unsafe_code)]
 
 use std::sync::Arc;
@@ -86,8 +86,8 @@ export! {
 
     fn cuDeviceSetGraphMemAttribute(device: i32, which: u32, value: In<u64>) {
         let device = device::check(device)?;
-        // Only the high-water marks can be set, and only to zero: they start again from what there
-        // is.
+        // Only the high-water marks can be set, and only to zero: they start again from the present
+        // use.
         if !matches!(which, 1 | 3) || value.get()? != 0 {
             return Err(Error::INVALID_VALUE);
         }

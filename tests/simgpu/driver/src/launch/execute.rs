@@ -73,8 +73,8 @@ pub(super) fn effect(
         Executed::Compute(compute) => {
             let (compute, params, layout) = (compute.clone(), params.buffer.clone(), layout.to_vec());
             let name = function.name.clone();
-            // Of other kernels not all is known, so theirs is more likely a gap of this simulation
-            // than a mistake of the client's.
+            // Other kernels are not fully known, so their failure is more likely a gap of this
+            // simulation than a mistake of the client.
             let (is_ours, context) = (name.starts_with("simgpu_"), context.clone());
             let (slow, was_slow) = (function.is_slow.clone(), function.is_slow.load(Ordering::Relaxed));
             let run = Box::new(move || {

@@ -50,7 +50,7 @@ const CLUSTER: u32 = 4;
 pub(crate) struct Launch {
     pub(crate) function: Arc<Function>,
     pub(crate) shape: Shape,
-    /// Empty where the image does not say what parameters there are.
+    /// Empty if the image does not describe the parameters.
     pub(crate) params: Params,
     pub(crate) attributes: Vec<Attribute>,
 }
@@ -112,7 +112,7 @@ pub(crate) fn check_attributes(function: &Function, shape: &Shape, attributes: &
     Ok(())
 }
 
-/// What a launch touches of managed memory.
+/// The managed memory that a launch touches.
 fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
     let call = Call {
         buffer: &params.buffer,

@@ -47,7 +47,7 @@ impl Given {
         }
     }
 
-    /// Copies them, as far as the image says what there is.
+    /// Copies them, as far as the image describes them.
     pub(crate) fn pack(self, function: &Function) -> R<Params> {
         match self {
             Given::Nothing => Ok(Params::default()),
@@ -70,8 +70,7 @@ impl Given {
     }
 }
 
-/// A launch's own copy of its parameters; where each lies stands in the function
-/// (`Function::params`).
+/// A launch's own copy of its parameters. The function has the place of each (`Function::params`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Params {
     /// The parameter buffer.

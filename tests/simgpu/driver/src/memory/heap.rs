@@ -31,18 +31,18 @@ struct Chunk {
 /// One heap.
 #[derive(Default)]
 pub(crate) struct Heap {
-    /// Whose memory it hands out.
+    /// Device whose memory it hands out.
     pub(crate) device: usize,
     chunks: BTreeMap<u64, Chunk>,
     /// Bytes taken from the device.
     pub(crate) reserved: u64,
-    /// Keep at least so much when blocks come back.
+    /// Bytes to keep, at least, when blocks come back.
     pub(crate) keep: u64,
     /// Take no more than this from the device; 0: no limit.
     pub(crate) limit: u64,
 }
 
-/// What `cuMemAlloc` hands out, by device.
+/// The heaps that `cuMemAlloc` takes from, by device.
 static HEAPS: Mutex<BTreeMap<usize, Heap>> = Mutex::new(BTreeMap::new());
 
 /// Runs `body` on the heap of a device.

@@ -1,4 +1,5 @@
-//! Memory: device, pinned, managed, pools, the virtual memory API, arrays, and what a pointer is.
+//! Memory: device, pinned, managed, pools, the virtual memory API, arrays, and properties of a
+//! pointer.
 //!
 //! | file | what |
 //! |---|---|
@@ -65,7 +66,7 @@ pub(super) fn discard(driver: &Driver, allocation: &Allocation) -> R {
 /// `cuMemFree`: like the real driver it waits for the context's work first, so that nothing still
 /// uses the memory.
 pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
-    // What belongs to a graph stays with it: the client only ends its own use.
+    // Memory of a graph stays with it: the client only ends its own use.
     if at == 0 || owned::ends(at) {
         return Ok(());
     }

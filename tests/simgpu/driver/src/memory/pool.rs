@@ -1,8 +1,8 @@
 //! Memory pools: stream-ordered allocation.
 //!
 //! A freed block belongs to its stream until the stream has got to the free. Until then only that
-//! stream may have it again, whose work is ordered anyway; after that every stream. Blocks come
-//! from the pool's own heap, which keeps what the release threshold says.
+//! stream may have it again, since its work is ordered anyway. After that every stream may. Blocks
+//! come from the pool's own heap, which keeps as many bytes as the release threshold allows.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::stream::Stream;
 
 /// Every pool of the process.
 pub(crate) static POOLS: Registry<Pool> = Registry::new(HandleKind::Pool);
-/// The devices' current pools, where they are not the default ones.
+/// Current pools of the devices, if they are not the default ones.
 pub(crate) static CURRENT: Mutex<BTreeMap<usize, Handle>> = Mutex::new(BTreeMap::new());
 
 /// Destroyed pools of which the client still has memory.
@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     pub(crate) used: u64,
     pub(crate) used_high: u64,
     pub(crate) reserved_high: u64,
-    /// Attributes 1 to 3, which say when blocks may be used again; all on, as by default.
+    /// Attributes 1 to 3, which allow blocks to be used again early; all on, as by default.
     pub(crate) reuse: [i32; 3],
 }
 

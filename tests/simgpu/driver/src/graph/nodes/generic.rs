@@ -58,7 +58,7 @@ impl Params {
         self.0.offset_bytes(UNION)
     }
 
-    /// The node that they describe. Fills in what the driver has to tell (an address, the bodies).
+    /// The node that they describe. Fills in the driver's answers (an address, the bodies).
     fn make(self) -> R<Body> {
         Ok(match self.kind()? {
             kind::KERNEL => self.member::<Params2>().get()?.body(Vec::new())?,
