@@ -3,7 +3,8 @@
 //!
 //! ```toml
 //! [device]
-//! calibration = "a100-like"     # figures of this GPU (tests/simgpu/calibration), by name or path; what stands beside it goes over it
+//! # Figures of a GPU (tests/simgpu/calibration), by name or path; the keys below override them.
+//! calibration = "a100-like"
 //! mode = "timeslice"            # or "mps"
 //! slice_ns = 1500000
 //! switch_ns = 100000
