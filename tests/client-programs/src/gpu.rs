@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::{result, sys};
 
-/// The test kernels; the same text runs on a real GPU and on the simulated one. See its head for
-/// what each computes.
+/// The test kernels; the same text runs on a real GPU and on the simulated one. Its head describes
+/// each of them.
 pub const KERNELS: &str = include_str!("../../simgpu/driver/src/kernels/simgpu.ptx");
 
-/// The device's memory, typed by what the program put there.
+/// The device's memory, typed by its content.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
     /// Its device address.

@@ -52,7 +52,7 @@ impl Launcher {
         let image = CString::new(crate::gpu::KERNELS)?;
 
         let init: Init = symbol(library, "cuInit")?;
-        // SAFETY: as the driver's manual says: flags 0.
+        // SAFETY: flags 0, as in the driver's manual.
         check("cuInit", unsafe { init(0) })?;
         let device_get: DeviceGet = symbol(library, "cuDeviceGet")?;
         // SAFETY: the out pointer is a local.
@@ -99,12 +99,12 @@ impl Launcher {
         symbol(self.library, name)
     }
 
-    /// Launches so often, and waits for nothing.
+    /// Launches `count` times, and waits for nothing.
     pub fn burst(&self, count: u32) -> Result<()> {
         self.launches::<false>(count)
     }
 
-    /// Launches so often, and waits for the stream after each.
+    /// Launches `count` times, and waits for the stream after each.
     pub fn burst_with_waits(&self, count: u32) -> Result<()> {
         self.launches::<true>(count)
     }

@@ -1,7 +1,7 @@
-//! Calibration files: the figures of one GPU, each with its source. `README.md` beside this package
-//! has the format, `keys.toml` the keys.
+//! Calibration files: the figures of one GPU, each with its source. This package's `README.md` has
+//! the format, `keys.toml` the keys.
 //!
-//! What holds: a [`Calibration`] was checked whole (keys, sources, numbers, base), so its readers
+//! Invariant: a [`Calibration`] was checked whole (keys, sources, numbers, base), so its readers
 //! need no checks. The program contains all files of this folder.
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ mod embedded {
     include!(concat!(env!("OUT_DIR"), "/files.rs"));
 }
 
-/// Calibration where no file is named.
+/// Calibration if no file is named.
 pub const STANDARD: &str = "a100-like";
 
 /// Reason for which a calibration cannot be used, one line.
@@ -41,7 +41,7 @@ pub enum CalibrationError {
     Malformed {
         /// The file.
         origin: String,
-        /// What is wrong, and what to do.
+        /// The mistake, and the remedy.
         what: String,
     },
 }

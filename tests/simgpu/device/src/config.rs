@@ -359,7 +359,7 @@ impl Config {
         config.checked()
     }
 
-    /// Reduces the device to so many multiprocessors: threads at once and bandwidth within it
+    /// Reduces the device to `processors` multiprocessors: threads at once and bandwidth within it
     /// shrink in proportion. Kernels with a time of their own keep it.
     fn divide(&mut self, processors: u32) {
         let part = |whole: u64| (whole * u64::from(processors) / u64::from(model().processors)).max(1);

@@ -24,7 +24,7 @@ pub struct Model {
     pub key: &'static str,
     /// Name that clients print.
     pub name: &'static str,
-    /// Calibration, where no other is named.
+    /// Calibration if no other is named.
     pub calibration: &'static str,
     /// Compute capability, major and minor.
     pub capability: (i32, i32),

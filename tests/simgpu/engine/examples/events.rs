@@ -1,7 +1,7 @@
 //! How fast the engine is: `cargo run --release -p simgpu-engine --example events`.
 //!
 //! An event here is an operation that goes all the way: submitted, started, ended, taken out. The
-//! engine's own count of internal events is printed beside it.
+//! engine's own count of internal events is also printed.
 
 use std::time::Instant;
 

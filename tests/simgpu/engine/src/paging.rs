@@ -15,9 +15,9 @@ use crate::time::{Ns, earlier};
 /// Managed memory that an operation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Touch {
-    /// Whose.
+    /// The owner of the memory.
     pub owner: Owner,
-    /// Which. What of it is not managed memory costs nothing.
+    /// The bytes touched. The part that is not managed memory costs nothing.
     pub range: Range,
     /// Whether it is written.
     pub write: bool,
@@ -83,7 +83,7 @@ impl Paging {
         }
     }
 
-    /// How long an operation that starts now stands still for what it touches.
+    /// The time for which an operation that starts now stands still for the memory it touches.
     pub(crate) fn stall(&mut self, now: Ns, touches: &[Touch]) -> Ns {
         let mut time = now;
         for touch in touches {

@@ -1,4 +1,4 @@
-//! What holds whatever is submitted, checked on random schedules.
+//! Invariants of any submission, checked on random schedules.
 
 #[path = "../../../bounded.rs"]
 mod bounded;
@@ -32,9 +32,9 @@ enum What {
     Marker,
     /// With a time or without.
     Record(bool),
-    /// Waits for the operation so many before this one.
+    /// Waits for the operation that is this number of places before this one.
     WaitFor(usize),
-    /// Released so long after it was reached.
+    /// Released this long after it was reached.
     Host(Ns),
 }
 
@@ -90,7 +90,7 @@ fn script() -> impl Strategy<Value = Script> {
     })
 }
 
-/// What came of a script.
+/// The outcome of a script.
 #[derive(Debug, PartialEq)]
 struct Record {
     outputs: Vec<Output>,
@@ -411,7 +411,7 @@ proptest! {
             .map(|context| engine.context_usage(*context).unwrap().compute)
             .collect();
         let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
-        // A context may be a turn ahead; and what runs now is not booked yet.
+        // A context may be a turn ahead, and running work is not booked yet.
         prop_assert!(most - least <= 2 * (slice + kernel), "{:?}", shares);
     }
 

@@ -117,7 +117,7 @@ pub(crate) fn answer(name: &str, body: impl FnOnce() -> R) -> u32 {
     code
 }
 
-/// Answer for what the simulated device lacks.
+/// Answer for features that the simulated device lacks.
 pub(crate) fn absent(name: &str) -> u32 {
     trace(name, Error::NOT_SUPPORTED.0);
     Error::NOT_SUPPORTED.0

@@ -204,7 +204,7 @@ impl Link {
         })
     }
 
-    /// Which pages (64 KiB) of this link's managed memory lie on the device alone: for each of
+    /// Which pages (64 KiB) of this link's managed memory lie only on the device: for each of
     /// `count` blocks (2 MiB) from `first` on one bit a page, the lowest first. Costs a round trip.
     pub fn on_device(&self, first: u64, count: usize) -> Result<Vec<u32>, LinkError> {
         self.check()?;
@@ -274,7 +274,7 @@ impl Drop for Link {
     }
 }
 
-/// What tests of lying clients need.
+/// Access for tests of lying clients.
 #[cfg(test)]
 pub(crate) mod test_access {
     use super::{Lane, Link, OwnedFd};

@@ -28,7 +28,7 @@ pub(super) fn for_all_users() -> bool {
     std::env::var_os("SIMGPU_USERS").is_some_and(|users| users == "all")
 }
 
-/// A listening socket, owned by this device alone.
+/// A listening socket, owned only by this device.
 pub struct Started {
     pub(super) listener: OwnedFd,
     pub(super) socket: PathBuf,

@@ -75,7 +75,7 @@ impl<T: Shared> Deref for Mapping<T> {
 
     fn deref(&self) -> &T {
         // SAFETY: `at` points to a live mapping of `size_of::<T>()` bytes, page-aligned; the seal
-        // keeps the file that long, and `Shared` says that whatever is in it is a `T`.
+        // keeps the file that long, and by `Shared` any content of it is a `T`.
         unsafe { self.at.as_ref() }
     }
 }

@@ -23,7 +23,7 @@ fn an_a100_unless_said() {
     });
 }
 
-/// A tensor map of two dimensions; what the driver says.
+/// The driver's answer to a tensor map of two dimensions.
 fn tensor_map(cu: &Cuda, at: u64) -> u32 {
     let mut map = [0u64; 16];
     let (sizes, strides, boxes, steps) = ([64u64, 64], [128u64], [32u32, 32], [1u32, 1]);

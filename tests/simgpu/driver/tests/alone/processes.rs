@@ -1,4 +1,5 @@
-//! Several processes, and processes that fork: one device, and what happens when one of them ends.
+//! Several processes, and processes that fork: one device, and the effects of the end of one of
+//! them.
 
 use crate::client::{self, IpcHandle, Role, isolated, listen, say};
 

@@ -41,7 +41,7 @@ fn an_event_orders_two_streams() {
         ok!(cu.cuStreamSynchronize(first));
         let seen = cu.words(a + 32, 4);
         assert!(seen == [5; 4] || seen == [6; 4], "{seen:?}: not before the event");
-        // An event that was never recorded holds nobody.
+        // An event that was never recorded blocks no stream.
         ok!(cu.cuStreamWaitEvent(second, cu.event(), 0));
         ok!(cu.cuStreamSynchronize(second));
     });
@@ -74,7 +74,8 @@ fn the_legacy_stream_stands_behind_and_before_blocking_streams() {
             let (a, blocking, free) = (cu.alloc(64), cu.stream(0), cu.stream(1));
             let gate = cu.gate(blocking);
             cu.fill(a, 1, 1, blocking);
-            // Legacy after blocking, blocking after legacy; a non-blocking stream beside both.
+            // Legacy after blocking, blocking after legacy; a non-blocking stream independent of
+            // both.
             ok!(cu.cuMemcpyDtoDAsync_v2(a + 4, a, 4, 0));
             let other = cu.stream(0);
             ok!(cu.cuMemcpyDtoDAsync_v2(a + 8, a + 4, 4, other));

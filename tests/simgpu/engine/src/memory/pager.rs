@@ -7,8 +7,8 @@
 //! next.
 //!
 //! [`Pager::touch`] and [`Pager::take_plain`] let time pass to their end, so the pager's clock can
-//! be ahead of its caller's. What a caller asks for at an earlier time then counts from the
-//! pager's.
+//! be ahead of its caller's. A caller's request at an earlier time then counts from the pager's
+//! time.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,13 +24,13 @@ pub struct Ticket(u64);
 const IN: usize = 0;
 const OUT: usize = 1;
 
-/// What is to move of one block.
+/// The pages of one block that are to move.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     owner: Owner,
     number: u64,
     pages: u32,
-    /// Its prefetch; `None` where the driver makes room.
+    /// Its prefetch; `None` if the driver makes room.
     ticket: Option<Ticket>,
     /// Blocks evicted for it, see [`Pager::want_room`].
     displaced: u32,
@@ -216,7 +216,7 @@ impl Pager {
     }
 
     /// Appends a prefetch to its direction's queue. Towards the host, read-mostly memory is copied
-    /// where the host has none, and stays on the device.
+    /// if the host has no copy, and stays on the device.
     pub fn prefetch(&mut self, at: Ns, owner: Owner, range: Range, to_host: bool) -> Ticket {
         self.enqueue(at, owner, range, to_host, false)
     }
@@ -428,8 +428,8 @@ impl Pager {
         true
     }
 
-    /// Makes room for a piece that finds the device full: waits for what is leaving, else evicts a
-    /// block. Answers whether anything changed.
+    /// Makes room for a piece that finds the device full: waits for pages that are leaving, else
+    /// evicts a block. Returns whether anything changed.
     ///
     /// Faults may take that room, and lose it to the piece's next attempt. Each evicted block
     /// leaves room for at least a page, so a piece with as many evictions as it can have pages is
@@ -531,8 +531,8 @@ impl Pager {
         }
     }
 
-    /// Handles a batch's faults in one block. Answers when, and whether the pages came. Where
-    /// nothing can make room, the kernel reads them over the link.
+    /// Handles a batch's faults in one block. Returns the time when it is done, and whether the
+    /// pages came. If nothing can make room, the kernel reads them over the link.
     fn handle(&mut self, time: Ns, at: u32, faulted: u32) -> (Ns, bool) {
         let time = time + self.ledger.settings.fault_batch;
         self.advance_to(time);
