@@ -1,4 +1,5 @@
-"""Cases of admission: who waits for memory, and what happens to those who are killed, stopped or stuck meanwhile, brokers too."""
+"""Cases of admission: jobs that wait for memory, and jobs and brokers that are killed, stopped or
+stuck meanwhile."""
 
 import os
 import re
@@ -14,12 +15,13 @@ pytestmark = pytest.mark.scene(make=Scene)
 
 def test_who_will_not_wait_does_not(scene):
     holder = scene.holder("holder", "6GiB")
-    # What it had in its buffers is not lost: it ends by itself.
+    # # The content of its buffers is not lost: it ends by itself.
     hasty = scene.job("hasty", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before"], without=("PYTHONUNBUFFERED",))
     scene.finish(hasty, 75)
     assert hasty.stdout() == b"of before", hasty.explain()
     assert scene.events("hasty") == ["asks", "none"] and "--no-wait" in hasty.stderr(), hasty.explain()
-    # One that would go on without a device is ended, what it had in the C library's buffers written.
+    # # A job that would continue without a device is ended; the content of the C library's buffers
+    # is written.
     stubborn = scene.job("stubborn", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before", "--stubborn"], without=("PYTHONUNBUFFERED",))
     scene.until("the stubborn one was told that there is none", lambda: scene.has("stubborn", "none"))
     scene.until("nobody waits", lambda: scene.waiting() == [])
@@ -44,7 +46,8 @@ def test_who_will_not_wait_does_not(scene):
 
 def test_odd_surroundings_change_nothing(scene):
     holder = scene.holder("holder", "6GiB")
-    # As from a cron job or a script in the background: Ctrl-C is ignored from before, nothing to read from, no home.
+    # # As from a cron job or a script in the background: Ctrl-C is ignored from before, nothing to
+    # read from, no home.
     shell = ["/bin/sh", "-c", "trap '' INT; exec \"$@\" <&-", "sh"]
     odd = scene.job("odd", "3GiB", weft=["--memory", "3GiB"], through=shell, without=("HOME", "XDG_RUNTIME_DIR", "TERM"), stay=False)
     scene.waits(odd)
@@ -65,7 +68,7 @@ def test_a_broker_that_is_stuck_keeps_nobody_waiting(scene):
     scene.waits(waiter)
     os.kill(scene.broker.job.pid, signal.SIGSTOP)
     try:
-        # It goes on as without weft, where 1 of 2 GiB is free.
+        # # It continues as without weft, since 1 of 2 GiB is free.
         scene.finish(waiter)
         assert "keeps no queue any more" in waiter.stderr(), waiter.stderr()
     finally:
@@ -84,7 +87,8 @@ def test_a_job_killed_while_it_waits_is_forgotten(scene):
 
 
 class Standstill:
-    """The longest that this machine held up a thread which does nothing but sleep: by so much anything may be late that weft does."""
+    """The longest time that this machine held up a thread which only sleeps: anything that weft
+    does may be late by that time."""
 
     def __enter__(self):
         self.longest = 0.0
@@ -105,13 +109,15 @@ class Standstill:
         self.thread.join(10)
 
 
-# A client that waits takes a broker for dead that has not stirred for so long (DEAD_BEAT in interposer/src/admission/mod.rs).
+# # A waiting client takes a broker for dead after this time without a sign (DEAD_BEAT in
+# interposer/src/admission/mod.rs).
 GIVES_UP = 10.0
 
 
 def test_memory_of_a_killed_job_goes_to_the_next(scene, record_property):
-    """From the kill to the moment at which the broker, by its own clock, gave the memory to others: in the middle of five sooner than a client that waits would give the broker up for dead, with
-    what the machine itself held up left out. The figure itself is told."""
+    """From the kill to the moment at which the broker, by its own clock, gave the memory to others,
+    less the time that the machine itself held up. The median of five must be less than the time
+    after which a waiting client takes the broker for dead. The figure itself is reported."""
     late = []
     for round_ in range(5):
         holder = scene.holder(f"holder{round_}", "6GiB")
@@ -219,7 +225,8 @@ def test_many_wait_over_a_restart_and_all_run_once(scene):
     scene.until("all wait", lambda: len(scene.waiting()) == count)
     order = scene.waiting()
     assert len(set(order)) == count
-    # The broker is killed and another one comes. Nobody is forgotten or let in for that, and everybody has his place.
+    # # The broker is killed and another one comes. No job is forgotten or let in for that, and each
+    # keeps its place.
     scene.broker.kill()
     scene.broker.start()
     assert scene.waiting() == order, f"{order} waited, after the restart {scene.waiting()}"

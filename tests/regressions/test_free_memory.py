@@ -1,4 +1,5 @@
-"""Memory that is free is had: what a job reads as free, and what undeclared jobs do not hold."""
+"""A job can get free memory: the memory that a job reads as free, and the memory that undeclared
+jobs do not hold."""
 
 import sys
 
@@ -13,7 +14,7 @@ TOLD = paths.ROOT / "tests" / "regressions" / "programs" / "told.py"
 
 
 class Told:
-    """A job that takes and frees memory as it is told."""
+    """A job that takes and frees memory by written orders."""
 
     def __init__(self, scene, name, **more):
         self.scene, self.name, self.asked = scene, name, 0
@@ -44,7 +45,7 @@ class Told:
         return self.does(f"take {size}")
 
     def reads(self, least):
-        """Waits until it reads so many bytes as free."""
+        """Waits until it reads this many bytes as free."""
         enough = lambda: self.does("read")["free"] >= least  # noqa: E731
         assert jobs.wait_until(enough, BOUND, step=0.1), f"{self.answers()[-1]}\n{self.job.explain()}"
 
@@ -85,20 +86,20 @@ def test_what_a_job_that_said_nothing_gave_back_is_the_next_ones(scene, rust, pr
     first = Told(small(scene), "first")
     assert first.take(6 * GIB)["result"] == 0
     first.does("free")
-    # It is told to have it, and has it.
+    # # It reads the memory as free, and gets it.
     second = Told(scene, "second", WEFT_PRIORITY=priority)
     second.reads(6 * GIB)
     took = second.take(6 * GIB)
     assert took["result"] == 0, f"{took}\n{second.job.explain()}"
     assert "waits inside" not in second.job.stderr(), second.job.explain()
-    # The first one has what is left, and more when the second one has ended.
+    # # The first one has the rest, and more when the second one has ended.
     assert first.take(500 * MIB)["result"] == 0, first.job.explain()
     second.does("free")
     second.tell("end")
     scene.finish(second.job)
     first.reads(4 * GIB)
     assert first.take(4 * GIB)["result"] == 0, first.job.explain()
-    # One that says what it takes begins beside what is held.
+    # # A job that declares its memory begins next to the held memory.
     first.does("free")
     declared = Told(scene, "declared", WEFT_MEMORY="6GiB", WEFT_WAIT=str(int(BOUND)))
     assert declared.take(6 * GIB)["result"] == 0, declared.job.explain()

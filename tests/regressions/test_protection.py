@@ -1,6 +1,6 @@
 """A background job without a profile keeps to the delay bound, as README starts it.
 
-Judged by what of its work lies on the device when the foreground job comes back."""
+Judged by the part of its work that lies on the device when the foreground job comes back."""
 
 import pytest
 from harness import jobs, starving

@@ -1,4 +1,4 @@
-"""Jobs that are stopped (SIGSTOP, Ctrl-Z, `weft pause`) beside others that run."""
+"""Jobs that are stopped (SIGSTOP, Ctrl-Z, `weft pause`) while others run."""
 
 import os
 import signal
