@@ -68,7 +68,7 @@ class Torch:
         except self.torch.OutOfMemoryError as error:
             raise MemoryError from error
         except RuntimeError as error:
-            # # The runtime's error if no context can be made.
+            # The runtime's error if no context can be made.
             if "out of memory" in str(error):
                 raise MemoryError from error
             raise

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.scene(make=Scene)
 
 def test_who_will_not_wait_does_not(scene):
     holder = scene.holder("holder", "6GiB")
-    # # The content of its buffers is not lost: it ends by itself.
+    # The content of its buffers is not lost: it ends by itself.
     hasty = scene.job("hasty", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before"], without=("PYTHONUNBUFFERED",))
     scene.finish(hasty, 75)
     assert hasty.stdout() == b"of before", hasty.explain()
     assert scene.events("hasty") == ["asks", "none"] and "--no-wait" in hasty.stderr(), hasty.explain()
-    # # A job that would continue without a device is ended; the content of the C library's buffers
+    # A job that would continue without a device is ended; the content of the C library's buffers
     # is written.
     stubborn = scene.job("stubborn", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before", "--stubborn"], without=("PYTHONUNBUFFERED",))
     scene.until("the stubborn one was told that there is none", lambda: scene.has("stubborn", "none"))
@@ -46,7 +46,7 @@ def test_who_will_not_wait_does_not(scene):
 
 def test_odd_surroundings_change_nothing(scene):
     holder = scene.holder("holder", "6GiB")
-    # # As from a cron job or a script in the background: Ctrl-C is ignored from before, nothing to
+    # As from a cron job or a script in the background: Ctrl-C is ignored from before, nothing to
     # read from, no home.
     shell = ["/bin/sh", "-c", "trap '' INT; exec \"$@\" <&-", "sh"]
     odd = scene.job("odd", "3GiB", weft=["--memory", "3GiB"], through=shell, without=("HOME", "XDG_RUNTIME_DIR", "TERM"), stay=False)
@@ -68,7 +68,7 @@ def test_a_broker_that_is_stuck_keeps_nobody_waiting(scene):
     scene.waits(waiter)
     os.kill(scene.broker.job.pid, signal.SIGSTOP)
     try:
-        # # It continues as without weft, since 1 of 2 GiB is free.
+        # It continues as without weft, since 1 of 2 GiB is free.
         scene.finish(waiter)
         assert "keeps no queue any more" in waiter.stderr(), waiter.stderr()
     finally:
@@ -109,7 +109,7 @@ class Standstill:
         self.thread.join(10)
 
 
-# # A waiting client takes a broker for dead after this time without a sign (DEAD_BEAT in
+# A waiting client takes a broker for dead after this time without a sign (DEAD_BEAT in
 # interposer/src/admission/mod.rs).
 GIVES_UP = 10.0
 
@@ -225,7 +225,7 @@ def test_many_wait_over_a_restart_and_all_run_once(scene):
     scene.until("all wait", lambda: len(scene.waiting()) == count)
     order = scene.waiting()
     assert len(set(order)) == count
-    # # The broker is killed and another one comes. No job is forgotten or let in for that, and each
+    # The broker is killed and another one comes. No job is forgotten or let in for that, and each
     # keeps its place.
     scene.broker.kill()
     scene.broker.start()

@@ -15,10 +15,10 @@ from pathlib import Path
 from harness import jobs, paths
 
 HOLDS = Path(__file__).resolve().parent / "holds.py"
-# # A wait fails after this time without an event in the scene: no job came, began, took memory,
+# A wait fails after this time without an event in the scene: no job came, began, took memory,
 # printed a line or ended. The whole duration is the machine's business.
 BOUND = 60.0
-# # But even a scene with events all the time is not waited for longer.
+# But even a scene with events all the time is not waited for longer.
 LONGEST = 20 * BOUND
 MEMORY = 8 << 30
 ANN, BEA, SERVICE = 61001, 61002, 61000

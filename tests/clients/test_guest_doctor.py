@@ -8,7 +8,7 @@ from harness import jobs, paths
 from harness.scene import BOUND, weft
 
 LAUNCHES = "from plain import Gpu; print(Gpu().work(50))"
-# It goes on for longer than anybody waits.
+# It runs for longer than any wait.
 GOES_ON = "import time\nfrom plain import Gpu\ng = Gpu()\nwhile True: g.work(5); time.sleep(0.01)"
 
 

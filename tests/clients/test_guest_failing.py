@@ -1,4 +1,4 @@
-"""Kernels that fail: what a job is told of it under weft, and that nobody else is told anything."""
+"""Kernels that fail: the errors that a job gets under weft. No other job gets any."""
 
 from guest_stage import ROLES, compiled, counters, plainly, queue, same
 from harness import jobs
@@ -9,7 +9,8 @@ WAYS = ("stream", "context", "event", "query", "copy", "graph", "launch")
 
 
 def fails_alike(scene, bare, command, name, **options):
-    """The job under weft is told what it is told plainly, and weft says next to nothing; then the broker knows of it no more."""
+    """The job under weft gets the same errors as plainly, and weft prints next to nothing; then the
+    broker does not know it any more."""
     job = scene.job(command, name, **options)
     job.wait(BOUND)
     same(bare, job)

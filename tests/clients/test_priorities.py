@@ -1,6 +1,6 @@
-"""What the device itself is told of a job: priorities of streams under MPS, and what weft says.
+"""Priorities of streams under MPS on the device itself, and weft's reports of them.
 
-The simulated device logs the priority of each operation's stream, which is what it acts on.
+The simulated device logs the priority of each operation's stream, and acts on that priority.
 """
 
 import json

@@ -21,7 +21,7 @@ CHART = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "chart"
 
 
 def faults(document, versions):
-    """Lines that say what is wrong with a manifest."""
+    """A line for each fault of a manifest."""
     for version in versions:
         try:
             kubernetes_validate.validate(document, version, strict=True)

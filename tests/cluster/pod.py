@@ -1,6 +1,6 @@
 """A CUDA job in a container of the device plugin's tests: its result, and how weft knows it.
 
-  pod.py WEFT       49 is right; then a line with what `weft status --json` says of this process
+  pod.py WEFT       49 is right; then a line with this process's row of `weft status --json`
 """
 
 import json

@@ -1,6 +1,6 @@
 """Prometheus and promtool as Debian has them: fetched, unpacked into a folder, never installed.
 
-What was unpacked once is used again and needs no network.
+Unpacked programs are used again and need no network.
 """
 
 import json
@@ -53,7 +53,7 @@ def download(apt, folder):
 
 
 def promtool(programs, *arguments, given=None, cwd=None):
-    """What promtool said, stdout and stderr together. Fails where it found a fault."""
+    """promtool's stdout and stderr together. Fails if it found a fault."""
     done = subprocess.run(
         [programs / "promtool", *map(str, arguments)],
         input=given,

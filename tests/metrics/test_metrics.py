@@ -31,7 +31,7 @@ class MetricsScene(Scene):
 
     @property
     def address(self):
-        """Where the broker says that its metrics are."""
+        """The address of the metrics in the broker's output."""
         found = []
 
         def said():
@@ -179,7 +179,7 @@ def look_at(scene, server, service, training):
         assert found[0][0]["gpu"].startswith("GPU-"), found
     rates = server.until("rate(weft_job_launches_total[1m]) > 0", lambda rows: len(rows) == 2)
     assert {labels["pid"] for labels, _ in rates} == {str(service.pid), str(training.pid)}, rates
-    # It was read as OpenMetrics, which alone has units.
+    # It was read as OpenMetrics: only that has units.
     metadata = server.api("targets/metadata", match_target='{job="weft"}')
     units = {row["metric"]: row["unit"] for row in metadata}
     assert units["weft_job_gpu_seconds"] == "seconds", units

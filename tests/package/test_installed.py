@@ -1,7 +1,7 @@
 """Each package is installed, used on the simulated GPU, and removed without trace.
 
-The packages are made of what scripts/layout built, so they run here and not on an older glibc:
-test_package.py is for that. What a case installs into is a folder of its own.
+The packages are made of the build of scripts/layout, so they run here and not on an older glibc:
+test_package.py is for that. A case installs into a folder of its own.
 """
 
 import json
@@ -23,7 +23,7 @@ from harness import compiled, jobs, package, paths, prose
 # Seconds for one command, on two busy cores.
 BOUND = 120
 GUEST = paths.CLIENTS / "guest"
-# A CUDA job that says its result, and what weft knew of it meanwhile. 49 is right.
+# A CUDA job that prints its result, and weft's figures of it meanwhile. 49 is right.
 PROGRAM = """
 import subprocess, sys
 from plain import Gpu
@@ -31,7 +31,7 @@ print(Gpu().work(50))
 print(subprocess.run([sys.argv[1], "status", "--json"], capture_output=True, text=True).stdout)
 """
 MIB = 2**20
-# Of the tarball, as users were promised.
+# Bytes of the tarball, as promised to users.
 MOST_BYTES = 8 * MIB
 
 
@@ -252,7 +252,7 @@ def test_the_wheel_is_installed_and_uninstalled(scene, made):
     run(sys.executable, "-m", "venv", venv)
     python = venv / "bin" / "python"
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    # A module `weft` of somebody else's, as there is one: it is not touched.
+    # A foreign module `weft`, as there is one: it is not touched.
     (site,) = venv.glob("lib/python*/site-packages")
     (site / "weft").mkdir()
     (site / "weft" / "__init__.py").write_text("whose = 'theirs'\n")

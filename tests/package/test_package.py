@@ -1,7 +1,11 @@
-"""weft on systems with an older glibc: what scripts/package made, played among the programs of Debian 11 (glibc 2.31), which are unpacked into target/package/debian-11.
+"""weft on systems with an older glibc: the output of scripts/package, played among the programs of
+Debian 11 (glibc 2.31), which are unpacked into target/package/debian-11.
 
-scripts/package --check makes what the cases need first. Without a package, without the simulated GPU built for it, without Debian 11's packages or without the right to change the root, a case is skipped with one line.
-In CI the first case alone is played, on what cargo built: whatever needs a function that glibc 2.28 does not have fails there.
+scripts/package --check first makes the things that the cases need. Without a package, without the
+simulated GPU built for it, without Debian 11's packages or without the right to change the root, a
+case is skipped with one line.
+CI plays only the first case, on cargo's build: any program that needs a function that glibc 2.28
+does not have fails there.
 """
 
 import json
@@ -19,7 +23,8 @@ PROGRAMS = ["bash", "coreutils", "dash", "libpython3.9-stdlib", "python3-minimal
 # Seconds for one command in there, on two busy cores.
 BOUND = 120
 
-# Makes the folder the root and runs the rest of the command there: a mount namespace of its own, so nothing of it is seen or left outside.
+# Makes the folder the root and runs the rest of the command there: a mount namespace of its own, so
+# nothing of it is seen or left outside.
 ENTER = """
 set -e
 root=$1; shift
@@ -129,13 +134,14 @@ def test_programs_of_debian_11_under_the_package(folder):
     assert answer == plainly.stdout.strip() == "49", f"{plainly.stdout} {under.stdout}"
     launches = [client["launches"] for client in json.loads(told)["clients"]]
     assert launches == [50], f"weft saw {launches}, not 50: {told}"
-    # What it is told at its end, and nothing else.
+    # The outcome at its end, and nothing else.
     (outcome,) = under.stderr.splitlines()
     assert outcome.startswith("weft[") and outcome.endswith("50 launches"), under.stderr
 
 
 def test_every_way_to_the_driver_on_debian_11(folder):
-    """There `dlopen` and `dlsym` are in a library of their own, libdl, which a program need not have loaded."""
+    """There `dlopen` and `dlsym` are in a library of their own, libdl, which a program need not
+    have loaded."""
     rows = json.loads(Old(folder).run("weft", "doctor", "--json").stdout)["rows"]
     (library,) = [row["found"] for row in rows if row["what"] == "libweft"]
     assert f"for glibc {package.GLIBC_TEXT} or newer" in library, library
@@ -146,7 +152,8 @@ def test_every_way_to_the_driver_on_debian_11(folder):
 
 
 def test_without_the_package_nothing_runs_on_debian_11(folder):
-    """What the package is for: a library that was linked on a newer system ends every process, even `true`."""
+    """The reason for the package: a library that was linked on a newer system ends every process,
+    even `true`."""
     library = paths.BUILT / "libweft.so"
     if not elf.too_new(library, (2, 31)):
         pytest.skip("what cargo built here runs on Debian 11 as well")

@@ -1,7 +1,8 @@
 """A job that reports its devices, takes memory on one of them or on two, works there on request,
 and stays until its end is due.
 
-  job.py RESULT [--device N] [--take 3GiB] [--also N:2GiB] [--work [--only N]] [--before FILE] [--while FILE]
+  job.py RESULT [--device N] [--take 3GiB] [--also N:2GiB] [--work [--only N]] [--before FILE]
+                [--while FILE]
 
 RESULT gets a line of JSON at each step: {"event": "sees", "devices": [UUID, ...], "memory": [BYTES,
 ...]}, then "begun", "took" or "none" (CUDA's out of memory), "ended". `--before FILE`: no context
@@ -19,7 +20,7 @@ import time
 
 OUT_OF_MEMORY, NO_DEVICE = 2, 100
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "": 1}
-# # However long the creator of FILE forgets this job: longer than a case waits for anything.
+# However long the creator of FILE forgets this job: longer than a case waits for anything.
 BOUND = 3600.0
 
 

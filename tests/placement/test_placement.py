@@ -15,16 +15,16 @@ import pytest
 from harness import jobs, paths
 
 JOB = Path(__file__).resolve().parent / "job.py"
-# # A wait fails after this time without an event in the scene: no job came, printed a line or
+# A wait fails after this time without an event in the scene: no job came, printed a line or
 # ended. The whole duration is the machine's business.
 BOUND = 90.0
-# # But even a scene with events all the time is not waited for longer.
+# But even a scene with events all the time is not waited for longer.
 LONGEST = 20 * BOUND
-# # The larger one first, so that a job does not land there only because it is the first.
+# The larger one first, so that a job does not land there only because it is the first.
 TWO = "16GiB,8GiB"
 DIVIDED = "16GiB:6GiB@3+3GiB@1,8GiB"
 LARGE, SMALL = "5e1f6d7500004000800073696d670001", "6f1f6d7500004000800073696d670002"
-# # The part that differs between scenes lies in the middle of a UUID.
+# The part that differs between scenes lies in the middle of a UUID.
 IN_THE_MIDDLE = re.compile(r"([0-9a-f]{8})[0-9a-f]{4}4[0-9a-f]{3}[89ab][0-9a-f]{3}(73696d67[0-9a-f]{4})")
 
 
@@ -127,7 +127,7 @@ def test_jobs_land_where_least_is_left(scene):
     scene.until("it says why", lambda: "waits for device memory" in fourth.stderr())
     known = {row["uuid"]: row["memory"] for row in scene.ask("queue")["devices"]}
     assert known == {LARGE: 16 << 30, SMALL: 8 << 30}, known
-    # # It waits on the device that was expected to be free first: one of the three ends there.
+    # It waits on the device that was expected to be free first: one of the three ends there.
     where = scene.said("fourth", "sees")["devices"]
     assert len(where) == 1, where
     scene.ends("first" if where == [SMALL] else "second")
@@ -164,7 +164,7 @@ def test_a_place_is_promised_until_the_job_comes_or_dies(scene):
     first = scene.job("first", "--before", str(scene.folder / "go"), weft=["--gpu", "any", "--memory", "6GiB"])
     scene.until("it has looked", lambda: scene.said("first", "sees"))
     assert scene.said("first", "sees")["devices"] == [SMALL]
-    # # It has no context yet, and no other job gets its room.
+    # It has no context yet, and no other job gets its room.
     assert scene.lands("second", "--take", "64MiB", weft=["--memory", "6GiB"]) == LARGE
     first.kill()
     assert scene.lands("third", "--take", "64MiB", weft=["--memory", "6GiB"]) == SMALL
@@ -212,7 +212,7 @@ def test_memory_counts_where_it_is_taken(scene):
     assert {row["pid"] for row in rows.values()} == {both.pid}, rows
     took, also = scene.said("both", "took"), scene.said("both", "also")
     assert (took["total"], also["total"]) == (16 << 30, 8 << 30), (took, also)
-    # # Its memory on the second device is no other job's there, and all the rest of it is.
+    # Its memory on the second device is no other job's there, and all the rest of it is.
     free = {row["uuid"]: row["free"] for row in scene.ask("queue")["devices"]}
     beside = scene.job("beside", "--device", "1", "--take", "5GiB", weft=["--memory", "5GiB"])
     scene.until("another has its memory beside it", lambda: scene.said("beside", "took"))
@@ -222,7 +222,7 @@ def test_memory_counts_where_it_is_taken(scene):
     assert late.wait(BOUND) == 75, late.explain()
     statuses = [client for client in scene.ask("status")["clients"] if client["pid"] == both.pid]
     assert sorted(client["memory"] for client in statuses) == [1 << 30, 2 << 30], statuses
-    # # A job that grows into a full device learns so, and keeps its memory elsewhere.
+    # A job that grows into a full device learns so, and keeps its memory elsewhere.
     grows = scene.job("grows", "--take", "1GiB", "--also", "1:2GiB", weft=["--wait", "2"])
     scene.until("it is told", lambda: scene.said("grows", "also none"))
     for name in ("grows", "both", "beside"):
@@ -260,7 +260,7 @@ def test_launches_count_where_they_go(scene):
     works("both", "--also", "1:64MiB", priority=5, clients=2)
     assert sorted(row["mode"] for row in scene.clients("both")) == ["alone", "alone"], scene.clients("both")
     works("there", "--device", "1", priority=0)
-    # # One of the two clients of the job on both devices shares its device with the new one.
+    # One of the two clients of the job on both devices shares its device with the new one.
     assert sorted(row["mode"] for row in scene.clients("both")) == ["alone", "background"], scene.clients("both")
     assert [row["mode"] for row in scene.clients("there")] == ["foreground"]
     works("here", "--device", "0", priority=9)
@@ -270,7 +270,7 @@ def test_launches_count_where_they_go(scene):
         "all go on, on every device",
         lambda: all(now["transfers"] > was + 100 for name in before for now, was in zip(scene.clients(name), before[name], strict=True)),
     )
-    # # No launch goes to the device on which it only holds memory.
+    # No launch goes to the device on which it only holds memory.
     scene.job("only", "--take", "64MiB", "--also", "1:64MiB", "--only", "1", "--work", weft=["--memory", "1GiB", "--priority", "7"])
     scene.until("it works on one", lambda: sum(row["transfers"] for row in scene.clients("only")) > 200)
     assert sorted(row["transfers"] for row in scene.clients("only"))[0] == 0, scene.clients("only")
@@ -296,10 +296,10 @@ def test_ranks_of_a_job_count_each_on_its_own_device(scene):
     scene.until("so has the second", lambda: scene.said("second", "took"))
     rows = {row["device"]: row for row in scene.ask("queue")["running"]}
     assert set(rows) == {LARGE, SMALL} and rows[LARGE]["pid"] != rows[SMALL]["pid"], rows
-    # # Half of the declared memory on each, and the contexts.
+    # Half of the declared memory on each, and the contexts.
     for row in rows.values():
         assert 6 << 30 <= row["share"] < 7 << 30 and row["held"] == 3 << 30, rows
-    # # So another job that would not fit next to both ranks fits next to the first, and one next to
+    # So another job that would not fit next to both ranks fits next to the first, and one next to
     # the second does not.
     scene.job("large", "--device", "0", "--take", "8GiB", weft=["--memory", "8GiB"])
     scene.until("a large one fits", lambda: scene.said("large", "took"))
@@ -323,7 +323,7 @@ def test_pytorch_is_told_of_each_device_what_it_may_have_there(scene):
     code = job.wait(2 * BOUND)
     assert not job.timed_out and code == 0, job.explain()
     said = json.loads(job.stdout())
-    # # A model's layers on both, as device_map="auto" lays them; a request beyond the free memory
+    # A model's layers on both, as device_map="auto" lays them; a request beyond the free memory
     # of the second is refused there and only there.
     assert said["free"][0] > 14 << 30 and 1 << 30 < said["free"][1] < 3 << 30, said
     assert said["refused"] == [False, True] and said["after"] == [True, True], said

@@ -168,7 +168,7 @@ def test_who_waits_for_more_keeps_out_only_whom_it_would_wait_longer_for(scene, 
     context = scene.queue()["devices"][0]["context"]
     grows.send(wire.more(TOTAL - 3 * GB - 2 * context, (1 << 64) - 1))
     scene.until("it waits for more", lambda: scene.row("running", "grows")["waits_for"])
-    # # As soon as the idle one ends it has all that it wants, and two GiB are left next to it.
+    # As soon as the idle one ends it has all that it wants, and two GiB are left next to it.
     scene.job(BEA, "bea", GB)
     scene.runs("bea")
     rust("weft-admission", "growing::tests::who_waits_for_more_keeps_others_out_for_a_minute_in_an_hour_and_no_longer", "growing::tests::who_leaves_him_who_grows_what_he_waits_for_begins")
@@ -181,10 +181,10 @@ def test_one_users_look_keeps_no_other_user_out_and_no_change_blinds_the_broker(
     scene.until("the liar is let in", lambda: admission_slot(liar, share) is not None)
     liar.send(wire.context(0, 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
     scene.until("its look was taken in", lambda: scene.queue()["devices"][0]["foreign"] > 70 * GB)
-    # # A change that never ends: seven have begun and six ended, in the words behind the admission
+    # A change that never ends: seven have begun and six ended, in the words behind the admission
     # slot, which has 64 bytes.
     struct.pack_into("QQQ", liar.lane, admission_slot(liar, share) + 64, 7, 6, 0)
-    # # The waiting job finds out for itself after some seconds, though no other job could look.
+    # The waiting job finds out for itself after some seconds, though no other job could look.
     bea = scene.job(BEA, "bea", GB)
     scene.waits("bea")
     scene.runs("bea")
@@ -211,7 +211,7 @@ def test_devices_that_are_made_up_are_bounded(scene, rust):
     offers = [{"uuid": f"{number:032x}", "memory": GB, "free": None} for number in range(1000, 1300)]
     with user(ANN):
         wire.ask(scene.socket, {"place": {"pid": os.getpid(), "gang": "", "user": "", "priority": 5, "memory": None, "duration": None, "processes": 1, "managed": False, "either": False, "devices": offers}})
-    # # A user has no more than sixteen, and a device that a job only asks a place on is not
+    # A user has no more than sixteen, and a device that a job only asks a place on is not
     # counted.
     scene.until("the liar's words were heard", lambda: scene.row("running", "liar"))
     liar.send(wire.note("the last word"))
@@ -252,7 +252,7 @@ def test_who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene, rust):
     assert row("service")["waits_for_memory_s"] >= 0 and row("trains")["waits_for_memory_s"] is None, row("service")
     scene.until("the one that runs is alone", lambda: row("trains")["mode"] == "alone")
     assert "waits for memory" in scene.weft("status") and "waits for memory" in scene.weft("top", "-n", "1", "-i", "0.1")
-    # # Once let in, it has the role of its priority.
+    # Once let in, it has the role of its priority.
     scene.job(ANN, "beside", GB, priority=9)
     scene.runs("beside")
     scene.processes[0].kill()
@@ -333,7 +333,7 @@ def test_what_is_learnt_in_private_is_not_shown_to_all(scene, rust):
         seen = wire.ask(scene.socket, "queue")["queue"]
     assert seen["learnt"] == [] and seen["devices"][0]["context"] != 5, seen
     assert [row["uid"] for row in seen["running"]] == [ANN], seen
-    # # The facts that it learns itself lie next to its socket, and no other user can read them.
+    # The facts that it learns itself lie next to its socket, and no other user can read them.
     first.send(wire.context(TOTAL - (300 << 20), 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
     scene.until("it has written what a context takes", scene.known.exists)
     for file in (scene.known, scene.place / "broker.sock.admission_slots"):

@@ -35,7 +35,7 @@ def test_a_library_in_a_scope_of_its_own_gets_weft_by_either_name_or_it_is_told(
         scene.finish(job)
         assert job.stdout() == b"the driver's\n", f"{how}, {name}: {job.stdout()}"
         assert job.stderr().count(TOLD) == 1, f"{how}, {name}: {job.stderr()}"
-    # # A job with weft off gets no warning.
+    # A job with weft off gets no warning.
     off = scene.job([*program, "namespace", "libcuda.so.1"], mode="off")
     scene.finish(off)
     assert off.stderr() == "", off.stderr()
@@ -88,7 +88,7 @@ def test_weft_run_says_what_it_cannot_be_put_into(scene):
         done = weft(scene, "run", "--", program)
         assert done.returncode == 0, done.stderr
         assert ("is statically linked" in done.stderr) == told, f"{program}: {done.stderr}"
-    # # It is run all the same, and the programs that it starts are under weft.
+    # It is run all the same, and the programs that it starts are under weft.
     done = weft(scene, "run", "--", static, shutil.which("env"))
     assert "libweft.so" in done.stdout, done.stdout
     if os.geteuid() == 0:
@@ -106,7 +106,7 @@ def test_a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
     scene.broker.start()
     client = scene.folder / "client.json"
     inside = f"env WEFT_CUDA_LIBRARY_HINT=/nowhere/libcuda.so.1 {CLIENT} {client}"
-    # # No variable names the driver: weft run finds it along the library path, and prints its
+    # No variable names the driver: weft run finds it along the library path, and prints its
     # place.
     named = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables()}
     del named["WEFT_CUDA_LIBRARY"]

@@ -75,12 +75,12 @@ def test_weft_run_starts_the_job_though_its_own_folder_cannot_be_used(scene):
     job = typed(command, "run", "--", *shown, environment=environment)
     # weft is under it, by links in a folder of their own.
     assert job.stdout.splitlines() == ["ran", str(scene.folder / "bin" / "libweft.so"), "libcuda.so", "libcuda.so.1"], job.stdout
-    # # If not even that can be made, it runs with the environment as it was, and a warning.
+    # If not even that can be made, it runs with the environment as it was, and a warning.
     environment["TMPDIR"] = str(scene.folder / "nowhere")
     job = typed(command, "run", "--", *shown[:2], "echo ran; echo ${LD_PRELOAD-none} ${WEFT_GANG-none}; exit 7", environment=environment, code=7)
     assert job.stdout.splitlines() == ["ran", "none none"], job.stdout
     assert "the job runs as without weft" in job.stderr, job.stderr
-    # # A process that outlives the job removes the files that were made for it.
+    # A process that outlives the job removes the files that were made for it.
     assert len(os.listdir(scene.folder / "tmp")) == 1
     environment["TMPDIR"] = str(scene.folder / "tmp")
     typed(command, "profile", "--trace", scene.folder / "x.trace", "--", "true", environment=environment, code=73)
@@ -92,7 +92,7 @@ def test_weft_run_starts_the_job_though_its_own_folder_cannot_be_used(scene):
 def squatted(scene, command):
     """Another user was first to make this user's folder, or may change the links in it."""
     scene.folder.chmod(0o711)
-    # # Users that this machine does not have, so that no folder is theirs.
+    # Users that this machine does not have, so that no folder is theirs.
     user = 2_000_000_000 + os.getpid()
     for squatter, mode in ((user + 1, 0o755), (user, 0o777)):
         folder = f"/tmp/weft-{user}"
@@ -138,7 +138,7 @@ def test_a_profile_of_other_code_is_told(scene):
     assert "(!) client" in page and "is it another job's?" in page, page
     scene.finish_companions(other)
     assert other.stderr().count(" knows ") == 1, other.explain()
-    # # A job that ended before it could be judged is judged by its launches so far.
+    # A job that ended before it could be judged is judged by its launches so far.
     short = scene.client("short", profile="companion")
     scene.finish(short)
 
@@ -183,7 +183,7 @@ def test_weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
         assert told.returncode == code and "nothing was learnt" in told.stderr, told
     told = weft(scene, "profile", "--trace", scene.folder / "x.trace", "--", "true")
     assert told.returncode == 73 and not (scene.folder / "x.trace").exists(), told
-    # # The replaced profile is kept, and reported.
+    # The replaced profile is kept, and reported.
     learn = ["profile", "--name", "twice", "--", COMPANION, "--while", scene.running, "--at-most", 1, "--pause", 500]
     assert weft(scene, *learn).returncode == 0
     before = (scene.broker.profiles / "twice.profile").stat()
@@ -218,7 +218,7 @@ def test_a_mistyped_option_is_a_mistake_and_no_program(scene):
         assert meant in line and f"(weft {words[0]} --help)" in line, line
     assert "'status'" in told(scene, "statsu")
     assert "'lst' is none of show, list, keep, delete" in told(scene, "profile", "lst")
-    # # Words behind the command are the command's.
+    # Words behind the command are the command's.
     scene.broker.start()
     for words in (["run", "echo", "-n", "--profle"], ["run", "--", "echo", "-n", "--profle"]):
         done = weft(scene, *words)
@@ -232,7 +232,7 @@ def test_a_second_broker_in_the_background_is_refused(scene):
     scene.broker.start()
     line = told(scene, "broker", "--background", "--policy", "exclusive", code=1)
     assert "already runs at" in line and "weft stop" in line, line
-    # # A job that only needs a broker has one.
+    # A job that only needs a broker has one.
     assert weft(scene, "run", "--", "true").stderr == ""
 
 
@@ -470,7 +470,7 @@ def test_a_broker_is_replaced_however_slow_its_disk_is(scene):
     environment = {**plain, "LD_PRELOAD": str(slow), "HELD_BY": str(held)}
     old = scene.broker.job = jobs.Job([paths.WEFT, "broker"], environment=environment, folder=scene.folder, name="old")
     assert jobs.wait_until(scene.broker.status, BOUND), old.explain()
-    # # The broker writes the profile of a sampled job as it ends. A stranger has the memory.
+    # The broker writes the profile of a sampled job as it ends. A stranger has the memory.
     sampled = scene.companion("sampled", mode="profile", profile="p")
     assert jobs.wait_until(lambda: (scene.row(sampled) or {"samples": 0})["samples"] > 0, BOUND, step=0.1), sampled.explain()
     taken = scene.folder / "stranger.json"

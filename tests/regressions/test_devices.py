@@ -44,7 +44,7 @@ def test_a_device_is_under_mps_where_its_clients_say_so(scene):
     daemon = fake_daemon(scene)
     try:
         scene.broker.start()
-        # # A daemon that serves another device is no reason.
+        # A daemon that serves another device is no reason.
         assert alone(scene, (0, 1)) > 0
         # The driver's word is, in whatever namespace its daemon runs.
         assert alone(scene, (1, 0), SIMGPU_MODE="mps") == 0
@@ -82,7 +82,7 @@ def test_two_brokers_of_one_device_say_so(scene):
     (scene.folder / "elsewhere").mkdir()
     (scene.folder / "apart").mkdir()
     second = jobs.Broker(scene.folder / "elsewhere", scene.device)
-    # # One that has a device for itself reports no others.
+    # One that has a device for itself reports no others.
     apart = jobs.Broker(scene.folder / "apart", jobs.Device(scene.folder / "apart"))
     brokers = (scene.broker, second, apart)
     try:
@@ -102,7 +102,7 @@ def test_two_brokers_of_one_device_say_so(scene):
                 assert line in page and "weft broker --shared" in page, page
             assert broker.job.stderr().count(line) == 1, broker.job.explain()
         assert others(apart) == [] and "another broker" not in weft(scene, "doctor", more=apart.variables()).stdout
-        # # A broker without jobs there is no neighbour, whether the name was its own or not.
+        # A broker without jobs there is no neighbour, whether the name was its own or not.
         first.terminate()
         assert jobs.wait_until(lambda: others(scene.broker) == [] and others(second) == [], BOUND, step=0.1), (others(scene.broker), others(second))
     finally:
@@ -120,7 +120,7 @@ def test_the_number_of_a_process_of_another_namespace_means_nothing(scene):
     tried = shutil.which("unshare") and subprocess.run(in_a_namespace("true"), capture_output=True, check=False)
     if not tried or tried.returncode:
         pytest.skip("no pid namespaces here")
-    # # The broker's second process is a stopped one; the client is the second process of its own
+    # The broker's second process is a stopped one; the client is the second process of its own
     # namespace.
     broker = scene.broker
     script = 'sleep 600 & kill -STOP $!; [ $! = 2 ] && exec "$@"'
@@ -156,7 +156,7 @@ def control_group(limit):
         except OSError:
             continue
         try:
-            # # In the second version no process may be in a group whose children have limits: then
+            # In the second version no process may be in a group whose children have limits: then
             # the file is not there.
             if (group / file).exists():
                 (group / file).write_text(str(limit))
@@ -200,7 +200,7 @@ def test_a_job_that_its_control_group_could_not_hold_does_not_come_to_managed_me
             assert jobs.wait_until(lambda: ready["free"].exists(), BOUND), free.explain()
             assert row("running", free)["memory"].startswith("managed"), row("running", free)
             assert not ready["cramped"].exists()
-            # # A job that asks for managed memory gets it, is warned, and shows the host memory
+            # A job that asks for managed memory gets it, is warned, and shows the host memory
             # that is left.
             asked = scene.job(in_group(group, *companion("asked")), "asked", more={"WEFT_BACKING": "managed", "WEFT_MEMORY": "3GiB"})
             assert jobs.wait_until(lambda: ready["asked"].exists(), BOUND), asked.explain()

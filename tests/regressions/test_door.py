@@ -201,7 +201,7 @@ def test_nobody_who_waits_for_memory_begins_beside_it(scene):
     with Mean(lambda say: slips_in(scene.socket, [attached(wire.note("hi"))], say)) as mean:
         assert mean.heard() == 1
         assert scene.row("waiting", waiter), scene.query()
-        # # If the queue were not kept any more, the broker would not notice the end of this one,
+        # If the queue were not kept any more, the broker would not notice the end of this one,
         # and the other would begin after ten seconds without its broker's word.
         scene.finish(holder)
         scene.until("it begins", lambda: "took" in scene.events(waiter))
@@ -220,7 +220,7 @@ def test_closing_counting_and_beating_hold_where_no_kernel_helps(rust):
     )
 
 
-# # Descriptors that a user's client may keep the broker from closing, or have it keep: none of them
+# Descriptors that a user's client may keep the broker from closing, or have it keep: none of them
 # after it was let go.
 SLACK = 64
 
@@ -258,7 +258,7 @@ def test_a_user_has_so_many_clients_and_others_have_room(scene):
         for at in range(1500):
             client = wire.Client(scene.socket, command=f"p{at}")
             if not client.welcome():
-                # # The one before counts twice for the moment in which it is in and the thread that
+                # The one before counts twice for the moment in which it is in and the thread that
                 # let it in is not done.
                 time.sleep(0.2)
                 client = wire.Client(scene.socket, command=f"p{at}")
@@ -269,7 +269,7 @@ def test_a_user_has_so_many_clients_and_others_have_room(scene):
 
     with Mean(many) as mean:
         count = mean.heard()
-        # # A quarter of 4,096, or of the number that this machine lets the broker open.
+        # A quarter of 4,096, or of the number that this machine lets the broker open.
         files = int(next(line for line in open(f"/proc/{scene.pid}/limits") if line.startswith("Max open files")).split()[3])
         assert count == min(4096, (files - 256) // 5) // 4, (count, files)
         honest = wire.Client(scene.socket, command="honest")
@@ -377,7 +377,7 @@ class Profiles:
 
     def file(self, number):
         """The profile of this number."""
-        # # Taken, runs, the GPU's name, UUID, memory and driver, and six figures and lists that are
+        # Taken, runs, the GPU's name, UUID, memory and driver, and six figures and lists that are
         # empty.
         uuid = f"{number:0{self.TAIL - 12}d}".encode()
         tail = b"\0\0\0" + bytes([len(uuid)]) + uuid + bytes(8)
@@ -398,7 +398,7 @@ def brings(path, content, **said):
     piece = 60 * 1024 - 64
     client = wire.Client(path, profile="big", **said)
     with contextlib.suppress(ConnectionError):
-        # # The broker does not read the rest of a profile that it refuses.
+        # The broker does not read the rest of a profile that it refuses.
         for at in range(0, len(content), piece):
             client.send(wire.profile(content[at : at + piece], at + piece >= len(content)))
     return client
@@ -433,7 +433,7 @@ def test_profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
         rows = scene.status()["clients"]
         trouble = [row["profile_trouble"] for row in sorted(rows, key=lambda row: row["client"])]
         assert trouble[:100] == [None] * 100, trouble[:100]
-        # # The profile that a hundred share, and others up to 64 MiB.
+        # The profile that a hundred share, and others up to 64 MiB.
         assert trouble[100:140].count(None) == 64 // 3 - 1, trouble[100:140]
         assert "more than 64 MiB" in trouble[139] and "larger than the 4 MiB" in trouble[140], trouble[139:]
         grown = wire.resident(scene.pid) - before
@@ -557,7 +557,7 @@ def test_no_word_of_a_client_is_obeyed_by_a_terminal_or_looks_like_a_line_of_the
         scene.until("the log has it", lambda: "all said" in scene.broker.stderr())
         log = scene.broker.stderr()
         assert "\x1b" not in log, log
-        # # Time, then name: no line begins with a client's text.
+        # Time, then name: no line begins with a client's text.
         begins = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ weft broker: ")
         assert all(begins.match(line) for line in log.splitlines() if line), log
         assert forged in log, "it is there, in the line of whom it is from"
@@ -585,7 +585,7 @@ def test_command_lines_are_their_users_own(scene):
 
 @pytest.mark.finding("correctness-23")
 def test_a_client_lives_as_long_as_the_process_that_connected(scene):
-    # # A child connects, hands its connection to its parent and is gone before the Hello: by then
+    # A child connects, hands its connection to its parent and is gone before the Hello: by then
     # its number may be any process's.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     child = os.fork()

@@ -16,7 +16,7 @@ cuda.cuInit(0)
 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 """
 
-# # The end of a job, its exit code for its parent, and the reported outcome.
+# The end of a job, its exit code for its parent, and the reported outcome.
 ENDS = {
     "well": ("pass", 0, "well"),
     "failed": ("sys.exit(3)", 3, "failed 3"),

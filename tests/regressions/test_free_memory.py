@@ -86,20 +86,20 @@ def test_what_a_job_that_said_nothing_gave_back_is_the_next_ones(scene, rust, pr
     first = Told(small(scene), "first")
     assert first.take(6 * GIB)["result"] == 0
     first.does("free")
-    # # It reads the memory as free, and gets it.
+    # It reads the memory as free, and gets it.
     second = Told(scene, "second", WEFT_PRIORITY=priority)
     second.reads(6 * GIB)
     took = second.take(6 * GIB)
     assert took["result"] == 0, f"{took}\n{second.job.explain()}"
     assert "waits inside" not in second.job.stderr(), second.job.explain()
-    # # The first one has the rest, and more when the second one has ended.
+    # The first one has the rest, and more when the second one has ended.
     assert first.take(500 * MIB)["result"] == 0, first.job.explain()
     second.does("free")
     second.tell("end")
     scene.finish(second.job)
     first.reads(4 * GIB)
     assert first.take(4 * GIB)["result"] == 0, first.job.explain()
-    # # A job that declares its memory begins next to the held memory.
+    # A job that declares its memory begins next to the held memory.
     first.does("free")
     declared = Told(scene, "declared", WEFT_MEMORY="6GiB", WEFT_WAIT=str(int(BOUND)))
     assert declared.take(6 * GIB)["result"] == 0, declared.job.explain()

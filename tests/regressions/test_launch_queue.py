@@ -155,7 +155,7 @@ def test_a_stream_that_is_asked_about_is_ready_whatever_other_threads_launch_els
     beside_foreground(scene)
     elsewhere = scene.job([program, "1"])
     scene.finish(elsewhere)
-    # # Nothing ever ran on its own stream. The other one is fed without end, and seen at rest all
+    # Nothing ever ran on its own stream. The other one is fed without end, and seen at rest all
     # the same, within the time in which a thread that waits for it would be served.
     assert elsewhere.stdout() == b"of its own: 4000\nthe other's came to rest: 1\n", elsewhere.stdout()
     waited_for = scene.job([program, "0"])
@@ -183,10 +183,10 @@ def test_a_job_that_ends_by_itself_has_made_its_launches(scene):
     for how in ("_exit", "_Exit", "quick_exit", "exit"):
         made, arrived = played(how, 7)
         assert made == arrived, f"{how}: {arrived} of {made} launches reached the driver"
-    # # If no thread can do it any more, the process ends all the same, and by its own code.
+    # If no thread can do it any more, the process ends all the same, and by its own code.
     made, arrived = played("handler", 7)
     assert arrived >= made, f"in a handler: {arrived} of {made} launches reached the driver"
-    # # A child that shares the memory makes none of its parent's launches, and does not stop the
+    # A child that shares the memory makes none of its parent's launches, and does not stop the
     # queue.
     made, arrived = played("vfork", -9)
     assert arrived < made, f"after a child's end {arrived} of {made} launches reached the driver"
@@ -271,7 +271,7 @@ def test_on_newer_devices_no_call_by_an_unknown_private_table_overtakes_a_launch
         scene.finish(job)
         assert job.stdout() == wanted, f"{what}: {job.stdout()}"
         assert "left behind" not in job.stderr() and "private" not in job.stderr(), f"{what}: {job.stderr()}"
-    # # A user may request that nothing goes through it.
+    # A user may request that nothing goes through it.
     job = scene.strict(program, UNKNOWN_TABLE, "later", "leaves", more={"STRICT_MAJOR": "9", "WEFT_QUEUE": "always"})
     scene.finish(job)
     assert job.stdout() == b"left behind\n", job.stdout()

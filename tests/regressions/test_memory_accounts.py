@@ -50,9 +50,9 @@ def test_memory_that_a_context_takes_along_is_given_back(scene):
         job = scene.job([program, how, ready, scene.running])
         stands(scene, job, ready)
         row = scene.row(job)
-        # # weft learns from it the memory that it held at a time.
+        # weft learns from it the memory that it held at a time.
         assert (row["memory"], row["memory_peak"]) == (0, 5 * GIB), row
-        # # And no job waits for memory that it does not hold any more: a neighbour has all of the
+        # And no job waits for memory that it does not hold any more: a neighbour has all of the
         # device.
         neighbour = scene.client(more={"WEFT_MEMORY": "7GiB", "WEFT_WAIT": "20"})
         scene.running.unlink()
@@ -78,7 +78,7 @@ def test_managed_memory_on_the_device_is_no_strangers(scene):
     job = scene.job([compiled(scene, "memory_own.c"), 4096, ready, scene.running])
     stands(scene, job, ready)
     assert foreign(scene) == 0, weft(scene, "queue", "--json").stdout
-    # # A neighbour that fits next to it without those pages begins.
+    # A neighbour that fits next to it without those pages begins.
     neighbour = scene.client(more={"WEFT_MEMORY": "5GiB", "WEFT_WAIT": "0"})
     scene.finish(neighbour)
     scene.running.unlink()
@@ -138,11 +138,11 @@ def test_who_waits_inside_an_allocation_says_so_and_for_how_long(scene, rust):
 
     holder = job("holder", "5GiB", WEFT_MEMORY="5GiB")
     assert jobs.wait_until(lambda: "took" in events("holder") or not holder.running(), BOUND) and holder.running(), holder.explain()
-    # # It declares neither its memory nor how long it waits.
+    # It declares neither its memory nor how long it waits.
     grower = job("grower", "1GiB", "4GiB")
     assert jobs.wait_until(lambda: "waits inside" in grower.stderr() or not grower.running(), BOUND) and grower.running(), grower.explain()
     assert "for 10 s at most" in grower.stderr(), grower.explain()
-    # # The wait ends by itself, though its neighbour stays; and it was reported once.
+    # The wait ends by itself, though its neighbour stays; and it was reported once.
     assert jobs.wait_until(lambda: "none" in events("grower"), BOUND), grower.explain()
     assert holder.running() and grower.stderr().count("waits inside") == 1, grower.explain()
     rust("weft-daemon", "admission::growth::tests::a_wait_that_is_soon_over_is_not_told")
@@ -157,7 +157,7 @@ def test_what_a_pool_keeps_is_counted_once(scene):
     job = scene.job([program, "keeps", ready, scene.running])
     stands(scene, job, ready)
     assert (scene.row(job)["memory"], foreign(scene)) == (4 * GIB, 0), weft(scene, "queue", "--json").stdout
-    # # A neighbour that fits next to it begins.
+    # A neighbour that fits next to it begins.
     scene.finish(scene.client(more={"WEFT_MEMORY": "2GiB", "WEFT_WAIT": "0"}))
     scene.running.unlink()
     right(scene, job)

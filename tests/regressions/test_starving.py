@@ -11,11 +11,11 @@ from built import compiled
 from harness import jobs, paths, starving
 from harness.scene import BOUND
 
-# # The least ratio to another policy, or to the same with one user, in the same run. The faults had
+# The least ratio to another policy, or to the same with one user, in the same run. The faults had
 # 0.06, 0.3 and 0.01; a busy machine moves the ratios by a fifth.
 LEAST = 0.5
 TRIES = 3
-# # The most time that launches over more streams than weft has accounts for may take, as a multiple
+# The most time that launches over more streams than weft has accounts for may take, as a multiple
 # of the time over few streams.
 MOST_TIMES = 3
 
@@ -51,7 +51,7 @@ def test_an_unprofiled_background_job_gets_about_what_fikit_gives_it(scene):
             turn += 1
             seen.append(rates(scene, program, shape, turn))
         parts = sorted(one["weft"] / one["fikit"] for one in seen)
-        # # A learnt fault comes and goes with the first learnt values: each of the tries counts.
+        # A learnt fault comes and goes with the first learnt values: each of the tries counts.
         # One of them may meet others' work.
         told = f"kernels a step, us of host work, jobs {shape}: steps/s {seen}"
         assert parts[TRIES // 2] >= LEAST and parts[0] >= LEAST / 2, told
@@ -70,7 +70,7 @@ def test_a_foreground_job_that_ends_by_events_is_seen_idle(scene, record_propert
         seen[end] = {"idle": events.count("idle"), "bursts": events.count("launch") // starving.BURST, "background job steps/s": round(rate)}
     for end, of in seen.items():
         assert of["bursts"] > 20, seen
-        # # A job that launches its next burst before weft sees the end is not idle; with the fault
+        # A job that launches its next burst before weft sees the end is not idle; with the fault
         # no job was ever idle.
         assert of["idle"] >= of["bursts"] * LEAST, f"waits for {end}: {seen}"
     record_property("told", str(seen))
@@ -140,7 +140,7 @@ def test_many_streams_cost_a_background_job_no_more_than_its_share_of_the_gaps(s
     program = compiled(scene, "many_streams.c", f"-I{paths.CLIENTS / 'guest'}")
     scene.broker.start()
     scene.companion("foreground", pause=1_500, priority=0)
-    # # Round and round over fewer streams than there are accounts, then over many more; thrice, one
+    # Round and round over fewer streams than there are accounts, then over many more; thrice, one
     # right after the other.
     took = []
     for turn in range(TRIES):

@@ -13,7 +13,7 @@ from test_bypass import deep
 GUEST = f"-I{paths.CLIENTS / 'guest'}"
 # Launches of a background job in a context.
 LAUNCHES = 600
-# # The part of them that may pass without credit: a busy machine keeps a thread from the gate.
+# The part of them that may pass without credit: a busy machine keeps a thread from the gate.
 MOST_UNPAID = LAUNCHES // 20
 # Kernels of 150 us, so that 64 of them keep the device busy while the host waits.
 LONG = """[[kernel]]
@@ -133,7 +133,7 @@ def test_a_job_that_times_its_kernels_does_not_time_the_gate(scene, record_prope
     assert jobs.wait_until(lambda: job.stdout() or not job.running(), BOUND), job.explain()
     far, row = int(job.stdout()), scene.row(job)
     told = f"pairs further apart than {FAR_MS} ms: {far} of {PAIRS}; unsplit: {row['unsplit']}, waits: {row['waits']}, expired: {row['waits_expired']}"
-    # # A tuner uses the median.
+    # A tuner uses the median.
     assert far < PAIRS // 2, f"{told}\n{job.explain()}"
     # At most one launch a pair goes past the gate for the timing.
     assert row["unsplit"] <= PAIRS, told
@@ -142,7 +142,7 @@ def test_a_job_that_times_its_kernels_does_not_time_the_gate(scene, record_prope
 
 @pytest.mark.finding("bugs-V2")
 def test_a_second_copy_of_weft_finds_the_driver(scene):
-    # # As if links became files: the library opens another copy than the one that is preloaded.
+    # As if links became files: the library opens another copy than the one that is preloaded.
     first, second = scene.folder / "first", scene.folder / "second"
     for folder, name in ((first, "libweft.so"), (second, "libcuda.so")):
         folder.mkdir()

@@ -7,9 +7,9 @@ import pytest
 from harness import jobs, told
 from harness.scene import missing
 
-# # Seconds of the service without other jobs, and of all together.
+# Seconds of the service without other jobs, and of all together.
 ALONE_S, TOGETHER_S = 1.5, 2.5
-# # If the host lacks a core for the service now and then, `lost` moves by more than is judged. weft
+# If the host lacks a core for the service now and then, `lost` moves by more than is judged. weft
 # learns from only a few of the requests, so its figure scatters more than the mean of all.
 # `scripts/bench readme --check` has the strict bound.
 TRIES_OF_LOST, MORE_SCATTER = 2, 3

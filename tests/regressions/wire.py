@@ -26,9 +26,9 @@ PROTOCOL = Path(__file__).resolve().parents[2] / "broker" / "protocol" / "src" /
 VERSION = int(re.search(r"pub const VERSION: u32 = (\d+);", PROTOCOL.read_text()).group(1))
 LONGEST = 60 * 1024
 HEADER = 16
-# # The first number of a packet's body.
+# The first number of a packet's body.
 HELLO, QUESTION, REFUSED, LANE, CONNECTED, ANSWER, WELCOME, SAY, TELL, PROFILE = range(10)
-# # Longest time for anything that takes a millisecond on an idle machine.
+# Longest time for anything that takes a millisecond on an idle machine.
 BOUND = 30.0
 
 
@@ -147,7 +147,7 @@ def connected(path, timeout=BOUND):
             one.connect(str(path))
             return one
         except BlockingIOError:
-            # # As many as the socket holds stand before it: a socket with a bound does not wait
+            # As many as the socket holds stand before it: a socket with a bound does not wait
             # there by itself.
             assert time.monotonic() < end, f"not connected within {timeout:.0f} s"
             time.sleep(0.001)

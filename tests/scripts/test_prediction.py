@@ -33,7 +33,7 @@ def log(*done):
         line |= {"name": what} if op == "kernel" else {"bytes": what}
         lines.append(line)
         at += time + 10
-    # The log tells of operations as they end.
+    # The log has operations in the order of their ends.
     return sorted(lines, key=lambda line: -line["seq"])
 
 

@@ -38,17 +38,17 @@ sys.path.insert(0, str(stage.ROOT / "tests" / "admission"))
 import users  # noqa: E402
 
 ANN, BEA, CAT, MALLORY = 61001, 61002, 61003, 61004
-# # Seconds of a phase, and the kinds of phases.
+# Seconds of a phase, and the kinds of phases.
 PHASE = 2.5
 PHASES = ("quiet", "elsewhere", "attacked")
-# # The part of their work without the attack that the three keep at least.
+# The part of their work without the attack that the three keep at least.
 KEPT = 0.95
-# # Phases of each kind from which on that is judged: with fewer, other load on the machine decides.
+# Phases of each kind from which on that is judged: with fewer, other load on the machine decides.
 JUDGED = 8
-# # Bounds of the attacked broker: bytes, descriptors, threads. 1,024 clients a user of three
+# Bounds of the attacked broker: bytes, descriptors, threads. 1,024 clients a user of three
 # descriptors each are allowed.
 MOST_MEMORY, MOST_FILES, MOST_THREADS = 400 << 20, 6000, 200
-# # The device's memory: the memory that Mallory may rightly ask for must not fill it.
+# The device's memory: the memory that Mallory may rightly ask for must not fill it.
 MEMORY = 24 << 30
 # A kernel's time, ns.
 KERNEL = 300_000
@@ -63,7 +63,7 @@ class Scene(users.Scene):
         for uid in (CAT, MALLORY):
             (self.folder / str(uid)).mkdir(mode=0o700)
             os.chown(self.folder / str(uid), uid, uid)
-        # # Files that the users start must lie in a folder that they may read.
+        # Files that the users start must lie in a folder that they may read.
         stage.copied(self.bin, (COMPANION, "companion"), (stage.KERNELS, "kernels.ptx"))
         command = ["cc", "-O1", "-o", self.bin / "calls", stage.HERE / "programs" / "calls.c", f'-DKERNELS="{self.bin / "kernels.ptx"}"', "-ldl", "-lpthread"]
         subprocess.run([str(part) for part in command], check=True, timeout=stage.BOUND)
@@ -194,7 +194,7 @@ def play(folder, options, seconds, seed, figures, progress):
             spans.append((phase, begin, scene.device_time()))
             if phase != "quiet":
                 attacker.kill()
-                # # The leftovers of the attack must go before the next quiet phase, or that one is
+                # The leftovers of the attack must go before the next quiet phase, or that one is
                 # not quiet.
                 attacked = scene.broker if phase == "attacked" else other
                 calm = jobs.wait_until(lambda broker=attacked: files(broker) <= quiet[1] + 40, 30, 0.05)
@@ -279,7 +279,7 @@ def ratio(records, pid, spans, against):
     calm, hot = statistics.fmean(rates[against]), statistics.fmean(rates["attacked"])
     if not calm:
         return 0.0, 0.0, 0.0
-    # # A mean's error, relative; with two phases each the scatter is poorly known, so it is taken
+    # A mean's error, relative; with two phases each the scatter is poorly known, so it is taken
     # at three times.
     error = sum((statistics.stdev(of) / statistics.fmean(of)) ** 2 / len(of) if statistics.fmean(of) else 1.0 for of in rates.values()) ** 0.5
     reach = (3.0 if len(rates["attacked"]) < 5 else 2.0) * error

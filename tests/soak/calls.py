@@ -13,9 +13,9 @@ import stage
 from harness import jobs
 from harness.scene import COMPANION
 
-# # Sequences of a batch: steps and threads of each.
+# Sequences of a batch: steps and threads of each.
 BATCH = ((40, 1), (150, 1), (150, 2), (400, 3))
-# # Role: priority of its jobs, priority and pattern of the companion job, and the jobs' further
+# Role: priority of its jobs, priority and pattern of the companion job, and the jobs' further
 # variables.
 ROLES = {
     "alone": (5, None, (), {}),
@@ -61,7 +61,7 @@ def in_role(place, programs, role, plains, options, figures):
             command = [COMPANION, "--while", running, "--ready", place / "ready", *pattern]
             beside = jobs.Job(command, environment={**base, **jobs.preload(broker.variables(), priority=other)}, folder=place, name="beside")
             assert jobs.wait_until(lambda: (place / "ready").exists() or not beside.running(), stage.BOUND) and beside.running(), beside.explain()
-        # # Only one of several jobs is the foreground job, and none of several is alone.
+        # Only one of several jobs is the foreground job, and none of several is alone.
         together = [plains] if role in ("background", "unqueued") else [[plain] for plain in plains]
         for number, group in enumerate(together):
             crowd += play_group(place / f"{number}", programs, role, group, {**base, **jobs.preload(broker.variables(), priority=own), **more}, broker, figures)

@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "regressions"))
 import wire  # noqa: E402
 
-# # Errors of an attack when the broker defends itself.
+# Errors of an attack when the broker defends itself.
 HUNG_UP = (OSError, ConnectionError, TimeoutError, AssertionError, IndexError, ValueError)
 FOR_EVER = (1 << 64) - 1
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[H\nINFO weft: client 1 (process 1) ended"
@@ -236,7 +236,7 @@ class Attack:
         time.sleep(0.1)
         for _ in range(50):
             one.send(wire.context(0, 0, time.monotonic_ns() + self.rng.choice((0, 10**15))))
-        # # The place of "begun" and "done" in this build is unknown: near the admission slot, which
+        # The place of "begun" and "done" in this build is unknown: near the admission slot, which
         # lies before the ring.
         for at in range(4096, 6144, 8):
             struct.pack_into("<Q", one.lane, at, self.rng.choice((6, 7)))

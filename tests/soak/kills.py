@@ -30,7 +30,7 @@ ROUND = 20.0
 ORDER_OF = 60
 # How long a stopped job or broker stays so at most, seconds.
 STOPPED = 0.4
-# # Sequences that jobs play, most of them short: most kills come while one starts or runs, not
+# Sequences that jobs play, most of them short: most kills come while one starts or runs, not
 # between.
 LENGTHS = ((30, 1), (30, 2), (80, 1), (80, 3), (250, 1), (250, 2))
 
@@ -59,7 +59,7 @@ class Round:
         self.running = self.folder / "running"
         self.ended = {}
         self.count = 0
-        # # The broker's state (up, stopped or down), and the time of the next change.
+        # The broker's state (up, stopped or down), and the time of the next change.
         self.broker_is = "up"
         self.broker_next = 0.0
         self.modes = set()
@@ -218,7 +218,7 @@ class Round:
             self.step(time.monotonic())
             time.sleep(0.01)
         self.look()
-        # # A job that checks all its results finds room and order after the dead ones.
+        # A job that checks all its results finds room and order after the dead ones.
         last = jobs.Job([CLIENT, self.folder / "last.json"], environment=self.environment(5, {}), folder=self.folder, name="last")
         if last.wait(stage.BOUND) != 0:
             self.figures.trouble("hung" if last.timed_out else "lost", f"round {self.number}: the client after all others\n{last.explain()}")

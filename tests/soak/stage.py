@@ -18,11 +18,11 @@ import wire  # noqa: E402
 from harness import devicelog, jobs, paths, scene  # noqa: E402
 
 KERNELS = ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
-# # Evidence of a failed run: its result next to the plain one's, and the fuzzer's findings.
+# Evidence of a failed run: its result next to the plain one's, and the fuzzer's findings.
 FAILURES = paths.TARGET / "soak-failures"
-# # Longest time for anything that takes a second on an idle machine; a job that takes longer hangs.
+# Longest time for anything that takes a second on an idle machine; a job that takes longer hangs.
 BOUND = 120.0
-# # weft's own operations on the device for a background job: event records that show the end of its
+# weft's own operations on the device for a background job: event records that show the end of its
 # work.
 OWN = frozenset({"event"})
 
@@ -151,7 +151,7 @@ def streams_of(log, pids):
             if at >= 0 and line[at : line.find(b",", at) + 1] in wanted:
                 # The last line of a device that was killed may be torn.
                 record = json.loads(line) if line.endswith(b"}\n") else {"op": "wait"}
-                # # A wait for ended work is left out, so the number of waits depends on time.
+                # A wait for ended work is left out, so the number of waits depends on time.
                 if record["op"] != "wait":
                     found[record["pid"]].setdefault((record["ctx"], record["stream"]), []).append((record["seq"], devicelog.operation(record)))
     # The first thing that a sequence has done is on the legacy stream.

@@ -1,4 +1,5 @@
-"""A job that changes what is around it once it runs, and works on: FOLDER is one of its own, GO a file that appears when something has happened.
+"""A job that changes its surroundings once it runs, and works on: FOLDER is one of its own, GO a
+file that appears when something has happened.
 
     surroundings.py HOW FOLDER GO
 """

@@ -1,4 +1,5 @@
-"""CTranslate2: a worker thread and a blocking stream per model, the asynchronous allocator, 16-bit floats and 8-bit integers.
+"""CTranslate2: a worker thread and a blocking stream per model, the asynchronous allocator, 16-bit
+floats and 8-bit integers.
 
 The model is made here: a GPT-2 of two layers of random numbers.
 """
@@ -66,7 +67,8 @@ def body():
             )
             lengths[kind] = [len(scores), len(out)]
 
-        # Both at once, each with its worker. (Two replicas of one model would share its queue by who is faster.)
+        # Both at once, each with its worker. (Two replicas of one model would share its queue by
+        # who is faster.)
         users = [threading.Thread(target=use, args=(kind,)) for kind in generators]
         for user in users:
             user.start()

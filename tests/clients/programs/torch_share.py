@@ -1,4 +1,5 @@
-"""CUDA tensors that go through a multiprocessing queue: device memory and an event that two processes share (CUDA IPC), in both directions."""
+"""CUDA tensors that go through a multiprocessing queue: device memory and an event that two
+processes share (CUDA IPC), in both directions."""
 
 import client
 import torch

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! SIMGPU_DEVICES=40GiB,16GiB                  # two GPUs
-//! SIMGPU_DEVICES=40GiB:10GiB@2+5GiB@1,16GiB   # the first is divided into two MIG instances, of 2 and of 1 sevenths of its multiprocessors
+//! # The first is divided into two MIG instances, of 2 and of 1 sevenths of its multiprocessors.
+//! SIMGPU_DEVICES=40GiB:10GiB@2+5GiB@1,16GiB
 //! ```
 //!
 //! Each device and each instance is a process with a socket of its own, so none delays another. All

@@ -1,4 +1,4 @@
-//! The targets: what is done with the bytes, and what must hold then.
+//! The targets: the actions on the bytes, and their invariants.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -32,15 +32,15 @@ pub enum Target {
     Trace,
     /// A ledger.
     Ledger,
-    /// What is known.
+    /// Facts of devices.
     Known,
 }
 
 impl Target {
-    /// As they are called.
+    /// Their names.
     pub const NAMES: [&str; 8] = ["packet", "desk", "lane", "turn", "profile", "trace", "ledger", "known"];
 
-    /// The one that is called so.
+    /// The target of this name.
     pub fn named(name: &str) -> Option<Target> {
         const ALL: [Target; 8] = [
             Target::Packet,
@@ -60,7 +60,7 @@ impl Target {
 /// Bytes of memory that an input may have taken for it.
 pub fn most(target: Target) -> usize {
     match target {
-        // The decoders' own limit, and what is made of it.
+        // The decoders' own limit, and the values made from it.
         Target::Profile | Target::Trace => 3 * codec::MAX_BYTES as usize,
         // A packet holds 60 KiB.
         Target::Packet | Target::Desk => 16 << 20,
@@ -128,8 +128,8 @@ fn lane(data: &[u8]) {
     thread_local!(static LANE: Box<Lane> = Box::default());
     LANE.with(|lane| {
         let start = std::ptr::from_ref::<Lane>(lane).cast::<AtomicU64>();
-        // SAFETY: a lane is made of atomics alone, without padding that anybody reads, is aligned
-        // to more than eight bytes and is that large.
+        // SAFETY: a lane is made only of atomics, without padding that is ever read, is aligned to
+        // more than eight bytes and is that large.
         let words: &[AtomicU64] = unsafe { std::slice::from_raw_parts(start, WORDS) };
         let mut reader = Reader::default();
         let mut touched = Vec::with_capacity(64);
@@ -228,8 +228,8 @@ fn turn(data: &[u8]) {
     });
 }
 
-/// The bytes as they are, or behind a header that fits them (the first byte says which): who forges
-/// a file forges its checksum, too.
+/// The bytes as they are, or behind a header that fits them (by the first byte): a forger of a file
+/// forges its checksum, too.
 fn file(data: &[u8], magic: [u8; 8], version: u8) -> Vec<u8> {
     let Some((&how, body)) = data.split_first() else {
         return Vec::new();
@@ -256,7 +256,8 @@ fn profile(data: &[u8]) {
     let Ok(profile) = codec::decode(&file(data, codec::MAGIC, codec::VERSION), path) else {
         return;
     };
-    // What is believed can be shown, asked and written, and is the same when it is read again.
+    // A profile that is accepted can be shown, asked and written, and is the same when it is read
+    // again.
     drop(weft_profiles::json::to_json(&profile));
     let _ = profile.typical_cost();
     let again = codec::encode(&profile, path).expect("what was read can be written");
