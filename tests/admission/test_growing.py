@@ -126,7 +126,7 @@ def test_who_waits_for_more_in_vain_gets_cudas_own_answer(scene):
     scene.go("grower")
     scene.finish(grower)
     assert scene.events("grower") == ["asks", "begun", "took", "none", "ended"], scene.events("grower")
-    # It hears once how it goes better the next time.
+    # It gets one line of advice for the next time.
     assert grower.stderr().count("weft profile keep") == 1, grower.stderr()
     assert scene.queue()["denied"] >= 1, scene.queue()
     # Alone it learns at once that there is no such device; so does a job that would wait for one

@@ -92,7 +92,7 @@ def test_a_run_teaches_what_the_job_takes(scene):
     first = scene.job("first", "1GiB", "2GiB", weft=[], user="ann", stay=False)
     scene.go("first")
     scene.finish(first)
-    # The broker hears of its end a moment after it.
+    # The broker notices its end a moment later.
     scene.until("the broker has learnt what the first took", lambda: scene.queue()["learnt"])
     seen = scene.queue()["learnt"]
     assert [(row["pid"], row["peak"], row["duration"], row["user"]) for row in seen] == [(first.pid, 3 << 30, "short", "ann")], seen

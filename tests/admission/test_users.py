@@ -158,7 +158,7 @@ def test_a_profile_is_its_users_own(scene):
     # Her kept profile, and a context; bea's job is unknown, so its share grew with the memory
     # that it took.
     assert 2 << 30 <= shares[ann.pid] < 3 << 30, shares
-    # Samples are a private broker's matter.
+    # Only a private broker takes samples.
     trace = scene.job(BEA, "sampled", "1GiB", preload=True, WEFT_MODE="profile", WEFT_PROFILE="/etc/weft-users-test")
     scene.until("it runs", lambda: "took" in scene.events(trace))
     for job in (ann, bea, trace):

@@ -32,7 +32,7 @@ def test_who_will_not_wait_does_not(scene):
         assert "--wait" in told[0] and "a whole number of seconds" in told[0], told
     patient = scene.job("patient", "3GiB", weft=["--memory", "3GiB", "--wait", "1"])
     scene.finish(patient, 3)
-    # So many seconds as the machine took to let it notice.
+    # The seconds that the machine took until the job noticed.
     assert re.search(r"no device memory within \d+ s", patient.stderr()), patient.stderr()
     tired = scene.waiter("tired", "3GiB")
     os.kill(tired.pid, signal.SIGINT)
@@ -54,7 +54,7 @@ def test_odd_surroundings_change_nothing(scene):
     os.kill(odd.pid, signal.SIGINT)
     asked = scene.job("asked", "3GiB", weft=["--memory", "3GiB"], through=shell, without=("HOME", "XDG_RUNTIME_DIR", "TERM"), stay=False)
     scene.waits(asked)
-    # Asked to end it ends, as it would without weft.
+    # A job that is asked to end ends, as it would without weft.
     os.kill(asked.pid, signal.SIGTERM)
     scene.finish(asked, -signal.SIGTERM)
     scene.until("one waits", lambda: scene.waiting() == [odd.pid])
@@ -147,12 +147,12 @@ def test_a_suspended_waiter_holds_up_nobody(scene):
     other = scene.waiter("other", "5GiB", stay=False)
     os.killpg(stopped.pid, signal.SIGSTOP)
     scene.ends(holder)
-    # It is first, is let in and does not stir: the other one has its turn.
+    # It is first, is let in and does nothing: the other one has its turn.
     scene.finish(other)
     assert not scene.has("stopped", "begun")
     row = next(row for row in scene.queue()["waiting"] if row["pid"] == stopped.pid)
     assert "suspended" in row["reason"] and row["begins_s"] is None, row
-    # It goes on, before who came later.
+    # It continues, before later jobs.
     again = scene.holder("again", "6GiB")
     last = scene.waiter("last", "5GiB", stay=False)
     os.killpg(stopped.pid, signal.SIGCONT)
@@ -197,7 +197,7 @@ def test_killed_while_it_is_admitted_and_while_it_grows(scene):
 def test_a_new_broker_knows_who_holds_what(scene):
     holder = scene.holder("holder", "5GiB")
     waiter = scene.waiter("waiter", "4GiB", stay=False)
-    # Stopped, so that neither can come back to the new broker before the newcomer asks.
+    # Stopped, so that neither can come back to the new broker before the new job asks.
     for job in (holder, waiter):
         os.killpg(job.pid, signal.SIGSTOP)
     scene.broker.kill()
@@ -213,7 +213,7 @@ def test_a_new_broker_knows_who_holds_what(scene):
     scene.release("holder")
     for job in (holder, waiter, late):
         scene.finish(job)
-    # By the wait and not by the restart: the waiter's memory was to be had before the newcomer's.
+    # By the wait and not by the restart: the waiter's memory was free before the new job's.
     assert scene.queue()["admitted"] == 3, scene.queue()
 
 

@@ -41,9 +41,9 @@ def test_a_first_request_without_a_profile_is_left_alone(scene):
     one = ["--requests", 1, "--kernels", kernels, "--gap-s", GAP_S, "--seed", 1]
     service = client(scene, "service", 2, *one)
     scene.finish(service)
-    # It comes back once its request is over: nothing was kept from it for good.
+    # The batch job continues once the service's request is over: its loss is not permanent.
     scene.progresses(batch)
-    # Asked for its status the device writes its log out.
+    # The device writes its log out when it is asked for its status.
     scene.device.status()
     done = [each for each in devicelog.read(log) if each["op"] == "kernel"]
     request = [each for each in done if each["pid"] == service.pid]

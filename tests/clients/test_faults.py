@@ -338,7 +338,7 @@ def test_full_disk_keeps_the_old_profile(scene):
     assert told, "weft status does not say that the profile could not be written"
     assert "taken" in scene.status()["broker"]["last_trouble"], scene.status()["broker"]["last_trouble"]
     assert file.read_bytes() == before, "the old profile is gone"
-    # Beside the profiles lies what the broker knows of devices.
+    # The profiles' folder also has the broker's file about devices.
     left = sorted(path.name for path in file.parent.iterdir())
     assert left in ([file.name], sorted([file.name, "known.json"])), f"something half-written is left: {left}"
     assert scene.broker.job.running(), scene.broker.job.explain()

@@ -4,7 +4,7 @@ from guest_stage import ROLES, compiled, counters, plainly, queue, same
 from harness import jobs
 from harness.scene import BOUND
 
-# Each way in which a job may come to know of it. The last is that of a job that never waits.
+# Each way in which a job may learn of it. The last is that of a job that never waits.
 WAYS = ("stream", "context", "event", "query", "copy", "graph", "launch")
 
 

@@ -22,7 +22,7 @@ def test_stopped_and_continued(scene):
         os.kill(victim.pid, signal.SIGSTOP)
         stopped = Path(f"/proc/{victim.pid}/stat")
         assert jobs.wait_until(lambda stopped=stopped: stopped.read_text().rsplit(")", 1)[1].split()[0] == "T", BOUND), victim.explain()
-        # Whoever is stopped, the others end what they begin.
+        # If any one is stopped, the others end what they begin.
         if victim is not job:
             scene.finish(scene.client(priority=7))
         os.kill(victim.pid, signal.SIGCONT)

@@ -25,7 +25,7 @@ from harness import cargo_tests, paths
 BOUND = 300
 # And for the build of weft's reader.
 BUILD = 1200
-# Smaller files hold nothing but host code, mostly.
+# Smaller files mostly hold only host code.
 SMALLEST = 1 << 20
 # The section in which the compiler puts linked images: cuobjdump looks only there.
 SECTION = ".nv_fatbin"
@@ -159,7 +159,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(scope="module")
 def reader():
     """Builds weft's reader."""
-    # As scripts/layout builds, so that nothing but the example is compiled.
+    # As scripts/layout builds, so that only the example is compiled.
     command = ["cargo", "build", "--profile", paths.PROFILE, "--workspace", *cargo_tests.FEATURES, "--example", "images"]
     done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-1000:]}"

@@ -246,7 +246,7 @@ def check(client, role, bare, weft, status, modes):
             if mine[kind] != theirs[kind] and kind not in client.own(role):
                 wrong.append(f"{mine[kind]} {kind} operations without weft, {theirs[kind]} with it")
     wrong += check_counters(weft, status, client.fails)
-    # A client of several processes has company of its own.
+    # A client of several processes has more than one job.
     company = len(status["ended"]) > 1
     mode = MODE.get(role, role)
     if mode not in modes or (role == "alone" and not company and set(modes) != {"alone"}):

@@ -20,7 +20,7 @@ from harness import jobs, paths
 
 PROGRAM = paths.BUILT / "weft-test-order"
 COMPANION = paths.BUILT / "weft-test-companion"
-# The counting driver under the name it was built as: opened so, nothing is put in between.
+# The counting driver under the name it was built as: weft does not intercept this name.
 COUNTING = (paths.BUILT / "libnullcuda.so").resolve()
 
 # A background job waits at the gate for some of its 200,000 launches; each wait has a bound.

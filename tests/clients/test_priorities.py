@@ -32,7 +32,7 @@ class Torch:
         self.log = scene.folder / "device.log"
         scene.device.settings |= {"SIMGPU_LOG": str(self.log), **more}
         scene.broker.start()
-        # It keeps the device, and is no job of weft's.
+        # It keeps the device alive, and is no job of weft's.
         self.bare = self.run("bare", weft=False)
 
     def run(self, name, *, own=True, weft=True, more=None, **preload):
@@ -152,7 +152,7 @@ def test_a_job_under_weft_run_is_below_normal_and_status_says_so(scene):
     told(scene, job, "below normal (CUDA_MPS_CLIENT_PRIORITY=1)", "25 % of the SMs", "as far as their order allows")
     assert "below normal" in weft(scene, "status").stdout
     assert job.stderr() == "", job.explain()
-    # A new broker hears it, too.
+    # A new broker gets it, too.
     scene.broker.stop()
     scene.broker.start()
     scene.attached(job)

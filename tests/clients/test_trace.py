@@ -147,7 +147,7 @@ def test_times_are_told(run):
     work = [f for step in run.trace["steps"] for kind, f in run.calls(step) if kind in ("Launch", "Copy")]
     silent = sum(f["duration"] == 0 for f in work)
     assert not silent, f"{silent} of {len(work)} pieces of work have no time"
-    # The job's steps on the host: what is recorded of them cannot be more than the whole run was.
+    # The job's steps on the host: the recorded time of them cannot be more than the whole run's.
     host = sum(o["host_before"] for step in run.trace["steps"] for o in step["operations"])
     assert 0 < host < BOUND * 1e9, f"{host} ns of host time"
     file = run.folder / "traced" / "profiles" / "traced.profile"

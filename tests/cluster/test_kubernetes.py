@@ -341,7 +341,7 @@ def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     broker = node.start(*words, *node.options(), *ROOTFS, *command)
     ready = jobs.wait_until(lambda: jobs.socket_answers(str(node.socket)), BOUND)
     assert ready and broker.running(), broker.explain()
-    # Users whom the settings name may have more, others 5. Root of a container is one of these.
+    # Users in the settings may have more, others 5. Root of a container is one of the others.
     high = ["--env", "WEFT_PRIORITY=high"]
     assert node.pod(*high)["priority"] == 5
     assert node.pod(*high, uid=61000)["priority"] == 0

@@ -18,7 +18,7 @@ NODES = 4
 BOUND = 560
 GUEST = paths.CLIENTS / "guest"
 DRIVER = paths.ROOT / "tests" / "cluster" / "ray_driver.py"
-# A network of its own, and processes: what the cluster leaves behind ends with the first of them.
+# A network of its own, and processes: the cluster's leftovers end with the first of them.
 APART = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 # A user's further preload: any library will do.
 OTHER = "libm.so.6"

@@ -403,7 +403,7 @@ class TestSuite:
         }, f"{sorted(found)}"  # fmt: skip
         for name, row in found.items():
             words = " ".join(row["command"])
-            # `weft run` sets what a job of this priority asks of MPS. A plain job sets nothing.
+            # `weft run` sets MPS variables for a job's priority. A plain job sets nothing.
             assert ("weft run -q --priority" in words) == ("weft" in name), f"{name}: {words}"
             assert "LD_PRELOAD" not in row["environment"] and "CUDA_MPS_CLIENT_PRIORITY" not in row["environment"], f"{name}: {row['environment']}"
         assert "--priority 0 --profile service" in " ".join(found["mps weft service"]["command"])

@@ -147,7 +147,7 @@ def test_the_text_is_the_same_by_command_socket_and_tcp(scene, programs):
         assert promtool(programs, "check", "metrics", given=text) == "", text
         status, media, text = fetch(connection, Accept="application/openmetrics-text;version=1.0.0")
         assert (status, media) == (200, OPENMETRICS) and text.endswith("# EOF\n"), text
-        # Warnings come and go: on a busy machine a job is over its slowdown for a moment.
+        # Warnings come and go: on a busy machine a job exceeds its slowdown for a moment.
         lasting = {series for series in values(text) if not series.startswith("weft_job_warnings{")}
         assert lasting <= {*values(printed.stdout), *values(weft(scene, "metrics").stdout)}, text
         assert fetch(connection, method="HEAD") == (200, PLAIN, "")

@@ -119,7 +119,7 @@ def test_the_deb_is_installed_and_purged(scene, made):
     for name in ("info", "updates", "triggers"):
         (root / own / name).mkdir(parents=True)
     (root / own / "status").touch()
-    # No package else is in this root, so what it depends on is missing there.
+    # No other package is in this root, so its dependencies are missing there.
     dpkg = ["dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless"]
     dpkg += ["--log=/dev/null", "--force-not-root"]
     before = tree(root, without=[own])
@@ -258,7 +258,7 @@ def test_the_wheel_is_installed_and_uninstalled(scene, made):
     (site / "weft" / "__init__.py").write_text("whose = 'theirs'\n")
     before = tree(venv, without=["pyvenv.cfg"])
     run(*pip, "install", "--no-index", "--no-deps", package.wheel(made))
-    # pip's own command is a script; what it becomes is the program.
+    # pip's own command is a script; it becomes the program.
     (program,) = run(python, "-c", "import weft_gpu; print(weft_gpu.program())").stdout.split()
     environment = used(program, scene)
     words = run(venv / "bin" / "weft", "--version").stdout

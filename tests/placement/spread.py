@@ -28,7 +28,7 @@ for device in range(2):
         refused.append(False)
     except torch.cuda.OutOfMemoryError:
         refused.append(True)
-    # Whatever came of that, the device works on.
+    # In either case, the device works on.
     kept = torch.ones(1 << 20, device=f"cuda:{device}")
     torch.cuda.synchronize(device)
     after.append(kept.device.index == device)

@@ -166,8 +166,8 @@ def the_control_daemon_comes_up_and_ends_beside_weft(scene):
     return f"cuInit beside it says {plain}"
 
 
-# The control daemon's server finds no device while clients ask: a second cuInit hears of that as it
-# stands at that moment, also without weft.
+# The control daemon's server finds no device while clients ask: the result of a second cuInit
+# depends on its state at that moment, also without weft.
 SERVER_ENDS = {"100", "805", "806", "807", "808", "809", "810"}
 
 

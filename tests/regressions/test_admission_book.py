@@ -149,7 +149,7 @@ def test_who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene, rust)
     scene.job(BEA, "bea", 8 * GB)
     scene.runs("bea")
     assert [row["memory"] for row in scene.queue()["devices"]] == [TOTAL], scene.queue()["devices"]
-    # Nor over a restart, whose first client he is.
+    # Nor over a restart, whose first client is this user's.
     scene.broker.kill()
     scene.start()
     scene.job(ANN, "again", 1024, total=GB)
@@ -292,7 +292,7 @@ def test_who_hangs_up_or_spoils_its_lane_keeps_what_its_process_holds(scene, rus
     assert liar.is_let_go(), "no lane begins so"
     clients = lambda: wire.ask(scene.socket, "status")["status"]["clients"]  # noqa: E731
     scene.until("the waiter alone is a client", lambda: len(clients()) == 1)
-    # Both processes run, and so both have what they had.
+    # Both processes run, and so both have their memory.
     seen = scene.queue()
     assert [row["command"] for row in seen["waiting"]] == ["waiter"], seen
     assert sorted(row["command"] for row in seen["running"]) == ["holder", "liar"], seen

@@ -117,7 +117,7 @@ def test_a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
     user, hint = job.stdout().decode().splitlines()[0].split("|")
     assert not user and hint.endswith("libcuda.so.1"), job.stdout()
     assert client.exists(), job.explain()
-    # A driver that the user named is the only one, so that a wrong word is seen.
+    # A driver that the user named is the only one, so that a wrong name is seen.
     wrong = weft(scene, "run", "--", CLIENT, client, more={"WEFT_CUDA_LIBRARY": "/nowhere/libcuda.so.1"})
     assert wrong.returncode != 0 and "/nowhere/libcuda.so.1" in wrong.stderr, wrong.stderr
 

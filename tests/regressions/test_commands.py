@@ -37,7 +37,7 @@ def test_ctrl_c_in_the_queue_ends_a_script_by_the_signal(scene):
     os.kill(script.pid, signal.SIGINT)
     scene.finish(script, -signal.SIGINT)
     assert "lost sys.stderr" not in script.stderr() and "out of memory" not in script.stderr(), script.explain()
-    # Somebody at a prompt keeps what he has: there the interpreter hears of it.
+    # A person at a prompt keeps the session: there the interpreter gets the signal.
     code = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)"
     prompt = scene.job([sys.executable, "-i", "-c", code], "prompt", more={"WEFT_MEMORY": "20GiB"})
     waits(scene, prompt)
@@ -126,7 +126,7 @@ def test_a_profile_of_other_code_is_told(scene):
     row = scene.row(own)
     assert row["profile_known"] == row["kernels"] > 0 and row["profile_trouble"] is None, row
     own.kill()
-    # The checking client launches what the companion does not.
+    # The checking client launches kernels that the companion does not launch.
     client = scene.client("client", mode="profile", profile="client")
     scene.finish(client)
     assert jobs.wait_until((scene.broker.profiles / "client.profile").exists, BOUND), client.explain()
@@ -177,7 +177,7 @@ def test_weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
         told = weft(scene, "profile", *wrong, "--", "touch", ran, more=more)
         assert told.returncode == 1 and not ran.exists() and len(told.stderr.splitlines()) == 1, f"{wrong}: {told}"
         assert "the job was not started" in told.stderr or "nowhere" in told.stderr, told.stderr
-    # Nothing came of it: no success, but the job's own failure counts more.
+    # No profile was written: that is no success, but the job's own failure counts more.
     for name, command, code in (("q", ["true"], 73), ("q", ["sh", "-c", "exit 5"], 5)):
         told = weft(scene, "profile", "--name", name, "--", *command)
         assert told.returncode == code and "nothing was learnt" in told.stderr, told
@@ -410,7 +410,7 @@ def test_no_word_of_a_file_is_obeyed_by_a_terminal(scene):
     assert json.loads(told.stdout)["name"] == trace["name"], told.stdout[:2000]
     foreign.write_text(json.dumps({**trace, "source": f"Other{ORDERS}"}))
     is_shown(weft(scene, "trace", "import", foreign, file), 1, "foreign.json is no trace")
-    # A profile has its kernels' names and its GPU's from whoever made it.
+    # A profile has its kernels' names and its GPU's from its maker.
     scene.broker.start()
     learnt(scene, "own")
     profile = scene.broker.profiles / "own.profile"
@@ -457,7 +457,7 @@ def test_settings_that_another_group_may_write_are_not_read(scene):
     typed(*shown, **more)
 
 
-# As long as weft broker --replace waited for the old one before.
+# The time that weft broker --replace once waited for the old broker, seconds.
 PATIENCE = 15
 
 
@@ -465,7 +465,7 @@ PATIENCE = 15
 def test_a_broker_is_replaced_however_slow_its_disk_is(scene):
     held = scene.folder / "held"
     slow = built.compiled(scene, "held_sync.c", "-shared", "-fPIC")
-    # By NVML the brokers know of strangers' memory.
+    # With NVML the brokers know of strangers' memory.
     plain = {**scene.device.environment(), **scene.broker.environment(), "LD_LIBRARY_PATH": str(paths.SIMGPU_LIB), "WEFT_LOG": "info"}
     environment = {**plain, "LD_PRELOAD": str(slow), "HELD_BY": str(held)}
     old = scene.broker.job = jobs.Job([paths.WEFT, "broker"], environment=environment, folder=scene.folder, name="old")

@@ -46,9 +46,9 @@ def test_a_device_is_under_mps_where_its_clients_say_so(scene):
         scene.broker.start()
         # A daemon that serves another device is no reason.
         assert alone(scene, (0, 1)) > 0
-        # The driver's word is, in whatever namespace its daemon runs.
+        # The driver's answer is a reason, in any namespace of its daemon.
         assert alone(scene, (1, 0), SIMGPU_MODE="mps") == 0
-        # A driver that does not know the question leaves the daemon's process to be looked for.
+        # If the driver does not know the question, the daemon's process is looked for.
         assert alone(scene, (1, 0), SIMGPU_ATTRIBUTES="132") == 0
     finally:
         daemon.kill()

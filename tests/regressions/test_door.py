@@ -185,7 +185,7 @@ def test_a_descriptor_whose_close_hangs_holds_up_neither_the_door_nor_the_contro
     with Mean(lambda say: slips_in(scene.socket, packets, say)) as mean:
         assert mean.heard() == len(packets)
         scene.pings()
-        # The control thread hears an honest job, and answers.
+        # The control thread serves an honest job, and answers.
         honest = wire.Client(scene.socket, command="honest")
         assert honest.welcome(), honest.refusal
         honest.send(wire.note("heard"))
@@ -245,7 +245,7 @@ def test_who_is_let_go_keeps_nothing(scene):
 
     with Mean(many) as mean:
         assert mean.heard() == 300, "all of them are told by their connection"
-        # The connection closes first; the scheduler, which counts them, hears of it then.
+        # The connection closes first; the scheduler, which counts them, notices it then.
         scene.until("all of them are counted", lambda: scene.status()["broker"]["detached"] == 300)
         scene.until("nothing of them is open", lambda: wire.open_files(scene.pid) < before + SLACK)
         scene.pings()
@@ -278,7 +278,7 @@ def test_a_user_has_so_many_clients_and_others_have_room(scene):
 
 
 MB = 1 << 20
-# A device of 80 GB, as the attacker calls it.
+# A device of 80 GB, by the attacker's claim.
 SIZE = 80 << 30
 
 
@@ -613,7 +613,7 @@ def test_a_guest_has_so_many_lines_of_the_log_and_others_have_theirs(scene):
         assert client.welcome(), client.refusal
         for at in range(3000):
             client.send(wire.note(f"flood {at} {'x' * 380}"))
-        # Neither coming nor going is a way round it.
+        # Coming and going is no way round it, either.
         for at in range(400):
             other = wire.Client(scene.socket, command=f"comes {at}")
             assert other.welcome(), other.refusal

@@ -65,7 +65,7 @@ def test_a_job_reads_as_free_what_it_can_have_after_each_growth(scene, rust):
         assert took["result"] == 0, took
         assert abs(free - size - took["free"]) <= 4 * MIB, f"{free} were free, {size} are taken: {took}"
         free = took["free"]
-    # A neighbour comes and goes, and the job takes more: what is free does not grow.
+    # A neighbour comes and goes, and the job takes more: its free memory does not grow.
     neighbour = Told(scene, "neighbour")
     neighbour.tell("end")
     scene.finish(neighbour.job)
@@ -135,7 +135,7 @@ def test_the_most_important_job_is_not_kept_inside_an_allocation(scene, rust):
     assert neighbour.take(4 * GIB)["result"] == 0
     service = Told(scene, "service", WEFT_PRIORITY=0)
     assert service.take(3 * GIB)["result"] == 0
-    # Two GiB more are not there: an allocator that keeps blocks gives them back when it hears so.
+    # Two GiB more are not there: an allocator that keeps blocks gives them back on this error.
     assert service.take(2 * GIB)["result"] == 2
     assert "waits inside" not in service.job.stderr(), service.job.explain()
     assert scene.broker.status() is not None

@@ -247,7 +247,7 @@ KNOWN_TABLES = [
     "cd3ea2c67076db4b882e52ae6c2d86f7",
     "f8cff95121468b4eb9e2fb469e7c0dd9",
 ]
-# And one that no driver has.
+# And a table that no driver has.
 UNKNOWN_TABLE = "5a" * 16
 
 

@@ -103,7 +103,7 @@ def test_a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
     program = compiled(scene, "memory_rarely.c")
     for name, ends in (("ended", "TERM"), ("killed", "KILL")):
         ready = scene.folder / f"{name}.ready"
-        # `weft profile` puts weft under the job itself, and hands on what it is sent.
+        # `weft profile` puts weft under the job itself, and hands on the signals that it gets.
         environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables()}
         job = jobs.Job([paths.WEFT, "profile", "--name", name, "--", program, 2000, ready], environment=environment, folder=scene.folder, name=name)
         scene.jobs.append(job)

@@ -114,7 +114,7 @@ def test_a_child_made_past_the_c_library_is_not_its_parent(scene):
     assert job.stdout() == b"0 hung\n", job.explain()
 
 
-# Pairs of events, and how far apart, ms, most may be: ten times what the kernel takes.
+# Pairs of events, and the distance that most may have, ms: ten times the kernel's time.
 PAIRS = 40
 FAR_MS = 2
 
@@ -164,5 +164,5 @@ def test_a_program_of_musl_is_told_and_starts(scene):
     done = weft(scene, "run", "--", program)
     assert (done.returncode, done.stdout) == (0, "hello\n"), done
     assert done.stderr.count("is built for musl") == 1, done.stderr
-    # Nothing of weft is put into it.
+    # weft is not put into it.
     assert "libweft.so" not in weft(scene, "run", "--", program, shutil.which("env")).stdout

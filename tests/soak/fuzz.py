@@ -31,7 +31,7 @@ LONG = 20
 def build():
     """Builds the crate if it changed. Returns the seconds that it took."""
     begin = time.monotonic()
-    # With a target named, what runs while it is built is built without counters.
+    # With a target named, build scripts and macros are built without counters.
     environment = {**os.environ, "RUSTFLAGS": " ".join(COVERAGE), "CARGO_TARGET_DIR": str(TARGET)}
     command = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--target", TRIPLE]
     done = subprocess.run(command, cwd=CRATE, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)

@@ -36,7 +36,7 @@ class Attack:
 
     def __init__(self, path, uuid, total, rng):
         self.path, self.uuid, self.total, self.rng = path, uuid, total, rng
-        # Clients that were let go for nonsense and hold on to their end.
+        # Clients that were let go for nonsense and keep their end.
         self.keep = []
 
     def client(self, **said):

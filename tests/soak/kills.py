@@ -28,7 +28,7 @@ CROWD = 16
 ROUND = 20.0
 # Ended jobs of a round of which the device's log is looked at.
 ORDER_OF = 60
-# How long a stopped job or broker stays so at most, seconds.
+# The longest time for which a job or broker is stopped, seconds.
 STOPPED = 0.4
 # Sequences that jobs play, most of them short: most kills come while one starts or runs, not
 # between.
@@ -99,14 +99,14 @@ class Round:
         rng = self.rng
         client.kill_at = None
         if client.go_on_at is None and rng.random() < 0.25:
-            # Stopped first, killed as it stands.
+            # Stopped first, killed in that state.
             if self.send(client, signal.SIGSTOP):
                 self.figures.stops += 1
                 client.go_on_at = client.kill_at = now + rng.random() * STOPPED
             return
         client.go_on_at = None
         if self.send(client, rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))):
-            # To a stopped process a SIGTERM comes when it goes on.
+            # A stopped process gets a SIGTERM when it continues.
             self.send(client, signal.SIGCONT)
             client.killed = True
 

@@ -154,7 +154,7 @@ def streams_of(log, pids):
                 # A wait for ended work is left out, so the number of waits depends on time.
                 if record["op"] != "wait":
                     found[record["pid"]].setdefault((record["ctx"], record["stream"]), []).append((record["seq"], devicelog.operation(record)))
-    # The first thing that a sequence has done is on the legacy stream.
+    # A sequence's first operation is on the legacy stream.
     ordered = lambda streams: sorted(([*sorted(stream, key=lambda one: one[0])] for stream in streams.values()), key=lambda stream: stream[0][0])  # noqa: E731
     return {pid: [[item for _, item in stream] for stream in ordered(streams)] for pid, streams in found.items()}
 

@@ -1,5 +1,5 @@
 //! A bare CUDA program: the driver opened by name and called through pointers, as the CUDA runtime
-//! does, so that whatever is preloaded is measured or tested and nothing else is.
+//! does, so that only a preloaded library is measured or tested.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -42,7 +42,7 @@ pub struct Launcher {
 impl Launcher {
     /// Opens device, context, module, kernel and stream through `libcuda.so.1`.
     pub fn open() -> Result<Launcher> {
-        // SAFETY: a driver's constructors are what any CUDA program runs.
+        // SAFETY: any CUDA program runs a driver's constructors.
         let library = unsafe { Library::new("libcuda.so.1") }.context("no libcuda.so.1 on the library path")?;
         // Never closed: its threads and handlers must outlive us.
         let library: &'static Library = Box::leak(Box::new(library));

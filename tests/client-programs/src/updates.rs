@@ -1,5 +1,5 @@
 //! A graph of many kernels that is updated from others of the same shape again and again, as
-//! llama.cpp does it for each token: the driver's calls and nothing else.
+//! llama.cpp does it for each token: only the driver's calls.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::null_mut;

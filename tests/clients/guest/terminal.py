@@ -38,7 +38,7 @@ tell("ready", os.getpid())
 while not came:
     gpu.work(20)
     time.sleep(0.005)
-# One that comes twice comes now.
+# A second delivery of a signal comes now.
 until = time.monotonic() + 0.3
 while time.monotonic() < until:
     gpu.work(20)

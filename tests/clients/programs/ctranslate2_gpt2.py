@@ -60,7 +60,7 @@ def body():
         lengths = {}
 
         def use(kind):
-            # A fixed length: what a simulated device computes must not steer the program.
+            # A fixed length: values that a simulated device computes must not steer the program.
             scores = generators[kind].score_batch([["<s>", "w1", "w2", "w3"]] * 4)
             out = generators[kind].generate_batch(
                 [["<s>", "w5"]] * 2, max_length=12, min_length=12, sampling_topk=1, beam_size=1, end_token=[]

@@ -13,7 +13,7 @@ def worker(inbox, outbox):
         torch.cuda.synchronize()
         outbox.put(seen)
         del tensor
-    # One of its own, which must live until the other side has let go of it.
+    # A tensor of its own, which must live until the other side has let go of it.
     own = torch.full((1000,), 77, dtype=torch.int32, device="cuda")
     outbox.put(own)
     inbox.get(timeout=120)

@@ -1,6 +1,6 @@
-//! Turns the symbol table into what the sources do not write by hand: answers for entry points that
-//! are not implemented, the per-thread-stream twins of those that are, and the table behind
-//! `cuGetProcAddress`.
+//! Turns the symbol table into the code that the sources do not write by hand: answers for entry
+//! points that are not implemented, the per-thread-stream twins of those that are, and the table
+//! behind `cuGetProcAddress`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -19,7 +19,7 @@ use weft_symbols::{Class, Entry};
 
 type Called = unsafe extern "C" fn(*const c_char) -> u64;
 type Launches = unsafe extern "C" fn() -> u64;
-/// Any entry point: the longest takes 11 words, and a callee ignores what it does not take.
+/// Any entry point: the longest takes 11 words, and a callee ignores words that it does not take.
 type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize) -> c_int;
 
 /// Launches before each call, by default.

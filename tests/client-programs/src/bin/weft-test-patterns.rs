@@ -111,7 +111,7 @@ unsafe extern "C" fn note(word: *mut c_void) {
     words[1].store(words[0].load(Ordering::SeqCst), Ordering::SeqCst);
 }
 
-/// A host function runs after what is before it in its stream and before what is behind it.
+/// A host function runs after the work before it in its stream and before the work behind it.
 fn host_functions(gpu: &Gpu) -> Result<()> {
     let (kernel, copy) = (gpu.kernel("simgpu_fill")?, gpu.kernel("simgpu_copy")?);
     let (stream, data, words) = (gpu.stream()?, gpu.allocate(COUNT * 4)?, pinned(2)?);
@@ -159,8 +159,8 @@ fn crossing_streams(gpu: &Gpu) -> Result<()> {
     gpu.synchronize(right)
 }
 
-/// Free memory does not rise while a process does nothing but ask (a client that sizes its cache by
-/// it fails if it does).
+/// Free memory does not rise while a process only asks for it (a client that sizes its cache by it
+/// fails if it does).
 fn steady_memory(gpu: &Gpu) -> Result<()> {
     let held = gpu.allocate(1 << 20)?;
     let (first, total) = result::mem_get_info().context("cuMemGetInfo")?;

@@ -69,7 +69,7 @@ fn one_line(error: &toml::de::Error) -> String {
     text
 }
 
-/// Refuses what no file may hold.
+/// Refuses a value that no file may hold.
 pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
     let name = &key.name;
     let said = KINDS.iter().find_map(|kind| value.source.strip_prefix(kind));

@@ -87,7 +87,7 @@ impl Calibration {
         }
     }
 
-    /// A file of this folder by name, or any file by its path (what has a slash or ends in
+    /// A file of this folder by name, or any file by its path (a text with a slash or with the end
     /// `.toml`).
     pub fn load(name_or_path: &str) -> Result<Calibration, CalibrationError> {
         if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
@@ -132,7 +132,7 @@ impl Calibration {
         })
     }
 
-    /// Sets a value. Refuses what a file may not hold.
+    /// Sets a value. Refuses one that a file may not hold.
     pub fn set(&mut self, key: &str, value: Value) -> Result<(), CalibrationError> {
         let malformed = |what| CalibrationError::Malformed {
             origin: self.gpu.clone(),

@@ -511,7 +511,7 @@ mod tests {
             (paging.to_device, paging.both_ways, paging.threshold),
             (41_700, 63_500, 1)
         );
-        // A fault of 31,790 ns less what 64 KiB take at 41.7 GB/s.
+        // A fault of 31,790 ns less the time of 64 KiB at 41.7 GB/s.
         assert_eq!((paging.fault_batch, paging.evict_block), (30_219, 77_000));
     }
 

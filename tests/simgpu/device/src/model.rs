@@ -1,4 +1,4 @@
-//! The GPU model that the device imitates: what its driver and NVML answer, as far as models
+//! The GPU model that the device imitates: the answers of its driver and NVML, as far as models
 //! differ.
 //!
 //! `SIMGPU_MODEL`: `a100` (the default) or `h100`. Speed and memory are the calibration's.

@@ -48,8 +48,8 @@ pub(crate) fn is_followed() -> bool {
     dead() == Dead::Followed
 }
 
-/// Does the next object of a kind get the handle of the last one that went? Nodes do not: what a
-/// copy of a graph was copied from is kept here by their handles.
+/// Does the next object of a kind get the handle of the last one that went? Nodes do not: a copy of
+/// a graph remembers the nodes that it was made from by their handles.
 pub(crate) fn is_reused(kind: Kind) -> bool {
     dead() == Dead::Reused && !matches!(kind, Kind::Node | Kind::UserObject | Kind::Conditional)
 }

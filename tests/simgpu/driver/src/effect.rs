@@ -36,16 +36,16 @@ pub(crate) enum Effect {
     Mark(Arc<Mark>),
     /// Anything short: an executed kernel, a stream write, giving memory back.
     Run(Action),
-    /// As `Run`, at once even if no thread waits: the host may be looking at what it writes, or it
-    /// takes the host long.
+    /// As `Run`, at once even if no thread waits: the host may be looking at the bytes, or the
+    /// action takes the host long.
     RunPromptly(Action),
     /// A function that needs the operation's times. The flag: at once, even if no thread waits.
     Timed(Box<dyn FnOnce(Times) + Send>, bool),
-    /// The client's function; the stream goes on when it has returned.
+    /// The client's function; the stream continues when it has returned.
     Call(Action),
     /// The stream continues when this returns true.
     Until(Condition),
-    /// The stream goes on when this operation, of another device, has ended.
+    /// The stream continues when this operation, of another device, has ended.
     Ended(Seq),
     /// A held kernel. It ends when `spinning` returns true, or when its time is over; then
     /// `give_up` is called.
@@ -61,7 +61,7 @@ impl Effect {
     /// An action that writes `bytes` bytes. `host_may_look`: the client may be reading there.
     pub(crate) fn of_bytes(bytes: u64, host_may_look: bool, action: impl FnOnce() + Send + 'static) -> Effect {
         // Memory that a device would write takes this host's time: it is spent while the device
-        // goes on, not by the thread that waits at last.
+        // runs on, not by the thread that waits at last.
         if host_may_look || bytes >= LONG_BYTES {
             Effect::RunPromptly(Box::new(action))
         } else {

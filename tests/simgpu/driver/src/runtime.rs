@@ -28,8 +28,8 @@ use crate::device::{self, VERSION};
 use crate::module::MODULES;
 use crate::state;
 
-/// Tables by identity. Those that are not here are refused, which every runtime accepts: what only
-/// profilers ask for, and f8cff951-..., which drivers 535 to 555 refuse, too.
+/// Tables by identity. Tables that are not here are refused, which every runtime accepts: those
+/// that only profilers ask for, and f8cff951-..., which drivers 535 to 555 refuse, too.
 const INTERFACE: [u8; 16] = *b"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9";
 const HOOKS: [u8; 16] = *b"\xa0\x94\x79\x8c\x2e\x74\x2e\x74\x93\xf2\x08\x00\x20\x0c\x0a\x66";
 const THREAD: [u8; 16] = *b"\x42\xd8\x5a\x81\x23\xf6\xcb\x47\x82\x98\xf6\xe7\x8a\x3a\xec\xdc";
@@ -38,8 +38,8 @@ const CHECKS: [u8; 16] = *b"\x26\x3e\x88\x60\x7c\xd2\x61\x43\x92\xf6\xbb\xd5\x00
 const INTEGRITY: [u8; 16] = *b"\xd4\x08\x20\x55\xbd\xe6\x70\x4b\x8d\x34\xba\x12\x3c\x66\xe1\xf2";
 const CONTEXT_TOOLS: [u8; 16] = *b"\x21\x31\x8c\x60\x97\x14\x32\x48\x8c\xa6\x41\xff\x73\x24\xc8\xf2";
 
-// Those below have published names at most. Their sizes are those of drivers 535 to 555; their
-// answers let the libraries that were watched go on by ordinary calls.
+// Those below have published names at most. Their sizes are those of drivers 535 to 555; with their
+// answers the libraries that were watched continue by ordinary calls.
 
 /// With [`CODE_CACHE`], the table of the cache of compiled code: NVRTC and nvJitLink look here for
 /// code that was compiled before.

@@ -29,7 +29,7 @@ fn main() {
         ("a hundred contexts in slices", Settings::default(), 100, 1, 64),
     ] {
         let mut best = (0.0f64, 0.0f64);
-        // The best of three: what else the machine does can only slow it down.
+        // The best of three: other load on the machine can only slow it down.
         for _ in 0..3 {
             let (operations, events) = measure(settings, contexts, streams, depth);
             if operations > best.0 {

@@ -88,8 +88,8 @@ impl Engine {
         self.state.set_context_priority(context.0, priority)
     }
 
-    /// Ends a context as its process's death does: all its work is gone at once, also what runs.
-    /// Streams that waited for it go on.
+    /// Ends a context as its process's death does: all its work is gone at once, also running work.
+    /// Streams that waited for it continue.
     pub fn remove_context(&mut self, context: ContextId) -> Result<(), EngineError> {
         if !self.state.has_context(context.0) {
             return Err(EngineError::NoContext);
@@ -123,8 +123,8 @@ impl Engine {
         self.submit_touching(at, stream, work, tag, Vec::new())
     }
 
-    /// [`Engine::submit`] for a kernel of known shape: in [`Mode::MpsShared`] it takes what its
-    /// blocks need. One of unknown shape takes all SMs.
+    /// [`Engine::submit`] for a kernel of known shape: in [`Mode::MpsShared`] it takes the part of
+    /// the SMs that its blocks need. One of unknown shape takes all SMs.
     pub fn submit_shaped(
         &mut self,
         at: Ns,

@@ -1,5 +1,5 @@
-//! Managed memory on the device: what operations touch, prefetches as operations, and when the
-//! ledger's news is the engine's.
+//! Managed memory on the device: touches of operations, prefetches as operations, and the time at
+//! which the ledger's news is the engine's.
 //!
 //! A kernel, copy or memset pays at its start for all pages that are missing then: it takes that
 //! much longer. Meanwhile the pager's clock is ahead of the engine's ([`crate::memory::Pager`]), so

@@ -229,7 +229,7 @@ impl SharedCompute {
         }
     }
 
-    /// Ends what ends now.
+    /// Ends the blocks and kernels that end now.
     pub(crate) fn end_due(&mut self, state: &mut EngineState) {
         if self.next.is_none_or(|next| next > state.now()) {
             return;
@@ -247,7 +247,7 @@ impl SharedCompute {
         }
     }
 
-    /// Begins what can begin now.
+    /// Begins the blocks that can begin now.
     pub(crate) fn choose(&mut self, state: &mut EngineState) {
         self.show(state);
         for kernel in &mut self.kernels {
@@ -263,7 +263,7 @@ impl SharedCompute {
                 kernel.block = block_progress(alone);
             }
             if kernel.block == 0 {
-                // It leaves what it takes at once.
+                // It leaves its part at once.
                 kernel.waiting = 1;
             }
             self.free -= kernel.begin_blocks(self.free);
@@ -289,7 +289,7 @@ impl SharedCompute {
 
     fn set_next(&mut self, now: Ns) {
         self.next = match self.kernels.as_slice() {
-            // Nobody else sees what it leaves.
+            // No other kernel sees the part that it leaves.
             [alone] => alone.ends(now),
             kernels => {
                 let head = self.head();

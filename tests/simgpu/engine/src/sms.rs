@@ -31,7 +31,7 @@ pub struct SmLimits {
     pub shared_bytes: u32,
     /// Registers of an SM.
     pub registers: u32,
-    /// Registers a thread that are taken for a kernel of which they are not known. Convolutions and
+    /// Assumed registers a thread of a kernel whose registers are not known. Convolutions and
     /// matrix products have 96 to 255, elementwise kernels 16 to 40.
     pub usual_registers: u32,
     /// How much longer blocks take, in thousandths, while others' blocks have all the rest of the
@@ -136,14 +136,15 @@ pub(crate) struct BlockNeed {
     pub blocks: u64,
     /// SM units of each block.
     pub units: u64,
-    /// Rounds in which a device that has nothing else runs the blocks.
+    /// Rounds in which an otherwise idle device runs the blocks.
     pub waves: u64,
 }
 
 /// Progress of a kernel in a nanosecond at full speed, for each of its waves.
 pub(crate) const PROGRESS_PER_NS: u64 = 1 << 20;
 
-/// Progress that a block makes from its begin to its end, of a kernel that takes `duration` alone.
+/// Progress of a block from its begin to its end, for a kernel that takes `duration` without
+/// others.
 pub(crate) fn block_progress(duration: Ns) -> u128 {
     u128::from(duration) * u128::from(PROGRESS_PER_NS)
 }

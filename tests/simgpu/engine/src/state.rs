@@ -432,8 +432,8 @@ impl EngineState {
         None
     }
 
-    /// Ends what can end at the head of a stream. Answers the engine that the first other operation
-    /// needs, if it needs one.
+    /// Ends operations that can end at the head of a stream. Returns the engine that the first
+    /// other operation needs, if it needs one.
     fn move_on(&mut self, stream: SlabKey) -> Option<Ready> {
         loop {
             let state = self.streams.get_mut(stream)?;
@@ -587,7 +587,7 @@ impl EngineState {
         }
     }
 
-    /// Ends the head of a stream now: reports it and wakes what waited for it.
+    /// Ends the head of a stream now: reports it and wakes the operations that waited for it.
     fn end(&mut self, key: SlabKey) {
         let Some(op) = self.ops.remove(key) else { return };
         if let Some(stream) = self.streams.get_mut(op.stream) {
@@ -698,7 +698,7 @@ impl EngineState {
         self.end(key);
     }
 
-    /// The shared compute engine ends an operation that takes `alone` when it has the device.
+    /// The shared compute engine ends an operation that takes `alone` on an otherwise idle device.
     pub(crate) fn end_shared(&mut self, key: SlabKey, alone: Ns) {
         if let Some(usage) = self.usage_of(key) {
             usage.compute += alone;

@@ -97,7 +97,7 @@ struct Record {
     went: HashMap<u64, Went>,
     ops: Vec<OpId>,
     submitted: Vec<Ns>,
-    /// For some operations, what was foretold as their earliest end.
+    /// For some operations, the predicted earliest end.
     foretold: Vec<(u64, Ns)>,
     usage: simgpu_engine::Usage,
     contexts: Vec<Option<simgpu_engine::ContextUsage>>,
@@ -383,7 +383,7 @@ proptest! {
     fn it_does_not_matter_when_one_looks(script in script(), stride in 1..500u64) {
         let mut whole = run(&script, None);
         let mut pieces = run(&script, Some(stride));
-        // Looking is no event.
+        // A query is no event.
         whole.usage.events = 0;
         pieces.usage.events = 0;
         prop_assert_eq!(whole, pieces);

@@ -1,6 +1,6 @@
 //! The C boundary.
 //!
-//! Pointers arrive wrapped in [`Out`] and [`Text`], made by the C ABI alone. By contract they are
+//! Pointers arrive wrapped in [`Out`] and [`Text`], made only by the C ABI. By contract they are
 //! null or valid, and only this file follows them.
 
 use std::ffi::{CStr, c_char};

@@ -1,5 +1,5 @@
-//! The inputs that each target begins with: sound ones, so that the fuzzer need not find out by
-//! itself what a file looks like.
+//! The inputs that each target begins with: sound ones, so that the fuzzer need not find out the
+//! format of a file by itself.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

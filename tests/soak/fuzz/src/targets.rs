@@ -68,7 +68,7 @@ pub fn most(target: Target) -> usize {
     }
 }
 
-/// Does with the bytes what the broker would.
+/// Does the broker's work on the bytes.
 pub fn run(target: Target, data: &[u8]) {
     match target {
         Target::Packet => drop(transport::read(data)),
@@ -82,7 +82,7 @@ pub fn run(target: Target, data: &[u8]) {
     }
 }
 
-/// Pieces of the input: how many bytes, then the bytes.
+/// Pieces of the input: the number of bytes, then the bytes.
 fn pieces(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (&[who, length], rest) = data.split_first_chunk::<2>()?;
@@ -148,7 +148,7 @@ fn lane(data: &[u8]) {
     });
 }
 
-/// All that is new: never more than a ring and an idleness before each.
+/// Reads all that is new: never more than a ring and an idleness before each.
 fn read(reader: &mut Reader, lane: &Lane) {
     let (lost, malformed) = (reader.lost(), reader.malformed());
     let found = std::iter::from_fn(|| reader.next(lane)).take(3 * RECORDS).count();
@@ -180,8 +180,8 @@ impl World {
     }
 }
 
-/// Two clients come, write what they like, and go. The scheduler must take it, and hold nothing of
-/// them in the end.
+/// Two clients come, write anything, and go. The scheduler must accept it, and keep nothing of them
+/// in the end.
 fn turn(data: &[u8]) {
     thread_local!(static WORLD: RefCell<Option<World>> = RefCell::new(World::open()));
     WORLD.with_borrow_mut(|place| {

@@ -210,7 +210,7 @@ impl Starter<'_> {
         };
         let mut command = Command::new(&program);
         command.arg("serve").arg("--detach").arg("--socket").arg(self.path);
-        // The device is no job: what is preloaded into jobs must not come with it.
+        // The device is no job: libraries that are preloaded into jobs must not come with it.
         command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
         command.envs(self.options.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -29,7 +29,7 @@ const MAX_RANGE_BYTES: u64 = 1 << 42;
 const MAKE_ROOM_EVERY: u64 = 256;
 
 impl DeviceProcess {
-    /// Takes all present records, brings the engine to now and collects what happened.
+    /// Takes all present records, brings the engine to now and collects the events.
     pub(super) fn take_in(&mut self) {
         let mut now = wall_now();
         // The number of records that each client had written at the begin: a client that writes

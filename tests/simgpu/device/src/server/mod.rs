@@ -292,7 +292,7 @@ impl DeviceProcess {
         let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else {
             return;
         };
-        // A condemned client that still lives hears of it at once.
+        // A condemned client that still lives learns of it at once.
         client.lane.cut_off();
         futex::ring(&client.lane.bell);
         futex::ring(&client.lane.prompt_bell);

@@ -15,7 +15,7 @@ use crate::shared::futex;
 use crate::shared::lane::{ANY, News};
 
 /// Oldest prompt operations of a client that count for the next wake-up. Later ones are due later,
-/// save for other streams.
+/// except those of other streams.
 const PROMPTS: usize = 64;
 
 /// With more of them the device wakes at least once in this interval (device time).

@@ -186,12 +186,12 @@ impl Lane {
         self.on_device.iter().map(|pages| pages.load(Ordering::SeqCst))
     }
 
-    /// Number of news heard so far.
+    /// Number of news taken so far.
     pub(crate) fn heard_so_far(&self) -> u64 {
         self.heard.0.load(Ordering::Acquire)
     }
 
-    /// Tells the device what this thread waits for. `None`: too many wait.
+    /// Announces to the device the seq that this thread waits for. `None`: too many wait.
     pub(crate) fn begin_waiting(&self, wanted: u64) -> Option<usize> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let free = self.waiters.iter().position(|waiter| {
@@ -245,7 +245,7 @@ impl Lane {
     }
 
     /// Writes news at `index`, the device's own count. False: the client does not listen, or lied
-    /// about what it heard.
+    /// about the number of news that it took.
     pub(crate) fn tell(&self, index: u64, news: News) -> bool {
         let unheard = index.wrapping_sub(self.heard.0.load(Ordering::Acquire));
         if unheard >= NEWS as u64 {

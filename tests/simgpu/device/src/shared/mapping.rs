@@ -15,8 +15,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// drop, and all zeroes is a good initial value.
 pub(crate) unsafe trait Shared: Sync {}
 
-// SAFETY: atomics throughout, in arrays and transparent wrappers; `initialise` writes what must not
-// be zero.
+// SAFETY: atomics throughout, in arrays and transparent wrappers; `initialise` writes the words
+// that must not be zero.
 unsafe impl Shared for super::lane::Lane {}
 // SAFETY: the same.
 unsafe impl Shared for super::board::Board {}

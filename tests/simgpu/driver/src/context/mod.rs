@@ -53,7 +53,7 @@ pub(crate) struct Limits(pub(crate) [usize; 7]);
 impl Default for Limits {
     fn default() -> Self {
         // Stack of a thread, printf buffer, malloc heap, sync depth, pending launches, L2
-        // granularity, persisting L2: what the programming guide names as defaults.
+        // granularity, persisting L2: the programming guide's defaults.
         Limits([1024, 1 << 20, 8 << 20, 2, 2048, 64, 0])
     }
 }
@@ -180,7 +180,7 @@ impl Context {
         *lock(&self.retained) = 0;
     }
 
-    /// Ends the context's use; what belongs to it is gone.
+    /// Ends the context's use; all that belongs to it is gone.
     pub(crate) fn end(&self) {
         self.alive.store(false, Ordering::Release);
     }

@@ -32,7 +32,8 @@ pub(crate) fn capture_alloc(stream: &Arc<Stream>, bytes: u64) -> R<u64> {
     Ok(address)
 }
 
-/// `cuMemFreeAsync` on a capturing stream: only what a graph allocated can be freed in a graph.
+/// `cuMemFreeAsync` on a capturing stream: only memory that a graph allocated can be freed in a
+/// graph.
 pub(crate) fn capture_free(stream: &Arc<Stream>, address: u64) -> R {
     if !owned::owns(address) {
         return Err(Error::INVALID_VALUE);

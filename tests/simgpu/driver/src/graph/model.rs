@@ -1,8 +1,8 @@
-//! A graph as a value: nodes, what each does, and which come after which.
+//! A graph as a value: nodes, the action of each, and their order.
 //!
 //! Nodes and graphs have handles of their own registries, so a stale handle is refused. An edge is
-//! kept with its later node. A clone has new handles and remembers of which node each of its nodes
-//! is the copy.
+//! kept with its later node. A clone has new handles and remembers the original of each of its
+//! nodes.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

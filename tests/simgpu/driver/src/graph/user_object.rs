@@ -2,7 +2,7 @@
 //!
 //! The destructor runs on the thread that gave up the last reference, at once: graphs give theirs
 //! up when they are destroyed. (CUDA runs it on a thread of its own and forbids it to call the
-//! driver; what the client sees is the same.)
+//! driver; the client sees the same.)
 #![deny(unsafe_code)]
 
 use std::collections::HashMap;

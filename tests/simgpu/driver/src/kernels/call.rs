@@ -39,12 +39,12 @@ impl<'a> Call<'a> {
         self.buffer.get(at..at + size).ok_or(Fault::Parameters)
     }
 
-    /// Parameter `n` as an unsigned number, whatever its size up to eight bytes.
+    /// Parameter `n` as an unsigned number, of any size up to eight bytes.
     pub(crate) fn unsigned(&self, n: usize) -> Result<u64, Fault> {
         unsigned(self.bytes(n)?)
     }
 
-    /// Parameter `n` as a signed number, whatever its size up to eight bytes.
+    /// Parameter `n` as a signed number, of any size up to eight bytes.
     pub(crate) fn signed(&self, n: usize) -> Result<i64, Fault> {
         let bytes = self.bytes(n)?;
         let value = unsigned(bytes)?;

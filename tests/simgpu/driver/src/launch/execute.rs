@@ -18,11 +18,12 @@ use crate::module::function::Function;
 use crate::space::raw;
 use crate::space::table::{Side, is_mapped, is_reachable, side};
 
-/// A kernel that takes this host longer is executed while the device goes on, not by the thread
+/// A kernel that takes this host longer is executed while the device runs on, not by the thread
 /// that waits at last. Waking another thread takes about as long.
 const LONG: Duration = Duration::from_micros(20);
 
-/// The memory a kernel sees: what the driver has handed out, and host memory the device can reach.
+/// The memory a kernel sees: memory that the driver has handed out, and host memory the device can
+/// reach.
 struct Reachable;
 
 fn check(address: u64, size: usize) -> Result<(), Fault> {

@@ -56,7 +56,7 @@ pub(crate) struct Launch {
 }
 
 impl Shape {
-    /// Refuses what no launch on this device may have.
+    /// Refuses a shape that no launch on this device may have.
     pub(crate) fn check(&self, function: &Function) -> R {
         let within =
             |values: [u32; 3], limits: [u32; 3]| values.iter().zip(limits).all(|(v, limit)| *v > 0 && *v <= limit);
@@ -100,8 +100,8 @@ pub(crate) fn check_attributes(function: &Function, shape: &Shape, attributes: &
                     attribute.value[1] as u32,
                 ];
                 let blocks = u64::from(x).saturating_mul(y.into()).saturating_mul(z.into());
-                // One block a cluster is no cluster. Kernels may ask for twice what always can be
-                // had.
+                // One block a cluster is no cluster. Kernels may ask for twice the size that is
+                // always available.
                 if blocks == 0 || blocks > u64::from(2 * model().clusters).max(1) {
                     return Err(Error::INVALID_VALUE);
                 }
@@ -177,7 +177,7 @@ pub(crate) fn submit(driver: &Driver, stream: &Stream, function: &Function, shap
     }
     let params = match function.executed {
         Some(_) => given.pack(function)?,
-        // A kernel that is only timed runs whatever its parameters look like.
+        // A kernel that is only timed runs with any parameters.
         None => given.pack(function).unwrap_or_default(),
     };
     let effect = execute::effect(function, &params, &mut op, &stream.context);

@@ -8,7 +8,7 @@ use crate::module::function::Function;
 const BUFFER_POINTER: usize = 1;
 const BUFFER_SIZE: usize = 2;
 
-/// Parameters as the client gives them; what they point to is valid during the client's call only.
+/// Parameters as the client gives them; their pointers are valid only during the client's call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Given {
     /// An address for each parameter.

@@ -62,7 +62,7 @@ pub(super) fn forget(id: u64) {
     lock(&ADVICE).remove(&id);
 }
 
-/// Changes what is kept of each page of a part.
+/// Changes the advice that is kept of each page of a part.
 fn keep(part: &Part, change: impl Fn(&mut Advice)) {
     let mut all = lock(&ADVICE);
     let pages = all.entry(part.id).or_insert_with(|| vec![Advice::default(); part.all]);

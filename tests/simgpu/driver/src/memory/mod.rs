@@ -97,7 +97,7 @@ pub(crate) fn free_on(driver: &Driver, stream: &Stream, at: u64) -> R {
     }
 }
 
-/// Gives back what a context that ends has not freed.
+/// Gives back the memory that a context has not freed when it ends.
 pub(crate) fn forget_context(driver: &Driver, context: &Context) {
     for allocation in of_context(context.id) {
         // Pools and physical allocations belong to the device, not to a context.

@@ -195,7 +195,7 @@ pub(super) fn free_after(pool: Handle, stream: u64, seq: Seq, block: &Allocation
     Ok(())
 }
 
-/// At a synchronisation: pools give the device what they have beyond their release threshold.
+/// At a synchronisation: pools give the device all memory beyond their release threshold.
 pub(crate) fn synchronized(driver: &Driver) {
     if WAITING.load(Ordering::Relaxed) == 0 {
         return;
@@ -219,8 +219,8 @@ pub(crate) fn give(driver: &Driver, pool: Handle, at: u64, room: u64) {
     }
 }
 
-/// Gives a destroyed pool's memory back, once its streams are done with it; what is still allocated
-/// stays until freed.
+/// Gives a destroyed pool's memory back, once its streams are done with it; blocks that are still
+/// allocated stay until freed.
 fn drain(driver: &Driver, pool: &Pool) -> R {
     let mut inner = lock(&pool.inner);
     for block in &inner.waiting {

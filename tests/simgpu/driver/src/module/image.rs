@@ -161,7 +161,7 @@ impl Image {
         Ok(Image::owned(bytes))
     }
 
-    /// Refuses at once what is no image at all; the rest shows when it is read.
+    /// Refuses at once bytes that are no image at all; other faults show when it is read.
     pub(crate) fn check(self) -> R<Image> {
         match &self.bytes {
             Bytes::Owned(bytes) if kind::kind(bytes) == Kind::Unknown => Err(Error::INVALID_IMAGE),

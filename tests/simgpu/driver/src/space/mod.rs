@@ -22,7 +22,7 @@ use simgpu_device::lock::lock;
 
 use crate::abi::{Error, R};
 
-/// Granularity of device memory: what the real driver maps and accounts.
+/// Granularity of device memory: the real driver's unit for maps and accounts.
 pub(crate) const GRANULE: u64 = 2 << 20;
 /// Page of the devices' ledgers of managed memory.
 pub(crate) const LEDGER_PAGE_BYTES: u64 = 64 << 10;
@@ -201,7 +201,7 @@ impl Space {
     }
 
     /// Takes device addresses out of the process's page table until they are used again. The file
-    /// keeps what they hold.
+    /// keeps their content.
     pub(crate) fn hide(&self, at: u64, size: u64) {
         if zone(at) != Zone::Device || size == 0 || zone(at + size - 1) != Zone::Device {
             return;

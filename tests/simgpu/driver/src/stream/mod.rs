@@ -28,12 +28,12 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 pub(crate) const LEGACY: Handle = 1;
 /// Handle of the calling thread's default stream.
 pub(crate) const PER_THREAD: Handle = 2;
-/// Least and greatest stream priority: what compute capability 8.0 reports.
+/// Least and greatest stream priority, as compute capability 8.0 reports them.
 pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
 /// `CU_STREAM_NON_BLOCKING`.
 pub(crate) const NON_BLOCKING: u32 = 1;
 
-/// How a stream stands to the legacy default stream.
+/// A stream's order relative to the legacy default stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// It is that stream.
@@ -126,7 +126,7 @@ impl Stream {
         self.priority.load(Ordering::Relaxed)
     }
 
-    /// Sets the priority, within what there is.
+    /// Sets the priority, within the bounds.
     pub(crate) fn set_priority(&self, priority: i32) {
         let (least, greatest) = PRIORITIES;
         self.priority.store(priority.clamp(greatest, least), Ordering::Relaxed);

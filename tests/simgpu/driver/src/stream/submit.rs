@@ -113,7 +113,7 @@ impl Stream {
         Ok(seq)
     }
 
-    /// Has what is submitted next wait for an operation of another stream.
+    /// Makes the next operation wait for an operation of another stream.
     pub(crate) fn wait_for(&self, driver: &Driver, seq: Seq) -> R {
         if !driver.timeline.is_known_done(seq) {
             self.submit(driver, Op::WaitFor(seq), None, 0)?;

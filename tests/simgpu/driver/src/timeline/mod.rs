@@ -101,8 +101,8 @@ impl Effects for Performer {
     }
 
     fn reached(&self, token: u64, seq: Seq, _at: u64) {
-        // Taken out here: what a host operation does happens when the stream gets to it, and its
-        // end has no effect.
+        // Taken out here: the action of a host operation happens when the stream gets to it, and
+        // its end has no effect.
         if let Some(effect) = self.pending.take(token) {
             (self.reached)(effect, here_seq(self.device, seq));
         }
@@ -265,7 +265,7 @@ impl Timeline {
         let _one = lock(&self.naming);
         let mut all = self.ways.iter().map(|way| way.link.name(name));
         let first = all.next().unwrap_or(NameId::NONE);
-        // Told to each, whatever the answer. If a name's numbers differ, it has none: on one
+        // Sent to each device, whatever the answer. If a name's numbers differ, it has none: on one
         // device the number would be another kernel's.
         if all.fold(true, |same, other| same & (other == first)) {
             first
@@ -371,7 +371,7 @@ impl Timeline {
             .map_err(refused("a look at memory"))
     }
 
-    /// Lets a stream go on that stopped at a host operation, or ends a held kernel.
+    /// Continues a stream that stopped at a host operation, or ends a held kernel.
     pub(crate) fn host_done(&self, seq: Seq) {
         let (device, seq) = there_seq(seq);
         let Ok(link) = self.link(device) else { return };

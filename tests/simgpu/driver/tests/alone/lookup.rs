@@ -69,7 +69,7 @@ fn lookups_agree_with_the_table_for_every_version_and_flavour() {
 fn what_is_not_implemented_says_so() {
     isolated("what_is_not_implemented_says_so", &[], |cu, _| {
         cu.start();
-        // SAFETY: an entry point that takes whatever it is given.
+        // SAFETY: an entry point that takes any arguments.
         let absent = *unsafe { cu.library().get::<extern "C" fn() -> u32>(b"cuTexRefCreate\0") }.unwrap();
         assert_eq!(absent(), 801);
         let mut name = std::ptr::null();

@@ -1,4 +1,4 @@
-//! The device in the likeness of an A100 and of an H100, and which export tables were asked for.
+//! The device in the likeness of an A100 and of an H100, and the export tables that were asked for.
 
 use crate::client::{Cuda, INVALID_VALUE, NO_DEVICE, NOT_FOUND, SUCCESS, isolated};
 

@@ -92,7 +92,7 @@ fn a_launch_fails_that_was_said_to() {
     });
 }
 
-/// Work of other contexts goes on, and so does that of other processes.
+/// Work of other contexts continues, and so does that of other processes.
 #[test]
 fn a_failed_kernel_breaks_its_context_alone() {
     isolated("a_failed_kernel_breaks_its_context_alone", &[], |cu, _| {

@@ -223,8 +223,7 @@ fn event_times_are_the_devices() {
         let a = cu.alloc(64 << 20);
         ok!(cu.cuMemcpyDtoDAsync_v2(a, a, 4, s));
         let host = cu.pinned(64 << 20);
-        // All of it is there before the first of it runs: what this process is late with is no
-        // device time.
+        // All of it is there before the first of it runs: this process's delays are no device time.
         let gate = cu.gate(s);
         ok!(cu.cuEventRecord(from, s));
         ok!(cu.cuMemcpyHtoDAsync_v2(a, host as *const u8, 64 << 20, s));
@@ -314,7 +313,7 @@ fn a_full_stream_stops_nobody_else() {
             });
             std::thread::sleep(std::time::Duration::from_millis(50));
             assert_eq!(done.load(Ordering::Acquire), 0, "more than a channel holds");
-            // Another blocking stream of the same context goes on, and opens the gate.
+            // Another blocking stream of the same context continues, and opens the gate.
             let other = cu.stream(0);
             ok!(cu.cuMemsetD32Async(a + 4, 7, 1, other));
             ok!(cu.cuStreamSynchronize(other));

@@ -179,7 +179,7 @@ fn a_child_graph_stands_in_its_nodes_place() {
         SUCCESS
     );
     c.add_copy(outer, &[child], a + 12, a + 8, 4);
-    // The node has a copy: what becomes of the original does not matter.
+    // The node has a copy: the original does not matter.
     assert_eq!(c.cuGraphDestroy(inner), SUCCESS);
     let mut held = 0;
     assert_eq!(c.cuGraphChildGraphNodeGetGraph(child, &mut held), SUCCESS);

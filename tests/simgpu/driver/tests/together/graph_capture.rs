@@ -1,4 +1,4 @@
-//! Capturing streams: what is recorded, what replays, what is forbidden.
+//! Capturing streams: recorded calls, replayed graphs, forbidden calls.
 
 use std::sync::Mutex;
 
@@ -271,7 +271,7 @@ fn capture_tells_its_graph_and_takes_other_dependencies() {
     assert_eq!((info, status, count), (SUCCESS, 1, 1));
     assert!(id > 0);
     assert!(!nodes.is_null());
-    // A node of our own goes in, and the capture goes on behind it.
+    // A node of our own goes in, and the capture continues behind it.
     let own = c.add_fill(graph, &c.nodes(graph), a, 2, 4);
     const SET: u32 = 1;
     assert_eq!(c.cuStreamUpdateCaptureDependencies(s, &own, 1, SET), SUCCESS);

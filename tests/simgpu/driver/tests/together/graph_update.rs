@@ -123,7 +123,7 @@ fn a_graph_of_the_same_shape_updates_it() {
     c.run(exec, s);
     assert_eq!(c.read(a, 5), [5, 7, 8, 9, 0]);
 
-    // More nodes, other kinds, other edges: refused, and the exec goes on as it was.
+    // More nodes, other kinds, other edges: refused, and the exec stays as it was.
     const TOPOLOGY_CHANGED: u32 = 2;
     const NODE_TYPE_CHANGED: u32 = 3;
     let longer = captured(&c, s, a, &[1, 2, 3, 4]);

@@ -6,7 +6,7 @@ use super::range::{PAGES, mask};
 /// No block.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A block of 2 MiB, or what is allocated of it.
+/// A block of 2 MiB, or the part of it that is allocated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     pub(super) owner: Owner,

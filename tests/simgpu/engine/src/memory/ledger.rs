@@ -519,7 +519,7 @@ impl Ledger {
         faulted | widen(faulted, block.held(), block.valid, self.settings.threshold)
     }
 
-    /// Brings pages at once. Answers what that moved.
+    /// Brings pages at once. Returns the bytes that moved.
     pub(super) fn fault_in(&mut self, at: u32, pages: u32) -> Fault {
         let before = self.blocks[at as usize].held();
         let copied = self.begin_arrival(at, pages);

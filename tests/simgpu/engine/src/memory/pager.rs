@@ -140,7 +140,8 @@ impl Pager {
         self.ledger.fill_from_host(owner, range);
     }
 
-    /// Sets how much device memory cannot move, up to the capacity, and evicts what is in the way.
+    /// Sets the amount of device memory that cannot move, up to the capacity, and evicts blocks in
+    /// the way.
     pub fn set_plain(&mut self, at: Ns, size: u64) {
         self.advance_to(at);
         let plain = self.ledger.plain();
@@ -198,7 +199,8 @@ impl Pager {
         lost
     }
 
-    /// Takes device memory that cannot move, evicting what is in the way. Answers when it is there.
+    /// Takes device memory that cannot move, evicting blocks in the way. Returns the time when it
+    /// is there.
     pub fn take_plain(&mut self, at: Ns, size: u64) -> Result<Ns, MemoryError> {
         self.advance_to(at);
         self.ledger.take_plain(size)?;
@@ -343,7 +345,7 @@ impl Pager {
         }
     }
 
-    /// Starts what can start now.
+    /// Starts the moves that can start now.
     fn begin(&mut self) {
         loop {
             // On a one-way link the direction that did not move last goes first.

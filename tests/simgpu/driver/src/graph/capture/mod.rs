@@ -150,7 +150,7 @@ pub(crate) fn capture_body(stream: &Arc<Stream>, body: Body) -> R<Handle> {
     })
 }
 
-/// Records what a client put on a capturing stream.
+/// Records a client's work on a capturing stream.
 pub(crate) fn capture_work(stream: &Arc<Stream>, work: Work) -> R {
     capture_body(stream, Body::Work(work)).map(drop)
 }

@@ -188,7 +188,7 @@ impl Exec {
         Ok(before)
     }
 
-    /// A graph of the same items: what a launch into a capture records.
+    /// A graph of the same items, for a launch into a capture.
     pub(crate) fn as_graph(&self) -> R<Arc<Graph>> {
         let graph = Graph::create();
         let mut made: Vec<Handle> = Vec::new();

@@ -94,7 +94,7 @@ impl Params {
         }
     }
 
-    /// Writes what a node is.
+    /// Writes a node's parameters.
     fn show(self, node: &Node) -> R {
         let body = node.body();
         self.0.set(body.kind())?;

@@ -538,7 +538,7 @@ impl Gate<'_> {
     /// Opens it without waiting, for work that may break the context at once; returns the stream
     /// that opens it.
     pub fn open_soon(&self) -> Handle {
-        // A stream of its own, so that nothing orders it behind what it opens.
+        // A stream of its own, so that nothing orders it behind the work that it opens.
         let stream = self.cuda.stream(1);
         ok!(self.cuda.cuStreamWriteValue32_v2(stream, self.word, 1, 0));
         stream
