@@ -105,7 +105,7 @@ class Scene:
         assert self.comes_true(condition, bound), f"{what}: nothing has happened for {bound:.0f} s\n" + self.picture()
 
     def picture(self, most=12):
-        """What a failed wait shows: the jobs that wait for nothing first."""
+        """Text of a failed wait: the jobs that wait for nothing first."""
         queue, waiting = self.queue(), self.waiting()
         jobs_ = sorted(self.jobs, key=lambda job: job.pid in waiting)
         told = [f"{job.name}: {self.events(job.name)} {job.stderr()[-400:]}" for job in jobs_[:most]]

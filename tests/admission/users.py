@@ -25,7 +25,7 @@ ANN, BEA, SERVICE = 61001, 61002, 61000
 
 
 def becomes(uid):
-    """What a child does before it is the command: it is this user from then on."""
+    """A child's preparation before it runs the command: it is this user from then on."""
 
     def drop():
         os.setgroups([])

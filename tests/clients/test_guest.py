@@ -56,7 +56,8 @@ def test_memory_that_two_processes_share(scene):
 
 
 def driver_without(scene, name):
-    """A copy of the driver in which nothing finds this name, as in one that is too old for it."""
+    """A copy of the driver in which look-ups of this name fail, as in a driver that is too old for
+    it."""
     folder = scene.folder / "older"
     folder.mkdir()
     driver, name = paths.SIMGPU_CUDA.read_bytes(), name.encode()

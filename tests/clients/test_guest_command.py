@@ -122,7 +122,7 @@ def test_job_control_at_a_terminal(scene):
                 pid = int(terminal.noted("ready")[0].split()[1])
 
                 def of(what, pid=pid):
-                    """Its state (0) or its parent (1); of one that is gone, Z."""
+                    """Its state (0) or its parent (1); Z if it is gone."""
                     try:
                         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[what]
                     except (FileNotFoundError, ProcessLookupError):

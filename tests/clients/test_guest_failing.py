@@ -23,7 +23,7 @@ def fails_alike(scene, bare, command, name, **options):
 
 
 def in_a_role(scene, role, command, bare, name):
-    """Beside a job that goes on. The failing one's last counters."""
+    """Runs it next to a job that works on. Returns the failing one's last counters."""
     own, other, pause = ROLES[role]
     scene.running.touch()
     beside = scene.companion(f"beside-{name}", priority=other, pause=pause)

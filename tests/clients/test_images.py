@@ -114,7 +114,7 @@ def frozen(images):
 
 
 def differences(theirs, ours):
-    """What differs, in words: by architecture and by kernel."""
+    """The differences, in words: by architecture and by kernel."""
     wrong = []
     for arch in sorted({arch for arch, _ in theirs} | {arch for arch, _ in ours}):
         mine, his = [kernels for of, kernels in ours if of == arch], [kernels for of, kernels in theirs if of == arch]

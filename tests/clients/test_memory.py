@@ -92,7 +92,7 @@ def figures(request):
 
 @pytest.fixture
 def tells(request, figures, record_property):
-    """Takes what a case found."""
+    """Takes a case's results."""
 
     def take(found):
         figures[request.node.name.removeprefix("test_")] = found
@@ -103,7 +103,7 @@ def tells(request, figures, record_property):
 
 @pytest.fixture
 def percent(request):
-    """Of the device's room, what both jobs want."""
+    """The demand of both jobs in per cent of the device's room."""
     return request.config.option.percent
 
 
@@ -219,7 +219,7 @@ def reference(folder, steps=STEPS):
 
 
 def step_alone(steps):
-    """Seconds for a step of the job that :func:`reference` ran: what of a step is the machine's."""
+    """Seconds for a step of the job that :func:`reference` ran: the machine's part of a step."""
     took = sorted(end - begin for begin, end in REFERENCES[steps][1][WARM:])
     return took[len(took) // 2]
 

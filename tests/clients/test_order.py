@@ -120,7 +120,7 @@ def plays(role, folder, launches, policy):
 
 
 def mode_of(role):
-    """What the broker calls it."""
+    """The broker's name of the role."""
     return "background" if role == "unqueued" else role
 
 

@@ -53,7 +53,7 @@ class Torch:
         return json.loads((self.scene.folder / f"{job.name}.json").read_text())
 
     def records(self, job):
-        """What the device did for a job. Asked for its status it writes its log out."""
+        """The device's records of a job. Asked for its status, the device writes its log out."""
         self.scene.device.status()
         return [record for record in devicelog.read(self.log) if record["pid"] == job.pid]
 

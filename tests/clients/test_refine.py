@@ -29,7 +29,7 @@ def kernels_take(scene, ns):
 
 
 def broker(scene, *arguments):
-    """One that is started with these."""
+    """A broker with these options."""
     scene.broker.arguments += arguments
     scene.broker.start()
 

@@ -59,7 +59,7 @@ HEAD = """# The chart with its defaults, for those who have no Helm: kubectl app
 
 
 def plain():
-    """One file for those who have no Helm."""
+    """One file for clusters without Helm."""
     parts = [NAMESPACE, *(text.strip() + "\n" for text in texts({}) if text.strip())]
     return HEAD + "---\n".join(parts)
 

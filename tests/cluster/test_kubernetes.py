@@ -224,7 +224,7 @@ ROOTFS = ["--rootfs", "/:O"]
 
 @pytest.fixture
 def node(scene):
-    """A node's folders, and a CDI file: what the DaemonSet leaves there."""
+    """A node's folders, and a CDI file, as the DaemonSet leaves them there."""
     if not cluster_kubernetes.PLUGIN.exists():
         pytest.skip("the device plugin is not built: scripts/cluster kubernetes --check builds it")
     if shutil.which("podman") is None or shutil.which("runc") is None:
@@ -279,7 +279,7 @@ class Node:
         return job
 
     def pod(self, *options, uid=0):
-        """What a job in a container with a share saw."""
+        """The output of a job in a container with a share."""
         job = [python(), cluster_kubernetes.JOB, self.folders["weft"] / "weft"]
         given = ["--device", f"weft.dev/gpu={self.uuid}", "--user", f"{uid}:{uid}"]
         done = self.start(*given, *options, *ROOTFS, *job)

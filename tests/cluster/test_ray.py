@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def why_not():
-    """What is missing, or None."""
+    """The missing requirement, or None."""
     if not paths.python("ray").exists():
         return "no Ray: scripts/setup ray"
     if shutil.which("ip") is None:
@@ -67,7 +67,7 @@ class RayScene(Scene):
 
 
 def played(request, play):
-    """What `play` saw, in a scene of its own."""
+    """The result of `play`, in a scene of its own."""
     absent = why_not()
     if absent:
         pytest.skip(absent)
@@ -82,7 +82,7 @@ def played(request, play):
 
 @pytest.fixture(scope="module")
 def told(request):
-    """What the driver of four nodes saw. It runs once: a cluster takes a minute."""
+    """The result of the driver of four nodes. It runs once: a cluster takes a minute."""
     yield from played(request, run)
 
 

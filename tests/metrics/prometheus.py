@@ -110,7 +110,7 @@ class Prometheus:
             return False
 
     def api(self, path, **parameters):
-        """What the API answers. Fails with its own words."""
+        """The API's answer. Fails with its own words."""
         query = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{query}", timeout=PATIENCE) as answer:
@@ -127,7 +127,7 @@ class Prometheus:
         return [(row["metric"], float(row["value"][1])) for row in data["result"]]
 
     def until(self, expression, holds=bool, what=None):
-        """Waits until what the expression gives holds; returns it."""
+        """Waits until the expression's result satisfies `holds`; returns it."""
         seen = []
 
         def asked():

@@ -1,4 +1,4 @@
-"""The broker's metrics as those see them who read them: promtool, Prometheus, a dashboard.
+"""The broker's metrics as their readers see them: promtool, Prometheus, a dashboard.
 
 Prometheus is Debian's own. Jobs are native clients of the simulated GPU. Without Debian's packages
 a case that needs them fails with one line.
@@ -210,7 +210,7 @@ def look_at(scene, server, service, training):
 
 
 def test_the_dashboard_is_laid_out():
-    """What Grafana would show one over the other, or not at all."""
+    """Panels that Grafana would show one over the other, or not at all."""
     board = json.loads(DASHBOARD.read_text())
     taken = {}
     for panel in board["panels"]:

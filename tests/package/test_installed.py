@@ -46,7 +46,7 @@ def made(tmp_path_factory):
 
 
 def run(*command, code=0, **more):
-    """What the command did. `code`: its exit code."""
+    """Runs a command. `code`: its exit code."""
     words = [str(word) for word in command]
     bounded = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": BOUND}
     done = subprocess.run(words, **bounded, **more, check=False)
@@ -82,7 +82,7 @@ def tree(folder, without=()):
 
 
 def documents_lead_somewhere(folder):
-    """And have what an administrator needs."""
+    """And have the parts that an administrator needs."""
     broken = [line for file in folder.rglob("*.md") for line in prose.broken_links(folder, file)]
     assert not broken, broken
     for name in ("grafana/weft.json", "prometheus/rules.yml", "prometheus/scrape.yml"):
@@ -180,7 +180,8 @@ def marked_requests_are_measured(python, weft, environment):
 
 
 def a_library_that_is_preloaded_plainly_is_found(scene, weft, environment):
-    """By what opens the driver in a scope of its own, as Taichi does: that is lib/'s work."""
+    """A program that opens the driver in a scope of its own, as Taichi does, finds it: that is
+    lib/'s work."""
     folder = Path(weft).parent
     for name in package.LINKS:
         link = folder / "lib" / name
@@ -300,7 +301,7 @@ CONTAINERFILE = paths.ROOT / "deploy" / "kubernetes" / "Containerfile"
 def test_the_kubernetes_image_is_built_by_the_commands_in_its_file(scene, made):
     """Without an engine or a registry: each command is right, and each file there to be copied.
 
-    The test does in a folder what `podman build` does with COPY and RUN.
+    The test repeats the effect of COPY and RUN of `podman build` in a folder.
     """
     text = CONTAINERFILE.read_text()
     packed, built, image = [shlex.split(line[4:]) for line in text.splitlines() if line.startswith("#   ")]

@@ -47,7 +47,7 @@ def missing_symbols(files):
 
 
 def test_symbols_of_what_cargo_built(folder):
-    """What a plain build needs must be linkable for the old glibc, too."""
+    """The needs of a plain build must be linkable for the old glibc, too."""
     files = [paths.BUILT / name for name in package.FILES]
     absent = [file for file in files if not file.exists()]
     assert not absent, f"not built: {absent}; scripts/layout builds it"
@@ -111,7 +111,7 @@ class Old:
             pytest.skip("this user may not make a mount namespace and change the root here")
 
     def run(self, *command, code=0, more=None):
-        """What it did, run in there. `code`: the exit code that is right; None: any."""
+        """Runs a command in there. `code`: the exit code that is right; None: any."""
         inside = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in {**self.own, **(more or {})}.items()), *command]
         outside = ["unshare", "--mount", "--pid", "--fork", "--map-root-user", "/bin/sh", "-c", ENTER, "enter", str(self.root), *inside]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **self.places}
@@ -124,7 +124,7 @@ WORK = "from plain import Gpu; print(Gpu().work(50))"
 
 
 def test_programs_of_debian_11_under_the_package(folder):
-    """Every process there lives, a CUDA job computes the same, and weft sees what it launches."""
+    """Every process there lives, a CUDA job computes the same, and weft sees its launches."""
     old = Old(folder)
     assert old.run("/bin/ls", "/", more={"LD_PRELOAD": "/weft/package/libweft.so"}).stderr == ""
     plainly = old.run("python3", "-c", WORK)

@@ -356,5 +356,5 @@ def test_pytorch_uses_both_devices(scene):
 
 
 def found_by(scene):
-    """What a job of this scene needs to find its devices and its broker."""
+    """Variables by which a job of this scene finds its devices and its broker."""
     return {**scene.device.environment(), **scene.broker.variables()}

@@ -99,7 +99,7 @@ class Stage:
 
 
 def missing():
-    """What is not built, or None."""
+    """The part that is not built, or None."""
     absent = [needed for needed in (paths.LIBWEFT, paths.WEFT) if not needed.exists()]
     return f"{absent[0]} is not built: run scripts/layout" if absent else None
 

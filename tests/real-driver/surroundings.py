@@ -118,7 +118,7 @@ class Control:
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.logs.glob("*.log")))
 
     def ask(self, words):
-        """What the control program answers; it must end within its bound."""
+        """The control program's answer; it must end within its bound."""
         environment = {**self.scene.environment(False), **self.variables}
         done = subprocess.run([str(self.program)], env=environment, input=words + "\n", capture_output=True, text=True, timeout=BOUND, check=False)
         return done.returncode, done.stdout.strip(), done.stderr.strip()

@@ -107,7 +107,7 @@ class Shared:
         return client
 
     def process(self, uid, command, memory, priority=5):
-        """The same in a process of its own; its end frees what it has. A line into it hangs up."""
+        """The same in a process of its own; its end frees its memory. A line into it hangs up."""
         script = Path(__file__).with_name("raw_job.py")
         line = [sys.executable, script, self.socket, uid, command, memory, UUID, TOTAL, priority]
         self.processes.append(subprocess.Popen(list(map(str, line)), stdin=subprocess.PIPE))

@@ -69,7 +69,7 @@ class Mean:
 
 
 def stays(say, what):
-    """Says the last word, and keeps all that is open."""
+    """Passes the last value to `say`, and keeps everything open."""
     say(what)
     signal.pause()
 
@@ -405,7 +405,7 @@ def brings(path, content, **said):
 
 
 def brought(path, content):
-    """One that is let in. A client that the broker gave up tries again, as jobs do."""
+    """A client that is let in. One that the broker gave up tries again, as jobs do."""
     for _ in range(20):
         client = brings(path, content, command="big")
         if client.welcome():

@@ -34,7 +34,7 @@ def stands(scene, job, ready):
 
 
 def foreign(scene):
-    """What strangers are taken to hold of the scene's device, bytes."""
+    """The bytes of the scene's device that weft counts as strangers'."""
     seen = json.loads(weft(scene, "queue", "--json").stdout)
     return seen["devices"][0]["foreign"]
 

@@ -55,7 +55,7 @@ KERNEL = 300_000
 
 
 class Scene(users.Scene):
-    """The shared broker's scene for four users, on a slow device that writes down what it does."""
+    """The shared broker's scene for four users, on a slow device with a log of its operations."""
 
     def __init__(self, folder, options):
         rights = [word for uid in (ANN, BEA, CAT) for word in ("--priority-of", f"{uid}=0")]
@@ -264,7 +264,7 @@ def said(state):
 
 
 def alive(scene, long, figures):
-    """Nobody of the three, nor the broker, ends by itself."""
+    """None of the three, nor the broker, ends by itself."""
     assert scene.broker.running(), f"the broker ended\n{scene.broker.explain()}"
     for name, job in long.items():
         assert job.running(), f"{name}'s job ended\n{job.explain()}"

@@ -32,7 +32,7 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[H\nINFO weft: client 1 (process 1) ended"
 
 
 class Attack:
-    """What all kinds know."""
+    """The data and helpers of all kinds."""
 
     def __init__(self, path, uuid, total, rng):
         self.path, self.uuid, self.total, self.rng = path, uuid, total, rng
@@ -259,7 +259,7 @@ class Attack:
         os.close(memory)
 
     def rest(self):
-        """Nothing: what is measured then is the measurement."""
+        """Nothing: a run with it measures the measurement itself."""
         time.sleep(0.1)
 
     def spins(self):

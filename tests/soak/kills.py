@@ -137,7 +137,7 @@ class Round:
             path.unlink(missing_ok=True)
 
     def broker_step(self, now, pause):
-        """The broker's turn to be killed, stopped, gone on with or started anew."""
+        """The broker's turn to be killed, stopped, continued or started anew."""
         if now < self.broker_next:
             return
         rng = self.rng
@@ -236,7 +236,7 @@ class Round:
         self.device.log.unlink()
 
     def left(self):
-        """Whoever is at the broker or in its queue, a line each."""
+        """Each client at the broker or job in its queue, a line each."""
         status, queue = stage.asked(self.broker.socket, "status"), stage.asked(self.broker.socket, "queue")
         rows = [("client", row) for row in status["clients"]] + [(kind, row) for kind in ("running", "waiting") for row in queue[kind]]
         lives = {row["pid"] for _, row in rows if os.path.exists(f"/proc/{row['pid']}")}

@@ -195,7 +195,7 @@ def judge(figures, what, plain, job, result):
 
 
 def judge_order(figures, log, ended):
-    """What the device saw of jobs that ended well: `ended` is {pid: (what, Plain)}."""
+    """Judges the device's records of jobs that ended well. `ended`: {pid: (what, Plain)}."""
     streams = streams_of(log, set(ended))
     for pid, (what, plain) in ended.items():
         wrong = plain.differs(streams.get(pid, []))

@@ -34,7 +34,7 @@ def made(graph):
 
 
 def answer(name, *arguments):
-    """The driver's answer, whatever it is: the same without weft."""
+    """The driver's answer, success or error: the same without weft."""
     print(name, getattr(gpu.cuda, name)(*arguments))
 
 

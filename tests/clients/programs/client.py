@@ -23,7 +23,7 @@ hashes = {}
 
 
 def kept(name, data):
-    """Notes what `data` holds: a tensor or array of any framework, or a sequence of them."""
+    """Notes the content of `data`: a tensor or array of any framework, or a sequence of them."""
     if not os.environ.get("CLIENT_HASHES"):
         return
     digest = hashlib.sha256()
