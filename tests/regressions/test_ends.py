@@ -16,7 +16,7 @@ cuda.cuInit(0)
 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 """
 
-# How a job ends, its exit code for its parent, and what people are told.
+# The end of a job, its exit code for its parent, and the reported outcome.
 ENDS = {
     "well": ("pass", 0, "well"),
     "failed": ("sys.exit(3)", 3, "failed 3"),
@@ -28,7 +28,7 @@ ENDS = {
 
 
 def rows(scene, count):
-    """The history, once it has so many rows: by process."""
+    """The history, once it has `count` rows: by process."""
 
     def read():
         done = weft(scene, "history", "--json")
