@@ -1,8 +1,8 @@
 //! Questions and answers of `weft status`, `queue`, `metrics`, `set`, `profile` and `stop`, as JSON
 //! over the broker's socket.
 //!
-//! The transport checks that both sides are one user's, or says whose the question is. Questions
-//! reach the scheduler only through its mailbox.
+//! The transport checks that both sides are of the same user; for a shared broker it returns the
+//! asking user's id. Questions reach the scheduler only through its mailbox.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::status::{Sampled, Status};
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::{self, client};
 
-/// Longest wait for an answer. Only writing a profile to a slow disk takes long.
+/// Longest wait for an answer. Only a profile written to a slow disk takes long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A question to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
-    /// Asks which broker is there.
+    /// Asks for the broker's process and version.
     Ping,
-    /// Asks for the whole status.
+    /// The whole status.
     Status,
     /// The jobs that wait for device memory or have it.
     Queue,
@@ -39,18 +39,18 @@ pub enum Question {
         /// Name of the job to match, all its processes.
         #[serde(default)]
         job: Option<String>,
-        /// 0 (most important) to 9; `None`: as it is.
+        /// 0 (most important) to 9; `None`: unchanged.
         priority: Option<u8>,
-        /// What they may lose as foreground jobs; what is not said stays.
+        /// Slowdown that they allow as foreground jobs; fields that are not set remain unchanged.
         #[serde(default)]
         budget: LatencyBudget,
     },
-    /// Notes that the asker ends these clients.
+    /// Records that the asking process ends these clients.
     Cancelled {
         /// Their numbers.
         clients: Vec<u64>,
     },
-    /// Sets a user's weight in waiting for device memory.
+    /// Sets a user's weight in the queue for device memory.
     Weight {
         /// The user's label.
         user: String,
@@ -64,12 +64,12 @@ pub enum Question {
         /// The job's first process; `None`: the last job that ended.
         pid: Option<u32>,
     },
-    /// Starts sampling into a profile anew.
+    /// Starts sampling into a profile from the beginning.
     ProfileBegin {
         /// The profile's name.
         name: String,
     },
-    /// Writes the samples; asks how far sampling came.
+    /// Writes the samples and asks for the state of sampling.
     ProfileFlush {
         /// The profile's name.
         name: String,
@@ -79,14 +79,14 @@ pub enum Question {
         /// The profile's name.
         name: String,
     },
-    /// Jobs that ended, from disk; a guest of a shared broker gets their own.
+    /// Jobs that ended, from disk; another user of a shared broker gets only their own.
     History(HistoryQuery),
     /// The metrics, as text.
     Metrics {
         /// In OpenMetrics; else in Prometheus' text format 0.0.4.
         openmetrics: bool,
     },
-    /// What was recorded of attached jobs; and of those that ended, if wanted, as for `History`.
+    /// Recordings of attached jobs and, if a query is given, of ended jobs as for `History`.
     Recorded(Option<HistoryQuery>),
     /// Ends the broker.
     Stop,
@@ -98,7 +98,7 @@ pub enum Question {
 pub enum Answer {
     /// Done.
     Done,
-    /// Answer to a ping.
+    /// Answer to [`Question::Ping`].
     Pong {
         /// Process id.
         pid: u32,
@@ -125,9 +125,9 @@ pub enum Answer {
     History(Vec<HistoryRow>),
     /// The metrics.
     Metrics(String),
-    /// Jobs with what was recorded of them: attached ones, then those that ended.
+    /// Jobs with their recordings: attached ones, then those that ended.
     Recorded(Vec<RecordedJob>),
-    /// The question could not be served, and why.
+    /// The reason why the broker could not serve the question.
     Sorry(String),
 }
 

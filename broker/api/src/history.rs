@@ -1,4 +1,4 @@
-//! Rows of the history, and the question for them.
+//! Rows of the history, and the query for them.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -18,10 +18,10 @@ pub struct HistoryRow {
     pub pid: u32,
     /// Client number at its broker.
     pub client: u64,
-    /// What it was called; `None`: kept by a weft that knew no names.
+    /// Its name; `None`: the row is from a version of weft without job names.
     #[serde(default)]
     pub name: Option<String>,
-    /// 0 (most important) to 9, last.
+    /// Its last priority, 0 (most important) to 9.
     pub priority: u8,
     /// Command line.
     pub command: String,
@@ -34,29 +34,29 @@ pub struct HistoryRow {
     /// How its process ended.
     #[serde(default)]
     pub exit: Exit,
-    /// What weft did for it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// Which rows are wanted.
+/// Selection of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryQuery {
-    /// So many at most, the newest ones.
+    /// At most this number of rows, the newest ones.
     pub last: Option<u64>,
-    /// Ended since, milliseconds since 1970.
+    /// Only clients that ended at or after this time, milliseconds since 1970.
     pub since_ms: Option<u64>,
-    /// Of this user alone.
+    /// Only rows of this user.
     #[serde(default)]
     pub uid: Option<u32>,
 }
 
-/// A job and what was recorded of it.
+/// A job and its recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedJob {
-    /// The job; of one that runs, as of now.
+    /// The job; if it runs, its state as of now.
     pub job: HistoryRow,
     /// Whether it runs.
     pub running: bool,
-    /// What was recorded; `None`: nothing, or it is no longer kept.
+    /// The recording; `None`: there is none, or it is no longer stored.
     pub recording: Option<JobRecording>,
 }

@@ -1,4 +1,4 @@
-//! What a job is called: by its user's word, else by its script or program.
+//! Name of a job: the one that its user chose, else that of its script or program.
 #![forbid(unsafe_code)]
 
 use super::plain_text::clean;
@@ -17,7 +17,7 @@ pub fn parse(text: &str) -> Result<String, String> {
     }
 }
 
-/// The name of a job that said this name, if any, and has this command line.
+/// The name of a job with this command line and, if its user chose one, this name.
 pub fn of(said: Option<&str>, command: &str) -> String {
     let short = |text: &str| clean(text, LONGEST_JOB_NAME).trim().to_string();
     let said = said.map(short).filter(|name| !name.is_empty());

@@ -1,4 +1,4 @@
-//! Where metrics are served.
+//! The address at which metrics are served.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -9,11 +9,11 @@ use std::str::FromStr;
 /// An address of `weft broker --metrics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsAddress {
-    /// TCP, on this machine unless said otherwise.
+    /// A TCP address and port.
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
-    /// No socket beside the broker's.
+    /// No socket for metrics.
     Off,
 }
 

@@ -1,16 +1,17 @@
-//! Whether NVIDIA's multi-process service runs; under it processes do not switch.
+//! Check whether NVIDIA's Multi-Process Service runs. Under MPS the device does not switch between
+//! processes.
 //!
-//! For clients whose driver does not say (before CUDA 12.4). A daemon need not serve the client;
-//! one in another container stays unseen.
+//! For clients whose driver does not report it (before CUDA 12.4). An MPS daemon found here need
+//! not serve the client, and one in another container is not visible.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// How long a look is valid; each reads as many files as there are processes.
+/// Time for which a result is valid; each check reads one file per process.
 const HOLDS: Duration = Duration::from_secs(10);
 
-/// The last look.
+/// The last result and its time.
 #[derive(Debug, Default)]
 pub struct MpsCheck(Option<(Instant, bool)>);
 
@@ -22,10 +23,10 @@ impl MpsCheck {
     }
 }
 
-/// The service's programs.
+/// The programs of MPS.
 const DAEMONS: [&[u8]; 2] = [b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server"];
 
-/// Whether a process of that name runs.
+/// Whether a process of one of these names runs.
 pub fn runs() -> bool {
     let Ok(entries) = fs::read_dir("/proc") else {
         return false;

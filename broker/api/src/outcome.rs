@@ -1,6 +1,6 @@
-//! What weft did for one job: what it had of the GPU, what it lost, what it cost and won.
+//! Outcome of one job under weft: its GPU time, its losses, its cost to other jobs, its gain.
 //!
-//! The daemon's `outcomes` says how it comes about.
+//! The daemon's module `outcomes` computes it.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -8,73 +8,73 @@ use weft_protocol::lane;
 
 use super::formatting::{count, duration, percent};
 
-/// What weft did for one job. Times by predictions are estimates.
+/// Outcome of one job under weft. Times from predictions are estimates.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Seconds since it attached, until its end.
+    /// Seconds from its attachment to its end.
     pub ran_s: f64,
-    /// Part of that without another job beside it, or waiting for device memory, seconds.
+    /// Part of that as the only job, or waiting for device memory, seconds.
     pub alone_s: f64,
-    /// Part of that as a foreground job beside others, seconds.
+    /// Part of that as a foreground job together with others, seconds.
     pub foreground_s: f64,
     /// Part of that as a background job, seconds.
     pub background_s: f64,
-    /// GPU time that it had in all, ns, estimated; `None`: nothing to estimate from.
+    /// Its whole GPU time, ns, estimated; `None`: nothing to estimate from.
     pub gpu_ns: Option<u64>,
-    /// Part of that beside other jobs, ns.
+    /// Part of that while other jobs were attached, ns.
     pub gpu_shared_ns: u64,
     /// Kernel and graph launches.
     pub launches: u64,
-    /// Part of the launches beside other jobs of which its profile has times; `None`: there were
-    /// none.
+    /// Share of its launches whose times the profile has, while other jobs were attached; `None`:
+    /// there were no such launches.
     pub launches_known: Option<f64>,
-    /// What it lost to background jobs as a foreground job; `None`: nothing was measured.
+    /// Its loss to background jobs as a foreground job; `None`: nothing was measured.
     pub lost: Option<LatenessSum>,
-    /// The same, measured at the requests that it marked: their time beside others against their
-    /// mean time alone. `None`: it marks none, or too few alone to know that time.
+    /// The same, measured at the requests that it marked: their time together with other jobs minus
+    /// their mean time as the only job. `None`: it marked none, or too few to know that mean.
     #[serde(default)]
     pub lost_at_requests: Option<LatenessSum>,
-    /// What it cost foreground jobs as a background job; `None`: nothing was measured.
+    /// Its cost to foreground jobs as a background job; `None`: nothing was measured.
     pub cost: Option<LatenessSum>,
-    /// Requests of foreground jobs at which that was measured; 0: at their waits.
+    /// Requests of foreground jobs at which the cost was measured; 0: measured at their waits.
     #[serde(default)]
     pub cost_requests: u64,
-    /// What it won as a background job; `None`: it was none.
+    /// Its gain as a background job; `None`: it was never a background job.
     pub won: Option<Won>,
-    /// How long the requests took that it marked; `None`: it marked none.
+    /// Durations of the requests that it marked; `None`: it marked none.
     #[serde(default)]
     pub requests: Option<Requests>,
     /// Launches that passed the gate without credit, after the longest wait.
     pub forced_launches: u64,
-    /// Times that it was let on because its own work did not end.
+    /// Times that it got credit because its own work did not end.
     pub stuck_grants: u64,
     /// Bytes of managed memory moved for it, to the device or to the host.
     pub memory_moved: u64,
-    /// Where its protection, or that of others from it, does not work.
+    /// Reasons why its protection, or that of others from it, does not work.
     pub warnings: Vec<Warning>,
 }
 
 /// Lateness at a foreground job's waits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatenessSum {
-    /// Its sum, ns. Below zero where measurements scatter.
+    /// Its sum, ns. Scatter in the measurements can make it negative.
     pub ns: i64,
-    /// Part of what the judged stretches would have taken alone.
+    /// Its ratio to the time that the judged stretches would have taken without background work.
     pub part: f64,
-    /// Judged waits or requests; 0 for what a background job cost.
+    /// Judged waits or requests; 0 for a background job's cost.
     pub waits: u64,
 }
 
-/// Marked requests, from each one's own begin to its own end.
+/// Marked requests, each from its begin to its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
     /// With no other job attached.
     pub alone: Option<RequestTimes>,
-    /// Beside other jobs.
+    /// Together with other jobs.
     pub beside: Option<RequestTimes>,
 }
 
-/// How long requests took. Quantiles are exact to 2 %.
+/// Durations of requests. Quantiles are exact to 2 %.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestTimes {
     /// How many.
@@ -88,13 +88,13 @@ pub struct RequestTimes {
 }
 
 impl Requests {
-    /// Those that a lane tells of; `None`: none were marked.
+    /// The requests that a lane reports; `None`: none were marked.
     pub fn of(times: &lane::MarkedRequests) -> Option<Requests> {
         let counts = |durations: &lane::Durations| durations.counts().unwrap_or_default();
         Requests::of_counts(&counts(&times.alone), &counts(&times.beside))
     }
 
-    /// Those of these counts; `None`: there are none.
+    /// The requests of these counts; `None`: there are none.
     pub fn of_counts(alone: &lane::DurationCounts, beside: &lane::DurationCounts) -> Option<Requests> {
         let of = |counts: &lane::DurationCounts| {
             counts.figures().map(|figures| RequestTimes {
@@ -124,26 +124,27 @@ impl Requests {
     }
 }
 
-/// Background work won, estimated.
+/// Gain of a background job, estimated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Won {
-    /// GPU time beyond that of exclusive use, ns. There a background job has nothing while a
-    /// foreground job is attached.
+    /// GPU time beyond that under exclusive use, ns. Under exclusive use a background job gets none
+    /// while a foreground job is attached.
     pub over_exclusive_ns: u64,
-    /// The most GPU time that plain sharing would have given, ns: what foreground jobs left while
-    /// it had work, in equal parts among background jobs; no more than it had and was held.
+    /// The most GPU time that sharing without weft would have given, ns: the time that foreground
+    /// jobs left while it had work, in equal parts among background jobs. At most its GPU time plus
+    /// the time that its launches were held.
     pub plain_ns: u64,
-    /// Part of that which it had; `None`: nothing was left.
+    /// Its GPU time divided by `plain_ns`, at most 1; `None`: nothing was left.
     pub of_plain: Option<f64>,
 }
 
-/// What does not work.
+/// Kind of a warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WarningKind {
     /// A background job's kernels are longer than the delay bound.
     LongKernels,
-    /// A foreground job beside others has no profile.
+    /// A foreground job has no profile, and others share its device.
     NoProfile,
     /// The profile is of other code, of another GPU, or cannot be read.
     WrongProfile,
@@ -155,22 +156,22 @@ pub enum WarningKind {
     ForcedLaunches,
     /// A background job has no profile, and the foreground job loses by it.
     BackgroundNoProfile,
-    /// A foreground job loses more to background jobs than it may.
+    /// A foreground job loses more to background jobs than its slowdown allows.
     OverSlowdown,
     /// The device takes turns between processes.
     NoMps,
 }
 
-/// One place where protection does not work.
+/// One reason why protection does not work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
-    /// What it is.
+    /// Its kind.
     pub kind: WarningKind,
     /// The client that it is about; `None`: its device.
     pub client: Option<u64>,
-    /// UUID of the device, in hexadecimal, where one is meant and known.
+    /// UUID of the device, in hexadecimal, if one is meant and known.
     pub device: Option<String>,
-    /// What, where, and what to do, in one line.
+    /// One line with the problem, its place and the remedy.
     pub text: String,
 }
 
@@ -195,7 +196,7 @@ impl Outcome {
             Some(ns) => format!("had about {} of GPU time", duration(ns)),
             None => count(self.launches, "launch", "launches"),
         });
-        // What it felt goes before what its waits saw.
+        // The loss at marked requests is the more complete one, so it has precedence.
         if let Some(lost) = self.lost_at_requests.or(self.lost) {
             let requests = self.lost_at_requests.map_or(0, |lost| lost.waits);
             parts.push(format!(
@@ -242,7 +243,7 @@ impl Outcome {
         parts.join("; ")
     }
 
-    /// The lines for the end of the job of this name: the outcome, and its warnings.
+    /// Lines printed when the job of this name ends: the outcome and its warnings.
     pub fn end_lines(&self, name: &str) -> Vec<String> {
         let warnings = self.warnings.iter().map(|warning| {
             let own = warning.client.and(warning.text.strip_prefix(name));
@@ -253,7 +254,7 @@ impl Outcome {
     }
 }
 
-/// Where a lateness was measured, if it was at marked requests.
+/// Text `, measured at N requests`; empty if the lateness was measured at waits.
 fn at_requests(requests: u64) -> String {
     match requests {
         0 => String::new(),
@@ -279,7 +280,7 @@ mod tests {
             both.text(),
             "2 requests: mean 8.00 ms, p99 8.06 ms beside others, mean 4.00 ms, p99 4.03 ms alone"
         );
-        // A row of before is read as it was.
+        // A row without the field `requests` is still readable.
         let old = serde_json::to_value(Outcome::default()).expect("JSON");
         let mut old = old.as_object().expect("an object").clone();
         old.remove("requests");

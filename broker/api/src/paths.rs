@@ -1,4 +1,4 @@
-//! Paths of a broker's files, all beside its socket.
+//! Paths of a broker's files, all in its socket's directory.
 //!
 //! Only the user may enter the directory (0700), or only the owner of a shared broker may change it
 //! (0755). Each name follows from the socket's path, so two sockets share nothing.
@@ -43,7 +43,7 @@ impl Places {
         ))
     }
 
-    /// Whether the broker is a shared one, which jobs use and never start.
+    /// Whether the broker is a shared one, which jobs use but never start.
     pub fn is_shared(&self) -> bool {
         path::is_shared(&self.socket)
     }
@@ -73,7 +73,8 @@ impl Places {
         self.beside("metrics")
     }
 
-    /// A shared broker's knowledge; a private one's is beside its user's profiles.
+    /// A shared broker's file of known kernels and usage; a private broker has it in its user's
+    /// folder of profiles.
     pub fn known(&self) -> PathBuf {
         self.beside("known.json")
     }

@@ -16,7 +16,7 @@ pub struct PeakUsage {
     pub family: Job,
     /// Its first process.
     pub pid: u32,
-    /// What its user called the job; empty: nothing, or a record of an older broker.
+    /// Name that its user chose; empty: none, or a record of an older broker.
     #[serde(default)]
     pub name: String,
     /// Command line of that process.
@@ -29,21 +29,21 @@ pub struct PeakUsage {
     /// The device.
     pub gpu: Option<Gpu>,
     /// Peak bytes of its processes together, without contexts. Simultaneous processes count with
-    /// their own peaks: rather too much.
+    /// their own peaks, so the figure may be too high.
     pub peak: u64,
     /// Time from its admission to its end, ns.
     pub ran: Ns,
-    /// It was denied more at least once: its need is larger.
+    /// Whether a request for more was denied at least once: its need is larger.
     pub denied: bool,
 }
 
-/// Records without a user are of a one-user broker.
+/// The user of records without one: they are from a one-user broker.
 fn owner() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
 impl PeakUsage {
-    /// Adds the usage to the profile `called` so, which is made if missing.
+    /// Adds the usage to the profile `called`, which is created if missing.
     pub fn keep(&self, called: &str) -> Result<KeptProfile, Error> {
         let (store, name) = profile_path::locate(called)?;
         let mut profile = match store.load(&name) {

@@ -1,14 +1,14 @@
-//! The question for a place of a job that has not come yet, and the answer.
+//! The query for the best device of a job that has not started, and the answer.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
-/// A question for a place.
+/// A query for a place.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seeker {
     /// The process that becomes the job.
     pub pid: u32,
-    /// Whether `pid` is of another pid namespace and tells nothing. Set by the broker alone.
+    /// Whether `pid` is of another pid namespace and has no meaning here. Only the broker sets it.
     #[serde(skip)]
     pub unseen: bool,
     /// Name that the job's processes will share.
@@ -29,14 +29,14 @@ pub struct Seeker {
     /// Whether it uses auto backing.
     #[serde(default)]
     pub either: bool,
-    /// Devices where it may run.
+    /// Devices on which it may run.
     pub devices: Vec<Offer>,
 }
 
 /// A device that a job may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// UUID as of `cuDeviceGetUuid`, hexadecimal.
+    /// UUID from `cuDeviceGetUuid`, hexadecimal.
     pub uuid: String,
     /// Size, bytes.
     pub memory: u64,
@@ -49,7 +49,7 @@ pub struct Offer {
 pub struct Place {
     /// The device's UUID.
     pub uuid: String,
-    /// Bytes left beside the job; `None`: it will wait.
+    /// Bytes left once the job has its memory; `None`: it will wait.
     pub left: Option<u64>,
     /// Seconds until its expected begin, if it waits and one is known.
     pub begins_s: Option<f64>,

@@ -1,29 +1,29 @@
-//! Clients' words made safe to show in a terminal, a log or JSON.
+//! Text from clients, made safe to show in a terminal, a log or JSON.
 #![forbid(unsafe_code)]
 
 /// Longest label of a job's user or group, characters.
 pub const LONGEST_LABEL: usize = 200;
 
-/// At most `most` characters of `said`, blanks for what a terminal obeys: control characters, line
-/// breaks, direction marks.
+/// At most `most` characters of `said`. A blank replaces each character that a terminal obeys:
+/// control characters, line breaks, direction marks.
 pub fn clean(said: &str, most: usize) -> String {
     let shown = |c: char| if obeyed(c) { ' ' } else { c };
     said.chars().take(most).map(shown).collect()
 }
 
-/// A page without what a terminal obeys but its line breaks.
+/// A page with a blank for each character that a terminal obeys, except line breaks.
 pub fn page(text: &str) -> String {
     let shown = |c: char| if obeyed(c) && c != '\n' { ' ' } else { c };
     text.chars().map(shown).collect()
 }
 
-/// JSON in which escapes stand for what a terminal obeys: `serde_json` leaves C1 and direction
-/// marks as they are. Such a character is within a string, where an escape means the same.
+/// JSON with an escape for each character that a terminal obeys: `serde_json` escapes neither C1
+/// nor direction marks. Such a character is inside a string, so an escape means the same.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match obeyed(c) && c != '\n' {
-            // All of them are of the basic plane.
+            // All of them are in the Basic Multilingual Plane.
             true => shown.push_str(&format!("\\u{:04x}", u32::from(c))),
             false => shown.push(c),
         }
@@ -31,7 +31,7 @@ pub fn json(text: &str) -> String {
     shown
 }
 
-/// A text without control characters, cut to `bytes` bytes, as files are bounded.
+/// A text without control characters, cut to `bytes` bytes so that files stay bounded.
 pub fn brief(text: &str, bytes: usize) -> String {
     let mut cut = bytes.min(text.len());
     while !text.is_char_boundary(cut) {

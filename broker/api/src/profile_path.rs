@@ -20,7 +20,7 @@ pub fn absolute(called: &str) -> Result<String, Error> {
     Ok(format!("{}/{name}", folder.display()))
 }
 
-/// The name alone, for people.
+/// The name without its folder, for people.
 pub fn short(called: &str) -> &str {
     match called.rsplit_once('/') {
         Some((_, file)) => file.strip_suffix(weft_profiles::SUFFIX).unwrap_or(file),
@@ -34,7 +34,7 @@ pub fn load(called: &str) -> Result<Profile, Error> {
     store.load(&name)
 }
 
-/// Checks, before a job is run for it, that the profile can be written. Says what is wrong.
+/// Checks, before a job is run for it, that the profile can be written.
 pub fn ready(called: &str) -> Result<(), Error> {
     let (store, name) = locate(called)?;
     store.ready(&name)

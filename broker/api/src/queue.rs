@@ -30,13 +30,13 @@ pub struct Queue {
     /// Users with a weight above 1.
     #[serde(default)]
     pub weights: Vec<WeightRow>,
-    /// What users may have at once.
+    /// Limits on what users may have at once.
     #[serde(default)]
     pub caps: Vec<CapRow>,
-    /// Observed usage of jobs that ended lately without a declared need, the latest first.
+    /// Observed usage of jobs that ended recently and had declared no need, the latest first.
     #[serde(default)]
     pub learnt: Vec<LearntRow>,
-    /// Processes that ended lately and whose memory is free since, the latest first.
+    /// Processes that ended recently and whose memory has become free, the latest first.
     #[serde(default)]
     pub freed: Vec<FreedRow>,
     /// Other brokers on one of the devices.
@@ -65,7 +65,7 @@ pub struct FreedRow {
     /// Bytes of its job, contexts included, that became free; 0: the job has other processes, or
     /// waited.
     pub share: u64,
-    /// Time of its end, `CLOCK_MONOTONIC`, ns. Jobs admitted on this memory heard of it before.
+    /// Time of its end, `CLOCK_MONOTONIC`, ns. Jobs admitted into this memory were notified before.
     pub at: u64,
 }
 
@@ -74,14 +74,15 @@ pub struct FreedRow {
 pub struct WeightRow {
     /// The user.
     pub user: String,
-    /// The weight: how many others the user counts for.
+    /// The weight: the user counts as this number of users of weight 1.
     pub weight: u32,
 }
 
-/// What a user's jobs may have at once.
+/// Limits on what a user's jobs may have at once.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CapRow {
-    /// The user id; `None`: all of whom nothing else is said, but root and the broker's owner.
+    /// The user id; `None`: all users without a row of their own, except root and the broker's
+    /// owner.
     pub uid: Option<u32>,
     /// Jobs.
     pub jobs: Option<u32>,
@@ -94,7 +95,7 @@ pub struct CapRow {
 pub struct LearntRow {
     /// Its first process.
     pub pid: u32,
-    /// What the job is called; empty: another user's, or not known.
+    /// The job's name; empty: another user's job, or not known.
     #[serde(default)]
     pub name: String,
     /// The user.
@@ -108,7 +109,7 @@ pub struct LearntRow {
     pub ran_s: f64,
     /// The run time as a `--duration`.
     pub duration: String,
-    /// It was denied more, so its need is larger.
+    /// Whether a request for more was denied, so that its need is larger.
     pub denied: bool,
     /// The command line.
     pub command: String,
@@ -123,7 +124,7 @@ pub struct DeviceRow {
     pub memory: u64,
     /// Measured bytes of a context; 0: not yet.
     pub context: u64,
-    /// Bytes that others than weft's jobs hold, as last measured.
+    /// Bytes in use outside weft's jobs, as last measured.
     pub foreign: u64,
     /// Free bytes.
     pub free: u64,
@@ -136,7 +137,7 @@ pub struct RunningRow {
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
-    /// What the job is called; empty: another user's, or not known.
+    /// The job's name; empty: another user's job, or not known.
     #[serde(default)]
     pub name: String,
     /// The device's UUID.
@@ -153,10 +154,11 @@ pub struct RunningRow {
     pub share: u64,
     /// Bytes it holds, without contexts.
     pub held: u64,
-    /// `device`, `managed`, or `managed: did not fit` (auto backing, which would have had to wait).
+    /// `device`, `managed`, or `managed: did not fit` (auto backing, if the job would have had to
+    /// wait for device memory).
     #[serde(default)]
     pub memory: String,
-    /// Bytes more that it waits for.
+    /// Further bytes that it waits for.
     #[serde(default)]
     pub waits_for: u64,
     /// Seconds since its admission.
@@ -168,13 +170,13 @@ pub struct RunningRow {
 /// A waiting job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WaitingRow {
-    /// 1 is next.
+    /// Position in the queue, from 1.
     pub position: u64,
     /// Its processes' clients.
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
-    /// What the job is called; empty: another user's, or not known.
+    /// The job's name; empty: another user's job, or not known.
     #[serde(default)]
     pub name: String,
     /// The device's UUID.
@@ -193,11 +195,12 @@ pub struct WaitingRow {
     pub duration: String,
     /// Seconds waited.
     pub waited_s: f64,
-    /// Why it waits.
+    /// Reason for the wait.
     pub reason: String,
     /// Seconds until its expected begin, if known.
     pub begins_s: Option<f64>,
-    /// Whether a job on its device has no declared run time: the usual half hour is assumed.
+    /// Whether `begins_s` is a guess: a job on its device declared no run time, and half an hour is
+    /// assumed for it.
     #[serde(default)]
     pub guess: bool,
     /// The command line.

@@ -1,8 +1,8 @@
-//! What the broker recorded of one job: its intervals, what it cost which job, lengths of its
-//! stretches, and when it was warned of.
+//! The broker's recording of one job: its intervals, its cost to each foreground job, lengths of
+//! its stretches, its warnings with their times.
 //!
-//! `weft report` draws it. All figures of an interval are sums, so two neighbours make one
-//! interval, and any length of time fits in any number of them.
+//! `weft report` draws it. All figures of an interval are sums, so two neighbours can be merged:
+//! a recording of any length fits in any number of intervals.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -11,15 +11,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::outcome::Warning;
 
-/// Intervals of a recording that is stored or sent, at most: more than a page has pixels for.
+/// Most intervals of a recording that is stored or sent: more than a page has pixels for.
 pub const MOST_INTERVALS: usize = 256;
 
-/// Jobs that one answer has at most, about a megabyte: attached ones, and so many that ended.
+/// Most attached jobs of one answer, and most ended jobs: about a megabyte.
 pub const MOST_JOBS: u64 = 64;
 
 macro_rules! job_interval {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a job had, lost and cost in one interval.
+        /// A job's figures for one interval: its work, its losses, its cost to others.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct JobInterval {
             $($(#[$doc])* pub $name: i64,)*
@@ -31,7 +31,7 @@ macro_rules! job_interval {
                 $(self.$name = self.$name.saturating_add(other.$name);)*
             }
 
-            /// The figures of all by name. Figures that are 0 in all of them are left out.
+            /// The figures of all intervals by name, without those that are 0 in all of them.
             fn columns(all: &[JobInterval]) -> BTreeMap<&'static str, Vec<i64>> {
                 let mut columns = BTreeMap::new();
                 $(
@@ -43,7 +43,8 @@ macro_rules! job_interval {
                 columns
             }
 
-            /// The inverse. Names of another build are left out, and what is missing is 0.
+            /// The inverse of `columns`. Names of another build are left out, missing figures are
+            /// 0.
             fn of_columns(mut columns: BTreeMap<String, Vec<i64>>) -> Vec<JobInterval> {
                 let count = columns.get("length_ns").map_or(0, Vec::len).min(MOST_INTERVALS);
                 let mut all = vec![JobInterval::default(); count];
@@ -68,19 +69,19 @@ job_interval! {
     background_ns,
     /// Part of that in which it waited for device memory.
     memory_wait_ns,
-    /// GPU time beside other jobs, estimated.
+    /// GPU time while other jobs were attached, estimated.
     gpu_ns,
     /// Kernel and graph launches.
     launches,
-    /// What it lost to background jobs, measured.
+    /// Its loss to background jobs, measured.
     lost_ns,
-    /// What the judged stretches would have taken alone.
+    /// Time that the judged stretches would have taken without background work.
     judged_ns,
     /// Judged waits.
     waits,
-    /// What it cost foreground jobs.
+    /// Its cost to foreground jobs.
     cost_ns,
-    /// What the judged stretches of those would have taken alone.
+    /// Time that the judged stretches of those jobs would have taken without background work.
     cost_of_ns,
     /// Time that launches were held at the gate.
     gate_ns,
@@ -93,7 +94,7 @@ job_interval! {
 }
 
 impl JobInterval {
-    /// Part of the interval that it had of the GPU beside others, estimated.
+    /// Its GPU time together with other jobs as a part of the interval, estimated.
     pub fn share(&self) -> f64 {
         match self.length_ns {
             length @ 1.. => self.gpu_ns as f64 / length as f64,
@@ -120,7 +121,7 @@ impl JobInterval {
     }
 }
 
-/// Makes one interval of every two neighbours.
+/// Merges every two neighbours into one interval.
 pub fn merge_pairs(intervals: &mut Vec<JobInterval>) {
     let merged = intervals.chunks(2).map(|pair| {
         let mut sum = JobInterval::default();
@@ -130,14 +131,14 @@ pub fn merge_pairs(intervals: &mut Vec<JobInterval>) {
     *intervals = merged.collect();
 }
 
-/// What a background job cost one foreground job.
+/// Cost of a background job to one foreground job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostShare {
-    /// The foreground job; 0: further ones together.
+    /// The foreground job's client; 0: all further foreground jobs together.
     pub client: u64,
     /// Its process.
     pub pid: u32,
-    /// Its lateness by this job, ns. Below zero where measurements scatter.
+    /// Its lateness caused by the background job, ns. Scatter can make it negative.
     pub ns: i64,
 }
 
@@ -154,7 +155,7 @@ pub struct StretchLengths {
 }
 
 impl StretchLengths {
-    /// Adds those of another time.
+    /// Adds the stretches of another time.
     pub fn add(&mut self, other: &StretchLengths) {
         self.count = self.count.saturating_add(other.count);
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
@@ -198,12 +199,12 @@ impl From<&weft_scheduler::StretchHistogram> for StretchLengths {
     }
 }
 
-/// Lengths of a foreground job's stretches without and beside background work.
+/// Lengths of a foreground job's stretches without and with background work.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StretchLatency {
     /// Those without background work.
     pub alone: StretchLengths,
-    /// Those that found some on the device, or in which some was launched.
+    /// Those that found background work on the device, or in which some was launched.
     pub beside: StretchLengths,
 }
 
@@ -224,18 +225,18 @@ impl StretchLatency {
     }
 }
 
-/// A warning, and when it was true.
+/// A warning and the time span in which it was true.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarningTime {
-    /// The warning, as it was said last.
+    /// The warning with its latest text.
     pub warning: Warning,
-    /// First seen, ns after the recording's begin; looked for every 10 s at least.
+    /// First seen, ns after the recording's begin; checked at least every 10 s.
     pub first_ns: u64,
-    /// Last seen.
+    /// Last seen, ns after the recording's begin.
     pub last_ns: u64,
 }
 
-/// What was recorded of one job.
+/// The recording of one job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobRecording {
@@ -243,16 +244,16 @@ pub struct JobRecording {
     pub begin_ms: u64,
     /// Its begin, ns of `CLOCK_MONOTONIC`, as in the broker's trace.
     pub begin_ns: u64,
-    /// Its time without holes.
+    /// Intervals that cover its whole time.
     #[serde(serialize_with = "as_columns", deserialize_with = "from_columns")]
     pub intervals: Vec<JobInterval>,
-    /// What it cost each foreground job.
+    /// Its cost to each foreground job.
     pub costs: Vec<CostShare>,
     /// Lengths of its stretches as a foreground job; `None`: none was seen.
     pub latency: Option<StretchLatency>,
-    /// Part of its time by which it may be slowed down, as a foreground job, at the end.
+    /// Allowed slowdown as a foreground job, a part of its time, as set at the end.
     pub slowdown_allowed: Option<f64>,
-    /// What was warned of, the first one first.
+    /// Its warnings, the earliest first.
     pub warned: Vec<WarningTime>,
 }
 

@@ -1,4 +1,4 @@
-//! What the broker tells of itself: source of `weft status`, its JSON and the tests.
+//! Status of the broker: the source of `weft status`, of its JSON and of the tests.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::outcome::{Outcome, Requests, Warning};
 
-/// Version of the documented fields of the answer: they keep their meaning within one.
+/// Version of the documented fields of the answer. Their meaning does not change within a version.
 pub const SCHEMA: u32 = 1;
 
 /// The answer of `weft status --json`.
@@ -23,7 +23,7 @@ pub struct Status {
     pub clients: Vec<ClientStatus>,
     /// The last clients that ended, newest first.
     pub ended: Vec<EndedStatus>,
-    /// Where protection does not work now.
+    /// Reasons why protection does not work now.
     #[serde(default)]
     pub warnings: Vec<Warning>,
 }
@@ -64,11 +64,11 @@ pub struct BrokerStatus {
     pub attached: u64,
     /// Clients that were refused, for any reason.
     pub refused: u64,
-    /// Clients that said goodbye.
+    /// Clients that ended with a goodbye.
     pub goodbyes: u64,
     /// Clients without a goodbye: killed, crashed, without destructors.
     pub vanished: u64,
-    /// Clients detached because their lane lied.
+    /// Clients detached because their lane held impossible values.
     pub detached: u64,
     /// Clients whose processes ended, by how.
     #[serde(default)]
@@ -85,7 +85,7 @@ pub struct BrokerStatus {
     pub profile_failures: u64,
     /// The last trouble worth a person's attention.
     pub last_trouble: Option<String>,
-    /// Core of the first device heard of; `None`: no answer from the scheduler thread.
+    /// Core of the first known device; `None`: no answer from the scheduler thread.
     pub core: Option<serde_json::Value>,
     /// Each device that a job has used.
     #[serde(default)]
@@ -95,7 +95,7 @@ pub struct BrokerStatus {
     pub others: Vec<OtherBroker>,
 }
 
-/// Another broker with a device of this one; their jobs do not meet.
+/// Another broker that manages a device of this one; the two do not coordinate.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct OtherBroker {
     /// The device's UUID, in hexadecimal.
@@ -104,7 +104,7 @@ pub struct OtherBroker {
     pub pid: Option<u32>,
     /// User id by the kernel.
     pub uid: Option<u32>,
-    /// Seconds since this broker heard of the other.
+    /// Seconds since this broker found the other.
     pub since_s: f64,
 }
 
@@ -135,10 +135,10 @@ pub struct DeviceStatus {
     /// Memory of the device, bytes; `None`: as for the name.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// Clients that share the device under MPS, by their own word.
+    /// Clients that report that they share the device under MPS.
     #[serde(default)]
     pub under_mps: usize,
-    /// Clients that do not; a single one makes the device count as time-sliced.
+    /// Clients that do not; a single such client makes the device count as time-sliced.
     #[serde(default)]
     pub not_under_mps: usize,
     /// The core's own view.
@@ -155,13 +155,13 @@ pub struct ClientStatus {
     /// User id by the kernel.
     #[serde(default)]
     pub uid: u32,
-    /// What the processes of its job have in common; empty: it said nothing.
+    /// Name that the processes of its job share; empty: the client sent none.
     #[serde(default)]
     pub gang: String,
-    /// Whether it is of another pid namespace, where its pid may mean another process here.
+    /// Whether it is in another pid namespace, so its pid may mean another process here.
     #[serde(default)]
     pub elsewhere: bool,
-    /// What the job is called; see [`ClientStatus::hide`]. Processes of one job share it.
+    /// The job's name; see [`ClientStatus::hide`]. Processes of one job share it.
     #[serde(default)]
     pub name: String,
     /// Command line; see [`ClientStatus::hide`].
@@ -170,26 +170,26 @@ pub struct ClientStatus {
     pub priority: u8,
     /// `alone`, `foreground`, `background`, `free`, or `waits for memory` before any role.
     pub mode: String,
-    /// Part of its time by which background jobs may slow it down in the mean, as a foreground job;
-    /// `None`: no scheduler knows it now.
+    /// Mean slowdown by background jobs that it allows as a foreground job, a part of its time;
+    /// `None`: no scheduler has this client now.
     #[serde(default)]
     pub slowdown_allowed: Option<f64>,
-    /// Part of its time by which background jobs did, measured at its waits; `None`: nothing was
+    /// Slowdown by background jobs, measured at its waits, a part of its time; `None`: nothing was
     /// judged yet.
     #[serde(default)]
     pub slowdown_measured: Option<f64>,
-    /// The longest time from its first launch to its next wait within which that may be used, ns;
-    /// `None`: no limit.
+    /// Longest time from its first launch to its next wait within which the slowdown may be used,
+    /// ns; `None`: no limit.
     #[serde(default)]
     pub slo_ns: Option<u64>,
-    /// Seconds that it waits for device memory now, if so.
+    /// Seconds for which it has waited for device memory, if it waits now.
     #[serde(default)]
     pub waits_for_memory_s: Option<f64>,
-    /// The profile that the client serves with or samples into.
+    /// The profile that the client uses or samples into.
     pub profile: Option<String>,
-    /// Why it has no profile, or that the profile is of other code.
+    /// Reason why it has no profile, or a note that the profile is of other code.
     pub profile_trouble: Option<String>,
-    /// Named kernels of which the profile has times.
+    /// Named kernels whose times the profile has.
     #[serde(default)]
     pub profile_known: u64,
     /// Whether the client takes stage-1 samples.
@@ -219,10 +219,10 @@ pub struct ClientStatus {
     /// Launches deferred at a closed gate (`WEFT_QUEUE`).
     #[serde(default)]
     pub left_behind: u64,
-    /// Deferred launches that the driver refused; a later call told the job.
+    /// Deferred launches that the driver refused; a later call returned the error to the job.
     #[serde(default)]
     pub left_failed: u64,
-    /// How long the requests took that it marked.
+    /// Durations of the requests that it marked.
     #[serde(default)]
     pub requests: Option<Requests>,
     /// Whether a launch waits now.
@@ -234,7 +234,7 @@ pub struct ClientStatus {
     pub unnamed: u64,
     /// Launches into a capturing stream.
     pub captured: u64,
-    /// Internal errors; each passed its call through.
+    /// Internal errors; each time the call passed to the driver.
     pub troubles: u64,
     /// Control messages dropped.
     pub dropped_messages: u64,
@@ -244,55 +244,56 @@ pub struct ClientStatus {
     pub memory_peak: u64,
     /// The managed part of `memory`, bytes.
     pub managed: u64,
-    /// Host memory that control groups leave a managed job, bytes; 0: no limit seen. It bounds
-    /// evictions.
+    /// Host memory that control groups still allow a managed job, bytes; 0: no limit seen. It
+    /// bounds evictions.
     #[serde(default)]
     pub host_left: u64,
     /// Managed memory that the job allocated itself, bytes; not part of `memory`.
     pub managed_own: u64,
-    /// Allocations that stayed device memory in a managed job.
+    /// Allocations of a managed job that are plain device memory.
     pub unmanaged: u64,
     /// Managed memory on the device, bytes; an estimate like [`ClientStatus::faulted`].
     pub resident: u64,
-    /// Managed memory that came by faults, bytes: touched before it was brought.
+    /// Managed memory that arrived by page faults, bytes: touched before it was prefetched.
     ///
-    /// An estimate in granules of 2 MiB, since no driver tells: from predicted touches, moves for
-    /// the job, and the driver's order of eviction.
+    /// An estimate in granules of 2 MiB, since no driver reports it: from predicted touches, moves
+    /// for the job, and the driver's order of eviction.
     #[serde(default)]
     pub faulted: u64,
-    /// Working set: what the job is known to touch, bytes.
+    /// Working set: memory that the job is known to touch, bytes.
     pub working_set: u64,
-    /// Measured rate of moves to the device, bytes/s; 0: none, a rate is assumed.
+    /// Measured rate of moves to the device, bytes/s; 0: none measured, a rate is assumed.
     #[serde(default)]
     pub to_device_bytes_per_s: u64,
-    /// Measured rate of moves to the host, bytes/s; 0: none.
+    /// Measured rate of moves to the host, bytes/s; 0: none measured.
     #[serde(default)]
     pub to_host_bytes_per_s: u64,
-    /// Length of turns with the device's memory, ns; 0: no need of turns.
+    /// Length of the client's turns with the device's memory, ns; 0: no turns needed.
     pub turn_ns: u64,
-    /// Time that the client is swapped out between two turns, ns; 0: no need of turns.
+    /// Time that the client is swapped out between two turns, ns; 0: no turns needed.
     #[serde(default)]
     pub swapped_out_ns: u64,
-    /// What it would have to be, ns, as turns are too short for what they move; 0: they are not.
+    /// Value that `swapped_out_ns` would need, ns, if turns are too short for the memory that they
+    /// move; 0: they are not.
     #[serde(default)]
     pub swapped_out_needed_ns: u64,
     /// Turns so far.
     pub turns: u64,
     /// Whether the client has a turn now.
     pub has_turn: bool,
-    /// Bytes brought to the device ahead of use.
+    /// Bytes moved to the device ahead of use.
     pub prefetched: u64,
     /// Bytes moved to the host to make room.
     pub evicted: u64,
-    /// Bytes given up without a copy.
+    /// Bytes discarded without a copy.
     pub discarded: u64,
-    /// Page operations refused by driver or client; that memory moves on demand.
+    /// Page operations refused by driver or client; their memory moves on demand.
     pub page_ops_refused: u64,
     /// Page operations that took more than 1 s.
     pub page_ops_late: u64,
     /// Time that launches waited for arriving memory, ns.
     pub memory_waited_ns: u64,
-    /// Launches whose memory was late and came on demand.
+    /// Launches whose memory was late and moved on demand.
     pub memory_waits_expired: u64,
     /// Credit left, predicted ns.
     pub credit_ns: i64,
@@ -308,15 +309,15 @@ pub struct ClientStatus {
     pub samples: u64,
     /// Records overwritten before they were read.
     pub records_lost: u64,
-    /// The last lines for people from the client's side.
+    /// The client's latest messages for its user.
     pub notes: Vec<String>,
-    /// What weft did for it so far, or in all; `None`: not known.
+    /// Its outcome so far, or in all; `None`: not known.
     #[serde(default)]
     pub outcome: Option<Outcome>,
 }
 
 impl ClientStatus {
-    /// Clears what only the client's user and the broker's owner may see.
+    /// Clears the fields that only the client's user and the broker's owner may see.
     pub fn hide(&mut self) {
         self.name.clear();
         self.command.clear();
@@ -333,11 +334,11 @@ impl ClientStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ending {
-    /// The client said goodbye.
+    /// The client sent a goodbye.
     Goodbye,
     /// The client ended without a goodbye.
     Vanished,
-    /// The broker detached the client because its lane lied.
+    /// The broker detached the client because its lane held impossible values.
     Detached,
 }
 
@@ -353,7 +354,8 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// For people: `well`, `failed 3`, `killed 9`, `cancelled`; else what `ending` tells.
+    /// For people: `well`, `failed 3`, `killed 9`, `cancelled`; without an exit status a word for
+    /// `ending`.
     pub fn words(&self, ending: Ending) -> String {
         match (self, ending) {
             (Exit { cancelled: true, .. }, _) => "cancelled".to_string(),

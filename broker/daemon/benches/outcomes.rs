@@ -1,15 +1,16 @@
-//! What outcomes and metrics cost the scheduler's thread, at 1,000 launches a millisecond.
+//! Cost of outcomes and metrics on the scheduler's thread, at 1,000 launches a millisecond.
 //!
 //! ```console
 //! $ cargo bench -p weft-daemon --bench outcomes
 //! ```
 //!
-//! The daemon's own scheduler reads real lanes in virtual time. A second of it is played with two
-//! looks and without, in turns: the outcome thread takes one each second, and a scrape of the
-//! metrics asks for another one. Reported is the processor time of the thread: of a second without,
-//! of the looks, and of the tallies that each launch adds to. Exits 1 where they take 1 % or more
-//! of the thread's time. What metrics cost their own thread is reported beside it. The history's
-//! thread writes a row where a job ends, and the scheduler's knows nothing of it.
+//! The daemon's own scheduler reads real lanes in virtual time. The benchmark plays seconds with
+//! two snapshots and seconds without, in turns: the outcome thread takes one snapshot each second,
+//! and a scrape of the metrics takes another. It reports processor time of the scheduler's thread:
+//! for a second without snapshots, for the snapshots, and for the tallies of each launch. It exits
+//! with 1 if snapshots and tallies take 1 % or more of the thread's time. It also reports the cost
+//! of metrics on their own thread. The history's thread writes a row when a job ends, without work
+//! on the scheduler's thread.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,13 +30,13 @@ static NOW: AtomicU64 = AtomicU64::new(1_000_000_000);
 /// Jobs: a foreground job and background jobs.
 const CLIENTS: usize = 8;
 
-/// Virtual time between two iterations of the scheduler, ns: it naps about so long.
+/// Virtual time between two iterations of the scheduler, ns: about the length of its naps.
 const STEP_NS: u64 = 50_000;
 
 /// Launches in each step: 1,000 a millisecond.
 const LAUNCHES: usize = 50;
 
-/// Iterations of the scheduler that are played at once.
+/// Iterations of the scheduler in one call of [`play`].
 const ITERATIONS: usize = 20_000;
 
 /// Rounds of each arm.
@@ -86,7 +87,7 @@ fn play(driver: &mut TestDriver, lanes: &[std::sync::Arc<SharedLane>], iteration
     took
 }
 
-/// Processor time of a look, ns.
+/// Processor time of a snapshot, ns.
 fn look(driver: &mut TestDriver, clients: &FakeClients) -> u64 {
     let answer = clients.look();
     let before = used();
@@ -97,7 +98,7 @@ fn look(driver: &mut TestDriver, clients: &FakeClients) -> u64 {
     took
 }
 
-/// Processor time of a scrape's text, ns: of its own thread, from the status on.
+/// Processor time to make a scrape's text from the status, ns: it is spent on another thread.
 fn scrape(driver: &TestDriver) -> u64 {
     let client = |number| ClientStatus {
         client: number,
@@ -130,7 +131,7 @@ fn median(mut values: Vec<u64>) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
-/// Processor time of a call for one launch, of many, ps.
+/// Mean processor time of a call for one launch, ps.
 fn each(mut call: impl FnMut(u64, u64)) -> u64 {
     const LAUNCHES_TIMED: u64 = (u32::MAX >> 12) as u64;
     let before = used();
@@ -140,8 +141,7 @@ fn each(mut call: impl FnMut(u64, u64)) -> u64 {
     (used() - before) * 1_000 / LAUNCHES_TIMED
 }
 
-/// Time of a launch's tally, ns: what a loop with it takes beyond one without, medians of both. A
-/// launch is there in any case.
+/// Time of a launch's tally, ns: the median time of a loop with it minus that of a loop without it.
 fn tally() -> f64 {
     let (mut tally, mut nothing) = (RoleTally::default(), RoleTally::default());
     let (mut with, mut without) = (Vec::new(), Vec::new());

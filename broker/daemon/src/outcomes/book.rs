@@ -1,10 +1,11 @@
-//! Outcome book: the sums of each client, taken in interval by interval. Pure: views and the time
-//! go in.
+//! Outcome book: the sums of each client, added up interval by interval. Pure: its inputs are
+//! snapshots and the time.
 //!
-//! An interval lies between two looks at a device, a second or less. A client that comes or ends
-//! ends one, so modes change within an interval only by `weft set` and memory's turns. Then the
-//! mode at its end counts. What a look shows after a client came is the next interval's modes: of
-//! this one those before count, and the newcomer has no part of it.
+//! An interval lies between two snapshots of a device, a second or less. It also ends when a client
+//! attaches or exits. So within an interval the mode changes only through `weft set` or a memory
+//! turn; then the mode at the end counts for the whole interval. If a client attached, the modes of
+//! the new snapshot belong to the next interval. For this interval the earlier modes count, and the
+//! new client has no part of it.
 //!
 //! ```text
 //! F     = GPU time of the foreground jobs in the interval
@@ -15,11 +16,12 @@
 //! plain(b) = min(left(b), B(b) + its waits at the gate)
 //! ```
 //!
-//! Where a foreground job marks its requests, `L` is what these lost: their time beyond that of as
-//! many requests alone. That is all that the job feels, and its waits see a part of it.
+//! If a foreground job marks its requests, `L` is the lateness of these requests: their time minus
+//! that of the same number of requests as the only job. That is the whole delay of the job; its
+//! waits show a part of it.
 //!
-//! Counters of the core begin anew where a client leaves it and comes back, as for memory. A figure
-//! below the last one is then all new.
+//! Counters of the core restart at 0 if a client leaves the core and returns, for example to wait
+//! for memory. A figure below the previous one is therefore all new.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -33,64 +35,68 @@ use super::carried::CarriedSums;
 use weft_api::outcome::{LatenessSum, Outcome, Won};
 use weft_api::status::ClientStatus;
 
-/// Launches told before their mean speaks for those that were not told.
+/// Launches with a counted time from which on their mean stands for launches without one.
 const ENOUGH_LAUNCHES: u64 = 32;
 
-/// Requests alone before their mean is what a request takes.
+/// Marked requests without other jobs from which on their mean is used.
 const ENOUGH_REQUESTS: u64 = 32;
 
-/// Part of that mean that its standard error may be. Far above it lies a mean with a few requests
-/// of a job's first seconds in it.
+/// Largest standard error of that mean, as a part of it. A mean that includes a few slow requests
+/// of a job's first seconds has a far larger error.
 const CLOSE_RATIO: f64 = 0.01;
 
-/// Looks without the end of a marked request after which waits tell of lateness again.
+/// Snapshots without the end of a marked request after which lateness is measured at waits again.
 const LONGEST_QUIET: u32 = 16;
 
-/// Devices remembered; of further ones the first interval counts anew. Above any machine's.
+/// Most devices remembered, more than any machine has. With more devices, all are forgotten and
+/// begin a first interval again.
 const MOST_DEVICES: usize = 256;
 
-/// Sums of one client. What is skipped is of this broker alone.
+/// Sums of one client. Skipped fields concern only this broker.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct ClientSums {
-    /// The core's figures and mode at the last look.
+    /// The core's figures and mode in the last snapshot.
     #[serde(skip)]
     seen: CoreFigures,
     #[serde(skip)]
     mode: &'static str,
-    /// The device that was looked at.
+    /// The device of the last snapshot.
     #[serde(skip)]
     device: String,
-    /// The sum of what came between looks.
+    /// The sum of the differences between snapshots.
     sum: CoreFigures,
     alone: Ns,
     foreground: Ns,
     background: Ns,
-    /// Lateness of foreground jobs by this background job, and their judged time meanwhile, ns.
+    /// Lateness of foreground jobs caused by this background job, and their judged time meanwhile,
+    /// ns.
     cost: f64,
     cost_of: f64,
     plain: f64,
-    /// Foreground jobs beside it were judged.
+    /// Whether foreground jobs on its device were judged meanwhile.
     company_judged: bool,
     /// Requests at which its cost was measured.
     cost_requests: u64,
-    /// Marked requests beside others at the last look, and looks since any ended.
+    /// Marked requests together with other jobs in the last snapshot: their number and their time,
+    /// ns.
     #[serde(skip)]
     marked: (u64, Ns),
+    /// Snapshots since a marked request ended.
     #[serde(skip)]
     quiet: u32,
-    /// What it lost at marked requests as a foreground job.
+    /// Its lateness at marked requests as a foreground job.
     at_requests: RequestLateness,
     /// The longest of all launches, ns, and the hash of its kernel.
     longest: (Ns, u64),
 }
 
-/// Marked requests of a client, as its lane has them.
+/// Marked requests of a client, read from its lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct MarkedLook {
-    /// Requests beside others, and the sum of their times, ns.
+    /// Requests together with other jobs, and the sum of their times, ns.
     pub(super) beside: (u64, Ns),
-    /// Mean time of a request alone, ns; `None`: not known well enough.
+    /// Mean time of a request as the only job, ns; `None`: not known well enough.
     pub(super) alone: Option<f64>,
 }
 
@@ -118,9 +124,9 @@ impl MarkedLook {
 #[serde(default)]
 struct RequestLateness {
     requests: u64,
-    /// Their time beyond that of as many requests alone, ns.
+    /// Their time minus `alone`, ns.
     late: f64,
-    /// The time of as many requests alone, ns.
+    /// The time of the same number of requests as the only job, ns.
     alone: f64,
 }
 
@@ -153,13 +159,14 @@ impl ClientSums {
         }
     }
 
-    /// What its marked requests lost since the last look; `None`: its waits tell.
+    /// Lateness of its marked requests since the last snapshot; `None`: use its waits.
     fn take_requests(&mut self, marked: Option<MarkedLook>) -> Option<RequestLateness> {
         let marked = marked?;
         let before = std::mem::replace(&mut self.marked, marked.beside);
         let (requests, total) = (since(marked.beside.0, before.0), since(marked.beside.1, before.1));
         self.quiet = if requests > 0 { 0 } else { self.quiet.saturating_add(1) };
-        // A request longer than an interval is told at its end. A job that marks no more has waits.
+        // A request longer than an interval counts when it ends. If a job stops marking requests,
+        // its waits count again.
         if marked.beside.0 == 0 || self.quiet > LONGEST_QUIET {
             return None;
         }
@@ -172,7 +179,7 @@ impl ClientSums {
     }
 }
 
-/// What the core counts of a client.
+/// The core's counters of a client.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct CoreFigures {
@@ -203,9 +210,9 @@ impl CoreFigures {
         }
     }
 
-    /// What came since `before`; all of a counter that began anew.
+    /// The difference to `before`; the whole value of a counter that restarted.
     fn since(self, before: CoreFigures) -> CoreFigures {
-        // Lateness may fall; the number of waits tells whether the account began anew.
+        // Lateness may fall; only a lower number of waits shows that the account restarted.
         let (late, judged) = match self.waits < before.waits {
             true => (self.late, self.judged),
             false => (self.late - before.late, self.judged - before.judged),
@@ -236,7 +243,7 @@ impl CoreFigures {
     }
 }
 
-/// What came since `before`; all, where the counter began anew.
+/// The difference to `before`; the whole value if the counter restarted.
 fn since(now: u64, before: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }
@@ -246,24 +253,25 @@ fn since(now: u64, before: u64) -> u64 {
 pub(super) struct IntervalPart {
     pub(super) client: u64,
     pub(super) mode: &'static str,
-    /// Length of the interval, ns; 0 for a newcomer.
+    /// Length of the interval, ns; 0 for a new client.
     pub(super) length: Ns,
     active: bool,
-    /// GPU time in its role, and in any, ns.
+    /// GPU time in its role, and in any role, ns.
     gpu: Ns,
     pub(super) gpu_in_all: Ns,
     pub(super) late: f64,
     pub(super) judged: f64,
     pub(super) waits: u64,
-    /// Lateness at its marked requests in place of its waits.
+    /// Lateness at its marked requests, which replaces that at its waits.
     at_requests: Option<RequestLateness>,
-    /// What it cost each foreground job, ns, and their judged time, ns.
+    /// Its cost to each foreground job, ns, and their judged time, ns.
     pub(super) costs: Vec<(u64, f64)>,
     pub(super) cost_of: f64,
 }
 
 impl IntervalPart {
-    /// Late and judged, ns, and requests: at its requests where it marks them, else at its waits.
+    /// Lateness, ns, judged time, ns, and requests: measured at its requests if it marks them, else
+    /// at its waits, with 0 requests.
     fn felt(&self) -> (f64, f64, u64) {
         match self.at_requests {
             Some(felt) => (felt.late, felt.alone, felt.requests),
@@ -299,13 +307,13 @@ pub(super) struct OutcomeBook {
     clients: HashMap<u64, ClientSums>,
     /// Sums of clients at earlier brokers.
     carried: HashMap<u64, CarriedSums>,
-    /// When each device was last looked at; empty: the first, before it is named.
+    /// Time of each device's last snapshot, by UUID; empty: the first device, before it is named.
     devices: HashMap<String, Ns>,
 }
 
 impl OutcomeBook {
-    /// Takes in a look at a device, and the requests that clients of it mark. Returns what each
-    /// client had in the interval.
+    /// Adds a snapshot of a device, and the requests that its clients marked. Returns the figures
+    /// of each client in the interval.
     pub(super) fn look(
         &mut self,
         now: Ns,
@@ -327,7 +335,7 @@ impl OutcomeBook {
         parts
     }
 
-    /// Takes in one client's figures. `grew`: a client came to its device, so its mode is new.
+    /// Adds one client's figures. `grew`: a client attached to its device, so its mode is new.
     fn take(
         &mut self,
         view: &ClientView,
@@ -382,7 +390,7 @@ impl OutcomeBook {
         }
     }
 
-    /// Gives each background job its part of the lateness, and of what was left.
+    /// Assigns each background job its part of the lateness, and of the time that was left.
     fn share(&mut self, interval: Ns, parts: &mut [IntervalPart]) {
         let of = |mode: &'static str| parts.iter().filter(move |part| part.mode == mode);
         let lost: Vec<(u64, f64)> = of("foreground").map(|part| (part.client, part.felt().0)).collect();
@@ -411,13 +419,13 @@ impl OutcomeBook {
                 part.cost_of = judged;
             }
             if part.active && part.length > 0 {
-                // It cannot have had more than there was.
+                // Its GPU time cannot exceed the interval.
                 sums.plain += (left / at_work.max(1) as f64).max(part.gpu.min(interval) as f64);
             }
         }
     }
 
-    /// A client's launches beyond the delay bound.
+    /// A client's launches that are longer than the delay bound.
     pub(super) fn long(&self, client: u64) -> LongLaunches {
         let sums = self.sums(client);
         LongLaunches {
@@ -427,23 +435,23 @@ impl OutcomeBook {
         }
     }
 
-    /// Goes on with what a client had at earlier brokers.
+    /// Continues a client's sums at earlier brokers.
     pub(super) fn carry(&mut self, client: u64, earlier: CarriedSums) {
         self.carried.insert(client, earlier);
     }
 
-    /// What a client had at earlier brokers.
+    /// A client's sums at earlier brokers.
     pub(super) fn carried(&self, client: u64) -> Option<&CarriedSums> {
         self.carried.get(&client)
     }
 
-    /// What the next broker needs of a client.
+    /// A client's sums for the next broker.
     pub(super) fn to_carry(&self, status: &ClientStatus, requests: &MarkedRequests) -> CarriedSums {
         let own = self.clients.get(&status.client).cloned().unwrap_or_default();
         CarriedSums::of(status, own, requests, self.carried(status.client))
     }
 
-    /// A client's sums at this broker and those before.
+    /// A client's sums at this broker and earlier ones.
     fn sums(&self, client: u64) -> ClientSums {
         let mut sums = self.clients.get(&client).cloned().unwrap_or_default();
         if let Some(earlier) = self.carried(client) {
@@ -452,7 +460,7 @@ impl OutcomeBook {
         sums
     }
 
-    /// Forgets a client. One that stays behind on its device is alone from here on.
+    /// Forgets a client. If one client remains on its device, that one is alone from now on.
     pub(super) fn forget(&mut self, client: u64) {
         self.carried.remove(&client);
         let Some(gone) = self.clients.remove(&client) else {
@@ -464,7 +472,7 @@ impl OutcomeBook {
         }
     }
 
-    /// The outcome of a client so far, without warnings. `typical`: time of a launch by its
+    /// The outcome of a client so far, without warnings. `typical`: time of a launch from its
     /// profile, ns.
     pub(super) fn outcome(&self, status: &ClientStatus, typical: Option<Ns>) -> Outcome {
         let sums = self.sums(status.client);
@@ -478,7 +486,7 @@ impl OutcomeBook {
             true => Some(shared / told),
             false => typical,
         };
-        // A job that is alone counts its launches and times none.
+        // Launches of an only job are counted but have no times.
         let untold = launches.saturating_sub(told);
         let gpu_ns = match (untold, mean) {
             (0, _) => Some(shared),
@@ -513,7 +521,7 @@ impl OutcomeBook {
                 waits: 0,
             }),
             won: (sums.background > 0).then(|| {
-                // What was held at the gate is the most that it could have used beside what it had.
+                // At most, it could also have used the time for which its launches were held.
                 let wanted = sums.sum.background_gpu.saturating_add(status.waited_ns);
                 let plain = wanted.min(sums.plain as Ns);
                 Won {
@@ -539,7 +547,7 @@ mod tests {
 
     const S: Ns = 1_000_000_000;
 
-    /// A foreground job (client 1) and background jobs (the others), by a real core.
+    /// Snapshot of a real core with a foreground job (client 1) and background jobs (the others).
     fn snapshot(background: u64) -> Snapshot {
         let mut core = Core::new(Config::default());
         for client in 1..=background + 1 {
@@ -678,12 +686,12 @@ mod tests {
         let mut book = OutcomeBook::default();
         let mut snapshot = snapshot(1);
         look(&mut book, 0, &snapshot, &times);
-        // None has ended yet: the waits tell.
+        // No request has ended yet: lateness is measured at waits.
         judged(&mut snapshot, S, 1e6, 1e9, 10);
         had(&mut snapshot, 1, S / 2);
         look(&mut book, 1, &snapshot, &times);
         assert_eq!(book.outcome(&status(2), None).cost.expect("judged").ns, 1_000_000);
-        // Ten requests of 8.515 ms are half a millisecond late each; the waits saw a tenth.
+        // Ten requests of 8.515 ms are half a millisecond late each; the waits show a tenth.
         for _ in 0..10 {
             times.beside.add(8_515_000);
         }
@@ -714,11 +722,11 @@ mod tests {
             lost.line()
         );
 
-        // A second without an end costs nothing: the request that runs is told at its end.
+        // A second in which no request ends costs nothing: the running request counts at its end.
         judged(&mut snapshot, S, 9e6, 2e9, 30);
         look(&mut book, 3, &snapshot, &times);
         assert_eq!(book.outcome(&status(2), None).cost.expect("judged").ns, 6_000_000);
-        // A job that marks no more is measured at its waits.
+        // A job that stops marking requests is measured at its waits.
         for at in 4..4 + Ns::from(LONGEST_QUIET) {
             look(&mut book, at, &snapshot, &times);
         }
@@ -751,7 +759,7 @@ mod tests {
             alone.and_then(|requests| requests.alone).map(|alone| alone.count),
             Some(2)
         );
-        // At the second it is client 7, and so at the third.
+        // At the second broker it is client 7, and also at the third.
         look.clients[0].client = 7;
         let snapshot_of = |gpu: Ns| {
             let mut look = look.clone();

@@ -1,7 +1,7 @@
-//! What a client had at earlier brokers: its sums go on where a broker is replaced. Pure.
+//! Sums of a client at earlier brokers, which continue when a broker is replaced. Pure.
 //!
-//! The broker that ends hands them to the history's thread with the client's row. The next one
-//! finds them by the process, and the row of the whole replaces that of the part.
+//! The broker that ends hands them to the history's thread with the client's row. The next broker
+//! finds them by the process. Its final row replaces the partial one.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -12,14 +12,14 @@ use super::book::ClientSums;
 use weft_api::outcome::{Requests, Warning};
 use weft_api::status::ClientStatus;
 
-/// Durations as they are kept: their sum, ns, and buckets with their numbers.
+/// Durations in the stored form: their sum, ns, and buckets with their numbers.
 type KeptDurations = (Ns, Vec<(u16, u32)>);
 
 /// Sums of a client at all brokers before this one.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct CarriedSums {
-    /// Its number at the last of them.
+    /// Its client number at the last of them.
     pub(super) client: u64,
     pub(super) sums: ClientSums,
     ran_s: f64,
@@ -33,7 +33,7 @@ pub(super) struct CarriedSums {
 }
 
 impl CarriedSums {
-    /// A client's sums with `earlier` ones, as this broker ends.
+    /// A client's sums and the `earlier` ones, at the end of this broker.
     pub(super) fn of(
         status: &ClientStatus,
         sums: ClientSums,
@@ -58,7 +58,7 @@ impl CarriedSums {
         }
     }
 
-    /// A client's figures at this broker, with those before.
+    /// A client's figures at this broker plus those at earlier ones.
     pub(super) fn with(&self, status: &ClientStatus) -> ClientStatus {
         ClientStatus {
             attached_s: status.attached_s + self.ran_s,
@@ -70,7 +70,7 @@ impl CarriedSums {
         }
     }
 
-    /// Warnings of before, about the client by its number at this broker.
+    /// Warnings at earlier brokers, with the client's number at this broker.
     pub(super) fn warnings_of(&self, client: u64) -> impl Iterator<Item = Warning> + '_ {
         let (before, now) = (format!("client {}: ", self.client), format!("client {client}: "));
         self.warnings.iter().map(move |warning| {
@@ -84,7 +84,7 @@ impl CarriedSums {
     }
 }
 
-/// Marked requests alone and beside others, with those of before.
+/// Marked requests as the only job and together with others, at this broker and earlier ones.
 fn requests_with(now: &MarkedRequests, earlier: Option<&CarriedSums>) -> (DurationCounts, DurationCounts) {
     let counts = |(total, buckets): &KeptDurations| DurationCounts {
         total: *total,
@@ -99,7 +99,7 @@ fn requests_with(now: &MarkedRequests, earlier: Option<&CarriedSums>) -> (Durati
     (alone, beside)
 }
 
-/// What people are told of marked requests, with those of before.
+/// Figures of marked requests for people, at this broker and earlier ones.
 pub(super) fn requests(now: &MarkedRequests, earlier: &CarriedSums) -> Option<Requests> {
     let (alone, beside) = requests_with(now, Some(earlier));
     Requests::of_counts(&alone, &beside)

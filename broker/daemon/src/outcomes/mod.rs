@@ -1,22 +1,23 @@
-//! What weft did for each job: what it had of the GPU, what it lost, what it cost and won.
+//! Outcome of each job under weft: its GPU time, its losses, its cost to other jobs, its gain.
 //!
 //! ```text
-//! scheduler thread --- a client came, or ended with its last figures ---> outcome thread
-//!        ^------------- a look, once a second while jobs share ---------------'   |
+//! scheduler thread --- a client attached, or ended, with its figures ---> outcome thread
+//!        ^----------- asks for a snapshot once a second while jobs share -----'   |
 //!                                                                                 v
 //!                                                    status, end lines, history (disk)
 //! ```
 //!
-//! The scheduler thread answers a look and sends two messages a job; it waits for nothing here. All
-//! else is the outcome thread's, and the disk is another thread's ([`super::history`]).
+//! The scheduler thread answers requests for snapshots and sends two messages a job; it never waits
+//! for the outcome thread. The outcome thread does the rest, except that the history's thread
+//! writes to the disk ([`super::history`]).
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `book` | the sums of each client, interval by interval; pure |
-//! | `carried` | what clients had at earlier brokers; pure |
+//! | `carried` | the sums of clients at earlier brokers; pure |
 //! | `recorder` | the time of each attached job, in intervals of bounded number; pure |
-//! | `warning` | where protection does not work; pure |
-//! | `thread` | messages, looks, answers |
+//! | `warning` | reasons why protection does not work; pure |
+//! | `thread` | messages, snapshots, answers |
 #![forbid(unsafe_code)]
 
 mod book;

@@ -1,9 +1,9 @@
-//! Interval recorder: the time of each attached job, in intervals of bounded number. Pure: what was
-//! seen and the time go in.
+//! Interval recorder: the time of each attached job, in a bounded number of intervals. Pure: its
+//! inputs are figures of snapshots and the time.
 //!
-//! A job has intervals of a second. When they are too many, every two neighbours become one, and
-//! from then on they are twice as long. So the whole time of a job is there, in between half of the
-//! bound and the bound. All jobs together have [`MOST_IN_ALL`] and little more.
+//! A job has intervals of a second. If there are too many, every two neighbours are merged, and new
+//! ones are twice as long. So the intervals cover the whole time of a job, and their number is
+//! between half the bound and the bound. All jobs together have little more than [`MOST_IN_ALL`].
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,19 +18,19 @@ use weft_api::recording::{
     CostShare, JobInterval, JobRecording, MOST_INTERVALS, StretchLatency, WarningTime, merge_pairs,
 };
 
-/// Length of an interval at first: as often as the devices are looked at, ns.
+/// Length of an interval at first, ns: the time between two snapshots.
 const FIRST_LENGTH_NS: i64 = 1_000_000_000;
 
-/// Intervals of a job at most, four times those that are stored.
+/// Most intervals of a job, four times those that are stored.
 const MOST_OF_A_JOB: usize = 1_024;
 
-/// Intervals of a job at least, however many jobs there are.
+/// Bound on a job's intervals if there are a great many jobs.
 const LEAST_OF_A_JOB: usize = 64;
 
-/// Intervals of all jobs: 64 jobs have all that one may have.
+/// Intervals of all jobs: up to 64 jobs may each have the most that a job may have.
 const MOST_IN_ALL: usize = 65_536;
 
-/// Foreground jobs that a job's cost is kept apart for; of further ones it is one sum.
+/// Foreground jobs for which a job's cost is recorded separately; that to further ones is one sum.
 const MOST_COSTS: usize = 32;
 
 /// The time of one job.
@@ -44,13 +44,13 @@ struct JobSeries {
     length: i64,
     intervals: Vec<JobInterval>,
     seen: LaneTallies,
-    /// Sums so far, ns: the intervals have whole numbers that add up to theirs.
+    /// Sums so far, ns: the whole numbers in the intervals add up to their whole parts.
     late: f64,
     judged: f64,
     cost: f64,
     cost_of: f64,
     costs: BTreeMap<u64, (u32, f64)>,
-    /// Lengths of stretches before the account began anew, and those of its present one.
+    /// Lengths of stretches before the core's account restarted, and those of the present account.
     stretches_before: StretchLatency,
     stretches: Option<Box<StretchTimes>>,
     slowdown_allowed: Option<f64>,
@@ -69,7 +69,7 @@ impl JobSeries {
         }
     }
 
-    /// Takes in the account's lengths of stretches.
+    /// Takes over the account's lengths of stretches.
     fn take_stretches(&mut self, now: Option<&StretchTimes>) {
         let count = |times: &StretchTimes| times.alone.count() + times.beside.count();
         let mut before = self.stretches.as_deref().map_or(0, count);
@@ -93,17 +93,17 @@ impl JobSeries {
     }
 }
 
-/// What a look shows of one job.
+/// Figures of one job in a snapshot.
 #[derive(Debug)]
 pub(super) struct Seen<'a> {
-    /// Its part of the interval; `None`: no device has it, as it waits for memory or has launched
-    /// nothing.
+    /// Its part of the interval; `None`: it is on no device, because it waits for memory or has
+    /// launched nothing.
     pub(super) part: Option<&'a IntervalPart>,
-    /// What its lane counts.
+    /// Counters of its lane.
     pub(super) lane: LaneTallies,
-    /// Lengths of its stretches, if its device's policy sees them.
+    /// Lengths of its stretches, if its device's policy measures them.
     pub(super) stretches: Option<&'a StretchTimes>,
-    /// What it may lose, as a part of its time.
+    /// Its allowed slowdown, a part of its time.
     pub(super) slowdown_allowed: Option<f64>,
 }
 
@@ -114,7 +114,7 @@ pub(super) struct IntervalRecorder {
 }
 
 impl IntervalRecorder {
-    /// Takes in a job that came. `now_ms`: milliseconds since 1970.
+    /// Begins the recording of a new job. `now_ms`: milliseconds since 1970.
     pub(super) fn joined(&mut self, client: u64, pid: u32, now: Ns, now_ms: u64) {
         let series = JobSeries {
             pid,
@@ -127,7 +127,7 @@ impl IntervalRecorder {
         self.jobs.insert(client, series);
     }
 
-    /// Takes in what a look shows of a job.
+    /// Adds a job's figures in a snapshot.
     pub(super) fn take(&mut self, now: Ns, client: u64, seen: &Seen<'_>) {
         let most = (MOST_IN_ALL / self.jobs.len().max(1)).clamp(LEAST_OF_A_JOB, MOST_OF_A_JOB);
         let costs: Vec<(u64, u32, f64)> = seen.part.map_or(Vec::new(), |part| {
@@ -180,7 +180,7 @@ impl IntervalRecorder {
         job.push(new, most);
     }
 
-    /// Takes in that a job was warned of.
+    /// Records that a warning about a job is true now.
     pub(super) fn warned(&mut self, client: u64, now: Ns, warning: &Warning) {
         let Some(job) = self.jobs.get_mut(&client) else {
             return;
@@ -197,7 +197,7 @@ impl IntervalRecorder {
         }
     }
 
-    /// What was recorded of a job so far, in [`MOST_INTERVALS`] at most.
+    /// A job's recording so far, in [`MOST_INTERVALS`] intervals at most.
     pub(super) fn recording(&self, client: u64) -> Option<JobRecording> {
         let job = self.jobs.get(&client)?;
         let mut intervals = job.intervals.clone();
@@ -228,7 +228,7 @@ impl IntervalRecorder {
     }
 }
 
-/// Adds to a sum and returns by how much its whole part went up.
+/// Adds `new` to a sum and returns the increase of its whole part.
 fn whole_step(sum: &mut f64, new: f64) -> i64 {
     let before = *sum as i64;
     *sum += new;
@@ -310,7 +310,7 @@ mod tests {
             let part = part("background", S / 10, 1);
             recorder.take(look * S / 10, 1, &seen(Some(&part), 0));
         }
-        // What comes late, after the end, is in the last one.
+        // Figures that arrive after the end are added to the last interval.
         let late = part("background", 0, 5);
         recorder.take(0, 1, &seen(Some(&late), 9));
         let recording = recorder.recording(1).expect("there");

@@ -1,8 +1,9 @@
-//! The outcome thread: looks at the devices once a second while jobs share one, keeps the book, and
-//! answers.
+//! The outcome thread: takes snapshots of the devices once a second while jobs share one, keeps the
+//! book, and answers.
 //!
-//! It asks the scheduler thread for a look, bounded by [`SchedulerHandle::look`]. It waits for no
-//! client: a shared broker's client that does not read misses its lines, and a client is told once.
+//! It requests snapshots from the scheduler thread, with a bounded wait
+//! ([`SchedulerHandle::look`]). It waits for no client: if a shared broker's client does not read,
+//! it misses its lines. Each client gets its lines once.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -31,25 +32,26 @@ use weft_api::outcome::{Outcome, Warning, WarningKind};
 use weft_api::recording::{JobRecording, MOST_JOBS};
 use weft_api::status::{Ending, Exit};
 
-/// Time between two looks while jobs share a device.
+/// Time between two snapshots while jobs share a device.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Time between two looks for clients that come, ns: a thousand that come at once are few looks.
+/// Least time between two snapshots for new clients, ns: a thousand that attach at once cause few
+/// snapshots.
 const APART_NS: Ns = 10_000_000;
 
-/// Time between two searches for warnings about clients, ns.
+/// Time between two checks for warnings about clients, ns.
 const WARNINGS_APART_NS: Ns = 10_000_000_000;
 
-/// Longest wait for an answer: the thread may look twice before it.
+/// Longest wait for an answer: the thread may take two snapshots before it.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Ended clients whose outcomes are kept for `weft status`, twice what it shows.
+/// Ended clients whose outcomes are kept for `weft status`, twice as many as it shows.
 const ENDED: usize = 64;
 
 /// The driver's GPUs, a folder for each.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Devices whose names are remembered, above any machine's.
+/// Most devices whose names are remembered, more than any machine has.
 const MOST_CALLED: usize = 256;
 
 /// A message to the outcome thread.
@@ -59,24 +61,24 @@ pub enum OutcomeMessage {
     Scheduler(SchedulerHandle, OtherBrokers),
     /// A client attached.
     Joined(Arc<Entry>),
-    /// A client ended; its device as the core knew it last, and when.
+    /// A client ended.
     Left {
         /// The client.
         entry: Arc<Entry>,
         /// How it ended.
         ending: Ending,
-        /// The broker ends, and the job runs on.
+        /// Whether the job still runs because only the broker ends.
         runs_on: bool,
-        /// Its device, with the client still there.
+        /// Last snapshot of its device, with the client still in it.
         view: Option<Box<View>>,
-        /// The time.
+        /// Time of its end.
         now: Ns,
     },
     /// A client is about to end and wants the lines to print.
     Wanted(u64, ToTheClient),
-    /// Asks for everything.
+    /// Asks for devices, outcomes and warnings.
     Ask(Sender<OutcomeReport>),
-    /// Asks for what was recorded of attached clients, of one user or of all.
+    /// Asks for the recordings of attached clients, of one user or of all.
     Recorded(Option<u32>, Sender<Vec<RecordedJob>>),
     /// The broker ends.
     Stop,
@@ -85,11 +87,11 @@ pub enum OutcomeMessage {
 /// Devices, outcomes and warnings at one time.
 #[derive(Debug, Clone, Default)]
 pub struct OutcomeReport {
-    /// Each device's state, the first one heard of first.
+    /// Each device's state, the first known device first.
     pub views: Vec<View>,
     /// Outcomes of attached clients and of the last ones that ended.
     pub outcomes: HashMap<u64, Outcome>,
-    /// What does not work now, of devices and attached clients.
+    /// Present warnings about devices and attached clients.
     pub warnings: Vec<Warning>,
 }
 
@@ -105,7 +107,7 @@ impl OutcomeHandle {
         OutcomeHandle { tells: None }
     }
 
-    /// Whether anybody listens.
+    /// Whether a thread was started for this handle.
     pub fn listens(&self) -> bool {
         self.tells.is_some()
     }
@@ -113,20 +115,20 @@ impl OutcomeHandle {
     /// Sends a message. Never waits.
     pub fn tell(&self, message: OutcomeMessage) {
         if let Some(tells) = &self.tells {
-            // A dead thread costs the outcomes and nothing else.
+            // If the thread has died, only the outcomes are missing.
             let _ = tells.send(message);
         }
     }
 
-    /// Everything, as of now; `None`: no answer in time.
+    /// Devices, outcomes and warnings as of now; `None`: no answer in time.
     pub fn ask(&self) -> Option<OutcomeReport> {
         let (way, answer) = channel();
         self.tell(OutcomeMessage::Ask(way));
         answer.recv_timeout(PATIENCE).ok()
     }
 
-    /// What was recorded of attached clients, [`MOST_JOBS`] at most, of this user or of all;
-    /// `None`: no answer in time.
+    /// Recordings of attached clients, [`MOST_JOBS`] at most, of this user or of all; `None`: no
+    /// answer in time.
     pub fn recorded(&self, uid: Option<u32>) -> Option<Vec<RecordedJob>> {
         let (way, answer) = channel();
         self.tell(OutcomeMessage::Recorded(uid, way));
@@ -134,14 +136,14 @@ impl OutcomeHandle {
     }
 }
 
-/// What the thread goes by.
+/// Settings of the thread.
 #[derive(Debug)]
 pub struct OutcomeSettings {
-    /// Bound on background work in the foreground job's way, ns.
+    /// Bound on the background work that a foreground job may have to wait for, ns.
     pub delay_bound: Ns,
     /// Longest wait at the gate.
     pub longest_wait: Duration,
-    /// Where jobs that ended are kept.
+    /// Writer of the rows of ended jobs.
     pub history: HistoryWriter,
     /// The clock of all weft processes.
     pub clock: fn() -> Ns,
@@ -159,20 +161,22 @@ pub fn start(settings: OutcomeSettings) -> std::io::Result<(OutcomeHandle, JoinH
     Ok((OutcomeHandle { tells: Some(tells) }, thread))
 }
 
-/// A client and what was warned of it.
+/// A client and its warnings so far.
 #[derive(Debug)]
 struct Watched {
     entry: Arc<Entry>,
-    /// Warnings about its device while it was there, and how long each held, ns.
+    /// Warnings about its device while it was there, and the time for which each was true, ns.
     warned: BTreeMap<WarningKind, (Warning, Ns)>,
-    /// Part of its time that the foreground job may lose: this job or the one beside it.
+    /// Allowed slowdown of the foreground job, a part of its time: of this job or of the one on its
+    /// device.
     allowed: f64,
-    /// Whether a client of another job is on its device, and whether that takes turns between
-    /// processes.
+    /// Whether a client of another job was on its device.
     has_company: bool,
+    /// Whether its device takes turns between processes.
     switches: bool,
+    /// Whether its lines were sent.
     told: bool,
-    /// Its book at the broker before; `None`: there is none, or it was not looked for.
+    /// Its book at the previous broker; `None`: there is none, or it was not searched for.
     book: Option<OpenBook>,
     looked_for_book: bool,
 }
@@ -186,13 +190,13 @@ struct OutcomeThread {
     recorder: IntervalRecorder,
     clients: BTreeMap<u64, Watched>,
     ended: VecDeque<(u64, Outcome)>,
-    /// Rows of the books that clients here went on with: each is one client's.
+    /// Rows of the books that clients here continued: each belongs to one client.
     taken: HashSet<RowKey>,
-    /// When all devices were last looked at.
+    /// Time of the last snapshot of all devices.
     looked_at: Ns,
-    /// Whether a client came so soon after a look that none was taken.
+    /// Whether a snapshot is due because a client attached too soon after the last one.
     owes_look: bool,
-    /// When warnings about clients were last looked for.
+    /// Time of the last check for warnings about clients.
     warned_at: Ns,
     /// Name of each device for people, by UUID.
     called: HashMap<String, String>,
@@ -222,7 +226,7 @@ impl OutcomeThread {
 
     fn run(mut self, incoming: &Receiver<OutcomeMessage>) {
         loop {
-            // A client that is alone changes nothing but its own counters.
+            // An only client changes nothing but its own counters.
             let message = match self.clients.len() {
                 0 | 1 => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 _ if self.owes_look => incoming.recv_timeout(Duration::from_nanos(APART_NS)),
@@ -261,7 +265,7 @@ impl OutcomeThread {
                 };
                 self.clients.insert(entry.client, watched);
                 self.recorder.joined(entry.client, entry.pid, (self.clock)(), now_ms());
-                // The interval before it is not its own.
+                // A snapshot ends the interval before the client attached.
                 match (self.clock)().saturating_sub(self.looked_at) >= APART_NS {
                     true => drop(self.look()),
                     false => self.owes_look = true,
@@ -302,7 +306,7 @@ impl OutcomeThread {
         }
     }
 
-    /// Looks at all devices.
+    /// Takes a snapshot of all devices.
     fn look(&mut self) -> Vec<View> {
         let views = self.scheduler.as_ref().and_then(|(scheduler, _)| scheduler.look());
         let views = views.unwrap_or_default();
@@ -330,7 +334,7 @@ impl OutcomeThread {
         let device = view.uuid.as_deref().unwrap_or_default();
         let marked = |client: u64| {
             let entry = &self.clients.get(&client)?.entry;
-            // Of a process on several devices nobody knows on which its requests lost time.
+            // If a process uses several devices, it is unknown on which its requests lost time.
             let own = self.clients.values().filter(|other| other.entry.pid == entry.pid);
             MarkedLook::of(&entry.lane.requests).filter(|_| own.count() == 1)
         };
@@ -362,7 +366,7 @@ impl OutcomeThread {
                     true => clients.len() > 1,
                     false => gangs.iter().any(|other| other != own),
                 };
-                // The last of several is alone when it ends.
+                // The last of several jobs is the only one when it ends; keep the earlier value.
                 if clients.len() > 1 {
                     watched.switches = view.snapshot.switch_cost > 0;
                 }
@@ -389,7 +393,7 @@ impl OutcomeThread {
         let device = self.called.get(uuid).map_or("the GPU", String::as_str);
         let mut users = self.clients.values().map(|watched| watched.entry.uid);
         let first = users.next();
-        // No user hears the names of another's jobs.
+        // No user may read the names of another user's jobs.
         let of_one = users.all(|uid| Some(uid) == first);
         let entry = |client: u64| self.clients.get(&client).map(|watched| &watched.entry);
         let job = |client: u64| {
@@ -428,7 +432,7 @@ impl OutcomeThread {
         warning::of_client(&facts, span, &self.bounds)
     }
 
-    /// The warnings that were true for a part of a client's time that mattered.
+    /// The warnings that were true for a large enough part of a client's time.
     fn kept_warnings(&self, watched: &Watched, outcome: &Outcome) -> Vec<Warning> {
         let mut all = self.warnings_about(watched, outcome, WarningSpan::WholeJob);
         let shared_ns = (outcome.foreground_s + outcome.background_s) * 1e9;
@@ -460,7 +464,8 @@ impl OutcomeThread {
         jobs.collect()
     }
 
-    /// The outcome so far, with what was warned of for a part of the job's time that mattered.
+    /// The outcome so far, with the warnings that were true for a large enough part of the job's
+    /// time.
     fn outcome(&mut self, client: u64) -> Option<Outcome> {
         self.look_for_book(client);
         self.warn(client);
@@ -495,7 +500,7 @@ impl OutcomeThread {
         Some(recording)
     }
 
-    /// Finds what a client had at the broker before this one, once.
+    /// Finds a client's sums at the previous broker, once.
     fn look_for_book(&mut self, client: u64) {
         let (Some(books), Some(watched)) = (self.history.open_books(), self.clients.get(&client)) else {
             return;
@@ -522,12 +527,12 @@ impl OutcomeThread {
         };
         watched.looked_for_book = true;
         let Some(book) = found else { return };
-        // Of another build: its row stays as it is.
+        // The sums are of another build: the row remains unchanged.
         let Ok(earlier) = serde_json::from_str::<CarriedSums>(&book.sums) else {
             return;
         };
         for warning in earlier.warnings_of(client) {
-            // They were kept there.
+            // The previous broker decided to keep them.
             watched.warned.insert(warning.kind, (warning, Ns::MAX));
         }
         self.taken.insert(book.row);
@@ -604,8 +609,8 @@ fn kernel_name(entry: &Entry, hash: u64) -> String {
     }
 }
 
-/// Name of a device for people: its number at `nvidia-smi`, which counts by PCI address, else the
-/// begin of its UUID. `gpus`: folder of the driver's GPUs.
+/// Name of a device for people: its number in `nvidia-smi`, which counts by PCI address, else the
+/// first digits of its UUID. `gpus`: folder of the driver's GPUs.
 fn device_called(gpus: &Path, uuid: &str) -> String {
     let folders = std::fs::read_dir(gpus).into_iter().flatten().flatten();
     let mut folders: Vec<_> = folders.map(|folder| folder.path()).collect();

@@ -1,4 +1,4 @@
-//! Where protection does not work: one line each, that says what, where, and what to do. Pure.
+//! Warnings that protection does not work: one line each with problem, place and remedy. Pure.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
@@ -9,39 +9,40 @@ use weft_api::formatting::{count, duration, percent};
 use weft_api::outcome::{Outcome, Warning, WarningKind};
 use weft_api::status::{ClientStatus, OtherBroker};
 
-/// Bounds that the broker goes by.
+/// Bounds that the broker is set to.
 #[derive(Debug, Clone, Copy)]
 pub struct WarningBounds {
-    /// Bound on background work in the foreground job's way, ns.
+    /// Bound on the background work that a foreground job may have to wait for, ns.
     pub delay_bound: Ns,
     /// Longest wait at the gate, ns.
     pub longest_wait: Ns,
 }
 
-/// Part of a background job's launches, beyond the bound or past the gate, from which on that is
-/// said.
+/// Part of a job's launches that may be longer than the delay bound, or pass the gate without
+/// credit, before a warning.
 const LONG_PART: f64 = 0.01;
 
-/// Waits or requests of a foreground job before its slowdown is held against what it may lose.
+/// Waits or requests of a foreground job before a warning about its slowdown.
 const ENOUGH_WAITS: u64 = 100;
 
-/// Seconds in the background before what a job cost is held against it.
+/// Seconds in the background before a warning about a job's cost.
 const ENOUGH_BACKGROUND_S: f64 = 2.0;
 
-/// Multiple of what it may lose, and what is added to it, from which on that is said: measurements
-/// scatter.
+/// Multiple of the allowed slowdown beyond which, with [`SCATTER`] added, a warning is given:
+/// measurements scatter.
 const FAR_OVER: f64 = 2.0;
+/// Slowdown added to that multiple, a part of the job's time.
 const SCATTER: f64 = 0.01;
 
-/// Part of a job's time for which a warning must have been true to be kept after it. A state
-/// that lasted less, as while another job began, changed little for the job.
+/// Part of a job's time for which a warning must have been true to be kept in its outcome. A
+/// shorter state, for example while another job began, changed little for the job.
 pub(super) const KEPT_PART: f64 = 0.1;
 
-/// Least important priority whose jobs are to be protected from one another: the default. Below it
+/// Least important priority whose jobs are protected from one another: the default. Less important
 /// jobs give way.
 const LEAST_PROTECTED: u8 = 5;
 
-/// Whether a warning is about now, or about all of a job's time.
+/// Time that a warning is about: now, or all of a job's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WarningSpan {
     Now,
@@ -52,9 +53,10 @@ pub(super) enum WarningSpan {
 #[derive(Debug)]
 pub(super) struct ClientFacts<'a> {
     pub(super) status: &'a ClientStatus,
-    /// The outcome that people see. No warning contradicts it.
+    /// The outcome shown to people. No warning contradicts it.
     pub(super) outcome: &'a Outcome,
-    /// Part of its time that the foreground job may lose: this job or the one beside it.
+    /// Allowed slowdown of the foreground job, a part of its time: of this job or of the one on its
+    /// device.
     pub(super) allowed: f64,
     pub(super) long: &'a LongLaunches,
     /// Name of its longest kernel.
@@ -71,7 +73,7 @@ impl ClientFacts<'_> {
         called(&self.status.name, self.status.client)
     }
 
-    /// Whether it had this role now, or for a part of its time that matters.
+    /// Whether it has this role now, or had it for a large enough part of its time.
     fn was(&self, role: &str, seconds: f64, span: WarningSpan) -> bool {
         match span {
             WarningSpan::Now => self.status.mode == role,
@@ -88,7 +90,7 @@ impl ClientFacts<'_> {
     }
 }
 
-/// A job's name, or its number where it has none.
+/// A job's name, or its client number if it has none.
 pub(super) fn called(name: &str, client: u64) -> String {
     match name {
         "" => format!("client {client}"),
@@ -133,7 +135,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
     let cost = outcome
         .cost
         .filter(|_| background && outcome.background_s >= ENOUGH_BACKGROUND_S);
-    // Each switch between processes costs as much with a profile.
+    // A profile does not reduce the cost of switches between processes.
     let helps = facts.has_no_profile() && !facts.switches;
     if let Some(cost) = cost.filter(|cost| helps && facts.is_far_over(cost.part)) {
         let name = client
@@ -192,13 +194,14 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
     all
 }
 
-/// Names for people of a view's jobs and device.
+/// Names of a view's jobs and device, for people.
 pub(super) struct CalledNames<'a> {
     pub(super) job: &'a dyn Fn(u64) -> String,
     pub(super) device: &'a str,
 }
 
-/// Warnings about one device. `gang`: which job a client belongs to, empty if it is one by itself.
+/// Warnings about one device. `gang`: the job to which a client belongs; empty if the client is a
+/// job of its own.
 pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String, names: &CalledNames<'_>) -> Vec<Warning> {
     let mut all = Vec::new();
     let called = names.device;
@@ -423,7 +426,7 @@ mod tests {
         assert_eq!(over[0].kind, WarningKind::OverSlowdown);
         let words = "resnet-prod: background jobs slowed it down by 4 %, and it may lose 1 %; give the background";
         assert!(over[0].text.starts_with(words), "{}", over[0].text);
-        // Its requests tell what it felt.
+        // Lateness at its requests has precedence.
         let felt = Outcome {
             lost_at_requests: lost(0.0, 1_000),
             ..of(lost(0.3, 1_000))
