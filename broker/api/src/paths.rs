@@ -73,8 +73,8 @@ impl Places {
         self.beside("metrics")
     }
 
-    /// A shared broker's file of known kernels and usage; a private broker has it in its user's
-    /// folder of profiles.
+    /// A shared broker's file of context sizes and observed usage; a private broker has it in its
+    /// user's folder of profiles.
     pub fn known(&self) -> PathBuf {
         self.beside("known.json")
     }

@@ -1,11 +1,12 @@
 //! Clients that ask while their device's free memory is not known.
 //!
-//! NVML did not answer at once, a process has just left, or one is taking memory. A client admitted
-//! on an old sample may find a stranger's memory in its place.
+//! NVML did not answer at once, a process has just ended, or one is taking memory. If a client were
+//! admitted on an old sample, other programs might use the memory by now.
 //!
-//! So a client waits here for a sample, for [`LONGEST_HOLD_NS`] at most; its own timeout is longer.
-//! Then it is admitted or queued on an estimate, in which exited clients still hold their memory.
-//! The next sample corrects it for queued clients. Clients that run already never wait here.
+//! So a client waits here for a sample, at most [`LONGEST_HOLD_NS`]; its own timeout is longer.
+//! Then it is admitted or queued on an estimate in which exited clients still hold their memory.
+//! The next sample corrects the estimate for queued clients. Clients that run already never wait
+//! here.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl Arrivals {
         self.0.is_empty()
     }
 
-    /// Clients, and since when each waits.
+    /// Clients, and the begin of each one's wait.
     pub fn waits(&self) -> impl Iterator<Item = (u64, Ns)> {
         self.0.iter().map(|arrival| (arrival.entry.client, arrival.since))
     }
@@ -80,7 +81,7 @@ impl Arrivals {
         self.0 = arrivals;
     }
 
-    /// Notes that a client with auto backing began on device memory.
+    /// Records that a client with auto backing began on device memory.
     pub fn set_on_device(&mut self, client: u64) {
         if let Some(arrival) = self.0.iter_mut().find(|arrival| arrival.entry.client == client) {
             arrival.wants.either = false;

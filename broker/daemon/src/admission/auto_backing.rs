@@ -1,6 +1,6 @@
 //! Lines about auto backing (`--backing auto`) and about managed memory that host memory bounds.
 //!
-//! What holds: a process hears its backing once, with its admission, and keeps it. A process that
+//! Invariants: a process gets its backing once, with its admission, and keeps it. A process that
 //! began without the broker has device memory, and the job table follows.
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ pub fn cramped(wants: &Wants, peak: u64) -> Option<u64> {
     wants.host.filter(|left| *left < peak)
 }
 
-/// Why a job with auto backing has device memory, as the end of a line.
+/// Reason why a job with auto backing has device memory, as the end of a line.
 pub fn reason(left: u64) -> String {
     format!(
         "; on managed memory it would exceed its control group, which leaves {} of host memory",
@@ -22,7 +22,7 @@ pub fn reason(left: u64) -> String {
     )
 }
 
-/// Warning to a job that insists on managed memory.
+/// Warning to a job that asked for managed memory.
 pub fn warning(left: u64, peak: u64) -> String {
     format!(
         "its control group leaves {} of host memory, its managed memory is {}: what others push off the device is charged there, and the kernel ends who exceeds it (raise Slurm's --mem, Kubernetes' limits.memory or memory.max)",
@@ -31,7 +31,7 @@ pub fn warning(left: u64, peak: u64) -> String {
     )
 }
 
-/// What a job hears that asked for `bytes`, which did not fit the device.
+/// Line to a job whose `bytes` did not fit on the device.
 pub fn did_not_fit(bytes: u64) -> String {
     format!(
         "{} of device memory are not free beside the others: begins at once on managed memory (--backing auto; --backing device waits for them)",

@@ -1,9 +1,9 @@
-//! Composes admission: clients' requests become events of the core, its decisions reach the
-//! clients.
+//! Admission controller: turns clients' requests into events of the core, and carries the core's
+//! decisions out to the clients.
 //!
 //! Each part owns its state and returns values or events, which the controller passes on.
 //!
-//! What holds: after each public call the core's decisions are carried out. They are in the journal
+//! Invariants: after each public call the core's decisions are carried out. They are in the journal
 //! before a client can act on them.
 #![forbid(unsafe_code)]
 
@@ -51,10 +51,11 @@ use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
 use weft_protocol::amount::shown;
 use weft_protocol::control::Wants;
 
-/// Most lines that a job gets about waiting for more: it may wait all the time.
+/// Most lines that a job gets about waits for more memory: it may wait again and again.
 const GROWTH_LINES: u32 = 5;
 
-/// How often it is looked at what undeclared jobs hold: a job that lacks memory looks anew.
+/// Interval between two checks of the memory that undeclared jobs hold. A job that lacks memory
+/// causes a check of its own.
 const USAGE_PERIOD_NS: Ns = 100_000_000;
 
 /// The state of admission.
@@ -73,12 +74,13 @@ pub struct Controller {
     suspended: SuspendedJobs,
     position_lines: PositionLines,
     history: AdmissionHistory,
-    /// What users may have at once, and what the core knows of it.
+    /// Limits on what users may have at once.
     rights: Rights,
+    /// The limits that the core knows.
     caps: BTreeMap<User, UserCap>,
-    /// When the core was last told what undeclared jobs hold.
+    /// Time of the last check of the memory that undeclared jobs hold.
     usage_noted: Ns,
-    /// Whether the broker ends: nobody hears of a decision any more.
+    /// Whether the broker ends: no client gets a decision any more.
     closed: bool,
     /// Decisions that are not carried out yet.
     decisions: Vec<Decision>,
@@ -86,7 +88,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Goes on from the last broker's page, if there is one.
+    /// Continues from the last broker's page, if there is one.
     pub fn new(config: AdmissionConfig, ledger: Option<Ledger>, page: Option<Page>) -> Controller {
         let policy = config.policy;
         let goes_on = page.is_some();
@@ -137,7 +139,7 @@ impl Controller {
         self.devices.set_shared(shared);
     }
 
-    /// Goes on with what earlier brokers measured, and measures contexts from now on.
+    /// Takes over the measurements of earlier brokers. From now on contexts are measured.
     pub fn set_facts(&mut self, facts: DeviceFacts) {
         self.usage = ObservedUsage::go_on(facts.learnt());
         self.facts = facts;
@@ -160,9 +162,9 @@ impl Controller {
 
     // Events and decisions.
 
-    /// Gives the core an event.
+    /// Passes an event to the core.
     pub fn apply(&mut self, event: Event) {
-        // The next broker has no use for the bytes that jobs hold right now.
+        // The next broker does not need the bytes that jobs hold right now.
         self.journal.mark(!matches!(event, Event::Tick | Event::Uses(..)));
         if let Event::Ends(job) = event {
             self.growth.forget(job);
@@ -177,7 +179,7 @@ impl Controller {
         }
     }
 
-    /// Gives the core an event and carries out its decisions.
+    /// Passes an event to the core and carries out its decisions.
     pub fn decide(&mut self, event: Event) {
         self.apply(event);
         self.carry_out();
@@ -194,7 +196,7 @@ impl Controller {
                 Decision::Admit { job, .. } => {
                     if let Some(gang) = self.jobs.gang_mut(*job) {
                         gang.managed = self.machine.is_managed(*job);
-                        // Counted here: whether it begins is not known before.
+                        // A job that waited counts only once it begins.
                         self.history.waited += u64::from(std::mem::take(&mut gang.waited));
                     }
                     self.history.admitted += 1;
@@ -205,7 +207,7 @@ impl Controller {
             }
         }
         self.keep();
-        // A client reads its limit as soon as it is answered.
+        // A client reads its limit as soon as it gets its answer, so limits are written first.
         let mut answered = Vec::new();
         for decision in decisions {
             match decision {
@@ -265,7 +267,7 @@ impl Controller {
             true => quota,
             false => quota.saturating_add(self.obtainable(job)),
         };
-        // Managed memory is not the device's.
+        // Managed memory does not count as device memory.
         let (quota, limit) = match gang.managed {
             true => (0, 0),
             false => (quota.max(1), limit.max(1)),
@@ -278,26 +280,26 @@ impl Controller {
         });
     }
 
-    /// Admits a process of an admitted job, or tells it to wait.
+    /// Admits a process of an admitted job, or sends it a line that it waits.
     fn admit_or_wait(&self, client: u64, job: Job) {
         match self.jobs.quota(&self.machine, job) {
             Some(quota) => {
                 self.admit(client, self.jobs.gather(&self.machine, client, quota, quota));
-                // A sibling may have given a part of its quota.
+                // A sibling may have given up a part of its quota.
                 self.show_limits();
             }
             None => self.tell_wait(job),
         }
     }
 
-    /// Tells a job's processes that they wait, where, and why.
+    /// Sends a job's processes a line with their place in the queue and the reason for the wait.
     fn tell_wait(&self, job: Job) {
         if let Some(gang) = self.jobs.gang(job) {
             notify::tell_wait(gang, &self.queue());
         }
     }
 
-    /// Tells a job whose memory did not fit what was chosen.
+    /// Sends a job with auto backing a line that its memory did not fit and is managed.
     fn tell_backing(&self, job: Job) {
         if matches!(self.machine.backing(job), Some(Backing::AutoManaged { .. }))
             && let Some(gang) = self.jobs.gang(job)
@@ -306,7 +308,8 @@ impl Controller {
         }
     }
 
-    /// Writes the limit of jobs without a declared need: what they have and can have.
+    /// Writes the limit of jobs without a declared need: their quota plus the bytes that they could
+    /// get.
     fn show_limits(&self) {
         let growing = self.jobs.iter().filter(|(_, gang)| !gang.declared && !gang.managed);
         for (job, gang) in growing.filter(|(job, _)| self.machine.share(*job).is_some()) {
@@ -315,7 +318,7 @@ impl Controller {
         }
     }
 
-    /// Bytes that a job would get beyond its share, and that its user may still take.
+    /// Bytes that a job would get beyond its share, within its user's cap.
     fn obtainable(&self, job: Job) -> u64 {
         let bytes = self.machine.obtainable(job);
         self.machine.cap_left(job).map_or(bytes, |left| left.min(bytes))
@@ -323,7 +326,7 @@ impl Controller {
 
     // Memory that undeclared jobs do not hold.
 
-    /// Tells the core what undeclared jobs hold. Returns whether any of them holds another amount.
+    /// Passes the memory that undeclared jobs hold to the core. Returns whether any amount changed.
     fn note_usage(&mut self) -> bool {
         let undeclared = self.jobs.iter().filter(|(_, gang)| !gang.declared && !gang.managed);
         let told = undeclared.filter_map(|(job, gang)| {
@@ -337,7 +340,8 @@ impl Controller {
         changed
     }
 
-    /// Takes bytes from undeclared jobs that do not hold them. Returns whether it got any.
+    /// Takes bytes from the shares of undeclared jobs that do not hold them. Returns whether it got
+    /// any.
     fn take_back(&mut self, given_up: impl IntoIterator<Item = (Job, u64)>) -> bool {
         let mut got = false;
         for (job, bytes) in given_up {
@@ -350,7 +354,7 @@ impl Controller {
         got
     }
 
-    /// Takes back what lets waiting jobs go on.
+    /// Takes back bytes that let waiting jobs continue.
     fn take_back_for_waiters(&mut self) {
         if self.is_waited_for() {
             self.note_usage();
@@ -360,7 +364,7 @@ impl Controller {
         }
     }
 
-    /// Takes back what jobs wait for, and shows the others what they can have, if it is time.
+    /// If a check is due: takes back bytes that jobs wait for, and writes the other jobs' limits.
     fn check_usage(&mut self, now: Ns) {
         if now.saturating_sub(self.usage_noted) < USAGE_PERIOD_NS {
             return;
@@ -373,7 +377,7 @@ impl Controller {
         }
     }
 
-    /// Tells a job that was denied more that its user is at a cap.
+    /// Sends a job that was denied more memory a line if its user is at a cap.
     fn tell_cap(&mut self, job: Job, bytes: u64) {
         let Some(CapLack::Memory { has, most }) = self.machine.growth_capped(job, bytes) else {
             return;
@@ -390,7 +394,7 @@ impl Controller {
         ));
     }
 
-    /// Refuses a job and tells its processes why.
+    /// Refuses a job and sends its processes the reason.
     fn refuse(&mut self, job: Job, why: &str) {
         let Some(gang) = self.jobs.remove(job) else { return };
         for (client, member) in gang.members {
@@ -403,7 +407,7 @@ impl Controller {
         }
     }
 
-    /// Writes the journal if it is stale.
+    /// Writes the journal if it is out of date.
     fn keep(&mut self) {
         if !self.journal.take_stale() {
             return;
@@ -419,8 +423,8 @@ impl Controller {
         self.journal.write(page.as_ref());
     }
 
-    /// Closes the book as the broker ends. The last page stays, and running jobs in it: what
-    /// happens to clients from now on frees nobody's memory.
+    /// Closes the journal when the broker ends. The last page remains on the disk with the running
+    /// jobs: from now on the end of a client frees no memory.
     pub fn close(&mut self) {
         self.keep();
         self.closed = true;
@@ -428,20 +432,20 @@ impl Controller {
         self.facts.close();
     }
 
-    // Clients come and go.
+    // Clients attach and end.
 
-    /// A client arrives. `told`: NVML tells of devices; `reading`: its fresh answer.
+    /// Handles a client that arrives. With `told`, NVML reports devices; `reading`: its new answer.
     pub fn arrive(&mut self, arrival: (&Arc<Entry>, &ToTheClient, Wants), told: bool, reading: Option<&Reading>) {
         let (entry, sender, wants) = arrival;
         let now = clock::now();
-        // It asked before.
+        // It has asked before.
         if self.jobs.job_of(entry.client).is_some() {
             return;
         }
-        // NVML may name some devices otherwise.
+        // NVML may use other UUIDs for some devices.
         let of_this = |it: &Reading| it.free.iter().any(|(uuid, _)| *uuid == wants.uuid);
         let told = told && reading.is_none_or(of_this);
-        // Before the reading, which needs the device.
+        // The device must be known before the reading is used.
         let device = self.device(&wants.uuid, wants.total, entry.uid);
         if let Some(reading) = reading {
             self.read(reading);
@@ -461,13 +465,13 @@ impl Controller {
         }
     }
 
-    /// Whether this client has no job yet, and no other waits for its device to be observed.
+    /// Whether this client has no job yet and no client waits for its device to be observed.
     pub fn is_new_alone(&self, client: u64) -> bool {
         self.has_no_arrivals() && self.jobs.job_of(client).is_none()
     }
 
-    /// Whether a new job fits though the memory of exited clients counts as taken. If so, it is
-    /// taken for strangers' until a sample can be made.
+    /// Whether a new job fits even if the memory of exited clients counts as taken. If it fits,
+    /// that memory counts as foreign until a sample can be made.
     fn fits_beside_exited(&mut self, entry: &Entry, wants: &Wants, reading: Option<&Reading>) -> bool {
         let mut devices = reading.into_iter().flat_map(|it| it.free.iter().map(|of| (of, it.at)));
         let found = devices.find(|((uuid, _), _)| *uuid == wants.uuid);
@@ -500,7 +504,8 @@ impl Controller {
         self.arrivals.is_empty()
     }
 
-    /// Lets on, in order, clients whose device was seen since, or that waited long enough.
+    /// Continues the requests, in order, of clients whose device was observed since they arrived,
+    /// or that have waited long enough.
     pub fn let_on(&mut self, now: Ns, told: bool) {
         let mut kept = Vec::new();
         for arrival in self.arrivals.take() {
@@ -519,7 +524,7 @@ impl Controller {
         self.arrivals.put_back(kept);
     }
 
-    /// A client is about to touch a device, or runs already.
+    /// Handles the request of a client that is about to use a device, or runs already.
     pub fn request(&mut self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
         let client = entry.client;
         if self.jobs.job_of(client).is_some() {
@@ -533,8 +538,8 @@ impl Controller {
             return member.admit_uncounted();
         };
         let process = member.process();
-        // The program that this broker let go is another one now, and its memory is free. A hostile
-        // one may still hold it.
+        // The process that this broker let go runs another program now, so its memory is free. In a
+        // shared broker that is not assumed: a hostile process may still hold its memory.
         if wants.runs.is_none()
             && !self.devices.is_shared()
             && let Some(job) = self.jobs.replaced(&process, &wants.user, device)
@@ -562,7 +567,7 @@ impl Controller {
         }
     }
 
-    /// Adds a job's first process on a device. `related`: its gang on another one.
+    /// Adds a job's first process on a device. `related`: its gang on another device.
     fn add_job(&mut self, member: Member, wants: &Wants, device: DeviceId, related: Option<Job>) {
         let job = self.jobs.next_job();
         let entry = Arc::clone(member.entry());
@@ -574,7 +579,7 @@ impl Controller {
         }
         let mut ask = self.ask(job, &entry, wants, device, declared);
         if group.is_some() {
-            // Further processes here are not known before they come.
+            // Further processes on this device are not known before they arrive.
             ask.need.processes = 1;
         }
         let group = group.unwrap_or(job);
@@ -627,24 +632,25 @@ impl Controller {
     /// Reattaches a process to its job.
     fn reattach(&mut self, job: Job, member: Member, wants: &Wants, device: DeviceId) {
         let entry = Arc::clone(member.entry());
-        // Its part by the table, before the share is divided anew.
+        // Its part by the table, before the share is divided again.
         let quota = self.jobs.quota(&self.machine, job);
         self.jobs.reattach(job, member);
         self.journal.mark(true);
         match (wants.runs, quota) {
             (Some(has), Some(quota)) => {
-                // Admitted just before the kill, it began without hearing its backing.
+                // It was admitted just before the broker was killed, and began without knowing its
+                // backing.
                 if !wants.managed && self.machine.is_managed(job) {
                     self.set_job_on_device(job);
                 }
-                // It got more just before the kill.
+                // It got more just before the broker was killed.
                 if !wants.managed {
                     self.apply(Event::Has(job, has.saturating_sub(quota)));
                 }
                 self.carry_out();
                 self.admit(entry.client, has.max(quota));
             }
-            // It waited, and began without a broker.
+            // It waited, and began while no broker ran.
             (Some(has), None) => self.hold(job, &entry, wants, device, has),
             (None, _) => {
                 self.carry_out();
@@ -653,7 +659,7 @@ impl Controller {
         }
     }
 
-    /// Enters that a process of a known job runs with this quota.
+    /// Records that a process of a known job runs with this quota.
     fn hold(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId, quota: u64) {
         let ask = self.ask(job, entry, wants, device, declared(entry, wants));
         let fixed = request::fixed(wants, context_on(&self.machine, device), quota);
@@ -667,15 +673,15 @@ impl Controller {
         request::ask((job, user), entry, wants, (device, context), declared)
     }
 
-    /// The part of the declared need for one more process on a further device. The first gang's
-    /// need shrinks.
+    /// Part of the declared need for one more process on a further device. The first gang's need
+    /// shrinks by it.
     fn part_elsewhere(&mut self, group: Job, declared: Option<u64>, wants: &Wants) -> Option<u64> {
         let (part, events) = self.jobs.part_elsewhere(&self.machine, group, declared, wants);
         self.apply_all(events);
         part
     }
 
-    /// Adds the part of one more process on a further device where its job has others.
+    /// Adds the part of one more process on a further device, if its job already has some there.
     fn add_part(&mut self, job: Job, declared: Option<u64>, wants: &Wants) {
         let group = self.jobs.parting_group(job, wants);
         if let Some(part) = group.and_then(|group| self.part_elsewhere(group, declared, wants)) {
@@ -684,7 +690,7 @@ impl Controller {
         }
     }
 
-    /// A client is gone, or gives up waiting.
+    /// Handles a client that ended or stops waiting.
     pub fn end_client(&mut self, client: u64) {
         let Some(job) = self.stop_client(client) else { return };
         match self.jobs.detach(client) {
@@ -696,7 +702,7 @@ impl Controller {
         }
     }
 
-    /// One process of a job is gone.
+    /// Handles the end of one process of a job.
     fn end_process(&mut self, job: Job, process: Process) {
         let (device, share) = self.machine.share(job).unzip();
         if let Some(device) = device {
@@ -708,8 +714,8 @@ impl Controller {
         self.history.note_freed(process.pid, freed);
     }
 
-    /// A client is let go or has hung up. If its process runs on, what that holds is nobody else's.
-    /// Only where users trust one another a client's goodbye is believed.
+    /// Handles a client that was let go or has hung up. If its process still runs, that keeps its
+    /// memory. A client's goodbye counts as its end only if the broker is not shared.
     pub fn let_go(&mut self, client: u64, pidfd: Option<Arc<OwnedFd>>) {
         let admitted = self.jobs.member(client).filter(|member| {
             let ended = member.entry().goodbye.load(Ordering::Relaxed) && !self.devices.is_shared();
@@ -727,7 +733,7 @@ impl Controller {
         }
     }
 
-    /// Ends what a client waits for. Returns its job.
+    /// Ends a client's waits. Returns its job.
     fn stop_client(&mut self, client: u64) -> Option<Job> {
         if self.arrivals.remove(client) {
             return None;
@@ -738,14 +744,14 @@ impl Controller {
         Some(job)
     }
 
-    /// Processes that were no clients ended or stay away.
+    /// Removes unreattached processes that ended or did not return in time.
     fn end_unreattached(&mut self, left: Vec<(Job, Process)>) {
         for (job, process) in left {
             self.end_process(job, process);
         }
     }
 
-    /// Counts one process less; a job without any ends.
+    /// Removes one process from a job's count; a job without processes ends.
     fn leave(&mut self, job: Job) {
         if self.jobs.gang(job).is_some_and(|gang| !gang.is_empty()) {
             self.apply(Event::Leaves(job));
@@ -771,7 +777,7 @@ impl Controller {
         }
     }
 
-    /// Sets what users may have at once.
+    /// Sets the limits on what users may have at once.
     pub fn set_rights(&mut self, rights: &Rights) {
         self.rights.clone_from(rights);
         for (name, user) in self.jobs.users() {
@@ -780,14 +786,14 @@ impl Controller {
         self.carry_out();
     }
 
-    /// The user of this label, whose cap the core then knows.
+    /// The user of this label. The core gets the user's cap.
     fn user(&mut self, name: &str) -> User {
         let user = self.jobs.user(name);
         self.set_cap(name, user);
         user
     }
 
-    /// Tells the core a user's cap, if that is news. In a shared broker a label is a uid.
+    /// Passes a user's cap to the core, if it changed. In a shared broker a label is a uid.
     fn set_cap(&mut self, name: &str, user: User) {
         let cap = name
             .parse()
@@ -803,7 +809,7 @@ impl Controller {
         self.decide(Event::Weight(user, weight));
     }
 
-    /// A client with auto backing has begun on device memory.
+    /// Records that a client with auto backing has begun on device memory.
     pub fn set_on_device(&mut self, client: u64) {
         self.arrivals.set_on_device(client);
         if let Some(job) = self.jobs.job_of(client) {
@@ -822,8 +828,8 @@ impl Controller {
 
     // Devices.
 
-    /// The number of the device that has `total` bytes by this user's report. An unknown one is
-    /// added. `None`: there are too many.
+    /// Number of the device with this UUID, which has `total` bytes by this user's report. An
+    /// unknown device is added. `None`: there are too many.
     fn device(&mut self, uuid: &str, total: u64, uid: u32) -> Option<DeviceId> {
         let id = match self.devices.id(uuid) {
             Some(id) => id,
@@ -841,7 +847,7 @@ impl Controller {
         Some(id)
     }
 
-    /// Enters a device's size, if it changed.
+    /// Passes a device's size to the core, if it changed.
     fn resize(&mut self, id: DeviceId) {
         let Some(about) = self.about(id).copied() else { return };
         let memory = self.devices.bytes(id).unwrap_or(about.memory);
@@ -867,7 +873,7 @@ impl Controller {
         self.observer.last_answer()
     }
 
-    /// Takes in NVML's answer.
+    /// Uses NVML's answer.
     pub fn read(&mut self, reading: &Reading) {
         if !self.observer.is_new(reading.number) {
             return;
@@ -880,7 +886,7 @@ impl Controller {
         }
     }
 
-    /// Takes in a device's free bytes at time `at`, by NVML.
+    /// Uses NVML's figure of a device's free bytes at time `at`.
     pub fn observe_free(&mut self, uuid: &str, free: u64, at: Ns) {
         if let Some(device) = self.devices.id(uuid) {
             self.observer.note_free(device, free);
@@ -888,7 +894,7 @@ impl Controller {
         }
     }
 
-    /// Takes in a client's probe of its device. `told`: NVML tells of devices.
+    /// Uses a client's probe of its device. With `told`, NVML reports devices.
     pub fn probe(&mut self, client: u64, probe: MemoryProbe, told: bool) {
         let job = self.jobs.job_of(client);
         let found = job.and_then(|job| Some((self.jobs.gang(job)?, self.machine.share(job)?)));
@@ -905,7 +911,7 @@ impl Controller {
         }
     }
 
-    /// Enters free bytes. False if no sample can be made.
+    /// Makes a sample of free bytes. False if no sample can be made.
     fn observe(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<&ClientProbe>) -> bool {
         let jobs = Jobs {
             machine: &self.machine,
@@ -919,8 +925,9 @@ impl Controller {
         about.is_some()
     }
 
-    /// Frees what processes that were let go and stay away do not hold, by NVML's word. Not while
-    /// others may come back: NVML's word is of all of them together.
+    /// Frees the bytes that processes that were let go and did not return do not hold, by NVML's
+    /// figures. Does nothing while other processes may reattach: the figures cover all of them
+    /// together.
     fn free_absent(&mut self, device: DeviceId) {
         let now = clock::now();
         let may_return = |gang: &Gang| !gang.unreattached.is_empty() && !gang.stays_away(now);
@@ -937,7 +944,7 @@ impl Controller {
         }
     }
 
-    /// Enters assumptions for devices without recent samples.
+    /// Applies assumptions to devices without recent samples.
     pub fn check_unobserved(&mut self, now: Ns, told: bool) {
         let devices: Vec<Device> = self.machine.devices().copied().collect();
         self.jobs.members().for_each(|member| member.watch_changes(now));
@@ -951,7 +958,7 @@ impl Controller {
         }
     }
 
-    /// Enters what is known of a device, before and now, if it changed.
+    /// Passes a device's facts, given before and after, to the core if they changed.
     fn set_device(&mut self, change: Option<(Device, Device)>) {
         let Some((before, about)) = change.filter(|(before, about)| before != about) else {
             return;
@@ -965,7 +972,7 @@ impl Controller {
         self.decide(Event::Device(about));
     }
 
-    /// The best device for a job that has not begun, promised for a while.
+    /// The best device for a job that has not begun, reserved for a while.
     pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
         let user = self.user(&seeker.user);
         self.carry_out();
@@ -980,7 +987,8 @@ impl Controller {
 
     // Running clients that want more.
 
-    /// A client wants `bytes` beyond its quota. It may wait `patience` ns where they can come free.
+    /// Handles a client's request for `bytes` beyond its quota. It may wait up to `patience` ns, if
+    /// they can become free.
     pub fn grow(&mut self, client: u64, bytes: u64, patience: Ns) {
         let Some(job) = self.jobs.job_of(client) else { return };
         let lacks = bytes - self.jobs.gather(&self.machine, client, bytes, 0);
@@ -991,7 +999,8 @@ impl Controller {
         }
         self.note_usage();
         self.take_back(self.machine.gives_up_for(job, lacks));
-        // The most important job is not kept inside an allocation for what may not come.
+        // The most important job does not wait inside an allocation for memory that may never
+        // become free.
         let waits = patience > 0 && !self.growth.has(job);
         let waits = waits && !(patience == DEFAULT_PATIENCE_NS && self.machine.is_foreground(job));
         self.apply(match waits {
@@ -1001,7 +1010,7 @@ impl Controller {
         let decided = self.decisions.iter().any(|decision| {
             matches!(decision, Decision::Grant { job: of, .. } | Decision::Deny { job: of, .. } if *of == job)
         });
-        // First, as the decision is this request's; a sibling may wait already.
+        // First in line, because the decision is for this request; a sibling may wait already.
         self.growth
             .push_first(Grower::new(client, job, (bytes, lacks), clock::now(), patience));
         if let Some(member) = self.jobs.member(client).filter(|_| !decided) {
@@ -1010,7 +1019,7 @@ impl Controller {
         self.carry_out();
     }
 
-    /// A client stops waiting for more.
+    /// Ends a client's wait for more.
     pub fn stop_growing(&mut self, client: u64) {
         if let Some(grower) = self.growth.remove_client(client) {
             self.end_growth(&grower);
@@ -1032,11 +1041,11 @@ impl Controller {
         self.carry_out();
     }
 
-    /// Ends the wait of a job's first waiting client, which has its bytes where they are granted.
+    /// Ends the wait of a job's first waiting client, which gets its bytes if they are granted.
     fn end_wait(&mut self, job: Job, granted: bool) -> Option<u64> {
         let grower = self.growth.remove_job(job)?;
         if granted {
-            // The core granted only bytes that were lacking. A sibling may have the others by now.
+            // The core granted only the missing bytes. A sibling may have taken the others by now.
             let bytes = self.jobs.gather(&self.machine, grower.client(), grower.bytes(), 0);
             self.grant(grower.client(), bytes);
         }
@@ -1049,7 +1058,7 @@ impl Controller {
         }
     }
 
-    /// Answers a client that wants more. It finds in its slot what it has.
+    /// Answers a client that wants more. The client reads its quota in its slot.
     fn answer(&self, client: u64) {
         if let Some(member) = self.jobs.member(client) {
             member.answer();
@@ -1062,14 +1071,14 @@ impl Controller {
         }
     }
 
-    /// Whether the end of a process that is no client would free memory.
+    /// Whether the end of an unreattached process would free memory.
     pub fn awaits_ends(&self) -> bool {
         self.jobs.has_unreattached()
     }
 
-    // What time brings.
+    // Periodic work.
 
-    /// Does what is due, but for what needs NVML.
+    /// Does the periodic work that does not need NVML.
     pub fn check_processes(&mut self) {
         let left = self.jobs.forget_unreattached(&self.machine);
         self.end_unreattached(left);
@@ -1079,7 +1088,7 @@ impl Controller {
         self.check_usage(clock::now());
     }
 
-    /// Puts suspended jobs back into the queue, and lets resumed ones on.
+    /// Puts suspended jobs back into the queue, and lets resumed ones continue.
     fn check_suspended(&mut self) {
         let found = self.suspended.check(clock::now(), &self.machine, &self.jobs);
         for job in found.suspended {
@@ -1096,7 +1105,7 @@ impl Controller {
         }
     }
 
-    /// Tells clients that they wait for more, and ends waits that are over.
+    /// Sends clients lines about their wait for more, and ends waits that took too long.
     fn check_growth(&mut self) {
         let now = clock::now();
         for (job, client, line) in self.growth.take_lines(now) {
@@ -1118,17 +1127,17 @@ impl Controller {
         self.machine.count().0 > 0 || !self.growth.is_empty()
     }
 
-    /// Whether NVML's answers matter though no job waits.
+    /// Whether NVML's answers are needed even if no job waits.
     pub fn needs_nvml(&self) -> bool {
         !self.arrivals.is_empty() || self.observer.asks()
     }
 
-    /// Whether it is time to ask NVML, which then is asked.
+    /// Whether it is time to query NVML; if so, a query is counted.
     pub fn is_nvml_due(&mut self, now: Ns) -> bool {
         self.observer.is_due(now)
     }
 
-    /// Tells waiting jobs their new places, if it is time.
+    /// Sends waiting jobs their new places in the queue, if it is time.
     pub fn tell_positions(&mut self, now: Ns) {
         if self.position_lines.are_due(now) {
             let queue = self.queue();
@@ -1136,7 +1145,7 @@ impl Controller {
         }
     }
 
-    /// Ends deadlocks, and lets the core decide what time brings.
+    /// Ends deadlocks, and passes the core a tick if it is due.
     pub fn check_waiters(&mut self) {
         if !self.is_waited_for() {
             return;
@@ -1160,13 +1169,13 @@ impl Controller {
 
     // Reports.
 
-    /// Observed usage of the latest ended job without a declared need: of `pid` and `user` where
+    /// Observed usage of the latest ended job without a declared need; with `pid` and `user`, if
     /// given.
     pub fn observed_usage(&self, pid: Option<u32>, user: Option<&str>) -> Option<&PeakUsage> {
         self.usage.of(pid, user)
     }
 
-    /// Since when each client has waited, to begin or for more.
+    /// Begin of each client's wait, to begin or for more.
     pub fn waiting(&self) -> HashMap<u64, Ns> {
         let growers = self.growth.iter().map(|grower| (grower.client(), grower.since()));
         let view = self.machine.view();
@@ -1177,7 +1186,7 @@ impl Controller {
         self.arrivals.waits().chain(growers).chain(queued).collect()
     }
 
-    /// The queue without expected begins.
+    /// The queue, without expected begins.
     pub fn queue(&self) -> Queue {
         let report = QueueReport {
             policy: self.policy,

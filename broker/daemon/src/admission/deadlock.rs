@@ -11,7 +11,7 @@ use super::job_table::JobTable;
 use weft_admission::{Admission, DeviceId, Job};
 use weft_protocol::Ns;
 
-/// A wait to be ended so that others can go on.
+/// A wait to be ended so that other jobs can continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeadlockVictim {
     /// A running client that waits for more.
@@ -62,7 +62,7 @@ pub fn victim(machine: &Admission, jobs: &JobTable, growth: &Growth) -> Option<D
         });
     }
     let mut stuck: BTreeSet<Job> = waits.iter().map(|wait| wait.group).collect();
-    // A job that waits for nothing ends in time; so do jobs that then have room.
+    // A job that waits for nothing will end; so will jobs that then have room.
     while let Some(freed) = stuck.iter().copied().find(|job| {
         let mut needs = waits.iter().filter(|wait| wait.group == *job);
         needs.all(|wait| {

@@ -1,5 +1,5 @@
-//! What outlives brokers and restarts: context sizes and observed usage, in a file beside the
-//! profiles.
+//! Facts that outlive brokers and restarts: context sizes and observed usage, in a file in the
+//! folder of the profiles.
 //!
 //! A broker ends after a minute without clients. An unreadable file counts as empty.
 #![forbid(unsafe_code)]
@@ -13,10 +13,10 @@ use super::ledger::Ledger;
 use weft_admission::{Device, DeviceId};
 use weft_api::peak_usage::PeakUsage;
 
-/// The file's name; no profile is called so.
+/// The file's name; no profile can have it.
 pub const FILE: &str = "known.json";
 
-/// Version of the format. Others are not read.
+/// Version of the format. Other versions are not read.
 const FORMAT: u32 = 1;
 
 /// Largest file; real ones have some dozens of devices and jobs.
@@ -37,7 +37,7 @@ struct Facts {
 pub struct DeviceFacts {
     page: Facts,
     writer: Option<Ledger>,
-    /// Whether contexts of unknown size are measured. Else they count as nothing.
+    /// Whether contexts of unknown size are measured; otherwise they count as 0 bytes.
     measures: bool,
 }
 
@@ -56,7 +56,7 @@ impl DeviceFacts {
         self.measures = true;
     }
 
-    /// A device of `bytes` without jobs, as far as it is known.
+    /// A device of `bytes` without jobs, with its context size if that is known.
     pub fn device(&self, id: DeviceId, uuid: &str, bytes: u64) -> Device {
         let context = self.context_on(uuid);
         Device {
@@ -76,7 +76,7 @@ impl DeviceFacts {
         self.page.learnt.clone()
     }
 
-    /// Keeps a context's size. Beyond the bound, a device that is not in `there` is forgotten.
+    /// Stores a context's size. Beyond the bound, a device that is not in `there` is forgotten.
     pub fn context(&mut self, uuid: &str, bytes: u64, there: &[String]) {
         let contexts = &mut self.page.contexts;
         if contexts.len() >= KEPT_DEVICES && !contexts.contains_key(uuid) {
@@ -90,7 +90,7 @@ impl DeviceFacts {
         }
     }
 
-    /// Keeps observed usage.
+    /// Stores observed usage.
     pub fn took(&mut self, learnt: Vec<PeakUsage>) {
         self.page.learnt = learnt;
         self.write();
@@ -103,7 +103,7 @@ impl DeviceFacts {
         }
     }
 
-    /// Waits for the last write, bounded.
+    /// Waits for the last write, for a bounded time.
     pub fn close(&self) {
         if let Some(writer) = &self.writer {
             writer.finish();

@@ -1,22 +1,25 @@
-//! Observation of a device's memory: what contexts and strangers take there.
+//! Observation of a device's memory: sizes of contexts, and foreign memory (of programs without
+//! weft).
 //!
 //! `unknown = memory - free - held by clients`. Free bytes come from:
 //! * clients' probes: after making a context, with the first memory, and when the broker asks;
 //! * NVML, without a context ([`super::watch`]): before any admission and while a job waits.
 //!
-//! A probe counts only while all other clients' memory is still
-//! ([`weft_protocol::admission_slot::Moves`]) and exited clients' memory is the driver's again.
-//! Else memory just given would count as unknown; the client probes again with its next memory.
+//! A probe counts only while all other clients' memory is unchanged
+//! ([`weft_protocol::admission_slot::Moves`]) and the driver has exited clients' memory again.
+//! Otherwise memory just given would count as unknown. The client probes again with its next
+//! memory.
 //!
-//! In a shared broker a probe is one user's claim, which keeps other users out:
-//! * Where NVML tells of the device, a probe is only a reason to ask NVML.
-//! * Elsewhere, more foreign memory counts as far as another user or the owner confirms it within
-//!   [`CONFIRMATION_NS`]. Without another user's job there, it counts until one has waited so long.
-//! * A stuck change ([`super::member`]) counts as all that its job may have. Memory that changes at
-//!   each probe for that long counts as reported.
+//! In a shared broker a probe is one user's claim, which can keep other users out:
+//! * If NVML reports the device, a probe is only a reason to query NVML.
+//! * Otherwise, an increase of foreign memory counts as far as another user or the owner confirms
+//!   it within [`CONFIRMATION_NS`]. If no other user has a job there, it counts until another
+//!   user's job has waited for that time.
+//! * A stuck change ([`super::member`]) counts as all the memory that its job may have. Memory that
+//!   changes at each probe for that long counts as reported.
 //!
 //! A context takes the increase of `unknown` since a recent sample, at most `unknown / contexts`.
-//! The rest is strangers'. Context sizes outlive the broker ([`super::device_facts`]).
+//! The rest is foreign memory. Context sizes outlive the broker ([`super::device_facts`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,13 +31,13 @@ use crate::base::process::Process;
 use weft_admission::{Admission, Device, DeviceId};
 use weft_protocol::Ns;
 
-/// Largest context, as a part of the device; the rest is strangers' memory.
+/// Divisor of the device's memory that gives its largest context; the rest is foreign memory.
 const LARGEST_CONTEXT_PART: u64 = 8;
 
 /// Largest context. Today's take some hundred megabytes.
 const LARGEST_CONTEXT_BYTES: u64 = 2 << 30;
 
-/// Assumed context where nothing is measured: `min(memory / CAUTIOUS_PART, CAUTIOUS_BYTES)`.
+/// Assumed context if none was measured: `min(memory / CAUTIOUS_PART, CAUTIOUS_BYTES)`.
 const CAUTIOUS_PART: u64 = 16;
 const CAUTIOUS_BYTES: u64 = 512 << 20;
 
@@ -44,11 +47,11 @@ const TOGETHER_NS: Ns = 30_000_000_000;
 /// Time in which a device's first job makes its context; then a size is assumed.
 const FIRST_CONTEXT_NS: Ns = 10_000_000_000;
 
-/// How long foreign memory is believed without NVML and clients.
+/// Time for which foreign memory still counts without NVML and clients.
 const FORGOTTEN_NS: Ns = 30_000_000_000;
 
-/// Time after which an exited client's memory is the driver's; `SETTLES` in
-/// `interposer/src/admission/mod.rs` equals it.
+/// Time after which the driver has an exited client's memory again; equal to `SETTLES` in
+/// `interposer/src/admission/mod.rs`.
 const SETTLES_NS: Ns = 2_000_000_000;
 
 /// Time from a process's end until the driver reports its memory as free.
@@ -60,13 +63,13 @@ const CONFIRMATION_NS: Ns = 5_000_000_000;
 /// Bound on a device's kept probes, one per user.
 const KEPT_CLAIMS: usize = 32;
 
-/// Interval between two questions to NVML while a job waits.
+/// Interval between two queries to NVML while a job waits.
 const NVML_PERIOD_NS: Ns = 250_000_000;
 
-/// How often NVML is asked for one client's probe, until memory is still at that moment.
+/// Most queries to NVML for one client's probe, until one finds memory unchanged.
 const NVML_TRIES: u32 = 40;
 
-/// What a client's probe found.
+/// Result of a client's probe.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryProbe {
     /// Free bytes.
@@ -84,7 +87,7 @@ pub struct MemoryProbe {
 struct Exited {
     device: DeviceId,
     process: Process,
-    /// When its memory is the driver's at the latest.
+    /// Latest time at which the driver has its memory again.
     settled: Ns,
 }
 
@@ -95,7 +98,7 @@ struct Claims {
     claims: Vec<ForeignClaim>,
     /// A claim that only one user makes, with the value before it.
     alone: Option<LoneClaim>,
-    /// Users whose claims were not borne out.
+    /// Users whose claims were not confirmed.
     doubted: Vec<u32>,
 }
 
@@ -110,7 +113,7 @@ struct ForeignClaim {
 struct LoneClaim {
     uid: u32,
     before: u64,
-    /// Since when another user's job waits.
+    /// Time since which another user's job waits.
     waited_for: Option<Ns>,
 }
 
@@ -150,7 +153,7 @@ impl<'a> Jobs<'a> {
         self.table.on(device).flat_map(|(_, gang)| gang.members.values())
     }
 
-    /// Asks other users' jobs on a device to probe. False where there are none.
+    /// Asks other users' jobs on a device to probe. False if there are none.
     fn ask_others(&self, device: DeviceId, uid: u32) -> bool {
         let others = self.table.on(device).filter(|(_, gang)| gang.uid != uid);
         let admitted = others
@@ -166,23 +169,24 @@ impl<'a> Jobs<'a> {
     }
 }
 
-/// State of all devices' memory, by probes and NVML.
+/// State of all devices' memory, from probes and NVML.
 #[derive(Debug, Default)]
 pub struct DeviceObserver {
     samples: HashMap<DeviceId, MemorySample>,
     /// Time of the last full sample.
     observed: HashMap<DeviceId, Ns>,
-    /// Free bytes by NVML's last answer, also without a sample.
+    /// Free bytes in NVML's last answer, also if it made no sample.
     last_free: HashMap<DeviceId, u64>,
-    /// Bytes by the last sample that processes that are no clients do not hold of their shares.
+    /// Bytes of their shares that unreattached processes do not hold, by the last sample.
     unheld: HashMap<DeviceId, u64>,
-    /// Claims by device, where NVML does not tell.
+    /// Claims about devices that NVML does not report.
     believed: HashMap<DeviceId, Claims>,
-    /// Devices that NVML is to be asked of, with the tries that are left.
+    /// Devices about which to query NVML, with the remaining tries.
     to_ask: BTreeMap<DeviceId, u32>,
     exited: Vec<Exited>,
-    /// When NVML was last asked, and the number of its last answer read.
+    /// Time of the last query to NVML.
     asked_at: Ns,
+    /// Number of NVML's last answer read.
     answer: u64,
 }
 
@@ -201,7 +205,7 @@ impl DeviceObserver {
         self.observed.get(&device).is_some_and(|at| *at >= since)
     }
 
-    /// Takes up to `most` bytes of what processes that are no clients do not hold.
+    /// Takes up to `most` of the bytes that unreattached processes do not hold.
     pub fn take_unheld(&mut self, device: DeviceId, most: u64) -> u64 {
         let unheld = self.unheld.entry(device).or_default();
         let taken = most.min(*unheld);
@@ -209,17 +213,17 @@ impl DeviceObserver {
         taken
     }
 
-    /// Whether NVML is to be asked of any device.
+    /// Whether a query to NVML is due for any device.
     pub fn asks(&self) -> bool {
         !self.to_ask.is_empty()
     }
 
-    /// Wants NVML to be asked of a device.
+    /// Requests queries to NVML about a device.
     pub fn ask(&mut self, device: DeviceId) {
         self.to_ask.insert(device, NVML_TRIES);
     }
 
-    /// Whether it is time to ask NVML, which then is asked: counts one try for each device.
+    /// Whether it is time to query NVML; if so, counts one try for each device.
     pub fn is_due(&mut self, now: Ns) -> bool {
         let due = now.saturating_sub(self.asked_at) >= NVML_PERIOD_NS;
         if due {
@@ -242,17 +246,17 @@ impl DeviceObserver {
         self.answer
     }
 
-    /// Whether NVML's answer of this number is a new one, which then is read.
+    /// Whether NVML's answer of this number is new; if so, it counts as read.
     pub fn is_new(&mut self, answer: u64) -> bool {
         std::mem::replace(&mut self.answer, answer) != answer
     }
 
-    /// Takes in NVML's free bytes, also where no sample can be made of them.
+    /// Records NVML's free bytes, also if no sample can be made of them.
     pub fn note_free(&mut self, device: DeviceId, free: u64) {
         self.last_free.insert(device, free);
     }
 
-    /// Notes that a client with memory on this device is gone.
+    /// Records that a client with memory on this device ended.
     pub fn exits(&mut self, device: DeviceId, process: Process) {
         let settled = clock::now().saturating_add(SETTLES_NS);
         self.exited.push(Exited {
@@ -262,7 +266,7 @@ impl DeviceObserver {
         });
     }
 
-    /// Forgets exited clients whose memory is the driver's.
+    /// Forgets exited clients whose memory the driver has again.
     pub fn check_exited(&mut self) {
         if self.exited.is_empty() {
             return;
@@ -277,7 +281,7 @@ impl DeviceObserver {
         self.exited.retain(|one| now < one.settled.saturating_add(SETTLES_NS));
     }
 
-    /// When a device was last seen.
+    /// Time of a device's last full sample.
     #[cfg(test)]
     pub fn observed_at(&self, device: DeviceId) -> Option<Ns> {
         self.observed.get(&device).copied()
@@ -288,7 +292,7 @@ impl DeviceObserver {
         self.observed.clear();
     }
 
-    /// The device before, and with estimated foreign memory where samples fail for long:
+    /// The device before, and with an estimate of foreign memory for when samples fail for long:
     /// `foreign = max(foreign, memory - free - held - contexts)`. Exited clients count as foreign.
     pub fn guess(&self, jobs: &Jobs<'_>, device: DeviceId) -> Option<(Device, Device)> {
         let free = self.last_free.get(&device)?;
@@ -309,8 +313,8 @@ impl DeviceObserver {
         Some((before, Device { foreign, ..before }))
     }
 
-    /// The device before, and with the memory of exited clients counted as foreign, as it may still
-    /// be taken at time `at`. `None`: no sample could be made without them either.
+    /// The device before, and with the memory of exited clients counted as foreign, because it may
+    /// still be taken at time `at`. `None`: even so no sample can be made.
     pub fn with_exited(&self, jobs: &Jobs<'_>, device: DeviceId, free: u64, at: Ns) -> Option<(Device, Device)> {
         let before = jobs.about(device)?;
         let held = self.held(jobs, device, at, None)?;
@@ -318,7 +322,8 @@ impl DeviceObserver {
         Some((before, Device { foreign, ..before }))
     }
 
-    /// Takes in free bytes at time `at`; `own`: the probing client's, `None`: NVML's.
+    /// Makes a sample of free bytes at time `at`. `own`: the probe of a client; `None`: NVML's
+    /// answer.
     ///
     /// Returns the device before and after; `None`: no sample can be made.
     pub fn observe(
@@ -341,7 +346,7 @@ impl DeviceObserver {
             at,
         };
         let mut about = before;
-        // The part of managed memory on the device is not known.
+        // A sample with managed memory shows no context size: its part on the device is unknown.
         if !held.unclear {
             let last = self.samples.insert(device, sample);
             if let Some(each) = context_of(&about, sample, last) {
@@ -367,7 +372,7 @@ impl DeviceObserver {
         Some((before, about))
     }
 
-    /// Foreign bytes to believe where a client of `uid` reports `says`.
+    /// Foreign bytes to assume if a client of `uid` claims this number of them.
     fn believes(&mut self, jobs: &Jobs<'_>, uid: u32, before: Device, says: u64, at: Ns) -> u64 {
         let mut believed = self.believed.remove(&before.id).unwrap_or_default();
         believed.claims.retain(|claim| claim.uid != uid);
@@ -399,7 +404,7 @@ impl DeviceObserver {
         foreign
     }
 
-    /// Foreign bytes to believe: a lone claim ends once another user has waited for
+    /// Foreign bytes to assume: an unconfirmed claim ends once another user has waited for
     /// [`CONFIRMATION_NS`].
     fn doubts(&mut self, jobs: &Jobs<'_>, before: &Device, now: Ns) -> u64 {
         let Some(alone) = self.believed.get(&before.id).and_then(|it| it.alone) else {
@@ -428,8 +433,8 @@ impl DeviceObserver {
         before.foreign.min(alone.before)
     }
 
-    /// The device with assumptions for missing samples: its first context after `FIRST_CONTEXT_NS`,
-    /// no strangers after `FORGOTTEN_NS`.
+    /// The device with assumptions for missing samples: a context size after `FIRST_CONTEXT_NS`, no
+    /// foreign memory after `FORGOTTEN_NS`.
     pub fn without_samples(&mut self, jobs: &Jobs<'_>, before: Device, now: Ns, told: bool) -> Device {
         let mut about = before;
         about.foreign = self.doubts(jobs, &before, now);
@@ -445,7 +450,7 @@ impl DeviceObserver {
         about
     }
 
-    /// Memory that all clients on a device held at `at`, but for exited ones; `None`: not known.
+    /// Memory that all clients on a device held at `at`, except exited ones; `None`: not known.
     fn held(&self, jobs: &Jobs<'_>, device: DeviceId, at: Ns, own: Option<&ClientProbe>) -> Option<HeldMemory> {
         let now = clock::now();
         let mut all = HeldMemory::default();
@@ -453,17 +458,17 @@ impl DeviceObserver {
             let Some((_, share)) = jobs.machine.share(job).filter(|(on, _)| *on == device) else {
                 continue;
             };
-            // Nobody knows the bytes that an unreattached process holds. It may hold its part. That
-            // part is in the book already and no stranger's.
+            // The bytes that an unreattached process holds are unknown. It may hold its part, which
+            // is in its job's share already and is not foreign.
             all.absent = all.absent.saturating_add(gang.absent_part(share));
             all.unclear |= !gang.unreattached.is_empty();
             let mut sum = 0u64;
             for (other, member) in &gang.members {
-                // The driver may have its memory before the broker hears of its end.
+                // The driver may have its memory again before the broker knows of its end.
                 if member.process().leaves() {
                     return None;
                 }
-                // Read before the check for stillness, which then covers this value.
+                // Read before the check for changes, so that the check covers this value.
                 let says = member.held();
                 let by_itself = match own {
                     Some(own) if own.client == *other => own.probe.own,
@@ -489,10 +494,10 @@ impl DeviceObserver {
                 sum = sum.saturating_add(held.unwrap_or(0));
                 all.contexts += u64::from(held.is_some());
                 all.unclear |= by_itself > 0 || (gang.managed && held.is_some_and(|held| held > 0));
-                // This is no stranger's memory.
+                // This is not foreign memory.
                 all.bytes = all.bytes.saturating_add(by_itself);
             }
-            // A report above the quota must not hide strangers' memory.
+            // A report above the share must not hide foreign memory.
             let most = if gang.managed { u64::MAX } else { share };
             all.bytes = all.bytes.saturating_add(sum.min(most));
         }
@@ -505,15 +510,15 @@ struct HeldMemory {
     /// Without contexts.
     bytes: u64,
     contexts: u64,
-    /// Partly managed or uncertain: the sample says nothing of contexts.
+    /// Partly managed or uncertain: the sample shows no context size.
     unclear: bool,
-    /// Shares of processes that are no clients.
+    /// Shares of unreattached processes.
     absent: u64,
 }
 
 impl HeldMemory {
-    /// Of the bytes that no client holds: how much processes that are no clients lack of their
-    /// shares, and what is strangers'.
+    /// Splits the bytes that no client holds. Returns the bytes that unreattached processes lack of
+    /// their shares, and the foreign bytes.
     fn others(&self, about: &Device, free: u64) -> (u64, u64) {
         let contexts = about.context.saturating_mul(self.contexts);
         let known = self.bytes.saturating_add(contexts);
@@ -522,7 +527,7 @@ impl HeldMemory {
     }
 }
 
-/// Context size by this sample, if new; `last`: the sample before.
+/// Context size from this sample, if it changes; `last`: the previous sample.
 fn context_of(about: &Device, now: MemorySample, last: Option<MemorySample>) -> Option<u64> {
     if now.contexts == 0 || now.unknown == 0 {
         return None;
@@ -535,8 +540,8 @@ fn context_of(about: &Device, now: MemorySample, last: Option<MemorySample>) -> 
         .filter(|each| (1..=largest).contains(each));
     // A context of 0 bytes was not measured.
     match (came, about.measured && about.context > 0) {
-        // A larger context counts at once, a smaller one by a quarter: contexts differ by what jobs
-        // load.
+        // A larger context counts at once, a smaller one by a quarter: contexts differ with the
+        // code that jobs load.
         (Some(each), true) if each < about.context => Some((about.context - (about.context - each) / 4).min(part)),
         (Some(each), _) => Some(each),
         (None, true) => (part < about.context).then_some(part),
@@ -566,11 +571,11 @@ mod tests {
             measured: true,
             ..cold
         };
-        // A stranger of 1 GiB was there before the first job, seen or not.
+        // Foreign memory of 1 GiB was there before the first job, sampled or not.
         let before = Some(sample(1024 * MB, 0, 5));
         assert_eq!(context_of(&cold, sample(1424 * MB, 1, 9), before), Some(400 * MB));
         assert_eq!(context_of(&cold, sample(1424 * MB, 1, 9), None), Some(1424 * MB));
-        // An unseen stranger counts as context until a second context comes.
+        // Foreign memory without a sample counts as context until there is a second context.
         assert_eq!(
             context_of(&warm(1424 * MB), sample(1824 * MB, 2, TOGETHER_NS * 9), before),
             Some(912 * MB)
@@ -585,7 +590,7 @@ mod tests {
             context_of(&warm(300 * MB), sample(1824 * MB, 2, 10), last),
             Some(400 * MB)
         );
-        // Too large for a context; and an old sample says nothing of newcomers.
+        // Too large for a context; and an old sample does not show the size of new contexts.
         assert_eq!(context_of(&cold, sample(9 << 30, 1, 9), None), Some(CAUTIOUS_BYTES));
         assert_eq!(
             context_of(&warm(300 * MB), sample(1824 * MB, 2, 9 + 2 * TOGETHER_NS), last),

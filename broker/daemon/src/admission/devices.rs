@@ -1,31 +1,33 @@
 //! The devices and their sizes.
 //!
-//! A size comes from NVML or from jobs, which may lie:
-//! * A report counts without NVML, or within `[7/8 * n, n]` of NVML's `n`, as CUDA has less.
-//! * The owner's report counts; else most users'; on a tie, the larger. Too small a size refuses
-//!   jobs for good. Too large a size shows as foreign memory at the next probe.
-//! * The last broker's size holds until the first report. A question for a place is no report.
+//! A size comes from NVML or from jobs, which may report a wrong one:
+//! * A report counts if NVML does not list the device, or if it is within `[7/8 * n, n]` of NVML's
+//!   `n`: CUDA reports less than NVML.
+//! * The owner's report counts; else that of most users; on a tie, the larger. Too small a size
+//!   refuses jobs for good. Too large a size shows as foreign memory at the next probe.
+//! * The last broker's size is used until the first report. A query for a place is not a report.
 //!
-//! Devices that NVML does not list: at most [`UNLISTED_DEVICES`], [`DEVICES_OF_A_USER`] per user. A
-//! new one replaces an unused one. Jobs beyond run uncounted.
+//! Devices that NVML does not list: at most [`UNLISTED_DEVICES`], [`DEVICES_OF_A_USER`] per user.
+//! Beyond that, a new device replaces an unused one, or its jobs run uncounted.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
 
 use weft_admission::DeviceId;
 
-/// Most devices that NVML does not list, and most that one user named. The owner may name all.
+/// Most devices that NVML does not list.
 const UNLISTED_DEVICES: usize = 64;
+/// Most of them that one user named first. The owner may name all.
 const DEVICES_OF_A_USER: usize = 16;
 
 /// Most users whose reports on a device are kept.
 const REPORTING_USERS: usize = 1024;
 
-/// Largest part of a device that CUDA lacks against NVML's size. Small devices hold back a
-/// twentieth for the driver.
+/// Largest part of NVML's size by which CUDA's may be smaller, as a divisor. Small devices reserve
+/// a twentieth for the driver.
 const LACKING_PART: u64 = 8;
 
-/// Most devices of NVML's list; real ones have some dozens, instances included.
+/// Most devices of NVML's list; real lists have some dozens, MIG instances included.
 const LISTED_DEVICES: usize = 1024;
 
 /// Reports of a device's size.
@@ -44,8 +46,9 @@ pub struct Devices {
     reports: HashMap<DeviceId, SizeReports>,
     /// NVML's list: UUIDs with sizes in bytes.
     listed: BTreeMap<String, u64>,
-    /// Whether users distrust each other, and the user whose broker it is.
+    /// Whether users distrust each other.
     shared: bool,
+    /// The user who runs the broker.
     owner: u32,
 }
 
@@ -100,7 +103,7 @@ impl Devices {
         !self.shared || uid == 0 || uid == self.owner
     }
 
-    /// Whether users distrust each other and NVML tells of this device.
+    /// Whether users distrust each other and NVML lists this device.
     pub fn is_shared_and_listed(&self, id: DeviceId) -> bool {
         self.shared && self.uuid(id).is_some_and(|uuid| self.listed.contains_key(uuid))
     }
@@ -110,8 +113,9 @@ impl Devices {
         self.listed.get(uuid).copied()
     }
 
-    /// Adds a device that has `total` bytes by this user's report; `idle` says which devices have
-    /// no job. Returns its number and its size. `None`: there are too many, or it has no size.
+    /// Adds a device that has `total` bytes by this user's report; `idle` is true for devices
+    /// without jobs. Returns its number and its size. `None`: there are too many devices, or it has
+    /// no size.
     pub fn add(
         &mut self,
         uuid: &str,
@@ -133,7 +137,7 @@ impl Devices {
         Some((id, bytes))
     }
 
-    /// A number for a new device. Beyond the bounds it is an unused device's.
+    /// A number for a new device; beyond the bounds, that of an unused device.
     fn number_for(&self, uuid: &str, uid: u32, idle: impl Fn(DeviceId) -> bool) -> Option<DeviceId> {
         let next = DeviceId(self.uuids.len() as u32);
         if self.listed.contains_key(uuid) {
@@ -157,7 +161,7 @@ impl Devices {
         (named_by(&first) == Some(uid) || may_add).then_some(first)
     }
 
-    /// Takes in a user's report of a device's size; 0 is none.
+    /// Records a user's report of a device's size; 0 is no report.
     pub fn report(&mut self, id: DeviceId, total: u64, uid: u32) {
         let sizes = &mut self.reports.entry(id).or_default().sizes;
         if total > 0 && (sizes.len() < REPORTING_USERS || sizes.contains_key(&uid)) {
@@ -165,7 +169,7 @@ impl Devices {
         }
     }
 
-    /// Takes in NVML's list of UUIDs and sizes. Returns whether it changed.
+    /// Replaces NVML's list of UUIDs and sizes. Returns whether it changed.
     pub fn set_listed(&mut self, devices: &[(String, u64)]) -> bool {
         let new: BTreeMap<String, u64> = devices.iter().take(LISTED_DEVICES).cloned().collect();
         let changed = new != self.listed;

@@ -1,5 +1,5 @@
-//! Admission for `tests/soak/fuzz`, fed with outside bytes: a ledger, a `known.json`, clients'
-//! messages. The broker does not use it.
+//! Admission for `tests/soak/fuzz`, with arbitrary bytes as input: a ledger, a `known.json`,
+//! clients' messages. The broker does not use this module.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -19,8 +19,8 @@ use weft_protocol::transport::map::SharedLane;
 /// Number of clients of a [`Room`].
 pub const CLIENTS: u64 = 4;
 
-/// Takes a text as a ledger: reads it, goes on with it, shows it, writes it. Returns whether it was
-/// one.
+/// Uses a text as a ledger: reads it, continues from it, shows it, writes it. Returns whether it
+/// was a ledger.
 pub fn ledger(text: &[u8]) -> bool {
     let Ok(page) = serde_json::from_slice::<Page>(text) else {
         return false;
@@ -36,7 +36,7 @@ pub fn ledger(text: &[u8]) -> bool {
     true
 }
 
-/// Panics unless the queue can be shown and the state written is read again.
+/// Panics unless the queue can be shown and the state can be written and read again.
 fn look(controller: &Controller) {
     let mut queue = controller.queue();
     report::foresee(controller.machine(), &mut queue);
@@ -87,7 +87,7 @@ pub fn a_ledger() -> Vec<u8> {
     serde_json::to_vec(&page).unwrap_or_default()
 }
 
-/// Takes a text as `known.json`. Returns whether it was one.
+/// Uses a text as `known.json`. Returns whether it was one.
 pub fn known(text: &[u8]) -> bool {
     device_facts::understood(text).is_some_and(|learnt| {
         let learnt = ObservedUsage::go_on(learnt);
@@ -95,7 +95,7 @@ pub fn known(text: &[u8]) -> bool {
     })
 }
 
-/// Admission with clients that send anything.
+/// Admission with clients that send arbitrary messages.
 pub struct Room {
     handle: AdmissionHandle,
     clients: Vec<Arc<Entry>>,
@@ -103,7 +103,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// An empty admission. `None`: no shared memory.
+    /// Admission without jobs. `None`: there is no shared memory.
     pub fn open() -> Option<Room> {
         // Its receiver is gone, so all lines are dropped.
         let sender = ToTheClient::nobody();

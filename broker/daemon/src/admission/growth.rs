@@ -1,17 +1,17 @@
 //! Running clients that wait for more device memory.
 //!
-//! The core decides which of them wait and which get freed memory. This module knows which client
-//! waits for what, since when, and whose wait is too long.
+//! The core decides which of them wait and which get freed memory. This module records the bytes
+//! that each client waits for, the begin of its wait, and its longest wait.
 #![forbid(unsafe_code)]
 
 use weft_admission::Job;
 use weft_protocol::Ns;
 
-/// Wait before a job is told of it: most shorter waits end before a person could read of them.
+/// Wait before a job gets a line about it: most shorter waits end before a person could read one.
 const UNTOLD_NS: Ns = 1_000_000_000;
 
-/// Longest wait, whatever a client asks for: a day, as to begin. The core bounds how long it keeps
-/// others out.
+/// Longest wait that a client can get: a day, as for a job that waits to begin. The core bounds the
+/// time for which it keeps other jobs out.
 const LONGEST_NS: Ns = 24 * 3_600 * 1_000_000_000;
 
 /// A running client that waits for more memory.
@@ -20,18 +20,19 @@ pub struct Grower {
     client: u64,
     /// Its job. One process of a job waits at a time.
     job: Job,
-    /// All that it wants, bytes; a part is there.
+    /// All bytes that it wants.
     bytes: u64,
-    /// Bytes that are not there.
+    /// The part of them that is missing.
     lacks: u64,
     since: Ns,
     until: Ns,
-    /// Whether its person knows, or is not to know.
+    /// Whether its user got the line, or is to get none.
     told: bool,
 }
 
 impl Grower {
-    /// A client that wants `bytes` and lacks some of them. It waits `patience` ns from `since` on.
+    /// A client that wants `bytes`, of which `lacks` are missing. It waits `patience` ns from
+    /// `since` on.
     pub fn new(client: u64, job: Job, (bytes, lacks): (u64, u64), since: Ns, patience: Ns) -> Grower {
         Grower {
             client,
@@ -52,12 +53,12 @@ impl Grower {
         self.job
     }
 
-    /// All that it wants, bytes.
+    /// All bytes that it wants.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes that are not there.
+    /// Missing bytes.
     pub fn lacks(&self) -> u64 {
         self.lacks
     }
@@ -70,7 +71,7 @@ impl Grower {
         !self.told && now.saturating_sub(self.since) >= UNTOLD_NS
     }
 
-    /// The line for its person.
+    /// The line for its user.
     fn line(&self) -> String {
         format!(
             "waits inside an allocation for {:.2} GiB of device memory more, which others have (for {} s at most, then CUDA says that there is none; WEFT_WAIT says how long)",

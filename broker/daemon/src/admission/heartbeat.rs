@@ -1,9 +1,9 @@
-//! The heartbeat of admission slots. While it moves, jobs wait for device memory; without it they
-//! begin (`DEAD_BEAT` in the interposer's `admission`).
+//! The heartbeat of admission slots. While it advances, jobs wait for device memory; without it
+//! they begin (`DEAD_BEAT` in the interposer's `admission`).
 //!
-//! This thread touches one word per lane and takes no lock of the control thread, so that thread's
-//! short stalls let no job begin early. It beats while the control thread made a round within
-//! [`STANDS`]: a dead queue holds no job for ever.
+//! This thread writes one word per lane and takes no lock of the control thread. So no job begins
+//! early because of a short stall of the control thread. The heartbeat stops if the control thread
+//! makes no round within [`STANDS`]: then no job waits for ever.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -20,7 +20,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Longest stall of the control thread before the beat stops.
 const STANDS: Duration = Duration::from_secs(30);
 
-/// Starts the thread. `rounds`: those of the control thread. Dropping the result ends it.
+/// Starts the thread. `rounds` counts those of the control thread. A drop of the result ends the
+/// thread.
 pub fn start(registry: Arc<Registry>, rounds: Arc<AtomicU64>) -> std::io::Result<Heartbeat> {
     let (over, ends) = channel();
     let thread = std::thread::Builder::new()

@@ -1,4 +1,4 @@
-//! What happened so far, for `weft queue`: counts of decisions, and processes that ended lately.
+//! History for `weft queue`: counts of decisions, and processes that ended recently.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::base::clock;
 use weft_api::queue::FreedRow;
 
-/// Ended processes that are kept.
+/// Most ended processes that are kept.
 const FREED_ROWS: usize = 64;
 
 /// Counts since the first broker of the ledger.
@@ -24,7 +24,7 @@ pub struct AdmissionHistory {
 }
 
 impl AdmissionHistory {
-    /// Goes on with the last broker's counts: see [`AdmissionHistory::counts`].
+    /// Continues the last broker's counts: see [`AdmissionHistory::counts`].
     pub fn from_counts([admitted, waited, refused, denied]: [u64; 4]) -> AdmissionHistory {
         AdmissionHistory {
             admitted,
@@ -40,7 +40,7 @@ impl AdmissionHistory {
         [self.admitted, self.waited, self.refused, self.denied]
     }
 
-    /// Notes an ended process. `share`: bytes that became free; 0: its job has other processes.
+    /// Records an ended process. `share`: bytes that became free; 0: its job has other processes.
     pub fn note_freed(&mut self, pid: u32, share: u64) {
         if self.freed.len() == FREED_ROWS {
             self.freed.pop_front();
@@ -49,7 +49,7 @@ impl AdmissionHistory {
         self.freed.push_back(FreedRow { pid, share, at });
     }
 
-    /// Processes that ended lately, the latest first.
+    /// Processes that ended recently, the latest first.
     pub fn freed(&self) -> Vec<FreedRow> {
         self.freed.iter().rev().cloned().collect()
     }

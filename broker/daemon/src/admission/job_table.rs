@@ -1,4 +1,4 @@
-//! The job table: which clients are which job, and what each job asked for.
+//! The job table: the clients of each job, and each job's request.
 //!
 //! A job's processes on one device are a [`Gang`], admitted by itself. Gangs of one job on several
 //! devices are a *multi-device group*, named after its first gang. A process attaches once per
@@ -7,17 +7,17 @@
 //! A declared need covers all devices together:
 //! * The first gang asks for all that its device has room for.
 //! * A rank on another device takes an equal part, which the first gang gives up.
-//! * A process that goes on to another device asks there for the rest, or begins with little.
+//! * A process that also uses another device asks there for the rest, or begins with little.
 //!
-//! A new process gets an equal part of its job's share. For more it gets what its siblings do not
-//! hold, then what is free on the device.
+//! A new process gets an equal part of its job's share. If it needs more, it gets bytes that its
+//! siblings do not hold, then free bytes of the device.
 //!
-//! What holds: `sum(quota + context) <= share`. Exception: a process takes memory as its quota is
-//! taken back; its next allocation asks for that.
+//! Invariant: `sum(quota + context) <= share`. Exception: a process may take memory while its quota
+//! is taken back; its next allocation asks for that memory.
 //!
 //! After a broker was killed, its clients look for another once a second. Until they reattach, jobs
-//! keep their share or their place in the queue. An ended process is gone. A waiting job may stay
-//! away for [`REATTACH_NS`]; a running process keeps its share, as it keeps its memory. So does a
+//! keep their share or their place in the queue. An ended process is removed. A waiting job is kept
+//! for [`REATTACH_NS`]; a running process keeps its share, because it keeps its memory. So does a
 //! running process that this broker let go.
 #![forbid(unsafe_code)]
 
@@ -48,20 +48,20 @@ const KEPT_PIDFDS: usize = 256;
 /// Interval of checks of unreattached processes.
 const REATTACH_CHECK_NS: Ns = 100_000_000;
 
-/// Longest kept command line, where many are kept.
+/// Longest kept command line: many of them are kept.
 const COMMAND_BYTES: usize = 1024;
 
-/// A process that runs and is no client: of the last broker, or let go by this one. It keeps its
-/// memory, and so its share.
+/// A running process that is not a client now: one of the last broker's, or one that this broker
+/// let go. It keeps its memory, and so its share.
 #[derive(Debug)]
 pub struct Unreattached {
     pub process: Process,
     pub command: String,
-    /// When it may be forgotten.
+    /// Time from which it may be forgotten.
     until: Ns,
     /// Whether this broker let it go.
     let_go: bool,
-    /// Tells of its end where `/proc` does not.
+    /// Shows its end if `/proc` does not.
     pidfd: Option<Arc<OwnedFd>>,
 }
 
@@ -82,21 +82,21 @@ pub fn runs(process: &Process, pidfd: Option<&Arc<OwnedFd>>) -> Option<bool> {
 pub struct Gang {
     pub name: String,
     pub device: DeviceId,
-    /// The first gang of its multi-device group: itself, as a rule.
+    /// The first gang of its multi-device group, usually itself.
     pub group: Job,
     /// Bytes asked for, without contexts.
     pub asked: u64,
     pub user: String,
     /// The user id, by the kernel.
     pub uid: u32,
-    /// Its need was declared or is in its profile.
+    /// Whether its need was declared or is in its profile.
     pub declared: bool,
-    /// Its run time was declared or is in its profile.
+    /// Whether its run time was declared or is in its profile.
     pub timed: bool,
-    /// It waits, or waited and is not counted yet.
+    /// Whether it waits, or waited and is not counted yet.
     pub waited: bool,
     pub managed: bool,
-    /// Processes that were announced.
+    /// Announced number of processes.
     pub processes: u32,
     /// Observed usage so far.
     pub usage: Option<PeakUsage>,
@@ -104,12 +104,13 @@ pub struct Gang {
     pub unreattached: Vec<Unreattached>,
     /// Lines that it got while it waited.
     pub told: u32,
-    /// Host bytes left by its control group, where they forced device memory on auto backing.
+    /// Host bytes left by its control group, if they are too few and auto backing must use device
+    /// memory.
     pub cramped: Option<u64>,
 }
 
 impl Gang {
-    /// Tells all its processes a line.
+    /// Sends all its processes a line.
     pub fn say(&self, line: &str) {
         self.members.values().for_each(|member| member.say(line));
     }
@@ -125,26 +126,26 @@ impl Gang {
         suspended && !self.members.is_empty() && self.unreattached.is_empty() && !self.managed
     }
 
-    /// Bytes that its processes hold by their own count.
+    /// Bytes that its processes hold, by their own counters.
     pub fn held(&self) -> u64 {
         self.members.values().map(Member::held).sum()
     }
 
-    /// Takes in its processes' usage.
+    /// Updates its observed usage from its processes.
     pub fn observe_usage(&mut self) {
         if let Some(usage) = &mut self.usage {
             observed_usage::observe(usage, self.members.values().map(|member| &**member.entry()));
         }
     }
 
-    /// Notes a denial: its observed usage is less than its need.
+    /// Records a denial: its observed usage is less than its need.
     pub fn note_denial(&mut self) {
         if let Some(usage) = &mut self.usage {
             usage.denied = true;
         }
     }
 
-    /// Quota of each process, an equal part of `share` without context.
+    /// Quota of each process, bytes: an equal part of `share` without its context.
     fn quota(&self, share: u64, context: u64) -> u64 {
         let processes = u64::from(self.processes.max(self.count() as u32)).max(1);
         (share / processes).saturating_sub(context)
@@ -158,12 +159,12 @@ impl Gang {
             .fold(0, u64::saturating_add)
     }
 
-    /// The part of its share that unreattached processes have.
+    /// The part of `share` that belongs to its unreattached processes.
     pub fn absent_part(&self, share: u64) -> u64 {
         share / self.count().max(1) as u64 * self.unreattached.len() as u64
     }
 
-    /// Whether this broker let all its processes go, so long ago that they stay away.
+    /// Whether this broker let all its processes go and their time to reattach is over.
     pub fn stays_away(&self, now: Ns) -> bool {
         let away = |absent: &Unreattached| absent.let_go && absent.until <= now;
         self.members.is_empty() && self.unreattached.iter().all(away)
@@ -200,8 +201,8 @@ impl Gang {
         known.then(|| held.fold(0, u64::saturating_add))
     }
 
-    /// Takes `wanted` bytes at most that its processes do not hold. Each keeps its part of what the
-    /// job began with.
+    /// Takes at most `wanted` bytes that its processes do not hold. Each process keeps its part of
+    /// the bytes that the job asked for.
     pub fn give_up(&self, wanted: u64) -> u64 {
         let least = self.asked / u64::from(self.processes.max(self.count() as u32)).max(1);
         let admitted = self.members.values().filter(|member| member.quota() > 0);
@@ -231,7 +232,7 @@ impl Gang {
         self.unreattached.iter().any(|absent| absent.process == *process)
     }
 
-    /// What the next broker needs of it.
+    /// Its row for the next broker.
     fn kept(&self, job: Job) -> KeptJob {
         let attached = self.members.values();
         let attached = attached.map(|member| (member.process(), brief(&member.entry().command, COMMAND_BYTES)));
@@ -300,8 +301,8 @@ pub struct JobTable {
 }
 
 impl JobTable {
-    /// The table of the last broker, as far as its core knows the jobs. Also returns jobs that
-    /// cannot reattach, since no process of theirs is known.
+    /// The last broker's table, with the jobs that its core knows. Also returns jobs that cannot
+    /// reattach because none of their processes is known.
     pub fn from_page(page: &mut Page, machine: &Admission) -> (JobTable, Vec<Job>) {
         let until = clock::now().saturating_add(REATTACH_NS);
         let mut table = JobTable {
@@ -326,7 +327,7 @@ impl JobTable {
         (table, lost)
     }
 
-    /// Enters in a page what the next broker needs.
+    /// Writes the table into a page for the next broker.
     pub fn keep(&self, page: &mut Page) {
         page.users.clone_from(&self.users);
         page.weights.clone_from(&self.weights);
@@ -340,7 +341,7 @@ impl JobTable {
         Job(self.last)
     }
 
-    /// The user of this name, who is added if new.
+    /// The user of this name; a new user is added.
     pub fn user(&mut self, name: &str) -> User {
         let at = self.users.iter().position(|known| known == name).unwrap_or_else(|| {
             self.users.push(name.to_string());
@@ -355,7 +356,7 @@ impl JobTable {
         all.map(|(name, number)| (name.clone(), User(number))).collect()
     }
 
-    /// Gangs that are parts of jobs on several devices, but for the first ones.
+    /// Gangs of jobs on several devices, without the first gang of each.
     pub fn parts(&self) -> Vec<Job> {
         let parts = self.gangs.iter().filter(|(job, gang)| gang.group != **job);
         parts.map(|(job, _)| *job).collect()
@@ -453,7 +454,7 @@ impl JobTable {
         self.gangs.get_mut(&job)?.members.remove(&client)
     }
 
-    /// Removes a client whose process runs on. The process keeps its part of the job.
+    /// Removes a client whose process still runs. The process keeps its part of the job.
     pub fn let_go(&mut self, client: u64, pidfd: Option<Arc<OwnedFd>>) -> Option<Member> {
         let job = self.job_of(client)?;
         let absent = self.gangs.values().flat_map(|gang| &gang.unreattached);
@@ -485,9 +486,9 @@ impl JobTable {
         Some(self.gangs.get(&job)?.quota(share, context_on(machine, device)))
     }
 
-    /// Bytes of `wanted` that the job's share can give this process: what is not given, and what
-    /// siblings have beyond `least` and do not hold. They are taken from siblings but not given
-    /// yet.
+    /// Bytes, up to `wanted`, that the job's share can give this process: bytes not given to any
+    /// process, and bytes beyond `least` that siblings do not hold. They are taken from the
+    /// siblings but not given yet.
     pub fn gather(&self, machine: &Admission, client: u64, wanted: u64, least: u64) -> u64 {
         let job = self.job_of(client);
         let found = job.and_then(|job| Some((self.gangs.get(&job)?, machine.share(job)?)));
@@ -502,8 +503,8 @@ impl JobTable {
         self.on(device).find(|(_, gang)| belonged(gang)).map(|(job, _)| job)
     }
 
-    /// Forgets the process that this broker let go, which runs another program (`exec`). Returns
-    /// its job on this device.
+    /// Forgets a process that this broker let go and that now runs another program (`exec`).
+    /// Returns its job on this device.
     pub fn replaced(&mut self, process: &Process, user: &str, device: DeviceId) -> Option<Job> {
         let job = self.awaited(process, user, device)?;
         let absent = &mut self.gangs.get_mut(&job)?.unreattached;
@@ -514,8 +515,8 @@ impl JobTable {
         Some(job)
     }
 
-    /// Forgets unreattached processes that ended or stay away, if it is time to look. Returns them
-    /// with their jobs.
+    /// If a check is due, forgets unreattached processes that ended or did not return in time.
+    /// Returns them with their jobs.
     pub fn forget_unreattached(&mut self, machine: &Admission) -> Vec<(Job, Process)> {
         let now = clock::now();
         let due = now.saturating_sub(self.checked_at) >= REATTACH_CHECK_NS;
@@ -525,7 +526,7 @@ impl JobTable {
         }
     }
 
-    /// Whether any process of a job is no client.
+    /// Whether any process of a job is unreattached.
     pub fn has_unreattached(&self) -> bool {
         self.gangs.values().any(|gang| !gang.unreattached.is_empty())
     }
@@ -579,8 +580,8 @@ impl JobTable {
         self.iter().filter(move |(_, gang)| gang.group == group)
     }
 
-    /// The part of the declared need for one more process on a further device. The first gang's
-    /// need shrinks by the events.
+    /// Part of the declared need for one more process on a further device. The returned events
+    /// lower the first gang's need.
     pub fn part_elsewhere(
         &mut self,
         machine: &Admission,
@@ -592,7 +593,7 @@ impl JobTable {
             return (None, Vec::new());
         };
         if wants.further > 0 {
-            // A rank's part counts on its first device.
+            // A rank's part is counted on its first device.
             let asked = self.group(group).map(|(_, gang)| gang.asked);
             let left = declared.saturating_sub(asked.fold(0, u64::saturating_add));
             return ((left > 0 && wants.processes <= 1).then_some(left), Vec::new());
@@ -615,7 +616,7 @@ impl JobTable {
         gang.processes = gang.processes.saturating_sub(1).max(1);
         let processes = gang.processes;
         if let Some((_, share)) = machine.share(job) {
-            // Processes keep what they were given.
+            // Processes keep the bytes that they were given.
             let context = context_on(machine, gang.device);
             let spare = share.saturating_sub(gang.given(context));
             return vec![Event::Gives(job, less.saturating_add(context).min(spare))];
@@ -626,8 +627,8 @@ impl JobTable {
         })
     }
 
-    /// The multi-device group that gives a part to one more process of a gang. `None`: it needs
-    /// none.
+    /// The multi-device group that gives a part to one more process of a gang. `None`: the process
+    /// needs no part.
     pub fn parting_group(&self, job: Job, wants: &Wants) -> Option<Job> {
         let gang = self.gangs.get(&job)?;
         let parts = gang.group != job && gang.declared && wants.further == 0;
@@ -641,7 +642,7 @@ impl JobTable {
             gang.processes = gang.processes.saturating_add(1);
         }
         if machine.share(job).is_some() {
-            // If that is not free, its part is what its siblings do not hold.
+            // If that is not free, it gets the bytes that its siblings do not hold.
             return vec![Event::Grows(job, part)];
         }
         self.ask_anew(machine, job, |ask| {
@@ -650,8 +651,8 @@ impl JobTable {
         })
     }
 
-    /// Replaces a waiting gang's request, which moves behind arrivals of the last moments: its
-    /// processes come together.
+    /// Replaces a waiting gang's request. The gang moves behind recent arrivals, which is harmless
+    /// because its processes arrive together.
     fn ask_anew(&self, machine: &Admission, job: Job, change: impl Fn(&mut Ask)) -> Vec<Event> {
         let waiting = machine.view().waiting;
         let Some(mut ask) = waiting.into_iter().map(|row| row.ask).find(|ask| ask.job == job) else {

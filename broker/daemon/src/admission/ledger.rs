@@ -1,9 +1,10 @@
-//! The job table on the disk, for a killed broker's successor: which jobs hold or await memory.
+//! The job table on the disk, for a killed broker's successor: the jobs that hold or await memory.
 //!
-//! A thread of its own replaces one small file beside the socket. A change of the table waits for
-//! the write, [`WRITE_TIMEOUT`] at most: a hanging disk costs a restart's memory, not the jobs.
+//! A separate thread replaces one small file in the socket's directory. A change of the table waits
+//! for the write, at most [`WRITE_TIMEOUT`]. If the disk hangs, the jobs continue, but the next
+//! broker has an old table.
 //!
-//! What holds: an unreadable file, or one of another boot or format, counts as empty. A process in
+//! Invariants: an unreadable file, or one of another boot or format, counts as empty. A process in
 //! it counts only if it runs.
 #![forbid(unsafe_code)]
 
@@ -20,11 +21,11 @@ use crate::base::process::{self, Process};
 use weft_admission::{DeviceId, Job, SavedState};
 use weft_protocol::amount::shown;
 
-/// Version of the format. Others are not read.
+/// Version of the format. Other versions are not read.
 const FORMAT: u32 = 2;
 
-/// Bound on waiting for a write: tens of kilobytes, mostly to a memory file system, take well below
-/// a millisecond.
+/// Longest wait for a write: tens of kilobytes, usually to a memory file system, take well below a
+/// millisecond.
 #[cfg(not(test))]
 const WRITE_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -32,7 +33,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_millis(20);
 #[cfg(test)]
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bound on waiting for the last write.
+/// Longest wait for the last write.
 #[cfg(not(test))]
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 #[cfg(test)]
@@ -45,7 +46,7 @@ const LONGEST_BYTES: u64 = 32 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Page {
     pub format: u32,
-    /// The machine's boot, which its times belong to.
+    /// The machine's boot, to which the times belong.
     pub boot: String,
     pub machine: SavedState,
     /// UUIDs by device number.
@@ -76,13 +77,13 @@ pub struct KeptJob {
     /// The user id, by the kernel.
     #[serde(default = "nobody")]
     pub uid: u32,
-    /// Its memory was declared.
+    /// Whether its memory was declared.
     pub stated: bool,
-    /// Its run time was declared.
+    /// Whether its run time was declared.
     #[serde(default)]
     pub timed: bool,
     pub managed: bool,
-    /// Processes that were announced.
+    /// Announced number of processes.
     pub processes: u32,
     pub members: Vec<(Process, String)>,
 }
@@ -126,7 +127,7 @@ impl Page {
         };
         match serde_json::from_slice::<Page>(&text) {
             Ok(page) if page.format != FORMAT => complain(format!("is of format {}, not {FORMAT}", page.format)),
-            // No process of an earlier boot runs.
+            // No process of an earlier boot still runs.
             Ok(page) => (page.boot == process::boot()).then_some(page),
             Err(error) => complain(error.to_string()),
         }
@@ -162,13 +163,14 @@ impl Ledger {
         self.inbox.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a page and waits, bounded. `None` removes the file.
+    /// Writes a page and waits for a bounded time. `None` removes the file.
     pub fn put(&self, page: Option<&Page>) {
-        // Does not fail: all map keys are numbers or texts.
+        // This does not fail: all map keys are numbers or texts.
         self.write(page.and_then(|page| serde_json::to_vec(page).ok()), LONGEST_BYTES);
     }
 
-    /// Writes bytes and waits, bounded. More than `longest` would not be read: the file is removed.
+    /// Writes bytes and waits for a bounded time. More than `longest` bytes could not be read
+    /// again, so the file is removed.
     pub fn write(&self, bytes: Option<Vec<u8>>, longest: u64) {
         let bytes = bytes.filter(|bytes| {
             let fits = bytes.len() as u64 <= longest;
@@ -189,7 +191,7 @@ impl Ledger {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits for all writes, bounded.
+    /// Waits for all writes, for a bounded time.
     pub fn finish(&self) {
         let slot = self.slot();
         let waited = self
@@ -232,8 +234,8 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
             _ => Ok(()),
         };
     };
-    // In one folder, so that the rename stays in one file system. Not synced: it must outlive this
-    // process, not the machine.
+    // The same folder, so that the rename is within one file system. Not synced: the file must
+    // outlive this process, not a crash of the machine.
     let mut new = path.as_os_str().to_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
@@ -255,13 +257,13 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
     };
     let written = file.write_all(page);
     drop(file);
-    // On a full disk no half-written file stays.
+    // A full disk leaves no half-written file.
     written.and_then(|()| std::fs::rename(&new, path)).inspect_err(|_| {
         let _ = std::fs::remove_file(&new);
     })
 }
 
-/// The ledger, and whether it is stale.
+/// The ledger, and whether it is out of date.
 #[derive(Debug, Default)]
 pub struct Journal {
     ledger: Option<Ledger>,
@@ -269,7 +271,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// A ledger that is up to date; `None`: nothing is kept.
+    /// A ledger that is up to date; `None`: nothing is written.
     pub fn new(ledger: Option<Ledger>) -> Journal {
         Journal { ledger, stale: false }
     }
@@ -278,7 +280,7 @@ impl Journal {
         self.stale |= changed;
     }
 
-    /// Whether a page is to be written; clears the mark.
+    /// Whether a page must be written; clears the mark.
     pub fn take_stale(&mut self) -> bool {
         std::mem::take(&mut self.stale) && self.ledger.is_some()
     }
@@ -289,7 +291,7 @@ impl Journal {
         }
     }
 
-    /// Finishes the writing. The last page stays.
+    /// Finishes all writes. The last page remains.
     pub fn close(&mut self) {
         if let Some(ledger) = self.ledger.take() {
             ledger.finish();

@@ -1,6 +1,6 @@
 //! A process of a job on one device, and its admission slot.
 //!
-//! What holds: only this file writes admission slots, except for the heartbeat.
+//! Invariant: only this file writes admission slots, except for the heartbeat.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, Moves, SlotBacking};
 use weft_protocol::control::ToClient;
 
-/// Time after which a change of a client's memory counts as stuck. Changes take microseconds,
-/// in a full driver some milliseconds. A longer one is of a stopped client (Ctrl-Z, a debugger), or
-/// a lie.
+/// Time after which a change of a client's memory counts as stuck. Changes take microseconds, in a
+/// busy driver some milliseconds. If one takes longer, the client is stopped (Ctrl-Z, a debugger)
+/// or reports a false state.
 const STUCK_NS: Ns = 1_000_000_000;
 
 /// A client of a job.
@@ -27,21 +27,21 @@ pub struct Member {
     entry: Arc<Entry>,
     sender: ToTheClient,
     process: Process,
-    /// When it was admitted, ns; 0: not yet.
+    /// Time of its admission, ns; 0: not admitted yet.
     admitted_at: AtomicU64,
     changes: MemoryChanges,
 }
 
-/// What a client may have.
+/// Terms of a client's admission.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     /// Bytes that it may have now.
     pub quota: u64,
-    /// Bytes that it will ever get.
+    /// Bytes that it can get at most.
     pub limit: u64,
-    /// The need was declared.
+    /// Whether the need was declared.
     pub declared: bool,
-    /// The memory is managed: quota and limit are 0.
+    /// Whether the memory is managed; if so, quota and limit are 0.
     pub managed: bool,
 }
 
@@ -64,12 +64,12 @@ impl Member {
         self.process
     }
 
-    /// When it was first admitted.
+    /// Time of its first admission.
     pub fn admitted_at(&self) -> Option<Ns> {
         Some(self.admitted_at.load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
-    /// Bytes that it holds by its own count, without context.
+    /// Bytes that it holds, by its own counter, without context.
     pub fn held(&self) -> u64 {
         self.entry.lane.counters.memory.load(Ordering::Acquire)
     }
@@ -84,7 +84,7 @@ impl Member {
         self.entry.lane.admission_slot.quota.load(Ordering::Acquire)
     }
 
-    /// Sends a line for its person.
+    /// Sends a line for its user.
     pub fn say(&self, line: &str) {
         let _ = self.sender.send(ToClient::Said(line.to_string()));
     }
@@ -111,7 +111,7 @@ impl Member {
         self.set_state(AdmissionState::Admitted);
     }
 
-    /// Refuses it and says why.
+    /// Sends it the reason and refuses it.
     pub fn refuse(&self, why: &str) {
         self.say(why);
         self.set_state(AdmissionState::Refused);
@@ -121,14 +121,14 @@ impl Member {
         self.entry.lane.admission_slot.state() == AdmissionState::Waits
     }
 
-    /// Lets it wait at this position, and says so.
+    /// Makes it wait at this position, and sends it a line about that.
     pub fn wait(&self, position: u64, line: &str) {
         self.say(line);
         self.set_position(position);
         self.set_state(AdmissionState::Waits);
     }
 
-    /// Sets its position. Returns whether that is a new one.
+    /// Sets its position. Returns whether the position changed.
     pub fn set_position(&self, position: u64) -> bool {
         let word = &self.entry.lane.admission_slot.position;
         u64::from(word.swap(position as u32, Ordering::Relaxed)) != position
@@ -154,8 +154,8 @@ impl Member {
         }
     }
 
-    /// Takes back quota that it does not use, `wanted` bytes at most, and leaves `least`. Nothing
-    /// while its memory changes: what it holds is not known then.
+    /// Takes back quota that it does not use, at most `wanted` bytes, and leaves at least `least`.
+    /// Takes nothing while its memory changes, because its held bytes are then unknown.
     pub fn give_back(&self, least: u64, wanted: u64) -> u64 {
         let lane = &self.entry.lane;
         // A waiting client will take all the quota that it has.
@@ -176,7 +176,7 @@ impl Member {
         given
     }
 
-    /// Shows the client that its answer takes longer.
+    /// Shows the client that the answer to its request takes longer.
     pub fn show_growing(&self) {
         let slot = &self.entry.lane.admission_slot;
         slot.growing.store(1, Ordering::Release);
@@ -189,7 +189,7 @@ impl Member {
         quota.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Answers a request for more, after quota and limit were written.
+    /// Answers a request for more. Quota and limit must have been written before.
     pub fn answer(&self) {
         let slot = &self.entry.lane.admission_slot;
         slot.growing.store(0, Ordering::Release);
@@ -214,7 +214,7 @@ impl Member {
         self.changes.observe(&self.entry.lane.moves, at, now)
     }
 
-    /// Notes the start of a change under way.
+    /// Records the start of a change under way.
     pub fn watch_changes(&self, now: Ns) {
         self.stillness(now, now);
     }
@@ -226,13 +226,14 @@ impl Member {
     }
 }
 
-/// For how long a client's memory has been changing.
+/// Record of how long a client's memory has been changing.
 #[derive(Debug, Default)]
 struct MemoryChanges {
-    /// Since when each probe has seen a change; 0: it was still.
+    /// Time since which each probe has found a change; 0: the last probe found none.
     since: AtomicU64,
-    /// Start and number of the change under way; 0: none is.
+    /// Start of the change under way; 0: there is none.
     stuck: AtomicU64,
+    /// Number of that change.
     which: AtomicU64,
 }
 
@@ -244,9 +245,9 @@ pub enum Stillness {
     /// No context was made.
     NoContext,
     Changing,
-    /// Seen to change at each probe for [`STUCK_NS`].
+    /// Each probe for [`STUCK_NS`] found a change.
     ChangingOn,
-    /// One change is under way for [`STUCK_NS`].
+    /// One change has been under way for [`STUCK_NS`].
     Stuck,
 }
 

@@ -1,23 +1,25 @@
-//! Admission in the daemon: clients' requests go to the core, its decisions to admission slots.
+//! Admission in the daemon: passes clients' requests to the core and writes the core's decisions
+//! into admission slots.
 //!
 //! * [`controller`] composes the parts: events to the core, its decisions to clients;
 //! * [`job_table`]: clients, jobs and users; [`member`]: a process and its admission slot;
-//!   [`request`]: what a client asks for, in the core's terms;
-//! * [`devices`]: devices and their sizes; [`device_observer`]: what contexts and strangers take;
-//!   [`watch`]: what is free, by NVML; [`device_facts`]: what outlives brokers;
-//! * [`arrivals`]: clients whose device's free memory is not known; [`growth`]: running clients
-//!   that wait for more; [`suspended`]: suspended jobs; [`deadlock`]: jobs that wait for each
-//!   other;
-//! * [`promises`]: devices for jobs that let weft choose;
+//!   [`request`]: a client's request in the core's terms;
+//! * [`devices`]: devices and their sizes; [`device_observer`]: memory of contexts and of other
+//!   programs; [`watch`]: free memory reported by NVML; [`device_facts`]: measurements that outlive
+//!   brokers;
+//! * [`arrivals`]: clients that wait until their device's free memory is known; [`growth`]: running
+//!   clients that wait for more; [`suspended`]: suspended jobs; [`deadlock`]: jobs that wait for
+//!   each other;
+//! * [`promises`]: devices reserved for jobs that let weft choose;
 //! * [`ledger`]: the job table on the disk, for a killed broker's successor;
 //! * [`history`], [`observed_usage`], [`report`]: the answer to `weft queue`;
 //! * [`notify`], [`auto_backing`]: lines for jobs.
 //!
 //! Callers: the control thread (each client's arrival, request and end) and threads that answer
-//! `weft queue`. Only the ledger is waited for, bounded.
+//! `weft queue`. They wait only for the ledger, for a bounded time.
 //!
-//! Invariants: only this module writes admission slots. A process that is gone holds nothing; one
-//! that runs keeps its share. A client that never asked is in no table and delays no job.
+//! Invariants: only this module writes admission slots. An ended process holds nothing; a running
+//! one keeps its share. A client that never asked is in no table and delays no job.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -77,12 +79,13 @@ pub struct AdmissionHandle {
     watch: Watch,
 }
 
-/// How long NVML may take while an arrival, and all callers, wait. A running NVML takes below 1 ms.
-/// After it the arrival waits alone ([`arrivals`]).
+/// Longest wait for NVML of an arrival and all other callers. A running NVML takes less than 1 ms.
+/// After this time only the arrival waits ([`arrivals`]).
 const NVML_TIMEOUT: Duration = Duration::from_millis(20);
 
 impl AdmissionHandle {
-    /// Admission with the jobs that the last broker left in `file`; without one, nothing is kept.
+    /// Admission with the jobs that the last broker left in `file`. Without a file no jobs are kept
+    /// for the next broker.
     pub fn new(policy: AdmissionPolicy, file: Option<PathBuf>) -> AdmissionHandle {
         let config = AdmissionConfig {
             policy,
@@ -103,13 +106,14 @@ impl AdmissionHandle {
         }
     }
 
-    /// Sets whether users distrust each other: a claim then needs other users' or NVML's word.
+    /// Sets whether users distrust each other. If they do, another user or NVML must confirm a
+    /// claim.
     pub fn shared(self, shared: bool) -> AdmissionHandle {
         self.controller().set_shared(shared);
         self
     }
 
-    /// Measures contexts, asks NVML, and keeps the results in `file`.
+    /// Measures contexts, queries NVML, and stores the results in `file`.
     pub fn measuring(mut self, file: &Path) -> AdmissionHandle {
         self.controller().set_facts(DeviceFacts::begin(file.to_path_buf()));
         self.watch = Watch::begin();
@@ -120,11 +124,11 @@ impl AdmissionHandle {
         self.controller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client is about to touch a device, or runs already (`wants.runs`). Returns the CPU time of
-    /// other threads that this took.
+    /// Handles a client that is about to use a device, or runs already (`wants.runs`). Returns the
+    /// CPU time that other threads spent on it.
     pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) -> Duration {
         let before = self.watch.spent();
-        // Strangers' memory may have changed. While others arrive, NVML is asked already.
+        // Foreign memory may have changed. While other clients arrive, NVML is queried already.
         let asks = wants.runs.is_none() && self.controller().is_new_alone(entry.client);
         let reading = if asks { self.watch.fresh(NVML_TIMEOUT) } else { None };
         let arrival = (entry, sender, wants);
@@ -137,35 +141,35 @@ impl AdmissionHandle {
         self.controller().place(seeker)
     }
 
-    /// A client wants `bytes` beyond its quota and waits `patience` ns for them at most.
+    /// Handles a client that wants `bytes` beyond its quota and waits at most `patience` ns.
     pub fn more(&self, client: u64, bytes: u64, patience: Ns) {
         self.controller().grow(client, bytes, patience);
     }
 
-    /// A client stops waiting for more memory.
+    /// Ends a client's wait for more memory.
     pub fn no_more(&self, client: u64) {
         self.controller().stop_growing(client);
     }
 
-    /// A client with auto backing has begun on device memory.
+    /// Records that a client with auto backing has begun on device memory.
     pub fn on_device(&self, client: u64) {
         self.controller().set_on_device(client);
     }
 
-    /// A client has made its first context and probed its device.
+    /// Handles the probe of a client that has made its first context.
     pub fn context(&self, client: u64, probe: MemoryProbe) {
-        // A time in the future would never be old.
+        // A time in the future would never become old.
         let at = probe.at.min(clock::now());
         let told = self.watch.tells();
         self.controller().probe(client, MemoryProbe { at, ..probe }, told);
     }
 
-    /// A client is gone, or gives up waiting.
+    /// Handles a client that ended or stops waiting.
     pub fn gone(&self, client: u64) {
         self.controller().end_client(client);
     }
 
-    /// A client is let go or has hung up, and its process may run on.
+    /// Handles a client that was let go or has hung up; its process may still run.
     pub fn let_go(&self, client: u64, pidfd: Option<Arc<OwnedFd>>) {
         self.controller().let_go(client, pidfd);
     }
@@ -175,7 +179,7 @@ impl AdmissionHandle {
         self.controller().set_priority(client, priority);
     }
 
-    /// Sets what users of a shared broker may have at once.
+    /// Sets the limits on what users of a shared broker may have at once.
     pub fn set_rights(&self, rights: &Rights) {
         self.controller().set_rights(rights);
     }
@@ -185,12 +189,12 @@ impl AdmissionHandle {
         self.controller().set_weight(user, weight);
     }
 
-    /// Observed usage of the latest ended job: of `pid` and `user` where given.
+    /// Observed usage of the latest ended job; with `pid` and `user`, if given.
     pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<PeakUsage> {
         self.controller().observed_usage(pid, user).cloned()
     }
 
-    /// Does what is due. Called some times a second.
+    /// Does the periodic work. Called several times a second.
     pub fn tick(&self) {
         let mut controller = self.controller();
         controller.check_processes();
@@ -216,7 +220,7 @@ impl AdmissionHandle {
         controller.check_waiters();
     }
 
-    /// Whether processes that are no clients have memory that their ends would free.
+    /// Whether the end of an unreattached process would free memory.
     pub fn awaits_ends(&self) -> bool {
         self.controller().awaits_ends()
     }
@@ -236,22 +240,21 @@ impl AdmissionHandle {
     pub fn queue(&self) -> Queue {
         let controller = self.controller();
         let (mut queue, machine) = (controller.queue(), controller.machine().clone());
-        // With hundreds of waiting jobs this takes some tenths of a second; the lock is free
-        // meanwhile.
+        // With hundreds of waiting jobs this takes some tenths of a second, without the lock.
         drop(controller);
         report::foresee(&machine, &mut queue);
         queue
     }
 
-    /// Closes the ledger as the broker ends; running jobs stay in it. Nobody hears of a later
+    /// Closes the ledger when the broker ends; running jobs remain in it. No client gets a later
     /// decision.
     pub fn close(&self) {
         self.controller().close();
     }
 }
 
-/// Host bytes for all managed jobs together: 9/10 of what is available at the start, the rest is
-/// the machine's. Each job reports its control group's bound.
+/// Host bytes for all managed jobs together: 9/10 of the available bytes at the start; the rest is
+/// left to the machine. Each job also reports its control group's limit.
 fn host_memory() -> u64 {
     weft_protocol::host::of_system() / 10 * 9
 }

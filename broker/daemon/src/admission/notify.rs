@@ -5,11 +5,12 @@ use super::job_table::{Gang, JobTable};
 use weft_api::queue::Queue;
 use weft_protocol::Ns;
 
-/// Interval of lines about a new place, and most lines per job.
+/// Interval between lines about a new place.
 const POSITIONS_NS: Ns = 10_000_000_000;
+/// Most lines per job about new places.
 const POSITION_LINES: u32 = 20;
 
-/// Tells a job's processes that they wait, where, and why.
+/// Makes a job's processes wait, and sends each a line with its place and the reason.
 pub fn tell_wait(gang: &Gang, queue: &Queue) {
     let has = |client: &u64| gang.members.contains_key(client);
     let Some(row) = queue.waiting.iter().find(|row| row.clients.iter().any(has)) else {
@@ -26,12 +27,12 @@ pub fn tell_wait(gang: &Gang, queue: &Queue) {
     }
 }
 
-/// When lines about new places were last sent.
+/// Time at which lines about new places were last sent.
 #[derive(Debug, Default)]
 pub struct PositionLines(Ns);
 
 impl PositionLines {
-    /// Whether it is time for new lines, which then are sent.
+    /// Whether it is time for new lines; if so, they count as sent.
     pub fn are_due(&mut self, now: Ns) -> bool {
         let due = now.saturating_sub(self.0) >= POSITIONS_NS;
         if due {
@@ -40,7 +41,7 @@ impl PositionLines {
         due
     }
 
-    /// Tells waiting jobs their new places.
+    /// Sends waiting jobs lines about their new places.
     pub fn send(&self, queue: &Queue, jobs: &mut JobTable) {
         let all = queue.waiting.len();
         for row in &queue.waiting {

@@ -1,9 +1,9 @@
 //! Observed usage of jobs without a declared need, offered as profiles.
 //!
-//! Such a job begins with little, grows, and may fail half-way. Its usage is kept when it ends,
-//! `weft queue` shows it, and `weft profile keep` makes it a profile. With
-//! `weft run --profile NAME` the job begins when all of that is free. It is never used unasked: the
-//! next run may differ, and some jobs take all there is.
+//! Such a job begins with little memory, grows, and may fail half-way. When it ends, its usage is
+//! stored; `weft queue` shows it, and `weft profile keep` makes it a profile. With
+//! `weft run --profile NAME` the job begins when all of that memory is free. The usage is never
+//! applied by default: the next run may differ, and some jobs take all free memory.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use weft_api::peak_usage::PeakUsage;
 use weft_api::plain_text::brief;
 use weft_api::queue::LearntRow;
 
-/// Jobs that are kept.
+/// Most jobs that are kept.
 const KEPT_JOBS: usize = 32;
 
 /// Longest kept command line and device name, bytes.
@@ -40,7 +40,7 @@ pub fn begin(entry: &Arc<Entry>, user: &str, family: Job) -> PeakUsage {
     }
 }
 
-/// Takes in its processes as one of them ends.
+/// Updates a job's usage from its processes when one of them ends.
 pub fn observe<'a>(usage: &mut PeakUsage, entries: impl Iterator<Item = &'a Entry>) {
     let mut sum = 0u64;
     for entry in entries {
@@ -50,12 +50,12 @@ pub fn observe<'a>(usage: &mut PeakUsage, entries: impl Iterator<Item = &'a Entr
     usage.peak = usage.peak.max(sum);
 }
 
-/// Observed usage of jobs that ended lately.
+/// Observed usage of jobs that ended recently.
 #[derive(Debug, Default)]
 pub struct ObservedUsage(VecDeque<PeakUsage>);
 
 impl ObservedUsage {
-    /// The records of earlier brokers, whose job numbers mean nothing here.
+    /// The records of earlier brokers, without their job numbers, which have no meaning here.
     pub fn go_on(known: Vec<PeakUsage>) -> ObservedUsage {
         let mut all = VecDeque::from(known);
         all.truncate(KEPT_JOBS);
@@ -79,7 +79,7 @@ impl ObservedUsage {
         if let Some(gpu) = &mut took.gpu {
             (gpu.name, gpu.uuid) = (brief(&gpu.name, NAME_BYTES), brief(&gpu.uuid, NAME_BYTES));
         }
-        // Parts on several devices are one job's; the first device's processes came first.
+        // Parts on several devices belong to one job; its first process is on the first device.
         if let Some(known) = self.0.iter_mut().find(|known| known.family == took.family) {
             known.peak = known.peak.saturating_add(took.peak);
             known.ran = known.ran.max(took.ran);
@@ -92,7 +92,7 @@ impl ObservedUsage {
         self.0.push_back(took);
     }
 
-    /// The latest record, of this process and user where given.
+    /// The latest record; that of this process and user, if given.
     pub fn of(&self, pid: Option<u32>, user: Option<&str>) -> Option<&PeakUsage> {
         let mut latest = self.0.iter().rev();
         let his = |took: &PeakUsage| user.is_none_or(|user| user == took.user);

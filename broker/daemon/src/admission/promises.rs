@@ -1,8 +1,8 @@
-//! Places for jobs that have not come yet, as `weft run --gpu any` asks for before it becomes the
+//! Places for jobs that have not started: `weft run --gpu any` asks for one before it becomes the
 //! job.
 //!
-//! A place is promised until the job comes, its process ends, or [`PROMISE_NS`] is over. So two
-//! simultaneous questions do not count on the same room. A promise binds only other questions.
+//! A place is promised until the job arrives, its process ends, or [`PROMISE_NS`] is over. So two
+//! simultaneous queries do not count on the same free memory. A promise binds only other queries.
 #![forbid(unsafe_code)]
 
 use super::device_facts::DeviceFacts;
@@ -18,11 +18,12 @@ use weft_protocol::Ns;
 /// Time to load a framework and a model before the first context. A later job loses its claim.
 const PROMISE_NS: Ns = 120_000_000_000;
 
-/// Most devices of one question.
+/// Most devices of one query.
 const OFFERED_DEVICES: usize = 128;
 
-/// Most promises, and most for one user.
+/// Most promises.
 const PROMISES: usize = 1024;
+/// Most promises for one user.
 const PROMISES_OF_A_USER: usize = 128;
 
 /// A promised place.
@@ -32,7 +33,7 @@ struct Promise {
     process: Process,
     until: Ns,
     ask: Ask,
-    /// UUID, as a question alone makes no device known.
+    /// UUID, because a query does not give an unknown device a number.
     device: String,
 }
 
@@ -40,7 +41,7 @@ struct Promise {
 #[derive(Debug, Default)]
 pub struct Promises(Vec<Promise>);
 
-/// What a promise depends on.
+/// State on which a promise depends.
 #[derive(Debug)]
 pub struct Situation<'a> {
     pub machine: &'a Admission,
@@ -50,8 +51,8 @@ pub struct Situation<'a> {
 }
 
 impl Promises {
-    /// Drops ended promises and this seeker's earlier ones. `came`: whether a job of this name is
-    /// here.
+    /// Drops ended promises and this seeker's earlier ones. `came` is true if a job of this name
+    /// has arrived.
     fn prune(&mut self, now: Ns, seeker: &Seeker, came: impl Fn(&str) -> bool) {
         self.0.retain(|promise| {
             let same = promise.gang == seeker.gang || promise.process.pid == seeker.pid;
@@ -65,7 +66,7 @@ impl Promises {
         self.0.iter().filter_map(known).collect()
     }
 
-    /// Adds a promise. Beyond a bound, the user's oldest goes, or else this one.
+    /// Adds a promise. Beyond a bound, the user's oldest promise is dropped, or else this one.
     fn push(&mut self, promise: Promise) {
         let user = promise.ask.user;
         let own = self.0.iter().filter(|it| it.ask.user == user).count();
@@ -81,7 +82,7 @@ impl Promises {
     pub fn place(&mut self, seeker: &Seeker, user: User, situation: &Situation<'_>) -> Result<Place, Never> {
         let now = clock::now();
         self.prune(now, seeker, |name| situation.jobs.is_named(name));
-        // Unknown devices are as large as reported, for this answer alone.
+        // Only for this answer, unknown devices are as large as reported.
         let mut machine = situation.machine.clone();
         let devices = situation.devices;
         let mut numbers: Vec<(String, DeviceId)> = devices.uuids().iter().cloned().zip(devices.ids()).collect();
@@ -125,8 +126,8 @@ impl Promises {
             },
             devices: devices.clone(),
         };
-        // On a device without weft's jobs, all taken memory is foreign. Elsewhere the core knows
-        // better.
+        // On a device without weft's jobs, all memory in use is foreign. For other devices the core
+        // has a better figure.
         let strangers = devices.iter().zip(offers).filter_map(|(device, offer)| {
             let idle = machine.load(*device).fixed == 0;
             Some((*device, offer.memory.saturating_sub(offer.free?))).filter(|_| idle)

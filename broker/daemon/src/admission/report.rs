@@ -18,7 +18,7 @@ use weft_api::queue::{CapRow, DeviceRow, Queue, RunningRow, WaitingRow, WeightRo
 use weft_api::status::SCHEMA;
 use weft_protocol::Ns;
 
-/// What the answer is made of.
+/// State from which the answer is made.
 #[derive(Debug)]
 pub struct QueueReport<'a> {
     pub policy: AdmissionPolicy,
@@ -32,7 +32,7 @@ pub struct QueueReport<'a> {
 }
 
 impl QueueReport<'_> {
-    /// All but the expected begins: these take longer than the job table may be locked.
+    /// The answer without expected begins: these take longer than the job table may be locked.
     pub fn queue(&self) -> Queue {
         let now = clock::now();
         let seconds = |ns: Ns| ns as f64 / 1e9;
@@ -159,7 +159,7 @@ impl QueueReport<'_> {
     }
 }
 
-/// Why a job waits whose user is at a cap.
+/// Reason for the wait of a job whose user is at a cap.
 fn at_cap(cap: CapLack, needs: u64) -> String {
     match cap {
         CapLack::Jobs(1) => "its user runs 1 job and may run no more at once (a cap of this broker)".to_string(),
@@ -173,7 +173,7 @@ fn at_cap(cap: CapLack, needs: u64) -> String {
     }
 }
 
-/// Caps by user, those of all others last.
+/// Caps by user; the cap of all other users is last.
 fn caps(rights: &Rights) -> Vec<CapRow> {
     let (jobs, memory) = (&rights.jobs, &rights.memory);
     let named: BTreeSet<u32> = jobs.users.keys().chain(memory.users.keys()).copied().collect();
@@ -186,7 +186,7 @@ fn caps(rights: &Rights) -> Vec<CapRow> {
     named.into_iter().map(Some).chain(others).map(row).collect()
 }
 
-/// Fills in expected begins. The rows are of this core, in its order.
+/// Fills in expected begins. The rows must be those of this core, in its order.
 pub fn foresee(machine: &Admission, queue: &mut Queue) {
     let now = clock::now();
     let forecast = machine.forecast();

@@ -9,8 +9,8 @@ use weft_admission::{Ask, Backing, DeviceId, DurationClass, Job, Need, User};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 
-/// Divisor of the device's total for a job of unknown need (1.25 GB of 80), which then grows. A
-/// large guess would keep other jobs out for nothing.
+/// Divisor of the device's memory that gives the share of a job of unknown need (1.25 GB of 80),
+/// which then grows. A large guess would keep other jobs out for nothing.
 pub const UNKNOWN_PART: u64 = 64;
 
 /// Most processes of a job on a device.
@@ -28,15 +28,15 @@ pub fn ask(
     let mut peak = declared.unwrap_or(wants.total / UNKNOWN_PART);
     let processes = wants.processes.clamp(1, MOST_PROCESSES);
     if wants.devices > 1 {
-        // What does not fit goes to its other devices.
+        // The bytes that do not fit are for its other devices.
         peak = peak.min(wants.total.saturating_sub(context.saturating_mul(u64::from(processes))));
     }
     let backing = match wants.managed {
         true => Backing::Managed {
-            // What a turn touches is not known: all of it.
+            // The bytes that a turn touches are unknown, so assume all of them.
             working_set: peak.min(wants.total),
         },
-        // Evicted memory is charged to the job's control group, all of it at worst.
+        // Evicted memory, in the worst case all of it, is charged to the job's control group.
         false if wants.either && cramped(wants, peak).is_none() => Backing::Auto {
             working_set: peak.min(wants.total),
         },
@@ -59,13 +59,13 @@ pub fn ask(
 /// Bytes of the device that a running process with this share takes.
 pub fn fixed(wants: &Wants, context: u64, share: u64) -> u64 {
     match wants.managed {
-        // Managed memory is not the device's.
+        // Managed memory does not count as device memory.
         true => context,
         false => share.saturating_add(context),
     }
 }
 
-/// Declared run time, or the profile's.
+/// Declared run time, or that of the profile, ns.
 pub fn expected_ns(entry: &Entry, wants: &Wants) -> Option<Ns> {
     match wants.duration.as_deref() {
         Some("short") => Some(DurationClass::Short.expected()),
@@ -75,7 +75,7 @@ pub fn expected_ns(entry: &Entry, wants: &Wants) -> Option<Ns> {
     }
 }
 
-/// Declared need, or the profile's, bytes.
+/// Declared need, or that of the profile, bytes.
 pub fn declared(entry: &Entry, wants: &Wants) -> Option<u64> {
     let profile = entry.loaded.as_ref();
     let peak = profile.map(|profile| profile.memory_peak).filter(|peak| *peak > 0);

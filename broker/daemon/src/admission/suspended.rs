@@ -1,11 +1,11 @@
-//! Admitted jobs that are suspended before they took memory, and must not keep others out.
+//! Admitted jobs that are suspended before they take memory. They must not keep other jobs out.
 //!
-//! A stopped waiting job (SIGSTOP, Ctrl-Z) does not notice its admission, and its memory would be
-//! kept for it. After [`LONGEST_NS`] it waits again, at its old place, until it goes on. A job with
-//! memory keeps it, as it cannot be taken back.
+//! A stopped waiting job (SIGSTOP, Ctrl-Z) does not notice its admission, and its memory would
+//! remain reserved. After [`LONGEST_NS`] it waits again, at its old place, until it is resumed. A
+//! job that has taken memory keeps it, because memory cannot be taken back.
 //!
-//! What holds: only while others wait, with one read of `/proc` per process and [`CHECK_NS`]. A
-//! client that goes on reads its admission slot before it takes memory, and waits.
+//! Checks happen only while other jobs wait, with one read of `/proc` per process and
+//! [`CHECK_NS`]. A resumed client reads its admission slot before it takes memory, and waits.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use super::job_table::JobTable;
 use weft_admission::{Admission, Job};
 use weft_protocol::Ns;
 
-/// How long an admitted job may be suspended: a short stop costs it nothing.
+/// Time for which an admitted job may be suspended: a short stop costs it nothing.
 const LONGEST_NS: Ns = 3_000_000_000;
 
 /// Interval of checks.
@@ -24,7 +24,7 @@ const CHECK_NS: Ns = 250_000_000;
 #[derive(Debug)]
 struct Suspension {
     since: Ns,
-    /// It was put back into the queue.
+    /// Whether it was put back into the queue.
     queued: bool,
 }
 
@@ -35,17 +35,17 @@ pub struct SuspendedJobs {
     checked_at: Ns,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Default)]
 pub struct SuspensionCheck {
     /// Jobs that go back into the queue.
     pub suspended: Vec<Job>,
-    /// Jobs in the queue that go on.
+    /// Jobs in the queue that were resumed.
     pub resumed: Vec<Job>,
 }
 
 impl SuspendedJobs {
-    /// Looks at all jobs, if it is time and others wait.
+    /// Checks all jobs, if it is time and others wait.
     pub fn check(&mut self, now: Ns, machine: &Admission, jobs: &JobTable) -> SuspensionCheck {
         let mut found = SuspensionCheck::default();
         if machine.count().0 == 0 || now.saturating_sub(self.checked_at) < CHECK_NS {

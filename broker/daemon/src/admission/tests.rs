@@ -1,4 +1,5 @@
-//! The book over killed brokers: clients that reattach, come as other processes, or stay away.
+//! The ledger over killed brokers: clients that reattach, return as other processes, or never
+//! return.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -79,7 +80,7 @@ impl Broker {
         }))
     }
 
-    /// Takes in a client's probe; its time may be in the future.
+    /// Handles a client's probe; its time may be in the future.
     fn sees(&self, client: u64, look: MemoryProbe) {
         self.handle.controller().probe(client, look, false);
     }
@@ -153,7 +154,7 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
         standing(&first.comes(waiter.pid(), "b", 4 * GB, None)),
         AdmissionState::Waits
     );
-    // Killed. Its successor hears of a new job before any client is back.
+    // The broker is killed. A new job arrives at its successor before any client reattaches.
     let mut second = Broker::begin(Some(&file));
     let newcomer = second.comes(late.pid(), "c", 4 * GB, None);
     assert_eq!(standing(&newcomer), AdmissionState::Waits);
@@ -166,7 +167,8 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
         queue.waiting.iter().map(|row| row.pid).collect::<Vec<_>>(),
         [waiter.pid(), late.pid()]
     );
-    // Back: the running job keeps its memory, with the latest growth; the waiting job its place.
+    // They reattach: the running job keeps its memory, with the latest growth; the waiting job
+    // keeps its place.
     let back = second.comes(foreground.pid(), "a", 5 * GB, Some(5 * GB + 7));
     assert_eq!(standing(&back), AdmissionState::Admitted);
     assert_eq!(back.lane.admission_slot.quota.load(Ordering::Relaxed), 5 * GB + 7);
@@ -188,7 +190,7 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
 
 #[test]
 fn without_the_book_a_newcomer_slips_in() {
-    // Without the book it would end like this.
+    // The result without a ledger.
     let (foreground, late) = (Somebody::new(), Somebody::new());
     let mut first = Broker::begin(None);
     assert_eq!(
@@ -213,7 +215,7 @@ fn who_died_while_there_was_no_broker_holds_nothing() {
     let waiting = waiter.pid();
     drop(foreground);
     let mut second = Broker::begin(Some(&file));
-    // The waiting job was admitted before it reattached, and hears of it then.
+    // The waiting job was admitted before it reattached, and gets its admission then.
     assert_eq!(
         second
             .handle
@@ -234,7 +236,7 @@ fn who_died_while_there_was_no_broker_holds_nothing() {
     );
     second.handle.gone(2);
     assert_eq!(second.handle.queue().running.len(), 1);
-    // With the last job gone there is nothing to keep.
+    // Once the last job has ended there is nothing to keep.
     second.handle.gone(1);
     second.handle.close();
     assert!(!file.exists());
@@ -264,7 +266,7 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
         third.handle.tick();
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // A known pid with another start is another process, and gets no place.
+    // A known pid with another start time is another process, and gets no place.
     let _ = second.comes(pid, "d", GB, None);
     assert_eq!(third.handle.queue().running.len(), 1);
 }
@@ -281,7 +283,7 @@ fn each_device_and_each_instance_of_a_partitioned_one_has_its_own_queue() {
     }
     let waiter = broker.comes_to("gpu 2", 4, "d", 6 * GB, None);
     assert_eq!(standing(&waiter), AdmissionState::Waits);
-    // Free memory elsewhere is no use: the job chose its device.
+    // Free memory on another device does not help: the job chose its device.
     broker.handle.gone(1);
     broker.handle.gone(3);
     assert_eq!(standing(&waiter), AdmissionState::Waits);
@@ -364,7 +366,7 @@ fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     // Its sibling has nothing to spare, but the device has.
     broker.handle.more(second.client, GB, 0);
     assert_eq!((share(&second), job(&broker)), (3 * GB, 7 * GB));
-    // What the sibling returned, but not while it is taking memory.
+    // It gets the bytes that the sibling freed, but not while the sibling is taking memory.
     first.lane.counters.memory.store(GB, Ordering::Relaxed);
     first.lane.moves.begun(1);
     broker.handle.more(second.client, 2 * GB, 0);
@@ -372,7 +374,7 @@ fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     first.lane.moves.done(1, clock::now());
     broker.handle.more(second.client, 2 * GB, 0);
     assert_eq!((share(&first), share(&second), job(&broker)), (2 * GB, 5 * GB, 7 * GB));
-    // All memory of a process that is gone.
+    // It gets all memory of a process that ended.
     broker.handle.gone(first.client);
     broker.handle.more(second.client, 2 * GB, 0);
     assert_eq!((share(&second), job(&broker)), (7 * GB, 7 * GB));
@@ -501,7 +503,7 @@ fn a_process_on_two_devices_has_what_it_said_on_the_first_and_what_is_free_on_th
         running(&broker),
         [("a".into(), 6 * GB, 1), ("b".into(), 3 * GB + GB / 8, 1)]
     );
-    // More than one device has: the next is asked for the rest.
+    // The need exceeds one device: the job asks the next device for the rest.
     let mut broker = Broker::begin(None);
     let first = wants_on(&mut broker, "a", 8, said(12 * GB, 0));
     let second = wants_on(&mut broker, "b", 8, said(12 * GB, 1));
@@ -523,7 +525,7 @@ fn jobs_that_wait_for_one_another_do_not_wait_for_ever() {
         further,
         ..Wants::default()
     };
-    // Each has a device and wants half of the other's.
+    // Each job has a device and wants half of the other job's.
     let first = wants_on(&mut broker, "a", 7, said(12 * GB, 0));
     let second = wants_on(&mut broker, "b", 8, said(12 * GB, 0));
     let third = broker.comes_to("b", 9, "plain", GB, None);
@@ -542,7 +544,7 @@ fn jobs_that_wait_for_one_another_do_not_wait_for_ever() {
         (AdmissionState::Waits, AdmissionState::Refused)
     );
     assert_eq!(standing(&third), AdmissionState::Waits, "nobody else is turned away");
-    // The other one runs when this one ends.
+    // The other job runs when this one ends.
     broker.handle.gone(closes.client);
     broker.handle.gone(second.client);
     assert_eq!(
@@ -620,7 +622,7 @@ fn who_wants_more_waits_for_a_neighbour_and_not_for_ever() {
     std::thread::sleep(std::time::Duration::from_millis(1));
     broker.handle.tick();
     assert_eq!((waits(&third), answers(&third), share(&third)), (false, 1, GB));
-    // A wait that was given up, or whose client is gone, delays no other.
+    // A wait that was given up, or whose client ended, delays no other job.
     broker.handle.more(third.client, 2 * GB, LONG);
     broker.handle.no_more(third.client);
     assert_eq!((waits(&third), answers(&third)), (false, 2));

@@ -1,8 +1,8 @@
-//! Free memory of the devices without a context, by NVML.
+//! Free memory of the devices, read from NVML without a context.
 //!
-//! NVML runs in a process of its own (`weft probe --memory`), as a driver may hang or crash. It
-//! starts at a question and ends after [`IDLE`] without one, or with the broker. Without NVML no
-//! more questions are asked.
+//! NVML runs in a process of its own (`weft probe --memory`), because a driver may hang or crash.
+//! The process starts at a query and ends after [`IDLE`] without one, or with the broker. If there
+//! is no NVML, no more queries are sent.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -15,19 +15,19 @@ use crate::base::clock;
 use crate::server::thread_time;
 use weft_protocol::Ns;
 
-/// How long the process is kept: a start takes some milliseconds, a second where no device is kept
-/// awake.
+/// Time for which the process is kept without a query: a start takes some milliseconds, or a second
+/// if no process keeps the devices awake.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Failed starts in a row that mean: no NVML.
+/// Failed queries in a row after which there is no NVML.
 const TRIES: u32 = 2;
 
 /// One answer.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
-    /// Number of the question; it grows.
+    /// Number of the query; it grows.
     pub number: u64,
-    /// When the question was asked.
+    /// Time of the query.
     pub at: Ns,
     /// Device UUIDs (hexadecimal) and free bytes.
     pub free: Vec<(String, u64)>,
@@ -58,7 +58,7 @@ impl Watch {
         Watch(Arc::new((Mutex::new(dead), Condvar::new())))
     }
 
-    /// Starts the thread that asks.
+    /// Starts the thread that queries NVML.
     pub fn begin() -> Watch {
         let watch = Watch(Arc::default());
         let ours = watch.clone();
@@ -73,17 +73,17 @@ impl Watch {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether NVML answers, as far as is known.
+    /// Whether NVML answers, as far as known.
     pub fn tells(&self) -> bool {
         !self.slot().dead
     }
 
-    /// CPU time that asking took so far, without that of the process that asks.
+    /// CPU time of the thread so far, without that of NVML's process.
     pub fn spent(&self) -> Duration {
         self.slot().spent
     }
 
-    /// Asks without waiting; [`Watch::last`] has the answer a moment later.
+    /// Sends a query without waiting; [`Watch::last`] returns the answer a moment later.
     pub fn ask(&self) {
         let mut slot = self.slot();
         slot.asked += u64::from(!slot.dead && slot.asked == slot.done);
@@ -96,13 +96,13 @@ impl Watch {
         (slot.last.number != known).then(|| slot.last.clone())
     }
 
-    /// Asks, and waits `patience` at most.
+    /// Sends a query, and waits at most `patience` for the answer.
     pub fn fresh(&self, patience: Duration) -> Option<Reading> {
         let mut slot = self.slot();
         if slot.dead {
             return None;
         }
-        // An answer on its way is to an older question.
+        // An answer on its way belongs to an older query.
         slot.asked += 1;
         let this = slot.asked;
         self.0.1.notify_all();
@@ -140,8 +140,8 @@ impl Watch {
             slot.done = number;
             slot.spent = thread_time();
             if let Some(told) = told {
-                // NVML cannot tell of a device without a size, such as one that shares the host's
-                // memory.
+                // NVML cannot report free memory of a device without a size, such as one that
+                // shares the host's memory.
                 let told = told.into_iter().filter(|(_, _, memory)| *memory > 0);
                 let (free, memory) = told
                     .map(|(uuid, free, memory)| ((uuid.clone(), free), (uuid, memory)))
@@ -163,7 +163,7 @@ impl Watch {
     }
 }
 
-/// The process that asks NVML.
+/// The process that queries NVML.
 #[derive(Debug)]
 struct Probe {
     child: Child,
@@ -175,7 +175,7 @@ impl Probe {
     fn start() -> Option<Probe> {
         let mut command = Command::new("/proc/self/exe");
         command.args(["probe", "--memory"]).env_remove("LD_PRELOAD");
-        // Signals to the broker's group must not reach it. It ends when its input does.
+        // Signals to the broker's group must not reach it. It ends when its input closes.
         command.process_group(0);
         command
             .stdin(Stdio::piped())

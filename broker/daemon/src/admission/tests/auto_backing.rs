@@ -51,7 +51,7 @@ fn the_admission_slot_says_what_was_decided_and_weft_queue_why() {
     // A further process has its job's backing.
     assert!(admission_slot(&open(&mut broker, 4, "b", 6 * GB)).1);
     assert!(!admission_slot(&open(&mut broker, 5, "a", 6 * GB)).1);
-    // A job does not move when room comes.
+    // A job keeps its backing when memory becomes free.
     broker.handle.gone(first.client);
     assert!(admission_slot(&second).1);
 }
@@ -75,7 +75,7 @@ fn after_a_restart_each_is_what_it_was() {
     second.handle.wants(&back, &ToTheClient::nobody(), runs);
     assert_eq!(admission_slot(&back), (AdmissionState::Admitted, true, 0));
     assert_eq!(memory_of(&second, two.pid()), "managed: did not fit");
-    // The first broker had admitted it on managed memory, but it did not hear so.
+    // The first broker had admitted it on managed memory, but the job did not get the message.
     let mut third = Broker::begin(Some(&file));
     let deaf = third.newcomer(two.pid(), "job b".into());
     let runs = Wants {
@@ -96,7 +96,7 @@ fn who_began_before_it_heard_has_device_memory() {
     broker.handle.on_device(second.client);
     assert_eq!(admission_slot(&second), (AdmissionState::Admitted, false, 6 * GB));
     assert_eq!(memory_of(&broker, 2), "device");
-    // Its device was not seen yet: no reading, though NVML tells of devices.
+    // There is no sample of its device yet: no reading, although NVML reports devices.
     let late = broker.newcomer(3, "late".into());
     let newcomer = (&late, &ToTheClient::nobody(), wants("c", 6 * GB));
     broker.handle.controller().arrive(newcomer, true, None);
@@ -150,7 +150,7 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
         "{}",
         row.reason
     );
-    // As a job on device memory it begins when there is room.
+    // With device memory it begins when there is room.
     broker.handle.gone(first.client);
     assert_eq!(admission_slot(&cramped), (AdmissionState::Admitted, false, 4 * GB));
     // A job that asks for managed memory gets it, with a warning.

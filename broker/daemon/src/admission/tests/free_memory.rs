@@ -1,12 +1,12 @@
-//! Memory that is free is had: what clients read as free, what undeclared jobs do not hold, and
-//! what processes hold that are no clients any more.
+//! Use of free memory: bytes that clients read as free, bytes that undeclared jobs do not hold, and
+//! memory of processes that are not clients any more.
 
 use super::*;
 use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
 
 const LONG_NS: Ns = 60_000_000_000;
 
-/// A job that said nothing.
+/// A job without a declared need.
 fn undeclared(broker: &mut Broker, pid: u32, priority: u8) -> Arc<Entry> {
     let entry = broker.newcomer(pid, format!("job {pid}"));
     entry.priority.store(priority, Ordering::Relaxed);
@@ -55,7 +55,7 @@ fn what_a_job_reads_as_free_is_the_same_before_and_after_it_grows() {
         broker.handle.more(first.client, GB, 0);
         assert_eq!((limit(&first), answers(&first).0), (8 * GB, step), "after {step} GiB");
     }
-    // A neighbour's share is not to be had; what it gives back is.
+    // A job cannot get another job's share, only bytes that the other job gives back.
     let second = broker.comes(2, "b", 4 * GB, None);
     assert_eq!(limit(&first), 4 * GB);
     broker.handle.more(first.client, GB / 2, 0);
@@ -111,12 +111,12 @@ fn what_an_undeclared_job_does_not_hold_is_had_before_anybody_waits_or_is_denied
     let second = undeclared(&mut broker, 2, 5);
     broker.handle.more(second.client, 4 * GB, LONG_NS);
     assert_eq!(answers(&second), (0, true), "the first one holds it");
-    // Freed: it comes at the next look.
+    // The bytes are freed: the waiting process gets them at the next check.
     holds(&first, 0);
     until(&broker, || answers(&second) == (1, false));
     assert_eq!(share(&second), BEGAN_BYTES + 4 * GB);
     assert!(share(&first) + share(&second) <= 8 * GB);
-    // Both read what they can have.
+    // Both limits show the bytes that the processes can have.
     holds(&second, 4 * GB);
     until(&broker, || limit(&first) == 4 * GB);
     holds(&second, 0);
@@ -127,7 +127,7 @@ fn what_an_undeclared_job_does_not_hold_is_had_before_anybody_waits_or_is_denied
     let declared = broker.comes(3, "c", 7 * GB, None);
     assert_eq!(standing(&declared), AdmissionState::Admitted);
     assert_eq!(share(&first), BEGAN_BYTES);
-    // Its own need is its own, held or not.
+    // A declared need is reserved, whether the job holds it or not.
     broker.handle.more(first.client, GB, 0);
     assert_eq!((share(&first), share(&declared)), (BEGAN_BYTES, 7 * GB));
 }
@@ -159,7 +159,7 @@ fn the_most_important_job_is_answered_at_once_unless_it_said_that_it_waits() {
     broker.handle.more(service.client, 4 * GB, LONG_NS);
     assert_eq!(answers(&service), (1, true));
     broker.handle.no_more(service.client);
-    // Among equals one waits for the other, which may end.
+    // Between jobs of equal priority, one waits for the other, which may end.
     broker.handle.priority(training.client, 0);
     broker.handle.more(service.client, 4 * GB, DEFAULT_PATIENCE_NS);
     assert_eq!(answers(&service), (2, true));
@@ -175,18 +175,18 @@ fn who_is_let_go_keeps_its_share_until_its_process_ends() {
     broker.handle.tick();
     assert_eq!(standing(&waiter), AdmissionState::Waits);
     assert_eq!(running(&broker), [("gpu".to_string(), 6 * GB, 0)]);
-    // Its memory is no stranger's.
+    // Its memory does not count as foreign.
     let later = clock::now() + 3_000_000_000;
     broker.handle.controller().observe_free("gpu", 2 * GB, later);
     assert_eq!(broker.handle.queue().devices[0].foreign, 0);
-    // It comes back to its share, and is let go again.
+    // It reattaches to its share, and is let go again.
     let back = broker.comes(holder.pid(), "a", 6 * GB, Some(6 * GB));
     assert_eq!((share(&back), running(&broker)[0].1), (6 * GB, 6 * GB));
     broker.handle.let_go(back.client, None);
     assert_eq!(standing(&waiter), AdmissionState::Waits);
     drop(holder);
     until(&broker, || standing(&waiter) == AdmissionState::Admitted);
-    // One that waits holds nothing, and one whose process ended neither.
+    // A waiting job holds nothing, and neither does one whose process ended.
     let last = broker.comes(other.pid(), "c", 5 * GB, None);
     broker.handle.let_go(last.client, None);
     assert_eq!(broker.handle.queue().waiting.len(), 0);
@@ -231,7 +231,7 @@ fn a_process_of_the_book_is_no_stranger() {
     let file = folder.path().join("book");
     let (paused, other) = (Somebody::new(), Somebody::new());
     Broker::begin(Some(&file)).comes(paused.pid(), "a", 3 * GB, None);
-    // Killed; the paused job cannot attach again, and NVML says what it holds.
+    // The broker is killed. The paused job cannot reattach, and NVML shows the bytes that it holds.
     let mut next = Broker::begin(Some(&file));
     let later = clock::now() + 3_000_000_000;
     next.handle.controller().observe_free("gpu", 5 * GB, later);
@@ -240,7 +240,7 @@ fn a_process_of_the_book_is_no_stranger() {
         standing(&next.comes(other.pid(), "b", 5 * GB, None)),
         AdmissionState::Admitted
     );
-    // A stranger holds the bytes beyond the paused job's share.
+    // Other programs hold the bytes beyond the paused job's share.
     next.handle.controller().observe_free("gpu", 4 * GB, later + 1);
     assert_eq!(next.handle.queue().devices[0].foreign, GB);
 }

@@ -1,4 +1,4 @@
-//! Free memory of a device: contexts, strangers, and arrivals at devices that cannot be seen.
+//! Free memory of a device: contexts, foreign memory, and arrivals at devices without a sample.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn memory_on_its_way_to_somebody_is_no_context() {
     std::thread::sleep(std::time::Duration::from_millis(1));
     broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 3));
-    // Its memory may not be the driver's yet, but is no stranger's.
+    // The driver may not have its memory again yet, but the memory is not foreign.
     broker.handle.gone(second.client);
     broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 4));
@@ -48,7 +48,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     const CONTEXT: u64 = 300 << 20;
     let mut broker = Broker::begin(None);
     let first = broker.comes(1, "a", 2 * GB, None);
-    // It probed with 1 GiB and has taken another since.
+    // It probed with 1 GiB and has taken another 1 GiB since.
     first.lane.counters.memory.store(2 * GB, Ordering::Relaxed);
     broker.sees(1, look(7 * GB - CONTEXT, GB));
     let seen = broker.handle.queue();
@@ -64,7 +64,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
         standing(&broker.comes(3, "c", 6 * GB - 2 * CONTEXT, None)),
         AdmissionState::Admitted
     );
-    // Strangers hold the rest.
+    // Foreign memory is the rest.
     broker.handle.gone(3);
     let late = broker.comes(4, "d", GB, None);
     assert_eq!(standing(&late), AdmissionState::Admitted);
@@ -105,10 +105,10 @@ fn strangers_are_what_they_are_now() {
     broker.handle.gone(first.client);
     let waiter = broker.comes(2, "b", 6 * GB, None);
     assert_eq!(standing(&waiter), AdmissionState::Waits);
-    // A stranger left while no client could probe.
+    // Foreign memory became free while no client could probe.
     seen(&broker, 7 * GB);
     assert_eq!(standing(&waiter), AdmissionState::Admitted);
-    // Another stranger comes before the next client.
+    // Another program takes memory before the next client arrives.
     seen(&broker, 2 * GB);
     assert_eq!(standing(&broker.comes(3, "c", GB, None)), AdmissionState::Waits);
 }
@@ -135,10 +135,10 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         broker.handle.controller().arrive(newcomer, true, reading);
         entry
     };
-    // Lets no time pass, or as much as an arrival may wait.
+    // Continues arrivals as of this time; at 0 no wait of an arrival is over.
     let open_at = |broker: &Broker, now| broker.handle.controller().let_on(now, true);
     let open = |broker: &Broker| open_at(broker, 0);
-    // Whether its memory is free again is not known; a stranger came meanwhile.
+    // It is unknown whether its memory is free again; another program took memory meanwhile.
     let left = broker.comes(1, "a", 4 * GB, None);
     broker.handle.gone(left.client);
     let blurred = reading(1, "gpu", 3 * GB, clock::now());
@@ -178,7 +178,7 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         .read(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
     assert_eq!(standing(&late), AdmissionState::Admitted);
     broker.handle.controller().parts().2.forget_when();
-    // NVML tells nothing of a device that it names otherwise, and no client waits for that.
+    // NVML does not report a device that it knows by another name, and no client waits for it.
     broker.handle.gone(late.client);
     let other = reading(6, "MIG", 0, clock::now());
     assert_eq!(standing(&comes(&mut broker, Some(&other))), AdmissionState::Admitted);

@@ -49,7 +49,7 @@ fn who_names_a_device_first_does_not_say_for_all_how_large_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("book");
     let mut broker = shared(Some(&file));
-    // A question is no report.
+    // A query is not a report.
     let offer = Offer {
         uuid: "gpu".into(),
         memory: 4096,
@@ -59,19 +59,19 @@ fn who_names_a_device_first_does_not_say_for_all_how_large_it_is() {
     assert_eq!(memory(&broker), []);
     let liar = broker.of_user(ANN, "gpu", 4096, 1024);
     assert_eq!(memory(&broker), [("gpu".into(), 4096)]);
-    // The next report is believed, whichever job runs there.
+    // The next report counts, whichever job runs there.
     let bea = broker.of_user(BEA, "gpu", 8 * GB, GB);
     assert_eq!(
         (standing(&liar), standing(&bea)),
         (AdmissionState::Admitted, AdmissionState::Admitted)
     );
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)]);
-    // Too large a report is believed until most report less.
+    // Too large a report counts until most users report less.
     let large = broker.of_user(CID, "gpu", 1 << 50, GB);
     assert_eq!(memory(&broker), [("gpu".into(), 1 << 50)]);
     broker.of_user(61004, "gpu", 8 * GB, GB);
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)], "two say so");
-    // The owner's report comes before all.
+    // The owner's report has precedence.
     broker.of_user(61000, "gpu", 7 * GB, GB);
     assert_eq!(memory(&broker), [("gpu".into(), 7 * GB)]);
     drop(large);
@@ -112,7 +112,7 @@ fn devices_are_bounded_and_those_where_nobody_is_are_forgotten() {
     for user in 0..8 {
         for number in 0..40 {
             let entry = broker.of_user(70_000 + user, &named(user, number), 8 * GB, GB);
-            // It runs all the same, without an account.
+            // It runs nevertheless, uncounted.
             assert_eq!(standing(&entry), AdmissionState::Admitted);
             let counted = number < 16 && user * 16 + number < 63;
             assert_eq!(share(&entry) > 0, counted, "{user} {number}");
@@ -128,7 +128,7 @@ fn devices_are_bounded_and_those_where_nobody_is_are_forgotten() {
     assert_eq!((standing(&entry), share(&entry)), (AdmissionState::Admitted, GB));
     assert!(memory(&broker).contains(&("another".into(), 4 * GB)));
     assert_eq!((standing(&bea), share(&bea)), (AdmissionState::Admitted, GB));
-    // A question alone makes no device.
+    // A query does not add a device.
     let offers = (0..1_000).map(|number| Offer {
         uuid: named(9, number),
         memory: GB,
@@ -149,13 +149,13 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
     assert_eq!(standing(&waiter), AdmissionState::Waits);
     broker.handle.tick();
     assert_eq!(standing(&waiter), AdmissionState::Waits);
-    // The claim is not confirmed while her job waits, so it finds out for itself.
+    // The claim is not confirmed while her job waits, so it stops counting.
     let now = clock::now();
     broker.handle.controller().parts().2.forget_question();
     broker.handle.tick();
     broker.handle.controller().check_unobserved(now + 6_000_000_000, false);
     assert_eq!(standing(&waiter), AdmissionState::Admitted);
-    // From now on another user's job can probe, and is asked to.
+    // From now on another user's job can probe, and gets a request to do so.
     let asked = waiter.lane.admission_slot.probe_requests.load(Ordering::Relaxed);
     broker.sees(liar.client, look(0, 0));
     assert_eq!(foreign(&broker), 0);
@@ -163,7 +163,7 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
         waiter.lane.admission_slot.probe_requests.load(Ordering::Relaxed),
         asked + 1
     );
-    // Two users' claim is confirmed; that it is less, one user can say.
+    // A claim of two users is confirmed; one user is enough for a lower claim.
     broker.sees(waiter.client, look(2 * GB, 0));
     assert!(foreign(&broker) > 5 * GB);
     broker.sees(waiter.client, look(8 * GB - (800 << 20), 0));
@@ -202,9 +202,9 @@ fn a_change_that_does_not_end_keeps_nobody_from_seeing() {
     assert_eq!(foreign(&broker), 0, "a change is under way");
     std::thread::sleep(std::time::Duration::from_millis(1_010));
     seen(&broker, 2 * GB);
-    // `8 - 2 free - 2` of the stopped job, whatever it holds, `- 0` of the other one: 4.
+    // `8 - 2 free - 2` of the stopped job, whatever it holds, `- 0` of the other job: 4.
     assert_eq!(foreign(&broker), 4 * GB);
-    // A job that always changes has what it reports, at most its share.
+    // A job whose memory always changes has the bytes that it reports, at most its share.
     stopped.lane.moves.done(1, u64::MAX);
     stopped.lane.counters.memory.store(7 * GB, Ordering::Relaxed);
     seen(&broker, 2 * GB);
@@ -231,7 +231,7 @@ fn a_look_of_tomorrow_is_one_of_now() {
     let now = clock::now();
     let seen = broker.handle.controller().parts().2.observed_at(DeviceId(0));
     assert!(seen.is_some_and(|seen| seen <= now), "{seen:?}");
-    // A sample of a moment later counts.
+    // A sample from a moment later counts.
     broker.handle.controller().observe_free("gpu", 8 * GB, clock::now());
     assert_eq!(foreign(&broker), 0);
 }
