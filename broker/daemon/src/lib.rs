@@ -1,26 +1,27 @@
 //! The daemon: drives the pure crates (scheduler, paging, admission) with real time and clients.
 //!
 //! Dependencies go one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.
-//! Rooms too use each other one way: `scripts/harness/layers.toml` lists them from the ground up.
+//! The modules also depend on each other in one direction: `scripts/harness/layers.toml` lists them
+//! from the lowest up.
 //!
-//! From the top down, with the threads and what they touch:
-//! * [`reception`]: `acceptor` (the main thread) lets clients in and notices the end. `control`
-//!   hears clients' slow messages and deaths;
+//! From the top down, with their threads:
+//! * [`reception`]: `acceptor` (the main thread) lets clients in and notices the broker's end.
+//!   `control` reads clients' less urgent messages and notices their deaths;
 //! * [`operation`]: `query` answers questions, `reload` reads the options again on SIGHUP,
-//!   `supervisor` writes to systemd;
-//! * [`scheduling`]: `thread` (reached by its [`scheduler_mailbox`]) reads lanes, asks the core,
-//!   writes orders, waits. Only it touches the core and the orders;
-//! * [`outcomes`] sums up what each job had, lost and cost;
-//! * [`admission`] decides which jobs may take device memory (told by the control thread).
-//!   `heartbeat` tells waiting jobs that it lives;
+//!   `supervisor` notifies systemd;
+//! * [`scheduling`]: `thread` (reached through its [`scheduler_mailbox`]) reads lanes, asks the
+//!   core, writes orders, waits. Only this thread uses the core and writes orders;
+//! * [`outcomes`] sums up each job's GPU time, losses and costs;
+//! * [`admission`] decides which jobs may take device memory (called by the control thread). Its
+//!   `heartbeat` shows waiting jobs that the broker is alive;
 //! * [`memory`] plans managed memory;
-//! * [`history`] writes jobs that ended to disk;
+//! * [`history`] writes ended jobs to disk;
 //! * [`profiles`]: `writer` writes samples into profiles on disk;
-//! * [`metrics`] answers scrapers, at the lowest rank;
+//! * [`metrics`] answers scrapers, at the lowest priority;
 //! * [`clients`], the table of attached clients, [`server`], the transport, and [`base`].
 //!
-//! What holds: no thread waits for a client. A client that is gone holds nothing. When the broker
-//! ends, no client is left waiting.
+//! Invariants: no thread waits for a client. An ended client holds nothing. When the broker ends,
+//! no client is left waiting.
 #![deny(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -56,8 +57,8 @@ pub use base::{log_file, options};
 use base::thread_priority::ThreadPriority;
 use options::Options;
 
-/// Runs a broker until it is asked to end, on the socket `given` by a service manager, if any. An
-/// error means that it did not start.
+/// Runs a broker until it is asked to end. `given`: its socket, if a service manager passed one. An
+/// error means that the broker did not start.
 pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result<()> {
     let mut listener = match given {
         Some(socket) => Listener::given(socket, places.socket(), options.door)?,
@@ -70,7 +71,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     }
     let reload = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&reload)).context("cannot take signals")?;
-    // A file beyond the size limit is then a write error and does not end the broker.
+    // With a handler, a file beyond the size limit is a write error and does not end the broker.
     let full = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, full).context("cannot take signals")?;
     let trace = match &options.trace {
@@ -110,7 +111,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&to_scheduler.gauges));
     memory.tell(memory::MemoryMessage::Scheduler(to_scheduler.clone()));
-    // A shared broker neither uses nor fills one user's knowledge.
+    // A shared broker neither reads nor writes a user's own file.
     let known = match options.door.is_shared() {
         true => places.known(),
         false => profile_path::folder().join(admission::DEVICE_FACTS_FILE),
@@ -199,7 +200,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         places.socket().display(),
         options.core.policy
     );
-    // Later threads get this rank or a lower one.
+    // Later threads get this priority or a lower one.
     if options.door.is_shared() {
         ThreadPriority::Acceptor.take();
     }
@@ -207,18 +208,18 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     let why = acceptor.keep(&mut listener);
     operation::supervisor::stopping();
     log::info!("ends: {why}; {} clients go on as without weft", registry.count());
-    // Threads that end let clients go, which frees no memory.
+    // The threads that end below let clients go; that must free no memory.
     admission.close();
-    // The socket goes first: later clients start or find another broker.
+    // The socket is removed first: later clients start or find another broker.
     drop(listener);
     drop(acceptor);
     drop(metrics_server);
-    // Before the scheduler, whose trace handle waits for the last line.
+    // The memory thread ends before the scheduler, whose trace handle waits for the last line.
     memory.tell(memory::MemoryMessage::Stop);
     let _ = memory_thread.join();
     to_scheduler.tell(scheduler_mailbox::Notice::Stop);
     let _ = scheduler_thread.join();
-    // After the scheduler, which has told of all clients' ends.
+    // The outcome thread ends after the scheduler, which reports all clients' ends to it.
     to_outcomes.tell(outcomes::OutcomeMessage::Stop);
     let _ = outcome_thread.join();
     if let Some(history_end) = history_end {
@@ -232,7 +233,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     Ok(())
 }
 
-/// Starts the thread that keeps jobs that ended. Without it the broker serves all the same.
+/// Starts the thread that stores ended jobs. If it cannot start, the broker serves without it.
 fn keep_history(places: &Places, options: &Options) -> (history::HistoryWriter, Option<history::HistoryEnd>) {
     let file = match history::file_of(places, options.door.is_shared()) {
         Ok(file) => file,

@@ -1,6 +1,6 @@
 //! The scheduler thread's mailbox.
 //!
-//! A module of its own, so that threads which the scheduler tells need not depend on it.
+//! A separate module, so that threads to which the scheduler sends messages do not depend on it.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ pub enum Notice {
     Gone(u64, Ending),
     /// A client has a new priority.
     Priority(u64, u8),
-    /// A client may lose this as a foreground job.
+    /// A client's new slowdown budget as a foreground job.
     Budget(u64, LatencyBudget),
     /// A client is about to use this device (UUID).
     Device(u64, String),
@@ -45,12 +45,12 @@ pub enum Notice {
     Shares(u64, bool),
     /// Whether a client waits for device memory.
     Waits(u64, bool),
-    /// A client's memory does not fit beside others': it takes turns of this length, ns. `None`: it
-    /// fits again.
+    /// A client's memory does not fit together with other clients' memory: it takes turns of this
+    /// length, ns. `None`: it fits again.
     Crowded(u64, Option<Ns>),
     /// A client's profile does not fit its device.
     Unprofiled(u64),
-    /// A foreground job that says nothing itself may be slowed down by this part of its time.
+    /// New default slowdown of foreground jobs that set none, a part of their time.
     Slowdown(f64),
     /// Asks for a view of the cores.
     Look(Sender<Vec<View>>),
@@ -72,18 +72,18 @@ pub struct Gauges {
 const WAITS: [&str; 4] = ["spinning", "napping", "dozing", "parked"];
 
 impl Gauges {
-    /// How the thread waits now.
+    /// Name of the thread's present way to wait.
     pub fn waiting(&self) -> &'static str {
         WAITS.get(self.waiting.load(Ordering::Relaxed)).copied().unwrap_or("?")
     }
 
-    /// Notes how the thread waits.
+    /// Sets the thread's present way to wait.
     pub(super) fn set_waiting(&self, wait: &str) {
         let at = WAITS.iter().position(|name| *name == wait).unwrap_or(0);
         self.waiting.store(at, Ordering::Relaxed);
     }
 
-    /// Keeps the last trouble.
+    /// Stores the last trouble.
     pub fn set_trouble(&self, trouble: String) {
         *self.trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(trouble);
     }
@@ -116,7 +116,7 @@ pub struct SchedulerHandle {
 }
 
 impl SchedulerHandle {
-    /// A handle that sends to `notices` and rings the host's bell.
+    /// A handle that sends to `notices` and rings the host's doorbell.
     pub(super) fn to(notices: Sender<Notice>, host: Arc<Host>) -> SchedulerHandle {
         SchedulerHandle {
             notices,
@@ -125,15 +125,15 @@ impl SchedulerHandle {
         }
     }
 
-    /// Sends a message and rings. Returns false if the thread has ended.
+    /// Sends a message and rings the doorbell. Returns false if the thread has ended.
     pub fn tell(&self, notice: Notice) -> bool {
         let told = self.notices.send(notice).is_ok();
-        // A full eventfd is rung already.
+        // If the eventfd is full, the doorbell is rung already.
         let _ = rustix::io::write(&self.host.bell, &1u64.to_ne_bytes());
         told
     }
 
-    /// Each device's state, the first one heard of first; `None`: no answer in time.
+    /// Each device's state, the first known device first; `None`: no answer in time.
     pub fn look(&self) -> Option<Vec<View>> {
         const PATIENCE: Duration = Duration::from_secs(2);
         let (way, answer) = channel();

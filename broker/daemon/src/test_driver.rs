@@ -1,7 +1,7 @@
 //! The daemon's scheduler without its thread, clock and socket, for tests.
 //!
-//! Lanes are real shared memory, and the ways to wait are the daemon's. The caller runs iterations,
-//! sets the time, and attaches and ends clients.
+//! Lanes are real shared memory, and the ways to wait are those of the daemon. The caller runs
+//! iterations, sets the time, and attaches and ends clients.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub use weft_api::status::Ending;
 /// A scheduler driven by its caller.
 pub struct TestDriver(Scheduler);
 
-/// Attaches, ends and changes clients; the scheduler sees it in its next iteration.
+/// Handle that attaches, ends and changes clients; the scheduler notices in its next iteration.
 #[derive(Clone)]
 pub struct FakeClients {
     to_scheduler: SchedulerHandle,
@@ -56,7 +56,7 @@ pub struct FakeClient {
 }
 
 impl TestDriver {
-    /// Starts without clients. `spin` is the daemon's setting; `watcher` is shown all events and
+    /// Starts without clients. `spin` is the daemon's setting; `watcher` gets all events and
     /// decisions.
     pub fn new(
         config: Config,
@@ -92,13 +92,14 @@ impl TestDriver {
         Ok((TestDriver(scheduler), visitors))
     }
 
-    /// Runs one iteration; returns how the daemon would wait after it.
+    /// Runs one iteration; returns the daemon's way to wait after it.
     pub fn turn(&mut self) -> Wait {
         let turn = self.0.turn();
         self.0.choose(turn)
     }
 
-    /// Asks for rings before a sleep and looks once more. True: there was news, no sleep begins.
+    /// Requests rings before a sleep and runs one more iteration. True: there was news, so no sleep
+    /// begins.
     pub fn falls_asleep(&mut self, by_anybody: bool) -> bool {
         self.0.want_bells(by_anybody);
         self.0.turn().news
@@ -160,12 +161,12 @@ impl FakeClients {
         self.to_scheduler.tell(Notice::Priority(client.0, priority));
     }
 
-    /// Says that a client's memory does not fit beside others', or does again (`None`).
+    /// Reports that a client's memory does not fit together with others, or fits again (`None`).
     pub fn crowded(&self, client: Client, turn: Option<Ns>) {
         self.to_scheduler.tell(Notice::Crowded(client.0, turn));
     }
 
-    /// Says that a client's profile does not fit its device.
+    /// Reports that a client's profile does not fit its device.
     pub fn unprofile(&self, client: Client) {
         self.to_scheduler.tell(Notice::Unprofiled(client.0));
     }

@@ -7,7 +7,7 @@ use weft_protocol::{Ns, machine_clock};
 
 /// The machine's clock now, ns; one clock for all processes.
 pub fn now() -> Ns {
-    /// A running process's time namespace stays.
+    /// A running process's time namespace does not change.
     static AHEAD: LazyLock<Ns> = LazyLock::new(machine_clock::ahead);
     machine_clock::own().wrapping_sub(*AHEAD)
 }

@@ -1,13 +1,13 @@
-//! The end of a job's process: its exit code or signal, by the kernel or by the process's own word.
+//! The end of a job's process: its exit code or signal, from the kernel or from the process itself.
 //!
-//! The broker is no parent, so it cannot wait for the process. It asks, in this order:
+//! The broker is not the parent, so it cannot wait for the process. It reads, in this order:
 //!
-//! 1. the pidfd, which keeps the code of a process that its parent waited for (Linux 6.15);
-//! 2. `/proc/PID/stat` of one that its parent has not waited for yet;
-//! 3. the lane, where the process stores the code that it exits with.
+//! 1. the pidfd, which keeps the status once the parent has waited for the process (Linux 6.15);
+//! 2. `/proc/PID/stat`, if the parent has not waited for it yet;
+//! 3. the lane, where the process stores its exit code.
 //!
-//! A process that a signal ends stores nothing. On an older kernel its signal is not known, and
-//! neither is a code that none of the three has: then nothing is claimed.
+//! A process that a signal ends stores nothing. If none of the three has the status, for example
+//! the signal on an older kernel, the end is reported as unknown.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,12 +21,12 @@ use weft_protocol::transport::fds;
 use super::process::Process;
 use weft_api::status::Exit;
 
-/// The end of one process, as far as it is known.
+/// The end of one process, as far as known.
 #[derive(Debug)]
 pub struct JobEnd {
     process: Process,
-    /// Whether the kernel shows this broker the code of a process that nobody has waited for. It
-    /// shows 0 in its place where it does not.
+    /// Whether the kernel shows this broker the status of a zombie. If not, the kernel shows 0
+    /// instead.
     may_read: bool,
     cancelled: AtomicBool,
     /// As [`weft_protocol::lane::Counters::exit_status`].
@@ -36,12 +36,12 @@ pub struct JobEnd {
 
 #[derive(Debug)]
 enum Finding {
-    /// To be asked for; `None`: the kernel gave no pidfd.
+    /// Not known yet; `None`: the kernel gave no pidfd.
     Open(Option<Arc<OwnedFd>>),
     Known(Option<ExitStatus>),
 }
 
-/// How a process ended.
+/// Exit code or signal of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExitStatus {
     Code(i32),
@@ -49,7 +49,7 @@ enum ExitStatus {
 }
 
 impl ExitStatus {
-    /// Reads the word of wait(2).
+    /// Decodes a status of wait(2).
     fn of_wait(word: i32) -> ExitStatus {
         match libc::WIFSIGNALED(word) {
             true => ExitStatus::Signal(libc::WTERMSIG(word)),
@@ -59,7 +59,7 @@ impl ExitStatus {
 }
 
 impl JobEnd {
-    /// That of a process of this user, which this descriptor names.
+    /// The end of a process of user `uid`, to which `pidfd` refers.
     pub fn new(process: Process, uid: u32, pidfd: Option<Arc<OwnedFd>>) -> JobEnd {
         let own = rustix::process::geteuid();
         JobEnd {
@@ -71,17 +71,17 @@ impl JobEnd {
         }
     }
 
-    /// Notes that `weft cancel` ends it.
+    /// Records that `weft cancel` ends it.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Takes what the process itself told in its lane.
+    /// Stores the exit status that the process wrote into its lane.
     pub fn hear(&self, told: u32) {
         self.told.store(told, Ordering::Relaxed);
     }
 
-    /// The end as far as it is known now. Never waits.
+    /// The end, as far as known now. Never waits.
     pub fn exit(&self) -> Exit {
         self.look();
         let found = match *self.found() {
@@ -101,26 +101,26 @@ impl JobEnd {
         }
     }
 
-    /// Waits until the process has ended, and returns what is known then.
+    /// Waits until the process has ended, or until `deadline`, and returns the end as known then.
     pub fn wait(&self, deadline: Instant) -> Exit {
         let open = match &*self.found() {
             Finding::Open(pidfd) => pidfd.clone(),
             Finding::Known(_) => None,
         };
         if let Some(pidfd) = open {
-            // Fails only where nothing is to be waited for.
+            // Fails only if there is nothing to wait for.
             let _ = fds::ready(&pidfd, PollFlags::IN, deadline);
         }
         self.exit()
     }
 
-    /// Whether nothing more will be known.
+    /// Whether the end is final: known, or never to be known.
     pub fn is_settled(&self) -> bool {
         self.look();
         matches!(*self.found(), Finding::Known(_))
     }
 
-    /// Asks a last time and lets the descriptor go.
+    /// Checks a last time and closes the descriptor.
     pub fn give_up(&self) {
         self.look();
         let mut found = self.found();
@@ -129,13 +129,13 @@ impl JobEnd {
         }
     }
 
-    /// Asks, unless it is known already or the process runs.
+    /// Reads the status, unless it is known already or the process runs.
     fn look(&self) {
         let mut found = self.found();
         let Finding::Open(pidfd) = &*found else { return };
         let status = match pidfd {
             Some(pidfd) if !fds::hung_up(pidfd, PollFlags::IN) => return,
-            // The parent may wait for it between the first two questions.
+            // The parent may wait for it between the first two reads.
             Some(pidfd) => of_pidfd(pidfd.as_fd())
                 .or_else(|| self.of_zombie())
                 .or_else(|| of_pidfd(pidfd.as_fd())),
@@ -170,7 +170,7 @@ struct PidfdInfo {
     exit_code: i32,
 }
 
-/// Exit status that a pidfd keeps of an ended process; `None`: an older kernel, or nobody has
+/// Exit status of an ended process, from its pidfd; `None`: an older kernel, or its parent has not
 /// waited for it.
 fn of_pidfd(pidfd: BorrowedFd<'_>) -> Option<ExitStatus> {
     /// `PIDFD_INFO_EXIT`.
@@ -204,7 +204,7 @@ mod tests {
         (child, end)
     }
 
-    /// Of one that runs, before and after its parent waits.
+    /// End of a process, read before or after its parent waits for it.
     fn ends(script: &str, waited: bool) -> Exit {
         let (mut child, end) = started(script);
         if waited {
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_process_that_was_waited_for_is_known_by_its_descriptor_or_not_at_all() {
         let exit = ends("exit 3", true);
-        // Linux 6.15 keeps it.
+        // Linux 6.15 keeps the status.
         assert!([None, Some(3)].contains(&exit.code), "{exit:?}");
         assert_eq!(exit.signal, None);
     }

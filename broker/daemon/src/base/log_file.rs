@@ -1,11 +1,12 @@
-//! The broker's log: a thread writes to stderr, which may be unread.
+//! The broker's log: a thread writes to stderr, because a reader of stderr may be slow or absent.
 //!
-//! Logging never waits. Lines that do not fit are dropped, and counted in the next that fits.
+//! Logging never waits. Lines that do not fit are dropped; the next line that fits reports their
+//! number.
 //!
-//! Where stderr is a file that the broker has for itself, it is begun anew at [`MAX_LOG_BYTES`].
+//! If stderr is a file that only the broker uses, the file is rotated at [`MAX_LOG_BYTES`].
 //!
-//! A line begins with the time, in UTC. For the journal, which has times of its own, it begins with
-//! the level as sd-daemon(3) writes it.
+//! A line begins with the time, in UTC. For the journal, which adds times itself, it begins with
+//! the level in the format of sd-daemon(3).
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -27,8 +28,8 @@ use super::thread_priority::ThreadPriority;
 /// Lines that may wait.
 const WAITING: usize = 1024;
 
-/// A log file of more bytes is begun anew; what it has lies beside it until the next time. Beside a
-/// shared broker's socket that is memory (`/run`).
+/// Size in bytes at which a log file is rotated. The old file remains until the next rotation. A
+/// shared broker's log is next to its socket, in memory (`/run`).
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// Longest wait for the last lines at the program's end.
@@ -39,25 +40,26 @@ pub fn level(text: &str) -> Option<LevelFilter> {
     text.trim().parse().ok()
 }
 
-/// Sets the level of a running log, unless `WEFT_LOG` says it; `None`: `info`.
+/// Sets the level of a running log, unless `WEFT_LOG` sets it; `None`: `info`.
 pub fn set_level(text: Option<&str>) {
     if said().is_none() {
         log::set_max_level(text.and_then(level).unwrap_or(LevelFilter::Info));
     }
 }
 
-/// Logs a warning for a program that has no log of its own.
+/// Logs a warning, for a program that does not use the log's macros.
 pub fn warn(line: &str) {
     log::warn!("{line}");
 }
 
-/// What `WEFT_LOG` says, if anything.
+/// Value of `WEFT_LOG`, if it is set and not empty.
 fn said() -> Option<String> {
     std::env::var("WEFT_LOG").ok().filter(|said| !said.is_empty())
 }
 
-/// Starts logging at this level, else at `info`. `WEFT_LOG` goes before a level of no option.
-/// `own`: the file that stderr is, if it is the broker's alone. Keep the result until the end.
+/// Starts logging at level `otherwise`, else at `info`. `WEFT_LOG` has precedence unless
+/// `by_option`. `own`: path of the file behind stderr, if only the broker uses it. Keep the result
+/// until the end.
 pub fn begin(otherwise: Option<&str>, by_option: bool, own: Option<PathBuf>) -> LogFile {
     let (lines, incoming) = sync_channel::<Vec<u8>>(WAITING);
     let (done, ended) = sync_channel(1);
@@ -69,7 +71,7 @@ pub fn begin(otherwise: Option<&str>, by_option: bool, own: Option<PathBuf>) -> 
         let _ = done.try_send(());
     });
     let said = said().filter(|_| !by_option);
-    // A word that is neither a level nor a list of modules would silence everything.
+    // A value that is neither a level nor a list of modules would silence the whole log.
     let unknown = said.clone().filter(|said| {
         let filters = said.contains(['=', ',', '/']);
         !filters && said.trim().parse::<log::LevelFilter>().is_err()
@@ -80,7 +82,7 @@ pub fn begin(otherwise: Option<&str>, by_option: bool, own: Option<PathBuf>) -> 
     };
     let movable = said.is_none();
     if movable {
-        // The limit that `set_level` moves is the only one.
+        // Only the global limit, which `set_level` changes, applies.
         builder.filter_level(LevelFilter::Trace);
     } else if unknown.is_some() {
         builder.filter_level(LevelFilter::Info);
@@ -101,7 +103,7 @@ pub fn begin(otherwise: Option<&str>, by_option: bool, own: Option<PathBuf>) -> 
             dropped,
         })));
     }
-    // Fails only for a second logger in one process; the first goes on.
+    // Fails only for a second logger in one process; the first continues.
     let _ = builder.try_init();
     if movable {
         log::set_max_level(otherwise.and_then(level).unwrap_or(LevelFilter::Info));
@@ -112,7 +114,7 @@ pub fn begin(otherwise: Option<&str>, by_option: bool, own: Option<PathBuf>) -> 
     LogFile { lines, ended }
 }
 
-/// Whether stderr is the journal's: systemd names the file by device and inode.
+/// Whether stderr goes to the journal: systemd gives the file's device and inode.
 fn is_journal() -> bool {
     let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     let found = rustix::fs::fstat(io::stderr().as_fd());
@@ -159,7 +161,7 @@ impl Drop for LogFile {
     }
 }
 
-/// Begins this log anew at `path` if it is large, and keeps what it has as `path.old`.
+/// Rotates the log at `path` if it is large: copies it to `path.old` and empties it.
 pub fn turn_over(log: &File, path: &Path) -> io::Result<()> {
     let (facts, named) = (log.metadata()?, fs::metadata(path)?);
     let is_it = (facts.dev(), facts.ino()) == (named.dev(), named.ino());
@@ -168,8 +170,8 @@ pub fn turn_over(log: &File, path: &Path) -> io::Result<()> {
     }
     let mut old = path.as_os_str().to_os_string();
     old.push(".old");
-    // A copy, since the file is the stderr of a process: on a full disk it is begun anew all the
-    // same.
+    // A copy, because the file is the stderr of a process. On a full disk the log is emptied
+    // nevertheless.
     let kept = fs::copy(path, old);
     log.set_len(0)?;
     kept.map(drop)
@@ -189,7 +191,7 @@ fn write_all(incoming: &Receiver<Vec<u8>>, lost: &AtomicU64, own: Option<&Path>)
                 "{begin}weft broker: warn: {dropped} lines were dropped here"
             );
         }
-        // If this fails, stderr is gone.
+        // This fails only if stderr is closed.
         let _ = io::stderr().write_all(&line);
         if let Some((log, path)) = &own {
             let _ = turn_over(log, path);

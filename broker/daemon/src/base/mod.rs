@@ -1,4 +1,4 @@
-//! What every room of the daemon may use: clock, processes, options, logs, the rank of threads.
+//! Shared tools of all the daemon's modules: clock, processes, options, logs, priority of threads.
 
 pub mod clock;
 pub mod job_end;

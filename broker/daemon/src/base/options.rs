@@ -34,7 +34,7 @@ impl Door {
 /// Whether the scheduler thread may spin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Spin {
-    /// Where the machine has more than two cores
+    /// If the machine has more than two cores
     #[default]
     Auto,
     /// While a background job waits and a gap is near
@@ -44,7 +44,7 @@ pub enum Spin {
 }
 
 impl Spin {
-    /// The word on the command line.
+    /// The option's value on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Spin::Auto => "auto",
@@ -66,19 +66,19 @@ impl Spin {
 
 /// Default bound on a wait at the gate.
 ///
-/// A last resort: the core prevents starvation, and clients of a dead broker free themselves. A
-/// launch per second passes whatever fails.
+/// A last resort: the core prevents starvation, and clients of a dead broker free themselves. Even
+/// if both fail, one launch per second passes.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Default limit on users' priorities: that of a job which asks for none.
+/// Default limit on users' priorities: the priority of a job that asks for none.
 pub const USUAL_PRIORITY: u8 = 5;
 
-/// A figure of users, and of all of whom nothing is said.
+/// A figure per user, with a default for the other users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserFigures<T> {
     /// By uid.
     pub users: BTreeMap<u32, T>,
-    /// Of all others but root and the broker's own user.
+    /// The figure of all other users except root and the broker's own.
     pub others: Option<T>,
 }
 
@@ -99,7 +99,7 @@ impl<T: Copy> UserFigures<T> {
     }
 }
 
-/// Of several figures for a user the last one counts. `None`: all others.
+/// The last of several figures for a user counts. `None`: all others.
 impl<T> FromIterator<(Option<u32>, T)> for UserFigures<T> {
     fn from_iter<I: IntoIterator<Item = (Option<u32>, T)>>(figures: I) -> UserFigures<T> {
         let mut all = UserFigures::default();
@@ -127,7 +127,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// What a user's jobs may have at once.
+    /// Limits on what a user's jobs may have at once.
     pub fn cap(&self, uid: u32) -> UserCap {
         UserCap {
             jobs: self.jobs.of(uid),
@@ -148,14 +148,14 @@ pub struct Options {
     pub door: Door,
     /// Rights of a shared broker's users.
     pub rights: Rights,
-    /// Settings of the core. Unless set by the owner, the switch cost is 0 under MPS.
+    /// Settings of the core. Unless the owner sets it, the switch cost is 0 under MPS.
     pub core: Config,
-    /// Whether the owner set the switch cost: clients' words do not count.
+    /// Whether the owner set the switch cost; if so, clients' reports of MPS do not change it.
     pub switch_cost_said: bool,
-    /// Ends the broker after so long without a client.
+    /// Time without a client after which the broker ends.
     pub idle_exit: Option<Duration>,
-    /// Bound on a launch's wait at the gate. It is longer for jobs that are swapped out for longer,
-    /// unless the owner set it.
+    /// Bound on a launch's wait at the gate. Unless the owner set it, it is longer for jobs that
+    /// are swapped out for longer.
     pub longest_wait: Duration,
     /// Whether the owner set `longest_wait`.
     pub longest_wait_said: bool,
@@ -163,31 +163,31 @@ pub struct Options {
     pub spin: Spin,
     /// Whether served jobs are sampled, to correct their profiles.
     pub refine: bool,
-    /// How many times slower than a real device this one is.
+    /// Factor by which this device is slower than a real one.
     pub dilation: f64,
     /// The order in which jobs get device memory.
     pub admission: weft_admission::AdmissionPolicy,
     /// File for decisions and records.
     pub trace: Option<PathBuf>,
-    /// Where metrics are served, beside the socket that is always there.
+    /// Further addresses for metrics, besides the default socket.
     pub metrics: Vec<MetricsAddress>,
-    /// Level of the log, unless `WEFT_LOG` says it.
+    /// Level of the log, unless `WEFT_LOG` sets it.
     pub log: Option<String>,
-    /// Where the options come from; read again on SIGHUP.
+    /// Source of the options; read again on SIGHUP.
     pub source: Option<OptionsSource>,
 }
 
-/// Where a broker's options come from.
+/// Source of a broker's options.
 #[derive(Clone)]
 pub struct OptionsSource(Arc<dyn Fn() -> Result<Options, String> + Send + Sync>);
 
 impl OptionsSource {
-    /// The options that `read` finds; an error is one line.
+    /// A source that calls `read`; an error is one line.
     pub fn new(read: impl Fn() -> Result<Options, String> + Send + Sync + 'static) -> OptionsSource {
         OptionsSource(Arc::new(read))
     }
 
-    /// The options as they are written down now.
+    /// The options as the source has them now.
     pub fn read(&self) -> Result<Options, String> {
         (self.0)()
     }

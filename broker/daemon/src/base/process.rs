@@ -1,5 +1,5 @@
-//! The identity of a process, also for a later broker: pids are reused, a pid with its start time
-//! is not.
+//! The identity of a process, also for a later broker. A pid may be reused; a pid together with a
+//! start time is unique.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Clock ticks from boot to its start; `None`: it cannot be looked at, as in another container.
+    /// Clock ticks from boot to its start; `None`: not visible, for example in another container.
     pub start: Option<u64>,
 }
 
@@ -22,19 +22,19 @@ impl Process {
         }
     }
 
-    /// A process of another pid namespace, where its pid may mean another process here.
+    /// A process of another pid namespace; its pid may mean another process here.
     pub fn unseen(pid: u32) -> Process {
         Process { pid, start: None }
     }
 
-    /// Whether it runs. A zombie does not: it holds no memory. `None`: it cannot be looked at.
+    /// Whether it runs. A zombie does not: it holds no memory. `None`: it is not visible.
     pub fn runs(&self) -> Option<bool> {
         let start = self.start?;
         Some(look(self.pid).is_some_and(|found| found.start == start && !found.ended()))
     }
 
-    /// Whether it is exiting or gone, so that its memory is uncertain. False where it cannot be
-    /// looked at.
+    /// Whether it is exiting or has ended, so that its memory is uncertain. False if it is not
+    /// visible.
     pub fn leaves(&self) -> bool {
         /// `PF_EXITING` of the kernel's `include/linux/sched.h`, shown in field 9.
         const EXITING: u64 = 0x4;
@@ -42,16 +42,16 @@ impl Process {
         look(self.pid).is_none_or(|found| found.start != start || found.ended() || found.flags & EXITING != 0)
     }
 
-    /// Its exit, as wait(2) tells it, while nobody has waited for it. 0 as well where the kernel
-    /// does not show it to this user.
+    /// Its exit status in the format of wait(2), until its parent has waited for it. Also 0 if the
+    /// kernel does not show the status to this user.
     pub fn exit_word(&self) -> Option<i32> {
         let start = self.start?;
         let found = look(self.pid)?;
         (found.start == start && found.ended()).then_some(found.exit_word)
     }
 
-    /// Whether it is suspended (SIGSTOP, Ctrl-Z, a debugger). `None`: it cannot be looked at, or
-    /// the pid is another process's.
+    /// Whether it is suspended (SIGSTOP, Ctrl-Z, a debugger). `None`: it is not visible, or its pid
+    /// was reused.
     pub fn suspended(&self) -> Option<bool> {
         let start = self.start?;
         let found = look(self.pid)?;
@@ -59,7 +59,7 @@ impl Process {
     }
 }
 
-/// Whether the process of this pid is suspended. False where it cannot be looked at.
+/// Whether the process of this pid is suspended. False if it is not visible.
 pub fn is_stopped(pid: u32) -> bool {
     look(pid).is_some_and(|found| matches!(found.state, 'T' | 't'))
 }
@@ -78,7 +78,7 @@ impl Stat {
     }
 }
 
-/// Reads the fields after the last `)`: the name before may hold anything.
+/// Reads the fields after the last `)`: the name before it may contain any character.
 fn look(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
@@ -91,7 +91,7 @@ fn look(pid: u32) -> Option<Stat> {
     })
 }
 
-/// Id of this boot; start times mean nothing across boots. Empty where it is not known.
+/// Id of this boot; start times have no meaning across boots. Empty if it is not known.
 pub fn boot() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_string()
@@ -117,7 +117,7 @@ mod tests {
         };
         assert_eq!(other.runs(), Some(false), "the number is another one's now");
         child.kill().expect("it is ours");
-        // A zombie, checked until the kernel says so.
+        // It becomes a zombie; wait until the kernel shows that.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while process.runs() != Some(false) {
             assert!(std::time::Instant::now() < deadline, "{process:?}");

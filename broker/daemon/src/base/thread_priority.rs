@@ -4,31 +4,31 @@
 //! |---|---|---|
 //! | scheduler | -15 | jobs wait for its iterations of some us. At nice 0 a woken thread waits 0.4 ms for a core (measured), and background jobs get a third of what they could |
 //! | control, memory, profile writer, beat | 0 | as jobs |
-//! | a shared broker's acceptor, and threads that let guests in and answer them | 10 | any user may knock at any rate |
-//! | those threads for a user that wanted much of late; the log | 19 | even a flood of small work must not delay a job's waking thread |
+//! | a shared broker's acceptor, and threads that let guests in and answer them | 10 | any user may connect at any rate |
+//! | those threads for a user that recently caused much work; the log | 19 | even a flood of small work must not delay a job's waking thread |
 //!
-//! Only root or `CAP_SYS_NICE` may lower a nice value; any process may raise it. On Linux a nice
-//! value is a thread's.
+//! Only root or `CAP_SYS_NICE` may lower a nice value; any process may raise it. On Linux each
+//! thread has its own nice value.
 #![forbid(unsafe_code)]
 
 use rustix::process::setpriority_process;
 
-/// A thread's rank.
+/// Priority of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadPriority {
     /// The scheduler, for whose iterations jobs wait.
     First,
-    /// As a job.
+    /// The priority of a job.
     Usual,
-    /// Work that strangers can cause; honest arrivals wait for it too.
+    /// Work that any user can cause; every client that attaches waits for it.
     Acceptor,
     /// Behind all others.
     Last,
 }
 
 impl ThreadPriority {
-    /// Gives this rank to the calling thread and to threads it starts. If the system refuses,
-    /// nothing changes.
+    /// Gives this priority to the calling thread and to threads that it starts. If the system
+    /// refuses, nothing changes.
     pub fn take(self) {
         let nice = match self {
             ThreadPriority::First => -15,

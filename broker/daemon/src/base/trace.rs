@@ -4,8 +4,8 @@
 //! `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|stir|attached|gone|mode|grant|revoke|name", ...}`,
 //! and for managed memory, at each change, [`MemoryFigures`] with the event `memory`.
 //!
-//! A thread of its own writes, so a slow disk delays no decision. Lines beyond its speed are
-//! dropped; the last line counts them.
+//! A separate thread writes, so a slow disk delays no decision. Lines that do not fit are dropped;
+//! the last line has their number.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -39,15 +39,15 @@ pub struct Line {
     /// The kernel's hash, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Predicted time or credit, ns, by the event.
+    /// Predicted time or credit, ns; the meaning depends on the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns: Option<i64>,
-    /// A mode, an ending or a command, by the event.
+    /// A mode, an ending or a command, depending on the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub what: Option<String>,
 }
 
-/// A client's managed memory, bytes, as in `weft status`.
+/// A client's managed memory, bytes, with the meanings of `weft status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryFigures {
     /// Managed memory in all.
@@ -56,13 +56,13 @@ pub struct MemoryFigures {
     pub working_set: u64,
     /// On the device; an estimate.
     pub resident: u64,
-    /// Brought to the device ahead of use, so far.
+    /// Moved to the device ahead of use, so far.
     pub prefetched: u64,
     /// Moved to the host, so far.
     pub evicted: u64,
-    /// Given up without a copy, so far.
+    /// Discarded without a copy, so far.
     pub discarded: u64,
-    /// Brought by faults, so far; an estimate.
+    /// Moved to the device by page faults, so far; an estimate.
     pub faulted: u64,
 }
 

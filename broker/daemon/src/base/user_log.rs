@@ -1,8 +1,8 @@
-//! Lines of the log that a user's jobs cause: so many of each user.
+//! Log lines caused by users' jobs, with a limit per user.
 //!
 //! The log has each client's own lines, its errors, its beginning and its end. A client can cause
-//! thousands of such lines a second: they would fill the disk, or have the journal drop lines of
-//! others.
+//! thousands of such lines a second. They would fill the disk, or make the journal drop lines of
+//! other users.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use log::Level;
 
-/// Lines of a user within [`SPELL`]: the jobs of an array may all come at once.
+/// Most lines of a user within [`SPELL`]: the jobs of an array may all start at once.
 const LINES: u64 = 200;
 
-/// After it a user's lines are counted anew.
+/// Period after which a user's count of lines restarts.
 const SPELL: Duration = Duration::from_secs(10);
 
-/// The users with lines in this spell of theirs.
+/// The users with lines in their present period.
 static USERS: Mutex<UserLines> = Mutex::new(UserLines(BTreeMap::new()));
 
-/// Logs a line that a job of this user caused, unless there were many.
+/// Logs a line that a job of this user caused, unless the user has reached the limit.
 pub fn line(uid: u32, level: Level, said: fmt::Arguments<'_>) {
     let now = Instant::now();
     let over = users().ended(now);
@@ -31,7 +31,7 @@ pub fn line(uid: u32, level: Level, said: fmt::Arguments<'_>) {
     }
 }
 
-/// Tells of the lines that were left out in spells that are over.
+/// Logs the numbers of lines that were left out in periods that are over.
 pub fn tend() {
     let over = users().ended(Instant::now());
     over.iter().for_each(count);
@@ -49,14 +49,14 @@ fn count((uid, left_out): &(u32, u64)) {
 struct UserLines(BTreeMap<u32, (Instant, u64)>);
 
 impl UserLines {
-    /// Whether a line of this user is written.
+    /// Counts a line of this user. Returns whether it is written.
     fn takes(&mut self, uid: u32, now: Instant) -> bool {
         let (_, lines) = self.0.entry(uid).or_insert((now, 0));
         *lines += 1;
         *lines <= LINES
     }
 
-    /// Forgets spells that are over. Returns the users with lines left out, and how many.
+    /// Forgets periods that are over. Returns the users with lines left out, and their number.
     fn ended(&mut self, now: Instant) -> Vec<(u32, u64)> {
         let mut over = Vec::new();
         self.0.retain(|uid, (since, lines)| {

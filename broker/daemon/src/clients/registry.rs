@@ -1,7 +1,7 @@
 //! Attached clients, and the last ones that ended.
 //!
-//! An entry exists from attach to end. All threads of the broker look clients up here; nothing here
-//! decides.
+//! An entry exists from attach to end. All threads of the broker look clients up here; this module
+//! makes no decisions.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -28,25 +28,25 @@ use weft_protocol::lane::Mode;
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::map::SharedLane;
 
-/// Ended clients remembered.
+/// Most ended clients remembered.
 const HISTORY: usize = 32;
 
-/// Ended clients whose processes' ends are asked for at once: each has a descriptor.
+/// Most ended clients whose processes' ends are awaited at once: each holds a descriptor.
 const MOST_OPEN_ENDS: usize = 256;
 
-/// Longest time in which a process whose client ended is expected to end.
+/// Longest wait for the end of a process whose client ended.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Notes kept per client.
+/// Most notes kept per client.
 const NOTES: usize = 8;
 
-/// Names of kernels kept per client: those that it launched first.
+/// Most kernel names kept per client: those of the kernels that it launched first.
 const KERNEL_NAMES: usize = 256;
 
 /// Longest kept name of a kernel, characters.
 const LONGEST_KERNEL: usize = 60;
 
-/// Longest kept note.
+/// Longest kept note, characters.
 pub const LONGEST_NOTE: usize = 400;
 
 /// One client.
@@ -54,35 +54,35 @@ pub const LONGEST_NOTE: usize = 400;
 pub struct Entry {
     /// Client number.
     pub client: u64,
-    /// Process id from the kernel, else the client's word: [`Entry::process`].
+    /// Process id from the kernel, else as the client reports it: [`Entry::process`].
     pub pid: u32,
-    /// `pid` is of another pid namespace and means nothing here.
+    /// Whether `pid` is of another pid namespace and so has no meaning here.
     unseen: bool,
     /// The command line.
     pub command: String,
-    /// What the job is called; several processes may have one name.
+    /// The job's name; several processes may share it.
     pub name: String,
-    /// The profile's name, by the client.
+    /// The profile's name, as sent by the client.
     pub profile: Option<String>,
     pub loaded: Option<Arc<Profile>>,
     /// Whether the client takes stage-1 samples.
     pub profiling: bool,
-    /// Whether samples of serving correct its profile.
+    /// Whether samples taken while it is served correct its profile.
     pub refines: bool,
-    /// When the client attached.
+    /// Time of its attachment.
     pub since: Instant,
     pub lane: Arc<SharedLane>,
-    /// 0 to 9, now.
+    /// Present priority, 0 to 9.
     pub priority: AtomicU8,
-    /// Whether the client said goodbye.
+    /// Whether the client sent a goodbye.
     pub goodbye: AtomicBool,
-    /// Whether the client has ended, and its connection is to go.
+    /// Whether the client has ended, so its connection must be dropped.
     pub over: AtomicBool,
     /// The end of its process.
     pub end: Arc<JobEnd>,
     /// Kernels the client named.
     pub kernels: AtomicU64,
-    /// Named kernels of which the profile has times.
+    /// Named kernels whose times the profile has.
     known: AtomicU64,
     /// Written by the scheduler thread.
     pub figures: Figures,
@@ -90,10 +90,10 @@ pub struct Entry {
     pub uid: u32,
     /// The per-user page of a shared broker; `None` in a private one.
     pub house: Option<Arc<UserPage>>,
-    /// What it may lose as a foreground job, now.
+    /// Its present slowdown budget as a foreground job.
     budget: Mutex<LatencyBudget>,
     talk: Mutex<Talk>,
-    /// Where messages to the client go, once it is attached.
+    /// Channel for messages to the client, once it is attached.
     voice: Mutex<Option<ToTheClient>>,
 }
 
@@ -114,7 +114,7 @@ pub struct Figures {
     pub lost: AtomicU64,
     /// Managed memory on the device, bytes; an estimate.
     pub resident: AtomicU64,
-    /// Managed memory that came to the device by faults so far, bytes; an estimate.
+    /// Managed memory that moved to the device by page faults so far, bytes; an estimate.
     pub faulted: AtomicU64,
     /// Working set, bytes.
     pub working_set: AtomicU64,
@@ -126,7 +126,8 @@ pub struct Figures {
     pub turn: AtomicU64,
     /// Time between two turns, ns; 0: none.
     pub swapped_out: AtomicU64,
-    /// What turns that are too short for what they move would need of it, ns; 0: none are.
+    /// Value that `swapped_out` would need if turns are too short for the memory that they move,
+    /// ns; 0: they are not.
     pub swapped_out_needed: AtomicU64,
     pub turns: AtomicU64,
     pub has_turn: AtomicBool,
@@ -134,7 +135,7 @@ pub struct Figures {
 
 #[derive(Debug, Default)]
 struct Talk {
-    /// What the processes of its job have in common; empty: it said nothing.
+    /// Name that the processes of its job share; empty: the client sent none.
     gang: String,
     device: Option<Gpu>,
     notes: VecDeque<String>,
@@ -151,7 +152,7 @@ pub struct NewEntry {
     pub command: String,
     pub profile: Option<String>,
     pub loaded: Option<Arc<Profile>>,
-    /// Why there is no profile.
+    /// Reason why there is no profile.
     pub trouble: Option<String>,
     pub profiling: bool,
     pub priority: u8,
@@ -191,13 +192,13 @@ impl Entry {
         }
     }
 
-    /// Gives the job the name that its user chose, if any.
+    /// Sets the job's name to the one that its user chose, if any.
     pub fn called(self, name: Option<&str>) -> Entry {
         let name = job_name::of(name, &self.command);
         Entry { name, ..self }
     }
 
-    /// Lets the client lose so much as a foreground job.
+    /// Sets the client's slowdown budget as a foreground job.
     pub fn budgeted(self, budget: LatencyBudget) -> Entry {
         Entry {
             budget: Mutex::new(budget.clamped()),
@@ -205,18 +206,18 @@ impl Entry {
         }
     }
 
-    /// What the client may lose as a foreground job, by its user's word.
+    /// The client's slowdown budget as a foreground job, as its user set it.
     pub fn budget(&self) -> LatencyBudget {
         *self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is said in `change`.
+    /// Replaces the fields of the budget that `change` sets.
     pub fn set_budget(&self, change: LatencyBudget) {
         let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
         *budget = change.clamped().or(*budget);
     }
 
-    /// Lets samples of serving correct the profile.
+    /// Lets samples taken while it is served correct the profile.
     pub fn refining(self) -> Entry {
         Entry { refines: true, ..self }
     }
@@ -226,7 +227,7 @@ impl Entry {
         Entry { unseen: true, ..self }
     }
 
-    /// Watches the process by this descriptor of it.
+    /// Watches the process through this pidfd.
     pub fn watched(self, pidfd: Option<Arc<OwnedFd>>) -> Entry {
         let end = JobEnd::new(self.process(), self.uid, pidfd);
         Entry {
@@ -235,7 +236,7 @@ impl Entry {
         }
     }
 
-    /// The process, as far as visible.
+    /// The process; without a start time if it is not visible here.
     pub fn process(&self) -> Process {
         match self.unseen {
             true => Process::unseen(self.pid),
@@ -253,21 +254,21 @@ impl Entry {
         Entry { uid, house, ..self }
     }
 
-    /// Fair-share label and gang name, which no other user can claim; `user` and `gang` are the
-    /// job's words.
+    /// Fair-share label and gang name, which no other user can claim. `user` and `gang` are the
+    /// labels that the job sent.
     ///
-    /// In a shared broker the kernel names the user. In a private one all jobs are one user's,
-    /// whose label divides them.
+    /// In a shared broker the label is the user id from the kernel. In a private broker all jobs
+    /// are of one user, and the label that they sent divides them.
     pub fn identity(&self, user: &str, gang: &str) -> (String, String) {
         identity(self.uid, self.house.is_some(), user, gang)
     }
 
-    /// Keeps what the processes of its job have in common.
+    /// Stores the name that the processes of its job share.
     pub fn set_gang(&self, gang: &str) {
         self.talk().gang = gang.to_string();
     }
 
-    /// What the processes of its job have in common; empty: it said nothing.
+    /// Name that the processes of its job share; empty: the client sent none.
     pub fn gang(&self) -> String {
         self.talk().gang.clone()
     }
@@ -277,20 +278,20 @@ impl Entry {
         self.profiling || self.refines
     }
 
-    /// Counts a newly named kernel, or a graph of these kernels.
+    /// Counts a kernel that was just named, or a graph of these kernels.
     pub fn named(&self, hash: u64, kernels: &[u64]) {
         self.kernels.fetch_add(1, Ordering::Relaxed);
         let known = |hash: u64| {
             let profile = self.loaded.as_ref();
             profile.is_some_and(|profile| profile.kernel(hash).is_some_and(|kernel| kernel.time.count() > 0))
         };
-        // A graph's time is the sum of its kernels'.
+        // A graph's time is the sum of its kernels' times.
         if known(hash) || !kernels.is_empty() && kernels.iter().all(|kernel| known(*kernel)) {
             self.known.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Keeps the name of a kernel.
+    /// Stores the name of a kernel.
     pub fn call_kernel(&self, hash: u64, name: &str) {
         let mut talk = self.talk();
         if talk.kernels.len() < KERNEL_NAMES {
@@ -298,7 +299,7 @@ impl Entry {
         }
     }
 
-    /// Name of a kernel, by its profile or the client's word.
+    /// Name of a kernel, from its profile, else as the client sent it.
     pub fn kernel_name(&self, hash: u64) -> Option<String> {
         let known = self.loaded.as_ref().and_then(|profile| profile.kernel(hash));
         match known {
@@ -315,8 +316,8 @@ impl Entry {
         hashes
     }
 
-    /// Says that the profile is of other code, after `least` launches. Without kernels a profile
-    /// only states memory.
+    /// Line that the profile is of other code, after `least` launches. A profile without kernels
+    /// only declares memory and always fits.
     pub fn misfit(&self, least: u64) -> Option<String> {
         let profile = self.loaded.as_ref()?;
         let counters = &self.lane.counters;
@@ -330,7 +331,7 @@ impl Entry {
         judged.then(|| fit.line(&clean(called, LONGEST_NOTE)))
     }
 
-    /// Keeps a line for people from the client's side.
+    /// Stores a line from the client for its user.
     pub fn note(&self, line: &str) {
         let mut talk = self.talk();
         if talk.notes.len() == NOTES {
@@ -339,7 +340,7 @@ impl Entry {
         talk.notes.push_back(clean(line, LONGEST_NOTE));
     }
 
-    /// Sets the device. Returns why the profile does not fit it, if so.
+    /// Sets the device. If the profile does not fit it, returns the reason.
     pub fn device(&self, gpu: &Gpu) -> Option<String> {
         let mut talk = self.talk();
         talk.device = Some(gpu.clone());
@@ -359,17 +360,17 @@ impl Entry {
         u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Why the client runs without its profile.
+    /// Reason why the client runs without its profile.
     pub fn profile_trouble(&self) -> Option<String> {
         self.talk().trouble.clone()
     }
 
-    /// Notes where messages to the client go.
+    /// Sets the channel for messages to the client.
     pub fn speaks_by(&self, sender: ToTheClient) {
         *self.voice.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
     }
 
-    /// Sends a message. Returns whether it is on its way.
+    /// Sends a message. Returns whether it was sent.
     pub fn say(&self, message: ToClient) -> bool {
         let voice = self.voice.lock().unwrap_or_else(PoisonError::into_inner);
         voice.as_ref().is_some_and(|sender| sender.send(message).is_ok())
@@ -380,7 +381,7 @@ impl Entry {
         self.talk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the lane counts, for the time of the job.
+    /// The lane's counters over the time of the job.
     pub fn tallies(&self) -> LaneTallies {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.lane.counters;
@@ -482,7 +483,7 @@ impl Entry {
     }
 }
 
-/// What a lane counts.
+/// Counters of a lane.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LaneTallies {
     /// Kernel and graph launches.
@@ -530,7 +531,7 @@ pub struct Registry {
     clients: DashMap<u64, Arc<Entry>>,
     ended: Mutex<EndedClients>,
     next: AtomicU64,
-    /// Clients that ever attached.
+    /// Clients attached so far.
     pub attached: AtomicU64,
     /// Clients that were refused.
     pub refused: AtomicU64,
@@ -544,7 +545,7 @@ pub struct Registry {
 /// Clients that ended.
 #[derive(Debug, Default)]
 struct EndedClients {
-    /// The last ones, newest first.
+    /// The last ended clients, newest first.
     last: VecDeque<(EndedStatus, Arc<JobEnd>, Instant)>,
     /// Ends of processes that are not counted yet, oldest first.
     open: VecDeque<(Arc<JobEnd>, Instant)>,
@@ -552,7 +553,7 @@ struct EndedClients {
 }
 
 impl EndedClients {
-    /// Counts the ends that are known, or will not be.
+    /// Counts the ends that are known, or will never be known.
     fn settle(&mut self) {
         let many = self.open.len().saturating_sub(MOST_OPEN_ENDS);
         let mut place = 0;
@@ -569,7 +570,7 @@ impl EndedClients {
         });
     }
 
-    /// Makes room for one more: the oldest of the user who has the most goes.
+    /// Makes room for one more: removes the oldest one of the user with the most ended clients.
     fn make_room(&mut self) {
         while self.last.len() >= HISTORY {
             let count = |uid: u32| self.last.iter().filter(|(ended, ..)| ended.last.uid == uid).count();
@@ -581,7 +582,8 @@ impl EndedClients {
     }
 }
 
-/// Ends of clients, and their records read and lost; `detached` lied in their lane.
+/// Counts of clients' ends, and of their records read and lost. `detached` clients had impossible
+/// values in their lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sums {
     pub goodbyes: u64,
@@ -657,7 +659,7 @@ impl Registry {
             .fetch_add(entry.figures.records.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut last = entry.status();
         last.waiting = false;
-        // No more launches come.
+        // There are no more launches.
         last.profile_trouble = last.profile_trouble.or_else(|| entry.misfit(1));
         let mut ended = self.ended();
         ended.make_room();
@@ -669,7 +671,7 @@ impl Registry {
         };
         let end = Arc::clone(&entry.end);
         match ending {
-            // Its process runs on.
+            // Its process still runs.
             Ending::Detached => end.give_up(),
             Ending::Goodbye | Ending::Vanished => ended.open.push_back((Arc::clone(&end), Instant::now())),
         }
@@ -690,7 +692,8 @@ impl Registry {
         .collect()
     }
 
-    /// Looks which processes of ended clients have ended, and lets go of those that take too long.
+    /// Checks which processes of ended clients have ended, and gives up on those that take too
+    /// long.
     pub fn settle_ends(&self) {
         self.ended().settle();
     }
@@ -699,7 +702,7 @@ impl Registry {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends so far, and records of all clients.
+    /// Counts of ends so far, and of records of all clients.
     pub fn sums(&self) -> Sums {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let exits = {

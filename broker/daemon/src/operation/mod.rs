@@ -1,4 +1,4 @@
-//! The broker under its owner: questions, options read again, the service manager.
+//! Operation of the broker: answers to questions, reload of options, the service manager.
 #![forbid(unsafe_code)]
 
 pub mod query;

@@ -1,4 +1,4 @@
-//! Answers to people's questions.
+//! Answers to questions from the command line.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub struct QueryHandler {
     pub profile_writer: ProfileWriter,
     /// Set to end the broker.
     pub stop: Arc<AtomicBool>,
-    /// When the broker started.
+    /// Time of the broker's start.
     pub since: Instant,
     pub socket: PathBuf,
     /// The policy in force.
@@ -54,9 +54,9 @@ pub struct QueryHandler {
     pub shared: bool,
     /// Options that may change while it runs: its users' rights.
     pub live: Arc<LiveOptions>,
-    /// Other brokers that have a device of this one.
+    /// Other brokers that manage a device of this one.
     pub other_brokers: OtherBrokers,
-    /// What was last read for metrics.
+    /// Status last read for metrics.
     pub metrics: MetricsCache,
 }
 
@@ -173,7 +173,8 @@ impl QueryHandler {
         }
     }
 
-    /// Why this user may not ask this. Only its own user reaches a private broker.
+    /// Reason why this user may not ask this; `None`: the user may. A private broker is reachable
+    /// only by its own user.
     fn forbids(&self, question: &Question, asker: Asker) -> Option<String> {
         if !self.shared {
             return None;
@@ -191,18 +192,18 @@ impl QueryHandler {
         }
     }
 
-    /// The only user whose jobs the asker may see in detail; `None`: all. Of others' jobs in a
-    /// shared broker only presence and use show.
+    /// The only user whose jobs the asker may see in detail; `None`: all users. A shared broker
+    /// shows only the presence and usage of other users' jobs.
     fn sees_own_alone(&self, asker: Asker) -> Option<u32> {
         (self.shared && !asker.is_owner()).then_some(asker.uid)
     }
 
-    /// The only user of whose usage the asker may learn; `None`: all.
+    /// Label of the only user whose observed usage the asker may read; `None`: all users.
     fn whose(&self, asker: Asker) -> Option<String> {
         (self.shared && !asker.is_owner()).then(|| asker.uid.to_string())
     }
 
-    /// A seeker's words, corrected by the kernel's.
+    /// The seeker with user and process as the kernel reports them.
     fn known(&self, seeker: Seeker, asker: Asker) -> Seeker {
         let label = |said: &str| clean(said, LONGEST_LABEL);
         let (user, gang) = identity(asker.uid, self.shared, &label(&seeker.user), &label(&seeker.gang));
@@ -218,7 +219,7 @@ impl QueryHandler {
                 unseen: false,
                 ..seeker
             },
-            // A process id of another pid namespace means nothing here.
+            // A process id of another pid namespace has no meaning here.
             false => Seeker {
                 user,
                 unseen: asker.pid != Some(seeker.pid),
@@ -227,11 +228,11 @@ impl QueryHandler {
         }
     }
 
-    /// Read here, by a thread that answers: no other thread waits for the disk.
+    /// Reads the history on the thread that answers, so no other thread waits for the disk.
     fn history(&self, query: HistoryQuery, asker: Asker) -> Answer {
         let query = HistoryQuery {
             uid: self.sees_own_alone(asker).or(query.uid),
-            // An answer is read within its time.
+            // The limit lets the asker read the answer in time.
             last: Some(query.last.unwrap_or(MOST_ROWS_ANSWERED).min(MOST_ROWS_ANSWERED)),
             ..query
         };
@@ -248,7 +249,7 @@ impl QueryHandler {
         }
     }
 
-    /// As [`QueryHandler::history`], with what was recorded.
+    /// Attached jobs, and with a query ended ones as in [`QueryHandler::history`], with recordings.
     fn recorded(&self, query: Option<HistoryQuery>, asker: Asker) -> Answer {
         let mut jobs = self.outcomes.recorded(self.sees_own_alone(asker)).unwrap_or_default();
         if let Some(query) = query {
@@ -310,7 +311,7 @@ impl QueryHandler {
             }
         }
         for entry in &found {
-            // Visible at once; the scheduler tells the lane.
+            // Visible in the status at once; the scheduler writes it into the lane.
             if let Some(priority) = priority {
                 entry.priority.store(priority, Ordering::Relaxed);
                 self.to_scheduler.tell(Notice::Priority(entry.client, priority));
@@ -324,7 +325,7 @@ impl QueryHandler {
         Answer::Set(found.len())
     }
 
-    /// The broker's metrics as text. `named`: jobs are called by the names of their scripts.
+    /// The broker's metrics as text. With `named`, jobs have the names of their scripts.
     pub fn metrics(&self, format: MetricsFormat, named: bool) -> String {
         self.metrics.text(format, named, || self.status())
     }
@@ -428,10 +429,10 @@ const LONGEST_NODE: usize = 64;
 /// Rows of the history in one answer, about a megabyte.
 const MOST_ROWS_ANSWERED: u64 = 1_000;
 
-/// Most devices to choose from, above any machine's, instances included.
+/// Most devices to choose from, more than any machine has, MIG instances included.
 const MOST_DEVICES: usize = 128;
 
-/// Whether the devices are named as by a driver.
+/// Whether the devices' UUIDs have the driver's format.
 fn is_sound(seeker: &Seeker) -> bool {
     seeker.devices.len() <= MOST_DEVICES && seeker.devices.iter().all(|device| is_uuid(&device.uuid))
 }

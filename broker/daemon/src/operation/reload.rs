@@ -1,7 +1,8 @@
-//! SIGHUP: the broker reads its options again and takes what may change while it runs.
+//! SIGHUP: the broker reads its options again and applies those that may change while it runs.
 //!
-//! [`changes`] is pure: what changed, and what needs a restart. A thread of its own reads and
-//! applies, as a slow disk must not keep clients waiting. Where a file is wrong nothing changes.
+//! [`changes`] is pure: it lists the changes, and the options that need a restart. A separate
+//! thread reads and applies them, because a slow disk must not keep clients waiting. If a file has
+//! an error, nothing changes.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ use weft_api::formatting::percent;
 use weft_api::users;
 use weft_protocol::amount::shown;
 
-/// What other threads read of the options, as it is now.
+/// Present values of the options that other threads read.
 #[derive(Debug)]
 pub struct LiveOptions {
     rights: RwLock<Rights>,
@@ -26,7 +27,7 @@ pub struct LiveOptions {
 }
 
 impl LiveOptions {
-    /// The options that a broker begins with.
+    /// The options with which a broker begins.
     pub fn new(options: &Options) -> LiveOptions {
         LiveOptions {
             rights: RwLock::new(options.rights.clone()),
@@ -40,24 +41,24 @@ impl LiveOptions {
         rights.allows(uid, asked)
     }
 
-    /// Ends the broker after so long without a client.
+    /// Time without a client after which the broker ends.
     pub fn idle_exit(&self) -> Option<Duration> {
         *self.idle_exit.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A change that a running broker takes.
+/// A change that a running broker can apply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OptionChange {
     /// The default slowdown, before and now.
     Slowdown(f64, f64),
-    /// A user's weight now; 1 where nothing is said any more.
+    /// A user's new weight; 1 if it is no longer set.
     Weight(u32, u32),
-    /// A user's most important priority now; `None`: nothing is said any more.
+    /// A user's new most important priority; `None`: no longer set.
     Priority(u32, Option<u8>),
-    /// Most jobs at once of a user, or of all others; `None`: no cap any more.
+    /// Most jobs at once of a user, or of all others; `None`: the cap was removed.
     Jobs(Option<u32>, Option<u32>),
-    /// Most device memory at once of a user, or of all others, bytes; `None`: no cap any more.
+    /// Most device memory at once of a user, or of all others, bytes; `None`: the cap was removed.
     Memory(Option<u32>, Option<u64>),
     /// Time without a client after which the broker ends.
     IdleExit(Option<Duration>),
@@ -95,7 +96,7 @@ fn whose(who: Option<u32>) -> String {
     who.map_or_else(|| "all others".to_string(), users::name_of)
 }
 
-/// Whose figures changed, and the figures now.
+/// Users whose figures changed, with the new figures.
 fn figures<T: Copy + PartialEq>(was: &UserFigures<T>, is: &UserFigures<T>) -> Vec<(Option<u32>, Option<T>)> {
     let named: BTreeSet<u32> = was.users.keys().chain(is.users.keys()).copied().collect();
     let named = named.into_iter().filter(|uid| was.users.get(uid) != is.users.get(uid));
@@ -104,7 +105,7 @@ fn figures<T: Copy + PartialEq>(was: &UserFigures<T>, is: &UserFigures<T>) -> Ve
     named.chain(others).collect()
 }
 
-/// What changed, and the names of options whose change needs a restart.
+/// The changes that can be applied, and the names of changed options that need a restart.
 pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'static str>) {
     let mut taken = Vec::new();
     let (was, is) = (&before.core, &now.core);
@@ -160,22 +161,22 @@ pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'sta
 /// Applies changes.
 #[derive(Debug)]
 pub struct Reloader {
-    /// The options in force. Those that need a restart are as at the begin.
+    /// The options in force. Those that need a restart have their values from the broker's begin.
     pub in_force: Mutex<Options>,
-    /// What other threads read.
+    /// The values that other threads read.
     pub live: Arc<LiveOptions>,
     /// Set by SIGHUP.
     pub asked: Arc<AtomicBool>,
-    /// Hears of weights.
+    /// Gets weights and caps.
     pub admission: AdmissionHandle,
-    /// Hears of the default slowdown.
+    /// Gets the default slowdown.
     pub to_scheduler: SchedulerHandle,
 }
 
 impl Reloader {
-    /// Starts a thread that reads the options, if SIGHUP asked for that. Never waits.
+    /// Starts a thread that reads the options, if a SIGHUP came. Never waits.
     pub fn tend(self: &Arc<Reloader>) {
-        // A reading in progress may have missed what was written since: one more follows it.
+        // A read in progress may have missed later changes to the file, so another one follows it.
         let Ok(_) = self.in_force.try_lock().map(drop) else {
             return;
         };
@@ -214,9 +215,9 @@ impl Reloader {
                 }
                 OptionChange::Weight(uid, weight) => self.admission.weigh(&uid.to_string(), *weight),
                 OptionChange::Log(level) => log_file::set_level(level.as_deref()),
-                // Read where they are needed.
+                // Other threads read them from `live`.
                 OptionChange::Priority(..) | OptionChange::IdleExit(_) => {}
-                // All together, below.
+                // Applied together with `set_rights` below.
                 OptionChange::Jobs(..) | OptionChange::Memory(..) => {}
             }
             log::info!("reloaded: {}", change.line());

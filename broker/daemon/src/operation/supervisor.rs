@@ -1,8 +1,7 @@
-//! Tells the service manager that the broker serves, reads its options again, or ends
-//! (sd_notify(3)).
+//! Notifications to the service manager: the broker is ready, reloads, or ends (sd_notify(3)).
 //!
-//! One datagram to the socket that `NOTIFY_SOCKET` names. Without it, and where it is not read,
-//! nothing happens: no broker depends on who started it.
+//! Each is one datagram to the socket in `NOTIFY_SOCKET`. If the variable is not set or no process
+//! reads the socket, nothing happens: the broker runs without a service manager too.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -15,22 +14,22 @@ use weft_protocol::{Ns, machine_clock};
 
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Clients are let in from now on.
+/// Reports that clients are let in from now on.
 pub fn ready() {
     tell("READY=1");
 }
 
-/// The options are being read again; [`ready`] follows.
+/// Reports that the options are being read again; [`ready`] follows.
 pub fn reloading() {
     tell(&reloading_at(machine_clock::own()));
 }
 
-/// The broker ends.
+/// Reports that the broker ends.
 pub fn stopping() {
     tell("STOPPING=1");
 }
 
-/// systemd wants the time of CLOCK_MONOTONIC, us.
+/// The message with the time of CLOCK_MONOTONIC, us, that systemd needs.
 fn reloading_at(now: Ns) -> String {
     format!("RELOADING=1\nMONOTONIC_USEC={}", now / 1_000)
 }
@@ -51,7 +50,7 @@ fn send(to: &OsStr, state: &str) -> io::Result<()> {
         None => SocketAddr::from_pathname(to)?,
     };
     let socket = UnixDatagram::unbound()?;
-    // A manager that does not read must not hold up the broker.
+    // A service manager that does not read must not delay the broker.
     socket.set_nonblocking(true)?;
     socket.send_to_addr(state.as_bytes(), &address).map(drop)
 }

@@ -1,7 +1,7 @@
-//! Profiles that a shared broker's guests bring.
+//! Profiles that a shared broker's guests send.
 //!
-//! What holds: a user has one copy of each content, at most [`PROFILES_OF_A_USER_BYTES`] in all.
-//! One profile is decoded at a time, since a short file may hold a large profile.
+//! Invariants: a user has one copy of each content, at most [`PROFILES_OF_A_USER_BYTES`] in all.
+//! One profile of a user is decoded at a time, because a short file may hold a large profile.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -32,11 +32,11 @@ struct GuestProfile {
 }
 
 impl GuestProfiles {
-    /// The profile of these bytes, which the client calls `called`. An error says what is wrong.
+    /// The profile in these bytes, which the client calls `called`, or a line with the error.
     pub fn take(&self, uid: u32, called: &str, bytes: &[u8]) -> Result<Arc<Profile>, String> {
         let kept = {
             let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-            // Forgets users without profiles; a list held elsewhere is in use.
+            // Forgets users without profiles; a list that another thread holds is in use.
             users.retain(|_, kept| {
                 Arc::strong_count(kept) > 1
                     || kept
@@ -86,7 +86,7 @@ mod tests {
 
     fn bytes(name: usize) -> Vec<u8> {
         let profile = Profile {
-            // Its own name is the larger part of it.
+            // The name is the larger part of the profile.
             name: format!("{name:04}").repeat(1 << 18),
             ..Profile::default()
         };

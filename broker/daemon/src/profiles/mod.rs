@@ -1,4 +1,4 @@
-//! The profile writer, a thread of its own, and what it writes.
+//! The profile writer, which is a separate thread, and the profiles of a shared broker's guests.
 #![forbid(unsafe_code)]
 
 pub mod guest_profiles;

@@ -1,7 +1,8 @@
-//! Refinement of profiles by samples of served jobs, on the profile writer's thread.
+//! Refinement of profiles with samples of served jobs, on the profile writer's thread.
 //!
-//! At the end of a job's last process its profile is read again and written. A profile taken anew
-//! meanwhile, or unreadable, stays. [`weft_profiles::refine`] decides what changes.
+//! At the end of a job's last process its profile is read again and written. A profile that was
+//! taken again meanwhile, or cannot be read, remains unchanged. [`weft_profiles::refine`] decides
+//! on the changes.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -22,9 +23,9 @@ pub enum RefineOutcome {
     Goes,
     /// The profile was changed.
     Refined(Refined),
-    /// The profile stays; nothing is wrong.
+    /// The profile is unchanged, without an error.
     Stays,
-    /// The profile stays, and people should know why.
+    /// The profile is unchanged because of this error.
     Trouble(String),
 }
 
@@ -57,28 +58,28 @@ impl Refining {
         job.active.insert(entry.client, entry);
     }
 
-    /// Notes a kernel's identity.
+    /// Records a kernel's identity.
     pub fn named(&mut self, client: u64, hash: u64, id: &KernelId) {
         if let Some(job) = self.job(client) {
             job.served.named(hash, id.clone());
         }
     }
 
-    /// Notes a client's device.
+    /// Records a client's device.
     pub fn device(&mut self, client: u64, gpu: &Gpu) {
         if let Some(job) = self.job(client) {
             job.served.device(gpu.clone());
         }
     }
 
-    /// Notes a timed launch.
+    /// Records a timed launch.
     pub fn timed(&mut self, client: u64, timed: &Timed) {
         if let Some(job) = self.job(client) {
             job.served.timed(timed);
         }
     }
 
-    /// Ends a process; with the job's last, its samples enter the profile.
+    /// Ends a process. At the end of the job's last process, the samples are added to the profile.
     pub fn gone(&mut self, entry: &Entry) -> RefineOutcome {
         let Some(called) = self.of.remove(&entry.client) else {
             return RefineOutcome::Goes;
@@ -122,9 +123,9 @@ fn ended(called: &str, job: &Job) -> RefineOutcome {
     };
     let mut profile = match store.load(&name) {
         Ok(profile) if job.taken.is_none_or(|taken| taken == profile.taken) => profile,
-        // Stage 1 took it anew meanwhile, which is better.
+        // Stage 1 took it again meanwhile, which is better.
         Ok(_) => return RefineOutcome::Stays,
-        // Removed meanwhile: not to be brought back.
+        // It was removed meanwhile and must not reappear.
         Err(Error::Missing { .. }) if job.taken.is_some() => return RefineOutcome::Stays,
         Err(Error::Missing { .. }) => {
             let mut new = Profile {
@@ -136,7 +137,7 @@ fn ended(called: &str, job: &Job) -> RefineOutcome {
             new.took(job.memory_peak, job.ran);
             new
         }
-        // An unreadable profile is left for people.
+        // An unreadable profile is left for its user to repair.
         Err(error) => return trouble(&error),
     };
     match profile.refine(&job.served, job.launches) {

@@ -1,8 +1,9 @@
-//! The profile writer: makes profiles of stage-1 samples, on a thread since disks are slow.
+//! The profile writer: makes profiles from stage-1 samples, on a thread because disks are slow.
 //!
-//! It writes every few seconds while samples come, when a client ends, and when `weft profile`
-//! asks. A killed job loses the last seconds. Samples of served jobs enter profiles at the job's
-//! end (`refining`). A failed write changes no file and shows in `weft status`.
+//! It writes every few seconds while samples arrive, when a client ends, and when `weft profile`
+//! requests it. If a job is killed, only its last seconds are missing. Samples of served jobs are
+//! added to profiles at the job's end (`refining`). A failed write changes no file and is shown in
+//! `weft status`.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -34,14 +35,15 @@ pub enum Observation {
     Launches(u64, u64),
     /// Kernel, time, gap.
     Sample(u64, Ns, Option<Ns>),
-    /// A launch timed while its job was served, and when. The scheduler adds the co-runners.
+    /// A launch timed while its job was served, and the time at which. The scheduler adds the
+    /// co-runners.
     Served(Timed, Ns),
 }
 
 /// A message to the profile writer.
 #[derive(Debug)]
 pub enum ProfileMessage {
-    /// A client attached that samples or refines its profile.
+    /// A client attached that samples into or refines its profile.
     Attached(Arc<Entry>),
     /// A client named a kernel: client, hash, identity.
     Named(u64, u64, KernelId),
@@ -55,7 +57,7 @@ pub enum ProfileMessage {
     Gone(Arc<Entry>),
     /// `weft profile` begins, for this profile.
     Begin(String),
-    /// `weft profile` asks for the state, with everything written.
+    /// `weft profile` requests a write and the state.
     Flush(String, Sender<Sampled>),
     /// `weft profile` ends.
     End(String, Sender<Sampled>),
@@ -81,7 +83,7 @@ impl ProfileWriter {
 
     /// Sends a message. Never waits.
     pub fn tell(&self, tell: ProfileMessage) {
-        // It ends last; if it died, only profiles are lost.
+        // The thread ends last; if it died, only profiles are lost.
         let _ = self.tells.send(tell);
     }
 
@@ -92,7 +94,7 @@ impl ProfileWriter {
         }
     }
 
-    /// Asks, and waits for the disk; `None` after 8 s.
+    /// Asks, and waits up to 8 s for the disk; `None`: no answer in time.
     pub fn ask(&self, question: impl FnOnce(Sender<Sampled>) -> ProfileMessage) -> Option<Sampled> {
         const PATIENCE: Duration = Duration::from_secs(8);
         let (way, answer) = channel();
@@ -167,8 +169,9 @@ impl Job {
 
     /// Adds the clients' memory peaks and run times.
     ///
-    /// Peaks of clients present together are summed: for admission, too much is safer. A later
-    /// client takes an ended one's place. Called before each client is removed.
+    /// Peaks of clients attached at the same time are summed: for admission, a figure that is too
+    /// high is safer. A client that attaches after another one's end does not add to it. Called
+    /// before each client is removed.
     fn measure(&mut self) {
         let mut together = 0u64;
         for entry in self.active.values() {
@@ -365,7 +368,7 @@ impl Thread {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs());
         let saved = profile_path::locate(called).and_then(|(store, name)| {
-            // `weft profile` samples anew; the old profile may be better.
+            // `weft profile` samples from the beginning; the old profile may be better.
             if job.asked_for && !job.set_aside {
                 job.kept = store.set_aside(&name)?;
                 job.set_aside = true;
@@ -433,7 +436,7 @@ mod tests {
         }
         thread.take(ProfileMessage::Gone(first));
         assert_eq!(taken(&thread), 5_000);
-        // After the first's end, the second's peak does not add.
+        // After the first client's end, the second one's peak is not added to it.
         second.lane.counters.memory_peak.store(4_500, Ordering::Relaxed);
         thread.take(ProfileMessage::Gone(second));
         assert_eq!(taken(&thread), 5_000);

@@ -1,6 +1,7 @@
-//! The acceptor, the broker's main thread: lets clients in, answers questions, notices the end.
+//! The acceptor, the broker's main thread: lets clients in, answers questions, notices the broker's
+//! end.
 //!
-//! Slow clients delay only threads made for them. Refused clients are told why.
+//! Slow clients delay only threads started for them. Refused clients get the reason.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -41,29 +42,29 @@ const MOST: usize = 4096;
 /// Most descriptors of a client: connection, lane, process, both ends of a private channel.
 const DESCRIPTORS: u64 = 5;
 
-/// Descriptors for all else: threads' files, questions, half-open connections.
+/// Descriptors for other uses: threads' files, questions, half-open connections.
 const OTHERS: u64 = 256;
 
-/// A guest may have `1 / GUESTS_PART` of a shared broker's clients.
+/// Divisor of [`MOST`]: a guest may have `1 / GUESTS_PART` of a shared broker's clients.
 const GUESTS_PART: usize = 4;
 
-/// A guest's clients let in at once. Unparsed, their profiles take 64 MiB at most; parsing is one
-/// by one.
+/// Most clients of a guest that are let in at once. Unparsed, their profiles take at most 64 MiB;
+/// they are parsed one at a time.
 const ENTER_AT_ONCE: usize = 16;
 
-/// A guest's questions answered at once; an answer may be large, and may be waited for.
+/// Most questions of a guest that are answered at once; an answer may be large and slow.
 const ANSWERS_AT_ONCE: usize = 4;
 
-/// A guest's questions that may wait.
+/// Most questions of a guest that may wait.
 const QUESTIONS: usize = 256;
 
-/// Tasks at once for all but guests.
+/// Most tasks at once of a user who is not a guest.
 const OWNERS_AT_ONCE: usize = 256;
 
 /// Longest kept name of a guest's profile.
 const LONGEST_NAME: usize = 200;
 
-/// Time for a guest to read its kernels' times and working sets.
+/// Time within which a client must read its kernels' times and working sets.
 const READS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Kernel times per message.
@@ -88,7 +89,7 @@ pub struct Acceptor {
     pub control: Sender<Arrival>,
     /// Answers questions.
     pub answers: QueryHandler,
-    /// Set when the broker is to end.
+    /// Set to end the broker.
     pub stop: Arc<AtomicBool>,
     /// The broker's options.
     pub options: Arc<Options>,
@@ -99,14 +100,14 @@ pub struct Acceptor {
     pub guest_profiles: Arc<GuestProfiles>,
     /// Most clients at once ([`most`]).
     pub most: usize,
-    /// Other brokers that have a device of this one.
+    /// Other brokers that manage a device of this one.
     pub other_brokers: OtherBrokers,
     /// Reads the options again on SIGHUP.
     pub reloader: Arc<Reloader>,
 }
 
-/// Most clients of this process. With few descriptors there are fewer, so that one user
-/// cannot take them all.
+/// Most clients of this process. A low limit of descriptors lowers it, so that clients cannot use
+/// them all.
 pub fn most() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let most = files.saturating_sub(OTHERS) / DESCRIPTORS;
@@ -114,7 +115,7 @@ pub fn most() -> usize {
 }
 
 impl Acceptor {
-    /// Serves until it is time to end, and returns why.
+    /// Serves until the broker must end. Returns the reason.
     pub fn keep(&self, listener: &mut Listener) -> &'static str {
         let mut alone_since = Instant::now();
         loop {
@@ -167,8 +168,8 @@ impl Acceptor {
         }
     }
 
-    /// Whether the limits of guests apply: the broker is shared, and the user neither root nor its
-    /// owner.
+    /// Whether the limits of guests apply: the broker is shared, and the user is neither root nor
+    /// its owner.
     fn is_guest(&self, uid: u32) -> bool {
         self.options.door.is_shared() && !Asker { uid, pid: None }.is_owner()
     }
@@ -267,7 +268,7 @@ impl Acceptor {
             Ok(attached) => attached,
             Err(error) => return self.did_not_come(uid, pid, &error),
         };
-        // A client that does not read in time keeps to what it is charged.
+        // A client that does not read these times in time uses the costs that it is charged.
         let end = Instant::now() + READS_WITHIN;
         if let Some(profile) = &loaded {
             for some in options.core.may_take(profile).chunks(TIMES_TOLD) {
@@ -357,7 +358,7 @@ impl Acceptor {
     }
 }
 
-/// Limits for all but guests: one thread would be slow, one per question no faster.
+/// Limits for users who are not guests: one thread would be slow, and more would not be faster.
 const OWNERS: ThreadLimits = ThreadLimits {
     at_once: OWNERS_AT_ONCE,
     waiting: MOST,
@@ -366,7 +367,7 @@ const OWNERS: ThreadLimits = ThreadLimits {
 /// Writes a lane's first orders.
 pub(crate) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
     let orders = &lane.orders;
-    // The first device's row, for now.
+    // The first device's row, until the client's device is known.
     let epoch = epoch_page::epoch(0, usize::from(priority));
     orders.epoch.store(epoch as u32, Ordering::Relaxed);
     let longest = u64::try_from(longest_wait.as_nanos()).unwrap_or(u64::MAX);
@@ -399,7 +400,8 @@ fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
     }
 }
 
-/// Sends a guest its priority warning and working sets. Later no thread waits for it to read.
+/// Sends a guest its priority warning and working sets. Later no thread waits for the guest to
+/// read.
 fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(u8, u8)>, end: Instant) {
     if let Some((asked, allowed)) = lowered {
         let line = format!(
@@ -412,7 +414,8 @@ fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(
         let left = || end.saturating_duration_since(Instant::now());
         let sent = sender.send_within(ToClient::WorkingSets(sets.to_vec()), left());
         if let Err(Error::Nonsense(_)) = sent {
-            // Too much for a packet: one by one, without those too large alone.
+            // Too much for a packet: send them one by one; one that is too large by itself is
+            // dropped.
             for set in sets {
                 let _ = sender.send_within(ToClient::WorkingSets(vec![set.clone()]), left());
             }

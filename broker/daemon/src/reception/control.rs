@@ -1,7 +1,7 @@
 //! The control thread: clients' less urgent messages, and their deaths.
 //!
-//! A closed channel tells of a death within some 100 us. If a forked child holds the channel open,
-//! the pidfd tells, each [`PERIOD`]. A dead client's messages are read first.
+//! A closed channel shows a death within some 100 us. If a forked child holds the channel open, the
+//! pidfd shows it; pidfds are checked each [`PERIOD`]. A dead client's messages are read first.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -30,21 +30,21 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::{ToBroker, ToClient, Wants};
 
-/// How often arrivals and pidfds are looked at.
+/// Interval between checks of arrivals and pidfds.
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// Working sets per message; each takes some 100 bytes, with a list of tensors some 1000.
 pub(super) const SETS_TOLD: usize = 16;
 
-/// Time to read a dead client's last messages while others keep talking.
+/// Time to read a dead client's last messages while other clients keep sending.
 ///
-/// Such a client also stays for as many looks as there are clients. Each look hears at least one
-/// talking client, in turn, so this holds however slow the thread.
+/// Such a client also remains for as many rounds as there are clients. Each round reads from at
+/// least one sending client, in turn, so its messages are read even if the thread is slow.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Ratio of a message's whole cost to its cost on this thread. The rest is the look that finds the
-/// message, and threads that it wakes. If floods cost this thread 6 % of a core, the rest costs up
-/// to 6 % more.
+/// Ratio of a message's whole cost to its cost on this thread. The rest is the poll that finds the
+/// message, and work of threads that it wakes. If floods cost this thread 6 % of a core, the rest
+/// costs up to 6 % more.
 const COST_IN_ALL: u32 = 2;
 
 /// Sleep without clients, unless one arrives.
@@ -66,7 +66,7 @@ pub struct Arrival {
 /// Values shared with the thread.
 #[derive(Debug, Clone, Default)]
 pub struct ControlFlags {
-    /// Set when the thread is to end.
+    /// Set to end the thread.
     pub stop: Arc<AtomicBool>,
     /// Rounds of the thread so far.
     pub rounds: Arc<AtomicU64>,
@@ -74,22 +74,22 @@ pub struct ControlFlags {
     pub accounts: Accounts,
 }
 
-/// Threads that hear of what clients say.
+/// Receivers of clients' messages.
 #[derive(Debug)]
 pub struct ControlHearers {
-    /// Hears of devices, and of ends.
+    /// Gets devices and ends.
     pub to_scheduler: SchedulerHandle,
-    /// Hears of kernels and devices of jobs that are sampled.
+    /// Gets kernels and devices of jobs that are sampled.
     pub profile_writer: ProfileWriter,
-    /// Hears of managed memory.
+    /// Gets managed memory.
     pub memory: MemoryHandle,
-    /// Hears of wants.
+    /// Gets requests for memory.
     pub admission: admission::AdmissionHandle,
-    /// Hears of clients that are about to end.
+    /// Gets clients that are about to end.
     pub outcomes: OutcomeHandle,
 }
 
-/// Starts the thread. It ends when the sender is dropped and [`ControlFlags::stop`] set.
+/// Starts the thread. It ends once the sender is dropped and [`ControlFlags::stop`] is set.
 pub fn start(
     registry: Arc<Registry>,
     hearers: ControlHearers,
@@ -135,12 +135,13 @@ struct ControlledClient {
     entry: Arc<Entry>,
     life: Life,
     sender: ToTheClient,
-    /// Warned of its GPU. Once is enough: a client that does not read must not block the thread.
+    /// Whether it was warned that its profile does not fit the GPU. It is warned once: a client
+    /// that does not read must not block the thread.
     warned: bool,
     waits: bool,
-    /// The device that the scheduler knows of; telling it wakes it.
+    /// The device that the scheduler knows; only a change is sent, since a message wakes it.
     device: String,
-    /// Time and look at which its death was noticed.
+    /// Time and round at which its death was noticed.
     dying_since: Option<(Instant, u64)>,
 }
 
@@ -153,16 +154,16 @@ struct Control {
     memory: MemoryHandle,
     admission: admission::AdmissionHandle,
     outcomes: OutcomeHandle,
-    /// Charge for a kernel not even its job's profile knows, ns.
+    /// Cost of a kernel that is not in its job's profile, ns.
     unknown_cost: Ns,
     /// CPU time accounts.
     accounts: Accounts,
     all_heard: bool,
-    /// Looks into the inbox so far.
+    /// Reads of the inbox so far.
     looks: u64,
-    /// For clients whose driver does not say.
+    /// Check for clients whose driver does not report MPS.
     mps: mps::MpsCheck,
-    /// Rounds so far, the thread's sign of life.
+    /// Rounds so far; the heartbeat watches them.
     rounds: Arc<AtomicU64>,
 }
 
@@ -177,7 +178,7 @@ impl Control {
                 match incoming.recv_timeout(longest) {
                     Ok(arrival) => self.arrive(arrival),
                     Err(RecvTimeoutError::Timeout) => {
-                        // Else an earlier broker's jobs that ended meanwhile are never looked for.
+                        // Otherwise ended jobs of an earlier broker would never be noticed.
                         self.admission.tick();
                         continue;
                     }
@@ -211,7 +212,7 @@ impl Control {
         }
     }
 
-    /// Charges a round's CPU time to users, per message.
+    /// Charges a round's CPU time to users, in proportion to their messages.
     fn charge(&self, of_users: &[u32], time: Duration) {
         let messages = u32::try_from(of_users.len()).unwrap_or(u32::MAX);
         let Some(part) = time.checked_div(messages) else { return };
@@ -223,7 +224,7 @@ impl Control {
         }
     }
 
-    /// Tells the scheduler which clients wait for device memory; they have no role meanwhile.
+    /// Reports to the scheduler which clients wait for device memory; they have no role meanwhile.
     fn look_who_waits(&mut self) {
         for (client, peer) in &mut self.peers {
             let waits = peer.entry.lane.admission_slot.state() == AdmissionState::Waits;
@@ -244,7 +245,8 @@ impl Control {
         if let Some(trouble) = arrival.entry.profile_trouble() {
             warn(&arrival.sender, &trouble);
         }
-        // Guests were told while let in; this thread waits for no client that does not read.
+        // Guests got their working sets while they were let in, since this thread must not wait for
+        // a client that does not read.
         let own = arrival.entry.house.is_none();
         if let Some(profile) = arrival.entry.loaded.as_ref().filter(|_| own) {
             // One message each would be thousands; a single one may not fit.
@@ -321,7 +323,7 @@ impl Control {
                 if let Some(trouble) = entry.device(&gpu) {
                     user_log::line(entry.uid, Level::Warn, format_args!("client {client}: {trouble}"));
                     if !std::mem::replace(&mut peer.warned, true) {
-                        // The default cost first: the profile's typical cost must go with the
+                        // The default cost first: the profile's typical cost must not outlive the
                         // client's table.
                         let unknown = &entry.lane.orders.unknown_cost;
                         unknown.store(self.unknown_cost, Ordering::Relaxed);
@@ -388,8 +390,8 @@ impl Control {
 
     /// Ends clients that died or were detached.
     ///
-    /// A second look with an empty inbox proves that a dead client's messages were read. While
-    /// others keep talking, `LAST_WORDS` and the number of looks bound the wait.
+    /// A second round with an empty inbox proves that a dead client's messages were read. While
+    /// other clients keep sending, `LAST_WORDS` and the number of rounds bound the wait.
     fn look_for_deaths(&mut self) {
         let over = |peer: &ControlledClient| peer.entry.over.load(Ordering::Acquire);
         let let_go: Vec<u64> = self
@@ -436,8 +438,8 @@ impl Control {
         }
     }
 
-    /// Drops a client's connection, lane and descriptors. `ending`: the broker's decision, else the
-    /// client's own state counts.
+    /// Drops a client's connection, lane and descriptors. `ending`: the broker's decision; `None`:
+    /// the client's own state decides.
     fn end(&mut self, client: u64, ending: Option<Ending>) {
         let Some(peer) = self.peers.remove(&client) else { return };
         self.inbox.forget(client);
@@ -466,8 +468,8 @@ impl Control {
     }
 }
 
-/// Warns the job that its profile is of no use.
+/// Warns the job that its profile cannot be used.
 fn warn(sender: &ToTheClient, trouble: &str) {
-    // Fails only for a client that is gone.
+    // Fails only for an ended client.
     let _ = sender.send(ToClient::Warning(format!("{trouble}; the job runs without it")));
 }

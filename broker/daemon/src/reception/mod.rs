@@ -1,4 +1,4 @@
-//! The two threads that hear clients: one lets them in, one hears their slow messages.
+//! The two threads that read from clients: one lets them in, one reads their less urgent messages.
 #![forbid(unsafe_code)]
 
 pub mod acceptor;

@@ -1,8 +1,8 @@
 //! CPU time that a shared broker spends on each guest.
 //!
-//! Work for a guest is charged to it: [`SHARE`] of a core in the long run, [`AHEAD`] in a burst,
-//! the rest later. Hundreds of jobs started together stay below. Accounts are per user, so no other
-//! user waits; the owner's is never checked.
+//! Work for a guest is charged to the guest: [`SHARE`] of a core in the long run, [`AHEAD`] in a
+//! burst; further work waits. Hundreds of jobs started together remain below these limits. Accounts
+//! are per user, so no other user waits; the owner has no account.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,24 +13,24 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::callers::is_owner;
 
-/// A guest's part of a core's time is `1 / SHARE`.
+/// Divisor of a core's time: a guest's part is `1 / SHARE`.
 const SHARE: u32 = 20;
 
 /// CPU time that an idle guest may use at once.
 const AHEAD: Duration = Duration::from_millis(500);
 
-/// Most CPU time beyond [`AHEAD`]: a wait is at most `DEBT * SHARE` = 2 s. Clients give a broker up
-/// after 5 s.
+/// Most CPU time beyond [`AHEAD`]: a wait is at most `DEBT * SHARE` = 2 s. Clients give up on a
+/// broker after 5 s.
 const DEBT: Duration = Duration::from_millis(100);
 
-/// Accounts above which empty ones are removed.
+/// Number of accounts above which empty ones are removed.
 const ACCOUNTS: usize = 256;
 
 /// The accounts of all users.
 #[derive(Debug, Clone, Default)]
 pub struct Accounts(Arc<Mutex<BTreeMap<u32, Account>>>);
 
-/// A leaky bucket that drains at [`SHARE`]; a full one means waiting.
+/// A leaky bucket that drains at [`SHARE`]; work for its user waits while it is full.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     spent: Duration,
@@ -84,12 +84,12 @@ impl Accounts {
         done
     }
 
-    /// Time until work for this user may go on; `None`: now.
+    /// Time until work for this user may continue; `None`: it may continue now.
     pub fn waits(&self, uid: u32) -> Option<Duration> {
         self.waits_at(uid, Instant::now())
     }
 
-    /// Whether more than `AHEAD / 4` is used: the last rank.
+    /// Whether more than `AHEAD / 4` is used, so that threads for the user get the last priority.
     pub fn is_high(&self, uid: u32) -> bool {
         let all = self.all();
         all.get(&uid)
@@ -125,7 +125,7 @@ mod tests {
             None,
             "his time has come again"
         );
-        // In the long run the share: one second of a core per `SHARE` seconds.
+        // In the long run a guest gets its share: one second of a core per `SHARE` seconds.
         let mut had = Duration::ZERO;
         let piece = Duration::from_millis(1);
         for step in 0..100_000 {

@@ -26,9 +26,9 @@ use weft_protocol::transport::{Error, HANDSHAKE, MAX_PROFILE_BYTES, TimeLimit, f
 pub struct PendingClient {
     /// The process's first message.
     pub hello: Hello,
-    /// User id by the kernel.
+    /// User id from the kernel.
     pub uid: u32,
-    /// Process id by the kernel; `None`: its pid namespace is not visible here.
+    /// Process id from the kernel; `None`: its pid namespace is not visible here.
     pub pid: Option<u32>,
     /// Readable once the process has ended.
     pub pidfd: Option<Arc<OwnedFd>>,
@@ -43,9 +43,9 @@ pub struct Attached {
     pub client: u64,
     /// The client's first message.
     pub hello: Hello,
-    /// Process id by the kernel.
+    /// Process id from the kernel.
     pub pid: Option<u32>,
-    /// User id by the kernel.
+    /// User id from the kernel.
     pub uid: u32,
     /// The user's page; `None` in a private broker.
     pub house: Option<Arc<UserPage>>,
@@ -67,13 +67,13 @@ pub struct Life {
 }
 
 impl Life {
-    /// Names the client's process; `None`: the system has no such descriptor.
+    /// Descriptor of the client's process; `None`: the system has no such descriptors.
     pub fn pidfd(&self) -> Option<Arc<OwnedFd>> {
         self.pidfd.clone()
     }
 
-    /// Whether the process has ended. Never waits. The pidfd tells even if a forked child holds the
-    /// socket.
+    /// Whether the process has ended. Never waits. The pidfd shows it even if a forked child holds
+    /// the socket.
     pub fn ended(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => fds::hung_up(pidfd, PollFlags::IN),
@@ -86,15 +86,15 @@ impl Life {
         self.ended() || fds::hung_up(&self.socket, PollFlags::RDHUP)
     }
 
-    /// Descriptors that become readable or hang up when the client may be gone.
+    /// Descriptors that become readable or hang up when the client may have ended.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pidfd.iter().map(AsFd::as_fd).chain([(*self.socket).as_fd()])
     }
 }
 
 impl PendingClient {
-    /// The profile's bytes, or why there are none. For clients of a shared broker that name one and
-    /// take no samples.
+    /// The profile's bytes, or the reason why there are none. For clients of a shared broker that
+    /// name a profile and take no samples.
     ///
     /// At most [`MAX_PROFILE_BYTES`] bytes in [`HANDSHAKE`]. After an error the connection is
     /// unusable.
@@ -122,11 +122,11 @@ impl PendingClient {
 
     /// Refuses the client.
     pub fn refuse(self, why: Refusal) {
-        // If this fails, the client is gone.
+        // This fails only if the client has ended.
         let _ = fds::send(&self.socket, &Packet::Refused(why), &[], TimeLimit::new(HANDSHAKE));
     }
 
-    /// Makes the lane, has `orders` fill it, finishes the handshake. An honest client takes about
+    /// Makes the lane, calls `orders` to fill it, and finishes the handshake. This takes about
     /// [`HANDSHAKE`] at most.
     pub fn welcome(
         self,
@@ -149,8 +149,8 @@ impl PendingClient {
             Packet::Connected => {}
             _ => return Err(Error::Nonsense("a client did not connect its channel")),
         }
-        // `accept()` has no time limit. If the client did connect, it is first in the queue; else
-        // ours is, and ends at once.
+        // `accept()` has no time limit. If the client did connect, its connection is first in the
+        // queue; else ours is first and ends at once.
         let own = IpcSender::<Up>::connect(name).map_err(Error::io("reaching a control channel"))?;
         drop(own);
         let (receiver, first) = server.accept().map_err(|_| Error::Gone)?;

@@ -1,11 +1,11 @@
-//! Connections to the broker: counted by user, and closed where no other user waits.
+//! Connections to the broker: counted by user, and closed on threads for which no other user waits.
 //!
 //! The last close of a descriptor may take as long as its sender likes: a lingering TCP socket, a
-//! file on a dead server. Closing a socket closes unread descriptors too. From Linux 6.16 the
+//! file on a dead server. The close of a socket also closes unread descriptors. From Linux 6.16 the
 //! kernel refuses packets with descriptors on the broker's socket, so a close is harmless.
 //!
 //! On older kernels threads close connections, one per user at a time: a user delays at most one
-//! thread. Until really closed, a connection counts as its user's.
+//! thread. A connection counts for its user until it is closed.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Accounts;
 use weft_protocol::transport::peer;
 
-/// Closing threads at most: so many users' closes may hang without delaying others.
+/// Most closing threads: the closes of this number of users may hang without a delay for others.
 const CLOSERS: usize = 64;
 
 /// All connections.
@@ -30,9 +30,9 @@ pub(super) struct Callers {
 
 #[derive(Debug, Default)]
 struct CallerState {
-    /// Open ones by user.
+    /// Open connections by user.
     open: BTreeMap<u32, usize>,
-    /// Connections to close, by user; no entry is empty and idle.
+    /// Connections to close, by user; an entry that is empty and idle is removed.
     closing: BTreeMap<u32, Closing>,
     closers: usize,
 }
@@ -44,7 +44,7 @@ struct Closing {
 }
 
 impl Callers {
-    /// Starts empty. `passes`: packets may bring descriptors.
+    /// Starts without connections. With `passes`, packets may bring descriptors.
     pub(super) fn new(passes: bool) -> Arc<Callers> {
         Arc::new(Callers {
             passes,
@@ -95,13 +95,13 @@ impl Callers {
             .name("weft-close".into())
             .spawn(move || callers.close_all());
         if let Err(error) = started {
-            // The connections stay open until the next close.
+            // The connections remain open until the next close.
             log::warn!("no thread to close a connection: {error}");
             self.state().closers -= 1;
         }
     }
 
-    /// Closes all but those of users with a close under way.
+    /// Closes all connections except those of users with a close under way.
     fn close_all(&self) {
         loop {
             let mut state = self.state();
@@ -118,7 +118,7 @@ impl Callers {
                 return;
             };
             drop(state);
-            // May take arbitrarily long.
+            // This may take arbitrarily long.
             drop(socket);
             let mut state = self.state();
             state.closed(uid);
@@ -143,7 +143,7 @@ impl CallerState {
     }
 }
 
-/// A counted connection. Dropping it never waits.
+/// A counted connection. Its drop never waits.
 #[derive(Debug)]
 pub struct Connection {
     /// `None` only during the drop.
@@ -153,7 +153,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// User id by the kernel, or [`super::contained::NOBODY`].
+    /// User id from the kernel, or [`super::contained::NOBODY`].
     pub(super) fn uid(&self) -> u32 {
         self.uid
     }
@@ -168,7 +168,7 @@ impl Connection {
         &self.callers.accounts
     }
 
-    /// Whether the user is root or the broker's own: no limits of guests.
+    /// Whether the user is root or the broker's own, to whom the limits of guests do not apply.
     pub(super) fn is_owners(&self) -> bool {
         is_owner(self.uid)
     }
@@ -263,7 +263,7 @@ pub(super) mod tests {
             rustix::event::PollFlags::RDHUP
         ));
         assert_eq!(callers.count_of(7), 2, "none of them is closed yet");
-        // Once the data is read or reset, the close goes on.
+        // Once the data is read or reset, the close completes.
         drop(silent);
         until(|| callers.count_of(7) == 0);
         until(|| callers.state().closers == 0);

@@ -1,8 +1,8 @@
 //! A name of one process in the network namespace: an abstract socket. It needs no folder, so
-//! another `/tmp` does not hide it, and ends with its process.
+//! another `/tmp` does not hide it, and it ends with its process.
 //!
-//! A process that finds the name taken connects, and both learn the other's process and user from
-//! the kernel. Any process may do either, so the result is only a line for people. No call waits.
+//! A process that finds the name taken connects, and both get the other's process and user from the
+//! kernel. Any process may do either, so the result is only a line for people. No call waits.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use weft_protocol::transport::peer;
 
-/// Callers in the queue; further ones learn only that the name is taken.
+/// Most callers in the queue; further callers learn only that the name is taken.
 const BACKLOG: i32 = 16;
 
 /// Another process with this name, from the kernel.
@@ -29,7 +29,8 @@ pub struct Who {
 pub struct Claim(OwnedFd);
 
 impl Claim {
-    /// Takes the name, or says which process has it. `None`: no such names here, or just freed.
+    /// Takes the name, or returns the process that has it. `None`: the system has no such names, or
+    /// the name was just freed.
     pub fn take(name: &str) -> Option<Result<Claim, Who>> {
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
         let socket = socket()?;
@@ -43,7 +44,7 @@ impl Claim {
         }
     }
 
-    /// Processes that called since the last look.
+    /// Processes that called since the last call of this function.
     pub fn callers(&self) -> Vec<Who> {
         let mut found = Vec::new();
         // Bounded: faster callers are dropped.
@@ -67,7 +68,7 @@ fn other(address: &SocketAddrUnix) -> Option<Who> {
     let socket = socket()?;
     match rustix::net::connect(&socket, address) {
         Ok(()) => Some(who(&socket)),
-        // Its owner has not taken its callers for long.
+        // The queue is full: the owner has not accepted callers for a long time.
         Err(Errno::AGAIN) => Some(Who::default()),
         Err(_) => None,
     }
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(first.callers(), []);
         assert_eq!(Claim::take(&name).expect("a socket").expect_err("it is taken"), own);
         assert_eq!(first.callers(), [own]);
-        // Callers beyond the queue stay unknown; none is delayed.
+        // Callers beyond the queue remain unknown; none is delayed.
         let many: Vec<Who> = (0..3 * BACKLOG)
             .map(|_| Claim::take(&name).expect("a socket").expect_err("it is taken"))
             .collect();

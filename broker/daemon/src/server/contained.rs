@@ -1,12 +1,12 @@
-//! Root of a container is no root of this system.
+//! Users of processes in containers: root of a container is not root of this system.
 //!
-//! Most containers' processes have uid 0, and a container has the broker's socket to share a GPU,
-//! not to rule over all who do. As NFS does with another machine's root, a shared broker takes the
-//! owner's uid within a container for the user nobody: a guest.
+//! Most containers' processes have uid 0. A container has the broker's socket to share a GPU, not
+//! to control other users' jobs. So a shared broker maps the owner's uid within a container to the
+//! user nobody, a guest, as NFS does with another machine's root.
 //!
-//! A process with that uid is the owner's if it is in the broker's own user namespace, and there in
-//! the broker's own pid namespace or with `CAP_SYS_ADMIN`. `CAP_KILL` is no sign: Docker gives it
-//! to each container.
+//! A process with the owner's uid counts as the owner's only if it is in the broker's user
+//! namespace. It must also be in the broker's pid namespace or have `CAP_SYS_ADMIN`. `CAP_KILL`
+//! does not count: Docker gives it to each container.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -20,7 +20,7 @@ use super::process;
 use weft_protocol::transport::fds;
 use weft_protocol::transport::peer::Peer;
 
-/// The user that the owner within a container is: the kernel's own overflow uid.
+/// User id of the owner's processes in containers: the kernel's own overflow uid.
 pub const NOBODY: u32 = 65_534;
 
 /// `CAP_SYS_ADMIN`, as a bit of `CapEff`.
@@ -40,7 +40,7 @@ fn is_outside(socket: impl AsFd, pid: Option<u32>) -> bool {
         return false;
     };
     let found = Surroundings::of(&pid.to_string());
-    // Where it still runs, its number was not another's meanwhile.
+    // If the process still runs, its pid was not reused meanwhile.
     let ended = pidfd.is_some_and(|pidfd| fds::hung_up(&pidfd, PollFlags::IN));
     let (Some(found), Some(own), false) = (found, Surroundings::of("self"), ended) else {
         return false;
@@ -48,13 +48,13 @@ fn is_outside(socket: impl AsFd, pid: Option<u32>) -> bool {
     found.is_outside(&own)
 }
 
-/// Where a process is, and what it may do there.
+/// Namespaces and rights of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Surroundings {
-    /// Pid namespaces that it is in, of those that are seen from here.
+    /// Number of its pid namespaces that are visible from here.
     depth: usize,
     is_admin: bool,
-    /// `None`: the process may do more than this one, which may not look then.
+    /// User namespace; `None`: this process may not read it, because the other has more rights.
     users: Option<PathBuf>,
 }
 
@@ -76,8 +76,8 @@ impl Surroundings {
         })
     }
 
-    /// Whether this is outside of containers, for a broker with those surroundings. A namespace of
-    /// the same depth that is seen from there is the same one.
+    /// Whether the process is outside of containers, for a broker with these surroundings. A
+    /// visible pid namespace of the same depth is the same namespace.
     fn is_outside(&self, broker: &Surroundings) -> bool {
         match (&self.users, &broker.users) {
             (Some(its), Some(own)) => its == own && (self.depth == broker.depth || self.is_admin),
@@ -103,12 +103,12 @@ mod tests {
         for (found, outside) in [
             (at("900", all, own), true),
             (at("900", none, own), true),
-            // It may not be looked at where it may do more than the broker.
+            // A process with more rights than the broker is not readable.
             (at("900", all, None), true),
             (at("900\t1", none, own), false),
             (at("900\t1", dockers, own), false),
             (at("900\t1", all, None), false),
-            // A privileged one may do all to this system anyway.
+            // A privileged container can do anything to this system anyway.
             (at("900\t1", all, own), true),
             (at("900\t1", all, other), false),
             (at("900", all, other), false),

@@ -1,4 +1,4 @@
-//! The transport's reading of arbitrary bytes, for `tests/soak/fuzz` only.
+//! Reader of arbitrary bytes as packets, only for `tests/soak/fuzz`.
 #![forbid(unsafe_code)]
 
 use weft_protocol::control::ToBroker;
@@ -27,8 +27,8 @@ pub fn read(bytes: &[u8]) -> Read {
         Err(Unpack::Version(version)) => return Read::Version(version),
         Err(Unpack::Nonsense) => return Read::Nonsense,
     };
-    // The longest packet may grow in words when packed again, never in bytes; it may have had bytes
-    // behind it.
+    // A packet may have had extra bytes at its end. A very long one may be too long when packed
+    // again.
     match wire::pack(&packet) {
         Ok(packed) => assert!(wire::unpack(&packed).is_ok(), "{packet:?} is not read again"),
         Err(_) => assert!(bytes.len() > LONGEST / 2, "{packet:?} cannot be packed"),

@@ -1,7 +1,7 @@
 //! A socket that the service manager bound and passed on (`LISTEN_FDS`).
 //!
-//! What [`super::Listener`] makes sure of with a socket of its own is checked here: the kind of
-//! socket, its place, whose it is and who may use it. The folder was checked before.
+//! This module checks the properties that [`super::Listener`] gives its own socket: type, path,
+//! owner and permissions. The folder was checked before.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -17,10 +17,10 @@ use rustix::net::{SocketAddrUnix, SocketType, getsockname};
 use crate::base::options::Door;
 use weft_protocol::transport::{Error, peer};
 
-/// Others than the owner may not use the socket of a private broker.
+/// Mode bits of group and others: only the owner may use the socket of a private broker.
 const OTHERS: u32 = 0o077;
 
-/// Checks the socket against the place where clients look for it. Returns the facts of its file.
+/// Checks that the socket is the one that clients find at `path`. Returns its file's metadata.
 pub(super) fn check(socket: &OwnedFd, path: &Path, door: Door) -> Result<Metadata, Error> {
     let refuse = |why: String| {
         Err(Error::Folder {
@@ -42,7 +42,7 @@ pub(super) fn check(socket: &OwnedFd, path: &Path, door: Door) -> Result<Metadat
     if socket_acceptconn(socket) != Ok(true) {
         return refuse("the service manager's socket does not listen; its unit needs Accept=no".to_string());
     }
-    // Jobs ask the kernel who listens, and trust the folder's owner alone.
+    // Jobs get the listening user from the kernel, and trust only the folder's owner.
     if !peer::peer(socket).is_ok_and(|listens| listens.uid == peer::own_uid()) {
         return refuse("the service manager's socket was made by another user than this broker's".to_string());
     }

@@ -1,5 +1,5 @@
-//! The well-known socket: one broker at a time, connections heard side by side and never waited for
-//! beyond `HANDSHAKE`.
+//! The well-known socket: one broker at a time. Connections are read concurrently, each for at most
+//! `HANDSHAKE`.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,27 +28,28 @@ use weft_protocol::control::Refusal;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, TimeLimit, client, fds, path, peer};
 
-/// Connections without a first packet; beyond, the oldest of the user with most is dropped.
+/// Most connections without a first packet. Beyond it, the oldest one of the user with the most is
+/// dropped.
 const HALF_OPEN: usize = 1024;
 
-/// Such connections per guest; beyond, its oldest is dropped. Clients send at once, so even
-/// hundreds rarely count here.
+/// Most such connections per guest. Beyond it, the guest's oldest is dropped. Clients send at once,
+/// so even hundreds of clients rarely count here.
 const HALF_OPEN_OF_A_GUEST: usize = 256;
 
-/// Connections per guest in all: of clients, open questions, half-open, and not really closed
+/// Most connections per guest: of clients, open questions, half-open, and not closed yet
 /// ([`super::callers`]).
 pub const CONNECTIONS_OF_A_GUEST: usize = 1536;
 
-/// Connections accepted before older ones are looked at.
+/// Connections accepted before older ones are read.
 const AT_ONCE: usize = 64;
 
-/// The kernel's queue. 300 jobs started at once are an aim; the kernel's default cap is 4096.
+/// The kernel's queue. The aim is 300 jobs started at once; the kernel's default cap is 4096.
 const BACKLOG: i32 = 4096;
 
-/// How often connections of users beyond their CPU share are looked at.
+/// Interval between checks of connections of users beyond their CPU share.
 const LOOKED_AT_AGAIN: Duration = Duration::from_millis(20);
 
-/// Connections of a user that may wait for that.
+/// Most connections of a user that may wait for the user's CPU share.
 const LATER_OF_A_GUEST: usize = 64;
 
 /// Pause after an accept without descriptors or memory.
@@ -60,13 +61,13 @@ pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     inode: (u64, u64),
-    /// The socket is another's, who goes on listening.
+    /// Whether the socket remains in place, because the service manager owns it.
     keeps_place: bool,
     /// Connections without a first packet, oldest first.
     half_open: Vec<HalfOpen>,
     /// Connections of users beyond their CPU share, oldest first; unread meanwhile.
     later: VecDeque<HalfOpen>,
-    /// When `later` was last looked at.
+    /// Time of the last check of `later`.
     looked: Instant,
     /// Connections that sent their first packet.
     said: VecDeque<Incoming>,
@@ -86,13 +87,13 @@ struct HalfOpen {
 pub enum Incoming {
     /// A process that wants a lane.
     Client(PendingClient),
-    /// A person's question.
+    /// A question from the command line.
     Question(Question),
 }
 
 impl Listener {
-    /// Takes the socket at `path` for a private broker. Replaces a stale socket, not a live
-    /// broker's ([`Error::Taken`]).
+    /// Takes the socket at `path` for a private broker. Replaces a stale socket, but not that of a
+    /// live broker ([`Error::Taken`]).
     pub fn bind(path: &Path) -> Result<Listener, Error> {
         Listener::open(path, Door::Private)
     }
@@ -100,7 +101,7 @@ impl Listener {
     /// Takes the socket at `path`, as [`Listener::bind`] does.
     pub fn open(path: &Path, door: Door) -> Result<Listener, Error> {
         let lock = Listener::take_place(path, door)?;
-        // No broker of this build lives, unless the lock file was removed: ask.
+        // No broker of this build is alive, unless the lock file was removed, so connect and ask.
         if client::answers(path) {
             return Err(Error::Taken(path.to_path_buf()));
         }
@@ -113,7 +114,7 @@ impl Listener {
             });
         }
         raise_descriptor_limit();
-        // Bound under another name, then renamed: no client sees a socket that does not listen.
+        // Bound under another name, then renamed: no client finds a socket that does not listen.
         let fresh = with_suffix(path, ".new");
         let _ = fs::remove_file(&fresh);
         let address = SocketAddrUnix::new(&fresh).map_err(|_| Error::Folder {
@@ -123,7 +124,7 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(Error::system("making a socket"))?;
-        // Before any client connects: accepted sockets inherit it.
+        // Set before any client connects: accepted sockets inherit it.
         let passes = !process::pass_descriptors(&socket, false);
         bind(&socket, &address).map_err(Error::system("binding the broker's socket"))?;
         let mode = match door {
@@ -143,14 +144,14 @@ impl Listener {
         Ok(Listener::of(socket, path, &facts, door, passes, lock))
     }
 
-    /// Takes a socket that the service manager bound to `path`, and trusts the place as
-    /// [`Listener::open`] does. The socket stays there when the broker ends.
+    /// Takes a socket that the service manager bound to `path`, with the checks of
+    /// [`Listener::open`]. The socket remains when the broker ends.
     pub fn given(socket: OwnedFd, path: &Path, door: Door) -> Result<Listener, Error> {
         let lock = Listener::take_place(path, door)?;
-        // Nobody else listens there, or it would not be this socket's place.
+        // The check shows that the path is this socket's, so no other broker listens there.
         let facts = inherited::check(&socket, path, door)?;
         raise_descriptor_limit();
-        // Connections that came before are looked at as on a kernel that knows no such option.
+        // Earlier connections may bring descriptors, as on a kernel without this option.
         process::pass_descriptors(&socket, false);
         rustix::io::ioctl_fionbio(&socket, true).map_err(Error::system("setting up the socket"))?;
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)
@@ -162,7 +163,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Checks the socket's folder, and takes the lock beside it.
+    /// Checks the socket's folder, and takes the lock in it.
     fn take_place(path: &Path, door: Door) -> Result<File, Error> {
         match door {
             Door::Private => path::check_folder(path, true)?,
@@ -171,7 +172,7 @@ impl Listener {
         lock(path)
     }
 
-    /// `passes`: connections may bring descriptors.
+    /// A listener on this socket. With `passes`, connections may bring descriptors.
     fn of(socket: OwnedFd, path: &Path, facts: &fs::Metadata, door: Door, passes: bool, lock: File) -> Listener {
         Listener {
             socket,
@@ -204,7 +205,7 @@ impl Listener {
     }
 
     /// The next connection with its first packet; `None` when the time is up. Silent, malformed,
-    /// foreign or outdated ones end here and delay no other.
+    /// foreign or outdated connections end here and delay no other.
     pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, Error> {
         let deadline = Instant::now() + within;
         loop {
@@ -236,7 +237,7 @@ impl Listener {
             let comes = ready.next().unwrap_or(false);
             let ready: Vec<bool> = ready.collect();
             drop(set);
-            // First, since a new connection may displace one of these.
+            // These are read first, because a new connection may displace one of them.
             self.hear(&ready);
             if comes {
                 self.take_new();
@@ -244,7 +245,7 @@ impl Listener {
         }
     }
 
-    /// Hears users again whose CPU share allows it; drops expired connections.
+    /// Reads again from users whose CPU share allows it; drops expired connections.
     fn look_who_waited(&mut self, now: Instant) {
         if now.saturating_duration_since(self.looked) < LOOKED_AT_AGAIN {
             return;
@@ -275,7 +276,7 @@ impl Listener {
                             .accounts()
                             .charge(uid, after.saturating_sub(std::mem::replace(&mut before, after)));
                     }
-                    // Closed where it can delay no other.
+                    // Closed on a thread where it can delay no other user.
                     Err(_) => drop(self.callers.comes(u32::MAX, socket)),
                 },
                 Err(Errno::AGAIN) => return,
@@ -298,7 +299,7 @@ impl Listener {
             return;
         }
         if self.callers.accounts().waits(uid).is_some() {
-            // Further ones are closed unread, the cheapest answer.
+            // Further connections are closed unread, which is the cheapest answer.
             if self.later.iter().filter(|one| one.socket.uid() == uid).count() < LATER_OF_A_GUEST {
                 let deadline = Instant::now() + HANDSHAKE;
                 self.later.push_back(HalfOpen { socket, deadline });
@@ -395,7 +396,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
         return refuse(Refusal::User);
     }
     if door.is_shared() && peer.pid.is_none() {
-        // The client's own word could name another's process.
+        // The pid that the client reports could be another process's.
         return refuse(Refusal::Unseen);
     }
     match said {
@@ -430,7 +431,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Takes the lock that a living broker holds. The file stays: after a removal two brokers could
+/// Takes the lock that a live broker holds. The file is never removed: otherwise two brokers could
 /// hold two locks.
 fn lock(path: &Path) -> Result<File, Error> {
     let file = OpenOptions::new()
@@ -447,8 +448,8 @@ fn lock(path: &Path) -> Result<File, Error> {
     }
 }
 
-/// Raises the limit of open files. A client takes about five, so the usual 1024 ends at some 200
-/// clients.
+/// Raises the limit of open files. A client takes about five, so the usual limit of 1024 suffices
+/// for some 200 clients.
 fn raise_descriptor_limit() {
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -101,7 +101,7 @@ pub struct Inbox {
     guests: Vec<(u64, Arc<Connection>)>,
 }
 
-/// Messages of one guest heard per look, so that a talking client does not keep others waiting.
+/// Messages of one guest read per round, so that a busy client does not keep others waiting.
 const HEARD_AT_ONCE: usize = 16;
 
 impl std::fmt::Debug for Inbox {
@@ -134,14 +134,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// Hears no more of a client that ended another way.
+    /// Stops reading from a client that ended another way.
     pub fn forget(&mut self, client: u64) {
         self.guests.retain(|(guest, _)| *guest != client);
     }
 
     /// Reads the guests' sockets.
     fn hear_guests(&mut self, within: Duration) -> Result<Vec<(u64, News)>, Error> {
-        // Guests beyond their CPU share are heard later.
+        // Guests beyond their CPU share are read later.
         let heard: Vec<&(u64, Arc<Connection>)> = self
             .guests
             .iter()
@@ -184,7 +184,7 @@ impl Inbox {
         Ok(news)
     }
 
-    /// News of the clients, in `within` at most; empty when the time is up.
+    /// News of the clients, within at most `within`; empty when the time is up.
     pub fn wait(&mut self, within: Duration) -> Result<Vec<(u64, News)>, Error> {
         if !self.guests.is_empty() {
             return self.hear_guests(within);

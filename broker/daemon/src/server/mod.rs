@@ -1,4 +1,4 @@
-//! The broker's half of the transport: takes the socket, lets clients in side by side, hands out
+//! The broker's half of the transport: takes the socket, lets clients in concurrently, hands out
 //! lanes.
 //!
 //! ```no_run
@@ -13,7 +13,7 @@
 //!         Some(Incoming::Question(question)) => question.answer("fine")?,  // bounded
 //!         Some(Incoming::Client(pending)) => {
 //!             let host = host.clone();
-//!             // A slow client holds up its own thread alone.
+//!             // A slow client delays only its own thread.
 //!             std::thread::spawn(move || pending.welcome(&host, 1, Vec::new(), |_lane| {}));
 //!         }
 //!     }
@@ -21,15 +21,16 @@
 //! # Ok::<(), weft_protocol::transport::Error>(())
 //! ```
 //!
-//! A broker that serves many users ([`Door::Shared`](crate::base::options::Door::Shared)) trusts of a client only what the kernel says.
-//! Clients of different users share nothing that could hurt one another:
-//! * control messages come by the rendezvous socket, one packet each. No length is believed, and no
-//!   thread waits for a second half;
-//! * root of a container counts as a user of its own, nobody;
+//! A broker that serves many users ([`Door::Shared`](crate::base::options::Door::Shared)) trusts
+//! only what the kernel reports about a client. Clients of different users share nothing with which
+//! one could harm another:
+//! * control messages arrive on the rendezvous socket, one packet each. No length field is trusted,
+//!   and no thread waits for the rest of a message;
+//! * root of a container counts as the separate user nobody;
 //! * each user has a [`UserPage`] with an epoch page and a doorbell. Clients of other
 //!   users neither read nor write them;
-//! * a profile comes in pieces by that socket. The broker opens no file for a client and takes no
-//!   descriptor from one.
+//! * a profile arrives in pieces on the same socket. The broker opens no file for a client and
+//!   takes no descriptor from one.
 #![deny(unsafe_code)]
 
 mod account;

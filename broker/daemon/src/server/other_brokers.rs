@@ -1,13 +1,13 @@
-//! Other brokers with a GPU of this one: another user's, in a container, or behind a job's own
-//! `/tmp`.
+//! Other brokers that manage a GPU of this one: another user's, one in a container, or one behind
+//! a job's own `/tmp`.
 //!
-//! Their jobs are not scheduled with this broker's, so both sides tell their users. Each takes a
-//! name per used device in the network namespace ([`Claim`]), or calls its owner: so each side
-//! learns of the other. The acceptor looks every [`PERIOD`] and never waits. Another network
-//! namespace stays unseen.
+//! The brokers do not coordinate their jobs, so both warn their users. Each takes a name per used
+//! device in the network namespace ([`Claim`]), or connects to the owner of the name: so each finds
+//! the other. The acceptor checks every [`PERIOD`] and never waits. A broker in another network
+//! namespace is not found.
 //!
-//! An invented device costs a descriptor, [`EACH`] per user and [`MOST`] in all; those of most
-//! users come first.
+//! A device that a client invents costs a descriptor. Names are limited to [`EACH`] per user and
+//! [`MOST`] in all; devices with the most users come first.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,17 +17,18 @@ use std::time::{Duration, Instant};
 use crate::server::{Claim, Who};
 use weft_api::status::OtherBroker;
 
-/// How often names are taken and callers heard.
+/// Interval at which names are taken and callers accepted.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// How long a caller counts as present; it calls every [`PERIOD`].
+/// Time for which a caller counts as present; it calls every [`PERIOD`].
 const STAYS: Duration = Duration::from_secs(5);
 
-/// Time between log lines on one device.
+/// Time between log lines about one device.
 const QUIET: Duration = Duration::from_secs(600);
 
-/// Most devices with a name, in all and for one user's clients.
+/// Most devices with a name.
 const MOST: usize = 64;
+/// Most devices with a name for one user's clients.
 const EACH: usize = 16;
 
 /// Most other brokers kept per device.
@@ -41,7 +42,7 @@ pub struct OtherBrokers(Arc<Mutex<KnownBrokers>>);
 struct KnownBrokers {
     looked: Option<Instant>,
     devices: BTreeMap<String, Device>,
-    /// When the log last named a device, used or not; bounded.
+    /// Time of the last log line about each device, used or not; bounded.
     said: BTreeMap<String, Instant>,
 }
 
@@ -56,7 +57,7 @@ impl OtherBrokers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes names and hears callers, each [`PERIOD`]. `used`: each client's device and user.
+    /// Takes names and accepts callers, each [`PERIOD`]. `used`: each client's device and user.
     pub fn tend<I: Iterator<Item = (String, u32)>>(&self, used: impl FnOnce() -> I) {
         let mut inside = self.inside();
         let now = Instant::now();
@@ -82,7 +83,7 @@ impl OtherBrokers {
         }
     }
 
-    /// Other brokers that have a device of this one now.
+    /// Other brokers that manage a device of this one now.
     pub fn others(&self) -> Vec<OtherBroker> {
         self.inside().others()
     }
@@ -137,7 +138,7 @@ impl Device {
 fn chosen(used: impl Iterator<Item = (String, u32)>) -> BTreeSet<String> {
     let mut users: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for (uuid, uid) in used {
-        // Zeros: the driver does not tell.
+        // All zeros: the driver reports no UUID.
         if uuid.bytes().any(|byte| byte != b'0') {
             users.entry(uuid).or_default().insert(uid);
         }
@@ -193,7 +194,7 @@ mod tests {
             };
             assert_eq!((other.pid, &other.device), (Some(std::process::id()), &ours));
         }
-        // No job of the first uses the device now: the other gets the name at its next look.
+        // No job of the first uses the device now: the other gets the name at its next check.
         again(&one);
         one.tend(std::iter::empty);
         assert_eq!(one.others(), []);

@@ -1,4 +1,4 @@
-//! Socket options that only the broker uses: a caller's pidfd, and whether it may send descriptors.
+//! Socket options that only the broker uses: a caller's pidfd, and permission to send descriptors.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,8 +15,8 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// Socket option (Linux 6.16): whether packets may bring descriptors. Not in `libc` yet.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// A descriptor that becomes readable at the connected process's end. `None`: the system has none.
-/// [`Error::Gone`]: already ended.
+/// A descriptor that becomes readable at the connected process's end. `None`: the system has no
+/// such descriptors. [`Error::Gone`]: the process has ended.
 pub(super) fn pidfd(socket: impl AsFd, pid: Option<u32>) -> Result<Option<OwnedFd>, Error> {
     let mut found: libc::c_int = -1;
     let mut length = mem::size_of::<libc::c_int>() as libc::socklen_t;
@@ -35,9 +35,9 @@ pub(super) fn pidfd(socket: impl AsFd, pid: Option<u32>) -> Result<Option<OwnedF
         return Ok(Some(unsafe { OwnedFd::from_raw_fd(found) }));
     }
     match io::Error::last_os_error().raw_os_error() {
-        // An older system: the process id is trusted.
+        // On an older system the process id is trusted.
         Some(libc::ENOPROTOOPT) => Ok(by_number(pid)),
-        // The process id may be another's by now.
+        // The process id may be reused by now.
         Some(libc::ESRCH | libc::EINVAL) => Err(Error::Gone),
         _ => Ok(None),
     }

@@ -37,7 +37,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// Answers. Takes at most 2 s if the asker does not read.
+    /// Sends the answer. Takes at most 2 s if the asking process does not read.
     pub fn answer(self, text: &str) -> Result<(), Error> {
         let limit = TimeLimit::new(ANSWER);
         // A piece with its frame must fit a packet.

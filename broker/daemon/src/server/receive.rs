@@ -1,4 +1,4 @@
-//! Receives callers' packets without their descriptors, which stay with the kernel.
+//! Receives callers' packets without their descriptors, which remain in the kernel.
 #![forbid(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -10,11 +10,11 @@ use weft_protocol::transport::fds::{ready, take_with};
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, TimeLimit};
 
-/// Takes one packet that is there, without descriptors.
+/// Takes a packet that has arrived, without descriptors.
 ///
-/// The kernel closes those not taken within the same call, and a last close may take as long as the
-/// sender likes. So where senders may pass some (`passes`), such a packet stays unread. Its socket
-/// must be closed where no other user waits.
+/// The kernel closes descriptors that are not taken within the same call, and a last close may take
+/// as long as the sender likes. So if senders may pass descriptors (`passes`), a packet that has
+/// some is not read. Its socket must be closed on a thread for which no other user waits.
 pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packet>, Error> {
     if passes && brings_descriptors(&socket) {
         return Err(Error::Nonsense("it sent a descriptor; nobody takes any here"));
@@ -22,7 +22,7 @@ pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packe
     take_with(socket, &mut RecvAncillaryBuffer::default())
 }
 
-/// Whether the next packet brings descriptors; it is not taken.
+/// Whether the next packet has descriptors; the packet is not taken.
 fn brings_descriptors(socket: impl AsFd) -> bool {
     let mut byte = [0u8; 1];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

@@ -39,7 +39,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Lets clients in until `count` came.
+/// Lets clients in until there are `count`.
 fn let_in(listener: &mut Listener, host: &Arc<Host>, count: usize) -> Vec<Attached> {
     let begin = Instant::now();
     let mut threads = Vec::new();
@@ -130,7 +130,7 @@ fn three_hundred_clients_at_once_and_a_silent_one() {
     let (_folder, path) = folder();
     let host = Arc::new(Host::make().expect("a host"));
     let mut listener = Listener::bind(&path).expect("bound");
-    // Connects, stays silent, and must delay no other client.
+    // This client connects, remains silent, and must delay no other client.
     let quiet = connect(&path);
     let jobs: Vec<_> = (0..CLIENTS)
         .map(|_| {
@@ -177,7 +177,7 @@ fn a_live_broker_is_not_replaced_and_a_stale_socket_is() {
     assert!(matches!(Listener::bind(&path), Err(Error::Taken(_))));
     drop(first);
     assert!(!path.exists(), "a broker that ends takes its socket along");
-    // Left by a killed broker: a socket that no process listens at.
+    // A killed broker leaves a socket at which no process listens.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a stale socket"));
     assert!(path.exists());
     assert!(client::attach(&path, hello(1), PATIENCE).is_err());

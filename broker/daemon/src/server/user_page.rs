@@ -1,5 +1,5 @@
-//! Epoch pages and doorbells, which clients share with the broker. This module reads only bells,
-//! never pages.
+//! Epoch pages and doorbells, which clients share with the broker. This module reads only
+//! doorbells, never pages.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -47,18 +47,18 @@ struct Guests {
     houses: Mutex<BTreeMap<u32, Weak<UserPage>>>,
     /// Recent rings, by user.
     rang: Mutex<BTreeMap<u32, Rang>>,
-    /// An edge-triggered epoll of all bells: each ring is told once. No bell is read, since other
-    /// holders could make the read wait.
+    /// An edge-triggered epoll of all doorbells, which reports each ring once. No doorbell is read,
+    /// because other holders of it could make the read wait.
     rings: OwnedFd,
 }
 
-/// Rings per [`SPELL`] after which a bell is ignored.
+/// Rings per [`SPELL`] after which a doorbell is ignored.
 ///
-/// A client can ring a million times/s, and each ring costs an iteration. The scheduler naps beside
-/// waiting background jobs, so that user's other jobs are seen only a little later.
+/// A client can ring a million times/s, and each ring costs an iteration. While background jobs
+/// wait, the scheduler naps, so it notices that user's other jobs only a little later.
 const RINGS: u32 = 50;
 
-/// The period of [`RINGS`], and the longest wait while a bell is ignored.
+/// Period for [`RINGS`], and the longest wait while a doorbell is ignored.
 const SPELL: Duration = Duration::from_millis(10);
 
 /// A user's rings since a time.
@@ -82,7 +82,7 @@ impl Guests {
         houses.get(&uid).and_then(Weak::upgrade)
     }
 
-    /// Listens again to bells whose time is up; returns the time to the next.
+    /// Listens again to doorbells whose period is over; returns the time to the next such doorbell.
     fn hear_again(&self, now: Instant) -> Option<Duration> {
         let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
         rang.retain(|uid, rang| {
@@ -91,7 +91,7 @@ impl Guests {
                 && rang.count > RINGS
                 && let Some(house) = self.house(*uid)
             {
-                // A user without a page has no bell either.
+                // A user without a page has no doorbell either.
                 let _ = self.listen(*uid, &house.bell, true);
             }
             !over
@@ -156,7 +156,8 @@ impl Host {
         })
     }
 
-    /// A user's page, alive while held. `None` in a private broker, with one page for all.
+    /// A user's page, which exists while it is held. `None` in a private broker, which has one page
+    /// for all clients.
     pub fn house_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
         let Some(guests) = &self.guests else { return Ok(None) };
         let mut houses = guests.houses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,7 +178,7 @@ impl Host {
         Ok(Some(house))
     }
 
-    /// Waits for a ring, `within` at most, and takes all. Returns whether one came.
+    /// Waits at most `within` for a ring, and takes all rings. Returns whether one came.
     pub fn wait(&self, within: Duration) -> Result<bool, Error> {
         let deadline = Instant::now() + within;
         let Some(guests) = &self.guests else {
@@ -213,7 +214,7 @@ impl Host {
     fn take_rings(&self, rang: bool) {
         if rang {
             let mut count = [0u8; 8];
-            // Another thread may have been faster; errors need no handling.
+            // Another thread may have taken the ring; errors need no handling.
             let _ = rustix::io::read(&self.bell, &mut count);
         }
     }
@@ -248,7 +249,7 @@ mod tests {
         assert_eq!(guests.rang.lock().expect("whole")[&BEA].count, 1, "another's is");
         assert!(guests.hear_again(now).is_some_and(|left| left <= SPELL));
         assert_eq!(guests.hear_again(now + SPELL), None);
-        // The ring from meanwhile is reported then.
+        // The ring from the ignored period is reported now.
         assert!(host.wait(LONG).expect("waited"), "heard again");
         assert_eq!(guests.rang.lock().expect("whole")[&ANN].count, 1);
     }

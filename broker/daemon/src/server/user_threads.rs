@@ -1,7 +1,6 @@
-//! Threads beside the acceptor that welcome clients and answer questions, a bounded number per
-//! user.
+//! Threads that welcome clients and answer questions for the acceptor, a bounded number per user.
 //!
-//! Further work waits, so a slow or busy user delays only itself.
+//! Further work waits, so a slow or busy user delays only their own work.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -57,8 +56,8 @@ fn lock<W>(lines: &Mutex<AllWork<W>>) -> MutexGuard<'_, AllWork<W>> {
 }
 
 impl<W: Send + 'static> UserThreads<W> {
-    /// Starts without work. `name` is the threads' name. Their rank is the caller's, or the last
-    /// for a user that wants much.
+    /// Starts without work. `name` is the threads' name. Their priority is the caller's, or the
+    /// last one for a user who causes much work.
     pub fn new(name: &'static str, accounts: Accounts) -> UserThreads<W> {
         UserThreads {
             name,
@@ -81,8 +80,8 @@ impl<W: Send + 'static> UserThreads<W> {
         lines.get(&uid).map_or(0, |line| line.busy + line.waiting.len())
     }
 
-    /// Runs `does`, now or after the user's earlier work. Without room the work is returned;
-    /// without a thread, dropped.
+    /// Runs `does`, now or after the user's earlier work. If there is no room, the work is
+    /// returned; if no thread can be started, it is dropped.
     pub fn take(&self, uid: u32, work: W, most: ThreadLimits, does: impl Fn(W) + Send + 'static) -> Result<(), W> {
         let mut lines = lock(&self.lines);
         let line = lines.entry(uid).or_insert_with(|| UserWork {
@@ -177,7 +176,7 @@ mod tests {
     fn a_user_who_is_slow_waits_for_himself_alone() {
         let threads = UserThreads::<(u32, Sender<u32>)>::new("test", Accounts::default());
         let (done, ended) = channel();
-        // User 7's work waits until told to go on.
+        // User 7's work waits for a message.
         let (go, gate) = channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let slow = |number: u32| {
