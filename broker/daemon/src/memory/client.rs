@@ -14,18 +14,18 @@ use weft_paging::{Access, GranuleRange, OrderId, OrderKind, PagingOrder, Use, Wo
 use weft_protocol::Ns;
 use weft_protocol::page_ops::{PageOp, PageOpProducer};
 
-/// Times per turn that a job without a forecast is assumed to touch its working set.
+/// Assumed number of times per turn that a job without a forecast touches its working set.
 const USES_A_TURN: u64 = 16;
 
 /// Rounds after which an unnamed range is not part of the working set. A round is half a second
 /// with launches; a training step may take seconds.
 pub(super) const RECENT_ROUNDS: u64 = 8;
 
-/// Time without activity after which a job is idle: its memory may go, and no turns are planned for
-/// it. A job that writes a checkpoint is idle.
+/// Time without activity after which a job is idle: its memory may be evicted, and no turns are
+/// planned for it. A job that writes a checkpoint is idle.
 pub(super) const IDLE: Duration = Duration::from_secs(2);
 
-/// A page operation that is out.
+/// A page operation under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Out {
     pub order: OrderId,
@@ -39,7 +39,7 @@ pub(super) struct ManagedClient {
     pub entry: Arc<Entry>,
     pub producer: PageOpProducer,
     pub device: Option<String>,
-    /// The device's size by its report.
+    /// The device's size as the client reports it, bytes.
     pub bytes: Option<u64>,
     /// Ranges by start: size, and the last round that named them.
     pub ranges: BTreeMap<u64, (u64, u64)>,
@@ -48,32 +48,34 @@ pub(super) struct ManagedClient {
     pub round: u64,
     /// Number of touched ranges that the planner knows.
     pub touches: usize,
-    /// Confirmations to send at the begin of its turn: the driver's own evictions are not seen from
-    /// here.
+    /// Confirmations to send at the begin of its turn, because the driver's own evictions are not
+    /// visible here.
     pub confirms: VecDeque<PageOp>,
     /// Orders that do not fit into the lane yet.
     pub waiting: VecDeque<PagingOrder>,
     pub out: HashMap<u64, Out>,
-    /// Until when it gets no page operations.
+    /// Time until which it gets no page operations.
     pub penance: Option<Instant>,
     /// Granules that the planner knows.
     pub told: HashSet<u64>,
-    /// Changed since the planner was told.
+    /// Whether it changed since the planner last got its memory.
     pub dirty: bool,
-    /// A foreground job: while active, its granules stay on the device.
+    /// Whether it is a foreground job: while active, its granules remain on the device.
     pub pinned: bool,
-    /// When it was last seen active, and the counters then.
+    /// Time of its last activity.
     pub active_at: Instant,
+    /// Counters at the last call of [`ManagedClient::look`].
     progress: [u64; 4],
-    /// When it last had the device.
+    /// Time at which it last had the device.
     pub ran_at: Option<Instant>,
     pub forecast: Forecast,
-    /// Confirmations that are out.
+    /// Confirmations under way.
     pub confirming: HashMap<u64, GranuleRange>,
-    /// Without a forecast: time and launches when its working set last counted as touched.
+    /// Time at which its working set last counted as touched, if it has no forecast.
     pub counted: Option<Instant>,
+    /// Launches at that time.
     pub launched: u64,
-    /// Host bytes left by its control groups, as the planner knows them; `None`: not told.
+    /// Host bytes left by its control groups, as the planner knows them; `None`: not reported.
     pub host_left: Option<u64>,
     pub drawn: trace::MemoryFigures,
 }
@@ -108,7 +110,7 @@ impl ManagedClient {
         }
     }
 
-    /// Notes activity since the last call, or a wait for its turn.
+    /// Records activity since the last call, or a wait for its turn.
     pub fn look(&mut self, now: Instant) {
         let (lane, read) = (&self.entry.lane, |word: &AtomicU64| word.load(Ordering::Relaxed));
         let progress = [
@@ -159,10 +161,10 @@ impl ManagedClient {
         }
     }
 
-    /// Takes in a round that named these ranges; `None`: all.
+    /// Records a round that named these ranges; `None`: all.
     pub fn touched(&mut self, starts: Option<Vec<u64>>) {
         if starts.as_ref().is_some_and(Vec::is_empty) {
-            // An idle round: the working set stays as it was.
+            // An idle round leaves the working set unchanged.
             return;
         }
         self.round += 1;

@@ -1,7 +1,7 @@
 //! A client's forecast of its next period, and its position in it.
 //!
 //! Both are untrusted: a forecast is bounded, and only granules in ranges that the client holds
-//! count. A forecast in parts counts once its last part is there.
+//! count. A forecast in parts counts once its last part has arrived.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -12,13 +12,13 @@ use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 use weft_protocol::page_ops::PageOps;
 
-/// Most uses of a forecast: what weft's clients send.
+/// Most uses of a forecast: weft's own clients send no more.
 const FORECAST_USES: usize = 1 << 14;
 
-/// Most granules of one use that are looked at one by one: 128 GB.
+/// Most granules of one use that are visited one by one: 128 GB.
 const MOST_GRANULES: u32 = 1 << 16;
 
-/// Most granules of all uses, counted as often as used: 80 GB fifty times. A larger forecast is
+/// Most granules of all uses, counted once per use: 80 GB fifty times. A larger forecast is
 /// dropped.
 const USED_GRANULES: u64 = 1 << 21;
 
@@ -32,14 +32,14 @@ pub(super) struct Forecast {
     uses: Vec<GranuleUse>,
     /// Parts of the next forecast.
     coming: (u32, Vec<GranuleUse>),
-    /// The client's last position that the planner knows, and when.
+    /// The client's last position that the planner knows, and its time.
     stood: Option<(Ns, Instant)>,
     /// Position up to which uses were counted.
     counted: Option<Ns>,
 }
 
 impl Forecast {
-    /// Adds a part. True if it was the last: the new forecast counts from now on.
+    /// Adds a part. True if it was the last part, so that the new forecast counts from now on.
     pub fn take(&mut self, number: u32, period: Ns, uses: Vec<GranuleUse>, ends: bool) -> bool {
         if self.coming.0 != number {
             self.coming = (number, Vec::new());
@@ -62,7 +62,7 @@ impl Forecast {
         true
     }
 
-    /// Kept uses of this forecast and the next.
+    /// Number of kept uses of this forecast and the next.
     pub fn kept(&self) -> usize {
         self.uses.len() + self.coming.1.len()
     }
@@ -72,7 +72,7 @@ impl Forecast {
         !self.uses.is_empty()
     }
 
-    /// The forecast for the planner; `holds` cuts a range to what the client has.
+    /// The forecast for the planner; `holds` cuts a range to the parts that the client has.
     pub fn working_set(&self, holds: impl Fn(GranuleRange) -> Vec<GranuleRange>) -> WorkingSet {
         let used = |one: &GranuleUse| {
             let range = GranuleRange {
@@ -105,8 +105,7 @@ impl Forecast {
         after.iter().chain(before).flat_map(granules)
     }
 
-    /// The granules used between the last call's position and `at`. Nothing where either is
-    /// unknown.
+    /// The granules used between the last call's position and `at`. None if either is unknown.
     pub fn passed(&mut self, at: Option<Ns>) -> impl Iterator<Item = u64> {
         let before = std::mem::replace(&mut self.counted, at);
         let (from, to) = before.zip(at).unwrap_or_default();
@@ -121,13 +120,13 @@ impl Forecast {
         uses.flat_map(|one| one.first..one.first.saturating_add(u64::from(one.count.min(MOST_GRANULES))))
     }
 
-    /// Notes a position, from which progress counts.
+    /// Sets the position from which progress counts.
     pub fn stands(&mut self, at: Ns, now: Instant) {
         self.stood = Some((at, now));
     }
 
-    /// The client's own time since the last call, ns: `moved + k * period`, with `k` nearest to the
-    /// clock.
+    /// The client's own time since the last call, ns: `moved + k * period`, with the `k` that comes
+    /// nearest to the elapsed time.
     pub fn progress(&mut self, at: Ns, now: Instant) -> Ns {
         let Some((before, since)) = self.stood.replace((at, now)) else {
             return 0;

@@ -1,4 +1,4 @@
-//! From address ranges to granules, and from orders to page operations.
+//! Conversions from address ranges to granules, and from orders to page operations.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -19,7 +19,7 @@ pub(super) fn granules(start: u64, bytes: u64) -> GranuleRange {
     }
 }
 
-/// Page operations that confirm those of these granules that should be on the device, in order.
+/// Page operations that confirm, in order, the granules of `wanted` that should be on the device.
 pub(super) fn confirms(wanted: impl Iterator<Item = u64>, there: impl Fn(u64) -> bool) -> VecDeque<PageOp> {
     let mut seen = HashSet::new();
     let mut found: VecDeque<PageOp> = VecDeque::new();

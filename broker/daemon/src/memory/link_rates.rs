@@ -5,15 +5,16 @@
 //!
 //! * its time is not known;
 //! * it is smaller than [`SMALLEST_MOVE_BYTES`]: fixed costs would be measured;
-//! * any client's memory went the other way beside it: on a half-duplex link each seems half as
-//!   fast.
+//! * memory of any client moved in the other direction at the same time: on a half-duplex link each
+//!   move seems half as fast.
 //!
-//! Moves seem slower beside the job's copies or faults, or where the driver makes room (half, on
-//! the simulated GPU). Moves of memory that partly lay there seem faster, and are far fewer. So the
-//! rate is the upper quartile of the last [`KEPT_MOVES`], once there are [`ENOUGH_MOVES`].
+//! Moves seem slower during the job's copies or faults, or if the driver makes room (half as fast,
+//! on the simulated GPU). Moves of memory that is partly there already seem faster, and are far
+//! fewer. So the rate is the upper quartile of the last [`KEPT_MOVES`], once there are
+//! [`ENOUGH_MOVES`].
 //!
-//! What holds: `granted / LARGEST_FACTOR <= rate <= granted * LARGEST_FACTOR`. A client that lies
-//! only makes turns too long or too short.
+//! Invariant: `granted / LARGEST_FACTOR <= rate <= granted * LARGEST_FACTOR`. A client's false
+//! report only makes turns too long or too short.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -25,17 +26,17 @@ use weft_protocol::Ns;
 /// Smallest move that counts, bytes: 0.4 ms at 22 GB/s.
 pub(super) const SMALLEST_MOVE_BYTES: u64 = 8 << 20;
 
-/// Moves that are kept for each way.
+/// Moves that are kept for each direction.
 const KEPT_MOVES: usize = 31;
 
 /// Fewest moves for a measurement.
 pub(super) const ENOUGH_MOVES: usize = 5;
 
 /// Largest factor between the rate and the assumed one: 0.7 GB/s (a slot with one lane) to 0.7 TB/s
-/// (memory beside the processor's).
+/// (memory on the same package as the processor's).
 const LARGEST_FACTOR: f64 = 32.0;
 
-/// Time until the broker hears of a move's end: moves out in this time may have gone beside it.
+/// Time until the broker reads of a move's end: moves under way in this time may have overlapped.
 const REPORT_DELAY: Duration = Duration::from_millis(1);
 
 /// Direction of a move.
@@ -62,7 +63,7 @@ pub(super) struct LinkRates {
     /// The assumed rates.
     granted: Link,
     rates: [VecDeque<f64>; 2],
-    /// When a move was last out, by direction.
+    /// Time at which a move was last under way, by direction.
     out: [Option<Instant>; 2],
 }
 
@@ -76,12 +77,12 @@ impl LinkRates {
         }
     }
 
-    /// Notes that a move is out in this direction.
+    /// Records that a move is under way in this direction.
     pub fn busy(&mut self, way: Way, now: Instant) {
         self.out[way.at()] = Some(now);
     }
 
-    /// Takes in a move of `bytes` that took the device `took` ns. Returns whether it counts.
+    /// Adds a move of `bytes` that took the device `took` ns. Returns whether it counts.
     pub fn moved(&mut self, way: Way, bytes: u64, took: Ns, now: Instant) -> bool {
         let granted = match way {
             Way::Inward => self.granted.inward,
@@ -112,7 +113,7 @@ impl LinkRates {
         all.get(all.len() * 3 / 4).copied()
     }
 
-    /// The link to plan with. An unmeasured direction deviates as the other one does.
+    /// The link to plan with. An unmeasured direction deviates by the same factor as the other.
     pub fn link(&self) -> Link {
         let (inward, outward) = (self.measured(Way::Inward), self.measured(Way::Outward));
         let off = |measured: Option<f64>, granted: f64| measured.map(|rate| rate / granted);
@@ -171,7 +172,7 @@ mod tests {
         moves(&mut carried, Way::Outward, 5e9, ENOUGH_MOVES);
         assert!(near(carried.link().inward, 7e9) && near(carried.link().outward, 5e9));
         assert!(near(carried.link().both, 6e9) && !carried.link().duplex);
-        // Memory that partly lay there already, and moves beside other work.
+        // Moves of memory that is partly there already, and moves during other work.
         for _ in 0..3 {
             moves(&mut carried, Way::Inward, 300e9, 1);
             moves(&mut carried, Way::Inward, 1e9, 4);

@@ -1,28 +1,30 @@
-//! The memory thread: keeps the planner, tells it of clients, and gives its orders to migration
-//! threads.
+//! The memory thread: runs the planner, reports clients to it, and passes its orders to clients'
+//! migration threads.
 //!
-//! A plan over thousands of granules takes longer than a launch may wait at the gate. What holds:
+//! It is a thread because a plan over thousands of granules takes longer than a launch may wait at
+//! the gate. Invariants:
 //!
-//! * Only clients on managed memory are planned for. Elsewhere, or if this fails, memory moves on
-//!   demand.
-//! * An order becomes a page operation in its client's lane. A client silent for
-//!   [`thread::PATIENCE`] gets none for [`thread::PENANCE`]; its orders count as refused. It delays
-//!   no other client.
+//! * Only clients on managed memory are planned for. For others, or if this thread fails, memory
+//!   moves on demand.
+//! * An order becomes a page operation in its client's lane. If a client does not answer for
+//!   [`thread::PATIENCE`], it gets none for [`thread::PENANCE`], and its orders count as refused.
+//!   It delays no other client.
 //! * Clients' reports are untrusted: ranges are checked and bounded in number and size.
 //!
-//! What a job touches is its client's forecast of a period ([`forecast`]). Without a period, it is
-//! all ranges that launches named in the last [`client::RECENT_ROUNDS`] rounds, at once.
+//! The memory that a job touches is given by its client's forecast of a period ([`forecast`]).
+//! Without a forecast, it is all ranges that launches named in the last [`client::RECENT_ROUNDS`]
+//! rounds, all touched at once.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `thread` | messages, the planner, page operations |
-//! | `client` | what is known of one client |
+//! | `client` | the state of one client |
 //! | `forecast` | a client's forecast of its period |
 //! | `granules` | addresses to granules, orders to page operations |
 //! | `residency` | an estimate: granules on the device, and faults |
-//! | `room` | the room to plan with |
-//! | `link_rates` | the link's rates, by measured moves |
-//! | `turns` | whether jobs fit together, else their turns' lengths |
+//! | `room` | the memory to plan with |
+//! | `link_rates` | the link's rates, from measured moves |
+//! | `turns` | whether jobs fit together, and the lengths of their turns if not |
 #![forbid(unsafe_code)]
 
 mod client;
@@ -50,7 +52,7 @@ use weft_protocol::lane::MAX_LONGEST_WAIT_NS;
 /// A message to the memory thread.
 #[derive(Debug)]
 pub enum MemoryMessage {
-    /// The handle of the scheduler, which hears which clients do not fit.
+    /// The handle of the scheduler, which gets the clients that do not fit.
     Scheduler(SchedulerHandle),
     /// A client attached.
     Joined(Arc<Entry>),
@@ -70,9 +72,9 @@ pub enum MemoryMessage {
     },
     /// A client's round ended: starts of the ranges that it named; `None`: all.
     Touched(u64, Option<Vec<u64>>),
-    /// A client's range is managed no more: client, start address.
+    /// A client's range is no longer managed: client, start address.
     Unbacked(u64, u64),
-    /// The device is this client's from now on.
+    /// This client has the device from now on.
     Runs(u64),
     /// Whether a client is the foreground job from now on.
     Holds(u64, bool),
@@ -104,22 +106,23 @@ impl MemoryHandle {
 pub struct MemorySettings {
     /// A turn's length among several jobs whose memory fits, ns.
     pub turn: Ns,
-    /// The longest time that a job is swapped out for others' turns, ns.
+    /// Longest time for which a job is swapped out for other jobs' turns, ns.
     pub max_swapped_out: Ns,
-    /// The same where such turns are too short for what they move, ns; `max_swapped_out` at least.
+    /// The same bound if such turns are too short for the memory that they move, ns; at least
+    /// `max_swapped_out`.
     pub swapped_out_limit: Ns,
-    /// Bound on a launch's wait at the gate, ns. More where a job is swapped out for longer.
+    /// Bound on a launch's wait at the gate, ns. It is raised for a job that is swapped out longer.
     pub longest_wait: Ns,
-    /// How many times slower than a real link the device's link is.
+    /// Factor by which the device's link is slower than a real one.
     pub dilation: f64,
 }
 
 impl MemorySettings {
-    /// The settings by the broker's options.
+    /// The settings from the broker's options.
     pub fn of(options: &Options) -> MemorySettings {
         let longest_wait = u64::try_from(options.longest_wait.as_nanos()).unwrap_or(u64::MAX);
-        // A launch passes the gate after the longest wait, whichever job's turn it is. That grows
-        // with the time swapped out, unless the owner said how long it is.
+        // A launch passes the gate after the longest wait, whichever job has its turn. Unless the
+        // owner set it, that wait grows with the time swapped out.
         let longest = match options.longest_wait_said {
             true => longest_wait.min(MAX_LONGEST_WAIT_NS),
             false => MAX_LONGEST_WAIT_NS,
@@ -136,7 +139,8 @@ impl MemorySettings {
     }
 }
 
-/// Part of a launch's longest wait that its client is swapped out at most. The rest is a margin.
+/// Part of a launch's longest wait for which its client is swapped out at most. The rest is a
+/// margin.
 const WAIT_RATIO: (Ns, Ns) = (3, 4);
 
 /// Starts the memory thread.

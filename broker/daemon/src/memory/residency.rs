@@ -1,27 +1,28 @@
-//! An estimate of which granules lie on the device, and of faults.
+//! An estimate of the granules that are on the device, and of faults.
 //!
-//! The driver does not tell which pages it moved. So this mirrors it: a launch brings what its
-//! forecast touches, page operations move their ranges, and a full device loses the earliest
-//! arrivals. The driver's order is the same: it does not see reuse.
+//! The driver does not report the pages that it moves, so this module mirrors it. A launch moves
+//! the granules that its forecast touches to the device, page operations move their ranges, and a
+//! full device evicts the earliest arrivals. The driver has the same order: it does not notice
+//! reuse.
 //!
-//! What holds:
-//! * The first touch of a granule is a fault, though nothing is copied.
-//! * What a page operation brings is no fault, even if a launch waits for it.
-//! * A fault brings a whole granule; the driver may bring less.
-//! * Memory that no forecast names is not seen.
+//! Rules:
+//! * The first touch of a granule is a fault, although nothing is copied.
+//! * A granule that a page operation moves causes no fault, even if a launch waits for it.
+//! * A fault moves a whole granule; the driver may move less.
+//! * Memory that no forecast names is not counted.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
 
 use weft_paging::{GRANULE, GranuleRange};
 
-/// Whereabouts of a granule.
+/// Place of a granule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whereabouts {
     Host,
-    /// A page operation brings it.
+    /// A page operation moves it to the device.
     Coming,
-    /// On the device since the arrival of this number.
+    /// On the device, with the number of its arrival.
     Device(u64),
 }
 
@@ -51,7 +52,7 @@ impl Residency {
         self.make_room();
     }
 
-    /// Enters a launch's touch of a granule.
+    /// Records a launch's touch of a granule.
     pub fn touched(&mut self, client: u64, granule: u64) {
         let own = self.clients.entry(client).or_default();
         match own.places.get(&granule) {
@@ -62,7 +63,7 @@ impl Residency {
         self.make_room();
     }
 
-    /// Marks granules as coming by a page operation.
+    /// Marks granules that a page operation will move to the device.
     pub fn ordered(&mut self, client: u64, range: GranuleRange) {
         let Some(own) = self.clients.get_mut(&client) else {
             return;
@@ -74,7 +75,7 @@ impl Residency {
         }
     }
 
-    /// Marks granules as brought by a page operation.
+    /// Marks granules that a page operation moved to the device.
     pub fn came(&mut self, client: u64, range: GranuleRange) {
         for granule in range.granules() {
             let own = self.clients.entry(client).or_default();
@@ -85,7 +86,7 @@ impl Residency {
         self.make_room();
     }
 
-    /// Enters the refusal of a page operation: coming granules stay on the host.
+    /// Records the refusal of a page operation: its granules remain on the host.
     pub fn stays(&mut self, client: u64, range: GranuleRange) {
         if let Some(own) = self.clients.get_mut(&client) {
             for granule in range.granules() {
@@ -111,7 +112,7 @@ impl Residency {
         }
     }
 
-    /// Forgets granules that are dead or unmapped.
+    /// Forgets granules that are discarded or unmapped.
     pub fn gone(&mut self, client: u64, granules: std::ops::Range<u64>) {
         let Some(own) = self.clients.get_mut(&client) else {
             return;
@@ -131,7 +132,7 @@ impl Residency {
         }
     }
 
-    /// Takes page operations that are out for done: their ends will not be heard.
+    /// Counts page operations under way as done: their ends will not be read.
     pub fn forget_page_ops(&mut self) {
         let coming = |(client, own): (&u64, &ClientGranules)| {
             let client = *client;
@@ -145,7 +146,7 @@ impl Residency {
         self.make_room();
     }
 
-    /// Bytes that came by faults so far, and bytes on the device.
+    /// Bytes moved by faults so far, and bytes on the device.
     pub fn of(&self, client: u64) -> (u64, u64) {
         let own = self.clients.get(&client);
         own.map_or((0, 0), |own| (own.faulted * GRANULE, own.there * GRANULE))
@@ -190,7 +191,7 @@ impl Residency {
     }
 }
 
-/// Whether a granule is on the device since that arrival.
+/// Whether a granule has been on the device since that arrival.
 fn is_there(clients: &HashMap<u64, ClientGranules>, client: u64, granule: u64, number: u64) -> bool {
     let place = clients.get(&client).and_then(|own| own.places.get(&granule));
     place == Some(&Whereabouts::Device(number))
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!((of(&residency, 1), of(&residency, 2)), ((8, 2), (8, 8)));
         for turn in 2..5 {
             touch(&mut residency, 1, 0..8);
-            // The two that were there had arrived first and were evicted: nothing is reused.
+            // The two granules on the device arrived first and were evicted: nothing is reused.
             let (faulted, there) = of(&residency, 1);
             assert!(
                 (6 * turn + 2..=8 * turn).contains(&faulted) && there == 8,

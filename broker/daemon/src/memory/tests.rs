@@ -1,4 +1,4 @@
-//! The memory thread without its loop, with clients that obey or not.
+//! The memory thread without its loop, with clients that carry out page operations or refuse them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,14 +32,14 @@ fn entry(client: u64) -> Arc<Entry> {
     Arc::new(entry)
 }
 
-/// A memory thread, and clients that carry out page operations or not.
+/// A memory thread, and clients that carry out page operations or refuse them.
 struct Scene {
     thread: Thread,
     clients: Vec<(Arc<Entry>, PageOpConsumer)>,
 }
 
 impl Scene {
-    /// On so small a device each context takes a quarter.
+    /// A scene with a device of this size. On a device this small each context takes a quarter.
     fn new(device: u64, clients: u64) -> Scene {
         let settings = MemorySettings {
             turn: 100_000_000,
@@ -59,7 +59,8 @@ impl Scene {
         Scene { thread, clients }
     }
 
-    /// Iterates until nothing is given any more. Returns clients' page operations in order.
+    /// Iterates until no page operations are sent any more. Returns clients' page operations in
+    /// order.
     fn settle(&mut self, outcome: page_ops::PageOpStatus) -> Vec<(u64, PageOp)> {
         let mut seen = Vec::new();
         loop {
@@ -110,7 +111,7 @@ fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
     assert_eq!(sum(&seen, 2, true), 100 * MB - there);
     assert!(sum(&seen, 1, false) >= 76 * MB);
     assert!(scene.resident(1) + scene.resident(2) <= 128 * MB - 256 * MB / RESERVE_PART);
-    // Each stays within its client's ranges.
+    // Each page operation is within its client's ranges.
     for (_, page_op) in &seen {
         assert!(page_op.start >= base && page_op.start + page_op.bytes <= base + 100 * MB);
     }
@@ -188,7 +189,7 @@ fn what_is_not_named_any_more_does_not_come_in() {
             .all(|(_, page_op)| page_op.start < base + 60 * MB),
         "{seen:?}"
     );
-    // A graph may touch all.
+    // A graph may touch all ranges.
     scene.thread.take(MemoryMessage::Touched(1, None));
     let seen = scene.settle(page_ops::PageOpStatus::Done);
     assert!(
@@ -211,7 +212,7 @@ fn nonsense_about_memory_is_not_believed() {
     assert_eq!(scene.settle(page_ops::PageOpStatus::Done), []);
 }
 
-/// Makes a client active at this time by a launch.
+/// Makes a client active at this time with a launch.
 fn works(scene: &mut Scene, client: u64, now: Instant) {
     let (entry, _) = &scene.clients[client as usize - 1];
     entry.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
@@ -226,18 +227,18 @@ fn jobs_at_work_that_find_no_room_together_take_turns_and_no_others() {
     }
     scene.settle(page_ops::PageOpStatus::Done);
     let turns = |scene: &Scene| [1, 2, 3].map(|client| scene.thread.turns.of(client).is_some());
-    // A context takes a quarter of the device, so 60 MB are left: for one of them.
+    // A context takes a quarter of the device, so 60 MB are left, which suffices for one client.
     for client in [1, 2, 3] {
         works(&mut scene, client, begin);
     }
     assert_eq!(turns(&scene), [true; 3]);
-    // A long idle client does not count.
+    // A client that is idle for long does not count.
     let later = begin + IDLE;
     works(&mut scene, 1, later - IDLE / 2);
     works(&mut scene, 2, later - IDLE / 2);
     scene.thread.share(later + IDLE / 4);
     assert_eq!(turns(&scene), [true, true, false]);
-    // It waits at the gate, so it is active again.
+    // A client that waits at the gate is active again.
     scene.clients[2].0.lane.reports.waiting.store(1, Ordering::Relaxed);
     scene.thread.share(later + IDLE / 4);
     assert_eq!(turns(&scene), [true; 3]);
@@ -269,7 +270,7 @@ fn room_that_has_just_come_is_believed_after_a_while() {
     }
 }
 
-/// So many jobs have `bytes` each, and work.
+/// Gives the first `jobs` clients `bytes` each, and makes them work.
 fn all_work(scene: &mut Scene, jobs: u64, bytes: u64, now: Instant) {
     for client in 1..=jobs {
         scene.thread.take(MemoryMessage::Backed(client, 1 << 40, bytes));
@@ -283,7 +284,8 @@ fn all_work(scene: &mut Scene, jobs: u64, bytes: u64, now: Instant) {
 #[test]
 fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_leaves() {
     const GB: u64 = 1 << 30;
-    // Room beside one set of 1 GB: contexts of 450 MB each and a 64th of the device.
+    // Two devices with room for one set of 1 GB, contexts of 450 MB each and a 64th of the device;
+    // then a device with room for all sets.
     for (device, jobs, moved) in [(9 * GB / 4, 2, 1), (11 * GB / 4, 3, 1), (64 * GB, 2, 0)] {
         let (mut scene, now) = (Scene::new(device, jobs), Instant::now());
         all_work(&mut scene, jobs, GB, now);
@@ -306,7 +308,7 @@ fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_le
 #[test]
 fn turns_that_must_be_longer_than_the_bound_are_and_launches_wait_as_long() {
     const GB: u64 = 1 << 30;
-    // Six jobs of 4 GB each, room for two of them beside contexts of 450 MB and a 64th.
+    // Six jobs of 4 GB each; there is room for two, contexts of 450 MB, and a 64th of the device.
     let (mut scene, now) = (Scene::new(11 * GB, 6), Instant::now());
     all_work(&mut scene, 6, 4 * GB, now);
     let length = scene.thread.turns.of(1).expect("no room");
@@ -322,7 +324,7 @@ fn turns_that_must_be_longer_than_the_bound_are_and_launches_wait_as_long() {
     let figures = Arc::clone(&scene.clients[0].0);
     assert_eq!(figures.figures.swapped_out.load(Ordering::Relaxed), between);
     assert_eq!(figures.figures.swapped_out_needed.load(Ordering::Relaxed), 0);
-    // Without turns a launch waits as long as ever.
+    // Without turns, the longest wait of a launch is unchanged.
     for client in 2..=6 {
         scene.thread.take(MemoryMessage::Unbacked(client, 1 << 40));
     }
@@ -377,7 +379,7 @@ fn what_the_host_has_to_spare_is_seen_anew() {
     let now = Instant::now();
     scene.thread.survey(now);
     assert_eq!(limit(&scene), 7, "it looked not long ago");
-    // What lies there already may stay, however little host memory is left.
+    // Memory on the host may remain there even if little host memory is left.
     scene.thread.residency.went(1, granules(1 << 40, 100 * MB));
     scene.thread.survey(now + SURVEY);
     assert!(
@@ -404,7 +406,7 @@ fn what_clients_say_of_their_memory_is_kept_within_bounds() {
     assert_eq!(granules(&scene.thread, 1), 256);
     scene.thread.take(MemoryMessage::Unbacked(1, base));
     assert_eq!(granules(&scene.thread, 1), 256 - 32);
-    // This range again, and shorter.
+    // The same range again, but shorter.
     scene.thread.take(MemoryMessage::Backed(1, base + 64 * MB, 2 * MB));
     assert_eq!(granules(&scene.thread, 1), 256 - 32 - 31);
     // A client without a range has no forecast.

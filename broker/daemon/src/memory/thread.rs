@@ -1,4 +1,4 @@
-//! The thread's loop: takes messages, keeps the planner, has its orders carried out.
+//! The thread's loop: takes messages, runs the planner, sends its orders to clients.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,44 +27,44 @@ use weft_protocol::host;
 use weft_protocol::page_ops::{self, PageOpEnd};
 use weft_scheduler::Client;
 
-/// Interval of checks while page operations are out: the shortest takes about as long.
+/// Interval of checks while page operations are under way: the duration of the shortest one.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// Interval while jobs take turns. What the running job will not use again in its turn may go, a
-/// granule in 0.1 ms.
+/// Interval while jobs take turns. Memory that the running job will not use again in its turn may
+/// be evicted, a granule in 0.1 ms.
 const WATCH: Duration = Duration::from_millis(2);
 
-/// Interval with nothing out.
+/// Interval without page operations under way.
 const REST: Duration = Duration::from_millis(250);
 
 /// Longest page operation before it is given up: a full lane of them takes some 20 ms.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a client gets no page operations after some were given up.
+/// Time for which a client gets no page operations after some were given up.
 pub(super) const PENANCE: Duration = Duration::from_secs(5);
 
-/// Devices whose rates are kept.
+/// Most devices whose rates are kept.
 const LINKS: usize = 64;
 
-/// How often the whole known memory of an active client without a period counts as touched: as
-/// often as it reports.
+/// Interval at which the whole known memory of an active client without a period counts as touched:
+/// that of its reports.
 const ROUND: Duration = Duration::from_millis(500);
 
-/// Interval of reading the host's spare memory, from a few small files.
+/// Interval between reads of the host's spare memory, from a few small files.
 pub(super) const SURVEY: Duration = Duration::from_secs(1);
 
-/// Interval of trace lines on a client's memory: fine enough for a turn of a tenth of a second.
+/// Interval of trace lines about a client's memory: fine enough for a turn of a tenth of a second.
 const DRAWN: Duration = Duration::from_millis(20);
 
 const LARGEST_DEVICE_BYTES: u64 = 1 << 40;
 
-/// Assumed device where no size was reported.
+/// Assumed size of a device if none was reported, bytes.
 const UNKNOWN_DEVICE_BYTES: u64 = 192 << 30;
 
-/// Bound on a guest's managed ranges together, as a multiple of device + host.
+/// Bound on all of a guest's managed ranges together, as a multiple of device + host.
 const TIMES_OF_A_GUEST: u64 = 2;
 
-/// Bound on a guest's kept forecast uses: what sixteen clients send.
+/// Bound on a guest's kept forecast uses: those of sixteen clients.
 const USES_OF_A_GUEST: usize = 1 << 18;
 
 /// Bound on a client's kept ranges. Further ones move on demand.
@@ -74,7 +74,7 @@ const RANGES: usize = 65_536;
 pub(super) struct Thread {
     settings: MemorySettings,
     trace: Trace,
-    /// When memory was last traced.
+    /// Time of the last trace of memory.
     traced: Instant,
     to_scheduler: Option<SchedulerHandle>,
     pub turns: Turns,
@@ -83,18 +83,18 @@ pub(super) struct Thread {
     device: Option<String>,
     pub clients: BTreeMap<u64, ManagedClient>,
     running: Option<(u64, Instant)>,
-    /// After how long it got on with its period, ns.
+    /// Time until the running client first made progress in its period, ns.
     got_on: Option<Ns>,
-    /// When the planner last got a timeline.
+    /// Time at which the planner last got a timeline.
     switched: Instant,
-    /// How long the turn was to last when the planner was last told, ns.
+    /// Remaining length of the turn in the last report to the planner, ns.
     announced: Ns,
     /// Host memory, bytes.
     pub host: u64,
-    /// What the planner's capacity leaves room for: number of contexts, unmanaged bytes.
+    /// Memory that the planner's capacity leaves free: number of contexts, unmanaged bytes.
     beside: (usize, u64),
     orders: Vec<PagingOrder>,
-    /// When the host's spare memory was last read.
+    /// Time at which the host's spare memory was last read.
     surveyed: Instant,
     pub residency: Residency,
     /// Rates of links by device.
@@ -134,7 +134,7 @@ impl Thread {
                 Ok(MemoryMessage::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(tell) => {
                     self.take(tell);
-                    // Waiting messages are one change.
+                    // All waiting messages count as one change.
                     while let Ok(tell) = incoming.try_recv() {
                         if matches!(tell, MemoryMessage::Stop) {
                             return;
@@ -217,7 +217,7 @@ impl Thread {
         }
         let managed = self.clients.values().any(|known| !known.ranges.is_empty());
         if !managed {
-            // The next managed client may use another device and find other free memory.
+            // The next managed client may use another device, or find more or less free memory.
             (self.planner, self.device, self.running) = (None, None, None);
         }
     }
@@ -255,7 +255,7 @@ impl Thread {
         }
     }
 
-    /// The device goes to a client.
+    /// Gives the device to a client.
     fn runs(&mut self, client: u64) {
         let now = Instant::now();
         if self.running.is_some_and(|(running, _)| running == client) {
@@ -299,7 +299,7 @@ impl Thread {
         }
     }
 
-    /// Tells the planner the running client's progress.
+    /// Reports the running client's progress to the planner.
     fn progress(&mut self) {
         let (Some(planner), Some((running, since))) = (&mut self.planner, self.running) else {
             return;
@@ -315,8 +315,8 @@ impl Thread {
         }
     }
 
-    /// Gives the planner a timeline: the running client, foreground jobs (they may come back at any
-    /// time), then the longest waiting. Of clients that take turns, only active ones.
+    /// Gives the planner a timeline: the running client, foreground jobs (they may run again at any
+    /// time), then the longest waiting. While jobs take turns, it has only active clients.
     fn switch(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         let Some((running, _)) = self.running else { return };
@@ -348,8 +348,8 @@ impl Thread {
         self.switched = Instant::now();
     }
 
-    /// Tells the planner when a turn ends, each time that half of what was told has passed. What
-    /// the client waited for is no time of its own.
+    /// Reports the end of a turn to the planner, each time that half of the reported rest has
+    /// passed. The clock decides, because a client's own progress excludes its waits.
     fn announce_end(&mut self, now: Instant) {
         let turn = self
             .running
@@ -365,15 +365,15 @@ impl Thread {
         }
     }
 
-    /// Finds active clients, whether they fit together, and the end of a turn. Tells the scheduler
-    /// what changed.
+    /// Finds active clients, whether they fit together, and the end of a turn. Sends changes to the
+    /// scheduler.
     pub fn share(&mut self, now: Instant) {
         let mut active = Vec::new();
         for (client, known) in &mut self.clients {
             known.look(now);
             let is_active = known.is_active(now);
             if let Some(planner) = &mut self.planner {
-                // A long idle client's memory on the device is room for others.
+                // The memory of a client that is idle for long may be evicted for others.
                 planner.pin(Client(*client), known.pinned && is_active);
             }
             if is_active && !known.ranges.is_empty() && known.device.is_some() && known.device == self.device {
@@ -395,14 +395,14 @@ impl Thread {
             .and_then(|(running, _)| self.turns.of(running))
             .is_some_and(|length| now.saturating_duration_since(self.switched) >= Duration::from_nanos(length));
         if members || over {
-            // The turn ended without a successor: another turn begins.
+            // The turn ended but no other client got the device: a new turn begins.
             self.progress();
             self.switch();
         }
     }
 
-    /// Sets how long clients' launches may wait at the gate: longer than between two of their
-    /// turns.
+    /// Sets the longest wait of clients' launches at the gate: longer than the time between two of
+    /// their turns.
     fn bound_waits(&self) {
         for (client, known) in &self.clients {
             let between = self.turns.swapped_out(*client).unwrap_or(0);
@@ -414,12 +414,13 @@ impl Thread {
         }
     }
 
-    /// Tells the planner what changed of clients' memory.
+    /// Reports changes of clients' memory to the planner.
     pub fn learn(&mut self) {
         let mut changed = false;
         let beside = self.beside();
         if beside != self.beside {
-            // A new capacity needs a new plan. Orders for memory already there move nothing.
+            // A new capacity needs a new plan. Orders for memory that is there already move
+            // nothing.
             self.beside = beside;
             self.planner = None;
         }
@@ -461,7 +462,7 @@ impl Thread {
             known.host_left = None;
             planner.pin(Client(*client), known.pinned);
             let set = known.working_set(self.settings.turn);
-            // Granules told before keep their place.
+            // Granules that the planner knows keep their place.
             let new: BTreeSet<u64> = known
                 .ranges
                 .iter()
@@ -486,8 +487,7 @@ impl Thread {
         }
     }
 
-    /// Contexts and unmanaged bytes on the device, in coarse steps so that a plan seldom begins
-    /// anew.
+    /// Contexts and unmanaged bytes on the device, in coarse steps so that a new plan is rare.
     fn beside(&self) -> (usize, u64) {
         const UNMANAGED_STEP_BYTES: u64 = 128 << 20;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -499,7 +499,7 @@ impl Thread {
             let counters = &known.entry.lane.counters;
             read(&counters.memory).saturating_sub(read(&counters.managed))
         };
-        // Clients with only device memory count, too.
+        // Clients with only device memory count too.
         let there = |known: &&ManagedClient| {
             let neighbour = device.is_some() && known.device.as_ref() == device && plain(known) > 0;
             !known.ranges.is_empty() || neighbour
@@ -509,13 +509,13 @@ impl Thread {
         (there.count(), sum / UNMANAGED_STEP_BYTES * UNMANAGED_STEP_BYTES)
     }
 
-    /// Takes in ended page operations.
+    /// Reads ended page operations.
     pub fn hear(&mut self) {
         let (Some(planner), Some(device)) = (&mut self.planner, &self.device) else {
             return;
         };
         if self.links.len() >= LINKS && !self.links.contains_key(device) {
-            // Machines have few devices. Made-up ones cost only the measurements.
+            // Machines have few devices. Invented ones cost only the measurements.
             self.links.clear();
         }
         let granted = || LinkRates::new(link(self.settings.dilation));
@@ -572,7 +572,7 @@ impl Thread {
         }
     }
 
-    /// Gives the planner's orders to clients.
+    /// Passes the planner's orders to clients.
     pub fn order(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         self.orders.clear();
@@ -658,8 +658,8 @@ impl Thread {
         }
     }
 
-    /// Each client's position. Read before ended page operations: what a launch waited for came
-    /// before the client went on.
+    /// Each client's position. Read before ended page operations: memory for which a launch waited
+    /// had arrived before the client continued.
     fn positions(&self) -> Vec<(u64, Option<Ns>)> {
         let managed = self.clients.iter().filter(|(_, known)| !known.ranges.is_empty());
         managed
@@ -667,7 +667,7 @@ impl Thread {
             .collect()
     }
 
-    /// Enters what clients touched since the last call.
+    /// Records the granules that clients touched since the last call.
     fn touches(&mut self, positions: Vec<(u64, Option<Ns>)>, now: Instant) {
         for (client, at) in positions {
             let Some(known) = self.clients.get_mut(&client) else {
@@ -697,7 +697,7 @@ impl Thread {
         }
     }
 
-    /// Enters an ended page operation.
+    /// Records an ended page operation.
     fn moved(&mut self, client: u64, what: OrderKind, range: GranuleRange, outcome: page_ops::PageOpStatus) {
         let residency = &mut self.residency;
         match (what, outcome) {
@@ -716,20 +716,20 @@ impl Thread {
         }
     }
 
-    /// Tells the planner now and then what the host has to spare.
+    /// Reports the host's spare memory to the planner, each [`SURVEY`].
     pub fn survey(&mut self, now: Instant) {
         if now.saturating_duration_since(self.surveyed) < SURVEY {
             return;
         }
         self.surveyed = now;
         let Some(planner) = &mut self.planner else { return };
-        // Evicted memory is not spare any more, and belongs to the plan.
+        // Evicted memory is not spare any more, but it is part of the plan's limit.
         let lies = (planner.on_host() * GRANULE).max(self.residency.on_host());
         planner.set_host_limit(host::of_system().saturating_add(lies) / GRANULE);
     }
 
-    /// Tells the planner a client's host bound when its report changed: `0.9 * left + evicted`. The
-    /// rest is for memory that the job takes by itself.
+    /// Reports a client's host bound to the planner if it changed: `0.9 * left + evicted`. The rest
+    /// is for memory that the job takes by itself.
     fn limit(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         for (client, known) in &mut self.clients {
@@ -744,7 +744,7 @@ impl Thread {
         }
     }
 
-    /// Traces what has changed.
+    /// Writes changed figures to the trace.
     fn draw(&mut self) {
         if !self.trace.wanted() || self.traced.elapsed() < DRAWN {
             return;
@@ -769,7 +769,7 @@ impl Thread {
         }
     }
 
-    /// Takes in a client's report of its device's size. Users vote on it ([`Thread::sizes`]).
+    /// Records a client's report of its device's size. Users vote on it ([`Thread::sizes`]).
     fn uses_device(&mut self, client: u64, uuid: String, bytes: u64) {
         if let Some(known) = self.clients.get_mut(&client) {
             known.bytes = Some(bytes.min(LARGEST_DEVICE_BYTES));
@@ -779,7 +779,7 @@ impl Thread {
         }
     }
 
-    /// Device sizes by most users' reports; on a tie, by the first.
+    /// Device sizes reported by most users; on a tie, the first reported.
     pub fn sizes(&self) -> HashMap<String, u64> {
         let mut said: HashMap<&str, Vec<(u32, u64)>> = HashMap::new();
         for known in self.clients.values() {
@@ -807,7 +807,7 @@ impl Thread {
             .collect()
     }
 
-    /// Takes in a managed range, within the bounds.
+    /// Adds a managed range, within the bounds.
     fn backed(&mut self, client: u64, start: u64, bytes: u64) {
         if bytes == 0 || start.checked_add(bytes).is_none() {
             return;
@@ -830,7 +830,7 @@ impl Thread {
         known.dirty = true;
     }
 
-    /// How many more uses are taken from a client.
+    /// Number of further uses that a client may send.
     pub fn uses_left(&self, client: u64) -> usize {
         match self.clients.get(&client) {
             // Without ranges it has nothing to use.

@@ -1,13 +1,13 @@
-//! Whether jobs fit on the device together, and the length of their turns where they do not.
+//! Turns with the device's memory: whether jobs fit together, and the length of their turns if not.
 //!
-//! Room is short while active jobs use more than the planner's capacity. Idle jobs and unused
-//! memory do not count. New room counts after [`EASED`], as a job may want freed temporaries again.
-//! While room is short, the scheduler gives jobs of one priority turns
+//! Memory is short while active jobs use more than the planner's capacity. Idle jobs and unused
+//! memory do not count. Memory that becomes free counts after [`EASED`], because a job may need
+//! freed temporaries again. While memory is short, the scheduler gives jobs of one priority turns
 //! ([`Event::Oversubscribed`](weft_scheduler::Event::Oversubscribed)).
 //!
-//! Their length is the planner's ([`weft_paging::TurnRule`]), measured anew after each turn.
-//! Launches may wait longer at the gate than clients are swapped out: one that went regardless
-//! would take the memory from the job whose turn it is.
+//! The planner sets their length ([`weft_paging::TurnRule`]), and computes it again after each
+//! turn. Launches may wait longer at the gate than their clients are swapped out. Otherwise a
+//! launch that passes the gate would take memory from the job that has its turn.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -17,20 +17,20 @@ use weft_paging::{Planner, TurnLateness, TurnPlan, TurnRule};
 use weft_protocol::Ns;
 use weft_scheduler::Client;
 
-/// How long room must last until jobs run side by side again.
+/// Time for which memory must suffice before jobs run together again.
 const EASED: Duration = Duration::from_secs(1);
 
-/// The scheduler hears of a new length that differs by more than 1/`NEWS_PART`.
+/// Divisor of a turn's length: only a change by more than 1/`NEWS_PART` is sent to the scheduler.
 const NEWS_PART: Ns = 16;
 
 #[derive(Debug)]
 pub(super) struct Turns {
     rule: TurnRule,
     lateness: TurnLateness,
-    /// Turns now; of length 0: not computed.
+    /// Present turns; length 0: not computed.
     planned: TurnPlan,
     short: bool,
-    /// Since when there has been room.
+    /// Time since which memory has sufficed.
     eased: Option<Instant>,
     /// Clients that take turns and their lengths, as the scheduler knows them.
     told: BTreeMap<u64, Ns>,
@@ -58,14 +58,14 @@ impl Turns {
         self.told.get(&client).copied()
     }
 
-    /// How long a client that takes turns is swapped out between two of its own, ns.
+    /// Time for which a client that takes turns is swapped out between two of its own, ns.
     pub(super) fn swapped_out(&self, client: u64) -> Option<Ns> {
         let turn = self.of(client)?;
         Some(self.told.values().sum::<Ns>().saturating_sub(turn))
     }
 
-    /// How long a client would be swapped out in turns long enough for what they move, ns; 0: they
-    /// are.
+    /// Time for which a client would be swapped out if turns were long enough for the memory that
+    /// they move, ns; 0: they are long enough.
     pub(super) fn needed(&self) -> Ns {
         self.planned.needed
     }
@@ -75,14 +75,14 @@ impl Turns {
         self.lateness.forget(Client(client));
     }
 
-    /// Notes how long a client's turn took, and after how long it got on, ns.
+    /// Records a client's turn, ns: its duration, and the time until its first progress.
     pub(super) fn took(&mut self, client: u64, took: Ns, first: Ns) {
         if let Some(planned) = self.of(client) {
             self.lateness.note(Client(client), planned, took, first);
         }
     }
 
-    /// Computes the length anew, after a turn.
+    /// Computes the length again, after a turn.
     pub(super) fn measure(&mut self, planner: &Planner) {
         let rule = TurnRule {
             late: self.lateness.of_a_round(),
@@ -91,7 +91,8 @@ impl Turns {
         self.planned = planner.turns(&rule).after(self.planned.length);
     }
 
-    /// Checks whether active clients fit. Returns what the scheduler is to hear.
+    /// Checks whether active clients fit. Returns the changes to send to the scheduler: clients
+    /// with the lengths of their turns, `None` for clients that fit again.
     pub(super) fn look(
         &mut self,
         planner: Option<&Planner>,
