@@ -1,4 +1,4 @@
-//! Co-runners of a served job's timed launches: what a sample is worth for its profile.
+//! Co-runners of a served job's timed launches: they decide on a sample's use for the profile.
 #![forbid(unsafe_code)]
 
 use weft_profiles::refine::Beside;
@@ -8,7 +8,7 @@ use crate::profiles::writer::Observation;
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 
-/// Jobs by role, unchanged `since`.
+/// Numbers of jobs by role, unchanged `since`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CoRunners {
     since: Ns,
@@ -27,7 +27,8 @@ impl CoRunners {
         }
     }
 
-    /// Labels samples of a client in this mode; launches before `since` may have met others.
+    /// Labels samples of a client in this mode. Earlier launches than `since` keep their label,
+    /// because other jobs may have run then.
     pub(super) fn say(&self, mode: Mode, seen: &mut [Observation]) {
         let beside = match mode {
             Mode::Foreground if self.foreground_jobs == 1 => Beside::BackgroundJobs,

@@ -2,14 +2,15 @@
 //! clients.
 //!
 //! A client names its device before its first context, hence before its first launch. Until then it
-//! belongs to the first device heard of, so a one-device machine has one core. With several
-//! devices, an unnamed client is in the core `nowhere`.
+//! belongs to the first known device, so a one-device machine has one core. With several devices, a
+//! client that has named none is in the core `nowhere`.
 //!
-//! Each client says whether it shares its device under MPS ([`Cores::shares`]). One that does not
-//! makes the device time-sliced, with the switch cost; without a word left, the cost stays.
+//! Each client reports whether it shares its device under MPS ([`Cores::shares`]). A single client
+//! that does not makes the device time-sliced, with the switch cost. Once no client with a report
+//! is left, the cost is unchanged.
 //!
-//! What holds: a client is in one core at a time, which hears of its arrival, events and end in
-//! that order.
+//! Invariant: a client is in one core at a time, which gets its arrival, events and end in that
+//! order.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -25,11 +26,11 @@ use weft_protocol::epoch_page::ROWS;
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_scheduler::{Client, Config, Core, Decision, Event};
 
-/// Most devices, above any machine's, instances included. Further UUIDs map to the first, which
-/// bounds the cost of invented ones.
+/// Most devices, more than any machine has, MIG instances included. Further UUIDs map to the first
+/// device, which bounds the cost of invented UUIDs.
 const MOST: usize = 128;
 
-/// Index in [`Cores::all`] of the first device heard of.
+/// Index in [`Cores::all`] of the first known device.
 const FIRST: usize = 0;
 
 #[derive(Debug)]
@@ -39,12 +40,12 @@ struct One {
     core: Core,
 }
 
-/// All cores, and which client is in which.
+/// All cores, and the core of each client.
 #[derive(Debug)]
 pub(super) struct Cores {
     /// Its `switch_cost` applies to time-sliced devices.
     config: Config,
-    /// Whether the clients' words on MPS count.
+    /// Whether the clients' reports of MPS count.
     listens: bool,
     all: Vec<One>,
     /// Clients that named no device while there were several.
@@ -53,10 +54,10 @@ pub(super) struct Cores {
     of: HashMap<Client, Option<usize>>,
     /// UUID of each named device.
     said: HashMap<Client, String>,
-    /// Clients that wait for device memory: without work, in no core, so no job makes room for
-    /// them.
+    /// Clients that wait for device memory. They have no work and are in no core, so no job gives
+    /// way to them.
     aside: HashSet<Client>,
-    /// Whether a client shares its device under MPS, by its own word.
+    /// Whether each client reports that it shares its device under MPS.
     mps: HashMap<Client, bool>,
 }
 
@@ -78,7 +79,7 @@ impl Cores {
         }
     }
 
-    /// The core of the first device heard of.
+    /// The core of the first known device.
     pub(super) fn first(&self) -> &Core {
         self.all.first().map_or(&self.nowhere, |one| &one.core)
     }
@@ -112,7 +113,7 @@ impl Cores {
         }
     }
 
-    /// Sets the default slowdown, of devices to come, too.
+    /// Sets the default slowdown, also of later devices.
     pub(super) fn set_slowdown(&mut self, now: Ns, part: f64, out: &mut Vec<Decision>) {
         self.config.slowdown = part;
         let all = self.all.iter_mut().map(|one| &mut one.core);
@@ -121,7 +122,7 @@ impl Cores {
         }
     }
 
-    /// Notes whether a client shares its device under MPS.
+    /// Records whether a client shares its device under MPS.
     pub(super) fn shares(&mut self, now: Ns, client: Client, mps: bool, out: &mut Vec<Decision>) {
         let Some(at) = self.of.get(&client).copied() else {
             return;
@@ -156,8 +157,8 @@ impl Cores {
     }
 
     fn core_of(&mut self, client: Client) -> &mut Core {
-        // With one device a launch needs no lookup. Unknown clients count as strangers in the first
-        // core.
+        // With one device a launch needs no lookup. Events of unknown clients go to the first core,
+        // which does not know them either.
         let at = match self.all.len() {
             1 => Some(FIRST),
             _ => self.of.get(&client).copied().unwrap_or(Some(FIRST)),
@@ -168,7 +169,8 @@ impl Cores {
         }
     }
 
-    /// Notes a client's device; the first word counts and returns its row on the epoch page.
+    /// Records a client's device. The first report counts and returns the device's row on the epoch
+    /// page.
     pub(super) fn says(
         &mut self,
         now: Ns,
@@ -242,7 +244,7 @@ impl Cores {
         self.all.len() - 1
     }
 
-    /// When [`Event::Tick`] is due in any core.
+    /// Time at which [`Event::Tick`] is next due in any core.
     pub(super) fn next_wake(&self, now: Ns) -> Option<Ns> {
         let wakes = self.all.iter().map(|one| one.core.next_wake(now));
         wakes.chain([self.nowhere.next_wake(now)]).flatten().min()
@@ -271,18 +273,18 @@ impl Cores {
     }
 }
 
-/// What a core is told of an arriving client.
+/// Facts about an arriving client for a core.
 #[derive(Debug)]
 pub(super) struct Newcomer {
     /// 0 to 9.
     pub(super) priority: u8,
     pub(super) profile: Option<Arc<Profile>>,
-    /// What it may lose as a foreground job.
+    /// Its slowdown budget as a foreground job.
     pub(super) budget: LatencyBudget,
 }
 
 impl Newcomer {
-    /// A client as it is registered.
+    /// The facts of a registered client.
     pub(super) fn of(entry: &Entry) -> Newcomer {
         Newcomer {
             priority: entry.priority.load(Ordering::Relaxed),
@@ -291,7 +293,7 @@ impl Newcomer {
         }
     }
 
-    /// Its arrival, and its budget where it has said one.
+    /// Events for its arrival, and for its budget if it set one.
     pub(super) fn comes(self, client: Client) -> impl Iterator<Item = Event> {
         let attached = Event::Attached {
             client,
@@ -303,7 +305,7 @@ impl Newcomer {
     }
 }
 
-/// What a core is told of a client's budget.
+/// Event for a client's budget.
 pub(super) fn budget_event(client: Client, budget: LatencyBudget) -> Event {
     Event::Budget {
         client,
@@ -464,7 +466,7 @@ mod tests {
         world.cores.says(1, Client(2), "b", who(), &mut world.out);
         assert_eq!((told(&world, 0, 2), told(&world, 1, 2)), (None, said));
         world.cores.waits(1, Client(2), true, who(), &mut world.out);
-        // While it waits for memory no core hears of it.
+        // While it waits for memory, no core gets its events.
         world.tell(budget_event(Client(2), LatencyBudget::default()));
         assert_eq!(told(&world, 1, 2), None);
         world.cores.waits(1, Client(2), false, who(), &mut world.out);
@@ -527,13 +529,13 @@ mod tests {
         assert_eq!((views[0].under_mps, views[0].not_under_mps), (1, 1));
         world.tell(Event::Gone(Client(3)));
         assert_eq!(cost(&world, 0), 0);
-        // The last client's word stands until another is heard.
+        // The last client's report counts until another client reports.
         world.tell(Event::Gone(Client(1)));
         assert_eq!(cost(&world, 0), 0);
         shares(&mut world, 9, false);
         assert_eq!(cost(&world, 0), 0, "nobody known");
         assert!(world.cores.mps.len() == 1, "of those who left nothing is kept");
-        // The owner's setting stands.
+        // A cost that the owner set does not change.
         let mut fixed = World::new();
         fixed.cores = Cores::new(Config::default(), false);
         fixed.comes(1, 0);

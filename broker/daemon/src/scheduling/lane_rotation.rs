@@ -1,15 +1,15 @@
-//! The lanes that an iteration reads: of a guest with many, [`AT_ONCE`] in rotation.
+//! The lanes that an iteration reads: if a guest has many, [`AT_ONCE`] of them in rotation.
 //!
-//! A guest may have a thousand silent lanes, and each read delays the iteration. What holds: a lane
+//! A guest may have a thousand silent lanes, and each read delays the iteration. Invariant: a lane
 //! is read once in as many iterations as its user has groups of [`AT_ONCE`]. A lane without a slot,
-//! as in a private broker, is read in each.
+//! as in a private broker, is read in every iteration.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Lanes of a guest read per iteration.
+/// Most lanes of a guest that are read per iteration.
 const AT_ONCE: u32 = 32;
 
 /// All guests' lanes.
@@ -25,7 +25,7 @@ struct Slots {
     groups: AtomicU32,
 }
 
-/// A lane's place among its user's; freed on drop.
+/// A lane's place among its user's lanes; freed on drop.
 #[derive(Debug)]
 pub struct WatchSlot {
     of: Arc<Slots>,
@@ -105,7 +105,7 @@ mod tests {
         for slot in &many {
             assert_eq!((0..3).filter(|turn| slot.is_due(*turn)).count(), 1);
         }
-        // Ended lanes make room, and fewer lanes make a shorter round.
+        // Ended lanes free their slots, and fewer lanes make a shorter round.
         many.truncate(AT_ONCE as usize);
         assert!(many.iter().all(|slot| slot.is_due(7)));
         drop(many.remove(0));

@@ -1,8 +1,8 @@
-//! One client's lane, as the scheduler thread sees it: reads reports, writes orders.
+//! One client's lane in the scheduler thread: reads reports, writes orders.
 //!
-//! A lane is an allegation. Records are copied, checked and counted; their times are clamped to the
-//! last second. A changed header or malformed records detach the lane ([`Lie`]). Nothing a client
-//! writes makes this code wait, loop or panic.
+//! A lane's content is an allegation. Records are copied, checked and counted; their times are
+//! clamped to the last second. A changed header or malformed records detach the lane ([`Lie`]).
+//! Nothing that a client writes makes this code wait, loop or panic.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -23,30 +23,30 @@ use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Reco
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
 
-/// Least time, ns, between rings that a napping broker asks of a foreground job. A ring costs 2 us,
-/// a system call that wakes another core: 0.2 % at most.
+/// Least time, ns, between rings that a napping broker requests from a foreground job. A ring costs
+/// 2 us, a system call that wakes another core: 0.2 % at most.
 const RING_PAUSE_NS: Ns = 1_000_000;
 
-/// Newest records read per iteration of a lane that overran its reader.
+/// Number of newest records read per iteration from a lane that overran its reader.
 ///
-/// Such a lane has holes in any case. Old records make a busy job look idle, and each read takes a
-/// cache line from the launching thread.
+/// Such a lane has lost records in any case. Old records make a busy job look idle, and each read
+/// takes a cache line from the launching thread.
 const OF_A_FAST_LANE: usize = RECORDS / 16;
 
-/// How often a lasting wait is reported again, ns.
+/// Interval at which a lasting wait is reported again, ns.
 ///
-/// The core may have taken the wait for over, by another thread's late record or a mode change and
-/// back. The gate would then stay closed for the longest wait. 1000 waiting clients make 50,000
-/// reports/s.
+/// The core may assume that the wait is over, because of another thread's late record or a mode
+/// change and back. The gate would then remain closed for the longest wait. 1000 waiting clients
+/// make 50,000 reports/s.
 const TOLD_AGAIN_NS: Ns = 20_000_000;
 
 /// Greatest age of a record, ns; a parked broker reads after 0.2 s.
 const OLDEST_RECORD_NS: Ns = 1_000_000_000;
 
-/// Guesses kept, more than a client holds back samples for.
+/// Most guesses kept: more than the number of samples that a client holds back.
 const GUESSES: usize = 16_384;
 
-/// Why a lane was detached.
+/// Reason why a lane was detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lie {
     /// The magic changed.
@@ -55,17 +55,17 @@ pub enum Lie {
     /// The version changed.
     #[error("its lane turned into one of version {0}")]
     Version(u32),
-    /// Malformed records, and how many.
+    /// Number of malformed records.
     #[error("{0} of its records make no sense")]
     Records(u64),
 }
 
-/// What one iteration found in a lane.
+/// Result of one iteration's read of a lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
     /// Records read.
     pub records: usize,
-    /// A launch among them: it bumps a foreground job's launch epoch.
+    /// Whether one is a launch; if so, a foreground job's launch epoch is bumped.
     pub launches: bool,
     /// Whether anything is new.
     pub news: bool,
@@ -80,22 +80,23 @@ pub struct LaneWatch {
     reader: Reader,
     mode: Mode,
     row: usize,
-    /// Issued, settled, renewed, ns.
+    /// Sums of issued, settled and renewed work, ns.
     progress: (Ns, Ns, Ns),
     /// Kernel, cost and start of the reported wait; a new start is a new wait.
     waiting: Option<(u64, Ns, Ns)>,
-    /// When the wait was reported.
+    /// Time of the last report of the wait to the core.
     told_at: Ns,
-    /// The figures were reported between two reads.
+    /// Whether the figures were reported between two reads.
     told_early: bool,
     naps_since: Option<Ns>,
-    /// Samples at a clock rate not yet known.
+    /// Samples whose clock rate is not known yet.
     guessed: Vec<Record>,
     slot: Option<WatchSlot>,
-    /// The core asked for timed launches.
+    /// Whether the core requested timed launches.
     timed: bool,
-    /// Charges that the client was not sent yet, and messages with such that it was.
+    /// Charges not sent to the client yet.
     charges: BTreeMap<u64, Ns>,
+    /// Number of messages with charges sent to the client.
     charges_sent: u64,
 }
 
@@ -123,7 +124,7 @@ impl LaneWatch {
         }
     }
 
-    /// Puts a guest's lane in the rota.
+    /// Puts a guest's lane into the rotation.
     pub fn in_rota(self, slot: WatchSlot) -> LaneWatch {
         LaneWatch {
             slot: Some(slot),
@@ -151,7 +152,7 @@ impl LaneWatch {
         &self.entry
     }
 
-    /// The mode last told.
+    /// The mode last written.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -173,7 +174,7 @@ impl LaneWatch {
             other => return Err(Lie::Version(other)),
         }
         let mut found = Found::default();
-        // One ring's length at most, then other lanes.
+        // At most the length of the ring, then other lanes.
         let mut most = RECORDS;
         let lost = self.reader.lost();
         while found.records < most
@@ -225,7 +226,7 @@ impl LaneWatch {
             Kind::Transfer => ("transfer", Some(launched(client, kernel, record.a, at))),
             Kind::Idle => ("idle", Some(Event::Idle(client, at))),
             Kind::Stir => ("stir", Some(Event::WakeUpHint(client, at))),
-            // Also reported beside the ring, without loss.
+            // Also reported outside of the ring, without loss.
             Kind::Wait => ("wait", None),
             Kind::Counted => {
                 seen.push(Observation::Launches(kernel, record.a));
@@ -255,8 +256,8 @@ impl LaneWatch {
                     self.guessed.push(record);
                     self.entry.figures.samples.fetch_add(1, Ordering::Relaxed);
                 }
-                // A job that never synchronises tells no rate for long. Of one without a profile
-                // the likeliest time is better than none.
+                // A job that never synchronises reports no rate for long. If it has no profile, the
+                // most probable time is better than none.
                 if self.entry.loaded.is_none() {
                     let time = record.a;
                     let sampled = Event::Sampled {
@@ -297,19 +298,19 @@ impl LaneWatch {
         Some(Observation::Served(timed, record.at))
     }
 
-    /// Takes an ended client's guesses as samples.
+    /// Adds an ended client's guesses to `seen` as samples.
     pub fn takes_guesses(&mut self, seen: &mut Vec<Observation>) {
         let guessed = std::mem::take(&mut self.guessed);
         seen.extend(guessed.into_iter().filter_map(|record| self.sample(record)));
     }
 
-    /// Reads the reports beside the ring; makes events of what changed.
+    /// Reads the reports outside of the ring; makes events from changes.
     fn reports(&mut self, now: Ns, lane: &lane::Lane, events: &mut Vec<(Ns, Event)>) -> bool {
         let client = self.client();
         let reports = &lane.reports;
         let before = events.len();
-        // Read before and after the figures. A waiting client has reported its earlier launches;
-        // one that reported the awaited launch no longer waits.
+        // Read before and after the figures. A waiting client has reported its earlier launches. A
+        // client that has reported the awaited launch no longer waits.
         let look = || {
             let waits = reports.waiting.load(Ordering::Acquire) == 1;
             waits.then(|| reports.waiting_since.load(Ordering::Relaxed))
@@ -317,7 +318,7 @@ impl LaneWatch {
         let first = look();
         let issued = reports.issued.load(Ordering::Acquire);
         let settled = reports.completed.load(Ordering::Acquire);
-        // Read after issued and settled, so no moment exists in which neither counts.
+        // Read after issued and settled, so at each moment one of them counts the work.
         let progress = (issued, settled, reports.replenished.load(Ordering::Acquire));
         let waits = first.is_some() && look() == first;
         let progressed = std::mem::take(&mut self.told_early) || progress != self.progress;
@@ -343,14 +344,14 @@ impl LaneWatch {
                 reports.waiting_since.load(Ordering::Relaxed),
             )
         });
-        // Again after other news, since another thread's launch may pass for this wait's end; and
-        // periodically.
+        // Reported again after other news, because the core may take another thread's launch for
+        // this wait's end; and periodically.
         let again = progressed || now.saturating_sub(self.told_at) >= TOLD_AGAIN_NS;
         if waiting != self.waiting || (again && waiting.is_some()) {
             self.waiting = waiting;
             self.told_at = now;
             if waiting.is_some() {
-                // Read after the reports: credit that is in neither is on its way.
+                // Read after the reports: credit in neither is on its way.
                 let left = lane.orders.credit.load(Ordering::Acquire);
                 events.push((now, Event::Holds { client, left }));
             }
@@ -370,18 +371,18 @@ impl LaneWatch {
         events.len() > before
     }
 
-    /// Asks the client to ring, or not. Set before the broker sleeps, cleared after.
+    /// Sets whether the client must ring. Set before the broker sleeps, cleared after.
     pub fn want_bell(&mut self, wanted: bool) {
         self.naps_since = None;
         let wanted = if wanted { bells::ALL } else { bells::NONE };
         self.entry.lane.broker_sleeps.store(wanted, Ordering::SeqCst);
     }
 
-    /// Asks for rings before a possible nap: a background job for any record, a foreground job for
-    /// idleness.
+    /// Requests rings before a possible nap: from a background job for any record, from a
+    /// foreground job if it becomes idle.
     ///
-    /// A foreground job is asked once per [`RING_PAUSE_NS`], since one that synchronises after each
-    /// kernel would ring for each.
+    /// A foreground job is asked once per [`RING_PAUSE_NS`], because a job that synchronises after
+    /// each kernel would ring for each.
     pub fn want_bell_in_nap(&mut self, now: Ns) {
         let wanted = if self.mode == Mode::Background {
             bells::ALL
@@ -404,7 +405,7 @@ impl LaneWatch {
         word.store(wanted, Ordering::SeqCst);
     }
 
-    /// Tells the mode. To or from background, credit and debt end and are returned.
+    /// Writes the mode. If it changes to or from background, credit and debt end and are returned.
     pub fn tell_mode(&mut self, mode: Mode) -> Option<i64> {
         let orders = &self.entry.lane.orders;
         let mut left = 0;
@@ -425,7 +426,7 @@ impl LaneWatch {
         self.tell_epoch();
     }
 
-    /// Tells the device's row on the epoch page.
+    /// Writes the device's row on the epoch page.
     pub fn tell_row(&mut self, row: usize) {
         self.row = row;
         self.tell_epoch();
@@ -450,7 +451,8 @@ impl LaneWatch {
         self.ring();
     }
 
-    /// Grants predicted ns. Credit bound to other launch epochs is first taken back and returned.
+    /// Grants credit, predicted ns. Credit bound to other launch epochs is first taken back and
+    /// returned.
     pub fn grant(&self, credit: Ns, bound_to: Option<u64>) -> Option<i64> {
         let figures = &self.entry.figures;
         figures.granted.fetch_add(credit, Ordering::Relaxed);
@@ -461,7 +463,8 @@ impl LaneWatch {
         (left != 0).then_some(left)
     }
 
-    /// Progress and credit that came back before the word was emptied. Told before `Revoked`.
+    /// Events for progress and returned credit from before the credit word was emptied. The core
+    /// gets them before `Revoked`.
     pub fn books(&mut self) -> Vec<Event> {
         let (client, reports) = (self.client(), &self.entry.lane.reports);
         let issued = reports.issued.load(Ordering::Acquire);
@@ -486,7 +489,7 @@ impl LaneWatch {
         self.ring();
     }
 
-    /// Turns timed launches on or off; a refining broker has all launches timed anyway.
+    /// Turns timed launches on or off; with refinement all launches are timed anyway.
     pub fn time_launches(&mut self, wanted: bool) {
         let flags = &self.entry.lane.orders.flags;
         if wanted {
@@ -496,7 +499,7 @@ impl LaneWatch {
         }
     }
 
-    /// Has the client charge this for a kernel; kernel 0: for those that its table does not have.
+    /// Sets the client's charge for a kernel; kernel 0: for kernels that its table does not have.
     pub fn charge(&mut self, kernel: u64, charge: Ns) {
         match kernel {
             0 => self.entry.lane.orders.unknown_cost.store(charge, Ordering::Relaxed),
@@ -507,7 +510,7 @@ impl LaneWatch {
         }
     }
 
-    /// Sends charges if the client has taken in those before. So one message is on its way at most,
+    /// Sends charges if the client has read the earlier ones. So at most one message is on its way,
     /// and the scheduler's thread never waits for a client that does not read.
     fn send_charges(&mut self) {
         let heard = self.entry.lane.counters.charges.load(Ordering::Relaxed);
@@ -536,7 +539,7 @@ impl LaneWatch {
         let bell = &self.entry.lane.orders.bell;
         bell.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        // A foreground job never sleeps here; mode changes are too rare to save the call.
+        // A foreground job never sleeps on it, but mode changes are too rare to save the call.
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 }

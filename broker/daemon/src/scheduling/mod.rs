@@ -1,4 +1,4 @@
-//! The scheduler thread, what it reads, and the cores that it asks.
+//! The scheduler thread, the lanes and pages that it reads, and the cores that it asks.
 #![forbid(unsafe_code)]
 
 pub mod co_runners;

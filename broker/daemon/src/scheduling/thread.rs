@@ -1,8 +1,9 @@
-//! The scheduler thread: reads all lanes, tells the core, carries out its decisions, waits.
+//! The scheduler thread: reads all lanes, passes events to the core, carries out its decisions,
+//! waits.
 //!
-//! Only this thread touches the core and writes orders. It reads the launch epochs, then the lanes,
+//! Only this thread uses the core and writes orders. It reads the launch epochs, then the lanes,
 //! then asks the core. Credit is bound to that first reading, so a foreground launch that the core
-//! has not seen voids it.
+//! does not know yet voids it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -31,8 +32,9 @@ use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 use weft_scheduler::{Client, Config, Core, Decision, Event};
 
-/// Rounds per iteration. Answers bring decisions, as when credit taken back is given to another. A
-/// few settle it; an endless core goes on in the next iteration.
+/// Most rounds of decisions per iteration. Answers cause further decisions, for example when credit
+/// taken back is granted to another job. A few rounds suffice; if decisions never end, the rest is
+/// carried out in the next iteration.
 const ROUNDS: usize = 16;
 
 /// The parts of a scheduler.
@@ -40,7 +42,7 @@ const ROUNDS: usize = 16;
 pub struct Setup {
     /// The core's settings.
     pub config: Config,
-    /// Whether clients' words set the switch cost ([`Cores`]).
+    /// Whether clients' reports set the switch cost ([`Cores`]).
     pub listens: bool,
     /// Whether the thread may spin.
     pub spin: bool,
@@ -54,7 +56,7 @@ pub struct Setup {
     pub trace: Trace,
     /// Plans memory.
     pub memory: MemoryHandle,
-    /// Sums up what jobs had, lost and cost.
+    /// Sums up jobs' GPU time, losses and costs.
     pub outcomes: OutcomeHandle,
     /// The clock of all weft processes, or a test's.
     pub clock: fn() -> Ns,
@@ -76,10 +78,10 @@ pub fn start(setup: Setup) -> std::io::Result<(SchedulerHandle, JoinHandle<()>)>
     Ok((to_scheduler, thread))
 }
 
-/// What a [`Watcher`] is shown.
+/// An observation passed to a [`Watcher`].
 #[derive(Debug)]
 pub enum Moment<'a> {
-    /// The core took in an event.
+    /// The core handled an event.
     Event {
         /// The time.
         now: Ns,
@@ -87,7 +89,7 @@ pub enum Moment<'a> {
         event: &'a Event,
         /// The core's decisions on it.
         decisions: &'a [Decision],
-        /// The core of the first device heard of.
+        /// The core of the first known device.
         core: &'a Core,
     },
     /// A decision is about to be carried out.
@@ -96,7 +98,7 @@ pub enum Moment<'a> {
     After(&'a Decision),
 }
 
-/// Observes the scheduler, for tests.
+/// Observer of the scheduler, for tests.
 pub type Watcher = Box<dyn FnMut(Moment<'_>)>;
 
 pub(crate) struct Scheduler {
@@ -114,7 +116,7 @@ pub(crate) struct Scheduler {
     houses: UserPages,
     rota: WatchRota,
     turns: u64,
-    /// When a client last came, went or changed its mode.
+    /// Time at which a client last attached, ended or changed its mode.
     company_since: Ns,
     last_record: Ns,
     stopping: bool,
@@ -128,7 +130,7 @@ pub(crate) struct Scheduler {
     seen: Vec<Observation>,
 }
 
-/// What an iteration found.
+/// Result of an iteration.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Iteration {
     pub(crate) news: bool,
@@ -180,7 +182,7 @@ impl Scheduler {
         self.farewell();
     }
 
-    /// Chooses how to wait after an iteration.
+    /// Chooses the wait after an iteration.
     pub(crate) fn choose(&mut self, turn: Iteration) -> Wait {
         let now = (self.clock)();
         let scene = Scene {
@@ -195,7 +197,7 @@ impl Scheduler {
         wait
     }
 
-    /// Asks clients to ring: all, or all but foreground jobs.
+    /// Requests rings from all clients, or from all except foreground jobs.
     pub(crate) fn want_bells(&mut self, by_anybody: bool) {
         self.naps = false;
         for lane in &mut self.lanes {
@@ -205,37 +207,37 @@ impl Scheduler {
         }
     }
 
-    /// Asks for rings, looks once more, sleeps.
+    /// Requests rings, reads all lanes once more, sleeps.
     fn sleep(&mut self, time: Duration, by_anybody: bool) {
         self.want_bells(by_anybody);
-        // All lanes: news from before the bells were wanted is seen here.
+        // This read of all lanes finds news from before the rings were requested.
         if !self.look(None).news && !self.stopping {
             self.pause(time);
         }
         self.want_no_bells();
     }
 
-    /// Waits for a ring, `time` at most.
+    /// Waits at most `time` for a ring.
     fn pause(&self, time: Duration) {
         if self.host.wait(time).is_err() {
-            // A failing bell must not become a busy loop.
+            // A failing doorbell must not cause a busy loop.
             std::thread::sleep(time.min(Duration::from_millis(1)));
         }
     }
 
-    /// Stops asking for rings.
+    /// Ends the requests for rings.
     pub(crate) fn want_no_bells(&mut self) {
         for lane in &mut self.lanes {
             lane.want_bell(false);
         }
     }
 
-    /// Shows `watcher` all further events and decisions.
+    /// Passes all further events and decisions to `watcher`.
     pub(crate) fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
     }
 
-    /// The core of the first device heard of.
+    /// The core of the first known device.
     pub(crate) fn core(&self) -> &Core {
         self.cores.first()
     }
@@ -254,7 +256,7 @@ impl Scheduler {
         });
     }
 
-    /// One iteration: of a guest with many lanes, those due.
+    /// Runs one iteration over all lanes that are due.
     pub(crate) fn turn(&mut self) -> Iteration {
         self.turns += 1;
         self.look(Some(self.turns))
@@ -264,8 +266,8 @@ impl Scheduler {
     fn look(&mut self, at: Option<u64>) -> Iteration {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
         if self.naps {
-            // Before the look: later news then rings and ends the nap. The first of a row of naps
-            // gets no rings; it is short.
+            // Requested before the lanes are read: later news then rings and ends the nap. The
+            // first of several naps in a row gets no rings, but it is short.
             let now = (self.clock)();
             for lane in self
                 .lanes
@@ -284,7 +286,7 @@ impl Scheduler {
         self.drain(at, &mut turn);
         let now = (self.clock)();
         let mut events = std::mem::take(&mut self.events);
-        // By time over all lanes; stable, so each lane keeps its order.
+        // Sorted by time over all lanes; the sort is stable, so each lane keeps its order.
         events.sort_by_key(|(at, _)| *at);
         for (_, event) in events.drain(..) {
             self.tell(now, event);
@@ -303,7 +305,7 @@ impl Scheduler {
         let company = CoRunners::of(&self.lanes, self.company_since);
         for lane in &mut self.lanes {
             if !at.is_none_or(|turn| lane.is_due(turn)) {
-                // As of its last read.
+                // Its state as of its last read.
                 turn.background_waits |= lane.waits() && lane.mode() == Mode::Background;
                 continue;
             }
@@ -314,7 +316,8 @@ impl Scheduler {
                     turn.background_waits |= found.waits && lane.mode() == Mode::Background;
                     if found.records > 0 {
                         self.last_record = now;
-                        // Idleness is no launch: others' credit is granted for that very moment.
+                        // Idleness does not bump the epoch: other jobs' credit is granted for
+                        // exactly that moment.
                         if found.launches && lane.mode() == Mode::Foreground {
                             self.houses.relay(lane.entry().house.as_ref(), lane.epoch());
                         }
@@ -382,7 +385,7 @@ impl Scheduler {
                 if let Some(lane) = self.lane(Client(client)) {
                     let entry = Arc::clone(lane.entry());
                     let who = Newcomer {
-                        // A profile of another device is of no use.
+                        // A profile of another device cannot be used.
                         profile: entry.loaded.clone().filter(|_| entry.profile_trouble().is_none()),
                         ..Newcomer::of(&entry)
                     };
@@ -408,7 +411,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a client: reads its last records, frees its lane, tells core and profile writer.
+    /// Ends a client: reads its last records, frees its lane, notifies core and profile writer.
     fn gone(&mut self, client: u64, ending: Ending) {
         let Some(at) = self.lanes.iter().position(|lane| lane.client().0 == client) else {
             return;
@@ -422,7 +425,7 @@ impl Scheduler {
         });
         if ending != Ending::Detached {
             let mut seen = Vec::new();
-            // Only samples matter now; a lie changes nothing.
+            // Only samples matter now; an invalid lane changes nothing.
             let _ = lane.drain((self.clock)(), &mut Vec::new(), &mut seen, &mut self.trace);
             lane.takes_guesses(&mut seen);
             company.say(lane.mode(), &mut seen);
@@ -438,7 +441,7 @@ impl Scheduler {
                 now,
             });
         }
-        // A detached client lives and must not wait.
+        // A detached client still runs and must not wait.
         lane.tell_mode(Mode::Free);
         self.company_since = now;
         self.mark_names(now, lane.entry());
@@ -565,7 +568,7 @@ impl Scheduler {
         }
     }
 
-    /// Writes the names of a client's kernels.
+    /// Writes the names of a client's kernels to the trace.
     fn mark_names(&mut self, now: Ns, entry: &Entry) {
         if !self.trace.wanted() {
             return;
@@ -583,7 +586,7 @@ impl Scheduler {
         }
     }
 
-    /// Frees all clients of a broker that ends.
+    /// Ends all clients when the broker ends.
     fn farewell(mut self) {
         for client in self.lanes.iter().map(|lane| lane.client().0).collect::<Vec<_>>() {
             self.gone(client, Ending::Goodbye);

@@ -1,18 +1,18 @@
-//! How the scheduler thread waits between two iterations.
+//! Waits of the scheduler thread between two iterations.
 //!
 //! | situation | wait | woken by |
 //! |---|---|---|
-//! | a background job waits, a gap is near, a core is to spare | spin | nothing |
+//! | a background job waits, a gap is near, a core is idle | spin | nothing |
 //! | a background job waits | nap | background jobs; a foreground job that becomes idle (once per ms) |
 //! | no job waits, a foreground job launches | doze | a background job that begins to wait |
 //! | nothing happens | sleep | any record |
 //!
-//! A sleeping broker asks for rings (`broker_sleeps`), looks once more, then sleeps. A record
-//! written in between is seen by that look, or rings.
+//! Before a sleep the broker requests rings (`broker_sleeps`) and reads all lanes once more. It
+//! finds a record that was written in between, or the record's writer rings.
 //!
-//! A nap is too short for a second look. Rings are asked for before the iteration that precedes the
-//! nap, so only the first of a row of naps gets none. A launching foreground job is never asked to
-//! ring, since a ring costs it a system call; its records wait in the lane.
+//! A nap is too short for a second read. Rings are requested before the iteration that precedes the
+//! nap, so only the first of several naps in a row gets none. A launching foreground job is never
+//! asked to ring, because a ring costs it a system call; its records wait in the lane.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -22,55 +22,56 @@ use weft_protocol::Ns;
 /// A gap worth a spin, ns: a nap would end after it (timer slack and wake-up: 25-65 us).
 const NEAR_NS: Ns = 100_000;
 
-/// The shortest nap, ns; less is a spin with system calls.
+/// The shortest nap, ns; a shorter one is a spin with system calls.
 const SHORTEST_NAP_NS: Ns = 50_000;
 
-/// The longest nap, ns: how late a background job may see an unforeseen gap.
+/// The longest nap, ns: the longest delay until a background job gets credit in an unforeseen gap.
 const LONGEST_NAP_NS: Ns = 200_000;
 
-/// Part of the silence after which a gap is open that a nap may always last. On a device that is
-/// many times slower that is more than [`LONGEST_NAP_NS`], and costs a core as much less.
+/// Part of the silence after which a gap is open, as a divisor: a nap may always last that long. On
+/// a device that is many times slower this is more than [`LONGEST_NAP_NS`], and naps cost less of a
+/// core.
 const LONGEST_NAP_PART: u64 = 16;
 
 /// A doze, ns, without rings. A lane holds 4096 records: 8 ms at one per 2 us.
 const DOZE_NS: Ns = 2_000_000;
 
-/// A doze beside a single client, ns: 3000 records at one per 2 us. Only stage 1 makes such a
-/// client write.
+/// A doze with a single client, ns: 3000 records at one per 2 us. Such a client writes records only
+/// in stage 1.
 ///
-/// No job waits, and each wake-up takes a core from the job being learnt. On two cores 500
-/// wake-ups/s cost it several per cent.
+/// No job waits, and each wake-up takes a core from the sampled job. On two cores 500 wake-ups/s
+/// cost it several per cent.
 const DOZE_ALONE_NS: Ns = 6_000_000;
 
-/// A sleep, ns. The heartbeat on the epoch page beats at least this often.
+/// A sleep, ns. It is also the longest interval of the heartbeat on the epoch page.
 const SLEEP_NS: Ns = 200_000_000;
 
-/// Records further apart than this, ns, may as well ring.
+/// Distance of records, ns, beyond which clients ring for each.
 const QUIET_NS: Ns = 20_000_000;
 
-/// The situation to wait in.
+/// The situation at the begin of a wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scene {
     /// Whether a background job's launch waits at the gate.
     pub background_waits: bool,
     /// Whether exactly one client is attached.
     pub alone: bool,
-    /// When a record last came.
+    /// Time of the last record.
     pub last_record: Ns,
-    /// When the core wants the next tick.
+    /// Time of the core's next tick.
     pub next_wake: Option<Ns>,
 }
 
-/// How to wait.
+/// Kind of a wait, with its longest duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// No wait: the next iteration is due or very near.
     Spin,
-    /// Bounded; background jobs ring, and a foreground job that becomes idle.
+    /// A wait in which background jobs ring, and a foreground job that becomes idle.
     Nap(Duration),
-    /// Bounded; all but foreground jobs ring.
+    /// A wait in which all clients ring except foreground jobs.
     Doze(Duration),
-    /// Bounded; all clients ring.
+    /// A wait in which all clients ring.
     Sleep(Duration),
 }
 
@@ -94,7 +95,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// `spin`: a core is to spare. `reaction`: silence, ns, after which a gap is open.
+    /// The waits for a machine and device. `spin`: a core is idle. `reaction`: silence, ns, after
+    /// which a gap is open.
     ///
     /// A nap is `reaction / 4`, or `reaction / 2` if it takes a core that a job needs.
     pub fn new(spin: bool, reaction: Ns) -> Waiting {

@@ -1,9 +1,10 @@
 //! The epoch pages as the scheduler reads them: one, or one per user of a shared broker. So no
-//! client can write what another user's reads.
+//! client can write a page that another user's clients read.
 //!
-//! A foreground launch voids the credit of its user's background jobs at once, by the epoch that
-//! both see. On other users' pages the broker bumps that epoch when it reads of the launch. Until
-//! then their jobs have no more than their credit, which bounds the foreground job's delay.
+//! A foreground launch voids the credit of its user's background jobs at once, through the epoch on
+//! their common page. On other users' pages the broker bumps that epoch when it reads the launch's
+//! record. Until then their jobs have at most their credit, which bounds the foreground job's
+//! delay.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::server::{Host, UserPage};
 use weft_protocol::PRIORITIES;
 use weft_protocol::epoch_page::{self, EpochPage};
 
-/// For each row of an epoch page, the sums above each priority.
+/// The sums above each priority, for each row of an epoch page.
 type Rows = Vec<[u64; PRIORITIES]>;
 
 /// All epoch pages with their last reading.
@@ -44,12 +45,12 @@ impl UserPages {
         }
     }
 
-    /// Keeps only pages for which `lives` holds.
+    /// Keeps only pages for which `lives` is true.
     pub fn stay(&mut self, lives: impl Fn(&Arc<UserPage>) -> bool) {
         self.guests.retain(|(house, _)| lives(house));
     }
 
-    /// Whether some clients may not see a launch's epoch.
+    /// Whether there are several pages, so that some clients do not see a launch's epoch.
     pub fn many(&self) -> bool {
         self.guests.len() > 1
     }
@@ -81,8 +82,8 @@ impl UserPages {
 
     /// Bumps a foreground launch's epoch on other users' pages.
     ///
-    /// Decisions of this iteration know of it, so the reading is bumped too: credit bound to older
-    /// sums would be void at once.
+    /// The decisions of this iteration include the launch, so the last reading is bumped too:
+    /// credit bound to older sums would be void at once.
     pub fn relay(&mut self, house: Option<&Arc<UserPage>>, epoch: usize) {
         let Some(house) = house else { return };
         for (other, read) in &mut self.guests {

@@ -1,4 +1,4 @@
-//! Tests of reading lanes, and of what is not believed.
+//! Tests of reading lanes, and of untrusted content.
 
 use super::*;
 use crate::clients::registry::NewEntry;
@@ -85,7 +85,7 @@ fn of_a_lane_that_was_written_too_fast_the_newest_are_read() {
     assert_eq!(events.last().expect("some").0, 2 * RECORDS as Ns - 1);
     let lost = watch.entry.figures.lost.load(Ordering::Relaxed);
     assert_eq!(lost as usize + records, 2 * RECORDS);
-    // A lane that is read in time is read whole.
+    // All records are read from a lane that is read in time.
     (0..RECORDS as Ns - 1).for_each(|at| lane.record(record(Kind::Launch, now + at)));
     assert_eq!(drain(&mut watch, 2 * now).0.expect("honest").records, RECORDS - 1);
 }
@@ -173,7 +173,7 @@ fn credit_given_is_credit_left_and_taken_back() {
     assert_eq!(watch.grant(500, Some(3)), None);
     assert_eq!(watch.grant(200, Some(3)), None);
     assert_eq!(orders.credit.load(Ordering::Relaxed), 700);
-    // Other launch epochs: the old credit's rest does not come back.
+    // Other launch epochs: the rest of the old credit is not kept.
     assert_eq!(watch.grant(100, Some(4)), Some(700));
     assert_eq!(orders.credit.load(Ordering::Relaxed), 100);
     assert_eq!(orders.epochs.load(Ordering::Relaxed), 4);
@@ -220,7 +220,7 @@ fn guesses_count_where_nothing_better_comes() {
     // The client was killed.
     assert_eq!(last(&mut watch), [Observation::Sample(42, 100, None); 2]);
     assert_eq!(last(&mut watch), []);
-    // With the rate known, guesses come again as samples and are not counted twice.
+    // Once the rate is known, guesses arrive again as samples and are not counted twice.
     lane.record(record(Kind::Guess, 21));
     let (_, _, seen) = drain(&mut watch, 30);
     assert_eq!(seen, []);
@@ -232,7 +232,7 @@ fn guesses_count_where_nothing_better_comes() {
     assert_eq!((events.len(), seen), (1, vec![Observation::Sample(42, 800, None)]));
     assert_eq!(last(&mut watch), []);
     assert_eq!(samples(&watch), 3);
-    // However much a client sends, what is kept is bounded.
+    // The number of kept guesses is bounded.
     for round in 0..GUESSES as u64 / 100 + 10 {
         (0..100).for_each(|at| lane.record(record(Kind::Guess, 50 + round * 100 + at)));
         assert!(drain(&mut watch, 100 + round * 100).0.is_ok());
