@@ -1,18 +1,19 @@
-//! Jobs that ended, on disk, in a SQLite file of bounded size.
+//! Ended jobs on disk, in an SQLite file of bounded size.
 //!
-//! What holds:
-//! * A thread of its own writes; whoever has news puts it into a bounded queue and goes on. A full
-//!   queue drops the row and counts it.
-//! * The file has [`MOST_ROWS`] rows and [`MOST_BYTES`] bytes at most. The oldest rows of the user
-//!   who has the most go first.
-//! * It is opened for each batch of rows. So a file that was deleted or set aside meanwhile is no
-//!   trouble, and several brokers of one user write to one file.
-//! * A file that is none, or is damaged, is renamed to `history.sqlite.damaged`, said in one line,
-//!   and a new one is begun. Who writes, or renames, holds the folder's lock: what one process
-//!   found damaged may be another's new file by then.
+//! Invariants:
+//! * A separate thread writes. Other threads put rows into a bounded queue and never wait. If the
+//!   queue is full, the row is dropped and counted.
+//! * The file has at most [`MOST_ROWS`] rows and [`MOST_BYTES`] bytes. The oldest rows of the user
+//!   with the most rows are deleted first.
+//! * The file is opened for each batch of rows. So it may be deleted or set aside meanwhile, and
+//!   several brokers of one user can write to one file.
+//! * A damaged or foreign file is renamed to `history.sqlite.damaged`, a warning is logged, and a
+//!   new file is created. A process that writes or renames holds the folder's lock: a file that one
+//!   process found damaged may have been replaced by another process.
 //!
-//! SQLite and no file of lines: a power cut in the middle of a write loses no older row, the oldest
-//! go without copying the rest, several processes may write, and people ask it in SQL.
+//! Reasons for SQLite instead of a file of lines: a power cut during a write loses no older row,
+//! the oldest rows are deleted without a copy of the rest, several processes may write, and users
+//! can query it in SQL.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -39,19 +40,19 @@ mod recordings;
 pub use open_books::{BookChange, OpenBook, RowKey};
 pub use recordings::read_recorded;
 
-/// Rows kept: months of a busy machine.
+/// Most rows of the file: months of a busy machine.
 pub const MOST_ROWS: u64 = 10_000;
 
-/// Bytes of the file at most. A row takes one to three thousand.
+/// Most bytes of the file. A row takes one to three thousand.
 pub const MOST_BYTES: u64 = 32 << 20;
 
-/// Part of the rows that goes at once where the file is full.
+/// Part of the rows, as a divisor, that is deleted at once if the file is full.
 const GOES_AT_ONCE: u64 = 10;
 
-/// Rows that may wait for the disk.
+/// Most rows that wait for the disk.
 const WAITING_ROWS: usize = 1024;
 
-/// Longest wait for another process that writes.
+/// Longest wait while another process writes.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Time between two tries for the folder's lock.
@@ -92,12 +93,12 @@ const SCHEMA: &str = "
     CREATE INDEX jobs_user ON jobs (uid);
     PRAGMA user_version = 3;";
 
-/// Makes version 2 of version 1, which had no names.
+/// Changes version 1, which had no names, into version 2.
 const WITH_NAMES: &str = "
     ALTER TABLE jobs ADD COLUMN name TEXT;
     PRAGMA user_version = 2;";
 
-/// Makes version 3 of version 2, which knew no exit codes.
+/// Changes version 2, which had no exit codes, into version 3.
 const WITH_EXITS: &str = "
     ALTER TABLE jobs ADD COLUMN exit_code INTEGER;
     ALTER TABLE jobs ADD COLUMN exit_signal INTEGER;
@@ -105,7 +106,7 @@ const WITH_EXITS: &str = "
     CREATE INDEX jobs_user ON jobs (uid);
     PRAGMA user_version = 3;";
 
-/// Why the history cannot be read or written.
+/// Reason why the history cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// No folder for it is known.
@@ -114,38 +115,38 @@ pub enum HistoryError {
     /// The folder or file cannot be made.
     #[error("the history of jobs at {path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Of a newer weft.
+    /// The file is of a newer weft.
     #[error("the history of jobs at {path} is of a newer weft (format {version}): use that weft's command")]
     Newer {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its version.
         version: i64,
     },
-    /// SQLite's own.
+    /// An error of SQLite.
     #[error("the history of jobs at {path}: {source}")]
     Sql {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: rusqlite::Error,
     },
 }
 
 impl HistoryError {
-    /// Whether the file is damaged, or none of SQLite's.
+    /// Whether the file is damaged, or is not an SQLite file of weft.
     fn is_damage(&self) -> bool {
         let HistoryError::Sql { source, .. } = self else {
             return false;
         };
         match source {
             rusqlite::Error::SqliteFailure(failure, said) => {
-                // A file of SQLite's without the table is not ours, or lost its first page.
+                // An SQLite file without the table is not weft's, or lost its first page.
                 matches!(failure.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
                     || said
                         .as_deref()
@@ -164,14 +165,14 @@ impl HistoryError {
     }
 }
 
-/// The file of a broker's jobs: `WEFT_STATE_DIR`, else the state folder of the user. A shared
-/// broker's is `/var/lib/weft`, or beside its socket if that is not the usual one.
+/// The file of a broker's jobs: in `WEFT_STATE_DIR`, else in the user's state folder. A shared
+/// broker's file is in `/var/lib/weft`, or next to its socket if that is not the usual one.
 pub fn file(places: &Places) -> Result<PathBuf, HistoryError> {
     let shared = places.is_shared().then(|| places.socket());
     file_from(|name| std::env::var_os(name).filter(|value| !value.is_empty()), shared)
 }
 
-/// As [`file()`], of a broker that knows whether it is shared.
+/// The file as in [`file()`], for a broker that knows whether it is shared.
 pub fn file_of(places: &Places, shared: bool) -> Result<PathBuf, HistoryError> {
     let shared = shared.then(|| places.socket());
     file_from(|name| std::env::var_os(name).filter(|value| !value.is_empty()), shared)
@@ -198,7 +199,8 @@ fn file_from(variable: impl Fn(&str) -> Option<OsString>, shared: Option<&Path>)
     Ok(state.ok_or(HistoryError::NoPlace)?.join("weft").join(NAME))
 }
 
-/// Adds rows. Makes folder and file if missing; a damaged file is set aside first.
+/// Adds rows. Creates folder and file if missing; a damaged file is set aside first. Returns the
+/// line about a damaged file.
 pub fn add(path: &Path, rows: &[HistoryRow]) -> Result<Option<String>, HistoryError> {
     make(path)?;
     let _lock = lock_folder(path);
@@ -212,8 +214,8 @@ pub fn add(path: &Path, rows: &[HistoryRow]) -> Result<Option<String>, HistoryEr
     }
 }
 
-/// Reads rows, the newest first. No file: no rows. A damaged file is set aside, and the second
-/// value says so.
+/// Reads rows, the newest first; without a file there are none. A damaged file is set aside, and
+/// the second value is the line about it.
 pub fn read(path: &Path, query: &HistoryQuery) -> Result<(Vec<HistoryRow>, Option<String>), HistoryError> {
     let there = || path.exists().then(|| read_once(path, query));
     match there() {
@@ -221,7 +223,7 @@ pub fn read(path: &Path, query: &HistoryQuery) -> Result<(Vec<HistoryRow>, Optio
         Some(Ok(rows)) => return Ok((rows, None)),
         Some(Err(_)) => {}
     }
-    // Another process may have set it aside while it was read. Nobody does from here on.
+    // Another process may have set the file aside while it was read. With the lock no process can.
     let _lock = lock_folder(path);
     match there() {
         Some(Err(error)) if error.is_damage() => Ok((Vec::new(), set_aside(path)?)),
@@ -229,8 +231,8 @@ pub fn read(path: &Path, query: &HistoryQuery) -> Result<(Vec<HistoryRow>, Optio
     }
 }
 
-/// The lock of the file's folder, until it is dropped. `None`: the folder has none, or it took too
-/// long; then what the lock is for is risked rather than the rows.
+/// The lock of the file's folder, until it is dropped. `None`: the folder has no lock, or the wait
+/// took too long. Then rows are written without the lock rather than dropped.
 fn lock_folder(path: &Path) -> Option<File> {
     let folder = File::open(path.parent()?).ok()?;
     let begin = Instant::now();
@@ -243,7 +245,8 @@ fn lock_folder(path: &Path) -> Option<File> {
     }
 }
 
-/// Renames a damaged file, in place of one renamed before. `None`: another process did.
+/// Renames a damaged file, which replaces one that was renamed before. `None`: another process
+/// renamed it.
 fn set_aside(path: &Path) -> Result<Option<String>, HistoryError> {
     let aside = with_end(path, ".damaged");
     // A journal of the damaged file would be played into the new one.
@@ -276,7 +279,7 @@ fn add_once(path: &Path, rows: &[HistoryRow], most_rows: u64, most_bytes: u64) -
     let mut file = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let version = version(&file, path)?;
     if version < SCHEMA_VERSION {
-        // Two brokers may be here: the second finds what the first made.
+        // Two brokers may be here: the second finds the tables that the first made.
         let transaction = file.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate);
         let transaction = transaction.map_err(failed)?;
         match self::version(&transaction, path)? {
@@ -341,7 +344,7 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
     let rows: i64 = transaction.query_row("SELECT count(*) FROM jobs", [], |row| row.get(0))?;
     let over = rows - most_rows as i64;
     if over > 0 {
-        // No user's jobs push those of another out.
+        // The user with the most rows loses rows, so no user's jobs displace those of another.
         transaction.execute(
             "DELETE FROM jobs WHERE id IN (SELECT id FROM
                 (SELECT id, row_number() OVER (PARTITION BY uid ORDER BY id DESC) AS own FROM jobs)
@@ -352,8 +355,8 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
     transaction.commit()
 }
 
-/// Deletes as much as a tenth of the rows, so that new ones find pages: the oldest of the user
-/// whose rows take the most.
+/// Deletes the oldest rows of the user whose rows take the most bytes, up to a tenth of all rows,
+/// so that there are pages for new ones.
 fn make_room(file: &mut Connection) -> rusqlite::Result<()> {
     file.execute(
         "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE uid =
@@ -372,7 +375,7 @@ fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, Histo
     let file = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let newer = match version(&file, path)? {
         0 => return Ok(Vec::new()),
-        // Read only: it stays as it is until a row is added.
+        // Opened read-only: the file is not converted until a row is added.
         1 => "NULL, NULL, NULL, NULL",
         2 => "name, NULL, NULL, NULL",
         _ => "name, exit_code, exit_signal, cancelled",
@@ -431,7 +434,7 @@ fn ending_of(name: &str) -> Ending {
     }
 }
 
-/// Makes the folder (0700) and the file (0600) if missing: command lines are the user's own.
+/// Creates the folder (0700) and the file (0600) if missing: command lines are private.
 fn make(path: &Path) -> Result<(), HistoryError> {
     let failed = |source| HistoryError::File {
         path: path.to_path_buf(),
@@ -463,7 +466,7 @@ fn open(path: &Path, flags: OpenFlags) -> Result<Connection, HistoryError> {
     Ok(file)
 }
 
-/// Version of the file's tables; 0: there are none yet.
+/// Version of the file's tables; 0: there are no tables yet.
 fn version(file: &Connection, path: &Path) -> Result<i64, HistoryError> {
     let version = file.query_row("PRAGMA user_version", [], |row| row.get(0));
     let version = version.map_err(|source| HistoryError::Sql {
@@ -484,11 +487,11 @@ fn version(file: &Connection, path: &Path) -> Result<i64, HistoryError> {
 pub struct EndedJob {
     /// Its row, without the process's end.
     pub row: HistoryRow,
-    /// The end of its process; `None`: that runs on.
+    /// The end of its process; `None`: the process still runs.
     pub end: Option<Arc<JobEnd>>,
-    /// What was recorded of it.
+    /// Its recording.
     pub recording: Option<JobRecording>,
-    /// Its book at the broker before this one, and at this one for the next.
+    /// Its book from the previous broker, and its book for the next one.
     pub books: BookChange,
 }
 
@@ -501,7 +504,7 @@ pub struct HistoryWriter {
 }
 
 impl HistoryWriter {
-    /// A writer without a thread: nothing is kept.
+    /// A writer without a thread: nothing is stored.
     pub fn deaf() -> HistoryWriter {
         HistoryWriter {
             rows: None,
@@ -519,18 +522,18 @@ impl HistoryWriter {
         }
     }
 
-    /// Books of jobs that ran on as the last broker ended; `None`: not read from the disk yet.
+    /// Books of jobs that still ran when the last broker ended; `None`: not read from the disk yet.
     pub fn open_books(&self) -> Option<&[OpenBook]> {
         self.books.get().map(Vec::as_slice)
     }
 }
 
-/// Waits for the last rows when the broker ends, bounded.
+/// Handle to wait for the last rows when the broker ends, for a bounded time.
 #[derive(Debug)]
 pub struct HistoryEnd(Receiver<()>);
 
 impl HistoryEnd {
-    /// Waits until all rows are written, at most [`LAST_ROWS`]. All writers must be gone.
+    /// Waits until all rows are written, at most [`LAST_ROWS`]. All writers must be dropped before.
     pub fn wait(self) {
         let _ = self.0.recv_timeout(LAST_ROWS);
     }
@@ -580,7 +583,7 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
                     log::warn!("{said}");
                 }
             }
-            // Once, until it works again.
+            // Logged once, until a write succeeds again.
             Err(error) if !std::mem::replace(&mut failing, true) => {
                 log::warn!("{error}; jobs that end are not kept");
             }
@@ -589,7 +592,7 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
         if !failing && let Err(error) = recordings::add(path, &rows, &recordings) {
             log::warn!("{error}; what was recorded of {} jobs is not kept", rows.len());
         }
-        // Only with its row is a part's row replaced.
+        // A partial row is replaced only if the final row was written.
         if !failing && let Err(error) = open_books::change(path, &books) {
             log::warn!("{error}; outcomes of jobs that run on begin anew");
         }
@@ -735,7 +738,7 @@ mod tests {
         );
         assert_eq!(std::fs::read(&aside).expect("there")[0], b'x');
         assert_eq!(all(&path).len(), 1);
-        // In the middle of a file that was good.
+        // Damage in the middle of a good file.
         add(&path, &rows(1..200)).expect("written");
         let mut bytes = std::fs::read(&path).expect("there");
         bytes[1_024..].fill(0xa5);
@@ -744,7 +747,7 @@ mod tests {
         assert!(found.is_empty() && said.is_some());
         add(&path, &rows(0..1)).expect("written");
         assert_eq!(all(&path).len(), 1);
-        // Tables of somebody else.
+        // A file with tables of another program.
         std::fs::remove_file(&path).expect("there");
         let other = Connection::open(&path).expect("open");
         other
@@ -788,7 +791,7 @@ mod tests {
     fn a_file_without_names_is_read_and_then_gets_them() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("history.sqlite");
-        // As version 1 made it.
+        // A file as version 1 made it.
         let old = Connection::open(&path).expect("open");
         let first = SCHEMA.replace(
             ",\n        name TEXT,\n        exit_code INTEGER,\n        exit_signal INTEGER,\n        cancelled INTEGER\n",
@@ -807,9 +810,9 @@ mod tests {
         drop(old);
         let kept = all(&path);
         assert_eq!((kept.len(), kept[0].client, &kept[0].name), (1, 1, &None));
-        // It was called well, which nobody knew.
+        // The row has no exit code, so the end is not called `well`.
         assert_eq!(kept[0].exit.words(kept[0].ending), "ended");
-        // By several at once.
+        // Several threads convert it at once.
         std::thread::scope(|scope| {
             for number in 2..6 {
                 let path = &path;
@@ -871,7 +874,7 @@ mod tests {
         end.wait();
         assert_eq!(all(&path).len(), 20);
         HistoryWriter::deaf().put(ended(row(0)));
-        // A folder that cannot be made costs the rows alone.
+        // If the folder cannot be made, only the rows are lost.
         std::fs::write(folder.path().join("taken"), "").expect("written");
         let (writer, end) = start(folder.path().join("taken/history.sqlite")).expect("started");
         writer.put(ended(row(0)));

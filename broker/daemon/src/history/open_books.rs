@@ -1,11 +1,11 @@
-//! Books of jobs that ran on as their broker ended: a table of its own in the history's file.
+//! Books of jobs that still ran when their broker ended: a separate table in the history's file.
 //!
-//! What holds:
-//! * A book belongs to a process, by number, start and boot. Its row is in the history too, so a
-//!   job that no broker sees again has ended there.
-//! * A job that goes on at another broker has one row in the end: what a row is of a part, goes as
-//!   that of the whole is written.
-//! * A file of an older weft gets the table, and an older weft leaves it alone.
+//! Invariants:
+//! * A book belongs to a process, identified by pid, start and boot. Its row is in the history too,
+//!   so a job that no broker finds again is recorded there.
+//! * A job that outlives its broker ends up with one row: the next broker's final row replaces the
+//!   partial one.
+//! * A file of an older weft gets the table, and an older weft ignores it.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::{HistoryError, lock_folder, open, version};
 use crate::base::process::{Process, boot};
 use weft_api::history::HistoryRow;
 
-/// Books that are kept at most: the clients of a broker.
+/// Most books kept: the most clients of a broker.
 const MOST_BOOKS: i64 = 4096;
 
 const TABLE: &str = "
@@ -42,7 +42,7 @@ pub struct RowKey {
 }
 
 impl RowKey {
-    /// That of a row.
+    /// The key of a row.
     pub fn of(row: &HistoryRow) -> RowKey {
         RowKey {
             ended_ms: row.ended_ms,
@@ -52,12 +52,12 @@ impl RowKey {
     }
 }
 
-/// The book of a client that ran on.
+/// The book of a client that still ran when its broker ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenBook {
-    /// Its process, as this machine sees it.
+    /// Its process.
     pub process: Process,
-    /// User id by the kernel.
+    /// User id from the kernel.
     pub uid: u32,
     /// UUID of its device; empty: not known.
     pub device: String,
@@ -67,12 +67,12 @@ pub struct OpenBook {
     pub sums: String,
 }
 
-/// What is to be done about books beside a row.
+/// Changes of books that belong to a row.
 #[derive(Debug, Default)]
 pub struct BookChange {
-    /// The book that the row goes on with: it and its row go.
+    /// The book that the row continues: this book and its row are deleted.
     pub settles: Option<OpenBook>,
-    /// The job runs on.
+    /// The new book, if the job still runs.
     pub opens: Option<OpenBook>,
 }
 
@@ -82,7 +82,7 @@ impl BookChange {
     }
 }
 
-/// The books of jobs that run still. Those of others go.
+/// The books of jobs that still run. The other books are deleted.
 pub(super) fn load(path: &Path) -> Result<Vec<OpenBook>, HistoryError> {
     let failed = failed(path);
     if !path.exists() {
@@ -151,7 +151,7 @@ fn remove(file: &Connection, book: &OpenBook) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Carries changes out, after the rows were added.
+/// Applies changes, after the rows were added.
 pub(super) fn change(path: &Path, changes: &[BookChange]) -> Result<(), HistoryError> {
     if changes.iter().all(BookChange::is_nothing) {
         return Ok(());

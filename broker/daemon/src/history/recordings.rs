@@ -1,12 +1,11 @@
-//! What was recorded of jobs that ended: a table of its own in the history's file.
+//! Recordings of ended jobs: a separate table in the history's file.
 //!
-//! What holds:
-//! * A file of an older weft gets the table, and an older weft leaves it alone. So the version of
-//!   the file's tables stays.
-//! * Recordings have [`MOST_RECORDED_BYTES`] in all. The oldest of the user who has the most go
-//!   first, and go before any row of
-//!   the history does.
-//! * A recording belongs to the row with its end, client and process.
+//! Invariants:
+//! * A file of an older weft gets the table, and an older weft ignores it. So the version of the
+//!   file's tables is unchanged.
+//! * All recordings together have at most [`MOST_RECORDED_BYTES`]. The oldest ones of the user with
+//!   the most bytes are deleted first, and before any row of the history.
+//! * A recording belongs to the row with the same end, client and process.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -17,10 +16,10 @@ use super::{HistoryError, MOST_BYTES, lock_folder, open, read, version};
 use weft_api::history::{HistoryQuery, HistoryRow, RecordedJob};
 use weft_api::recording::JobRecording;
 
-/// Bytes of all recordings at most: a job of an hour takes 15 to 20 thousand, one of a minute two.
+/// Most bytes of all recordings: a job of an hour takes 15 to 20 thousand, a job of a minute two.
 const MOST_RECORDED_BYTES: u64 = 12 << 20;
 
-/// Recordings that one batch of ended jobs has at most: the newest ones.
+/// Most recordings of one batch of ended jobs: the newest ones.
 const MOST_AT_ONCE: usize = 512;
 
 const TABLE: &str = "
@@ -49,7 +48,7 @@ fn add_bounded(
     version(&file, path)?;
     let added = bound_pages(&file).and_then(|()| insert(&mut file, rows, recordings, most_bytes));
     let added = match added {
-        // Rows of the history need the place.
+        // Rows of the history need the space.
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => make_room(&mut file),
         other => other,
     };
@@ -72,7 +71,7 @@ fn insert(
 ) -> rusqlite::Result<()> {
     let transaction = file.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     transaction.execute_batch(TABLE)?;
-    // Without their rows nobody finds them.
+    // Recordings without a row could never be found.
     transaction.execute(
         "DELETE FROM recordings WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.ended_ms = recordings.ended_ms
             AND jobs.client = recordings.client AND jobs.pid = recordings.pid)",
@@ -86,7 +85,7 @@ fn insert(
             params![row.ended_ms as i64, row.client as i64, row.pid, text.len() as i64, text],
         )?;
     }
-    // Those up to which the newest ones of each user, in turn, fill the bound stay.
+    // Keeps recordings up to the bound, ordered by the bytes of each one plus its user's newer ones.
     transaction.execute(
         "DELETE FROM recordings WHERE rowid IN (
             SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY own, id DESC) AS so_far FROM (
@@ -143,7 +142,7 @@ fn find(path: &Path, rows: &[HistoryRow]) -> Result<Vec<Option<JobRecording>>, H
     let one = |row: &HistoryRow| {
         let key = params![row.ended_ms as i64, row.client as i64, row.pid];
         let text: Option<String> = wanted.query_row(key, |found| found.get(0)).optional()?;
-        // One that cannot be read is one that is not there.
+        // A recording that cannot be read counts as missing.
         Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
     };
     rows.iter().map(one).collect::<rusqlite::Result<_>>().map_err(failed)

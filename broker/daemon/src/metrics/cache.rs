@@ -1,4 +1,4 @@
-//! The last status for a second, and the pages made from it.
+//! Cache of the last status for a second, and the pages made from it.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,30 +8,30 @@ use super::exposition::{self, MetricsFormat};
 use super::page::PageMaker;
 use weft_api::status::Status;
 
-/// Longest age of a status that is shown again: several scrapers cost as one.
+/// Longest age of a status that is used again: several scrapers cost as much as one.
 const LONGEST_AGE: Duration = Duration::from_secs(1);
 
-/// Keeps the last status. Clones share it.
+/// Cache of the last status. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsCache(Arc<Mutex<CachedStatus>>);
 
 #[derive(Debug, Default)]
 struct CachedStatus {
     last: Option<(Instant, Status)>,
-    /// With and without the names of jobs.
+    /// Pages with, and below without, the names of jobs.
     named: PageMaker,
     unnamed: PageMaker,
 }
 
 impl MetricsCache {
-    /// The metrics as text. `named`: jobs are called by the names of their scripts. `read` is
-    /// asked where the last status is more than a second old.
+    /// The metrics as text. With `named`, jobs have the names of their scripts. `read` is called if
+    /// the last status is a second old or older.
     pub fn text(&self, format: MetricsFormat, named: bool, read: impl FnOnce() -> Status) -> String {
         self.text_at(Instant::now(), format, named, read)
     }
 
     fn text_at(&self, now: Instant, format: MetricsFormat, named: bool, read: impl FnOnce() -> Status) -> String {
-        // Others who ask meanwhile wait as long as `weft status` may take.
+        // Other callers wait meanwhile, at most as long as `weft status` may take.
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let CachedStatus {
             last,

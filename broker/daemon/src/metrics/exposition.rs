@@ -1,7 +1,8 @@
 //! Samples as text: OpenMetrics 1.0.0, and Prometheus' text format 0.0.4.
 //!
-//! Own code: the official library `prometheus-client` writes the first format alone, and its values
-//! are counters that live in the program. Here each page is made from a status. What differs:
+//! This is weft's own code: the official library `prometheus-client` writes only the first format,
+//! and its values are counters that live in the program. Here each page is made from a status.
+//! Differences of the formats:
 //!
 //! | | OpenMetrics | 0.0.4 |
 //! |---|---|---|
@@ -34,7 +35,7 @@ impl MetricsFormat {
     }
 }
 
-/// The page as text. Families without samples have their heads too: they exist.
+/// The page as text. Families without samples have their metadata too.
 pub(super) fn text(page: &MetricsPage, format: MetricsFormat) -> String {
     let open = format == MetricsFormat::OpenMetrics;
     let mut text = String::new();
@@ -46,7 +47,7 @@ pub(super) fn text(page: &MetricsPage, format: MetricsFormat) -> String {
             MetricKind::Info if open => "info",
             MetricKind::Gauge | MetricKind::Info => "gauge",
         };
-        // Writing to a string does not fail.
+        // A write to a string does not fail.
         let _ = writeln!(text, "# TYPE {name} {kind}");
         if open && !family.unit.is_empty() {
             let _ = writeln!(text, "# UNIT {name} {}", family.unit);
@@ -112,7 +113,7 @@ mod tests {
             }
         }
         assert!(open.ends_with("# EOF\n") && !plain.contains("EOF"));
-        // Metadata once for each family.
+        // Each family has its metadata once.
         assert_eq!(open.matches("# TYPE ").count(), FAMILIES.len());
     }
 }

@@ -1,20 +1,20 @@
 //! Families of metrics: names, units and meanings.
 //!
-//! A job's series carry labels that stay as they are while it lives: `node`, `client`, `name`,
-//! `cluster_job`, `pid`, `user` and `gpu`. What changes, its role and priority, is in
-//! `weft_job_info`. A counter that changed its labels would begin anew in every query.
+//! A job's series have labels that do not change while it runs: `node`, `client`, `name`,
+//! `cluster_job`, `pid`, `user` and `gpu`. Its role and priority, which may change, are in
+//! `weft_job_info`. If a counter's labels changed, it would restart in every query.
 #![forbid(unsafe_code)]
 
 use MetricKind::{Counter, Gauge, Info};
 
-/// What the values of a family are.
+/// Kind of a family's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// A sum that never falls while what it counts lives.
+    /// A sum that never falls while its job or broker runs.
     Counter,
     /// A value that rises and falls.
     Gauge,
-    /// Labels alone; the value is 1.
+    /// Only labels; the value is 1.
     Info,
 }
 
@@ -23,16 +23,16 @@ pub enum MetricKind {
 pub struct MetricFamily {
     /// Its name in OpenMetrics: without `_total` and `_info`.
     pub name: &'static str,
-    /// What its values are.
+    /// Kind of its values.
     pub kind: MetricKind,
-    /// Unit, the end of the name; empty: a number of something.
+    /// Unit, which ends the name; empty: a count.
     pub unit: &'static str,
-    /// What it means, in one line.
+    /// Its meaning, in one line.
     pub help: &'static str,
 }
 
 impl MetricFamily {
-    /// The name of its samples, as queries have it.
+    /// The name of its samples, which queries use.
     pub fn sample(&self) -> String {
         match self.kind {
             Counter => format!("{}_total", self.name),

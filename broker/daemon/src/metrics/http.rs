@@ -1,30 +1,30 @@
 //! Requests and answers: HTTP/1.1, `GET` and `HEAD` of `/metrics`. Pure.
 //!
-//! `httparse` reads the request. The rest is own code: `tiny_http`, the small server without an
-//! asynchronous runtime, bounds neither a request's time nor its size nor the connections, and it
-//! starts threads of its own for them.
+//! `httparse` parses the request. The rest is weft's own code: `tiny_http`, the small server
+//! without an asynchronous runtime, bounds neither a request's time nor its size nor the number of
+//! connections, and it starts its own threads for them.
 #![forbid(unsafe_code)]
 
 use super::exposition::MetricsFormat;
 
-/// The longest request, bytes. A scraper's has some hundred.
+/// The longest request, bytes. A scraper's request has some hundred.
 pub(super) const LONGEST_REQUEST_BYTES: usize = 8 << 10;
 
 /// Most header lines of a request.
 const MOST_HEADERS: usize = 64;
 
-/// What a request wants.
+/// Result of parsing a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// More of it is to come.
+    /// The request is incomplete.
     More,
-    /// The metrics, or their head alone.
+    /// A request for the metrics, or only for their head.
     Metrics { format: MetricsFormat, body: bool },
     /// A refusal: the status line's end, and whether a body is wanted.
     Refused(&'static str, bool),
 }
 
-/// Reads a request, as far as it came.
+/// Parses the part of a request that has arrived.
 pub(super) fn read(request: &[u8]) -> Wanted {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -55,7 +55,7 @@ pub(super) fn read(request: &[u8]) -> Wanted {
     }
 }
 
-/// The format that an `Accept` header prefers: OpenMetrics only where it is named.
+/// The format that an `Accept` header prefers: OpenMetrics only if the header names it.
 fn format(accept: &str) -> MetricsFormat {
     let (mut open, mut plain) = (0.0, 0.0);
     for range in accept.split(',') {
@@ -84,7 +84,7 @@ fn format(accept: &str) -> MetricsFormat {
     }
 }
 
-/// An answer. `media` is the body's type. `HEAD` has the lengths alone.
+/// An answer. `media` is the body's type. Without `body` it has only the head, with the length.
 pub(super) fn answer(status: &str, media: &str, text: &str, body: bool) -> Vec<u8> {
     let allow = if status.starts_with("405") {
         "Allow: GET, HEAD\r\n"
@@ -102,7 +102,7 @@ pub(super) fn answer(status: &str, media: &str, text: &str, body: bool) -> Vec<u
     answer
 }
 
-/// The answer that refuses.
+/// An answer that refuses the request.
 pub(super) fn refusal(status: &'static str, body: bool) -> Vec<u8> {
     let text = format!("{status}; the metrics are at /metrics\n");
     answer(status, "text/plain; charset=utf-8", &text, body)

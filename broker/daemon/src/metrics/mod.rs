@@ -6,17 +6,16 @@
 //!                                                           once a second ---> as `weft status`
 //! ```
 //!
-//! Nobody waits for a scraper: the thread has the lowest rank, and each connection has a bound. The
-//! scheduler's thread is asked for one more look a second at most, and that only while somebody
-//! scrapes. docs/metrics.md has a row for each family.
+//! No thread waits for a scraper: the metrics thread has the lowest priority, and each connection
+//! has a bound. The scheduler's thread takes at most one further snapshot a second, and only while
+//! there are scrapes. docs/metrics.md has a row for each family.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `family` | names, units and meanings of all families; pure |
-//! | `page` | from a status to samples; counters that never fall; pure |
+//! | `page` | samples from a status; counters that never fall; pure |
 //! | `exposition` | samples as text, in both formats; pure |
 //! | `cache` | the last status, for a second |
-//! | `address` | where metrics are served |
 //! | `http` | requests and answers; pure |
 //! | `server` | the sockets, the thread and its connections |
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
-//! From a status to samples. Pure: statuses go in, in the order of time.
+//! Samples from a status. Pure: its inputs are statuses in the order of time.
 //!
-//! Estimates may shrink, lateness too where measurements scatter. A counter keeps its highest value
-//! then, until the figure is above it again ([`Highest`]).
+//! Estimates may shrink, and so may lateness, because measurements scatter. Then a counter keeps
+//! its highest value until the figure is above it again ([`Highest`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,19 +13,19 @@ use weft_api::outcome::{LatenessSum, WarningKind};
 use weft_api::plain_text::clean;
 use weft_api::status::{ClientStatus, Status};
 
-/// Jobs with series of their own. Each has about 15, so a page stays below a megabyte.
+/// Most jobs with series of their own. Each has about 15, so a page is below a megabyte.
 const MOST_JOBS: usize = 200;
 
 /// Longest name of a job in a label, characters.
 const LONGEST_NAME: usize = 64;
 
-/// Longest number of a job at an engine, characters: two of 32 bits, and what joins them.
+/// Longest number of a job at a cluster's engine, characters: two 32-bit numbers and a separator.
 const LONGEST_NUMBER: usize = 21;
 
-/// Roles that are always there, so that a query finds 0.
+/// Roles that always have a sample, so that a query finds 0.
 const ROLES: [&str; 5] = ["alone", "foreground", "background", "free", "waits for memory"];
 
-/// All kinds of warnings: an alert on one needs its 0.
+/// All kinds of warnings, which always have a sample: an alert needs the 0.
 const KINDS: [WarningKind; 9] = [
     WarningKind::LongKernels,
     WarningKind::NoProfile,
@@ -38,7 +38,7 @@ const KINDS: [WarningKind; 9] = [
     WarningKind::NoMps,
 ];
 
-/// One value, with its labels as they are written.
+/// One value, with its labels as text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct MetricSample {
     /// `key="value"`, joined by commas; values are escaped.
@@ -65,7 +65,7 @@ impl MetricsPage {
     }
 }
 
-/// The highest value that each counter had, of jobs that live.
+/// The highest value that each counter of running jobs had.
 #[derive(Debug, Default)]
 struct Highest(HashMap<(&'static str, Arc<str>), f64>);
 
@@ -84,27 +84,27 @@ impl Highest {
         }
     }
 
-    /// Forgets jobs that ended.
+    /// Forgets ended jobs.
     fn forget_all_but(&mut self, jobs: &HashSet<Arc<str>>) {
         self.0
             .retain(|(family, labels), _| !family.starts_with("weft_job_") || jobs.contains(labels));
     }
 }
 
-/// Makes pages.
+/// Maker of pages.
 #[derive(Debug, Default)]
 pub(super) struct PageMaker {
     highest: Highest,
 }
 
 impl PageMaker {
-    /// The page of a status. `named`: jobs are called by the names of their scripts.
+    /// The page of a status. With `named`, jobs have the names of their scripts.
     pub fn page(&mut self, status: &Status, named: bool) -> MetricsPage {
         let mut page = MetricsPage::default();
         of_broker(&mut page, status);
         of_warnings(&mut page, status);
         let gpus = of_gpus(&mut page, status);
-        // Most important first, and in that order as they came: who has series keeps them.
+        // Most important first, then in the order of arrival, so a job with series keeps them.
         let (mut labels, mut left_out) = (HashSet::new(), MetricsPage::default());
         for (place, client) in status.clients.iter().enumerate() {
             let page = if place < MOST_JOBS { &mut page } else { &mut left_out };
@@ -171,7 +171,7 @@ fn of_broker(page: &mut MetricsPage, status: &Status) {
     page.put(&family::JOBS_WAITING, "", waiting.count() as f64);
 }
 
-/// The name of a kind, as in JSON. A kind that is new here belongs into [`KINDS`], too.
+/// The name of a kind, as in JSON. A new kind must be added to [`KINDS`] too.
 fn kind_name(kind: WarningKind) -> &'static str {
     match kind {
         WarningKind::LongKernels => "long_kernels",
@@ -249,7 +249,7 @@ fn of_client(page: &mut MetricsPage, status: &Status, client: &ClientStatus, of_
     let Some(outcome) = &client.outcome else {
         return;
     };
-    // From the first scrape on: a counter that comes late hides its first step.
+    // Present from the first scrape on: a counter that appears later hides its first step.
     let late = |sum: Option<LatenessSum>| sum.map_or(0.0, |sum| seconds(sum.ns.max(0) as u64));
     put(&family::JOB_LATENESS, late(outcome.lost));
     put(&family::JOB_LATENESS_CAUSED, late(outcome.cost));
@@ -268,8 +268,8 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// A job's number at the cluster's engine, which ends its name: `train[120_4]`. Digits alone: of a
-/// name that is not to be told nothing else is.
+/// A job's number at the cluster's engine, which ends its name: `train[120_4]`. Only digits, so
+/// that a hidden name shows nothing else.
 fn cluster_job(name: &str) -> &str {
     let number = name.strip_suffix(']').and_then(|name| name.rsplit_once('['));
     let number = number.map_or("", |(_, number)| number);
@@ -296,7 +296,7 @@ fn job_labels(node: &str, client: &ClientStatus, gpu: Option<&String>, named: bo
     ])
 }
 
-/// A device's UUID as `nvidia-smi -L` and the DCGM exporter write it.
+/// A device's UUID in the format of `nvidia-smi -L` and the DCGM exporter.
 fn gpu_name(uuid: &str) -> String {
     match uuid.len() == 32 && uuid.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => format!(
@@ -311,7 +311,7 @@ fn gpu_name(uuid: &str) -> String {
     }
 }
 
-/// Labels as they are written, in both formats.
+/// Labels as text, the same in both formats.
 fn labels<V: AsRef<str>, const N: usize>(pairs: [(&str, V); N]) -> String {
     let mut text = String::new();
     for (key, value) in pairs {
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(of(2_000_000_000, 500_000_000, 7), [Some(2.0), Some(0.5), Some(7.0)]);
         assert_eq!(of(1_000_000_000, -500_000_000, 8), [Some(2.0), Some(0.5), Some(8.0)]);
         assert_eq!(of(3_000_000_000, 600_000_000, 9), [Some(3.0), Some(0.6), Some(9.0)]);
-        // A new job begins with its own.
+        // A new job begins with its own figures.
         assert_eq!(maker.page(&status(Vec::new()), true).samples(&family::JOB_GPU), []);
         assert!(maker.highest.0.keys().all(|(name, _)| !name.starts_with("weft_job_")));
     }

@@ -1,9 +1,9 @@
 //! The sockets, and the thread that answers scrapers.
 //!
-//! One thread polls all connections. Each has a bound in time and size, and there are few. Nothing
-//! tells whose a connection by TCP is, so none waits for a place: a new one gets that of the one
-//! that got on least recently. A scraper that does not read costs itself alone. The thread ends
-//! with its [`MetricsServer`].
+//! One thread polls all connections. Each has a bound in time and size, and their number is small.
+//! The user behind a TCP connection is unknown, so connections do not queue: a new one replaces the
+//! connection whose last progress is oldest. A scraper that does not read delays only itself. The
+//! thread ends with its [`MetricsServer`].
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -32,23 +32,24 @@ use weft_api::metrics_address::MetricsAddress;
 use weft_api::paths::Places;
 use weft_protocol::transport::{fds, peer};
 
-/// Connections at a time. A further one displaces another, so there are enough for a scraper to
-/// send its request while a stranger opens thousands.
+/// Most connections at a time. A further one displaces another. The number suffices for a scraper
+/// to send its request while another process opens thousands.
 const MOST_CONNECTIONS: usize = 128;
 
-/// Connections that are accepted before those that are open are looked at.
+/// Connections that are accepted before open ones are served.
 const ACCEPTED_AT_ONCE: usize = MOST_CONNECTIONS / 4;
 
 /// The kernel's queue of connections: beyond it a scraper's first packet is lost.
 const BACKLOG: i32 = 1024;
 
-/// The longest a request may take to come.
+/// Time within which a request must arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest an answer may take to be read: a scraper's own bound is 10 s by default.
+/// Time within which an answer must be read: a scraper's own bound is 10 s by default.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest wait for a scraper's end of the connection: closing earlier may cost it the answer.
+/// Longest wait until a scraper closes the connection: after an earlier close it may lose the
+/// answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pause after an accept without descriptors or memory.
@@ -63,7 +64,7 @@ struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another broker may have put its own in place.
+        // Another broker may have replaced the file with its own.
         if fs::symlink_metadata(&self.path).is_ok_and(|facts| (facts.dev(), facts.ino()) == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
@@ -85,9 +86,9 @@ pub struct MetricsDoors {
 }
 
 impl MetricsDoors {
-    /// Opens the addresses, and the socket beside the broker's unless it is off. A TCP address that
-    /// cannot be had, as another process has it, is a warning: jobs need the broker all the same.
-    /// A unix socket that cannot be had is an error; the broker holds its own socket by now.
+    /// Opens the addresses, and the default socket unless it is off. If a TCP address cannot be
+    /// opened, for example because another process has it, a warning is logged: jobs need the
+    /// broker nevertheless. If a unix socket in `addresses` cannot be opened, that is an error.
     pub fn open(places: &Places, door: Door, addresses: &[MetricsAddress]) -> Result<MetricsDoors> {
         let mut doors = MetricsDoors::default();
         for address in addresses {
@@ -139,7 +140,7 @@ impl MetricsDoors {
                 bail!("another process listens there");
             }
         }
-        // Bound under another name, then renamed: nobody connects before its rights are set.
+        // Bound under another name, then renamed: no process connects before its mode is set.
         let mut fresh = path.as_os_str().to_os_string();
         fresh.push(".new");
         let _ = fs::remove_file(&fresh);
@@ -168,10 +169,11 @@ impl MetricsDoors {
     }
 }
 
-/// Makes the text in a format, with or without the names of jobs.
+/// Function that makes the text in a format, with or without the names of jobs.
 type Texts = Box<dyn Fn(MetricsFormat, bool) -> String + Send>;
 
-/// The thread that answers. It ends, and the sockets' files go, when this is dropped.
+/// Handle of the thread that answers. When it is dropped, the thread ends and the sockets' files
+/// are removed.
 #[derive(Debug)]
 pub struct MetricsServer {
     /// The thread polls the other end, which hangs up with this.
@@ -180,8 +182,8 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Starts the thread; none where there is no socket. `shared`: others than the broker's owner
-    /// may come, and are told no names of jobs.
+    /// Starts the thread, if there is a socket. With `shared`, other users than the broker's owner
+    /// may connect, and get no names of jobs.
     pub fn start(doors: MetricsDoors, shared: bool, texts: Texts) -> io::Result<MetricsServer> {
         let MetricsDoors { doors, files } = doors;
         if doors.is_empty() {
@@ -208,14 +210,14 @@ impl MetricsServer {
     }
 }
 
-/// How far a connection is.
+/// Phase of a connection.
 #[derive(Debug)]
 enum ScrapePhase {
-    /// The request comes.
+    /// The request is being read.
     Reads(Vec<u8>),
-    /// The answer goes, from this byte on.
+    /// The answer is being sent, from this byte on.
     Writes(Vec<u8>, usize),
-    /// The answer is gone; the scraper closes.
+    /// The answer was sent; the scraper must close.
     Closes,
 }
 
@@ -225,7 +227,7 @@ struct Scraper {
     named: bool,
     phase: ScrapePhase,
     deadline: Instant,
-    /// When it last got on: came, was answered, or took some of the answer.
+    /// Time of its last progress: its begin, the begin of its answer, or a read of the answer.
     moved: Instant,
 }
 
@@ -268,13 +270,14 @@ impl MetricsThread {
                 .retain_mut(|scraper| ready.next() != Some(true) || scraper.step(texts));
             let opened: Vec<bool> = ready.collect();
             for (at, comes) in opened.into_iter().enumerate() {
-                // False: nobody else is there, for now.
+                // False: no further connection waits.
                 (0..ACCEPTED_AT_ONCE).take_while(|_| comes && self.accept(at)).count();
             }
         }
     }
 
-    /// Takes a connection, in place of another one where there are most. False: there is none.
+    /// Accepts a connection, which replaces another one if there are too many. False: there is
+    /// none.
     fn accept(&mut self, at: usize) -> bool {
         let Some(door) = self.doors.get(at) else {
             return false;
@@ -315,7 +318,7 @@ impl MetricsThread {
 }
 
 impl Scraper {
-    /// Goes on as far as the socket lets it. False: the connection is over.
+    /// Continues until the socket would block. False: the connection is over.
     fn step(&mut self, texts: &Texts) -> bool {
         if let ScrapePhase::Reads(request) = &mut self.phase {
             let Some(answer) = hear(&self.socket, request, self.named, texts) else {
@@ -349,8 +352,8 @@ impl Scraper {
             self.moved = Instant::now();
             self.deadline = self.moved + CLOSE_TIMEOUT;
         }
-        // The server throws away all that a scraper still sends, until its end. It reads a piece a
-        // turn, as others wait.
+        // Discards further data until the scraper closes. It reads one piece per round, because
+        // other scrapers wait.
         let mut rest = [0; 4096];
         match rustix::io::read(&self.socket, &mut rest) {
             Ok(bytes) => bytes > 0,
@@ -364,7 +367,7 @@ enum Heard {
     Answer(Vec<u8>),
 }
 
-/// Reads what came of the request; `None`: the scraper is gone.
+/// Reads the request's bytes that have arrived; `None`: the scraper closed the connection.
 fn hear(socket: &OwnedFd, request: &mut Vec<u8>, named: bool, texts: &Texts) -> Option<Heard> {
     let mut part = [0; 1024];
     loop {
@@ -496,7 +499,7 @@ mod tests {
         let mut wordy = served.tcp();
         wordy.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
         let words = std::thread::spawn(move || while wordy.write_all(&[b'x'; 65_536]).is_ok() {});
-        // Behind all of these, and answered before the time of any is up.
+        // A request after all of these is answered before the time of any is over.
         for _ in 0..3 {
             let answer = asked(served.tcp(), REQUEST);
             assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{:.200}", answer);
@@ -535,7 +538,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).expect("there"), "mine");
         let off = MetricsDoors::open(&places, Door::Private, &[MetricsAddress::Off]).expect("opened");
         assert!(off.doors.is_empty() && !places.metrics().exists());
-        // A broker that was killed leaves its socket; the next one replaces it.
+        // A killed broker leaves its socket; the next broker replaces it.
         let first = MetricsDoors::open(&places, Door::Private, &[]).expect("opened");
         let MetricsDoors { doors, files } = first;
         files.into_iter().for_each(std::mem::forget);

@@ -33,7 +33,7 @@ use weft_protocol::lane::Mode;
 use weft_scheduler::{Client, Config, Core, Decision, Event};
 
 /// Most rounds of decisions per iteration. Answers cause further decisions, for example when credit
-/// taken back is granted to another job. A few rounds suffice; if decisions never end, the rest is
+/// taken back is granted to another job. A few rounds suffice. If decisions do not end, the rest is
 /// carried out in the next iteration.
 const ROUNDS: usize = 16;
 
