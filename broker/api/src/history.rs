@@ -12,7 +12,7 @@ use crate::status::{Ending, Exit};
 pub struct HistoryRow {
     /// When it ended, milliseconds since 1970.
     pub ended_ms: u64,
-    /// User id by the kernel.
+    /// User id from the kernel.
     pub uid: u32,
     /// Process id.
     pub pid: u32,

@@ -23,7 +23,7 @@ pub struct PeakUsage {
     pub command: String,
     /// The user.
     pub user: String,
-    /// The user id, by the kernel.
+    /// The user id from the kernel.
     #[serde(default = "owner")]
     pub uid: u32,
     /// The device.

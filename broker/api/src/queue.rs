@@ -100,7 +100,7 @@ pub struct LearntRow {
     pub name: String,
     /// The user.
     pub user: String,
-    /// The user id, by the kernel; 4294967295: not known.
+    /// The user id from the kernel; 4294967295: not known.
     #[serde(default)]
     pub uid: u32,
     /// Peak, bytes.
@@ -145,7 +145,7 @@ pub struct RunningRow {
     pub device: String,
     /// The user.
     pub user: String,
-    /// The user id, by the kernel; 4294967295: not known.
+    /// The user id from the kernel; 4294967295: not known.
     #[serde(default)]
     pub uid: u32,
     /// 0 to 9.
@@ -184,7 +184,7 @@ pub struct WaitingRow {
     pub device: String,
     /// The user.
     pub user: String,
-    /// The user id, by the kernel; 4294967295: not known.
+    /// The user id from the kernel; 4294967295: not known.
     #[serde(default)]
     pub uid: u32,
     /// 0 to 9.

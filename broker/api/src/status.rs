@@ -100,9 +100,9 @@ pub struct BrokerStatus {
 pub struct OtherBroker {
     /// The device's UUID, in hexadecimal.
     pub device: String,
-    /// Process id by the kernel; `None`: its pid namespace is not visible here.
+    /// Process id from the kernel; `None`: its pid namespace is not visible here.
     pub pid: Option<u32>,
-    /// User id by the kernel.
+    /// User id from the kernel.
     pub uid: Option<u32>,
     /// Seconds since this broker found the other.
     pub since_s: f64,
@@ -152,7 +152,7 @@ pub struct ClientStatus {
     pub client: u64,
     /// Process id.
     pub pid: u32,
-    /// User id by the kernel.
+    /// User id from the kernel.
     #[serde(default)]
     pub uid: u32,
     /// Name that the processes of its job share; empty: the client sent none.

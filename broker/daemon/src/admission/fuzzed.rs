@@ -105,7 +105,7 @@ pub struct Room {
 impl Room {
     /// Admission without jobs. `None`: there is no shared memory.
     pub fn open() -> Option<Room> {
-        // Its receiver is gone, so all lines are dropped.
+        // It has no receiver, so all lines are dropped.
         let sender = ToTheClient::nobody();
         let lane = || Some(Arc::new(SharedLane::lane().ok()?));
         let clients: Option<Vec<_>> = (1..=CLIENTS).map(|client| Some(entry(client, lane()?))).collect();

@@ -129,13 +129,13 @@ impl Growth {
         self.0.retain(|grower| grower.job != job);
     }
 
-    /// Clients whose wait is over.
+    /// Clients that have waited too long.
     pub fn late(&self, now: Ns) -> Vec<u64> {
         let late = self.0.iter().filter(|grower| grower.until <= now);
         late.map(|grower| grower.client).collect()
     }
 
-    /// Lines for clients that are to hear that they wait; each once.
+    /// Lines for clients that have waited long enough to get one; each gets one line.
     pub fn take_lines(&mut self, now: Ns) -> Vec<(Job, u64, String)> {
         let mut lines = Vec::new();
         for grower in self.0.iter_mut().filter(|grower| grower.is_to_hear(now)) {

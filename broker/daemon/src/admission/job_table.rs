@@ -87,7 +87,7 @@ pub struct Gang {
     /// Bytes asked for, without contexts.
     pub asked: u64,
     pub user: String,
-    /// The user id, by the kernel.
+    /// The user id from the kernel.
     pub uid: u32,
     /// Whether its need was declared or is in its profile.
     pub declared: bool,

@@ -74,7 +74,7 @@ pub struct KeptJob {
     /// Bytes asked for, without contexts.
     pub asked: u64,
     pub user: String,
-    /// The user id, by the kernel.
+    /// The user id from the kernel.
     #[serde(default = "nobody")]
     pub uid: u32,
     /// Whether its memory was declared.

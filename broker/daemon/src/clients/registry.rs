@@ -86,7 +86,7 @@ pub struct Entry {
     known: AtomicU64,
     /// Written by the scheduler thread.
     pub figures: Figures,
-    /// User id by the kernel.
+    /// User id from the kernel.
     pub uid: u32,
     /// The per-user page of a shared broker; `None` in a private one.
     pub house: Option<Arc<UserPage>>,

@@ -85,7 +85,7 @@ fn insert(
             params![row.ended_ms as i64, row.client as i64, row.pid, text.len() as i64, text],
         )?;
     }
-    // Keeps recordings up to the bound, ordered by the bytes of each one plus its user's newer ones.
+    // Keeps recordings up to the bound, ordered by the bytes of each one and its user's newer ones.
     transaction.execute(
         "DELETE FROM recordings WHERE rowid IN (
             SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY own, id DESC) AS so_far FROM (

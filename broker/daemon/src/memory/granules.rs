@@ -40,7 +40,7 @@ pub(super) fn confirms(wanted: impl Iterator<Item = u64>, there: impl Fn(u64) ->
     found
 }
 
-/// The parts of `wanted` that lie in the client's ranges.
+/// The parts of `wanted` that are in the client's ranges.
 pub(super) fn held(ranges: &BTreeMap<u64, (u64, u64)>, wanted: GranuleRange) -> Vec<GranuleRange> {
     let from = wanted.first.saturating_mul(GRANULE);
     let to = wanted.end().saturating_mul(GRANULE);

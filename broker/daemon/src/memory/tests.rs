@@ -295,7 +295,7 @@ fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_le
             continue;
         }
         let length = length.expect("no room");
-        // In and out at 22.2 GB/s one way: 97 ms if nothing stayed.
+        // In and out at 22.2 GB/s one way: 97 ms if no memory remained on the device.
         assert!(length >= 20_000_000, "{length}");
         assert!(length <= 97_000_000 * 100 / 65, "{length}");
         assert!(

@@ -11,7 +11,7 @@
 //! F     = GPU time of the foreground jobs in the interval
 //! B(b)  = GPU time of background job b in it
 //! L     = lateness at the foreground jobs' waits in it, measured
-//! cost(b) += L * B(b) / sum B; in equal parts where the sum is 0
+//! cost(b) += L * B(b) / sum B; in equal parts if the sum is 0
 //! left(b) += max(B(b), (interval - F) / number of background jobs with work)
 //! plain(b) = min(left(b), B(b) + its waits at the gate)
 //! ```
@@ -35,7 +35,7 @@ use super::carried::CarriedSums;
 use weft_api::outcome::{LatenessSum, Outcome, Won};
 use weft_api::status::ClientStatus;
 
-/// Launches with a counted time from which on their mean stands for launches without one.
+/// Launches with a known time from which on their mean is used for launches without one.
 const ENOUGH_LAUNCHES: u64 = 32;
 
 /// Marked requests without other jobs from which on their mean is used.
@@ -460,7 +460,7 @@ impl OutcomeBook {
         sums
     }
 
-    /// Forgets a client. If one client remains on its device, that one is alone from now on.
+    /// Forgets a client. If one client remains on its device, its mode is `alone` from now on.
     pub(super) fn forget(&mut self, client: u64) {
         self.carried.remove(&client);
         let Some(gone) = self.clients.remove(&client) else {

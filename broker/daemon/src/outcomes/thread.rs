@@ -74,7 +74,7 @@ pub enum OutcomeMessage {
         /// Time of its end.
         now: Ns,
     },
-    /// A client is about to end and wants the lines to print.
+    /// A client is about to end and requests its lines.
     Wanted(u64, ToTheClient),
     /// Asks for devices, outcomes and warnings.
     Ask(Sender<OutcomeReport>),
@@ -288,7 +288,7 @@ impl OutcomeThread {
                     let name = self.clients.get(&client).map(|watched| watched.entry.status().name);
                     let name = warning::called(&name.unwrap_or_default(), client);
                     let lines = self.outcome(client).map(|outcome| outcome.end_lines(&name));
-                    // Fails only for a client that is gone, or does not read.
+                    // Fails only for a client that has ended or does not read.
                     let _ = sender.send(ToClient::Outcome(lines.unwrap_or_default()));
                 }
             }

@@ -357,7 +357,7 @@ impl Control {
                 }
             }
             ToBroker::Touched { starts } => self.memory.tell(memory::MemoryMessage::Touched(client, starts)),
-            // The memory stays in place; a new owner reports it.
+            // The memory remains in place; a new owner reports it.
             ToBroker::Resting { .. } => {}
             ToBroker::Wants(wants) => {
                 if peer.device != wants.uuid {

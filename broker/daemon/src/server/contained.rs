@@ -2,7 +2,7 @@
 //!
 //! Most containers' processes have uid 0. A container has the broker's socket to share a GPU, not
 //! to control other users' jobs. So a shared broker maps the owner's uid within a container to the
-//! user nobody, a guest, as NFS does with another machine's root.
+//! user `nobody`, a guest, as NFS does with another machine's root.
 //!
 //! A process with the owner's uid counts as the owner's only if it is in the broker's user
 //! namespace. It must also be in the broker's pid namespace or have `CAP_SYS_ADMIN`. `CAP_KILL`

@@ -276,7 +276,7 @@ impl Listener {
                             .accounts()
                             .charge(uid, after.saturating_sub(std::mem::replace(&mut before, after)));
                     }
-                    // Closed on a thread where it can delay no other user.
+                    // Closed on a thread on which it can delay no other user.
                     Err(_) => drop(self.callers.comes(u32::MAX, socket)),
                 },
                 Err(Errno::AGAIN) => return,

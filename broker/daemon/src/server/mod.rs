@@ -26,7 +26,7 @@
 //! one could harm another:
 //! * control messages arrive on the rendezvous socket, one packet each. No length field is trusted,
 //!   and no thread waits for the rest of a message;
-//! * root of a container counts as the separate user nobody;
+//! * root of a container counts as a separate user (`nobody`);
 //! * each user has a [`UserPage`] with an epoch page and a doorbell. Clients of other
 //!   users neither read nor write them;
 //! * a profile arrives in pieces on the same socket. The broker opens no file for a client and

@@ -112,7 +112,7 @@ fn a_wait_is_told_when_it_begins_changes_and_ends() {
     lane.reports.waiting.store(1, Ordering::Release);
     let (found, events, _) = drain(&mut watch, 5);
     assert!(found.expect("honest").waits);
-    // The rest of its credit comes first.
+    // The event with the rest of its credit is first.
     assert!(matches!(events[0].1, Event::Holds { left: 0, .. }));
     assert!(matches!(events[1].1, Event::Waits { kernel: 7, .. }));
     assert!(drain(&mut watch, 6).1.is_empty());
