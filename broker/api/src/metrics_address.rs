@@ -13,7 +13,7 @@ pub enum MetricsAddress {
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
-    /// No socket for metrics.
+    /// No default socket in the directory of the broker's socket.
     Off,
 }
 

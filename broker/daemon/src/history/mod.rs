@@ -4,16 +4,16 @@
 //! * A separate thread writes. Other threads put rows into a bounded queue and never wait. If the
 //!   queue is full, the row is dropped and counted.
 //! * The file has at most [`MOST_ROWS`] rows and [`MOST_BYTES`] bytes. The oldest rows of the user
-//!   with the most rows are deleted first.
+//!   with the most rows, or bytes, are deleted first.
 //! * The file is opened for each batch of rows. So it may be deleted or set aside meanwhile, and
 //!   several brokers of one user can write to one file.
 //! * A damaged or foreign file is renamed to `history.sqlite.damaged`, a warning is logged, and a
 //!   new file is created. A process that writes or renames holds the folder's lock: a file that one
 //!   process found damaged may have been replaced by another process.
 //!
-//! Reasons for SQLite instead of a file of lines: a power cut during a write loses no older row,
-//! the oldest rows are deleted without a copy of the rest, several processes may write, and users
-//! can query it in SQL.
+//! Reasons for SQLite instead of a file of lines: a power cut during a write loses no older row.
+//! The oldest rows are deleted without a copy of the rest. Several processes may write, and users
+//! can query the file in SQL.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -355,8 +355,8 @@ fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlit
     transaction.commit()
 }
 
-/// Deletes the oldest rows of the user whose rows take the most bytes, up to a tenth of all rows,
-/// so that there are pages for new ones.
+/// Deletes the oldest rows of the user whose rows take the most bytes, up to a tenth of all rows.
+/// Their pages are then free for new rows.
 fn make_room(file: &mut Connection) -> rusqlite::Result<()> {
     file.execute(
         "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE uid =

@@ -1,8 +1,8 @@
 //! Requests and answers: HTTP/1.1, `GET` and `HEAD` of `/metrics`. Pure.
 //!
-//! `httparse` parses the request. The rest is weft's own code: `tiny_http`, the small server
-//! without an asynchronous runtime, bounds neither a request's time nor its size nor the number of
-//! connections, and it starts its own threads for them.
+//! `httparse` parses the request. The rest is weft's own code, not `tiny_http`, the small server
+//! without an asynchronous runtime. That one bounds neither a request's time nor its size nor the
+//! number of connections, and it starts its own threads for them.
 #![forbid(unsafe_code)]
 
 use super::exposition::MetricsFormat;
