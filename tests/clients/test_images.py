@@ -16,7 +16,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import cargo_tests, paths
+from harness import paths, workspaces
 
 # Seconds for one library: half a gigabyte of compressed images takes twenty on an idle core.
 BOUND = 300
@@ -154,7 +154,7 @@ def pytest_generate_tests(metafunc):
 def reader():
     """Builds weft's reader."""
     # As scripts/layout builds, so that nothing but the example is compiled.
-    command = ["cargo", "build", "--profile", paths.PROFILE, "--workspace", *cargo_tests.FEATURES, "--example", "images"]
+    command = workspaces.NODE.build("--profile", paths.PROFILE, "--example", "images")
     done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-1000:]}"
 

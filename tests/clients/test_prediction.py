@@ -12,7 +12,7 @@ a guess, and the aims are judged on the exact ones; the guessed ones are printed
 what PyTorch itself says of its operations' tensors (operands.py); a guess is what closed libraries do in workspaces of their own.
 With --residency a third run's templates are learnt from what the host's page table shows of launches one by one, as on a real GPU (`weft profile --evidence residency`), and judged in granules of 64 KB by what the
 simulated GPU's ledger says it did: that is what the page table shows, and what PyTorch says of kernels that the simulated GPU guesses at it never did.
-Needs scripts/layout, scripts/setup torch and cargo build --release -p weft-lab.
+Needs scripts/layout, scripts/setup torch and cargo build --release in tests/lab.
 """
 
 import json
@@ -94,7 +94,7 @@ def judged(pair, folder, options, what):
 @pytest.mark.parametrize("name", MODELS)
 def test_templates_foretell_what_launches_touch(name, folder, rows, request, record_property):
     options = request.config.option
-    assert LAB.exists(), f"no {LAB}: cargo build --release -p weft-lab"
+    assert LAB.exists(), f"no {LAB}: cargo build --release in tests/lab"
     if not paths.python("torch").exists():
         pytest.skip("no .venv-torch: scripts/setup torch")
     learn, alone = record(folder, name, "learn", options.requests)

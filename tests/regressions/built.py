@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from harness import cargo_tests, paths
+from harness import cargo_tests, paths, workspaces
 from harness.compiled import program
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 @functools.cache
 def programs():
     """The unit tests' programs of all packages, by package. Built as scripts/test builds them, so that in its run nothing is built anew."""
-    command = ["cargo", "test", "--workspace", *cargo_tests.FEATURES, "--lib", "--no-run", "--message-format", "json"]
+    command = workspaces.NODE.cargo("test", "--workspace", "--lib", "--no-run", "--message-format", "json")
     done = subprocess.run(command, cwd=paths.ROOT, env={**cargo_tests.ONCE, **os.environ}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return {folder: program for _, folder, program in cargo_tests.programs(done.stdout)}

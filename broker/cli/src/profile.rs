@@ -21,10 +21,10 @@ use clap::Subcommand;
 use super::environment::{self, BackingOption, EvidenceOption, Wishes};
 use super::run::not_started;
 use super::{inherited, start, text, trace, waiting};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
-use weft_daemon::status::Sampled;
-use weft_daemon::store;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
+use weft_api::profile_path;
+use weft_api::status::Sampled;
 
 /// Learn a job once (stage 1), or look at what was learnt. Ends as the job did; with 73 where that
 /// was well and no profile (or trace) came of it. A profile that had the name before is kept as
@@ -117,7 +117,7 @@ pub fn main(args: ProfileArgs) -> Result<ExitCode> {
         Some(ProfileAction::List) => list(),
         Some(ProfileAction::Keep { pid, name }) => keep(pid, &name),
         Some(ProfileAction::Delete { name }) => {
-            let (store, name) = store::locate(&name)?;
+            let (store, name) = profile_path::locate(&name)?;
             store.remove(&name)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -126,15 +126,15 @@ pub fn main(args: ProfileArgs) -> Result<ExitCode> {
 
 fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let name = args.name.context("a profile needs a name")?;
-    let called = match store::absolute(&name) {
+    let called = match profile_path::absolute(&name) {
         Ok(called) => called,
         Err(error) => {
             eprintln!("weft: {error}");
             return Ok(ExitCode::from(2));
         }
     };
-    let file = store::file(&called)?;
-    store::ready(&called).context("the job was not started: no profile of it could be kept")?;
+    let file = profile_path::file(&called)?;
+    profile_path::ready(&called).context("the job was not started: no profile of it could be kept")?;
     if let Some(out) = &args.out {
         writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
     }
@@ -180,12 +180,12 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
             eprintln!(
                 "weft: {}: profile {} has what was written before, if anything",
                 text::told(&error),
-                store::short(&called)
+                profile_path::short(&called)
             );
             return Ok(end(status, false));
         }
     };
-    let mut learnt = summary(store::short(&called), &sampled, &file);
+    let mut learnt = summary(profile_path::short(&called), &sampled, &file);
     if let Some(out) = &args.out {
         match sampled.file.is_some() {
             true => {
@@ -278,7 +278,7 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
 }
 
 fn show(name: &str, json: bool) -> Result<ExitCode> {
-    let profile = store::load(name)?;
+    let profile = profile_path::load(name)?;
     text::show(&weft_profiles::json::to_json(&profile), json, |_| {
         weft_profiles::show::table(&profile, KERNELS)
     })?;
@@ -286,7 +286,7 @@ fn show(name: &str, json: bool) -> Result<ExitCode> {
 }
 
 fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
-    let called = match store::absolute(name) {
+    let called = match profile_path::absolute(name) {
         Ok(called) => called,
         Err(error) => {
             eprintln!("weft: {error}");

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use weft_daemon::admin;
-use weft_daemon::places::Places;
+use weft_api::admin;
+use weft_api::paths::Places;
 
 /// A broker answers in a few milliseconds; a swapping machine may need seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(15);

@@ -8,9 +8,9 @@ use anyhow::{Result, bail};
 use super::columns::{self, TextColumn};
 use super::text::{self, PageLine};
 use super::{history, nodes, users};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
-use weft_daemon::status::{ClientStatus, DeviceStatus, EndedStatus, Status};
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
+use weft_api::status::{ClientStatus, DeviceStatus, EndedStatus, Status};
 
 /// Show the broker, its jobs and the last ones that ended
 #[derive(Debug, clap::Args)]
@@ -390,8 +390,8 @@ fn passed(client: &ClientStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_daemon::outcome::{LatenessSum, Outcome, Warning, WarningKind};
-    use weft_daemon::status::{BrokerStatus, EndedStatus, Ending, Exit, OtherBroker};
+    use weft_api::outcome::{LatenessSum, Outcome, Warning, WarningKind};
+    use weft_api::status::{BrokerStatus, EndedStatus, Ending, Exit, OtherBroker};
 
     #[test]
     fn the_mark_of_a_profile_that_does_not_fit_is_never_cut() {

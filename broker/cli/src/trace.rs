@@ -22,7 +22,7 @@ use weft_trace_format::{Source, Trace, show};
 use super::environment::{self, Wishes};
 use super::run::not_started;
 use super::{inherited, profile, text, waiting};
-use weft_daemon::places::Places;
+use weft_api::paths::Places;
 
 /// Look at a launch trace, or turn one into JSON and back
 #[derive(Debug, clap::Args)]

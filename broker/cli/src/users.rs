@@ -24,7 +24,7 @@ fn look_up(text: &str, table: &str, what: &str) -> Result<u32, String> {
 }
 
 /// A user's name, or the number where this machine's tables have none.
-pub use weft_daemon::users::name_of;
+pub use weft_api::users::name_of;
 
 /// A label of the queue, in which a shared broker and a job without WEFT_USER have a uid.
 pub fn shown(label: &str) -> String {

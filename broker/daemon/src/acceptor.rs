@@ -21,12 +21,12 @@ use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::query::QueryHandler;
 use super::registry::{Entry, NewEntry, Registry};
 use super::reload::Reloader;
-use super::status::Ending;
-use super::store;
-use super::text::clean;
 use super::user_log;
 use super::user_threads::{ThreadLimits, UserThreads};
 use crate::server::{Asker, Host, Incoming, Listener, PendingClient, Question, ToTheClient};
+use weft_api::plain_text::clean;
+use weft_api::profile_path;
+use weft_api::status::Ending;
 use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::epoch_page;
 use weft_protocol::lane::{DILATION_ONE, Lane, Mode, flags};
@@ -386,14 +386,14 @@ fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
             profiling.then(|| "samples are taken, but WEFT_PROFILE names no profile to keep them in".to_string());
         return (None, None, trouble);
     };
-    let long = match store::absolute(called) {
+    let long = match profile_path::absolute(called) {
         Ok(long) => long,
         Err(error) => return (Some(called.chars().take(80).collect()), None, Some(error.to_string())),
     };
     if profiling {
         return (Some(long), None, None);
     }
-    match store::load(&long) {
+    match profile_path::load(&long) {
         Ok(profile) => (Some(long), Some(Arc::new(profile)), None),
         Err(error) => (Some(long), None, Some(error.to_string())),
     }

@@ -35,7 +35,7 @@ mod tests {
             .parent()
             .expect("the broker's crates");
         let mut all = Vec::new();
-        for part in ["admission", "daemon", "paging", "protocol", "scheduler"] {
+        for part in ["admission", "api", "daemon", "paging", "protocol", "scheduler"] {
             sources(&broker.join(part).join("src"), &mut all);
         }
         assert!(all.len() > 50, "{} files", all.len());

@@ -25,20 +25,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
-use serde::{Deserialize, Serialize};
+use weft_api::history::{HistoryQuery, HistoryRow};
 
 use super::job_end::JobEnd;
-use super::outcome::Outcome;
-use super::places::Places;
-use super::recording::JobRecording;
-use super::status::{Ending, Exit};
 use super::thread_priority::ThreadPriority;
+use weft_api::paths::Places;
+use weft_api::recording::JobRecording;
+use weft_api::status::{Ending, Exit};
 
 mod open_books;
 mod recordings;
 
 pub use open_books::{BookChange, OpenBook, RowKey};
-pub use recordings::{RecordedJob, read_recorded};
+pub use recordings::read_recorded;
 
 /// Rows kept: months of a busy machine.
 pub const MOST_ROWS: u64 = 10_000;
@@ -105,49 +104,6 @@ const WITH_EXITS: &str = "
     ALTER TABLE jobs ADD COLUMN cancelled INTEGER;
     CREATE INDEX jobs_user ON jobs (uid);
     PRAGMA user_version = 3;";
-
-/// A client that ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct HistoryRow {
-    /// When it ended, milliseconds since 1970.
-    pub ended_ms: u64,
-    /// User id by the kernel.
-    pub uid: u32,
-    /// Process id.
-    pub pid: u32,
-    /// Client number at its broker.
-    pub client: u64,
-    /// What it was called; `None`: kept by a weft that knew no names.
-    #[serde(default)]
-    pub name: Option<String>,
-    /// 0 (most important) to 9, last.
-    pub priority: u8,
-    /// Command line.
-    pub command: String,
-    /// Its profile.
-    pub profile: Option<String>,
-    /// Its device.
-    pub device: Option<String>,
-    /// How it ended.
-    pub ending: Ending,
-    /// How its process ended.
-    #[serde(default)]
-    pub exit: Exit,
-    /// What weft did for it.
-    pub outcome: Outcome,
-}
-
-/// Which rows are wanted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HistoryQuery {
-    /// So many at most, the newest ones.
-    pub last: Option<u64>,
-    /// Ended since, milliseconds since 1970.
-    pub since_ms: Option<u64>,
-    /// Of this user alone.
-    #[serde(default)]
-    pub uid: Option<u32>,
-}
 
 /// Why the history cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -647,7 +603,7 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::LatenessSum;
+    use weft_api::outcome::{LatenessSum, Outcome};
 
     fn row(number: u64) -> HistoryRow {
         HistoryRow {

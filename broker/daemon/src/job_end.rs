@@ -19,7 +19,7 @@ use rustix::event::PollFlags;
 use weft_protocol::transport::fds;
 
 use super::process::Process;
-use super::status::Exit;
+use weft_api::status::Exit;
 
 /// The end of one process, as far as it is known.
 #[derive(Debug)]

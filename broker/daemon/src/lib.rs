@@ -27,58 +27,49 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use weft_api::paths::Places;
+use weft_api::profile_path;
+
 use crate::server::{Host, Listener};
 
 mod acceptor;
-pub mod admin;
 pub mod admission;
 mod clock;
 mod co_runners;
 mod control;
 mod cores;
-pub mod figures;
 mod guest_profiles;
 mod heartbeat;
 pub mod history;
 mod job_end;
-pub mod job_name;
 mod lanes;
 pub mod log_file;
 mod mailbox;
 mod memory;
 pub mod metrics;
-pub mod mps;
 pub mod options;
 mod other_brokers;
-pub mod outcome;
 mod outcomes;
-pub mod places;
 mod process;
 mod profile_writer;
 mod query;
-pub mod recording;
 mod refining;
 mod registry;
 pub mod reload;
 mod rota;
 mod scheduler;
 pub mod server;
-pub mod status;
-pub mod store;
 mod supervisor;
 #[doc(hidden)]
 pub mod test_driver;
-pub mod text;
 mod thread_priority;
 mod trace;
 mod user_log;
 mod user_pages;
 mod user_threads;
-pub mod users;
 mod waiting;
 
 use options::Options;
-use places::Places;
 use thread_priority::ThreadPriority;
 
 /// Runs a broker until it is asked to end, on the socket `given` by a service manager, if any. An
@@ -138,7 +129,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     // A shared broker neither uses nor fills one user's knowledge.
     let known = match options.door.is_shared() {
         true => places.known(),
-        false => store::folder().join(admission::DEVICE_FACTS_FILE),
+        false => profile_path::folder().join(admission::DEVICE_FACTS_FILE),
     };
     let admission = admission::AdmissionHandle::new(options.admission, Some(places.ledger()))
         .shared(options.door.is_shared())

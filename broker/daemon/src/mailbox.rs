@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use super::cores::View;
 use super::registry::Entry;
-use super::status::Ending;
 use super::waiting::Wait;
 use crate::server::Host;
+use weft_api::status::Ending;
 use weft_protocol::Ns;
 use weft_protocol::latency_budget::LatencyBudget;
 

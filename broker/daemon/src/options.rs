@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::metrics::MetricsAddress;
 use crate::server::Door;
 use weft_admission::UserCap;
+use weft_api::metrics_address::MetricsAddress;
 use weft_scheduler::Config;
 
 /// Whether the scheduler thread may spin.

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::status::OtherBroker;
 use crate::server::{Claim, Who};
+use weft_api::status::OtherBroker;
 
 /// How often names are taken and callers heard.
 const PERIOD: Duration = Duration::from_secs(2);

@@ -21,8 +21,8 @@ use super::lanes::Observation;
 use super::mailbox::Gauges;
 use super::refining::{RefineOutcome, Refining};
 use super::registry::Entry;
-use super::status::Sampled;
-use super::store;
+use weft_api::profile_path;
+use weft_api::status::Sampled;
 
 /// Time between writes of a profile.
 const FLUSH: Duration = Duration::from_secs(3);
@@ -353,7 +353,7 @@ impl Thread {
         let taken = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs());
-        let saved = store::locate(called).and_then(|(store, name)| {
+        let saved = profile_path::locate(called).and_then(|(store, name)| {
             // `weft profile` samples anew; the old profile may be better.
             if job.asked_for && !job.set_aside {
                 job.kept = store.set_aside(&name)?;

@@ -6,23 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::admin::{Answer, Question};
-use super::admission::Seeker;
-use super::history::{self, HistoryQuery};
+use super::history;
 use super::mailbox::{Notice, SchedulerHandle};
 use super::metrics::{MetricsCache, MetricsFormat};
 use super::other_brokers::OtherBrokers;
 use super::outcomes::{OutcomeHandle, OutcomeReport};
-use super::places::Places;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
-use super::recording::MOST_JOBS;
 use super::registry::{Entry, Registry, identity};
 use super::reload::LiveOptions;
-use super::status::{self, BrokerStatus, ClientStatus, DeviceStatus, Status};
-use super::store;
-use super::text::{LONGEST_LABEL, clean};
-use super::users::name_of;
 use crate::server::Asker;
+use weft_api::admin::{Answer, Question};
+use weft_api::history::HistoryQuery;
+use weft_api::paths::Places;
+use weft_api::placement::Seeker;
+use weft_api::plain_text::{LONGEST_LABEL, clean};
+use weft_api::profile_path;
+use weft_api::recording::MOST_JOBS;
+use weft_api::status::{self, BrokerStatus, ClientStatus, DeviceStatus, Status};
+use weft_api::users::name_of;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
 use weft_protocol::latency_budget::LatencyBudget;
@@ -147,7 +148,7 @@ impl QueryHandler {
                     None => "no job has ended here that had not said what it would take (weft queue)".to_string(),
                 }),
             },
-            Question::ProfileBegin { name } => match store::absolute(&name) {
+            Question::ProfileBegin { name } => match profile_path::absolute(&name) {
                 Ok(called) => {
                     self.profile_writer.tell(ProfileMessage::Begin(called));
                     Answer::Done
@@ -274,9 +275,9 @@ impl QueryHandler {
     fn sampled(
         &self,
         name: &str,
-        tell: impl FnOnce(String, std::sync::mpsc::Sender<super::status::Sampled>) -> ProfileMessage,
+        tell: impl FnOnce(String, std::sync::mpsc::Sender<weft_api::status::Sampled>) -> ProfileMessage,
     ) -> Answer {
-        let called = match store::absolute(name) {
+        let called = match profile_path::absolute(name) {
             Ok(called) => called,
             Err(error) => return Answer::Sorry(error.to_string()),
         };
@@ -385,7 +386,7 @@ impl QueryHandler {
                 shared: self.shared,
                 profiles: match self.shared {
                     true => PathBuf::new(),
-                    false => store::folder(),
+                    false => profile_path::folder(),
                 },
                 uptime_s: self.since.elapsed().as_secs_f64(),
                 delay_bound_us: self.delay_bound.as_micros() as u64,

@@ -13,7 +13,7 @@ use weft_profiles::refine::{Refined, Served, Timed, Unrefined};
 use weft_profiles::{Error, Gpu, Profile};
 
 use super::registry::Entry;
-use super::store;
+use weft_api::profile_path;
 
 /// The outcome of a process's end.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ fn counted(counter: &std::sync::atomic::AtomicU64) -> u64 {
 
 fn ended(called: &str, job: &Job) -> RefineOutcome {
     let trouble = |error: &dyn std::fmt::Display| RefineOutcome::Trouble(error.to_string());
-    let (store, name) = match store::locate(called) {
+    let (store, name) = match profile_path::locate(called) {
         Ok(located) => located,
         Err(error) => return trouble(&error),
     };
@@ -169,7 +169,7 @@ mod tests {
             pid: client as u32,
             command: String::new(),
             profile: Some(called.to_string()),
-            loaded: store::load(called).ok().map(Arc::new),
+            loaded: profile_path::load(called).ok().map(Arc::new),
             trouble: None,
             profiling: false,
             priority: 0,

@@ -14,13 +14,13 @@ use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
 use super::job_end::JobEnd;
-use super::job_name;
-use super::outcome::Requests;
 use super::process::{self, Process};
-use super::status::{ClientStatus, EndedStatus, Ending, Exit, ExitCounts};
-use super::store;
-use super::text::clean;
 use crate::server::{ToTheClient, UserPage};
+use weft_api::job_name;
+use weft_api::outcome::Requests;
+use weft_api::plain_text::clean;
+use weft_api::profile_path;
+use weft_api::status::{ClientStatus, EndedStatus, Ending, Exit, ExitCounts};
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::ToClient;
 use weft_protocol::fit::{MIN_LAUNCHES, ProfileFit};
@@ -326,7 +326,7 @@ impl Entry {
             seen: self.kernels.load(Ordering::Relaxed),
         };
         let judged = launches >= least && fit.is_poor() && profile.kernels.iter().any(|known| known.time.count() > 0);
-        let called = store::short(self.profile.as_deref().unwrap_or_default());
+        let called = profile_path::short(self.profile.as_deref().unwrap_or_default());
         judged.then(|| fit.line(&clean(called, LONGEST_NOTE)))
     }
 
@@ -423,7 +423,7 @@ impl Entry {
             profile: self
                 .profile
                 .as_deref()
-                .map(|called| clean(store::short(called), LONGEST_NOTE)),
+                .map(|called| clean(profile_path::short(called), LONGEST_NOTE)),
             profile_trouble: talk.trouble.clone().or_else(|| self.misfit(MIN_LAUNCHES)),
             profile_known: read(&self.known),
             profiling: self.profiling,

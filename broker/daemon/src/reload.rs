@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::admission::AdmissionHandle;
-use super::figures::percent;
 use super::log_file;
 use super::mailbox::{Notice, SchedulerHandle};
 use super::options::{Options, Rights, UserFigures};
 use super::supervisor;
-use super::users;
+use weft_api::formatting::percent;
+use weft_api::users;
 use weft_protocol::amount::shown;
 
 /// What other threads read of the options, as it is now.

@@ -27,8 +27,8 @@ use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Config, Core};
 
 pub use super::scheduler::{Moment, Watcher};
-pub use super::status::Ending;
 pub use super::waiting::{Scene, Wait, Waiting};
+pub use weft_api::status::Ending;
 
 /// A scheduler driven by its caller.
 pub struct TestDriver(Scheduler);

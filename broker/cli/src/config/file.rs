@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{ConfigSection, KEYS, USER_TABLES};
 use super::{ConfigOrigin, ConfigPath, ConfigValue, LoadedConfig};
 use crate::users;
-use weft_daemon::text as clean;
+use weft_api::plain_text as clean;
 
 /// A file of more bytes is none of settings.
 const MOST_BYTES: u64 = 1 << 20;

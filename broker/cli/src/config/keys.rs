@@ -3,8 +3,8 @@
 
 use clap::ValueEnum;
 use weft_admission::AdmissionPolicy;
+use weft_api::metrics_address::MetricsAddress;
 use weft_daemon::log_file;
-use weft_daemon::metrics::MetricsAddress;
 use weft_daemon::options::Spin;
 use weft_protocol::{device_share, latency_budget};
 use weft_scheduler::PolicyName;
@@ -50,7 +50,7 @@ pub struct ConfigKey {
     pub built_in: &'static str,
     /// The unit of a plain figure; empty: it has none, or the value says it.
     pub unit: &'static str,
-    /// Whether a running broker takes a change ([`weft_daemon::reload`]).
+    /// Whether a running broker takes a change (`reload` in the daemon).
     pub reload: bool,
     /// Judges a value.
     pub check: fn(&str) -> Result<(), String>,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_daemon::text::clean;
+use weft_api::plain_text::clean;
 
 /// Jobs of a node that are read; a broker tells 200 (docs/metrics.md).
 const MOST_JOBS: usize = 400;

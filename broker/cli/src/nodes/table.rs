@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
-use weft_daemon::status::SCHEMA;
+use weft_api::status::SCHEMA;
 
 use super::super::columns::{self, TextColumn};
 use super::super::{text, users};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::{nodes, status, text};
-use weft_daemon::places::Places;
+use weft_api::paths::Places;
 
 mod app;
 mod board;
@@ -89,7 +89,7 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
             Err(error) => {
                 let gone = format!("{}; looking again", text::told(&error));
                 match args.json {
-                    true => serde_json::json!({"schema": weft_daemon::status::SCHEMA, "gone": gone}).to_string(),
+                    true => serde_json::json!({"schema": weft_api::status::SCHEMA, "gone": gone}).to_string(),
                     false => gone,
                 }
             }

@@ -30,6 +30,9 @@ use super::clock;
 use super::registry::Entry;
 use crate::server::ToTheClient;
 use weft_admission::{AdmissionConfig, AdmissionPolicy, Never};
+use weft_api::peak_usage::PeakUsage;
+use weft_api::placement::{Place, Seeker};
+use weft_api::queue::Queue;
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 
@@ -52,7 +55,6 @@ mod observed_usage;
 mod promises;
 mod report;
 mod request;
-mod rows;
 mod suspended;
 #[cfg(test)]
 mod tests;
@@ -60,9 +62,6 @@ mod watch;
 
 pub use device_facts::FILE as DEVICE_FACTS_FILE;
 pub use device_observer::MemoryProbe;
-pub use observed_usage::PeakUsage;
-pub use promises::{Offer, Place, Seeker};
-pub use rows::{CapRow, DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
 use crate::options::Rights;
 use controller::Controller;

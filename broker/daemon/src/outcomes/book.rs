@@ -30,8 +30,8 @@ use weft_protocol::lane::MarkedRequests;
 use weft_scheduler::{ClientView, Snapshot};
 
 use super::carried::CarriedSums;
-use crate::outcome::{LatenessSum, Outcome, Won};
-use crate::status::ClientStatus;
+use weft_api::outcome::{LatenessSum, Outcome, Won};
+use weft_api::status::ClientStatus;
 
 /// Launches told before their mean speaks for those that were not told.
 const ENOUGH_LAUNCHES: u64 = 32;

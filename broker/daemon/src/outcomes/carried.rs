@@ -9,8 +9,8 @@ use weft_protocol::Ns;
 use weft_protocol::lane::{DurationCounts, MarkedRequests};
 
 use super::book::ClientSums;
-use crate::outcome::{Requests, Warning};
-use crate::status::ClientStatus;
+use weft_api::outcome::{Requests, Warning};
+use weft_api::status::ClientStatus;
 
 /// Durations as they are kept: their sum, ns, and buckets with their numbers.
 type KeptDurations = (Ns, Vec<(u16, u32)>);

@@ -21,15 +21,16 @@ use super::carried::{self, CarriedSums};
 use super::recorder::{IntervalRecorder, Seen};
 use super::warning::{self, CalledNames, ClientFacts, WarningBounds, WarningSpan};
 use crate::cores::View;
-use crate::history::{BookChange, EndedJob, HistoryRow, HistoryWriter, OpenBook, RecordedJob, RowKey};
+use crate::history::{BookChange, EndedJob, HistoryWriter, OpenBook, RowKey};
 use crate::mailbox::SchedulerHandle;
 use crate::other_brokers::OtherBrokers;
-use crate::outcome::{Outcome, Warning, WarningKind};
-use crate::recording::{JobRecording, MOST_JOBS};
 use crate::registry::Entry;
 use crate::server::ToTheClient;
-use crate::status::{Ending, Exit};
 use crate::thread_priority::ThreadPriority;
+use weft_api::history::{HistoryRow, RecordedJob};
+use weft_api::outcome::{Outcome, Warning, WarningKind};
+use weft_api::recording::{JobRecording, MOST_JOBS};
+use weft_api::status::{Ending, Exit};
 
 /// Time between two looks while jobs share a device.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::history::{HistoryQuery, HistoryRow, RecordedJob};
-use super::places::Places;
+use super::paths::Places;
 use super::status::{Sampled, Status};
 use weft_protocol::latency_budget::LatencyBudget;
 use weft_protocol::transport::{self, client};
@@ -29,7 +29,7 @@ pub enum Question {
     /// The jobs that wait for device memory or have it.
     Queue,
     /// The best device for a job that has not begun.
-    Place(Box<super::admission::Seeker>),
+    Place(Box<super::placement::Seeker>),
     /// Changes matching clients.
     Set {
         /// Client number to match.
@@ -110,13 +110,13 @@ pub enum Answer {
     /// The whole status.
     Status(Box<Status>),
     /// The jobs that wait for device memory or have it.
-    Queue(Box<super::admission::Queue>),
+    Queue(Box<super::queue::Queue>),
     /// The best device.
-    Placed(super::admission::Place),
+    Placed(super::placement::Place),
     /// Number of changed clients.
     Set(usize),
     /// A job's observed usage; the asking process writes the profile.
-    Learnt(super::admission::PeakUsage),
+    Learnt(super::peak_usage::PeakUsage),
     /// The written profile.
     Kept(super::status::KeptProfile),
     /// The samples so far.

@@ -1,12 +1,12 @@
 //! What weft did for one job: what it had of the GPU, what it lost, what it cost and won.
 //!
-//! [`outcomes`](super::outcomes) says how it comes about.
+//! The daemon's `outcomes` says how it comes about.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 use weft_protocol::lane;
 
-use super::figures::{count, duration, percent};
+use super::formatting::{count, duration, percent};
 
 /// What weft did for one job. Times by predictions are estimates.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

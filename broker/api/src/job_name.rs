@@ -1,7 +1,7 @@
 //! What a job is called: by its user's word, else by its script or program.
 #![forbid(unsafe_code)]
 
-use super::text::clean;
+use super::plain_text::clean;
 use weft_protocol::control::LONGEST_JOB_NAME;
 
 /// A name that a user chose, for `weft run --name`.

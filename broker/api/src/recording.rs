@@ -207,6 +207,23 @@ pub struct StretchLatency {
     pub beside: StretchLengths,
 }
 
+impl From<&weft_scheduler::StretchTimes> for StretchLatency {
+    fn from(times: &weft_scheduler::StretchTimes) -> StretchLatency {
+        StretchLatency {
+            alone: StretchLengths::from(&times.alone),
+            beside: StretchLengths::from(&times.beside),
+        }
+    }
+}
+
+impl StretchLatency {
+    /// Adds the stretches of another account.
+    pub fn add(&mut self, other: &StretchLatency) {
+        self.alone.add(&other.alone);
+        self.beside.add(&other.beside);
+    }
+}
+
 /// A warning, and when it was true.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarningTime {
