@@ -18,8 +18,7 @@ use weft_api::admin;
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::paths::Places;
 use weft_daemon::log_file;
-use weft_daemon::options::{LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
-use weft_daemon::server::Door;
+use weft_daemon::options::{Door, LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
 use weft_protocol::latency_budget;
 use weft_scheduler::{Config, PolicyName};
 

@@ -33,12 +33,12 @@ use super::report::QueueReport;
 use super::request::{self, declared};
 use super::suspended::SuspendedJobs;
 use super::watch::Reading;
-use crate::clock;
-use crate::options::Rights;
-use crate::process::Process;
-use crate::registry::Entry;
+use crate::base::clock;
+use crate::base::options::Rights;
+use crate::base::process::Process;
+use crate::base::user_log;
+use crate::clients::registry::Entry;
 use crate::server::ToTheClient;
-use crate::user_log;
 use weft_admission::{
     Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, CapLack, Decision, Device, DeviceId, Event, Job, Never,
     User, UserCap,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::clock;
+use crate::base::clock;
 use weft_api::queue::FreedRow;
 
 /// Ended processes that are kept.

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::registry::Entry;
+use crate::clients::registry::Entry;
 use weft_admission::{DurationClass, Job};
 use weft_api::job_name;
 use weft_api::peak_usage::PeakUsage;

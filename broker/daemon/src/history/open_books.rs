@@ -14,7 +14,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
 use super::recordings::bound_pages;
 use super::{HistoryError, lock_folder, open, version};
-use crate::process::{Process, boot};
+use crate::base::process::{Process, boot};
 use weft_api::history::HistoryRow;
 
 /// Books that are kept at most: the clients of a broker.

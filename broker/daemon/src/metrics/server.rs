@@ -25,8 +25,9 @@ use rustix::net::{
 
 use super::exposition::MetricsFormat;
 use super::http::{self, Wanted};
-use crate::server::{Asker, Door, user_of};
-use crate::thread_priority::ThreadPriority;
+use crate::base::options::Door;
+use crate::base::thread_priority::ThreadPriority;
+use crate::server::{Asker, user_of};
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::paths::Places;
 use weft_protocol::transport::{fds, peer};

@@ -12,7 +12,7 @@ use weft_protocol::Ns;
 use weft_scheduler::StretchTimes;
 
 use super::book::IntervalPart;
-use crate::registry::LaneTallies;
+use crate::clients::registry::LaneTallies;
 use weft_api::outcome::{Warning, WarningKind};
 use weft_api::recording::{
     CostShare, JobInterval, JobRecording, MOST_INTERVALS, StretchLatency, WarningTime, merge_pairs,

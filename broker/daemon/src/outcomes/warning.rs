@@ -4,7 +4,7 @@
 use weft_protocol::Ns;
 
 use super::book::LongLaunches;
-use crate::cores::View;
+use crate::scheduler_mailbox::View;
 use weft_api::formatting::{count, duration, percent};
 use weft_api::outcome::{Outcome, Warning, WarningKind};
 use weft_api::status::{ClientStatus, OtherBroker};

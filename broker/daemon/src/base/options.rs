@@ -7,10 +7,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::server::Door;
 use weft_admission::UserCap;
 use weft_api::metrics_address::MetricsAddress;
 use weft_scheduler::Config;
+
+/// The users a broker serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Door {
+    /// The user who runs it.
+    #[default]
+    Private,
+    /// All users, or those of a group.
+    Shared {
+        /// If set, only this group.
+        group: Option<u32>,
+    },
+}
+
+impl Door {
+    /// Whether other users than the broker's own are served.
+    pub fn is_shared(self) -> bool {
+        self != Door::Private
+    }
+}
 
 /// Whether the scheduler thread may spin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]

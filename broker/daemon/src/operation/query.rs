@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::history;
-use super::mailbox::{Notice, SchedulerHandle};
-use super::metrics::{MetricsCache, MetricsFormat};
-use super::other_brokers::OtherBrokers;
-use super::outcomes::{OutcomeHandle, OutcomeReport};
-use super::profile_writer::{ProfileMessage, ProfileWriter};
-use super::registry::{Entry, Registry, identity};
 use super::reload::LiveOptions;
+use crate::clients::registry::{Entry, Registry, identity};
+use crate::history;
+use crate::metrics::{MetricsCache, MetricsFormat};
+use crate::outcomes::{OutcomeHandle, OutcomeReport};
+use crate::profiles::writer::{ProfileMessage, ProfileWriter};
+use crate::scheduler_mailbox::{Notice, SchedulerHandle};
 use crate::server::Asker;
+use crate::server::other_brokers::OtherBrokers;
 use weft_api::admin::{Answer, Question};
 use weft_api::history::HistoryQuery;
 use weft_api::paths::Places;
@@ -32,7 +32,7 @@ use weft_protocol::latency_budget::LatencyBudget;
 #[derive(Debug, Clone)]
 pub struct QueryHandler {
     /// The admission thread's state.
-    pub admission: super::admission::AdmissionHandle,
+    pub admission: crate::admission::AdmissionHandle,
     /// Attached clients.
     pub registry: Arc<Registry>,
     pub to_scheduler: SchedulerHandle,

@@ -12,7 +12,7 @@ use weft_kernel_id::KernelId;
 use weft_profiles::refine::{Refined, Served, Timed, Unrefined};
 use weft_profiles::{Error, Gpu, Profile};
 
-use super::registry::Entry;
+use crate::clients::registry::Entry;
 use weft_api::profile_path;
 
 /// The outcome of a process's end.
@@ -155,7 +155,7 @@ mod tests {
     use weft_profiles::{Aggregator, Store};
 
     use super::*;
-    use crate::registry::NewEntry;
+    use crate::clients::registry::NewEntry;
     use weft_protocol::transport::map::SharedLane;
 
     const KERNEL: u64 = 7;

@@ -3,7 +3,8 @@
 
 use weft_profiles::refine::Beside;
 
-use super::lanes::{LaneWatch, Observation};
+use super::lanes::LaneWatch;
+use crate::profiles::writer::Observation;
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 

@@ -5,16 +5,28 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::cores::View;
-use super::registry::Entry;
-use super::waiting::Wait;
+use crate::clients::registry::Entry;
 use crate::server::Host;
 use weft_api::status::Ending;
 use weft_protocol::Ns;
 use weft_protocol::latency_budget::LatencyBudget;
+use weft_scheduler::Snapshot;
+
+/// One device, for people.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// The device's UUID; `None`: not named yet.
+    pub uuid: Option<String>,
+    /// The core's state.
+    pub snapshot: Snapshot,
+    /// Clients that share it under MPS.
+    pub under_mps: usize,
+    /// Clients that do not share it under MPS.
+    pub not_under_mps: usize,
+}
 
 /// A message to the scheduler.
 #[derive(Debug)]
@@ -66,8 +78,8 @@ impl Gauges {
     }
 
     /// Notes how the thread waits.
-    pub(super) fn set_waiting(&self, wait: Wait) {
-        let at = WAITS.iter().position(|name| *name == wait.name()).unwrap_or(0);
+    pub(super) fn set_waiting(&self, wait: &str) {
+        let at = WAITS.iter().position(|name| *name == wait).unwrap_or(0);
         self.waiting.store(at, Ordering::Relaxed);
     }
 
@@ -82,6 +94,15 @@ impl Gauges {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .clone()
+    }
+}
+
+/// Reports trouble to the scheduler's gauges.
+pub fn complaints(gauges: Arc<OnceLock<Arc<Gauges>>>) -> impl Fn(String) + Send + 'static {
+    move |said| {
+        if let Some(gauges) = gauges.get() {
+            gauges.set_trouble(said);
+        }
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
-use super::job_end::JobEnd;
-use super::process::{self, Process};
+use crate::base::job_end::JobEnd;
+use crate::base::process::{self, Process};
 use crate::server::{ToTheClient, UserPage};
 use weft_api::job_name;
 use weft_api::outcome::Requests;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::thread_priority::ThreadPriority;
+use crate::base::thread_priority::ThreadPriority;
 use crate::server::Accounts;
 
 /// Work of one kind.

@@ -1,7 +1,7 @@
 //! Tests of reading lanes, and of what is not believed.
 
 use super::*;
-use crate::registry::NewEntry;
+use crate::clients::registry::NewEntry;
 use weft_protocol::transport::map::SharedLane;
 
 fn watch() -> LaneWatch {

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::admission::AdmissionHandle;
-use super::log_file;
-use super::mailbox::{Notice, SchedulerHandle};
-use super::options::{Options, Rights, UserFigures};
 use super::supervisor;
+use crate::admission::AdmissionHandle;
+use crate::base::log_file;
+use crate::base::options::{Options, Rights, UserFigures};
+use crate::scheduler_mailbox::{Notice, SchedulerHandle};
 use weft_api::formatting::percent;
 use weft_api::users;
 use weft_protocol::amount::shown;

@@ -12,19 +12,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::co_runners::CoRunners;
-use super::cores::{Cores, Newcomer, budget_event};
-use super::lanes::{LaneWatch, Lie, Observation};
-use super::mailbox::{Gauges, Notice, SchedulerHandle};
-use super::memory::{self, MemoryHandle};
-use super::outcomes::{OutcomeHandle, OutcomeMessage};
-use super::profile_writer::{self, ProfileWriter};
-use super::registry::{Entry, Registry, mode_name};
-use super::rota::WatchRota;
-use super::thread_priority::ThreadPriority;
-use super::trace::{Line, Trace};
-use super::user_log;
+use super::device_cores::{Cores, Newcomer, budget_event};
+use super::lane_rotation::WatchRota;
+use super::lanes::{LaneWatch, Lie};
+use super::thread_sleep::{Scene, Wait, Waiting};
 use super::user_pages::UserPages;
-use super::waiting::{Scene, Wait, Waiting};
+use crate::base::thread_priority::ThreadPriority;
+use crate::base::trace::{Line, Trace};
+use crate::base::user_log;
+use crate::clients::registry::{Entry, Registry, mode_name};
+use crate::memory::{self, MemoryHandle};
+use crate::outcomes::{OutcomeHandle, OutcomeMessage};
+use crate::profiles::writer::{self, Observation, ProfileWriter};
+use crate::scheduler_mailbox::{Gauges, Notice, SchedulerHandle};
 use crate::server::Host;
 use weft_api::status::Ending;
 use weft_protocol::Ns;
@@ -99,7 +99,7 @@ pub enum Moment<'a> {
 /// Observes the scheduler, for tests.
 pub type Watcher = Box<dyn FnMut(Moment<'_>)>;
 
-pub(super) struct Scheduler {
+pub(crate) struct Scheduler {
     cores: Cores,
     waiting: Waiting,
     host: Arc<Host>,
@@ -130,13 +130,13 @@ pub(super) struct Scheduler {
 
 /// What an iteration found.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Iteration {
-    pub(super) news: bool,
+pub(crate) struct Iteration {
+    pub(crate) news: bool,
     background_waits: bool,
 }
 
 impl Scheduler {
-    pub(super) fn new(setup: Setup, incoming: Receiver<Notice>, gauges: Arc<Gauges>) -> Scheduler {
+    pub(crate) fn new(setup: Setup, incoming: Receiver<Notice>, gauges: Arc<Gauges>) -> Scheduler {
         Scheduler {
             waiting: Waiting::new(setup.spin, setup.config.open_after),
             cores: Cores::new(setup.config, setup.listens),
@@ -181,7 +181,7 @@ impl Scheduler {
     }
 
     /// Chooses how to wait after an iteration.
-    pub(super) fn choose(&mut self, turn: Iteration) -> Wait {
+    pub(crate) fn choose(&mut self, turn: Iteration) -> Wait {
         let now = (self.clock)();
         let scene = Scene {
             background_waits: turn.background_waits,
@@ -190,13 +190,13 @@ impl Scheduler {
             next_wake: self.cores.next_wake(now),
         };
         let wait = self.waiting.choose(now, &scene);
-        self.gauges.set_waiting(wait);
+        self.gauges.set_waiting(wait.name());
         self.naps = matches!(wait, Wait::Nap(_));
         wait
     }
 
     /// Asks clients to ring: all, or all but foreground jobs.
-    pub(super) fn want_bells(&mut self, by_anybody: bool) {
+    pub(crate) fn want_bells(&mut self, by_anybody: bool) {
         self.naps = false;
         for lane in &mut self.lanes {
             // With several pages a foreground job rings for background jobs that do not see its
@@ -224,19 +224,19 @@ impl Scheduler {
     }
 
     /// Stops asking for rings.
-    pub(super) fn want_no_bells(&mut self) {
+    pub(crate) fn want_no_bells(&mut self) {
         for lane in &mut self.lanes {
             lane.want_bell(false);
         }
     }
 
     /// Shows `watcher` all further events and decisions.
-    pub(super) fn watch(&mut self, watcher: Watcher) {
+    pub(crate) fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
     }
 
     /// The core of the first device heard of.
-    pub(super) fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &Core {
         self.cores.first()
     }
 
@@ -255,7 +255,7 @@ impl Scheduler {
     }
 
     /// One iteration: of a guest with many lanes, those due.
-    pub(super) fn turn(&mut self) -> Iteration {
+    pub(crate) fn turn(&mut self) -> Iteration {
         self.turns += 1;
         self.look(Some(self.turns))
     }
@@ -451,7 +451,7 @@ impl Scheduler {
         );
         self.registry.end(client, ending);
         self.profile_writer
-            .tell(profile_writer::ProfileMessage::Gone(Arc::clone(lane.entry())));
+            .tell(writer::ProfileMessage::Gone(Arc::clone(lane.entry())));
         self.memory.tell(memory::MemoryMessage::Left(client));
         self.tell(now, Event::Gone(Client(client)));
     }

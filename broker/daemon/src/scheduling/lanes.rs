@@ -12,9 +12,10 @@ use std::sync::atomic::{Ordering, fence};
 use rustix::thread::futex;
 use weft_profiles::refine::{Beside, Timed};
 
-use super::registry::Entry;
-use super::rota::WatchSlot;
-use super::trace::{Line, Trace};
+use super::lane_rotation::WatchSlot;
+use crate::base::trace::{Line, Trace};
+use crate::clients::registry::Entry;
+use crate::profiles::writer::Observation;
 use weft_protocol::control::ToClient;
 use weft_protocol::credit::RunAheadWindow;
 use weft_protocol::epoch_page;
@@ -57,17 +58,6 @@ pub enum Lie {
     /// Malformed records, and how many.
     #[error("{0} of its records make no sense")]
     Records(u64),
-}
-
-/// A stage-1 sample or launches, for the profile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Observation {
-    /// Kernel and number of launches.
-    Launches(u64, u64),
-    /// Kernel, time, gap.
-    Sample(u64, Ns, Option<Ns>),
-    /// A launch timed while its job was served, and when. The scheduler adds the co-runners.
-    Served(Timed, Ns),
 }
 
 /// What one iteration found in a lane.

@@ -18,11 +18,12 @@ use std::sync::atomic::Ordering;
 
 use weft_profiles::Profile;
 
-use super::registry::Entry;
+use crate::clients::registry::Entry;
+use crate::scheduler_mailbox::View;
 use weft_protocol::Ns;
 use weft_protocol::epoch_page::ROWS;
 use weft_protocol::latency_budget::LatencyBudget;
-use weft_scheduler::{Client, Config, Core, Decision, Event, Snapshot};
+use weft_scheduler::{Client, Config, Core, Decision, Event};
 
 /// Most devices, above any machine's, instances included. Further UUIDs map to the first, which
 /// bounds the cost of invented ones.
@@ -36,19 +37,6 @@ struct One {
     /// The device's UUID; `None`: not named yet.
     uuid: Option<String>,
     core: Core,
-}
-
-/// One device, for people.
-#[derive(Debug, Clone)]
-pub struct View {
-    /// The device's UUID; `None`: not named yet.
-    pub uuid: Option<String>,
-    /// The core's state.
-    pub snapshot: Snapshot,
-    /// Clients that share it under MPS.
-    pub under_mps: usize,
-    /// Clients that do not share it under MPS.
-    pub not_under_mps: usize,
 }
 
 /// All cores, and which client is in which.

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::registry::Registry;
+use crate::clients::registry::Registry;
 
 /// Time between beats; a job waits 10 s without one.
 const PERIOD: Duration = Duration::from_secs(1);

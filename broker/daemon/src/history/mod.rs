@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use weft_api::history::{HistoryQuery, HistoryRow};
 
-use super::job_end::JobEnd;
-use super::thread_priority::ThreadPriority;
+use crate::base::job_end::JobEnd;
+use crate::base::thread_priority::ThreadPriority;
 use weft_api::paths::Places;
 use weft_api::recording::JobRecording;
 use weft_api::status::{Ending, Exit};

@@ -14,18 +14,29 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use weft_kernel_id::KernelId;
+use weft_profiles::refine::Timed;
 use weft_profiles::working_set::KernelWorkingSet;
 use weft_profiles::{Aggregator, Gpu};
 
-use super::lanes::Observation;
-use super::mailbox::Gauges;
 use super::refining::{RefineOutcome, Refining};
-use super::registry::Entry;
+use crate::clients::registry::Entry;
 use weft_api::profile_path;
 use weft_api::status::Sampled;
+use weft_protocol::Ns;
 
 /// Time between writes of a profile.
 const FLUSH: Duration = Duration::from_secs(3);
+
+/// A stage-1 sample or launches, for the profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observation {
+    /// Kernel and number of launches.
+    Launches(u64, u64),
+    /// Kernel, time, gap.
+    Sample(u64, Ns, Option<Ns>),
+    /// A launch timed while its job was served, and when. The scheduler adds the co-runners.
+    Served(Timed, Ns),
+}
 
 /// A message to the profile writer.
 #[derive(Debug)]
@@ -380,19 +391,10 @@ impl Thread {
     }
 }
 
-/// Reports trouble to the scheduler's gauges.
-pub fn complaints(gauges: Arc<std::sync::OnceLock<Arc<Gauges>>>) -> impl Fn(String) + Send + 'static {
-    move |said| {
-        if let Some(gauges) = gauges.get() {
-            gauges.set_trouble(said);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::NewEntry;
+    use crate::clients::registry::NewEntry;
     use weft_protocol::transport::map::SharedLane;
 
     fn process(client: u64, peak: u64) -> Arc<Entry> {

@@ -13,16 +13,16 @@ use rustix::process::{Resource, getrlimit};
 use weft_profiles::Profile;
 
 use super::control::{Arrival, SETS_TOLD};
-use super::guest_profiles::GuestProfiles;
-use super::mailbox::{Notice, SchedulerHandle};
-use super::options::Options;
-use super::other_brokers::OtherBrokers;
-use super::profile_writer::{ProfileMessage, ProfileWriter};
-use super::query::QueryHandler;
-use super::registry::{Entry, NewEntry, Registry};
-use super::reload::Reloader;
-use super::user_log;
-use super::user_threads::{ThreadLimits, UserThreads};
+use crate::base::options::Options;
+use crate::base::user_log;
+use crate::clients::registry::{Entry, NewEntry, Registry};
+use crate::operation::query::QueryHandler;
+use crate::operation::reload::Reloader;
+use crate::profiles::guest_profiles::GuestProfiles;
+use crate::profiles::writer::{ProfileMessage, ProfileWriter};
+use crate::scheduler_mailbox::{Notice, SchedulerHandle};
+use crate::server::other_brokers::OtherBrokers;
+use crate::server::user_threads::{ThreadLimits, UserThreads};
 use crate::server::{Asker, Host, Incoming, Listener, PendingClient, Question, ToTheClient};
 use weft_api::plain_text::clean;
 use weft_api::profile_path;
@@ -364,7 +364,7 @@ const OWNERS: ThreadLimits = ThreadLimits {
 };
 
 /// Writes a lane's first orders.
-pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
+pub(crate) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
     let orders = &lane.orders;
     // The first device's row, for now.
     let epoch = epoch_page::epoch(0, usize::from(priority));

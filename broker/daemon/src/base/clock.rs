@@ -47,7 +47,7 @@ mod tests {
         ];
         for path in all {
             let text = fs::read_to_string(&path).expect("a source");
-            let dates = path.ends_with("profile_writer.rs") || path.ends_with("log_file.rs");
+            let dates = path.ends_with("profiles/writer.rs") || path.ends_with("log_file.rs");
             let named = names.iter().find(|name| text.contains(name.as_str()));
             assert!(dates || named.is_none(), "{}: {named:?}", path.display());
         }
