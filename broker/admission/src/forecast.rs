@@ -25,7 +25,7 @@ impl Admission {
     /// Expectation for each waiter if jobs run as expected and none arrives. Slow: for people.
     pub fn forecast(&self) -> BTreeMap<Job, Expectation> {
         let mut play = self.clone();
-        // When suspended jobs go on is unknown.
+        // It is unknown when suspended jobs continue.
         play.waiting.retain(|waiter| !waiter.suspended);
         let mut expected = BTreeMap::new();
         let mut decisions = Vec::new();

@@ -51,7 +51,7 @@ impl Admission {
         let mut machine = Admission::new(config);
         machine.devices = saved.devices.into_iter().map(|device| (device.id, device)).collect();
         machine.running = saved.running.into_iter().map(|it| (it.ask.job, it)).collect();
-        // A job is in one place only, whatever the file says.
+        // A job is in one place only, whatever the file contains.
         let mut known: BTreeSet<Job> = machine.running.keys().copied().collect();
         machine.waiting = saved.waiting;
         for waiter in &mut machine.waiting {

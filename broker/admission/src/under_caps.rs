@@ -37,7 +37,7 @@ impl Admission {
             return Some(Never::NoJobs);
         }
         let most = cap.memory?;
-        // Of a part what its own job has counts too: that does not end before it.
+        // For a part, its own job's memory counts too, because that job does not end before it.
         let left = match part {
             true => most.saturating_sub(self.held_by(ask.user).1),
             false => most,
@@ -49,7 +49,7 @@ impl Admission {
         })
     }
 
-    /// Bytes that the job takes of the device where it takes least, in the form that takes least.
+    /// Least bytes of the job on any device, in the form that takes least.
     fn least_need(&self, ask: &Ask) -> Option<u64> {
         let (first, second) = ask.need.forms();
         let least = |need: Need| self.allowed(ask).map(|device| need.fixed(device)).min();
@@ -82,7 +82,7 @@ impl Admission {
 
     /// The cap that keeps a waiter from beginning anywhere, in any form.
     pub(super) fn capped(&self, waiter: &WaitingJob) -> Option<CapLack> {
-        // Without caps nothing else is looked at.
+        // Without caps no other state is looked at.
         self.caps.of(waiter.ask.user)?;
         self.lacks_under_cap(waiter, self.least_need(&waiter.ask)?)
     }

@@ -35,8 +35,8 @@ pub(super) struct GateQueue {
 
 #[derive(Debug, Default)]
 struct ClassQueue {
-    /// (long estimate, since in reverse, slot): the last that fits is the longest. Of equal ones,
-    /// it is the one that waits longest.
+/// (long estimate, since in reverse, slot): the last that fits is the longest, and among equals
+    /// the one that waits longest.
     by_time: Vec<(Ns, std::cmp::Reverse<Ns>, ClientSlot)>,
     /// (round, since, slot).
     by_turn: Vec<(u64, Ns, ClientSlot)>,

@@ -89,8 +89,7 @@ fn gpu_time(job: &RankedJob, time: Ns) -> u128 {
     u128::from(time) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI)
 }
 
-/// Position of a job in the order, the smallest first. Of equal ones the job that came first goes
-/// first.
+/// Position of a job in the order, the smallest first. Equal jobs go in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct OrderKey(pub u128, pub u128);
 

@@ -78,7 +78,7 @@ impl ClusterPolicy for WeftOrder {
             Some(left) => GittinsOrder::index_of_rest(gpu_time(job, left)),
             None => self.gittins.index_or_quantum(job.service()),
         };
-        // The largest index first. Of equal ones, a job that has GPUs of its own comes first.
+        // The largest index first. Among equal jobs, one with GPUs of its own comes first.
         let key = 1 + (u128::MAX - index) / 2;
         OrderKey(key, u128::from(!job.running || job.second))
     }

@@ -312,7 +312,7 @@ impl GapFit<'_> {
                 }
                 longer = true;
             }
-            // Of the others, take the longest that fits. A kernel with a low charge and a long
+            // Else take the longest that fits. A kernel with a low charge and a long
             // quantile must not hide one that fits. Otherwise a less important kernel would
             // repeatedly be granted, and revoked for it.
             if let Some(entry) = self.longest(class) {
