@@ -25,7 +25,7 @@ pub struct Ask {
 /// An input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A device appeared or was measured anew. Shares of its jobs follow the context size.
+    /// A device appeared or was measured again. Shares of its jobs follow the context size.
     Device(Device),
     /// A user's weight, at least 1; the default is 1.
     Weight(User, u32),

@@ -32,7 +32,7 @@
 //!    first. That time is its *promise* and never moves. Another job starts there only if
 //!
 //!    ```text
-//!    now + doubt * expected <= promise   or   both fit beside the load left at the promise
+//!    now + doubt * expected <= promise   or   both fit with the load left at the promise
 //!    ```
 //!
 //! 4. All other jobs, due or not, start as they fit, in ascending order of

@@ -1,7 +1,7 @@
 //! Chooses the device of a job that may use several, before it begins.
 //!
 //! 1. A device with immediate admission comes first (on device memory, then on managed memory),
-//!    then the earliest expected begin ([`Admission::forecast`]).
+//!    then the earliest expected start ([`Admission::forecast`]).
 //! 2. Among immediate ones the device with least memory left comes first, so that large rooms stay
 //!    for large jobs. A job of undeclared need may grow, so it goes on the device with most left.
 //! 3. Ties go to the first device.
@@ -20,7 +20,7 @@ const PLACED_JOB: u64 = u64::MAX;
 pub struct Placement {
     /// The device.
     pub device: DeviceId,
-    /// Expected begin, ns; `None`: unknown.
+    /// Expected start, ns; `None`: unknown.
     pub begin: Option<Ns>,
     /// Bytes left next to the job if it begins at once.
     pub left: Option<u64>,

@@ -55,7 +55,7 @@ impl Admission {
         let mut known: BTreeSet<Job> = machine.running.keys().copied().collect();
         machine.waiting = saved.waiting;
         for waiter in &mut machine.waiting {
-            // The broker looks anew.
+            // The broker checks it again.
             waiter.suspended = false;
         }
         machine.waiting.sort_by_key(|waiter| waiter.number);

@@ -454,7 +454,7 @@ impl Admission {
         self.sums().devices.get(&device)
     }
 
-    /// Whether an empty device could carry the job with one of its backings.
+    /// Whether an empty device could run the job with one of its backings.
     fn can_ever_run(&self, ask: &Ask) -> Result<(), Never> {
         let (first, second) = ask.need.forms();
         let could = self.can_ever_run_with(ask, first);

@@ -8,7 +8,7 @@ use super::need::{Job, Need, User};
 use super::state::Admission;
 
 impl Admission {
-    /// Sets a user's cap. Waiters that it leaves no room for are refused.
+    /// Sets a user's cap. Waiters for which it leaves no room are refused.
     pub(super) fn set_cap(&mut self, user: User, cap: UserCap, out: &mut Vec<Decision>) {
         self.caps.set(user, cap);
         self.refuse_beyond_caps(out);
@@ -65,7 +65,7 @@ impl Admission {
         })
     }
 
-    /// The cap that `bytes` more of a new job lack room under.
+    /// The cap under which `bytes` more of a new job lack room.
     fn lacks_under_cap(&self, waiter: &WaitingJob, bytes: u64) -> Option<CapLack> {
         let user = waiter.ask.user;
         let cap = self.caps.of(user)?;

@@ -66,9 +66,9 @@ pub struct ClusterJob {
 /// assumed to keep its GPUs busy and to send nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobMeasure {
-    /// Part of its time alone in which its GPUs are busy, thousandths.
+    /// Part of its time without other jobs in which its GPUs are busy, thousandths.
     pub duty_milli: u32,
-    /// Its present speed, relative to its speed alone, thousandths.
+    /// Its present speed, relative to that without other jobs, thousandths.
     pub speed_milli: u32,
     /// Time of a step's traffic between nodes on an idle link, relative to the step on one node,
     /// thousandths. 0 if it sends nothing.

@@ -89,7 +89,7 @@ fn main() -> ExitCode {
                 }
                 planner.orders(&mut orders);
             }
-            // A little short of the plan, so that it never comes out even.
+            // A little short of the plan, so that the two never match exactly.
             planner.ran(running, length / 100 - 7);
             planner.orders(&mut orders);
         }

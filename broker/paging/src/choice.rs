@@ -25,7 +25,7 @@ const AFTER_TIMELINE_NS: Ns = 1 << 62;
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     client: usize,
-    /// ns since the plan's begin.
+    /// ns since the plan's start.
     start: Ns,
     length: Ns,
     /// The running client's next turn, from the end of its present one.
@@ -37,7 +37,7 @@ struct Visit {
 struct Tail {
     /// Entries not looked at yet.
     left: usize,
-    /// LRU: `left` counts last uses, the unused granules are through.
+    /// LRU: `left` counts last uses, because the unused granules are done.
     used_ones: bool,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Choice {
     /// Its last uses that are not in `spent` yet.
     unspent: usize,
     in_turn: Vec<InTurn>,
-    /// Missing granules with room, there or being made.
+    /// Missing granules with room, present or being made.
     wanted: VecDeque<MissingGranule>,
     /// A missing granule of the running client has no victim.
     starved: bool,
@@ -260,7 +260,7 @@ impl Planner {
         self.choice.wanted.push_back(need);
     }
 
-    /// Next use of a slot, ns since the plan's begin. A running client's `distance` counts from the
+    /// Next use of a slot, ns since the plan's start. A running client's `distance` counts from the
     /// end of its turn.
     fn future(&self, client: usize, distance: Ns) -> Ns {
         if distance == NEVER_NS {
@@ -651,7 +651,7 @@ impl Planner {
 /// Part of a turn that is planned at once, ns.
 ///
 /// A client whose set exceeds its room evicts its own granules. A part ends when half of its room
-/// is used, so that the other half can be under way. Time is no measure: the forward half of a
+/// is used, so that the other half can be under way. Time is not a measure: the forward half of a
 /// training step uses most granules in a third of it.
 fn planned_length(memory: &ClientMemory, length: Ns, room: u64) -> Ns {
     if memory.used <= room {

@@ -251,7 +251,7 @@ impl ClientMemory {
         length.saturating_add(end.saturating_sub(at))
     }
 
-    /// Moves `position` to the begin of the present kernel; the rest stays in `ran`. Returns the
+    /// Moves `position` to the start of the present kernel; the rest stays in `ran`. Returns the
     /// step, ns.
     pub fn run_on(&mut self) -> Ns {
         let period = self.period.max(1);

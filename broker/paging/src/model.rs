@@ -32,7 +32,7 @@ impl GranuleRange {
 /// dead. A partial overwrite is [`Access::ReadWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
-    /// Client's time since the begin of its period.
+    /// Client time since the start of its period.
     pub at: Ns,
     /// The granules.
     pub range: GranuleRange,

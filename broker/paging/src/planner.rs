@@ -1,4 +1,4 @@
-//! The planner's inputs and books. `choice` chooses what to move.
+//! The planner's inputs and books. `choice` chooses the granules to move.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -58,7 +58,7 @@ pub struct Planner {
     out: Vec<PagingOrder>,
     advice: Vec<(Client, GranuleRange, bool)>,
     next_id: u64,
-    /// Time that all clients ran up to the last switch, ns.
+    /// Total run time of all clients up to the last switch, ns.
     pub(super) clock: Ns,
 }
 
@@ -265,7 +265,7 @@ impl Planner {
         self.timeline.clear();
         for turn in timeline {
             if let Some(at) = self.index(turn.client) {
-                // From the begin of its kernel in progress.
+                // From the start of its kernel in progress.
                 let length = turn.length.saturating_add(self.clients[at].1.ran);
                 self.timeline.push(ResidencySlot { length, ..*turn });
             }
@@ -295,7 +295,7 @@ impl Planner {
             && let Some(turn) = self.timeline.first_mut()
             && turn.client == client
         {
-            // From the begin of its kernel in progress.
+            // From the start of its kernel in progress.
             turn.length = turn.length.min(left.saturating_add(self.clients[at].1.ran));
         }
         self.plan();
@@ -335,7 +335,7 @@ impl Planner {
     }
 
     /// Moves positions on by the run time, and shortens the present turn by it. A kernel in
-    /// progress counts from its begin: it needs its granules to its end.
+    /// progress counts from its start: it needs its granules to its end.
     fn advance(&mut self) {
         let mut ran = 0;
         let running = self.timeline.first().map(|turn| turn.client);
@@ -366,7 +366,7 @@ impl Planner {
         memory.host = (memory.host + slot.on_host()).saturating_sub(before);
     }
 
-    /// Granules beyond the capacity: faults ask for no room.
+    /// Granules beyond the capacity, as faults do not request room.
     pub(super) fn beyond(&self) -> u64 {
         (self.totals.device + self.totals.arriving).saturating_sub(self.config.capacity)
     }
@@ -562,7 +562,7 @@ impl Planner {
     /// turn are held at the same time.
     ///
     /// `missing = used * (1 - left / others)`: while a client runs, `left` granules of room are
-    /// left to the sets of all others but the next one. It is negative if these two alone do not
+    /// left to the sets of all others but the next one. It is negative if not even these two
     /// fit. Unwritten granules leave without a copy. From MSched's figures (arXiv 2512.24637).
     fn expected(&self, memory: &ClientMemory, all: u64, used: u64, next: u64) -> Migration {
         let others = all.saturating_sub(used + next);

@@ -93,7 +93,7 @@ impl SlowdownBudget {
     /// Highest meaningful slowdown.
     const MOST: f64 = 1.0;
 
-    /// A slowdown that is no number counts as not given.
+    /// A slowdown that is not a number counts as not given.
     pub(super) fn new(slowdown: Option<f64>, slo: Option<Ns>) -> SlowdownBudget {
         let slowdown = slowdown.filter(|slowdown| !slowdown.is_nan());
         SlowdownBudget {
@@ -133,7 +133,7 @@ pub(super) struct GateWait {
     pub issued: Ns,
 }
 
-/// Granted kernel that may be out alone for longer than all others together.
+/// Granted kernel whose cost alone may exceed that of all others together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LongKernel {
     pub cost: Ns,

@@ -107,13 +107,13 @@ pub struct Config {
     ///
     /// 0.95: a returning foreground job waits for half of one kernel on average. In the lab (26
     /// pairs under MPS) 0.5 gave 0.84 of `fikit`'s batch work and 0.95 gave 0.96; mean latency went
-    /// from 1.0024 to 1.0034 of alone. At most 0.5 where the device switches between processes.
+    /// from 1.0024 to 1.0034 of that without other jobs. At most 0.5 if the device switches.
     pub risk: f64,
     /// `weft`: most work, in ns, on the device before a background job's next launch.
     ///
     /// 5 us: a launch takes 4 to 6 us to arrive. With more, a second kernel queues behind the one
-    /// in progress. With a launch queue p99 was 1.016 of alone with 10 us and 1.010 with 5; no
-    /// other figure changed:
+    /// in progress. With a launch queue p99 (1: without other jobs) was 1.016 with 10 us and 1.010
+    /// with 5; no other figure changed:
     ///
     /// ```text
     /// scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024
@@ -224,12 +224,13 @@ impl Default for Config {
 impl Config {
     /// High quantiles of kernel times, as (hash, ns), for kernels that may take far longer than
     /// their charge. Gates fit these kernels into gaps by them. Empty if that does not pay. The
-    /// core fits by them on any device: under MPS, vgg19 with bert_base had a p99 of 1.28 of alone
-    /// without and 1.05 with them (the command below, `--kind pair --requests 200 --device mps`).
+    /// core fits by them on any device. Under MPS, vgg19 with bert_base had a p99 of 1.28 without
+    /// them and 1.05 with them, with 1 for vgg19 without other jobs (the command below,
+    /// `--kind pair --requests 200 --device mps`).
     ///
     /// On a switching device a kernel that outlasts the gap costs a foreground job whole slices.
-    /// The p99 of vgg19 with bert_base was 1.74 of alone by the mean, 1.00 by these quantiles. (One
-    /// kernel takes 45 us in twelve of thirteen launches and 1.9 ms in the other.)
+    /// The p99 of vgg19 with bert_base was 1.74 by the mean, 1.00 by these quantiles. (One kernel
+    /// takes 45 us in twelve of thirteen launches and 1.9 ms in the other.)
     ///
     /// ```text
     /// scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base \

@@ -33,14 +33,14 @@ const REST_FACTOR: u64 = 32;
 pub struct Core {
     state: SchedulerState,
     policy: Box<dyn Policy>,
-    /// Whether the policy keeps the tallies of background jobs, by better times.
+    /// Whether the policy keeps the tallies of background jobs, by more accurate times.
     policy_tallies: bool,
     turns: TurnScheduler,
     now: Ns,
     wake: Option<Ns>,
     /// No minimum share is granted before this.
     next_share: Ns,
-    /// Begin of the gap that was counted last, and whether its length was known.
+    /// Start of the gap that was counted last, and whether its length was known.
     counted_gap: Option<(Ns, bool)>,
     /// Clients that take no credit and wait outside the queue.
     resting: Vec<ClientSlot>,
@@ -354,7 +354,7 @@ impl Core {
         at.clamp(earliest, self.now)
     }
 
-    /// Bounds a client's cost to what is possible.
+    /// Bounds a client's cost to possible values.
     fn cost(&mut self, cost: Ns) -> Ns {
         let config = &self.state.config;
         if cost > config.longest_cost {
@@ -531,7 +531,7 @@ impl Core {
         }
         let now = self.now;
         if let Some(client) = self.state.get_mut(slot) {
-            // Credit granted since the order is in the word now.
+            // Credit granted after the order is in the word now.
             let ordered = client.revoking.take();
             client.emptied_at = ordered.filter(|_| !client.granted_since).map(|_| now);
         }
@@ -1076,7 +1076,7 @@ impl Core {
         let first = self.state.most_important()?;
         let at_the_top = self.policy.mode(client.priority, first) == Mode::Foreground;
         let starving = |other| self.policy.is_starving(&self.state, other, self.now);
-        // Not bound: launches of equals that are not members are no reason to stop.
+        // Not bound: launches of equals that are not members are not a reason to stop.
         at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false, starving))
     }
 }

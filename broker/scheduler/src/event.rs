@@ -18,7 +18,7 @@ pub enum Event {
         /// The job's profile.
         profile: Option<Arc<Profile>>,
     },
-    /// A client said goodbye or died.
+    /// A client detached or died.
     Gone(Client),
     /// `weft set` changed a client's priority.
     Priority(Client, u8),
@@ -32,7 +32,7 @@ pub enum Event {
         /// [`Config::slo`](crate::Config::slo).
         slo: Option<Ns>,
     },
-    /// A client's profile does not fit its device and is forgotten. Its books go on.
+    /// A client's profile does not fit its device and is forgotten. Its books continue.
     Unprofiled(Client),
     /// A client launched a kernel, graph or transfer.
     Launched {
@@ -47,7 +47,7 @@ pub enum Event {
     },
     /// A synchronising call saw that nothing of the client is left on the device.
     Idle(Client, Ns),
-    /// Wake-up hint: an idle client made a driver call that is no launch, such as its input copy.
+    /// Wake-up hint: an idle client made a driver call other than a launch, such as its input copy.
     WakeUpHint(Client, Ns),
     /// A background job waits at the gate with this kernel, which replaces another.
     Waits {

@@ -14,8 +14,8 @@
 //!
 //! # Invariants
 //!
-//! * A foreground job is never made to wait. A job that is alone on the device receives nothing but
-//!   its mode.
+//! * A foreground job is never made to wait. The only job on a device receives nothing but its
+//!   mode.
 //! * Background work out (unused credit, and work not seen to end) is at most
 //!   `max(delay_bound, delay_bound / 2 + one kernel)`. Exception: a job whose own work does not end
 //!   gets one more launch after each [`Config::stuck_after`].
@@ -37,7 +37,7 @@
 //! | `turn_scheduler` | long turns of equals whose memory does not fit together |
 //! | `policy` | the policies, and their interface to the core (`policy/interface.rs`) |
 //!
-//! # Where to put a policy
+//! # The place of a policy
 //!
 //! A simple policy is a file in `policy/`. One that learns is a folder with its models:
 //!
@@ -47,8 +47,8 @@
 //! | `models.rs` | how each observation updates the models |
 //! | `room.rs` | how long background jobs may use the device |
 //! | `stretch_model.rs` | until when background work delays no wait |
-//! | `gap_model.rs` | what follows a foreground job's kernels |
-//! | `lateness_account.rs` | what background work cost a foreground job, and may cost it |
+//! | `gap_model.rs` | forecasts of a foreground job's gaps |
+//! | `lateness_account.rs` | lateness that background work caused a foreground job, and may cause |
 //! | `kernel_time_model.rs` | how long background kernels take |
 //! | `device_clock.rs` | background work on the device, by the clock |
 //!

@@ -244,8 +244,8 @@ impl SchedulerState {
     }
 
     /// Present delay bound, ns: as configured, or more while background jobs run next to the
-    /// foreground jobs without restriction. A kernel of more than half of it goes alone, and the
-    /// device runs dry behind it.
+    /// foreground jobs without restriction. A kernel of more than half of it is granted with no
+    /// other work out, and the device runs dry behind it.
     pub(super) fn delay_bound(&self) -> Ns {
         /// Multiple of the delay bound in an open period: 2 ms at 500 us. An LSTM's training has
         /// graphs of 0.7 ms.

@@ -64,7 +64,7 @@ impl RoleTally {
 pub struct Lateness {
     /// Its sum, ns. Below zero if measurements scatter.
     pub late: f64,
-    /// Time that the judged stretches would have taken alone, ns.
+    /// Time that the judged stretches would have taken without background work, ns.
     pub alone: f64,
     /// Judged stretches.
     pub waits: u64,

@@ -68,7 +68,7 @@ impl TurnScheduler {
         client.oversubscribed.is_some() && self.members.get(client.class).is_some_and(|members| *members > 1)
     }
 
-    /// Mode of a client, given the policy's mode. A member is no foreground job: it must stop
+    /// Mode of a client, given the policy's mode. A member is not a foreground job: it must stop
     /// within the delay bound.
     pub(super) fn mode(&self, client: &ClientState, mode: Mode) -> Mode {
         match mode {
@@ -106,7 +106,7 @@ impl TurnScheduler {
         }
     }
 
-    /// Ends the turns of clients that are no members any more.
+    /// Ends the turns of clients that are no longer members.
     pub(super) fn end_stale(&mut self, state: &SchedulerState) {
         for class in 0..PRIORITIES {
             let slot = self.turns[class].map(|turn| turn.slot);

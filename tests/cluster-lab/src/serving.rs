@@ -68,7 +68,7 @@ fn exclusive(services: &[ServiceAsk]) -> Vec<Option<ServicePlace>> {
     places
 }
 
-/// Plan by shares that are enough alone; `spare` of each GPU stays free for interference.
+/// Plan by shares that are enough without others; `spare` of each GPU stays free for interference.
 fn shares_alone(services: &[ServiceAsk], spare: u32) -> Vec<Option<ServicePlace>> {
     let mut free = vec![1_000 - spare; GPUS];
     let place = |ask: &ServiceAsk| {
@@ -106,8 +106,8 @@ impl RowChooser for OneStepMore {
     }
 }
 
-/// Upper bound of any plan: the requests of the services that need the least share alone for each,
-/// as if they did not press on each other, with a part of the last.
+/// Upper bound of any plan: the requests of the services that need the least share for each, as if
+/// they did not press on each other, with a part of the last.
 fn at_most(services: &[ServiceAsk]) -> f64 {
     let mut left = (1_000 * GPUS) as f64;
     let mut rate = 0.0;

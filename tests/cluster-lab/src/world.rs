@@ -9,11 +9,11 @@
 //! A job keeps its GPUs busy for a part of its time, its *duty*. The rest is its host's. On a GPU:
 //!
 //! * Plain sharing, as equals: busy time is stretched by the others' duty. A step of 1 takes
-//!   `1 - d + d (1 + E)`, where E is the sum of the others' duties. All jobs together never exceed
+//!   `1 - d + d (1 + E)`, with the sum E of the others' duties. All jobs together never exceed
 //!   the GPU.
 //! * weft on the node: the job that holds the GPU keeps its speed except for [`NodeCosts::held`].
-//!   In the second seat a step of 1 takes `1 - d + d / (1 - H)`, with the holding job's duty H. Of
-//!   the resulting speed the guest gets [`NodeCosts::gaps`].
+//!   In the second seat a step of 1 takes `1 - d + d / (1 - H)`, with the holding job's duty H. The
+//!   guest gets the part [`NodeCosts::gaps`] of the resulting speed.
 //!
 //! A gang is as fast as its slowest worker. Links are shared by the same two formulas: flows of one
 //! priority are equals, and those of a higher one go first. On several nodes a step of 1 takes
@@ -118,7 +118,7 @@ pub struct PolicyFigure {
     /// Work done, as a part of the GPU time that jobs held: neighbours, links and pauses take the
     /// rest.
     pub held: f64,
-    /// The worst service's p99, relative to alone; 1 if there is none.
+    /// The worst service's p99, relative to that without other jobs; 1 if there is none.
     pub service_p99: f64,
     /// Jain's index of tenants' mean slow-down: 1 if all are equal.
     pub tenants: f64,
@@ -152,7 +152,7 @@ struct TrialRun {
     /// Remaining work at `settled`, ns.
     left: Ns,
     settled: Ns,
-    /// Begin of its work, if it has its GPUs.
+    /// Start of its work, if it has its GPUs.
     works_from: Option<Ns>,
     speed_ppm: u64,
     /// Its expected end.
@@ -164,7 +164,7 @@ struct TrialRun {
     ended: Option<Ns>,
     /// GPU-ns that it held.
     held: u128,
-    /// For a service: its p99 values in thousandths of alone, each with its duration.
+    /// For a service: its p99 values, relative to no other jobs, thousandths, with their durations.
     p99: BTreeMap<u32, Ns>,
     p99_now: u32,
     measured: JobMeasure,
@@ -223,7 +223,7 @@ impl TrialRun {
         u128::from(self.trial.job.workers) * u128::from(self.trial.job.each.total_milli())
     }
 
-    /// Part of the time for which it keeps each GPU busy alone, 0 to 1.
+    /// Part of the time for which it keeps each GPU busy without others, 0 to 1.
     fn duty(&self) -> f64 {
         let part = f64::from(self.trial.job.each.gpu_milli.min(WHOLE_GPU_MILLI)) / f64::from(WHOLE_GPU_MILLI);
         f64::from(self.trial.program.duty_milli) / 1e3 * part
@@ -257,8 +257,8 @@ fn beside(busy: f64, equals: f64, before: f64) -> f64 {
     }
 }
 
-/// Per link: the priority of each flow on it, with the part of the time in which it would send
-/// alone.
+/// Per link: the priority of each flow on it, with the part of the time in which it would send on
+/// an idle link.
 type SentBy = BTreeMap<(u32, u32, bool), Vec<(u8, f64)>>;
 
 /// Places of jobs, and their mutual costs.
@@ -326,7 +326,7 @@ impl TrialFloor<'_> {
         }
     }
 
-    /// Its speed, and its p99 if it is a service, both relative to alone.
+    /// Its speed, and its p99 if it is a service, both relative to those without other jobs.
     fn speed(&self, job: JobId, sent: &SentBy) -> (f64, f64) {
         let Some(run) = self.runs.get(&job) else {
             return (1.0, 1.0);

@@ -249,7 +249,7 @@ impl Books {
             }
         }
         // A job that becomes the foreground job at the gate launches without credit. That is in the
-        // books, but is no background job's work. An earlier window of another job continues until
+        // books, but is not background work. An earlier window of another job continues until
         // the launch epoch or a revocation ends it. So credit may be replenished, as long as the
         // background jobs stay in the bound without the foreground jobs.
         if let Event::Renewed { .. } = event {

@@ -46,7 +46,7 @@ pub(crate) struct Sleep {
     pub wait: GateWait,
     /// The bell as it was when the nap began.
     pub bell: u32,
-    /// The world's time, ns, at the begin of the wait.
+    /// The world's time, ns, at the start of the wait.
     pub since: Ns,
 }
 

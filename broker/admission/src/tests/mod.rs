@@ -559,7 +559,7 @@ proptest! {
                 prop_assert!(has >= *share, "a share became smaller");
                 *share = has;
             }
-            // The next waiter, if it fits an empty machine, never waits with nothing running.
+            // The next waiter, if it fits an empty machine, never waits while no job runs.
             prop_assert!(!runs.is_empty() || waits.len() == away.len(), "{} wait for nobody", waits.len());
         }
     }

@@ -29,7 +29,7 @@ pub struct GangSurroundings {
     pub traffic_milli: u32,
     /// How nodes are linked, if that is known.
     pub links: Option<ClusterLinks>,
-    /// Per node, by its number: the part of the time in which its flows would send alone,
+    /// Per node, by its number: the part of the time in which its flows would send on idle links,
     /// millionths.
     pub nodes_ppm: BTreeMap<u32, u64>,
     /// The same for each leaf, for the average of its uplinks.

@@ -46,7 +46,7 @@ pub enum PlacementRule {
     Packing,
     /// On the node that has the least left.
     BestFit,
-    /// On the node where fragments grow least, for typical requests.
+    /// On the node whose fragments grow least, for typical requests.
     Fgd(Vec<TypicalAsk>),
     /// On the node that has the most free: gangs on few nodes.
     MostFree,

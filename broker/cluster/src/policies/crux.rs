@@ -12,11 +12,11 @@
 //! | k_j, corrects for overlap and the iteration's shape | the part of the time in which it sends |
 //! | compression to the hardware's levels | equal groups of the jobs in descending P_j |
 //!
-//! The paper does not state, or was not available on, two points. One is the measure of k_j. A job
-//! that sends for little of its time is delayed by little, so here k_j is `1 / (1 + traffic)`. The
-//! other is the cuts between levels. The paper searches for the fewest inversions between jobs that
-//! share a link; here groups are equal. The congestion of a path is the sum of the loads that its
-//! flows would send alone.
+//! The paper was not available in full, and two points are not known here. One is the measure of
+//! k_j. A job that sends for little of its time is delayed by little, so here k_j is
+//! `1 / (1 + traffic)`. The other is the cuts between levels. The paper searches for the fewest
+//! inversions between jobs that share a link; here groups are equal. The congestion of a path is
+//! the sum of its flows' loads on idle links.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub(super) fn by_hash(flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, FlowR
 pub(super) fn by_intensity(flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, FlowRoute)> {
     let mut by_intensity: Vec<&Flow> = flows.iter().collect();
     by_intensity.sort_by_key(|flow| (std::cmp::Reverse(intensity(flow)), flow.job));
-    // Per leaf and path: the load that flows would send alone, millionths of the time.
+    // Per leaf and path: the load of its flows on an idle link, millionths of the time.
     let mut loads: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     let mut paths: BTreeMap<JobId, u32> = BTreeMap::new();
     for flow in &by_intensity {

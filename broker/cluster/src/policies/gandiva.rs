@@ -26,7 +26,7 @@ use crate::job::JobId;
 /// Load of two jobs that may share one GPU, thousandths: a full GPU. Beyond that, time sharing is
 /// no gain.
 const PACK_MILLI: u32 = 1_000;
-/// Speed, relative to its speed alone, below which two are slower together than in turns,
+/// Speed, relative to that without other jobs, below which two are slower together than in turns,
 /// thousandths.
 const UNPACK_MILLI: u32 = 500;
 

@@ -16,10 +16,11 @@
 //! ```
 //!
 //! This is the greedy stand-in that the survey allows. It takes services by the share that they
-//! need alone, the largest first. Each goes on the first GPU where it and all services there keep
-//! their SLO, with shares raised for interference. The paper's latency model was not available; the
-//! formula is the simplest that has its terms. In it the resulting shares on a GPU are the least
-//! that these services can have there: a share is raised only if a smaller one breaks an objective.
+//! need without others, the largest first. Each goes on the first GPU that lets it and all services
+//! there keep their SLO, with shares raised for interference. The paper's latency model was not
+//! available; the formula is the simplest that has its terms. In it the resulting shares on a GPU
+//! are the least that these services can have there: a share is raised only if a smaller one breaks
+//! an objective.
 
 use std::cmp::Reverse;
 
@@ -129,14 +130,14 @@ fn together(gpu: usize, services: &[ServiceAsk]) -> Option<Vec<ServicePlace>> {
     }
 }
 
-/// Share that each service needs alone, thousandths, with its index. Services for which no GPU is
-/// fast enough are left out.
+/// Share that each service needs without others, thousandths, with its index. Services for which no
+/// GPU is fast enough are left out.
 fn needs(services: &[ServiceAsk]) -> Vec<(u32, usize)> {
     let need = |(at, ask)| least_share(ask, 0).map(|(share, _)| (share, at));
     services.iter().enumerate().filter_map(need).collect()
 }
 
-/// Services by their requests per share that they need alone, the most first.
+/// Services by their requests per share that they need without others, the most first.
 pub fn densest_first(services: &[ServiceAsk]) -> Vec<usize> {
     let mut order = needs(services);
     order.sort_by_key(|(share, at)| (Reverse(services[*at].rate_milli / u64::from(*share)), *at));

@@ -86,7 +86,8 @@ impl GpuServices {
     }
 }
 
-/// Pressure of others at which the objective still holds, thousandths; none if it breaks alone.
+/// Pressure of others at which the objective still holds, thousandths; none if it breaks without
+/// any.
 fn bears(ask: &ServiceAsk, share_milli: u32, batch: u32) -> Option<u64> {
     let each_us = 1_000_000_000 / ask.rate_milli.max(1);
     let gather_us = each_us * u64::from(batch.max(1) - 1);
@@ -114,9 +115,9 @@ pub struct ServicePlanning<'a> {
     order: Vec<usize>,
     /// Position of the next service in the order.
     next: usize,
-    /// Share that each service needs alone, thousandths.
+    /// Share that each service needs without others, thousandths.
     needs: Vec<u32>,
-    /// Total share that the services from the next on need alone, thousandths.
+    /// Total share that the services from the next on need without others, thousandths.
     to_come_milli: u64,
     /// Mean requests per share, thousandths per thousand seconds.
     mean_density: u64,

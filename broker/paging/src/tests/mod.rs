@@ -142,7 +142,7 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
 #[test]
 fn a_turn_that_ends_elsewhere_in_the_same_kernel_spends_nothing_early() {
     // Twenty short kernels, then one that takes a third of the period. Turns end at its end and at
-    // its begin.
+    // its start.
     let mut set = sweep(21, 100, Access::ReadWrite);
     set.period = 3_000;
     let mut world = World::new(config(30, Options::default()), vec![set; 2]);

@@ -28,7 +28,7 @@ pub struct World {
     pub asked: Vec<(Client, u64)>,
 }
 
-/// Begin of the use in progress at this position, if any.
+/// Start of the use in progress at this position, if any.
 pub fn begun(set: &WorkingSet, position: Ns) -> Option<Ns> {
     set.uses.iter().map(|one| one.at).filter(|at| *at <= position).max()
 }

@@ -13,7 +13,7 @@ use crate::{queue::ClientSlot, state::SchedulerState};
 /// Verdict while the foreground job is busy until `until`.
 pub(super) fn beside_foreground(state: &SchedulerState, until: Ns, now: Ns) -> GrantVerdict {
     match (0..PRIORITIES).find_map(|class| admitted(state, class, until, now)) {
-        // The foreground job's next kernel is no reason to stop a copy.
+        // The foreground job's next kernel is not a reason to stop a copy.
         Some((slot, cost)) => GrantVerdict::Grant {
             slot,
             total: cost,

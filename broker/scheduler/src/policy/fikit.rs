@@ -17,8 +17,8 @@
 //!
 //! * A job launches ahead, on credit; the paper releases one kernel at a time.
 //! * A gap begins when the foreground job's last launch is predicted to *end*.
-//! * Exposure never exceeds the delay bound, since a predicted gap may be wrong. A longer kernel
-//!   goes alone, if the gap has room.
+//! * Exposure never exceeds the delay bound, since a predicted gap may be wrong. A longer kernel is
+//!   granted with no other work out, if the gap has room.
 //! * On a switching device each switch to a background job takes part of the gap. The switch back
 //!   begins with the foreground job's next kernel.
 //! * Copies between host and device go while the foreground job runs kernels.
@@ -37,7 +37,7 @@ use crate::{busy_model::Phase, queue::ClientSlot, state::SchedulerState};
 #[derive(Debug, Default)]
 pub(super) struct Fikit {
     turns: RoundRobin,
-    /// The job that last had the device, and the begin of that gap.
+    /// The job that last had the device, and the start of that gap.
     there: Option<(ClientSlot, Ns)>,
 }
 
@@ -75,7 +75,7 @@ fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, 
     let room = state.config.delay_bound.saturating_sub(state.exposure);
     let no_later_than = |at: Option<Ns>| GrantVerdict::Nothing(at.map(|at| at.min(over)));
     // BestPrioFit takes kernels shorter than the gap. Within its class prefer one within the bound
-    // (which may be met exactly); a longer one goes alone.
+    // (which may be met exactly). A longer one is granted with no other work out.
     let best_fit = |gap: Ns| {
         state.queue.best_prio_fit(gap).and_then(|slot| {
             let class = state.get(slot)?.class;

@@ -70,7 +70,7 @@ pub(crate) enum Observed<'a> {
     },
     /// A foreground job saw its work end.
     ForegroundIdle { slot: ClientSlot, at: Ns },
-    /// An idle foreground job made a driver call that is no launch.
+    /// An idle foreground job made a driver call other than a launch.
     WakeUpHint { slot: ClientSlot, at: Ns },
     /// The launch is not booked yet. `passed`: it waited at the gate.
     BackgroundLaunched {
@@ -103,10 +103,10 @@ pub(crate) trait Policy: Debug + Send {
     /// Forgets the turn of a client.
     fn forget_turn(&mut self, slot: ClientSlot);
 
-    /// Learns from what happened.
+    /// Learns from an observation.
     fn observe(&mut self, _state: &SchedulerState, _seen: &Observed<'_>) {}
 
-    /// Mode of a client that is not alone. `first`: the most important priority attached.
+    /// Mode of a client that is not the only one. `first`: the most important priority attached.
     fn mode(&self, priority: u8, first: u8) -> Mode {
         if priority == first {
             Mode::Foreground

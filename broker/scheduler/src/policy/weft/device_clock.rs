@@ -9,7 +9,7 @@ use weft_protocol::Ns;
 
 use crate::queue::ClientSlot;
 
-/// Time from a launch to its begin on an idle device, ns: 4 to 6 us on recent cards.
+/// Time from a launch to its start on an idle device, ns: 4 to 6 us on recent cards.
 const LAUNCH_NS: Ns = 5_000;
 
 /// Limit of a learnt delay, ns: anything longer is a busy machine.
@@ -62,8 +62,8 @@ impl DeviceClock {
         self.free_at = self.free_at.min(now.saturating_add(outstanding));
     }
 
-    /// Takes in a foreground launch. `computes`: it is no copy between host and device. Such a copy
-    /// leaves the compute engine with its present background job.
+    /// Takes in a foreground launch. `computes`: it is not a copy between host and device. Such a
+    /// copy leaves the compute engine with its present background job.
     pub(super) fn foreground_launched(&mut self, computes: bool) {
         self.stalled = true;
         if computes {

@@ -3,7 +3,7 @@
 //! The model enters kernels in launch order, and two marks that are worth more than any kernel:
 //!
 //! * a synchronising call saw the work end;
-//! * a wake-up hint: a driver call of an idle job that is no launch.
+//! * a wake-up hint: a driver call of an idle job other than a launch.
 //!
 //! Each begins a time that ends with the next launch. Its length is learnt for its context. So the
 //! forecast is better when the end is seen, and better again at the wake-up hint.

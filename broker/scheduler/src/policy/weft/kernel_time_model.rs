@@ -159,7 +159,7 @@ impl KernelTimeModel {
         self.profiled || self.measured >= KNOWN
     }
 
-    /// Forecast of this kernel, should it be launched next.
+    /// Forecast of this kernel, if it is launched next.
     pub(super) fn of_next(&self, kernel: u64) -> Option<Forecast> {
         if is_transfer(kernel) {
             return None;
@@ -622,7 +622,7 @@ mod tests {
             model.launched(1, 5 * US, step * 40 * US, false);
         }
         assert_eq!(model.spread(50 * US), Ns::MAX);
-        // A wait at the gate is no host time.
+        // A wait at the gate is not host time.
         for step in 100..400 {
             model.launched(1, 100 * US, step * 150 * US, true);
             model.launched(1, 100 * US, step * 150 * US + 10 * US, false);

@@ -230,7 +230,7 @@ impl OpenPeriods {
 /// that lost its core.
 const BREACHES: u32 = 3;
 
-/// Multiple of the allowed slowdown below which lateness is no breach.
+/// Multiple of the allowed slowdown below which lateness is not a breach.
 const FAR_RATIO: f64 = 10.0;
 
 /// Stretches for which gaps are then withheld. The number doubles each time, up to the longest. It
@@ -664,7 +664,7 @@ mod tests {
         assert!(account.may_be_lax(), "gaps were the cause");
         let debt = account.balances.expect("judged").0.0;
         assert!(debt < 0.0);
-        // The debt is bounded: this number of stretches alone pays for any.
+        // The debt is bounded: this number of stretches without background work pays for any.
         stretches(
             &mut account,
             (1 + DEEPEST_DEBT_RATIO as u64) * config().credit_for / LENGTH_NS,

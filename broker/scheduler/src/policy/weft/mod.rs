@@ -473,8 +473,8 @@ impl GapFit<'_> {
 ///
 /// One kernel ahead, and more if the foreground job does not notice it. Otherwise a job with short
 /// kernels cannot keep the device busy. Under MPS the limit is a sixteenth of the laxity. (An
-/// LSTM's training with llama had 0.726 of alone without it, and 0.753 with it. A quarter and an
-/// eighth cost others more.)
+/// LSTM's training with llama had 0.726 of its own speed without it, and 0.753 with it. A quarter
+/// and an eighth cost others more.)
 ///
 /// If the device switches between processes, a context that runs dry gives the device back. Each
 /// way there and back then costs two switches. So there a background job launches further ahead, up

@@ -181,7 +181,7 @@ impl Models {
                 let forecast = job.times.of_next(kernel);
                 let time = forecast.map_or(cost, |forecast| forecast.middle);
                 job.times.launched(kernel, cost, at, passed);
-                // A charge for an unknown kernel is no GPU time.
+                // A charge for an unknown kernel is not GPU time.
                 if forecast.is_some() || !job.times.awaits_time(kernel) {
                     job.tally.launched(kernel, time, state.config.delay_bound);
                 }

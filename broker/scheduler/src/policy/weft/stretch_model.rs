@@ -73,7 +73,7 @@ struct StretchLaunch {
     idle_before: Ns,
 }
 
-/// Stretch as it would have been alone, by launch times and kernel times.
+/// Stretch as it would have been without background work, by launch times and kernel times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReplayedStretch {
     /// First launch, ns.
@@ -167,7 +167,7 @@ impl StretchModel {
         self.whole = false;
     }
 
-    /// Begin of the stretch in progress, ns, if no stretch with that much work was seen to end.
+    /// Start of the stretch in progress, ns, if no stretch with that much work was seen to end.
     pub(super) fn new_since(&self) -> Option<Ns> {
         (!self.launches.is_empty() && self.work > self.most_work).then_some(self.begin)
     }

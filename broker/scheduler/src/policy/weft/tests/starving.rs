@@ -24,7 +24,7 @@ const LOOK_NS: Ns = 60 * US;
 /// One launch in `SAMPLED` is timed, and its time is reported `TOLD_NS` later.
 const SAMPLED: u64 = 16;
 const TOLD_NS: Ns = 20 * MS;
-/// End of learning and begin of counting.
+/// End of learning and start of counting.
 const LEARNT_NS: Ns = 1_000 * MS;
 const END_NS: Ns = 3_000 * MS;
 
