@@ -41,7 +41,7 @@
 //!    (floor(log4(expected)), recent usage of the user / weight, arrival)
 //!    ```
 //!
-//! **The bound**: once a job is due, later jobs pass it only within the reservation:
+//! **The bound**: once a job is due, later jobs pass it only as its reservation allows:
 //!
 //! ```text
 //! wait <= wait under fifo + patience + handicap + longest run admitted before

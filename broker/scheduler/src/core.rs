@@ -113,7 +113,7 @@ impl Core {
                 let priority = self.priority(priority);
                 self.policy.forget_turn(slot);
                 self.turns.forget(slot);
-                // Other launch epochs are above another priority.
+                // Other launch epochs apply to another priority.
                 if self.state.get(slot).is_some_and(|client| client.bound) {
                     self.state.order_revocation(slot, self.now, out);
                 }
@@ -538,8 +538,9 @@ impl Core {
         self.requeue(slot);
     }
 
-    /// Rests a client that waits, has credit and takes none of it, as a stopped process does. It
-    /// has the longest wait, so it would get every turn, and others of its class none.
+    /// Keeps a client out of the queue for a while if it waits, has credit and takes none of it, as
+    /// a stopped process does. It has the longest wait, so it would get every turn, and others of
+    /// its class none.
     fn rest_if_untouched(&mut self, slot: ClientSlot, left: i64) {
         let (now, stuck_after) = (self.now, self.state.config.stuck_after);
         let Some(client) = self.state.get_mut(slot) else { return };

@@ -37,12 +37,12 @@ impl DeviceStream {
         self.next += 1;
     }
 
-    /// Number of works queued so far.
+    /// Number of kernels and copies queued so far.
     pub(crate) fn queued(&self) -> u64 {
         self.next
     }
 
-    /// Number of works that have ended.
+    /// Number of kernels and copies that have ended.
     pub(crate) fn ended(&mut self, now: Ns) -> u64 {
         while self.work.front().is_some_and(|work| work.end <= now) {
             self.work.pop_front();

@@ -25,8 +25,8 @@ use crate::device::DeviceStream;
 use crate::scenario::{CHANCE_OF_THREADS, ClientOp, ScenarioJob};
 use crate::thread::{Sleep, Stage};
 
-/// An event of weft in a thread's stream, reached when this number of the stream's works have
-/// ended.
+/// An event of weft in a thread's stream, reached when this number of the stream's kernels and
+/// copies have ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SimEvent {
     pub thread: usize,

@@ -56,7 +56,7 @@ pub(crate) enum Observed<'a> {
     Removed { slot: ClientSlot },
     /// The client's profile does not fit its device.
     Unprofiled { slot: ClientSlot },
-    /// The client reported nothing before its mode changed.
+    /// The client's mode changed. Its activity in the meantime was not reported.
     ModeChanged { slot: ClientSlot },
     /// `cost`: its predicted time, ns. `earlier_end`: when earlier work of the foreground job
     /// ended, seen or predicted. `end`: new predicted end of all its work.

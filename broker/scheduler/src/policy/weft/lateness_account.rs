@@ -1,5 +1,5 @@
-//! Lateness account: how late background work made a foreground job's waits, as measured, and how
-//! much more lateness it may cause.
+//! Lateness account: the measured lateness that background work caused at a foreground job's waits,
+//! and the lateness that it may still cause.
 //!
 //! A stretch is the launches between two waits. Its length without background work is replayed from
 //! launch times and kernel times ([`ReplayedStretch`]):
@@ -48,7 +48,7 @@ use crate::tally::Lateness;
 const DEEPEST_DEBT_RATIO: f64 = 4.0;
 
 /// Part of the full credit that a job begins with. In a short run of the lab the background job had
-/// 0.475 of its speed alone without a first credit, and 0.516 with half:
+/// 0.475 of its own speed without a first credit, and 0.516 with half:
 ///
 /// ```text
 /// scripts/lab --kind pair --requests 200 --model vgg19 --model bert_base --device mps \
@@ -115,7 +115,7 @@ const FIRST_OPEN: u32 = 6;
 const LEAST_WORTH_RATIO: f64 = 2.0;
 
 /// Stretches after which an open period that brings too little is tried again. If open periods
-/// bring enough, two stretches of each such number are shut.
+/// bring enough, two in this number of stretches are shut.
 const OPEN_AGAIN_EVERY: u32 = 64;
 
 /// Time that weft adds to a foreground launch, ns. The replay contains it too, so no wait shows it.

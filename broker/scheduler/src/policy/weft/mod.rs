@@ -373,8 +373,8 @@ impl GapFit<'_> {
 
     /// Room for switching to a job, ns; 0 if the device does not switch between processes.
     ///
-    /// The owner needs none, because the switch back begins with the foreground job's kernel.
-    /// Another background job's device takes one switch. The foreground job's takes two there and
+    /// The owner needs none, because the switch back begins with the foreground job's kernel. From
+    /// another background job it is one switch. From the foreground job it is four, twice there and
     /// back: a gap that is mostly switching is not worth its switch back.
     fn way_there(&self, slot: ClientSlot) -> Ns {
         let switches = match self.situation.models.device.owner() {
