@@ -35,7 +35,7 @@ pub(super) struct GateQueue {
 
 #[derive(Debug, Default)]
 struct ClassQueue {
-/// (long estimate, since in reverse, slot): the last that fits is the longest, and among equals
+    /// (long estimate, since in reverse, slot): the last that fits is the longest, and among equals
     /// the one that waits longest.
     by_time: Vec<(Ns, std::cmp::Reverse<Ns>, ClientSlot)>,
     /// (round, since, slot).

@@ -18,9 +18,9 @@ const ONCE_FAILED: [u64; 20] = [
     313,            // the same
     675,            // the same, of a word that was found empty
     691,            // a wait of one thread was taken to end with another's launch
-    671,  // a wait of one thread hid credit that another had taken, after a third had reported a launch since the last grant
+    671, // a wait of one thread hid credit that another had taken, after a third had reported a launch since the last grant
     1059, // the same
-    922,  // the core asked for the next look in 1 ns, again and again, because of 1 ns of credit that lay unused
+    922, // the core asked for the next look in 1 ns, again and again, because of 1 ns of credit that lay unused
     2093, // a launch whose wait had expired was not reported yet (the check took it for a grant beyond the bound)
     2608, // a kernel that may take long hid one that fits: a less important one got credit that was taken back for it at once, for ever
     2976, // as 2093, seen when a debt was forgiven
