@@ -108,18 +108,11 @@ const FIRST_OPEN_LATENESS: f64 = 0.5;
 /// Open periods before their benefit is judged.
 const FIRST_OPEN: u32 = 6;
 
-<<<<<<< HEAD
-/// Least background work that an open period has to bring for each ns that it costs, ns. With less
-/// than one, it would move work from one job to the other. What it brings is measured too high
-/// where requests differ: beside a language model that waits for each token 2 % were spent for
-/// nothing with one, and a token took 1.025 of its time alone; it takes 1.016 with two
-/// (docs/log/lab-notes.md).
-=======
 /// Least background work that an open period has to bring for each ns of lateness, ns. Below one,
 /// it would only move work from one job to the other. The benefit is overestimated if requests
 /// differ. With a language model that waits for each token, a ratio of one spent 2 % for no
-/// benefit. A token then took 1.025 of its time alone; with two it takes 1.016 (docs/lab-notes.md).
->>>>>>> lang-scheduler
+/// benefit. A token then took 1.025 of its time alone; with two it takes 1.016
+/// (docs/log/lab-notes.md).
 const LEAST_WORTH_RATIO: f64 = 2.0;
 
 /// Stretches after which an open period that brings too little is tried again. If open periods
