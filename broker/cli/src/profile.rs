@@ -3,7 +3,7 @@
 //!
 //! * A place that cannot be written is reported before the job starts.
 //! * A replaced profile is kept as `NAME.old`.
-//! * The exit code is the job's, or [`NOTHING`] if nothing was learnt.
+//! * The exit code is the job's, or [`NOTHING`](waiting::NOTHING) if nothing was learnt.
 //!
 //! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command
 //! waits.
@@ -12,7 +12,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -94,9 +94,6 @@ enum ProfileAction {
     },
 }
 
-/// Exit code of a job that ended well without a profile or trace: `EX_CANTCREAT` of sysexits.h.
-pub const NOTHING: u8 = 73;
-
 /// Time for the last samples to arrive after the job's end.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -136,7 +133,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let file = profile_path::file(&called)?;
     profile_path::ready(&called).context("the job was not started: no profile of it could be kept")?;
     if let Some(out) = &args.out {
-        writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
+        trace::writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
     }
     // A shared broker writes no files for users.
     let places = Places::own();
@@ -182,7 +179,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
                 text::told(&error),
                 profile_path::short(&called)
             );
-            return Ok(end(status, false));
+            return Ok(waiting::end_learnt(status, false));
         }
     };
     let mut learnt = summary(profile_path::short(&called), &sampled, &file);
@@ -197,25 +194,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
             false => eprintln!("weft: {} was not written", out.display()),
         }
     }
-    Ok(end(status, learnt))
-}
-
-/// Ends as the job did, but success without a profile fails: a script would go on to serve.
-pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
-    match status.success() && !learnt {
-        true => ExitCode::from(NOTHING),
-        false => waiting::end_as(status),
-    }
-}
-
-/// Whether a file can be written; an existing one is not changed.
-pub fn writable(file: &Path) -> std::io::Result<()> {
-    let there = file.exists();
-    fs::File::options().append(true).create(true).open(file)?;
-    match there {
-        true => Ok(()),
-        false => fs::remove_file(file),
-    }
+    Ok(waiting::end_learnt(status, learnt))
 }
 
 /// Waits until the job's processes left the broker, then ends the sampling.

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::columns::{self, TextColumn};
 use super::text::{self, PageLine};
-use super::{history, nodes, users};
+use super::{history, users};
 use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, DeviceStatus, EndedStatus, Status};
@@ -19,10 +19,8 @@ pub struct StatusArgs {
     #[arg(long)]
     pub json: bool,
     /// Also the scheduler's own figures, and how managed memory moves
-    #[arg(long, short, conflicts_with = "cluster")]
+    #[arg(long, short)]
     pub verbose: bool,
-    #[command(flatten)]
-    pub cluster: nodes::ClusterArgs,
 }
 
 /// Jobs that ended, on a page for people.
@@ -38,9 +36,6 @@ pub fn ask(places: &Places) -> Result<Box<Status>> {
 
 /// Shows the status.
 pub fn main(args: StatusArgs) -> Result<ExitCode> {
-    if args.cluster.cluster {
-        return nodes::status(&args.cluster, args.json);
-    }
     let status = ask(&Places::of_environment())?;
     let terminal = text::terminal_width();
     let width = terminal.unwrap_or(text::USUAL_WIDTH);

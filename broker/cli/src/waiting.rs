@@ -39,6 +39,9 @@ const HANDLED_SIGNALS: [(i32, Signal); 8] = [
 /// How long a stop may take on a busy machine.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Exit code of a job that ended well without a profile or trace: `EX_CANTCREAT` of sysexits.h.
+pub const NOTHING: u8 = 73;
+
 /// This process's signals, taken before the job begins: none is lost meanwhile.
 pub struct Signals(SignalsInfo<WithRawSiginfo>);
 
@@ -113,6 +116,14 @@ fn is_meant_for(came: &siginfo_t, job: Pid) -> bool {
     // holds.
     let sender = unsafe { came.si_pid() };
     sender != job.as_raw_nonzero().get()
+}
+
+/// Ends as the job did, but success without a profile fails: a script would go on to serve.
+pub fn end_learnt(status: ExitStatus, learnt: bool) -> ExitCode {
+    match status.success() && !learnt {
+        true => ExitCode::from(NOTHING),
+        false => end_as(status),
+    }
 }
 
 /// Ends as the job did, as far as possible.

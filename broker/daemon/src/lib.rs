@@ -35,7 +35,7 @@ use weft_api::profile_path;
 
 use crate::server::{Host, Listener};
 
-pub mod admission;
+mod admission;
 mod base;
 mod clients;
 pub mod history;
@@ -52,6 +52,13 @@ pub mod server;
 pub mod test_driver;
 
 pub use base::{log_file, options};
+
+/// Readers of foreign bytes, for fuzzing.
+#[doc(hidden)]
+pub mod fuzzed {
+    pub use crate::admission::fuzzed as admission;
+    pub use crate::server::fuzzed as transport;
+}
 
 use base::thread_priority::ThreadPriority;
 use options::Options;

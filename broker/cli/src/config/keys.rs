@@ -10,7 +10,7 @@ use weft_protocol::{device_share, latency_budget};
 use weft_scheduler::PolicyName;
 
 use crate::environment::BackingOption;
-use crate::{node_address, text, users};
+use crate::{text, users};
 
 /// A section of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,20 +19,17 @@ pub enum ConfigSection {
     Broker,
     /// Options of `weft run`.
     Run,
-    /// The nodes that `--cluster` shows.
-    Cluster,
 }
 
 impl ConfigSection {
     /// All sections.
-    pub const ALL: [ConfigSection; 3] = [ConfigSection::Broker, ConfigSection::Run, ConfigSection::Cluster];
+    pub const ALL: [ConfigSection; 2] = [ConfigSection::Broker, ConfigSection::Run];
 
     /// The section's name.
     pub fn name(self) -> &'static str {
         match self {
             ConfigSection::Broker => "broker",
             ConfigSection::Run => "run",
-            ConfigSection::Cluster => "cluster",
         }
     }
 }
@@ -160,12 +157,6 @@ pub const KEYS: &[ConfigKey] = &[
         one_of(text, &["on", "off", "true", "false"])
     }),
     run_key("quiet", "WEFT_OUTCOME", "false", yes_or_no),
-    ConfigKey {
-        section: ConfigSection::Cluster,
-        ..broker_key("nodes", "those of Slurm", |text| {
-            drop_value(node_address::parse_list(text))
-        })
-    },
 ];
 
 const fn broker_key(name: &'static str, built_in: &'static str, check: fn(&str) -> Result<(), String>) -> ConfigKey {

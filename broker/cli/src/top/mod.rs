@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{nodes, status, text};
+use super::{status, text};
 use weft_api::paths::Places;
 
 mod app;
@@ -29,8 +29,7 @@ On a terminal it is a screen: q ends it, ? shows its keys. Else, and with --once
 
   weft top
   weft top --once
-  weft top --json --interval 10
-  weft top --cluster --nodes gpu1,gpu2:9431";
+  weft top --json --interval 10";
 
 /// Show what the jobs do now, again and again
 #[derive(Debug, clap::Args)]
@@ -48,8 +47,6 @@ pub struct TopArgs {
     /// Print a line of JSON each look: docs/json.md says which fields there are
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    cluster: nodes::ClusterArgs,
 }
 
 fn interval(text: &str) -> Result<f64, String> {
@@ -64,9 +61,6 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
     let interval = Duration::from_secs_f64(args.interval);
     let count = if args.once { Some(1) } else { args.count };
     let screen = count.is_none() && !args.json && is_terminal();
-    if args.cluster.cluster {
-        return nodes::top(&args.cluster, interval, count, args.json, screen);
-    }
     let places = Places::of_environment();
     // A broker that is not there from the first is a mistake.
     let first = status::ask(&places)?;

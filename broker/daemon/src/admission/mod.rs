@@ -43,7 +43,6 @@ mod deadlock;
 mod device_facts;
 mod device_observer;
 mod devices;
-#[doc(hidden)]
 pub mod fuzzed;
 mod growth;
 pub mod heartbeat;

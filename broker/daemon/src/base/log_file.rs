@@ -40,7 +40,7 @@ pub fn level(text: &str) -> Option<LevelFilter> {
 }
 
 /// Sets the level of a running log, unless `WEFT_LOG` says it; `None`: `info`.
-pub fn set_level(text: Option<&str>) {
+pub(crate) fn set_level(text: Option<&str>) {
     if said().is_none() {
         log::set_max_level(text.and_then(level).unwrap_or(LevelFilter::Info));
     }

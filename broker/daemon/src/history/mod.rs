@@ -36,14 +36,14 @@ use weft_api::status::{Ending, Exit};
 mod open_books;
 mod recordings;
 
-pub use open_books::{BookChange, OpenBook, RowKey};
+pub(crate) use open_books::{BookChange, OpenBook, RowKey};
 pub use recordings::read_recorded;
 
 /// Rows kept: months of a busy machine.
-pub const MOST_ROWS: u64 = 10_000;
+pub(crate) const MOST_ROWS: u64 = 10_000;
 
 /// Bytes of the file at most. A row takes one to three thousand.
-pub const MOST_BYTES: u64 = 32 << 20;
+pub(crate) const MOST_BYTES: u64 = 32 << 20;
 
 /// Part of the rows that goes at once where the file is full.
 const GOES_AT_ONCE: u64 = 10;
@@ -172,7 +172,7 @@ pub fn file(places: &Places) -> Result<PathBuf, HistoryError> {
 }
 
 /// As [`file()`], of a broker that knows whether it is shared.
-pub fn file_of(places: &Places, shared: bool) -> Result<PathBuf, HistoryError> {
+pub(crate) fn file_of(places: &Places, shared: bool) -> Result<PathBuf, HistoryError> {
     let shared = shared.then(|| places.socket());
     file_from(|name| std::env::var_os(name).filter(|value| !value.is_empty()), shared)
 }
@@ -199,7 +199,7 @@ fn file_from(variable: impl Fn(&str) -> Option<OsString>, shared: Option<&Path>)
 }
 
 /// Adds rows. Makes folder and file if missing; a damaged file is set aside first.
-pub fn add(path: &Path, rows: &[HistoryRow]) -> Result<Option<String>, HistoryError> {
+pub(crate) fn add(path: &Path, rows: &[HistoryRow]) -> Result<Option<String>, HistoryError> {
     make(path)?;
     let _lock = lock_folder(path);
     match add_once(path, rows, MOST_ROWS, MOST_BYTES) {
@@ -481,7 +481,7 @@ fn version(file: &Connection, path: &Path) -> Result<i64, HistoryError> {
 
 /// A job that ended, or whose broker ends.
 #[derive(Debug)]
-pub struct EndedJob {
+pub(crate) struct EndedJob {
     /// Its row, without the process's end.
     pub row: HistoryRow,
     /// The end of its process; `None`: that runs on.
@@ -494,7 +494,7 @@ pub struct EndedJob {
 
 /// The thread's queue.
 #[derive(Debug, Clone)]
-pub struct HistoryWriter {
+pub(crate) struct HistoryWriter {
     rows: Option<SyncSender<EndedJob>>,
     dropped: Arc<AtomicU64>,
     books: Arc<OnceLock<Vec<OpenBook>>>,
@@ -527,7 +527,7 @@ impl HistoryWriter {
 
 /// Waits for the last rows when the broker ends, bounded.
 #[derive(Debug)]
-pub struct HistoryEnd(Receiver<()>);
+pub(crate) struct HistoryEnd(Receiver<()>);
 
 impl HistoryEnd {
     /// Waits until all rows are written, at most [`LAST_ROWS`]. All writers must be gone.
@@ -537,7 +537,7 @@ impl HistoryEnd {
 }
 
 /// Starts the thread that writes to `path`.
-pub fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd)> {
+pub(crate) fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd)> {
     let (rows, incoming) = sync_channel(WAITING_ROWS);
     let (done, ended) = sync_channel(1);
     let dropped = Arc::new(AtomicU64::new(0));

@@ -68,13 +68,13 @@ pub struct Life {
 
 impl Life {
     /// Names the client's process; `None`: the system has no such descriptor.
-    pub fn pidfd(&self) -> Option<Arc<OwnedFd>> {
+    pub(crate) fn pidfd(&self) -> Option<Arc<OwnedFd>> {
         self.pidfd.clone()
     }
 
     /// Whether the process has ended. Never waits. The pidfd tells even if a forked child holds the
     /// socket.
-    pub fn ended(&self) -> bool {
+    pub(crate) fn ended(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => fds::hung_up(pidfd, PollFlags::IN),
             None => fds::hung_up(&self.socket, PollFlags::RDHUP),
@@ -82,12 +82,12 @@ impl Life {
     }
 
     /// Whether the client closed its end of the socket, or ended.
-    pub fn left(&self) -> bool {
+    pub(crate) fn left(&self) -> bool {
         self.ended() || fds::hung_up(&self.socket, PollFlags::RDHUP)
     }
 
     /// Descriptors that become readable or hang up when the client may be gone.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pidfd.iter().map(AsFd::as_fd).chain([(*self.socket).as_fd()])
     }
 }

@@ -98,7 +98,7 @@ impl Listener {
     }
 
     /// Takes the socket at `path`, as [`Listener::bind`] does.
-    pub fn open(path: &Path, door: Door) -> Result<Listener, Error> {
+    pub(crate) fn open(path: &Path, door: Door) -> Result<Listener, Error> {
         let lock = Listener::take_place(path, door)?;
         // No broker of this build lives, unless the lock file was removed: ask.
         if client::answers(path) {
@@ -145,7 +145,7 @@ impl Listener {
 
     /// Takes a socket that the service manager bound to `path`, and trusts the place as
     /// [`Listener::open`] does. The socket stays there when the broker ends.
-    pub fn given(socket: OwnedFd, path: &Path, door: Door) -> Result<Listener, Error> {
+    pub(crate) fn given(socket: OwnedFd, path: &Path, door: Door) -> Result<Listener, Error> {
         let lock = Listener::take_place(path, door)?;
         // Nobody else listens there, or it would not be this socket's place.
         let facts = inherited::check(&socket, path, door)?;
@@ -188,18 +188,13 @@ impl Listener {
         }
     }
 
-    /// The socket's path.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Whether the socket is still in place; a broker without it should end.
-    pub fn in_place(&self) -> bool {
+    pub(crate) fn in_place(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|facts| (facts.dev(), facts.ino()) == self.inode)
     }
 
     /// CPU time accounts.
-    pub fn accounts(&self) -> Accounts {
+    pub(crate) fn accounts(&self) -> Accounts {
         self.callers.accounts().clone()
     }
 
