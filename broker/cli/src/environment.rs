@@ -74,15 +74,15 @@ pub enum BackingOption {
     Device,
     /// Managed memory: pages move between host and device.
     Managed,
-    /// The device's where the job's fits beside the others', else managed at once instead of a
-    /// wait: the broker decides as the job begins.
+    /// Device memory if it fits next to that of other jobs, else managed memory instead of a wait:
+    /// the broker decides when the job begins.
     Auto,
 }
 
-/// What tells which memory a kernel touched.
+/// Source of which memory a kernel touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum EvidenceOption {
-    /// The driver, where it does: a simulated one.
+    /// The driver, if it reports this: a simulated one.
     Auto,
     /// The host's page table, launch by launch.
     Residency,

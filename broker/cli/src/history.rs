@@ -24,18 +24,18 @@ Examples:
   weft history --since 2h
   weft history --last 100 --json";
 
-/// Show jobs that ended: what each had of the GPU, lost, cost and won
+/// Show ended jobs: the GPU time that each had, lost, cost and won
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct HistoryArgs {
-    /// So many at most, the newest ones; default 20, with --since all
+    /// Show only the newest N jobs; default: 20, with --since all
     #[arg(long, short = 'n', value_name = "N", value_parser = text::whole::<u64>, allow_hyphen_values = true)]
     last: Option<u64>,
-    /// Those that ended within this time (30m, 2h, 7d) or since this day or time, UTC (2026-11-25,
-    /// 2026-11-25T08:30)
+    /// Show jobs that ended within this time (30m, 2h, 7d) or since this day or time, UTC
+    /// (2026-11-25, 2026-11-25T08:30)
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
     since: Option<SinceMoment>,
-    /// Everything, as JSON
+    /// Print everything as JSON
     #[arg(long)]
     json: bool,
 }

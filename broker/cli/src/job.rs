@@ -35,51 +35,51 @@ const BEGIN_SLACK_S: f64 = 0.2;
 /// Most jobs that a message lists.
 const MOST_LISTED: usize = 8;
 
-/// Stop a job's processes until weft resume; it keeps its memory, and others have the GPU
+/// Stop a job's processes until weft resume; the job keeps its memory, other jobs have the GPU
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct PauseArgs {
-    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
+    /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
-/// Let a paused job go on
+/// Continue a paused job
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct ResumeArgs {
-    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
+    /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
-/// End a job, as SIGTERM does; it may write its state first
+/// End a job by SIGTERM; it can save its state first
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct CancelArgs {
-    /// Wait so long for its end (10s, 500ms, 2m), then end it as SIGKILL does
+    /// Time for the job to end (10s, 500ms, 2m); after it the job is ended by SIGKILL
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub kill_after: Option<Duration>,
-    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
+    /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
-/// Wait until jobs have ended; exit code 124 where the time is over before
+/// Wait until jobs have ended; exit code 124 if --timeout is over before that
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct WaitArgs {
-    /// The longest to wait (60s, 500ms, 2m, 1h); default: for ever
+    /// Longest time to wait (60s, 500ms, 2m, 1h); default: no limit
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
-    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
+    /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
 const JOBS: &str = "\
-A number is a client's, as weft status shows it, or a process's. All processes of that job are meant:
-those that weft run started together and that have attached. A name means all jobs that have it.";
+A number is a client number, as weft status shows it, or a process id. It selects all attached
+processes of that job (those that one weft run started). A name selects all jobs of that name.";
 
 /// Stops jobs.
 pub fn pause(args: &PauseArgs) -> Result<ExitCode> {

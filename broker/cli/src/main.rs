@@ -46,7 +46,7 @@ mod users;
 mod waiting;
 
 const EXAMPLES: &str = "\
-Learn two jobs once, serve them side by side, look at them, and see what this machine has:
+Profile a job once, run it together with another, inspect both, and check this machine:
 
   weft profile --name resnet -- python serve.py
   weft run --priority 0 --profile resnet -- python serve.py

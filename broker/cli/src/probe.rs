@@ -19,13 +19,13 @@ use serde::{Deserialize, Serialize};
 /// What a process of its own sees of the driver
 #[derive(Debug, clap::Args)]
 pub struct ProbeArgs {
-    /// Tell versions and devices of this driver
+    /// Print versions and devices of this driver
     #[arg(long, conflicts_with = "ways")]
     device: Option<PathBuf>,
     /// Look functions up in every way; the value is the real driver's path
     #[arg(long)]
     ways: Option<PathBuf>,
-    /// Tell what is free of each device, once for each line that comes in
+    /// Print the free memory of each device, once for each input line
     #[arg(long)]
     memory: bool,
 }

@@ -26,38 +26,38 @@ use weft_daemon::places::Places;
 use weft_daemon::status::Sampled;
 use weft_daemon::store;
 
-/// Learn a job once (stage 1), or look at what was learnt. Ends as the job did; with 73 where that
-/// was well and no profile (or trace) came of it. A profile that had the name before is kept as
+/// Learn a job once (stage 1), or show the profiles. Returns the job's exit status, or 73 if the
+/// job succeeded but no profile (or trace) was written. A former profile of that name is kept as
 /// NAME.old
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct ProfileArgs {
     #[command(subcommand)]
     action: Option<ProfileAction>,
-    /// What the profile is called afterwards
+    /// Name of the profile
     #[arg(long, required_unless_present = "trace")]
     name: Option<String>,
-    /// Record every launch of the steps that the job marks (cuProfilerStart) into this file,
-    /// heavier than a profile; with --name the profile is made of the trace
+    /// Record every launch of the steps that the job marks (cuProfilerStart) in this file; this is
+    /// heavier than a profile. With --name the profile is made from the trace
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
     trace: Option<PathBuf>,
-    /// How much slower than it pretends a simulated GPU runs: host times are divided by it
+    /// Factor by which a simulated GPU runs slower than it claims; host times are divided by it
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::text::dilation, requires = "trace")]
     dilation: f64,
-    /// Also write the profile here
+    /// Also write the profile to this file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Priority while it is sampled, 0 to 9; default 0, so that nothing is mixed into its gaps
+    /// Priority while the job is sampled, 0 to 9; default: 0, so that its gaps are its own
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     priority: Option<u8>,
-    /// What the job's device memory is while it is sampled; what its kernels touch is learnt of
-    /// managed memory alone
+    /// Kind of the job's device memory while it is sampled; the memory that its kernels touch is
+    /// learnt only with managed memory
     #[arg(long, value_enum, conflicts_with = "trace")]
     backing: Option<BackingOption>,
-    /// What tells which memory a kernel touched: the driver itself (a simulated one does), or the
-    /// host's page table, for which the job's memory is managed and launches run one by one until
-    /// each kernel was seen often enough: two minutes at most, and none of it counts as the job's
-    /// own time
+    /// Source of which memory a kernel touched: the driver (a simulated one reports it), or the
+    /// host's page table. With the latter the job's memory is managed, and launches run one by one
+    /// until each kernel was seen often enough, for at most two minutes. None of this counts as the
+    /// job's own time
     #[arg(long, value_enum, conflicts_with = "trace")]
     evidence: Option<EvidenceOption>,
     /// The job and its arguments
@@ -75,15 +75,15 @@ enum ProfileAction {
         #[arg(long)]
         json: bool,
     },
-    /// Name the profiles there are
+    /// List the profiles
     List,
-    /// Make a profile of what a job took that has ended and had said neither --memory nor a profile
-    /// (weft queue lists them)
+    /// Make a profile from the memory use of an ended job that had neither --memory nor a profile
+    /// (weft queue lists these jobs)
     Keep {
-        /// Its process; left out: the last one that ended
+        /// Its process id; default: the job that ended last
         #[arg(value_parser = text::whole::<u32>)]
         pid: Option<u32>,
-        /// What the profile is called; one of that name learns the more of both
+        /// Name of the profile; an existing one gets the larger figures of both
         #[arg(long)]
         name: String,
     },

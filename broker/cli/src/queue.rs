@@ -12,13 +12,13 @@ use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::admission::{LearntRow, Queue, RunningRow, WaitingRow};
 use weft_daemon::places::Places;
 
-/// Show who waits for device memory, why, and when it is expected
+/// Show which jobs wait for device memory, why, and when each is expected to begin
 #[derive(Debug, clap::Args)]
 pub struct QueueArgs {
-    /// Everything, as JSON: docs/json.md says which fields there are
+    /// Print everything as JSON (docs/json.md lists the fields)
     #[arg(long)]
     pub json: bool,
-    /// Also counts so far, what a context takes, and all jobs that ended without --memory
+    /// Also show counts so far, the size of a context, and all jobs that ended without --memory
     #[arg(long, short)]
     pub verbose: bool,
 }

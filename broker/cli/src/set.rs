@@ -11,36 +11,36 @@ use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
-/// Change the priority of a job that runs or waits, what it may lose as a foreground job, or what a
-/// user's jobs weigh in the queue for memory
+/// Change the priority or the allowed slowdown of a running or waiting job, or the weight of a user
+/// in the queue for memory
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("who").required(true).args(["job", "client", "pid", "user"]))]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["priority", "slowdown", "slo", "weight"]))]
 pub struct SetArgs {
-    /// By name, all processes of the job
+    /// Job by its name: all its processes
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
-    /// By the number that `weft status` shows
+    /// Job by its client number, as `weft status` shows it
     #[arg(long, value_parser = text::whole::<u64>)]
     pub client: Option<u64>,
-    /// By process
+    /// Job by its process id
     #[arg(long, value_parser = text::whole::<u32>)]
     pub pid: Option<u32>,
-    /// A user, as WEFT_USER names him; "" are all those jobs that name none. With a shared broker a
-    /// name or uid, and only its owner or root may
+    /// User as in WEFT_USER; "" is all jobs without one. With a shared broker a name or uid, which
+    /// only the broker's owner or root may set
     #[arg(long, conflicts_with_all = ["priority", "slowdown", "slo"])]
     pub user: Option<String>,
     /// 0 (matters most) to 9, or high (0), normal (5), low (7), idle (9)
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
-    /// Part of its time by which background jobs may slow it down in the mean (2%, 0.02, 0)
+    /// Largest mean slowdown by background jobs, as a part of the job's time (2%, 0.02, 0)
     #[arg(long, value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
     pub slowdown: Option<u32>,
-    /// The longest time from its first launch to its next wait within which that may be used (50ms)
+    /// Longest latency, from first launch to next wait, within which that may be used (50ms)
     #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
     pub slo: Option<u64>,
-    /// The user's jobs get so many times the memory and time of a user of weight 1, where both wait
+    /// Share of memory and time relative to a user of weight 1 while both have jobs queued
     #[arg(long, value_parser = weight, conflicts_with_all = ["job", "client", "pid"], allow_negative_numbers = true)]
     pub weight: Option<u32>,
 }

@@ -12,13 +12,13 @@ use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
 use weft_daemon::status::{ClientStatus, DeviceStatus, EndedStatus, Status};
 
-/// Show the broker, its jobs and the last ones that ended
+/// Show the broker, its jobs and the jobs that ended last
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
-    /// Everything, as JSON: docs/json.md says which fields there are
+    /// Print everything as JSON (docs/json.md lists the fields)
     #[arg(long)]
     pub json: bool,
-    /// Also the scheduler's own figures, and how managed memory moves
+    /// Also show the scheduler's figures, and how managed memory moves
     #[arg(long, short, conflicts_with = "cluster")]
     pub verbose: bool,
     #[command(flatten)]

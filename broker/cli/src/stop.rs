@@ -15,7 +15,7 @@ use weft_daemon::admin::{self, Question};
 use weft_daemon::places::Places;
 use weft_protocol::transport::{HANDSHAKE, TimeLimit, client, fds, peer};
 
-/// End the broker; jobs go on as without weft. A shared one ends for its owner or root alone
+/// End the broker; jobs continue without weft. Only its owner or root can end a shared broker
 #[derive(Debug, clap::Args)]
 pub struct StopArgs {}
 

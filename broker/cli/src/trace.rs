@@ -24,7 +24,7 @@ use super::run::not_started;
 use super::{inherited, profile, text, waiting};
 use weft_daemon::places::Places;
 
-/// Look at a launch trace, or turn one into JSON and back
+/// Show a launch trace, or convert one to JSON and back
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub struct TraceArgs {
@@ -34,26 +34,26 @@ pub struct TraceArgs {
 
 #[derive(Debug, Subcommand)]
 enum TraceAction {
-    /// Print a trace: its steps in figures, its kernels
+    /// Print a trace: the figures of its steps, and its kernels
     Show {
-        /// The file
+        /// The trace
         file: PathBuf,
         /// As JSON
         #[arg(long)]
         json: bool,
     },
-    /// Write a trace as JSON, every operation of it
+    /// Write a trace as JSON, with every operation
     Export {
-        /// The file
+        /// The trace
         file: PathBuf,
-        /// Where to
+        /// File to write
         out: PathBuf,
     },
-    /// Make a trace of JSON as `export` writes it
+    /// Make a trace from the JSON that `export` writes
     Import {
         /// The JSON
         json: PathBuf,
-        /// Where to
+        /// File to write
         file: PathBuf,
     },
 }

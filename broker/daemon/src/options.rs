@@ -15,7 +15,7 @@ use weft_scheduler::Config;
 /// Whether the scheduler thread may spin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Spin {
-    /// Where the machine has more than two cores
+    /// If the machine has more than two cores
     #[default]
     Auto,
     /// While a background job waits and a gap is near

@@ -41,48 +41,48 @@ const LOOKS_EVERY: Duration = Duration::from_millis(100);
 /// Rounds after which a nice value that Slurm does not take is not asked for again.
 const ASKED_AT_MOST: u32 = 2;
 
-/// Order the queue of a Slurm by a policy
+/// Order Slurm's queue by a policy
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ClusterPolicyArgs {
-    /// In which order jobs get GPUs: docs/clusters-lab.md says what each does
+    /// Order in which jobs get GPUs (docs/clusters-lab.md describes each policy)
     #[arg(long, value_name = "POLICY", value_parser = PossibleValuesParser::new(policies::NAMES),
           required_unless_present = "undo")]
     pub policy: Option<String>,
     /// Only jobs of these partitions (a,b); default: all partitions with GPUs or shards
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub partition: Vec<String>,
-    /// Say what would be done, do nothing
+    /// Print the commands, carry out none
     #[arg(long)]
     pub dry_run: bool,
-    /// One round; what it set stays
+    /// One round; the nice values that it set stay
     #[arg(long)]
     pub once: bool,
-    /// Take back what an earlier one left, and end
+    /// Take back the nice values of an earlier run, and exit
     #[arg(long, conflicts_with_all = ["policy", "once"])]
     pub undo: bool,
     /// Time between two rounds (10s, 500ms, 2m)
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub interval: Duration,
-    /// How a running job makes room where the policy says so. requeue: it loses its run
+    /// How a running job makes room if the policy asks for it; requeue: its run is lost
     #[arg(long, value_name = "HOW", value_parser = ["no", "requeue"], default_value = "no")]
     pub pause: String,
-    /// Most commands that change something, in a round
+    /// Most commands in a round that change something
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub commands: usize,
-    /// The longest that a command of Slurm's may take
+    /// Longest time that a Slurm command may take
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub command_time: Duration,
-    /// End where slurmctld has not answered for so long
+    /// Exit if slurmctld has not answered for this time
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10m")]
     pub wait: Duration,
-    /// How to ask a node's broker, to count GPU time as measured: 'ssh {node} weft status --json'
+    /// Command that asks a node's broker for measured GPU time: 'ssh {node} weft status --json'
     #[arg(long, value_name = "COMMAND")]
     pub brokers: Option<String>,
-    /// Leave nice values as they are at the end
+    /// Leave the nice values as they are at exit
     #[arg(long)]
     pub leave: bool,
-    /// Also each command
+    /// Also print each command
     #[arg(long, short)]
     pub verbose: bool,
 }
@@ -94,7 +94,7 @@ Examples:
   weft cluster --policy shortest-remaining --pause requeue --interval 30s
   weft cluster --undo
 
-It needs the rights of an operator of Slurm. docs/slurm.md says what it sets, and what stays after a crash";
+It needs the rights of a Slurm operator. docs/slurm.md lists what it sets and what stays after a crash";
 
 /// Why a round was not played.
 #[derive(Debug)]

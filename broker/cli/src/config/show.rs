@@ -13,7 +13,7 @@ use super::{ConfigOrigin, ConfigSources, LoadedConfig};
 use crate::text::{self, TextTable};
 use crate::users;
 
-/// Show what weft.toml says: each setting, its value, and where that comes from
+/// Show the settings in force: each one's value and where it comes from
 #[derive(Debug, clap::Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct ConfigArgs {
@@ -23,18 +23,18 @@ pub struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigAction {
-    /// Every setting, its value, and where that comes from; exit code 2 where a file is wrong
+    /// Print every setting, its value and where it comes from; exit code 2 if a file is wrong
     Show {
         /// As JSON
         #[arg(long)]
         json: bool,
-        /// As a shared broker sees it: without a user's own file
+        /// As a shared broker reads them: without the user's own file
         #[arg(long)]
         shared: bool,
     },
-    /// The files that are looked for, the first one first
+    /// Print the paths of the settings files, the one that takes precedence first
     Path {
-        /// Those of a shared broker
+        /// The files of a shared broker
         #[arg(long)]
         shared: bool,
     },

@@ -21,18 +21,18 @@ mod row;
 
 use self::row::{ReportRow, RowVerdict, render};
 
-/// Say what was found on this machine, and whether interception really happens
+/// Check this machine, and whether weft intercepts CUDA calls on it
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Is this process under weft, and if not, why?
+    /// Check whether this process is under weft, and if not, why
     #[arg(long, value_name = "PID", value_parser = text::whole::<u32>, conflicts_with = "command")]
     pid: Option<u32>,
-    /// Does weft catch this command? It is run until it has launched something, for two minutes at
-    /// most, and then ended
+    /// Check whether weft catches this command: it runs until it has launched something, for at
+    /// most two minutes, and is then ended
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }

@@ -41,10 +41,10 @@ pub const NODE_PATIENCE: Duration = Duration::from_secs(2);
 /// Options of the commands that show several nodes.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ClusterArgs {
-    /// Show several nodes in one table, by their brokers' metrics (docs/metrics.md)
+    /// Show several nodes in one table, from their brokers' metrics (docs/metrics.md)
     #[arg(long)]
     pub cluster: bool,
-    /// Nodes, in place of those of weft.toml: [NAME=]HOST[:PORT] or [NAME=]unix:PATH, with commas
+    /// Nodes instead of those in weft.toml: [NAME=]HOST[:PORT] or [NAME=]unix:PATH, with commas
     #[arg(long, value_name = "LIST", value_parser = parse_list, requires = "cluster")]
     pub nodes: Option<NodeList>,
 }

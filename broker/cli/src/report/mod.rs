@@ -34,10 +34,10 @@ use super::history::{SinceMoment, since};
 
 const EXAMPLES: &str = "\
 Examples:
-  weft report                      # the newest job and what ran beside it
+  weft report                      # the newest job and the jobs that ran with it
   weft report train.py -o train.html
   weft report --last 30m --perfetto run.json
-  weft broker --trace broker.trace # in place of the broker that starts by itself
+  weft broker --trace broker.trace # instead of the broker that weft run starts
   weft report --trace broker.trace";
 
 /// File of the page unless told otherwise.
@@ -47,22 +47,22 @@ const USUAL_FILE: &str = "weft-report.html";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
-    /// A job by its process id, or by a part of its command line; what ran beside it is shown, too
+    /// Job by its process id or a part of its command line; jobs that ran with it are shown too
     #[arg(value_name = "JOB", conflicts_with_all = ["last", "since"])]
     job: Option<String>,
-    /// So many jobs, the newest ones, or those of this time (30m, 2h, 7d)
+    /// The newest N jobs, or the jobs of this time (30m, 2h, 7d)
     #[arg(long, short = 'n', value_name = "N|TIME", value_parser = last, allow_hyphen_values = true)]
     last: Option<LastJobs>,
-    /// Those that run, or ended since this day or time, UTC (2026-11-25, 2026-11-25T08:30)
+    /// Jobs that run or ended since this day or time, UTC (2026-11-25, 2026-11-25T08:30)
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true, conflicts_with = "last")]
     since: Option<SinceMoment>,
     /// File of the page; `-`: stdout [default: weft-report.html]
     #[arg(long, short = 'o', value_name = "FILE.html")]
     output: Option<PathBuf>,
-    /// Also write a trace that ui.perfetto.dev opens; without -o no page
+    /// Also write a trace for ui.perfetto.dev; without -o only the trace
     #[arg(long, value_name = "FILE.json")]
     perfetto: Option<PathBuf>,
-    /// A broker's trace (weft broker --trace FILE): each launch, and who ran in the gaps
+    /// A broker's trace (weft broker --trace FILE): each launch, and which jobs ran in the gaps
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }

@@ -24,28 +24,28 @@ mod watcher;
 use board::Board;
 
 const KEYS: &str = "\
-On a terminal it is a screen: q ends it, ? shows its keys. Else, and with --once, --json or
---count, plain pages are printed, as wide as COLUMNS or the terminal says, else 80 columns.
+On a terminal it fills the screen: q ends it, ? shows its keys. Otherwise, and with --once, --json
+or --count, it prints plain pages, as wide as COLUMNS or the terminal, else 80 columns.
 
   weft top
   weft top --once
   weft top --json --interval 10
   weft top --cluster --nodes gpu1,gpu2:9431";
 
-/// Show what the jobs do now, again and again
+/// Show the jobs' current activity, updated at intervals
 #[derive(Debug, clap::Args)]
 #[command(after_help = KEYS)]
 pub struct TopArgs {
-    /// Seconds between two looks
+    /// Seconds between updates
     #[arg(long, short, default_value_t = 1.0, value_parser = interval)]
     interval: f64,
-    /// Print so many pages and end
+    /// Print this many pages and exit
     #[arg(long, short = 'n', value_parser = text::whole::<u64>)]
     count: Option<u64>,
-    /// Print one page, of one interval, and end
+    /// Print one page, of one interval, and exit
     #[arg(long, conflicts_with = "count")]
     once: bool,
-    /// Print a line of JSON each look: docs/json.md says which fields there are
+    /// Print one line of JSON per update (docs/json.md lists the fields)
     #[arg(long)]
     json: bool,
     #[command(flatten)]
