@@ -16,7 +16,7 @@ pub fn socket() -> Result<Option<OwnedFd>> {
         return Ok(None);
     };
     if passed != 1 {
-        bail!("the service manager passed {passed} sockets (LISTEN_FDS); a broker takes one, its own");
+        bail!("the service manager passed {passed} sockets (LISTEN_FDS); a broker takes exactly one");
     }
     if std::fs::read_link(format!("/proc/self/fd/{FIRST}")).is_err() {
         bail!("the service manager passed no socket (LISTEN_FDS is set, and descriptor {FIRST} is not open)");

@@ -168,7 +168,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
     let own = args.detached.then(|| places.log());
     let _log = log_file::begin(merged.log.as_deref(), args.log.is_some(), own);
     for wrong in &loaded.errors {
-        log_file::warn(&format!("{wrong}; taken as not said"));
+        log_file::warn(&format!("{wrong}; ignored"));
     }
     let turn = match args.replace {
         true => Some(end_running(&places)?.0),
@@ -204,7 +204,7 @@ fn end_running(places: &Places) -> Result<(File, Option<Pid>)> {
     if let Some(pid) = stop::process(places)
         && let Some(unit) = unit_of(pid)
     {
-        bail!("the broker (process {pid}) is systemd's {unit}: systemctl restart {unit} replaces it");
+        bail!("the broker (process {pid}) runs as systemd's {unit}: replace it by systemctl restart {unit}");
     }
     Ok((turn, stop::give_way(places)?))
 }
@@ -465,12 +465,15 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
             bail!("the broker ended ({status}); its log is {}", places.log().display());
         }
         if Instant::now() > deadline {
-            bail!("the broker did not come up; its log is {}", places.log().display());
+            bail!(
+                "the broker did not start in time; its log is {}",
+                places.log().display()
+            );
         }
         std::thread::sleep(STEP);
     }
     if !args.quiet {
-        let replaced = replaced.map_or_else(String::new, |pid| format!(", in place of {pid}"));
+        let replaced = replaced.map_or_else(String::new, |pid| format!(", which replaces {pid}"));
         eprintln!("weft: broker {} at {}{replaced}", child.id(), places.socket().display());
     }
     Ok(ExitCode::SUCCESS)
@@ -482,7 +485,7 @@ fn runs_already(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     bail!(
-        "a broker already runs at {}, and nothing of it was changed; take its place (--replace), stop it (weft stop), or give this one another place with --socket",
+        "a broker already runs at {} and was not changed; replace it (--replace), stop it (weft stop), or start this one on another --socket",
         places.socket().display()
     )
 }

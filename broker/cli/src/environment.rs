@@ -91,7 +91,7 @@ pub enum EvidenceOption {
 /// Assembles the environment of a job under weft.
 pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let weft = libraries::find_weft()
-        .context("libweft.so is not beside the weft command (WEFT_LIBRARY=/path/to/libweft.so names it)")?;
+        .context("libweft.so is not next to the weft command (set WEFT_LIBRARY=/path/to/libweft.so)")?;
     let (links, made) = links(&weft, places)?;
     let driver = libraries::find_driver(Some(&weft));
     let mut environment = Environment {
@@ -102,7 +102,8 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
         environment
             .warnings
             .push(libraries::misnamed_driver().unwrap_or_else(|| {
-                "no NVIDIA driver (libcuda.so.1) was found; the job will find none either (weft doctor)".to_string()
+                "no NVIDIA driver (libcuda.so.1) was found, so the job will not find one either (weft doctor)"
+                    .to_string()
             }));
     }
     let preload = preloadable(&weft, &links);
@@ -146,8 +147,12 @@ fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
         Ok(links) => return Ok((links, None)),
         Err(why) => why,
     };
-    let fresh = libraries::fresh_directory()
-        .with_context(|| format!("{why:#}; nor can a directory be made in {}", env::temp_dir().display()))?;
+    let fresh = libraries::fresh_directory().with_context(|| {
+        format!(
+            "{why:#}; a directory cannot be made in {} either",
+            env::temp_dir().display()
+        )
+    })?;
     match libraries::link_directory(weft, &fresh) {
         Ok(links) => Ok((links, Some(fresh))),
         Err(error) => {

@@ -55,7 +55,7 @@ pub fn choose(
     let told = match probe_child::driver(&driver.path) {
         Ok(told) => told,
         Err(why) => {
-            eprintln!("weft: --gpu {wanted}: {why}; the job runs on the device that it chooses itself");
+            eprintln!("weft: --gpu {wanted}: {why}; the job chooses its device itself");
             return Ok(None);
         }
     };
@@ -74,7 +74,7 @@ pub fn choose(
             let why = other
                 .err()
                 .map_or("an unexpected answer".to_string(), |error| error.to_string());
-            eprintln!("weft: --gpu {wanted}: {why}; nobody chooses");
+            eprintln!("weft: --gpu {wanted}: {why}; weft does not choose a device");
             return Ok(rest.is_empty().then(|| first.part.clone()));
         }
     };
@@ -83,9 +83,9 @@ pub fn choose(
     };
     if !rest.is_empty() {
         let how = match (place.left, place.begins_s) {
-            (Some(left), _) => format!("{} are left beside it", text::size(left)),
-            (None, Some(wait)) => format!("it is expected to begin there in {}", text::span(wait)),
-            (None, None) => "it will wait there".to_string(),
+            (Some(left), _) => format!("{} are left on it", text::size(left)),
+            (None, Some(wait)) => format!("the job is expected to begin there in {}", text::span(wait)),
+            (None, None) => "the job will wait there".to_string(),
         };
         eprintln!("weft: gpu {} ({}): {how}", found.gpu, found.part);
     }
@@ -177,7 +177,7 @@ fn among(visible: &[FoundGpu], wanted: &str) -> Result<Vec<FoundGpu>, Trouble> {
                 false => format!("{} (or: any)", names.join(", ")),
             };
             return Err(Trouble::Usage(format!(
-                "{entry:?} is none of the devices that the job may use: {usable}"
+                "{entry:?} is not a device that the job may use: {usable}"
             )));
         }
         for found in meant {

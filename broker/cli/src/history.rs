@@ -94,7 +94,7 @@ fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
 
 fn render(rows: &[HistoryRow], width: usize) -> String {
     if rows.is_empty() {
-        return "no job has ended here in that time".to_string();
+        return "no job ended here in that time".to_string();
     }
     let several = rows
         .iter()
@@ -315,6 +315,6 @@ mod tests {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
         assert!(page.ends_with("! process 77: the device takes turns"), "{page}");
-        assert_eq!(render(&[], 80), "no job has ended here in that time");
+        assert_eq!(render(&[], 80), "no job ended here in that time");
     }
 }

@@ -177,7 +177,7 @@ fn send(places: &Places, jobs: &[String], signals: &[Signal]) -> Result<(Vec<Sig
     let (far, near): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|client| client.elsewhere);
     troubles.extend(far.iter().map(|client| {
         format!(
-            "client {} runs in another container, whose processes are not seen here: signal it there",
+            "client {} runs in another container, whose processes are not visible here: signal it there",
             client.client
         )
     }));
@@ -223,7 +223,7 @@ impl SignalledProcess {
             // It ended by itself.
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(Errno::PERM) => Err(format!(
-                "client {} (process {}) is user {}'s: the kernel lets only them and root do that",
+                "client {} (process {}) belongs to user {}: only that user and root may signal it",
                 self.client,
                 self.pid,
                 users::name_of(self.uid)
@@ -335,7 +335,7 @@ fn select<'a>(word: &str, clients: &'a [ClientStatus]) -> Result<Vec<&'a ClientS
     };
     if found.iter().any(|other| !is_of_one_job(first, other)) {
         return Err(format!(
-            "{word} is the number of a client and of another client's process: say client:{word} or pid:{word}"
+            "{word} is a client number and another client's process id: write client:{word} or pid:{word}"
         ));
     }
     Ok(clients.iter().filter(|client| is_of_one_job(first, client)).collect())
@@ -381,12 +381,12 @@ fn listed(clients: &[ClientStatus]) -> String {
     if clients.len() > MOST_LISTED {
         all.push(format!("{} more", clients.len() - MOST_LISTED));
     }
-    format!("; there are: {}", all.join(", "))
+    format!("; attached are: {}", all.join(", "))
 }
 
 /// Parses a time: `10s`, `1.5s`, `500ms`, `2m`, `1h`; a number alone is seconds.
 pub fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text} is no time: write 10s, 500ms, 2m or 1h");
+    let wrong = || format!("{text} is not a time: write 10s, 500ms, 2m or 1h");
     let trimmed = text.trim();
     let letters = trimmed.find(|letter: char| letter.is_ascii_alphabetic());
     let (figure, unit) = trimmed
@@ -471,10 +471,10 @@ mod tests {
         assert_eq!(selected("client:102"), Ok(vec![102]));
         assert_eq!(selected("pid:102"), Ok(vec![3]));
         let both = selected("102").expect_err("two jobs");
-        assert!(both.contains("say client:102 or pid:102"), "{both}");
+        assert!(both.contains("write client:102 or pid:102"), "{both}");
         let none = selected("99").expect_err("no such job");
         assert!(
-            none.starts_with("no job 99 is attached; there are: client 1 = train.py, process 100 python train.py, "),
+            none.starts_with("no job 99 is attached; attached are: client 1 = train.py, process 100 python train.py, "),
             "{none}"
         );
         assert!(select("x", &[]).is_err_and(|why| why == "no job x is attached, nor is any other"));

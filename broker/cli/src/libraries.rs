@@ -98,7 +98,10 @@ fn named_driver() -> Option<PathBuf> {
 
 /// That the variable names no driver; `None`: it is not set.
 pub fn misnamed_driver() -> Option<String> {
-    Some(format!("WEFT_CUDA_LIBRARY={} is no driver", named_driver()?.display()))
+    Some(format!(
+        "WEFT_CUDA_LIBRARY={} is not a driver",
+        named_driver()?.display()
+    ))
 }
 
 /// The real driver: by `WEFT_CUDA_LIBRARY`, [`HINT`], `LD_LIBRARY_PATH`, the linker's cache, else
@@ -170,7 +173,7 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
     let facts = fs::symlink_metadata(&directory)?;
     let own = facts.is_dir() && facts.uid() == rustix::process::geteuid().as_raw() && facts.mode() & 0o022 == 0;
     if !own {
-        let why = format!("{} is not this user's alone", directory.display());
+        let why = format!("{} belongs to or can be changed by another user", directory.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     for name in [DRIVER, DRIVER_BARE] {

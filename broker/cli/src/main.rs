@@ -157,7 +157,7 @@ fn no_action(words: &[&str]) -> Option<String> {
     }
     let names: Vec<&str> = actions.get_subcommands().map(clap::Command::get_name).collect();
     Some(format!(
-        "'{word}' is none of {}; a job to be learnt goes behind a name: weft profile --name NAME -- {word} ...",
+        "'{word}' is not one of {}; to profile a job, give a name: weft profile --name NAME -- {word} ...",
         names.join(", ")
     ))
 }
@@ -268,7 +268,10 @@ mod tests {
             assert_eq!(args.command, ["python", "-u", "x.py"]);
         }
         let said = no_action(&["profile", "lst"]).expect("no command");
-        assert!(said.starts_with("'lst' is none of show, list, keep, delete"), "{said}");
+        assert!(
+            said.starts_with("'lst' is not one of show, list, keep, delete"),
+            "{said}"
+        );
         for known in [
             &["profile", "keep", "x"][..],
             &["profile", "--nme", "q"],

@@ -48,7 +48,7 @@ pub fn parse_list(text: &str) -> Result<NodeList, String> {
     let nodes: Result<Vec<NodeAddress>, String> = words.map(parse).collect();
     let nodes = nodes?;
     match nodes.len() {
-        0 => Err("no node is named; give HOST:PORT, with commas between several".to_string()),
+        0 => Err("no node given; write HOST:PORT, with commas between several".to_string()),
         1..=MOST_NODES => Ok(Arc::from(nodes)),
         count => Err(format!("{count} nodes are more than the {MOST_NODES} of one view")),
     }
@@ -56,7 +56,7 @@ pub fn parse_list(text: &str) -> Result<NodeList, String> {
 
 /// Parses `[NAME=]HOST[:PORT]`, `[NAME=][::1]:PORT` or `[NAME=]unix:PATH`.
 fn parse(word: &str) -> Result<NodeAddress, String> {
-    let wrong = || format!("{word} is no node; give [NAME=]HOST[:PORT] or [NAME=]unix:/path");
+    let wrong = || format!("{word} is not a node; write [NAME=]HOST[:PORT] or [NAME=]unix:/path");
     let (name, place) = match word.split_once('=') {
         Some((name, place)) => (Some(name), place),
         None => (None, word),

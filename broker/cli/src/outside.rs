@@ -50,7 +50,7 @@ pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<Unreached> {
     let harmless = |why| Unreached { why, breaks: false };
     if let Some(engine) = engine(program, arguments) {
         return Some(harmless(format!(
-            "{engine} hands no environment on: what runs in its container runs outside weft; give the container the variables that `weft run -- env` shows (LD_PRELOAD, WEFT_*), and mount the files they name and the socket's folder"
+            "{engine} does not pass on the environment, so its container runs outside weft; give the container the variables that `weft run -- env` shows (LD_PRELOAD, WEFT_*), and mount the files they name and the socket's folder"
         )));
     }
     // Opening a pipe would block.
@@ -59,11 +59,11 @@ pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<Unreached> {
     let program = program.display();
     Some(match why == MUSL {
         true => Unreached {
-            why: format!("{program} {why}: it and what it starts run outside weft"),
+            why: format!("{program} {why}: it and the programs it starts run outside weft"),
             breaks: true,
         },
         false => harmless(format!(
-            "{program} {why}: what it does itself runs outside weft; what it starts runs under it"
+            "{program} {why}: it runs outside weft, but the programs it starts run under weft"
         )),
     })
 }
@@ -113,9 +113,8 @@ fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
         Some(linker) if linker.windows(MUSL_LINKER.len()).any(|part| part == MUSL_LINKER) => return Some(MUSL),
         Some(_) => {}
     }
-    has_rights(path, &file).then_some(
-        "has rights of its own (set-user-id, set-group-id, capabilities), with which the system preloads nothing",
-    )
+    has_rights(path, &file)
+        .then_some("is set-user-id, set-group-id or has capabilities, so the system does not preload libraries into it")
 }
 
 /// In the names of musl's dynamic linkers.

@@ -135,7 +135,7 @@ pub fn main(args: ProbeArgs) -> Result<ExitCode> {
     let line = match (args.device, args.ways) {
         (Some(path), _) => serde_json::to_string(&device(&path))?,
         (_, Some(path)) => serde_json::to_string(&ways(&path))?,
-        _ => bail!("probe what?"),
+        _ => bail!("nothing to probe: give --device, --ways or --memory"),
     };
     println!("{line}");
     Ok(ExitCode::SUCCESS)
@@ -387,7 +387,7 @@ fn nvml() -> NvmlReport {
     // SAFETY: takes nothing.
     let result = unsafe { init() };
     if result != 0 {
-        told.trouble = Some(format!("nvmlInit_v2 says {result}"));
+        told.trouble = Some(format!("nvmlInit_v2 returns {result}"));
         return told;
     }
     if let Some(version) = library.function::<Text>(c"nvmlSystemGetDriverVersion") {

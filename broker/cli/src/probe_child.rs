@@ -58,5 +58,5 @@ pub fn run<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T, S
     // The driver may print lines of its own; the last one is the probe's.
     let text = String::from_utf8_lossy(&said);
     let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or("");
-    serde_json::from_str(line).map_err(|error| format!("the probe's answer is not understood: {error}"))
+    serde_json::from_str(line).map_err(|error| format!("cannot parse the probe's answer: {error}"))
 }

@@ -134,7 +134,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
         }
     };
     let file = store::file(&called)?;
-    store::ready(&called).context("the job was not started: no profile of it could be kept")?;
+    store::ready(&called).context("the job was not started: its profile could not be saved")?;
     if let Some(out) = &args.out {
         writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
     }
@@ -178,7 +178,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
         Err(error) => {
             // The job's own end matters more.
             eprintln!(
-                "weft: {}: profile {} has what was written before, if anything",
+                "weft: {}: profile {} is as it was last written, if at all",
                 text::told(&error),
                 store::short(&called)
             );
@@ -228,7 +228,7 @@ fn settle(places: &Places, name: &str) -> Result<Sampled> {
         }
         if Instant::now() > deadline {
             eprintln!(
-                "weft: of the job still run: {}; what they did so far counts",
+                "weft: the job still has {}; the profile has their samples so far",
                 text::count(sampled.active, "process", "processes")
             );
             break;
@@ -248,15 +248,15 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
         return false;
     }
     let before = match file.exists() {
-        true => format!("; profile {name} stays as it was"),
+        true => format!("; profile {name} is unchanged"),
         false => String::new(),
     };
     match (sampled.clients, sampled.samples) {
         (0, _) => eprintln!(
-            "weft: no process of the job used the GPU under weft: nothing was learnt{before} (weft doctor shows whether interception works)"
+            "weft: no process of the job used the GPU under weft: nothing was learnt{before} (check interception with weft doctor)"
         ),
         (clients, 0) => eprintln!(
-            "weft: {} attached, {} launches, but no sample came: nothing was learnt{before}",
+            "weft: {} attached, {} launches, but no samples: nothing was learnt{before}",
             text::count(clients, "process", "processes"),
             sampled.launches
         ),
@@ -269,9 +269,9 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
                 file.display()
             );
             if let Some(kept) = &sampled.kept {
-                eprintln!("weft: the profile that was called {name} before is {kept} now");
+                eprintln!("weft: the former profile {name} is now {kept}");
             }
-            eprintln!("weft: serve it with: weft run --priority 0 --profile {name} -- ...");
+            eprintln!("weft: run the job with: weft run --priority 0 --profile {name} -- ...");
         }
     }
     sampled.samples > 0 && sampled.clients > 0
@@ -311,7 +311,9 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
         kept.file.display()
     );
     if kept.denied {
-        eprintln!("weft: it wanted more than was free: it will take more where it can (--memory says how much)");
+        eprintln!(
+            "weft: the job wanted more memory than was free, so it may take more next time (set --memory to limit it)"
+        );
     }
     eprintln!("weft: use it with: weft run --profile {name} -- ...");
     Ok(ExitCode::SUCCESS)

@@ -74,14 +74,14 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
             _ => format!("{running} jobs have a share"),
         },
         match waiting {
-            0 => "nobody waits".to_string(),
+            0 => "no job waits".to_string(),
             1 => "1 job waits".to_string(),
             _ => format!("{waiting} jobs wait"),
         },
     ))];
     if verbose {
         page.push(say(format!(
-            "{} admitted so far, {} of them after a wait, {} could never run, {} times more was wanted than was free",
+            "{} admitted so far, {} of them after a wait; {} could never run; {} requests exceeded the free memory",
             queue.admitted, queue.waited, queue.refused, queue.denied
         )));
     }
@@ -131,7 +131,7 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
             )
         });
         let each = each.collect::<Vec<String>>().join(", ");
-        page.extend([say(String::new()), say(format!("may have at once: {each}"))]);
+        page.extend([say(String::new()), say(format!("limits: {each}"))]);
     }
     let shown = match verbose {
         true => queue.learnt.len(),
@@ -141,7 +141,7 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
         page.extend([
             say(String::new()),
             say(
-                "ended lately without --memory or profile (weft profile keep PID --name NAME makes one of it):"
+                "recently ended without --memory or profile (weft profile keep PID --name NAME makes a profile):"
                     .to_string(),
             ),
         ]);

@@ -116,7 +116,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     let default = |name: &str| defaults.iter().find(|(set, _)| *set == name).map(|(_, value)| value);
     // The broker tells the job's side whether the profile is usable.
     if let Err(error) = start::ensure(&places, &start::idle_exit()) {
-        eprintln!("weft: {}; the job runs as without weft", text::told(&error));
+        eprintln!("weft: {}; the job runs without weft", text::told(&error));
     }
     let wishes = Wishes {
         name: args.name,
@@ -141,7 +141,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     };
     // The job runs even where weft cannot.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
-        eprintln!("weft: {}; the job runs as without weft", text::told(&error));
+        eprintln!("weft: {}; the job runs without weft", text::told(&error));
         Environment::default()
     });
     for warning in &environment.warnings {
@@ -209,7 +209,7 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
         && let Some(text) = variable("WEFT_DURATION")
         && !["short", "medium", "long"].contains(&text.as_str())
     {
-        return Err(format!("WEFT_DURATION={text} is none of short, medium, long"));
+        return Err(format!("WEFT_DURATION={text} is not one of short, medium, long"));
     }
     if args.wait.is_none()
         && !args.no_wait
@@ -242,7 +242,7 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
 fn bytes(text: &str) -> Result<u64, String> {
     match text {
         "managed" | "device" | "auto" => Err(format!(
-            "--memory is an amount (12GiB); what kind of memory it is says --backing {text}"
+            "--memory is an amount (12GiB); for the kind of memory use --backing {text}"
         )),
         _ => amount::parse(text),
     }
@@ -251,7 +251,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 /// Parses a time to wait, s.
 fn seconds(text: &str) -> Result<u64, String> {
     let asked = text.parse::<u64>();
-    asked.map_err(|_| "a whole number of seconds, 0 or more (--no-wait: not at all)".to_string())
+    asked.map_err(|_| "expected a whole number of seconds, 0 or more (--no-wait does not wait)".to_string())
 }
 
 /// Reports why a job did not start; returns a shell's exit code.

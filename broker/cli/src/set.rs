@@ -61,7 +61,7 @@ fn weight(text: &str) -> Result<u32, String> {
 pub fn main(args: SetArgs) -> Result<ExitCode> {
     let who = match (args.client, args.pid, &args.job) {
         (Some(client), ..) => format!("client {client}"),
-        (None, None, Some(job)) => format!("a job called {job}"),
+        (None, None, Some(job)) => format!("job {job}"),
         (None, pid, _) => format!("process {}", pid.unwrap_or_default()),
     };
     let places = Places::of_environment();
@@ -85,7 +85,7 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
                 slo: args.slo,
             },
         },
-        _ => bail!("a weight goes with --user, all else with --job, --client or --pid"),
+        _ => bail!("--weight needs --user; the other options need --job, --client or --pid"),
     };
     match admin::ask(&places, &question)? {
         Answer::Set(0) => bail!("{who} is not attached (weft status)"),

@@ -33,7 +33,7 @@ pub fn ensure(places: &Places, extra: &[String]) -> Result<()> {
     }
     if places.is_shared() {
         bail!(
-            "the shared broker at {} does not answer; whoever runs this machine starts it (weft broker --shared)",
+            "the shared broker at {} does not answer; ask the machine's administrator to start it (weft broker --shared)",
             places.socket().display()
         );
     }

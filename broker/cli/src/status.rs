@@ -72,14 +72,14 @@ fn render(status: &Status, verbose: bool, width: usize) -> Vec<PageLine> {
         match verbose {
             false => text::count(status.clients.len() as u64, "job", "jobs"),
             true => format!(
-                "{} attached so far: {} ended well, {} vanished, {} let go, {} refused",
+                "{} attached so far: {} succeeded, {} vanished, {} let go, {} refused",
                 broker.attached, broker.goodbyes, broker.vanished, broker.detached, broker.refused
             ),
         },
     )];
     if broker.records_lost > 0 && verbose {
         prose.push(format!(
-            "{} of {} records came too fast and were lost",
+            "{} of {} records were lost because they came too fast",
             broker.records_lost, broker.records
         ));
     }
@@ -215,9 +215,9 @@ pub fn mps(device: &DeviceStatus) -> Option<String> {
     let called = device.uuid.as_deref().unwrap_or("first");
     match (device.under_mps, device.not_under_mps) {
         (0, _) => None,
-        (_, 0) => Some(format!("device {called}: shared under MPS, without turns")),
+        (_, 0) => Some(format!("device {called}: jobs share it under MPS, without turns")),
         (under, apart) => Some(format!(
-            "device {called}: {under} of its jobs share it under MPS and {apart} do not, so it takes turns between processes: give all the same CUDA_MPS_PIPE_DIRECTORY"
+            "device {called}: {under} of its jobs share it under MPS, {apart} do not, so its processes take turns: start all with the same CUDA_MPS_PIPE_DIRECTORY"
         )),
     }
 }
@@ -269,20 +269,20 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     }
     if client.managed > 0 && client.host_left > 0 && client.host_left < client.managed {
         lines.push(format!(
-            "its control group leaves {} of host memory: what others push off the device is charged there",
+            "its control group leaves {} of host memory, and memory evicted from the device is charged to that group",
             text::size(client.host_left)
         ));
     }
     if client.swapped_out_needed_ns > 0 && (client.turn_ns > 0 || client.turns > 0) {
         lines.push(format!(
-            "has turns too short for what they move: it is swapped out for {} between two, and {} would do (--swapped-out-limit)",
+            "its turns are too short for the memory they move: it is swapped out for {} between turns, and needs {} (--swapped-out-limit)",
             text::duration(client.swapped_out_ns),
             text::duration(client.swapped_out_needed_ns)
         ));
     }
     if client.managed_own > 0 {
         lines.push(format!(
-            "took {} of managed memory by itself, which the driver moves as it likes",
+            "allocated {} of managed memory itself, which the driver moves, not weft",
             text::size(client.managed_own)
         ));
     }
@@ -294,7 +294,7 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     }
     if client.troubles > 0 {
         lines.push(format!(
-            "{} troubles answered by passing the call through",
+            "{} internal errors, after which weft passed the call through",
             client.troubles
         ));
     }
@@ -327,7 +327,7 @@ fn moves(client: &ClientStatus) -> Vec<String> {
         ));
         if client.memory_waited_ns > 0 || client.memory_waits_expired > 0 {
             lines.push(format!(
-                "launches waited {} for memory on its way, {} of them in vain",
+                "launches waited {} for memory in transfer, {} of them in vain",
                 text::duration(client.memory_waited_ns),
                 client.memory_waits_expired,
             ));
@@ -346,9 +346,9 @@ fn moves(client: &ClientStatus) -> Vec<String> {
     }
     if client.turn_ns > 0 || client.turns > 0 {
         let now = match (client.has_turn, client.turn_ns) {
-            (true, _) => "has the memory's turn now",
-            (false, 0) => "finds room beside the others now",
-            (false, _) => "waits for the memory's turn",
+            (true, _) => "has the memory turn now",
+            (false, 0) => "fits next to the other jobs now",
+            (false, _) => "waits for the memory turn",
         };
         let length = match client.turn_ns {
             0 => String::new(),
@@ -364,13 +364,13 @@ fn passed(client: &ClientStatus) -> Vec<String> {
     let mut lines = Vec::new();
     if client.unsplit > 0 {
         lines.push(format!(
-            "{} launches in the middle of bursts that it times (auto-tuning), or that other devices wait for, went past the gate without credit",
+            "{} launches passed the gate without credit: they were inside timed bursts (auto-tuning), or other devices wait for them",
             client.unsplit
         ));
     }
     if client.left_behind > 0 {
         lines.push(format!(
-            "{} launches were left behind at the gate and issued when it opened{}",
+            "{} launches were deferred at the gate and issued when it opened{}",
             client.left_behind,
             match client.left_failed {
                 0 => String::new(),
@@ -379,7 +379,7 @@ fn passed(client: &ClientStatus) -> Vec<String> {
         ));
     }
     if client.unnamed > 0 {
-        lines.push(format!("{} launches of kernels with no known name", client.unnamed));
+        lines.push(format!("{} launches of kernels without a known name", client.unnamed));
     }
     if client.dropped_messages > 0 {
         lines.push(format!("{} messages to the broker dropped", client.dropped_messages));
@@ -493,22 +493,22 @@ mod tests {
             "! client 2: no profile",
             "client 2: ran 60.0 s, 60.0 s of it in the background",
             "cost the foreground job 35.0 ms (0.2 %)",
-            "0f0f: another broker has it, too (in another container of user 1001): its jobs and these do not meet",
-            "0f0f: 2 of its jobs share it under MPS and 1 do not",
+            "0f0f: also managed by another broker (in another container of user 1001); the two do not coordinate",
+            "0f0f: 2 of its jobs share it under MPS, 1 do not",
             "background, waits",
             "(!) train",
             "1.50 ms",
             "client 2: profile train: of another GPU",
-            "client 2: 4 troubles",
+            "client 2: 4 internal errors",
             "managed, 4.00 GiB of it touched, about 3.00 GiB on the device",
             "about 6.00 GiB by faults",
             "client 2: its control group leaves 1.00 GiB of host memory",
             "client 2: the link carries 20.0 GiB/s to the device, not measured to the host",
-            "client 2: has the memory's turn now, turns of 120 ms, had 17",
-            "client 2: has turns too short for what they move: it is swapped out for 500 ms between two, and 900 ms would do",
+            "client 2: has the memory turn now, turns of 120 ms, had 17",
+            "client 2: its turns are too short for the memory they move: it is swapped out for 500 ms between turns, and needs 900 ms",
             "client 2: 2 allocations could not be managed",
-            "client 2: took 10.0 GiB of managed memory by itself",
-            "client 2: 9 launches in the middle of bursts",
+            "client 2: allocated 10.0 GiB of managed memory itself",
+            "client 2: 9 launches passed the gate without credit",
             "vanished",
             "nightly",
             "outstanding",
@@ -520,16 +520,16 @@ mod tests {
             "nightly",
             "background, waits",
             "0.2 %",
-            "client 2: 4 troubles",
+            "client 2: 4 internal errors",
             "client 2: ran 60.0 s",
         ] {
             assert!(brief.contains(part), "{part} is not in\n{brief}");
         }
         for internal in [
             "outstanding",
-            "in the middle of bursts",
+            "passed the gate without credit",
             "the link carries",
-            "the memory's turn now",
+            "the memory turn now",
         ] {
             assert!(!brief.contains(internal), "{internal} is in\n{brief}");
         }

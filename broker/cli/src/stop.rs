@@ -49,7 +49,7 @@ pub fn end(places: &Places) -> Result<Option<Pid>> {
     let ending = EndingBroker::asked(places)?;
     match ending.has_ended(places, PATIENCE)? {
         true => Ok(ending.pid),
-        false => bail!("{ending} does not end within {PATIENCE:?}"),
+        false => bail!("{ending} did not end within {PATIENCE:?}"),
     }
 }
 
@@ -57,18 +57,18 @@ pub fn end(places: &Places) -> Result<Option<Pid>> {
 /// for: it comes back no more, and jobs wait. After [`LONGEST_END`] the other one begins all the
 /// same.
 pub fn give_way(places: &Places) -> Result<Option<Pid>> {
-    let ending = EndingBroker::asked(places).context("the running broker stays")?;
+    let ending = EndingBroker::asked(places).context("the running broker was not replaced")?;
     if ending.has_ended(places, PATIENCE)? {
         return Ok(ending.pid);
     }
     if admin::pings(places) {
-        bail!("the running broker stays: {ending} does not end within {PATIENCE:?}");
+        bail!("the running broker was not replaced: {ending} did not end within {PATIENCE:?}");
     }
     text::warn(format_args!(
-        "{ending} answers no more, and still writes what it knows: this one waits for that, {LONGEST_END:?} at most"
+        "{ending} no longer answers but still writes its data: waiting for it, at most {LONGEST_END:?}"
     ));
     if !ending.has_ended(places, LONGEST_END)? {
-        text::warn(format_args!("{ending} is still there: what it writes now may be lost"));
+        text::warn(format_args!("{ending} still runs: data that it writes now may be lost"));
     }
     Ok(ending.pid)
 }

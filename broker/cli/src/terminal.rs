@@ -30,7 +30,7 @@ pub fn with_terminal(
     }
     end_with_the_terminal(Arc::clone(&signal)).context("cannot start a thread")?;
     // Also gives it back when the program panics.
-    let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let left = show(&mut terminal, &signal);
     ratatui::restore();
     left.context("the terminal is gone")?;

@@ -140,14 +140,14 @@ fn without_numbers(error: impl std::fmt::Display) -> String {
 
 /// Parses a whole number.
 pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| "a whole number is wanted".to_string())
+    text.parse().map_err(|_| "expected a whole number".to_string())
 }
 
 /// Parses a simulated device's dilation.
 pub fn dilation(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
-        _ => Err(format!("{text} is not a factor of 1 to 1000")),
+        _ => Err(format!("{text} is not a factor from 1 to 1000")),
     }
 }
 
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(told(&error), "cannot read x: Permission denied");
         let says = anyhow::Error::new(refused()).context(format!("cannot read x: {}", refused()));
         assert_eq!(told(&says), "cannot read x: Permission denied");
-        assert_eq!(whole::<u32>("x"), Err("a whole number is wanted".to_string()));
+        assert_eq!(whole::<u32>("x"), Err("expected a whole number".to_string()));
         assert_eq!(
             (priority("9"), priority("10").is_err(), priority("high")),
             (Ok(9), true, Ok(0))

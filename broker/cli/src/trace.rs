@@ -79,8 +79,12 @@ pub fn main(args: TraceArgs) -> Result<ExitCode> {
         }
         TraceAction::Import { json, file } => {
             let source = File::open(&json).with_context(|| format!("cannot read {}", json.display()))?;
-            let trace: Trace = serde_json::from_reader(BufReader::new(source))
-                .with_context(|| format!("{} is no trace in JSON (weft trace export writes one)", json.display()))?;
+            let trace: Trace = serde_json::from_reader(BufReader::new(source)).with_context(|| {
+                format!(
+                    "{} is not a trace in JSON (weft trace export writes one)",
+                    json.display()
+                )
+            })?;
             trace.save(&file)?;
         }
     }
@@ -114,7 +118,7 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     profile::writable(&file).with_context(|| format!("the job was not started: cannot write {}", file.display()))?;
     if let Some(name) = &wanted.name {
         let ready = Store::of_user().and_then(|store| store.ready(name));
-        ready.context("the job was not started: no profile of it could be kept")?;
+        ready.context("the job was not started: its profile could not be saved")?;
     }
     let environment = environment::assemble(&Places::of_environment(), &Wishes::default())?;
     for warning in &environment.warnings {
@@ -154,7 +158,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     found.sort_by_key(|recording| std::cmp::Reverse(recording.operations()));
     let Some(recording) = found.first() else {
         bail!(
-            "no process of the job used the GPU under weft: nothing was recorded (weft doctor shows whether interception works)"
+            "no process of the job used the GPU under weft: nothing was recorded (check interception with weft doctor)"
         );
     };
     let name = wanted.name.clone().unwrap_or_else(|| stem(file));
@@ -162,7 +166,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     if trace.steps.is_empty() {
         remove_raw(file)?;
         bail!(
-            "the job marked no step, so {} was not written: have it call torch.cuda.profiler.start() (cuProfilerStart) at the begin of each request or iteration",
+            "the job marked no step, so {} was not written: call torch.cuda.profiler.start() (cuProfilerStart) in the job at the start of each request or iteration",
             file.display()
         );
     }
@@ -174,7 +178,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     let others = found.iter().skip(1).filter(|other| other.operations() > 0).count();
     if others > 0 {
         let others = text::count(others as u64, "other process", "other processes");
-        eprintln!("weft: {others} of the job used the GPU too; the trace is of the one that did most");
+        eprintln!("weft: {others} of the job used the GPU too; the trace is of the process with the most work");
     }
     eprintln!(
         "weft: trace {}: {} steps, {} operations, {} kernels, {}",
@@ -190,10 +194,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
         let profile = store.save(&trace.profile())?;
         eprintln!("weft: profile {}: {}", trace.name, profile.display());
         if let Some(before) = before {
-            eprintln!(
-                "weft: the profile that was called {} before is {before} now",
-                trace.name
-            );
+            eprintln!("weft: the former profile {} is now {before}", trace.name);
         }
     }
     Ok(())
@@ -203,7 +204,7 @@ fn options(wanted: &TraceWindow, recording: &Recording, name: String) -> Options
     let simulated = recording.gpu.name.contains("(simulated)");
     let mut note = format!("recorded on {}", recording.gpu);
     if wanted.dilation != 1.0 {
-        note.push_str(&format!("; host times divided by its dilation {}", wanted.dilation));
+        note.push_str(&format!("; host times are divided by its dilation {}", wanted.dilation));
     }
     Options {
         name,
@@ -303,7 +304,7 @@ mod tests {
         })
         .unwrap_err();
         assert!(
-            format!("{error:#}").contains("bad.json is no trace in JSON"),
+            format!("{error:#}").contains("bad.json is not a trace in JSON"),
             "{error:#}"
         );
     }

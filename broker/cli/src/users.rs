@@ -57,7 +57,7 @@ pub fn jobs(text: &str) -> Result<(Option<u32>, u32), String> {
     let (who, said) = text.split_once('=').ok_or("is not USER=JOBS")?;
     match said.parse() {
         Ok(jobs) if jobs <= MOST_JOBS => Ok((user_or_others(who)?, jobs)),
-        _ => Err(format!("{said} is not in 0 to {MOST_JOBS}")),
+        _ => Err(format!("{said} is not between 0 and {MOST_JOBS}")),
     }
 }
 
@@ -84,7 +84,7 @@ fn figure<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, mos
     let (who, figure) = text.split_once('=').ok_or("is not USER=FIGURE")?;
     match figure.parse() {
         Ok(figure) if least <= figure && figure <= most => Ok((user(who)?, figure)),
-        _ => Err(format!("{figure} is not in {least} to {most}")),
+        _ => Err(format!("{figure} is not between {least} and {most}")),
     }
 }
 

@@ -99,7 +99,7 @@ fn a_wrong_file_refuses_what_a_person_types_and_fails_no_job() {
     assert_eq!(home.status().broker.policy, "weft", "what is wrong counts as not said");
     let log = || fs::read_to_string(home.places().log()).expect("a log");
     until("its log has the line", || {
-        log().contains("weft.toml:2: broker.polcy: no such key; did you mean policy?; taken as not said")
+        log().contains("weft.toml:2: broker.polcy: no such key; did you mean policy?; ignored")
     });
 }
 
@@ -169,7 +169,7 @@ fn config_shows_each_setting_with_its_origin() {
     let wrong = by(&home, &file, &["config", "show"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(
-        stderr(&wrong).contains(":2: broker.turn: a whole number is wanted"),
+        stderr(&wrong).contains(":2: broker.turn: expected a whole number"),
         "{}",
         stderr(&wrong)
     );
@@ -200,7 +200,7 @@ fn sighup_has_the_broker_read_its_file_again_and_ends_none() {
     );
     until("a job that runs may lose that", || allowed() == Some(0.05));
     until("what needs a restart is told", || {
-        log().contains("reloaded: policy stay until the broker is started again")
+        log().contains("reloaded: policy change only when the broker is restarted")
     });
     assert_eq!(home.status().broker.policy, "weft");
     hang_up("[broker]\nslowdown = '7\n", "not reloaded: ");
@@ -539,16 +539,16 @@ fn a_socket_that_is_not_as_the_broker_would_make_it_is_refused_in_one_line() {
     let socket = bound(&home.socket(), SocketType::STREAM, 0o600);
     refused(&socket, FOR_IT, "ListenSequentialPacket=");
     let socket = bound(&elsewhere, SocketType::SEQPACKET, 0o600);
-    refused(&socket, FOR_IT, "other.sock, and clients look here");
+    refused(&socket, FOR_IT, "other.sock, where clients do not look");
     let socket = bound(&home.socket(), SocketType::SEQPACKET, 0o666);
     refused(&socket, FOR_IT, "SocketMode=0600");
     let socket = bound(&home.socket(), SocketType::SEQPACKET, 0o600);
     refused(&socket, "LISTEN_PID=$$ LISTEN_FDS=2", "passed 2 sockets");
     let file = OwnedFd::from(fs::File::open(folder.join("broker.sock.lock")).expect("a file"));
-    refused(&file, FOR_IT, "is no unix socket");
+    refused(&file, FOR_IT, "is not a unix socket");
     // The folder is looked at before the socket.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("set");
-    refused(&socket, FOR_IT, "others can write to the folder");
+    refused(&socket, FOR_IT, "other users can write to the folder");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("set");
     // Variables of another process say nothing.
     let mut broker = started_for(&home, &file, "LISTEN_PID=1 LISTEN_FDS=1");

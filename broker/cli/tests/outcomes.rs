@@ -138,7 +138,7 @@ fn jobs_of_one_priority_are_warned_of() {
 fn what_ended_is_in_the_history_when_the_broker_is_gone() {
     let home = Home::new();
     let empty = home.done(&["history"]);
-    assert_eq!(text(&empty.stdout), "no job has ended here in that time\n");
+    assert_eq!(text(&empty.stdout), "no job ended here in that time\n");
     let broker = home.broker(&[]);
     let (service, training) = pair(&home);
     for _ in 0..REQUESTS {
@@ -311,7 +311,7 @@ fn replaced(home: &Home, more: &[&str]) -> String {
 #[test]
 fn one_command_replaces_a_broker_and_its_jobs_go_on() {
     let home = Home::new();
-    assert!(!replaced(&home, &[]).contains("in place of"), "none ran");
+    assert!(!replaced(&home, &[]).contains("which replaces"), "none ran");
     let first = home.status().broker.pid;
     let job = Client::attach(&home.socket(), named(0, "python serve.py"));
     job.launch(1, 100_000);
@@ -327,7 +327,7 @@ fn one_command_replaces_a_broker_and_its_jobs_go_on() {
     assert_eq!((home.status().broker.pid, job.attached.channel.lost()), (first, false));
 
     let said = replaced(&home, &["--policy", "exclusive"]);
-    assert!(said.contains(&format!("in place of {first}")), "{said}");
+    assert!(said.contains(&format!("which replaces {first}")), "{said}");
     let broker = home.status().broker;
     assert!(broker.pid != first && broker.policy == "exclusive", "{broker:?}");
     assert!(job.attached.channel.lost(), "it looks for a broker once a second");

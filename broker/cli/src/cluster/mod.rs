@@ -155,7 +155,7 @@ pub fn main(args: &ClusterPolicyArgs) -> Result<ExitCode> {
     let policy = policies::named(name).with_context(|| format!("{name}: no such policy"))?;
     let settings = hands.run(&["scontrol", "show", "config"].map(str::to_string));
     if slurm::by_number(&settings.stdout) {
-        eprintln!("weft: sched/builtin with priority/basic starts jobs by number: no policy will show");
+        eprintln!("weft: Slurm's sched/builtin with priority/basic starts jobs by number: a policy has no effect");
     }
     run(Adaptor::new(&hands, args, policy), &ended)
 }
@@ -188,7 +188,7 @@ fn run(mut adaptor: Adaptor<'_>, ended: &AtomicBool) -> Result<ExitCode> {
             Err(NoRound::Later(why)) if args.once => bail!(why),
             Err(NoRound::Later(why)) => {
                 if !silent {
-                    eprintln!("weft: {why}; asked again");
+                    eprintln!("weft: {why}; trying again");
                 }
                 silent = true;
                 if heard.elapsed() >= args.wait {
@@ -222,9 +222,9 @@ fn ask(hands: &dyn Hands, program: &str) -> std::result::Result<String, NoRound>
     match done.trouble {
         None => Ok(done.stdout),
         Some(CommandTrouble::NotThere) => Err(NoRound::Never(format!(
-            "{program} is not on the path: weft cluster runs where Slurm's commands are"
+            "{program} is not in PATH: run weft cluster where Slurm's commands are installed"
         ))),
-        Some(CommandTrouble::TooLong) => Err(NoRound::Later(format!("slurmctld does not answer {program} in time"))),
+        Some(CommandTrouble::TooLong) => Err(NoRound::Later(format!("slurmctld did not answer {program} in time"))),
         Some(CommandTrouble::Failed) => Err(NoRound::Later(format!("{program} --json: {}", done.said()))),
     }
 }
@@ -361,7 +361,7 @@ impl<'a> Adaptor<'a> {
         let done = self.hands.run(words);
         if commands::forbidden(&done) && !self.may {
             return Err(NoRound::Never(format!(
-                "Slurm lets this user change no other's jobs ({}): run it as SlurmUser, or as an operator",
+                "Slurm does not let this user change other users' jobs ({}): run it as SlurmUser or as an operator",
                 done.said()
             )));
         }
@@ -383,7 +383,7 @@ impl<'a> Adaptor<'a> {
         parts.extend((report.fixed > 0).then(|| format!("{} with a priority set by hand", report.fixed)));
         let (answered, asked) = (self.service.answered, self.service.asked);
         parts.push(match self.args.brokers.is_some() && answered > 0 {
-            true => format!("service as measured by {answered} of {asked} brokers, else by the clock"),
+            true => format!("service measured by {answered} of {asked} brokers, else by the clock"),
             false => "service by the clock, times GPUs".to_string(),
         });
         let name = self.args.policy.as_deref().unwrap_or_default();
@@ -406,7 +406,7 @@ fn update(job: &QueuedJob, nice: i64) -> Vec<String> {
 fn wrong(done: &Done) -> Option<String> {
     done.trouble.map(|trouble| match trouble {
         CommandTrouble::TooLong => "no answer in time".to_string(),
-        CommandTrouble::NotThere => "not on the path".to_string(),
+        CommandTrouble::NotThere => "not in PATH".to_string(),
         CommandTrouble::Failed => done.said(),
     })
 }
@@ -426,7 +426,7 @@ fn undo(hands: &dyn Hands, args: &ClusterPolicyArgs) -> Result<ExitCode> {
     let jobs = match queue(hands) {
         Ok(jobs) => jobs,
         Err(NoRound::Never(why) | NoRound::Wrong(why) | NoRound::Later(why)) => {
-            bail!("nice values are as they are: {why}; weft cluster --undo takes them back")
+            bail!("nice values were not taken back: {why}; try weft cluster --undo")
         }
     };
     let (mut back, mut left, mut why) = (0, 0, None);

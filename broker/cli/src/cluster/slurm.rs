@@ -130,7 +130,7 @@ pub fn by_number(settings: &str) -> bool {
 /// What a command wrote, unless that is an error.
 fn answer(text: &str, command: &str) -> Result<Value> {
     let answer: Value =
-        serde_json::from_str(text).with_context(|| format!("{command} --json: what it wrote is no JSON"))?;
+        serde_json::from_str(text).with_context(|| format!("{command} --json: its output is not JSON"))?;
     // squeue ends with 0 where slurmctld does not answer.
     if let Some(error) = answer["errors"].as_array().and_then(|errors| errors.first()) {
         let said = [&error["description"], &error["error"]].map(|part| part.as_str().unwrap_or_default().trim());
@@ -142,7 +142,7 @@ fn answer(text: &str, command: &str) -> Result<Value> {
 fn rows(answer: &Value, command: &str, field: &str) -> Result<Vec<Value>> {
     match &answer[field] {
         Value::Array(rows) => Ok(rows.clone()),
-        _ => bail!("{command} --json: no {field} in what it wrote"),
+        _ => bail!("{command} --json: its output has no {field}"),
     }
 }
 

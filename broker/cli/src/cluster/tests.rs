@@ -184,7 +184,7 @@ fn measured_service_is_said_to_be() {
     let report = adaptor.round(NOW).unwrap();
     let lines = adaptor.told(&report);
     assert!(
-        lines[0].ends_with("service as measured by 2 of 2 brokers, else by the clock"),
+        lines[0].ends_with("service measured by 2 of 2 brokers, else by the clock"),
         "{lines:?}"
     );
     assert_eq!(adaptor.service.worked()[&(6, 61_001)], 10);
@@ -262,7 +262,7 @@ fn wrong_words_are_refused_with_the_near_one() {
     };
     assert!(said("--policy tiresas").contains("'tiresias'"));
     assert!(said("").contains("--policy"));
-    assert!(said("--policy fifo --interval soon").contains("soon is no time"));
+    assert!(said("--policy fifo --interval soon").contains("soon is not a time"));
     assert!(said("--policy fifo --pause suspend").contains("requeue"));
     assert!(said("--undo --policy fifo").contains("cannot be used with"));
 }

@@ -59,7 +59,7 @@ pub fn read(path: &ConfigPath, loaded: &mut LoadedConfig) {
             loaded,
         }
         .whole(),
-        Ok(None) if path.named => loaded.errors.push(told(None, "is not there".to_string())),
+        Ok(None) if path.named => loaded.errors.push(told(None, "does not exist".to_string())),
         Ok(None) => {}
         Err(why) => loaded.errors.push(told(None, why)),
     }
@@ -79,7 +79,7 @@ fn content(path: &Path) -> Result<Option<String>, String> {
     };
     let facts = file.metadata().map_err(|error| crate::text::why(&error))?;
     if !facts.is_file() {
-        return Err("is no file".to_string());
+        return Err("is not a file".to_string());
     }
     if is_of_others(&facts) {
         return Err(format!(
@@ -88,14 +88,14 @@ fn content(path: &Path) -> Result<Option<String>, String> {
         ));
     }
     if facts.mode() & 0o002 != 0 {
-        return Err("may be written by everybody (chmod o-w); it is not read".to_string());
+        return Err("is writable by every user (chmod o-w); it is not read".to_string());
     }
     // Root chose the group of its file. A user's own group is usually that user alone, and files
     // are often its to write (umask 002).
     if facts.uid() != 0 && facts.mode() & 0o020 != 0 && ![0, rustix::process::getegid().as_raw()].contains(&facts.gid())
     {
         return Err(format!(
-            "may be written by group {} (chmod g-w); it is not read",
+            "is writable by group {} (chmod g-w); it is not read",
             facts.gid()
         ));
     }
@@ -103,11 +103,11 @@ fn content(path: &Path) -> Result<Option<String>, String> {
     let read = file.take(MOST_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|error| crate::text::why(&error))?;
     if bytes.len() as u64 > MOST_BYTES {
-        return Err("has more than 1 MiB; it is not read".to_string());
+        return Err("is larger than 1 MiB; it is not read".to_string());
     }
     String::from_utf8(bytes)
         .map(Some)
-        .map_err(|_| "is no UTF-8 text".to_string())
+        .map_err(|_| "is not UTF-8 text".to_string())
 }
 
 /// Whether the file is neither root's nor this user's.
@@ -141,7 +141,7 @@ impl FileReading<'_> {
             Err(error) => {
                 let line = error.span().map(|span| self.line(span.start));
                 let why = error.message().replace('\n', ", ");
-                return self.wrong(line, &format!("{why}; nothing of this file is taken"));
+                return self.wrong(line, &format!("{why}; the whole file is ignored"));
             }
         };
         for (name, value) in table.get_ref() {
@@ -149,7 +149,7 @@ impl FileReading<'_> {
             let section = ConfigSection::ALL.into_iter().find(|section| section.name() == name);
             match (section, value.get_ref()) {
                 (Some(section), DeValue::Table(table)) => self.section(section, table),
-                (Some(_), _) => self.wrong(Some(line), &format!("{name}: is a section: write [{name}]")),
+                (Some(_), _) => self.wrong(Some(line), &format!("{name}: must be a section: write [{name}]")),
                 (None, _) => {
                     let known: Vec<String> = ConfigSection::ALL.map(|section| section.name().to_string()).into();
                     let sections = || format!("sections are {}", known.join(", "));
@@ -173,7 +173,7 @@ impl FileReading<'_> {
             if users && section == ConfigSection::Broker {
                 match value.get_ref() {
                     DeValue::Table(table) => self.users(&name, table),
-                    _ => self.wrong(Some(at), &format!("{path}: is a table of users: write [{path}]")),
+                    _ => self.wrong(Some(at), &format!("{path}: must be a table of users: write [{path}]")),
                 }
                 continue;
             }
@@ -210,7 +210,7 @@ impl FileReading<'_> {
         let hint = match (other, near(name, &known)) {
             (Some(other), _) => format!("it belongs under [{}]", other.section.name()),
             (None, Some(near)) => format!("did you mean {near}?"),
-            (None, None) => "weft config show lists all".to_string(),
+            (None, None) => "weft config show lists all keys".to_string(),
         };
         self.wrong(Some(at), &format!("{}.{name}: no such key; {hint}", section.name()));
     }
@@ -279,7 +279,7 @@ fn text_of(value: &DeValue<'_>) -> Result<String, String> {
         DeValue::Integer(figure) if figure.radix() == 10 => Ok(figure.as_str().replace('_', "")),
         DeValue::Float(figure) => Ok(figure.as_str().replace('_', "")),
         DeValue::Boolean(said) => Ok(said.to_string()),
-        other => Err(format!("one value is wanted, this is of type {}", other.type_str())),
+        other => Err(format!("expected one value, found type {}", other.type_str())),
     }
 }
 
@@ -402,13 +402,13 @@ mod tests {
         );
         let expected = [
             "weft.toml:2: broker.polcy: no such key; did you mean policy?",
-            "weft.toml:3: broker.slowdown: 200% is no slowdown",
+            "weft.toml:3: broker.slowdown: 200% is not a slowdown",
             "weft.toml:4: broker.slo: no such key; it belongs under [run]",
             "weft.toml:6: runs: no such section; did you mean [run]?",
             "weft.toml:9: run.priority: a priority is a whole number from 0",
             "weft.toml:10: run.turn: no such key; it belongs under [broker]",
             "weft.toml:12: broker.weights.nobody-of-this-name: no user",
-            "weft.toml:13: broker.weights.root: 0 is not in 1 to 100",
+            "weft.toml:13: broker.weights.root: 0 is not between 1 and 100",
         ];
         assert_eq!(told.len(), expected.len(), "{told:#?}");
         for part in expected {
@@ -426,7 +426,7 @@ mod tests {
                 "policy = 'weft'\n",
                 "weft.toml:1: policy: no such section; it belongs under [broker]",
             ),
-            ("broker = 3\n", "weft.toml:1: broker: is a section"),
+            ("broker = 3\n", "weft.toml:1: broker: must be a section"),
         ] {
             let (loaded, told) = loaded(text);
             assert_eq!(told.len(), 1, "{told:?}");
@@ -441,12 +441,12 @@ mod tests {
         let path = folder.path().join("weft.toml");
         let told = || content(&path).expect_err("not read");
         fs::create_dir(&path).expect("made");
-        assert!(told().contains("no file"), "{}", told());
+        assert!(told().contains("not a file"), "{}", told());
         fs::remove_dir(&path).expect("removed");
         assert_eq!(content(&path), Ok(None));
         fs::write(&path, "").expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("set");
-        assert!(told().contains("everybody"), "{}", told());
+        assert!(told().contains("every user"), "{}", told());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("set");
         fs::write(&path, vec![b' '; MOST_BYTES as usize + 1]).expect("written");
         assert!(told().contains("1 MiB"), "{}", told());

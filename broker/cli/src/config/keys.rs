@@ -114,15 +114,15 @@ pub const KEYS: &[ConfigKey] = &[
     broker_key("spin", "auto", |text| drop_value(Spin::from_str(text, true))),
     reloaded(figure(
         "s",
-        broker_key("idle-exit", "never; 60 or 30 for jobs alone", |text| {
+        broker_key("idle-exit", "never; 60 or 30 if a job starts it", |text| {
             drop_value(idle_exit(text))
         }),
     )),
     broker_key("trace", "none", |text| match text.starts_with('/') {
         true => Ok(()),
-        false => Err("an absolute path is wanted".to_string()),
+        false => Err("expected an absolute path".to_string()),
     }),
-    broker_key("metrics", "a unix socket beside the broker's", |text| {
+    broker_key("metrics", "a unix socket next to the broker's", |text| {
         drop_value(text.parse::<MetricsAddress>())
     }),
     broker_key("group", "all users", |text| drop_value(users::group(text))),
@@ -162,7 +162,7 @@ pub const KEYS: &[ConfigKey] = &[
     run_key("quiet", "WEFT_OUTCOME", "false", yes_or_no),
     ConfigKey {
         section: ConfigSection::Cluster,
-        ..broker_key("nodes", "those of Slurm", |text| {
+        ..broker_key("nodes", "Slurm's nodes", |text| {
             drop_value(node_address::parse_list(text))
         })
     },
@@ -216,14 +216,14 @@ fn yes_or_no(text: &str) -> Result<(), String> {
 fn one_of(text: &str, known: &[&str]) -> Result<(), String> {
     match known.contains(&text) {
         true => Ok(()),
-        false => Err(format!("{text} is none of {}", known.join(", "))),
+        false => Err(format!("{text} is not one of {}", known.join(", "))),
     }
 }
 
 fn log_level(text: &str) -> Result<(), String> {
     match log_file::level(text) {
         Some(_) => Ok(()),
-        None => Err(format!("{text} is none of off, error, warn, info, debug, trace")),
+        None => Err(format!("{text} is not one of off, error, warn, info, debug, trace")),
     }
 }
 
@@ -234,7 +234,7 @@ pub fn idle_exit(text: &str) -> Result<Option<u64>, String> {
         _ => text
             .parse()
             .map(Some)
-            .map_err(|_| "whole seconds are wanted, or never".to_string()),
+            .map_err(|_| "expected whole seconds, or never".to_string()),
     }
 }
 

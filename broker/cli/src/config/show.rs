@@ -103,7 +103,7 @@ pub fn main(args: ConfigArgs) -> Result<ExitCode> {
 fn state(path: &Path) -> &'static str {
     match std::fs::metadata(path) {
         Ok(_) => "",
-        Err(_) => "not there",
+        Err(_) => "does not exist",
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) fn fetch(place: &NodePlace, within: Duration) -> Result<String, Strin
     let late = || format!("no answer within {within:?}");
     let answer = match place {
         NodePlace::Tcp(host, port) => {
-            let mut why = "its name has no address".to_string();
+            let mut why = "its name does not resolve to an address".to_string();
             let addresses = (host.as_str(), *port)
                 .to_socket_addrs()
                 .map_err(|error| text::why(&error))?;
@@ -97,7 +97,7 @@ fn exchange(mut stream: impl BoundedStream, host: &str, deadline: Instant) -> io
             Err(error) => return Err(error),
         }
         if answer.len() > LONGEST_ANSWER_BYTES {
-            return Err(io::Error::other("its answer has no end"));
+            return Err(io::Error::other("its answer is too long"));
         }
     }
 }
@@ -105,15 +105,15 @@ fn exchange(mut stream: impl BoundedStream, host: &str, deadline: Instant) -> io
 /// The text of a good answer.
 fn body(answer: &[u8]) -> Result<String, String> {
     let answer = String::from_utf8_lossy(answer);
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or("it does not speak HTTP")?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("its answer is not HTTP")?;
     let mut words = head.lines().next().unwrap_or_default().split_whitespace();
     match (words.next(), words.next()) {
         (Some(version), Some("200")) if version.starts_with("HTTP/") => Ok(body.to_string()),
         (Some(version), Some(status)) if version.starts_with("HTTP/") && status.len() == 3 => {
             let status: String = status.chars().filter(char::is_ascii_digit).collect();
-            Err(format!("it answers with HTTP status {status}"))
+            Err(format!("it answered with HTTP status {status}"))
         }
-        _ => Err("it does not speak HTTP".to_string()),
+        _ => Err("its answer is not HTTP".to_string()),
     }
 }
 
@@ -151,11 +151,11 @@ mod tests {
             Ok("x 1\n".to_string())
         );
         let status = answered("HTTP/1.1 503 \u{1b}[2J\r\n\r\n", PATIENCE);
-        assert_eq!(status, Err("it answers with HTTP status 503".to_string()));
+        assert_eq!(status, Err("it answered with HTTP status 503".to_string()));
         for wrong in ["", "SSH-2.0-x\r\n", "x 200 y\r\n\r\n", "HTTP/1.1\r\n\r\n"] {
             assert_eq!(
                 answered(wrong, PATIENCE),
-                Err("it does not speak HTTP".to_string()),
+                Err("its answer is not HTTP".to_string()),
                 "{wrong}"
             );
         }

@@ -149,7 +149,7 @@ mod tests {
             };
             assert_eq!(good.jobs.len(), 1);
             assert_eq!(silent, "no answer within 300ms");
-            assert!(stranger.contains("no broker of weft's"), "{stranger}");
+            assert!(stranger.contains("not from a weft broker"), "{stranger}");
         }
     }
 }

@@ -127,7 +127,7 @@ pub fn report(text: &str) -> Result<NodeReport, String> {
         }
     }
     if !is_broker {
-        return Err("what answers there is no broker of weft's".to_string());
+        return Err("its answer is not from a weft broker".to_string());
     }
     let owned = jobs.into_iter().map(|(owner, job)| NodeJob { owner, ..job });
     report.jobs = owned.collect();

@@ -31,8 +31,8 @@ pub(super) fn nodes(given: Option<&[NodeAddress]>) -> Result<Vec<NodeAddress>> {
         Ok(said) => said,
         Err(error) if error.downcast_ref().map(std::io::Error::kind) == Some(std::io::ErrorKind::NotFound) => {
             bail!(
-                "no nodes are named: give --nodes HOST:PORT,..., or [cluster] nodes in weft.toml ({VARIABLE}); \
-                 there is no Slurm here either (scontrol)"
+                "no nodes given: set --nodes HOST:PORT,..., or [cluster] nodes in weft.toml ({VARIABLE}); \
+                 Slurm was not found either (scontrol)"
             )
         }
         Err(error) => return Err(error.context("asking Slurm for its nodes (scontrol show nodes)")),
@@ -74,7 +74,7 @@ fn slurm() -> Result<String> {
     };
     match reader.join().ok().flatten() {
         Some(text) if ended.success() => Ok(text),
-        _ => bail!("it ended with {ended}"),
+        _ => bail!("scontrol ended with {ended}"),
     }
 }
 

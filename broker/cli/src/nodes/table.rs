@@ -85,7 +85,7 @@ fn remarks(board: &ClusterBoard) -> Vec<String> {
                 }
                 if report.warnings > 0 {
                     let places = text::count(report.warnings, "warning", "warnings");
-                    lines.push(format!("! {}: {places} (weft status there says which)", node.name));
+                    lines.push(format!("! {}: {places} (run weft status there)", node.name));
                 }
                 if report.jobs_left_out > 0 {
                     let jobs = text::count(report.jobs_left_out, "more job", "more jobs");

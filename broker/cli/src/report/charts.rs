@@ -165,7 +165,7 @@ pub(super) fn timeline(run: &Run) -> String {
             picture.mark("warn", (scale.at(first), top + 8.0), &warned.warning.text);
         }
     }
-    picture.into_element("Timeline: a row a job, with its role and its part of the GPU")
+    picture.into_element("Timeline: one row per job, with its role and its part of the GPU")
 }
 
 /// Sums of a figure in columns of equal length.
@@ -323,7 +323,7 @@ pub(super) fn lateness(run: &Run) -> Option<String> {
             picture.text("tick", (WIDTH - RIGHT, y.at(allowed) - 4.0), "end", &label);
         }
     }
-    Some(picture.into_element("Lateness of the foreground jobs over time, and what is allowed"))
+    Some(picture.into_element("Lateness of the foreground jobs over time, and the allowed slowdown"))
 }
 
 /// Fewer stretches of a job say little.
@@ -406,7 +406,7 @@ pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
             picture.text("tick", (at, top + 12.0), anchor, &format!("{count} {side}"));
         }
     }
-    Some(picture.into_element("Lengths of stretches alone and beside background work"))
+    Some(picture.into_element("Lengths of stretches without and with background work"))
 }
 
 #[cfg(test)]

@@ -95,11 +95,11 @@ impl BrokerTrace {
                 Err(_) => damaged += 1,
             }
             if damaged > MOST_DAMAGED {
-                bail!("this is no trace of a broker, or is damaged (weft broker --trace FILE writes one)");
+                bail!("not a broker's trace, or damaged (weft broker --trace FILE writes one)");
             }
         }
         if trace.lines.is_empty() {
-            bail!("this is no trace of a broker, or an empty one (weft broker --trace FILE writes one)");
+            bail!("not a broker's trace, or empty (weft broker --trace FILE writes one)");
         }
         trace.lines.sort_by_key(|line| line.t);
         Ok(trace)

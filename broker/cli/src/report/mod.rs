@@ -82,7 +82,7 @@ fn last(text: &str) -> Result<LastJobs, String> {
     let moment = since(text).ok().filter(|_| text.ends_with(['s', 'm', 'h', 'd']));
     moment
         .map(LastJobs::Since)
-        .ok_or_else(|| "a number of jobs, 1 or more, or a span (30m, 2h, 7d) is wanted".to_string())
+        .ok_or_else(|| "expected a number of jobs, 1 or more, or a span (30m, 2h, 7d)".to_string())
 }
 
 /// Writes the files.

@@ -139,9 +139,9 @@ impl Selection {
     pub(super) fn pick(&self, all: Vec<RecordedJob>) -> Result<Vec<Run>, String> {
         if all.is_empty() {
             return Err(match self {
-                Selection::Since(_) => "no job runs or has ended here in that time".to_string(),
+                Selection::Since(_) => "no job runs here or ended here in that time".to_string(),
                 Selection::Job(wanted) => nobody(wanted),
-                _ => "no job runs or has ended here; start one with weft run".to_string(),
+                _ => "no job runs here or has ended here; start one with weft run".to_string(),
             });
         }
         let mut jobs: Vec<ReportJob> = all.into_iter().map(ReportJob::new).collect();

@@ -55,7 +55,7 @@ pub struct TopArgs {
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("{text} is not in 0.1 to 3600")),
+        _ => Err(format!("{text} is not between 0.1 and 3600")),
     }
 }
 
@@ -87,7 +87,7 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
             }
             Err(error) if args.once => return Err(error),
             Err(error) => {
-                let gone = format!("{}; looking again", text::told(&error));
+                let gone = format!("{}; trying again", text::told(&error));
                 match args.json {
                     true => serde_json::json!({"schema": weft_daemon::status::SCHEMA, "gone": gone}).to_string(),
                     false => gone,

@@ -39,19 +39,19 @@ const HELP: [&str; 18] = [
     "Enter, d   details of the selected job",
     "p, +       its priority: one more important",
     "P, -       its priority: one less important",
-    "space      stop its processes, or let them go on",
+    "space      stop its processes, or continue them",
     "s          sort by role, GPU, late, memory, name",
     "?          this help; any key closes it",
     "",
-    "GPU   part of the last interval that the GPU worked",
-    "      for the job, estimated",
+    "GPU   part of the last interval in which the GPU",
+    "      worked for the job, estimated",
     "late  part of the last interval that a foreground",
     "      job lost to background jobs, or that a",
     "      background job cost foreground jobs",
-    "lost  the same in all, as a foreground job",
-    "cost  the same in all, as a background job",
+    "lost  the same in total, as a foreground job",
+    "cost  the same in total, as a background job",
     "",
-    "docs/outcomes.md says how they are known",
+    "docs/outcomes.md explains these figures",
 ];
 
 /// Colours, or none (NO_COLOR).
@@ -130,7 +130,7 @@ fn head(app: &TopApp, palette: Palette, width: usize) -> Vec<Line<'static>> {
     let mut lines = vec![line(app.board.headline(), bold)];
     if let Some(gone) = &app.gone {
         let style = palette.of(Color::Red).add_modifier(Modifier::BOLD);
-        lines.push(line(format!("{gone}; looking again"), style));
+        lines.push(line(format!("{gone}; trying again"), style));
     }
     let devices = app.board.devices();
     for (at, row) in devices.iter().enumerate().take(DEVICES_SHOWN) {
@@ -390,7 +390,7 @@ mod tests {
         assert!(page.contains("sort by role, GPU, late, memory, name"), "{page}");
         app.hear(BrokerNews::Gone("no broker listens at /run/x".to_string()));
         let page = lines(&drawn(&app, 80, 24, COLOURS)).join("\n");
-        assert!(page.contains("no broker listens at /run/x; looking again"), "{page}");
+        assert!(page.contains("no broker listens at /run/x; trying again"), "{page}");
         app.hear(BrokerNews::Refused("client 1 is user 7's".to_string()));
         let last = lines(&drawn(&app, 80, 24, COLOURS)).pop();
         assert_eq!(last.as_deref(), Some("client 1 is user 7's"));
