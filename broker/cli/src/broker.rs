@@ -133,7 +133,7 @@ defaults. A running broker reads the file again on SIGHUP.";
 /// How long `--background` waits for the broker's first answer.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Interval between looks whether the broker answers.
+/// Interval at which a broker is asked whether it answers.
 const STEP: Duration = Duration::from_millis(2);
 
 /// Runs the broker, or starts it and returns.
@@ -158,7 +158,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         return background(&args, &places, &sources);
     }
     if args.detached {
-        // Signals of the starting terminal do not reach it.
+        // Keeps signals of the starting terminal away.
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
@@ -175,7 +175,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         false => None,
     };
     if let Some(turn) = turn {
-        // Until this one answers no job starts another.
+        // Keeps jobs from starting another broker until this one answers.
         let places = places.clone();
         let thread = std::thread::Builder::new().name("weft-turn".into());
         let hold = move || {
@@ -195,7 +195,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the broker that runs, if one does. Returns the lock on starting one, and its process.
+/// Ends the running broker, if any. Returns the lock on starting a broker, and the ended process.
 fn end_running(places: &Places) -> Result<(File, Option<Pid>)> {
     let turn = start::turn(places)?;
     if !admin::pings(places) {
@@ -209,7 +209,7 @@ fn end_running(places: &Places) -> Result<(File, Option<Pid>)> {
     Ok((turn, stop::give_way(places)?))
 }
 
-/// weft's unit that a process belongs to, unless this one does, too.
+/// weft's systemd unit that a process belongs to; `None` if this process belongs to it too.
 fn unit_of(pid: Pid) -> Option<String> {
     let group = |of: &str| fs::read_to_string(format!("/proc/{of}/cgroup")).ok();
     let its = group(&pid.to_string()).filter(|its| Some(its) != group("self").as_ref())?;
@@ -218,8 +218,8 @@ fn unit_of(pid: Pid) -> Option<String> {
     weft.next().map(str::to_string)
 }
 
-/// Has the control channels of a private broker lie in the socket's folder, not in `/tmp`. A job in
-/// a container that was given that folder, at the same path, then has them, too.
+/// Puts the control channels of a private broker into the socket's folder instead of `/tmp`. A
+/// container with that folder mounted at the same path then has the channels too.
 #[allow(unsafe_code)]
 fn keep_channels_at(folder: &Path) {
     // A socket's path has 107 bytes, and ipc-channel appends a folder and a name.
@@ -227,12 +227,12 @@ fn keep_channels_at(folder: &Path) {
     if folder.as_os_str().len() > LONGEST_FOLDER_BYTES {
         return;
     }
-    // ipc-channel takes its place from this variable alone.
-    // SAFETY: no other thread of this process has begun, so nobody reads the environment now.
+    // ipc-channel takes its folder only from this variable.
+    // SAFETY: this process has no other thread yet, so no thread reads the environment now.
     unsafe { std::env::set_var("TMPDIR", folder) };
 }
 
-/// The options by the files as they are now; nothing of them counts where one is wrong.
+/// The options from the files as they are now, or the first error: then no file counts.
 fn again(args: &BrokerArgs, sources: &ConfigSources) -> Result<Options, String> {
     let loaded = sources.load();
     match loaded.errors.first() {
@@ -241,7 +241,7 @@ fn again(args: &BrokerArgs, sources: &ConfigSources) -> Result<Options, String> 
     }
 }
 
-/// The options, with those of the files where none was given.
+/// The given options, with the files' values for those that were not given.
 fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     fn fill<T, E>(option: &mut Option<T>, said: Option<&str>, parse: impl Fn(&str) -> Result<T, E>) {
         if option.is_none() {
@@ -268,7 +268,7 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     if args.metrics.is_empty() {
         args.metrics = said("metrics").and_then(|text| text.parse().ok()).into_iter().collect();
     }
-    // Who starts a broker for a job has a time of their own, which says nothing of a person's wish.
+    // A broker started for a job (`--quiet`) gets its idle time from a program, so the file wins.
     if let Some(said) = said("idle-exit")
         && (args.idle_exit.is_none() || args.quiet)
     {
@@ -277,7 +277,7 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     if args.shared {
         fill(&mut args.group, said("group"), users::group);
         let weights = files.weights.iter().map(|(uid, (weight, _))| (*uid, *weight));
-        // Of several figures for a user the last one counts: the option's.
+        // The last value for a user counts: the option's.
         args.weight_of = weights.chain(given.weight_of.iter().copied()).collect();
         let priorities = files.priorities.iter().map(|(uid, (priority, _))| (*uid, *priority));
         args.priority_of = priorities.chain(given.priority_of.iter().copied()).collect();
@@ -350,7 +350,7 @@ fn options(args: &BrokerArgs) -> Options {
     }
 }
 
-/// The address from every working directory.
+/// The address with an absolute path, valid in every working directory.
 fn absolute(address: &MetricsAddress) -> MetricsAddress {
     match address {
         MetricsAddress::Unix(path) => MetricsAddress::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
@@ -362,7 +362,7 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     if !args.replace && admin::pings(places) {
         return runs_already(args, places);
     }
-    // Of several starters one starts a broker; the others wait for its answer.
+    // One of several starters starts a broker; the others wait for its answer.
     let (_turn, replaced) = match args.replace {
         true => end_running(places)?,
         false => (start::turn(places)?, None),
@@ -380,7 +380,7 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let mut command = Command::new(program);
     command.args(["broker", "--detached", "--socket"]).arg(places.socket());
-    // What was given alone: it reads the files itself, and again on SIGHUP.
+    // Only the given options: the broker reads the files itself, and again on SIGHUP.
     for (flag, value) in [
         ("--policy", args.policy.map(|policy| policy.to_string())),
         ("--spin", args.spin.map(|spin| spin.name().to_string())),
@@ -447,7 +447,7 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     seal();
     let mut child = command
         .env_remove("LD_PRELOAD")
-        // A job's service must not take this broker's word for its own.
+        // The service manager of a job must not take this broker's notifications for the job's.
         .env_remove("NOTIFY_SOCKET")
         .env_remove("LISTEN_PID")
         .stdin(Stdio::null())
@@ -490,8 +490,8 @@ fn runs_already(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
     )
 }
 
-/// Marks inherited descriptors close-on-exec: a pipe held open in the broker would keep its reader
-/// waiting.
+/// Marks inherited descriptors close-on-exec: a pipe left open in the broker would block its
+/// reader.
 #[allow(unsafe_code)]
 fn seal() {
     const ABOVE_STDERR: libc::c_uint = 3;

@@ -1,5 +1,5 @@
-//! `weft completions` and `weft man`: what shells and `man` know of the command line, made from the
-//! command line itself.
+//! `weft completions` and `weft man`: shell completions and manual pages, generated from the
+//! definition of the command line.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap_complete::{Shell, generate};
 
-/// Sections at the end of the page `weft(1)`, which the command line's help does not have.
+/// Sections at the end of the page `weft(1)` that are not part of the help.
 const SECTIONS: &str = "\
 .SH ENVIRONMENT
 \\fBWEFT_PRIORITY\\fR, \\fBWEFT_PROFILE\\fR, \\fBWEFT_MEMORY\\fR and the other options of a job:
@@ -58,7 +58,7 @@ pub struct ManArgs {
 pub fn completions(args: CompletionsArgs, mut command: clap::Command) -> Result<ExitCode> {
     let mut text = Vec::new();
     generate(args.shell, &mut command, "weft", &mut text);
-    // A closed pipe (`| head`) is no error.
+    // A closed pipe (`| head`) is not an error.
     let _ = std::io::stdout().write_all(&text);
     Ok(ExitCode::SUCCESS)
 }

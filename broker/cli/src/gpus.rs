@@ -1,8 +1,8 @@
 //! `weft run --gpu`: chooses the job's device.
 //!
-//! NVML lists the devices, the driver says which of them `CUDA_VISIBLE_DEVICES` leaves; a process
-//! of its own asks both. The broker chooses. The job gets the UUID in `CUDA_VISIBLE_DEVICES`, and
-//! never a device that the variable excludes. Without answers it runs unchanged.
+//! NVML lists the devices, and the driver lists those that `CUDA_VISIBLE_DEVICES` leaves; a
+//! separate process asks both. The broker chooses. The job gets the UUID in `CUDA_VISIBLE_DEVICES`,
+//! never a device that the variable excludes. Without answers the job runs unchanged.
 #![forbid(unsafe_code)]
 
 use super::environment::{BackingOption, Environment, Wishes};
@@ -15,12 +15,12 @@ use weft_daemon::places::Places;
 use weft_daemon::store;
 use weft_protocol::{amount, host, priority};
 
-/// Why a job gets no device.
+/// Reason why a job gets no device.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The argument names no device.
     Usage(String),
-    /// The job fits on no device; the figures.
+    /// The job fits on no device, with the broker's reason.
     Refused(String),
 }
 
@@ -70,7 +70,7 @@ pub fn choose(
         Ok(Answer::Placed(place)) => place,
         Err(Error::Sorry(why)) => return Err(Trouble::Refused(why)),
         other => {
-            // With one device there is nothing to choose.
+            // A single device needs no choice.
             let why = other
                 .err()
                 .map_or("an unexpected answer".to_string(), |error| error.to_string());
@@ -104,7 +104,7 @@ fn visible(told: &DriverReport, variable: Option<&str>) -> Vec<FoundGpu> {
         all.extend(parts.iter().map(|part| known(gpu, part)));
     }
     if all.is_empty() {
-        // Without NVML: what the driver itself lists.
+        // Without NVML, the driver's own list.
         let each = told.devices.iter().enumerate().map(|(gpu, device)| FoundGpu {
             gpu,
             part: dashed(&device.uuid),
@@ -114,7 +114,7 @@ fn visible(told: &DriverReport, variable: Option<&str>) -> Vec<FoundGpu> {
         return each.collect();
     }
     let Some(list) = variable else { return all };
-    // The driver shows only one of several instances.
+    // The driver shows only one of several MIG instances.
     let instances: Vec<String> = list
         .split(',')
         .map(|entry| entry.trim().to_ascii_lowercase())
@@ -154,7 +154,7 @@ fn dashed(hex: &str) -> String {
     )
 }
 
-/// The visible devices that were asked for.
+/// The requested ones among the visible devices.
 fn among(visible: &[FoundGpu], wanted: &str) -> Result<Vec<FoundGpu>, Trouble> {
     if wanted.trim().eq_ignore_ascii_case("any") {
         return Ok(visible.to_vec());
@@ -218,7 +218,7 @@ fn seeker(allowed: &[FoundGpu], wishes: &Wishes, environment: &Environment) -> S
             .and_then(|text| text.parse().ok())
             .unwrap_or(1),
         managed: backing(BackingOption::Managed, "managed"),
-        // Memory beyond the limit of the job's control group has to be the device's.
+        // Memory beyond the limit of the job's control group has to be device memory.
         either: backing(BackingOption::Auto, "auto")
             && host::left_of_groups().is_none_or(|left| said.or(peak).unwrap_or(0) <= left),
         devices: allowed

@@ -1,4 +1,4 @@
-//! The `weft` command. A file a subcommand.
+//! The `weft` command, with one file per subcommand.
 //!
 //! On stderr an error is one line, with exit code 2 for a wrong command line, else 1. A started job
 //! keeps its exit code, signals and stdout.
@@ -146,7 +146,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Hint for an unknown word after `weft profile`, which clap takes for the job.
+/// Hint for an unknown word after `weft profile`, which clap would treat as the job.
 fn no_action(words: &[&str]) -> Option<String> {
     use clap::CommandFactory;
     let [profile, word, ..] = words else { return None };
@@ -243,7 +243,7 @@ mod tests {
         let figure = said(&["weft", "run", "--priority", "hgih", "--", "true"]);
         assert!(figure.contains("0 (matters most) to 9"), "{figure}");
         assert!(figure.contains("high (0), normal (5), low (7), idle (9)"), "{figure}");
-        // All words after the command or the dashes are the job's.
+        // All words after the command or the dashes belong to the job.
         for line in [
             &["weft", "run", "python", "-u", "x.py", "--profle"][..],
             &["weft", "run", "--", "-x", "--profle"],

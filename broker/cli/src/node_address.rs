@@ -1,31 +1,31 @@
-//! Where a node's metrics are, as people write it. Pure.
+//! Addresses of nodes' metrics, in the form that users write. Pure.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The port of an address without one: that of the examples in deploy/prometheus.
+/// Port of an address without one, as in the examples in deploy/prometheus.
 pub const DEFAULT_PORT: u16 = 9431;
 
-/// Most nodes of a view: each has a thread.
+/// Largest number of nodes in a view: each has a thread.
 pub const MOST_NODES: usize = 1024;
 
-/// Where a node's metrics are.
+/// Location of a node's metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodePlace {
-    /// A name or an address, and a port.
+    /// A host name or address, and a port.
     Tcp(String, u16),
-    /// A unix socket, of this machine or forwarded.
+    /// A unix socket, local or forwarded.
     Unix(PathBuf),
 }
 
 /// A node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAddress {
-    /// What people call it.
+    /// Name for people.
     pub name: String,
-    /// Where its metrics are.
+    /// Location of its metrics.
     pub place: NodePlace,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for NodePlace {
     }
 }
 
-/// Nodes of an option.
+/// List of nodes given by an option.
 pub type NodeList = Arc<[NodeAddress]>;
 
 /// Parses nodes with commas between them.

@@ -1,12 +1,12 @@
 //! `weft profile`: runs a job once and learns its kernels, their times and gaps; shows and lists
 //! profiles.
 //!
-//! * A place that cannot be written is reported before the job starts.
+//! * An unwritable file is reported before the job starts.
 //! * A replaced profile is kept as `NAME.old`.
 //! * The exit code is the job's, or [`NOTHING`] if nothing was learnt.
 //!
-//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command
-//! waits.
+//! The job samples itself (`WEFT_MODE=profile`), the broker collects the samples and writes the
+//! profile, this command waits.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -94,13 +94,13 @@ enum ProfileAction {
     },
 }
 
-/// Exit code of a job that ended well without a profile or trace: `EX_CANTCREAT` of sysexits.h.
+/// Exit code if a job succeeded without a profile or trace: `EX_CANTCREAT` of sysexits.h.
 pub const NOTHING: u8 = 73;
 
 /// Time for the last samples to arrive after the job's end.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Most kernels that are printed; the JSON has all.
+/// Largest number of kernels that are printed; the JSON has all.
 const KERNELS: usize = 40;
 
 /// Runs the command.
@@ -143,7 +143,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
     admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
     let wishes = Wishes {
-        // As WEFT_NAME says: --name is the profile's.
+        // Left to WEFT_NAME, because --name is the profile's name.
         name: None,
         outcome: Some(false),
         priority: Some(args.priority.unwrap_or(0)),
@@ -176,7 +176,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let sampled = match settle(&places, &called) {
         Ok(sampled) => sampled,
         Err(error) => {
-            // The job's own end matters more.
+            // The job's own exit status matters more.
             eprintln!(
                 "weft: {}: profile {} is as it was last written, if at all",
                 text::told(&error),
@@ -200,7 +200,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     Ok(end(status, learnt))
 }
 
-/// Ends as the job did, but success without a profile fails: a script would go on to serve.
+/// The job's exit status, but a failure if it succeeded without a profile: a script must not go on.
 pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
     match status.success() && !learnt {
         true => ExitCode::from(NOTHING),
@@ -218,7 +218,7 @@ pub fn writable(file: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Waits until the job's processes left the broker, then ends the sampling.
+/// Waits until the job's processes have left the broker, then ends the sampling.
 fn settle(places: &Places, name: &str) -> Result<Sampled> {
     let question = Question::ProfileFlush { name: name.to_string() };
     let deadline = Instant::now() + SETTLE;
@@ -241,7 +241,7 @@ fn settle(places: &Places, name: &str) -> Result<Sampled> {
     }
 }
 
-/// Reports the result; whether anything was learnt.
+/// Prints the result. Returns whether anything was learnt.
 fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
     if let Some(trouble) = &sampled.trouble {
         text::warn(format_args!("profile {name} could not be written: {trouble}"));
@@ -299,7 +299,7 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
     };
     let kept = match admin::ask(&Places::of_environment(), &question)? {
         Answer::Kept(kept) => kept,
-        // A shared broker returns what it learnt: the profile is this user's.
+        // A shared broker returns its observations, and this user writes the profile.
         Answer::Learnt(took) => took.keep(&called)?,
         other => bail!("unexpected answer {other:?}"),
     };

@@ -1,4 +1,4 @@
-//! `weft queue`: which jobs wait for device memory and why, and which jobs have it.
+//! `weft queue`: jobs that wait for device memory, with reasons, and jobs that have it.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ pub struct QueueArgs {
     pub verbose: bool,
 }
 
-/// Ended jobs, on a page for people.
+/// Largest number of ended jobs on a page for people.
 const LEARNT_SHOWN: usize = 8;
 
 /// Shows the queue.
@@ -39,7 +39,7 @@ pub fn main(args: QueueArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Expected begin of a job; a guess if an earlier job's duration is undeclared.
+/// Expected start of a job; a guess if an earlier job's duration is undeclared.
 fn begins(row: &WaitingRow) -> String {
     match (row.begins_s, row.guess) {
         (None, _) => "?".to_string(),
@@ -48,7 +48,7 @@ fn begins(row: &WaitingRow) -> String {
     }
 }
 
-/// A name for a table; another user's is not told.
+/// A name for a table; `-` if hidden, as another user's is.
 fn called(name: &str) -> String {
     match name.is_empty() {
         true => "-".to_string(),
@@ -153,7 +153,7 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
     page
 }
 
-/// Jobs that wait. Why stands below: it is a sentence.
+/// Columns of waiting jobs. The reasons are sentences, so they stand below the table.
 fn waiting_columns(rows: &[WaitingRow], verbose: bool) -> Vec<TextColumn> {
     let mut columns = vec![
         TextColumn::figures("place", 1).with(rows, |row| row.position.to_string()),
@@ -172,7 +172,7 @@ fn waiting_columns(rows: &[WaitingRow], verbose: bool) -> Vec<TextColumn> {
     columns
 }
 
-/// Jobs that have memory.
+/// Columns of jobs that have memory.
 fn running_columns(rows: &[RunningRow], verbose: bool) -> Vec<TextColumn> {
     let mut columns = vec![
         TextColumn::words("name", 0, 12).with(rows, |row| called(&row.name)),
@@ -192,7 +192,7 @@ fn running_columns(rows: &[RunningRow], verbose: bool) -> Vec<TextColumn> {
     columns
 }
 
-/// Jobs that ended without a declared need.
+/// Columns of jobs that ended without a declared need.
 fn learnt_columns(rows: &[LearntRow]) -> Vec<TextColumn> {
     let more = |row: &LearntRow| if row.denied { "more" } else { "-" }.to_string();
     vec![

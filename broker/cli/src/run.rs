@@ -108,13 +108,13 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     for wrong in &files.errors {
         eprintln!("weft: {wrong}");
     }
-    // Whoever cannot mend a file, such as the machine's, has a job all the same.
+    // An error in a file that the user cannot correct does not stop the job.
     if files.errors.iter().any(|wrong| !wrong.foreign) {
         return Ok(ExitCode::from(2));
     }
     let defaults = files.variables(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     let default = |name: &str| defaults.iter().find(|(set, _)| *set == name).map(|(_, value)| value);
-    // The broker tells the job's side whether the profile is usable.
+    // The broker reports to the job whether the profile is usable.
     if let Err(error) = start::ensure(&places, &start::idle_exit()) {
         eprintln!("weft: {}; the job runs without weft", text::told(&error));
     }
@@ -139,7 +139,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         outcome: outcome(args.quiet, default("WEFT_OUTCOME").is_some()),
         defaults: defaults.clone(),
     };
-    // The job runs even where weft cannot.
+    // The job runs even if weft cannot.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
         eprintln!("weft: {}; the job runs without weft", text::told(&error));
         Environment::default()
@@ -184,7 +184,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     Ok(not_started(program, &error))
 }
 
-/// Whether the job says at its end what weft did: unless told otherwise.
+/// Whether the job prints its outcome at its end; `None` leaves it to the variable.
 fn outcome(quiet: bool, by_file: bool) -> Option<bool> {
     let said = by_file || std::env::var_os("WEFT_OUTCOME").is_some_and(|value| !value.is_empty());
     match (quiet, said) {
@@ -194,7 +194,7 @@ fn outcome(quiet: bool, by_file: bool) -> Option<bool> {
     }
 }
 
-/// Checks variables that no option overrides: a job with a mistyped need would run as one without.
+/// Checks variables that no option overrides: a job with an invalid value would run without it.
 fn said_well(args: &RunArgs) -> Result<(), String> {
     let variable = |name: &str| {
         let value = std::env::var_os(name)?.to_string_lossy().trim().to_string();
@@ -238,7 +238,7 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     device_share::check(&|name| std::env::var_os(name).unwrap_or_default()).map(|_| ())
 }
 
-/// Parses an amount; a backing gets a hint at `--backing`.
+/// Parses an amount; the name of a backing gives a hint to use `--backing`.
 fn bytes(text: &str) -> Result<u64, String> {
     match text {
         "managed" | "device" | "auto" => Err(format!(

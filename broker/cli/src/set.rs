@@ -1,4 +1,4 @@
-//! `weft set`: changes a job's priority or what it may lose, or a user's weight.
+//! `weft set`: changes a job's priority or allowed slowdown, or a user's weight.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     let question = match (args.user, args.weight) {
         (Some(user), Some(weight)) if places.is_shared() => {
-            // There the kernel's word is the label.
+            // A shared broker uses the uid from the kernel as the label.
             let uid = users::user(&user).map_err(anyhow::Error::msg)?;
             Question::Weight {
                 user: uid.to_string(),

@@ -1,4 +1,4 @@
-//! `weft status`: jobs with their roles and waits, and what went wrong.
+//! `weft status`: jobs with their roles and waits, warnings and errors.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ pub struct StatusArgs {
     pub cluster: nodes::ClusterArgs,
 }
 
-/// Jobs that ended, on a page for people.
+/// Largest number of ended jobs on a page for people.
 const ENDED_SHOWN: usize = 10;
 
 /// The broker's answer.
@@ -120,7 +120,7 @@ fn render(status: &Status, verbose: bool, width: usize) -> Vec<PageLine> {
     page
 }
 
-/// A name for a table; another user's is not told.
+/// A name for a table; `-` if hidden, as another user's is.
 pub fn called(client: &ClientStatus) -> String {
     match client.name.is_empty() {
         true => "-".to_string(),
@@ -132,14 +132,14 @@ pub fn called(client: &ClientStatus) -> String {
 pub fn profile(client: &ClientStatus) -> String {
     match (&client.profile, &client.profile_trouble, client.profiling) {
         (Some(name), _, true) => format!("{name} (sampling)"),
-        // In front, so that no cut takes it.
+        // The mark is in front, so that it is never cut.
         (Some(name), Some(_), _) => format!("(!) {name}"),
         (Some(name), None, _) => name.clone(),
         (None, ..) => "none".to_string(),
     }
 }
 
-/// What people look for.
+/// Columns of the attached jobs.
 fn clients(clients: &[ClientStatus], shared: bool) -> Vec<TextColumn> {
     let outcome = |client: &ClientStatus| client.outcome.clone().unwrap_or_default();
     let figures = |client: &ClientStatus| history::figures(&outcome(client));
@@ -164,7 +164,7 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<TextColumn> {
     columns
 }
 
-/// What the scheduler goes by.
+/// Columns of the scheduler's figures.
 fn internals(clients: &[ClientStatus]) -> Vec<TextColumn> {
     let of_background = |client: &ClientStatus, ns: u64| match client.mode.as_str() {
         "background" => text::duration(ns),
@@ -183,7 +183,7 @@ fn internals(clients: &[ClientStatus]) -> Vec<TextColumn> {
     ]
 }
 
-/// Jobs that ended.
+/// Columns of ended jobs.
 fn ended(ended: &[EndedStatus]) -> Vec<TextColumn> {
     let outcome = |ended: &EndedStatus| ended.last.outcome.clone().unwrap_or_default();
     vec![
@@ -201,9 +201,9 @@ fn ended(ended: &[EndedStatus]) -> Vec<TextColumn> {
     ]
 }
 
-/// Where protection does not work, a line each.
+/// Warnings about protection, one per line.
 pub fn warnings(status: &Status) -> Vec<String> {
-    // Known before the outcome thread heard of it, and where that does not answer.
+    // Another broker may be known before the outcome thread, or while that does not answer.
     let others = status.broker.others.iter().map(ToString::to_string);
     let others = others.filter(|other| status.warnings.iter().all(|warning| warning.text != *other));
     let all = status.warnings.iter().map(|warning| warning.text.clone());
@@ -222,7 +222,7 @@ pub fn mps(device: &DeviceStatus) -> Option<String> {
     }
 }
 
-/// A job's role, and what it waits for.
+/// A job's role, and the reason for its wait.
 pub fn role(client: &ClientStatus) -> String {
     let waits = "waits for memory";
     match (client.waits_for_memory_s, client.mode == waits) {
@@ -240,7 +240,7 @@ pub fn allowed(client: &ClientStatus) -> Option<f64> {
     client.slowdown_allowed.filter(|_| foreground)
 }
 
-/// What a foreground job may lose to background jobs.
+/// Allowed slowdown of a foreground job, as text.
 pub fn may_lose(client: &ClientStatus) -> Option<String> {
     let allowed = allowed(client)?;
     let within = match client.slo_ns {
@@ -254,10 +254,10 @@ pub fn may_lose(client: &ClientStatus) -> Option<String> {
     Some(format!("{}{within}{was}", text::percent(allowed)))
 }
 
-/// What else there is to say of a job, without its number; `all` with what the scheduler goes by.
+/// Further lines about a job, without its number; `all` includes the scheduler's figures.
 pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     let mut lines = Vec::new();
-    // What it warns of is told above all jobs.
+    // Its warnings are shown above all jobs.
     if let Some(outcome) = client.outcome.as_ref().filter(|outcome| outcome.launches > 0) {
         lines.push(outcome.line());
     }
@@ -309,7 +309,7 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     lines
 }
 
-/// How managed memory moves.
+/// Lines about the migration of managed memory.
 fn moves(client: &ClientStatus) -> Vec<String> {
     let mut lines = Vec::new();
     if client.managed > 0 {
@@ -359,7 +359,7 @@ fn moves(client: &ClientStatus) -> Vec<String> {
     lines
 }
 
-/// Launches that the gate treated in another way, and what was not heard of.
+/// Lines about launches that the gate treated specially, and about dropped messages.
 fn passed(client: &ClientStatus) -> Vec<String> {
     let mut lines = Vec::new();
     if client.unsplit > 0 {

@@ -1,8 +1,8 @@
 //! `weft trace`: shows a launch trace and converts it to and from JSON; and the recording behind
 //! `weft profile --trace`.
 //!
-//! Recording needs no broker: the job writes what it does (`WEFT_MODE=trace`), this command makes
-//! the trace.
+//! Recording needs no broker: the job writes its operations (`WEFT_MODE=trace`), and this command
+//! makes the trace.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -58,7 +58,7 @@ enum TraceAction {
     },
 }
 
-/// Most kernels that are printed; the JSON has all.
+/// Largest number of kernels that are printed; the JSON has all.
 const KERNELS: usize = 40;
 
 /// Runs the command.
@@ -98,13 +98,13 @@ pub struct TraceWindow {
     pub file: PathBuf,
     /// Name of the trace and of the profile made of it.
     pub name: Option<String>,
-    /// How many times slower a simulated device runs.
+    /// Factor by which a simulated device runs slower.
     pub dilation: f64,
     /// The job's command.
     pub command: Vec<OsString>,
 }
 
-/// Runs and records a job. Ends as the job did.
+/// Runs and records a job. Returns the job's exit status.
 pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     if let Some(name) = &wanted.name
         && let Err(error) = weft_profiles::valid_name(name)
@@ -145,7 +145,7 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     Ok(profile::end(status, kept.is_ok()))
 }
 
-/// Makes the trace, and the profile if named, from the files of the job's processes.
+/// Makes the trace, and the profile if a name is given, from the files of the job's processes.
 fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     let mut found = Vec::new();
     for path in raw_files(file)? {
@@ -154,7 +154,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
             Err(error) => text::warn(error),
         }
     }
-    // The process with most operations is the job; torchrun and loaders have others.
+    // The process with the most operations is the job; torchrun and data loaders add others.
     found.sort_by_key(|recording| std::cmp::Reverse(recording.operations()));
     let Some(recording) = found.first() else {
         bail!(

@@ -1,4 +1,4 @@
-//! Metrics of a real broker: what `weft metrics` prints, the socket, and what is refused.
+//! Tests of a real broker's metrics: the output of `weft metrics`, the socket, and refusals.
 
 mod common;
 
@@ -84,7 +84,7 @@ fn jobs_are_told_by_command_and_socket_and_counters_stay() {
         "{answer}"
     );
     assert_eq!(launches(&answer), Some(40.0), "{answer}");
-    // A client whose counters fall, as a faulty one may: they stay for people who add them up.
+    // A faulty client's counters may fall; the metrics must not, because users sum them.
     service
         .lane()
         .counters
@@ -138,7 +138,7 @@ fn an_address_that_cannot_be_had_is_one_line() {
     assert_eq!((done.status.code(), text(&done.stderr).lines().count()), (Some(1), 1));
 }
 
-/// A node that takes connections and says nothing.
+/// A node that accepts connections and sends nothing.
 fn silent() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = listener.local_addr().expect("bound").to_string();
@@ -171,7 +171,7 @@ fn several_nodes_are_one_table_and_a_silent_one_is_told() {
         let done = one.done(&["status", "--cluster", "--nodes", &good]);
         text(&done.stdout).contains("2 of 2 nodes answer, 1 GPU in use, 2 jobs of 1 user")
     });
-    // A silent one costs its bound, so it is asked once.
+    // A silent node costs its time limit, so it is asked once.
     let nodes = format!("{good},gpu3={silent}");
     let done = one.done(&["status", "--cluster", "--nodes", &nodes]);
     let page = text(&done.stdout);

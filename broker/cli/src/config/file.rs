@@ -1,5 +1,5 @@
-//! Reads one `weft.toml`. A wrong part is one line with file, line, key and reason, and counts as
-//! not said; the rest of the file counts.
+//! Reader of one `weft.toml`. An error is reported in one line with file, line, key and reason, and
+//! that part is ignored; the rest of the file counts.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,19 +17,19 @@ use super::{ConfigOrigin, ConfigPath, ConfigValue, LoadedConfig};
 use crate::users;
 use weft_daemon::text as clean;
 
-/// A file of more bytes is none of settings.
+/// Largest size of a settings file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What is wrong with a file.
+/// An error in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigMistake {
     /// The file.
     pub file: PathBuf,
-    /// Its line, from 1; `None`: the file as a whole.
+    /// Its line, from 1; `None` if the whole file is wrong.
     pub line: Option<usize>,
     /// The key, and why it is wrong.
     pub why: String,
-    /// Whether its reader cannot mend it: the file is the machine's, or another user's.
+    /// Whether this user cannot correct it: the file belongs to the machine or another user.
     pub foreign: bool,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for ConfigMistake {
     }
 }
 
-/// Reads a file into `loaded`, over what later files said.
+/// Reads a file into `loaded`, replacing values of the files read before.
 pub fn read(path: &ConfigPath, loaded: &mut LoadedConfig) {
     let told = |line: Option<usize>, why: String| ConfigMistake {
         file: path.path.clone(),
@@ -65,12 +65,12 @@ pub fn read(path: &ConfigPath, loaded: &mut LoadedConfig) {
     }
 }
 
-/// The file's text; `None`: there is none.
+/// The file's text; `None` if the file does not exist.
 fn content(path: &Path) -> Result<Option<String>, String> {
     if path == Path::new("/dev/null") {
         return Ok(Some(String::new()));
     }
-    // A pipe is opened without a wait, and then found to be none.
+    // Opens a pipe without waiting; the check below then rejects it.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = match File::options().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
@@ -90,8 +90,8 @@ fn content(path: &Path) -> Result<Option<String>, String> {
     if facts.mode() & 0o002 != 0 {
         return Err("is writable by every user (chmod o-w); it is not read".to_string());
     }
-    // Root chose the group of its file. A user's own group is usually that user alone, and files
-    // are often its to write (umask 002).
+    // Root chose the group of its own file. A user's own group usually contains only that user, and
+    // files are often writable by it (umask 002).
     if facts.uid() != 0 && facts.mode() & 0o020 != 0 && ![0, rustix::process::getegid().as_raw()].contains(&facts.gid())
     {
         return Err(format!(
@@ -260,7 +260,7 @@ impl FileReading<'_> {
         }
     }
 
-    /// The line of a byte.
+    /// The line of the byte at this offset, from 1.
     fn line(&self, at: usize) -> usize {
         let before = self.text.as_bytes().get(..at).unwrap_or_default();
         before.iter().filter(|byte| **byte == b'\n').count() + 1
@@ -272,7 +272,7 @@ fn plain(name: &Spanned<toml::de::DeString<'_>>) -> String {
     name.get_ref().replace('_', "-")
 }
 
-/// A value as its option takes it.
+/// A value in the form of its option.
 fn text_of(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.to_string()),
@@ -283,7 +283,7 @@ fn text_of(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// A list as its option takes it, or one value.
+/// A list, or one value, in the form of its option.
 fn list_of(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::Array(values) => {
@@ -298,11 +298,11 @@ fn list_of(value: &DeValue<'_>) -> Result<String, String> {
 fn near<'a>(word: &str, known: &'a [String]) -> Option<&'a str> {
     let far = |other: &str| distance(word, other);
     let best = known.iter().min_by_key(|other| far(other))?;
-    // A word of four letters may have one or two wrong, a long one more.
+    // Two wrong letters in a word of four letters, more in a longer one.
     (far(best) <= 1 + word.len() / 4).then_some(best.as_str())
 }
 
-/// Letters to insert, remove or replace (Levenshtein).
+/// Number of letters to insert, remove or replace (Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -348,7 +348,7 @@ mod tests {
     fn the_sample_of_the_packages_has_every_key_and_may_be_taken_as_it_is() {
         let sample = include_str!("../../../../deploy/weft.toml");
         assert_eq!(loaded(sample).1, [""; 0]);
-        // With each example taken. An example is a line `# key = value`.
+        // With each example uncommented. An example is a line `# key = value`.
         let is_example = |line: &str| line.starts_with("# ") && line.contains(" = ");
         let taken = |line: &str| {
             if is_example(line) {

@@ -1,4 +1,4 @@
-//! The settings of `weft.toml`. Each is named as its option, without dashes before it.
+//! The settings of `weft.toml`. Each has the name of its option without the leading dashes.
 #![forbid(unsafe_code)]
 
 use clap::ValueEnum;
@@ -44,15 +44,15 @@ pub struct ConfigKey {
     pub section: ConfigSection,
     /// Its name.
     pub name: &'static str,
-    /// The variable that goes before the file.
+    /// The variable that overrides the file.
     pub variable: Option<&'static str>,
-    /// The value where nothing is said, for people.
+    /// The default as text for people.
     pub built_in: &'static str,
-    /// The unit of a plain figure; empty: it has none, or the value says it.
+    /// The unit of a plain number; empty if it has none or the value contains the unit.
     pub unit: &'static str,
-    /// Whether a running broker takes a change ([`weft_daemon::reload`]).
+    /// Whether a running broker applies a change ([`weft_daemon::reload`]).
     pub reload: bool,
-    /// Judges a value.
+    /// Checks a value.
     pub check: fn(&str) -> Result<(), String>,
 }
 
@@ -62,10 +62,10 @@ impl ConfigKey {
         format!("{}.{}", self.section.name(), self.name)
     }
 
-    /// The value as the setting's variable takes it.
+    /// The value in the form of the setting's variable.
     pub fn in_variable(&self, value: &str) -> String {
         match (self.name, value) {
-            // `quiet` is the contrary of WEFT_OUTCOME.
+            // `quiet` is the opposite of WEFT_OUTCOME.
             ("quiet", "true") | ("device-priorities", "false") => "off".to_string(),
             ("quiet", "false") | ("device-priorities", "true") => "on".to_string(),
             ("queue", "true") => "on".to_string(),
@@ -74,7 +74,7 @@ impl ConfigKey {
         }
     }
 
-    /// The variable's value as the setting has it.
+    /// The variable's value in the form of the setting.
     pub fn of_variable(&self, value: &str) -> String {
         match (self.name, value) {
             ("quiet", "off") => "true".to_string(),
@@ -92,8 +92,8 @@ pub const USER_TABLES: [(&str, &str); 4] = [
     ("memory", "--memory-of"),
 ];
 
-/// Settings of `[broker]` that only one broker can have: a place that a second one finds taken. In
-/// the machine's file they are the shared broker's.
+/// Settings of `[broker]` that name a path or address which only one broker can use. In the
+/// machine's file they apply to the shared broker.
 pub const OF_ONE_BROKER: [&str; 2] = ["metrics", "trace"];
 
 /// The settings, in the order of `weft config show`.
@@ -227,7 +227,7 @@ fn log_level(text: &str) -> Result<(), String> {
     }
 }
 
-/// Seconds without clients after which a broker ends; `None`: `never`.
+/// Seconds without clients after which a broker ends; `None` for `never`.
 pub fn idle_exit(text: &str) -> Result<Option<u64>, String> {
     match text {
         "never" => Ok(None),
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// Options that no file sets: what is done, not how.
+    /// Options that no file sets: they choose the action, not its parameters.
     const NOT_IN_FILES: &[&str] = &[
         "background",
         "detached",
@@ -255,7 +255,7 @@ mod tests {
         "jobs-of",
         "memory-of",
         "help",
-        // Of one job alone.
+        // These belong to one job.
         "profile",
         "memory",
         "no-wait",

@@ -111,8 +111,8 @@ fn devices(told: &DriverReport, rows: &mut Vec<ReportRow>) {
     });
 }
 
-/// Row about MPS. Before CUDA 12.4 the driver does not report it per device: then the daemon's
-/// process counts.
+/// Row about MPS. Before CUDA 12.4 the driver does not report MPS per device; then a running
+/// control daemon counts.
 fn mps_row(devices: &[DeviceReport]) -> ReportRow {
     let under: Vec<String> = devices
         .iter()
@@ -142,7 +142,7 @@ fn mps_row(devices: &[DeviceReport]) -> ReportRow {
     }
 }
 
-/// Rows about what jobs can ask of the device itself. None without a device.
+/// Rows about priorities and SM shares that jobs can request from a device. None without a device.
 fn share_rows(told: &DriverReport) -> Vec<ReportRow> {
     if told.devices.is_empty() {
         return Vec::new();
@@ -154,7 +154,7 @@ fn share_rows(told: &DriverReport) -> Vec<ReportRow> {
     rows
 }
 
-/// What a driver offers on a device.
+/// Sharing mechanisms that a driver offers on a device.
 fn offer(device: &DeviceReport) -> SmOffer {
     SmOffer {
         mps: device.mps.or_else(|| (!mps::runs()).then_some(false)),
@@ -181,7 +181,7 @@ fn priorities_row(switch: Result<bool, String>, offers: &[SmOffer]) -> ReportRow
     }
 }
 
-/// What weft does with a mechanism on these devices. The best of the verdicts counts.
+/// Row about weft's use of a mechanism on these devices. The best verdict counts.
 fn share_row(mechanism: SmMechanism, offers: &[SmOffer], devices: &[DeviceReport]) -> ReportRow {
     let verdicts: Vec<SmVerdict> = offers.iter().map(|offer| mechanism.verdict(*offer)).collect();
     let has = |verdict| verdicts.contains(&verdict);
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// What is found, the device priorities on.
+    /// Findings of the three rows with device priorities on.
     fn found(devices: &[DeviceReport]) -> [String; 3] {
         let offers: Vec<SmOffer> = devices.iter().map(offer).collect();
         let row = |mechanism| share_row(mechanism, &offers, devices).found;
@@ -246,7 +246,7 @@ mod tests {
         assert!(priorities.contains("of no effect"), "{priorities}");
         assert!(threads.contains("does nothing"), "{threads}");
         assert!(green.starts_with("none"), "{green}");
-        // One of two is under MPS.
+        // One of two devices is under MPS.
         let [priorities, threads, _] = found(&[device(Some(false), 0), device(Some(true), 0)]);
         assert!(priorities.starts_with("on: under MPS") && threads.contains("limits a job"));
     }

@@ -1,4 +1,4 @@
-//! Rows about weft's library: whether it is there, and whether a process reaches it on every way to
+//! Rows about weft's library: whether it exists, and whether a process reaches it on every way to
 //! the driver.
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<Repo
             return;
         }
     };
-    // The probe is no job: it does not attach and starts no broker.
+    // The probe is not a job: it does not attach and starts no broker.
     environment.set.push(("WEFT_AUTOSTART", "0".into()));
     environment.set.retain(|(name, _)| *name != "WEFT_SOCKET");
     environment

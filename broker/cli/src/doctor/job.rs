@@ -1,7 +1,7 @@
-//! Rows about one job: a process that runs (`--pid`), or a command that is tried (`-- CMD`).
+//! Rows about one job: a running process (`--pid`), or a command that is tried (`-- CMD`).
 //!
-//! A tried command is ended as soon as it has launched something, or after [`TRIED_S`]. What it
-//! prints goes to a file of its own, so that the report stays one.
+//! A tried command is ended as soon as it has launched something, or after [`TRIED_S`]. Its output
+//! goes to a separate file, so that it does not mix with the report.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -25,13 +25,13 @@ use weft_daemon::status::{ClientStatus, Status};
 /// Longest time for a tried command to launch something, s: large models load for minutes.
 pub const TRIED_S: u64 = 120;
 
-/// Time between two looks at a tried command.
+/// Interval between looks at a tried command.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// How long a tried command has to end after SIGTERM.
+/// Time that a tried command has to end after SIGTERM.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Characters shown of a line that the command printed.
+/// Longest part of a line of the command's output that is shown, characters.
 const SAID: usize = 160;
 
 /// Adds the rows of a running process.
@@ -156,7 +156,7 @@ fn attached(client: &ClientStatus) -> String {
     )
 }
 
-/// What the broker warns of, of this job.
+/// Rows for the broker's warnings about this job.
 fn warnings(status: &Status, client: &ClientStatus) -> Vec<ReportRow> {
     let of_it = status
         .warnings
@@ -175,14 +175,14 @@ fn warnings(status: &Status, client: &ClientStatus) -> Vec<ReportRow> {
     rows
 }
 
-/// What was seen of a tried command.
+/// Observations of a tried command.
 #[derive(Debug, Default)]
 struct TriedCommand {
-    /// All its processes.
+    /// All its processes so far.
     pids: BTreeSet<u32>,
-    /// Those that opened the driver without weft.
+    /// Processes that opened the driver without weft.
     past: BTreeSet<u32>,
-    /// The last status of its processes that were jobs, by client number.
+    /// The last status of each client among its processes.
     jobs: Vec<ClientStatus>,
     warnings: Vec<ReportRow>,
 }
@@ -263,7 +263,7 @@ pub fn command(places: &Places, words: &[OsString], rows: &mut Vec<ReportRow>) {
     environment.tidy();
 }
 
-/// A file of this user alone for what the command prints.
+/// A private file of this user for the command's output.
 fn tempfile(places: &Places) -> anyhow::Result<(File, PathBuf)> {
     let folder = match places.is_shared() {
         true => std::env::temp_dir(),
@@ -271,7 +271,7 @@ fn tempfile(places: &Places) -> anyhow::Result<(File, PathBuf)> {
     };
     let path = folder.join(format!("doctor-{}.out", std::process::id()));
     let _ = fs::remove_file(&path);
-    // A new file: a link that somebody put there is not followed.
+    // Must be a new file, so that a link planted there is not followed.
     let file = File::options().write(true).create_new(true).open(&path)?;
     Ok((file, path))
 }
@@ -300,7 +300,7 @@ fn watch(places: &Places, mut child: Child, gang: &str, output: &Path, rows: &mu
     rows.extend(found(&seen));
 }
 
-/// Rows on what was seen.
+/// Rows about the observations.
 fn found(seen: &TriedCommand) -> Vec<ReportRow> {
     let mut rows = Vec::new();
     let names = |pids: &BTreeSet<u32>| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
@@ -352,7 +352,7 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
-/// The last line that the command printed.
+/// The last line of the command's output.
 fn last_line(output: &Path) -> String {
     let text = fs::read(output).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -360,16 +360,16 @@ fn last_line(output: &Path) -> String {
     last.map_or("it printed nothing".to_string(), |line| text::cut(line.trim(), SAID))
 }
 
-/// Ends the command and what it started: by SIGTERM, and what is left by SIGKILL.
+/// Ends the command and its child processes by SIGTERM, and the remaining ones by SIGKILL.
 fn end(child: &mut Child, gang: &str) {
     let pid = |number: u32| i32::try_from(number).ok().and_then(Pid::from_raw);
     let group = pid(child.id());
     let signal = |signal: Signal| {
         if let Some(group) = group {
-            // Fails only if nothing is left of it.
+            // Fails only if no process of the group is left.
             let _ = kill_process_group(group, signal);
         }
-        // Those that made a group of their own.
+        // Processes that made a group of their own.
         for process in outside::of_gang(gang).into_iter().filter_map(pid) {
             let _ = kill_process(process, signal);
         }

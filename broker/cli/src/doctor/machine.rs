@@ -36,7 +36,7 @@ fn sockets(places: &Places) -> ReportRow {
     let directory = places.directory();
     let shown = directory.display().to_string();
     if places.is_shared() {
-        // Another user's folder by intent: what counts is that only root can have put it there.
+        // The folder belongs to another user by design; only root must have been able to create it.
         return match path::trusted(places.socket()) {
             Ok(owner) => ReportRow::ok(
                 "sockets",
@@ -63,7 +63,7 @@ fn sockets(places: &Places) -> ReportRow {
     }
 }
 
-/// What is wrong with weft.toml.
+/// Rows for errors in weft.toml.
 fn settings(files: &LoadedConfig) -> Vec<ReportRow> {
     let wrong = files.errors.iter();
     let told = wrong.map(|wrong| {
@@ -100,8 +100,7 @@ fn broker(places: &Places) -> ReportRow {
     }
 }
 
-/// Checks a simulated GPU's dilation. A broker that does not know it takes each kernel for a long
-/// one.
+/// Row about a simulated GPU's dilation. A broker without it takes every kernel for a long one.
 fn dilation(places: &Places) -> Option<ReportRow> {
     let said = std::env::var("SIMGPU_DILATION").ok()?;
     let device: f64 = said.trim().parse().ok().filter(|factor| *factor != 1.0)?;
@@ -128,7 +127,7 @@ fn dilation(places: &Places) -> Option<ReportRow> {
     })
 }
 
-/// Devices that some jobs share under MPS and others do not.
+/// Rows about devices that some jobs share under MPS and others do not.
 fn mps(status: &Status) -> Vec<ReportRow> {
     let devices = status.broker.devices.iter();
     let apart = devices.filter(|device| device.under_mps > 0 && device.not_under_mps > 0);
@@ -147,7 +146,7 @@ fn mps(status: &Status) -> Vec<ReportRow> {
     rows.collect()
 }
 
-/// Other brokers that serve one of this broker's devices.
+/// Rows about other brokers that serve one of this broker's devices.
 fn elsewhere(status: &Status) -> Vec<ReportRow> {
     let others = status.broker.others.iter();
     let rows = others.map(|other| {
@@ -179,7 +178,7 @@ fn private_mount(places: &Places) -> Option<ReportRow> {
     })
 }
 
-/// Whether a folder is on another file system than for process 1, or another part of it.
+/// Whether a folder is on another file system than for process 1, or on another part of it.
 fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     match (mounted(own, folder), mounted(machines, folder)) {
         (Some(here), Some(there)) => here != there,
@@ -187,8 +186,8 @@ fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     }
 }
 
-/// Device and part of it that are mounted at a folder (fields 3 and 4 of proc_pid_mountinfo(5)). Of
-/// several the last counts.
+/// Device, and part of it, mounted at a folder (fields 3 and 4 of proc_pid_mountinfo(5)). The last
+/// of several mounts counts.
 fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
     let mut found: Option<(usize, (String, String))> = None;
     for line in mounts.lines() {
@@ -196,7 +195,7 @@ fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
         let (Some(device), Some(root), Some(at)) = (fields.nth(2), fields.next(), fields.next()) else {
             continue;
         };
-        // The kernel writes blanks as \040; weft's folders have none.
+        // The kernel writes blanks as \040; weft's folders contain no blanks.
         let depth = Path::new(at).components().count();
         if folder.starts_with(at) && found.as_ref().is_none_or(|(deepest, _)| depth >= *deepest) {
             found = Some((depth, (device.to_string(), root.to_string())));
@@ -273,7 +272,7 @@ fn writable(directory: &Path) -> bool {
     access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// Nearest existing parent folder.
+/// Nearest existing parent of a folder.
 fn nearest(directory: &Path) -> Option<std::path::PathBuf> {
     directory
         .ancestors()
@@ -290,7 +289,7 @@ mod tests {
         let machines = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:40 / /run rw shared:5 - tmpfs tmpfs rw\n";
         let tmp = Path::new("/tmp");
         assert!(!is_private(machines, machines, tmp));
-        // As job_container/tmpfs does: a folder of the job, bound over /tmp.
+        // Like job_container/tmpfs: a folder of the job, bound over /tmp.
         let job = format!("{machines}41 22 8:1 /var/spool/job7/.7 /tmp rw - ext4 /dev/sda1 rw\n");
         assert!(is_private(&job, machines, tmp) && is_private(&job, machines, Path::new("/tmp/weft-1000")));
         assert!(!is_private(&job, machines, Path::new("/run/weft-1000")));
@@ -298,7 +297,7 @@ mod tests {
             !is_private(&job, machines, Path::new("/tmpx")),
             "a name that only begins alike"
         );
-        // Two at one place: the later one is on top. Unreadable lines are no finding.
+        // The later of two mounts at one place is on top. Unreadable lines are ignored.
         let back = format!("{job}42 41 8:1 / /tmp rw - ext4 /dev/sda1 rw\n");
         assert_eq!(mounted(&back, tmp), Some(("8:1".into(), "/".into())));
         assert!(!is_private("", machines, tmp) && !is_private(&job, "nonsense\n", tmp));

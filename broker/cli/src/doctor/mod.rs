@@ -1,7 +1,7 @@
 //! `weft doctor`: the machine's state row by row, with advice.
 //!
-//! Without a command to try it changes nothing. It always ends, and exits with 0 exactly if no row
-//! failed.
+//! Without a command to try, it changes nothing. It always ends, and exits with 0 if and only if no
+//! row failed.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -49,7 +49,7 @@ struct DoctorReport {
     rows: Vec<ReportRow>,
 }
 
-/// Looks and tells.
+/// Runs the checks and prints the report.
 pub fn main(args: DoctorArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     let mut rows = Vec::new();

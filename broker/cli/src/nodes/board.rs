@@ -1,8 +1,8 @@
-//! What successive looks at several nodes say: rows of GPUs, with shares and lateness of an
+//! State from successive looks at several nodes: rows of GPUs, with shares and lateness in an
 //! interval.
 //!
-//! Pure. The time is each broker's own (`weft_broker_uptime_seconds`): two looks may meet one
-//! status, which a broker keeps for a second.
+//! Pure. The time is each broker's own (`weft_broker_uptime_seconds`): two looks may get the same
+//! status, because a broker keeps it for a second.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,50 +13,50 @@ use super::series::{NodeJob, NodeReport, SeriesOwner};
 /// A node at the latest look.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeRow {
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
-    /// Where its metrics are.
+    /// Address of its metrics.
     pub address: String,
-    /// What it said, or why it said nothing.
+    /// Its report, or the reason for its silence.
     pub report: NodeAnswer,
-    /// Length of the interval that rates are about, seconds; `None`: means since the jobs attached.
+    /// Length of the rates' interval, seconds; `None` for means since the jobs attached.
     pub interval_s: Option<f64>,
     /// Its GPUs that jobs use.
     pub gpus: Vec<GpuRow>,
-    /// The report before, and the jobs' figures in it.
+    /// The previous report, with the jobs' figures.
     before: Option<NodeReport>,
 }
 
 /// A GPU of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuRow {
-    /// UUID; empty: its jobs have named none yet.
+    /// UUID; empty if its jobs have not reported one yet.
     pub gpu: String,
-    /// Jobs on it.
+    /// Number of jobs on it.
     pub jobs: u64,
-    /// Those of them that are foreground jobs, or alone.
+    /// Number of foreground jobs and of jobs with role `alone`.
     pub foreground: u64,
-    /// Those of them that are background jobs.
+    /// Number of background jobs.
     pub background: u64,
     /// Their users.
     pub users: BTreeSet<u32>,
-    /// The most that a foreground job loses to others, part of its time.
+    /// Largest lateness of a foreground job because of others, as a part of its time.
     pub late: Option<f64>,
     /// Part of the time that the GPU works for its jobs, estimated.
     pub share: Option<f64>,
     /// Part of the time that it works for background jobs, estimated.
     pub background_share: Option<f64>,
-    /// Memory that they hold, bytes.
+    /// Memory that its jobs hold, bytes.
     pub memory: u64,
 }
 
-/// What looks add up to.
+/// State that looks add up to.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClusterBoard {
     nodes: Vec<NodeRow>,
 }
 
-/// Why a node has said nothing yet.
+/// Report of a node that was not asked yet.
 const NOT_ASKED: &str = "not asked yet";
 
 impl ClusterBoard {
@@ -78,7 +78,7 @@ impl ClusterBoard {
         &self.nodes
     }
 
-    /// Takes what the nodes said at a look.
+    /// Takes the nodes' answers of a look.
     pub fn update(&mut self, answers: Vec<NodeAnswer>) {
         for (node, answer) in self.nodes.iter_mut().zip(answers) {
             node.update(answer);
@@ -90,29 +90,29 @@ impl NodeRow {
     fn update(&mut self, answer: NodeAnswer) {
         let latest = std::mem::replace(&mut self.report, answer);
         let Ok(now) = &self.report else {
-            // A node that comes back begins anew.
+            // A node that answers again later starts over.
             (self.before, self.interval_s, self.gpus) = (None, None, Vec::new());
             return;
         };
         match latest {
-            // The same status again: what was known of the interval stays.
+            // The same status again: the interval stays.
             Ok(latest) if latest.uptime_s == now.uptime_s => {}
             Ok(latest) if latest.uptime_s < now.uptime_s => {
                 self.interval_s = Some(now.uptime_s - latest.uptime_s);
                 self.before = Some(latest);
             }
-            // Another broker, or none before.
+            // Another broker, or no report before.
             Ok(_) | Err(_) => (self.before, self.interval_s) = (None, None),
         }
         self.gpus = rows(now, self.before.as_ref(), self.interval_s);
     }
 }
 
-/// A job's parts of the time: worked for, and late.
+/// A job's parts of the time: of GPU work, and of lateness.
 fn parts(job: &NodeJob, before: Option<&NodeJob>, interval_s: Option<f64>) -> (Option<f64>, f64) {
     let (seconds, gpu_before, late_before) = match (interval_s, before) {
         (Some(interval), Some(before)) => (interval, before.gpu_s.unwrap_or(0.0), before.late_s),
-        // It came in the interval, or there was no look before.
+        // The job attached in the interval, or there was no look before.
         (Some(interval), None) => (interval.max(job.run_s), 0.0, 0.0),
         (None, _) => (job.run_s, 0.0, 0.0),
     };
@@ -153,7 +153,7 @@ fn rows(now: &NodeReport, before: Option<&NodeReport>, interval_s: Option<f64>) 
         match job.role.as_str() {
             "foreground" | "alone" => {
                 row.foreground += 1;
-                // Since it attached: measured against its own pace.
+                // Since it attached: the slowdown relative to its own pace.
                 let late = match interval_s {
                     Some(_) => Some(late),
                     None => job.slowdown.map(|slowdown| slowdown.max(0.0)),
@@ -170,7 +170,7 @@ fn rows(now: &NodeReport, before: Option<&NodeReport>, interval_s: Option<f64>) 
             _ => {}
         }
     }
-    // The broker's own count has the jobs without series, too.
+    // The broker's own count includes the jobs without series.
     for (gpu, jobs) in counted {
         if let Some(row) = rows.get_mut(gpu) {
             row.jobs = row.jobs.max(jobs);
@@ -252,7 +252,7 @@ pub mod tests {
         board.update(vec![answer(1.0, &[(1, "alone", 0.5, 0.0)])]);
         let node = &board.nodes()[0];
         assert_eq!((node.interval_s, node.gpus[0].share), (None, Some(0.05)));
-        // A counter that falls, of a broker that errs, is no share below 0.
+        // A counter that falls because of a faulty broker gives no negative share.
         board.update(vec![answer(2.0, &[(1, "alone", 0.1, 0.0)])]);
         assert_eq!(board.nodes()[0].gpus[0].share, Some(0.0));
         board.update(vec![Err("gone".to_string())]);

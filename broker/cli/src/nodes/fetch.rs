@@ -1,6 +1,6 @@
-//! One node's metrics, within a bound of time and size.
+//! Fetching one node's metrics, with bounds on time and size.
 //!
-//! Own code: one GET of a text. A request of HTTP/1.0 has an answer without chunks.
+//! No HTTP library is needed for one GET of a text. An answer to an HTTP/1.0 request has no chunks.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use crate::node_address::NodePlace;
 use crate::text;
 
-/// The longest answer, bytes: a broker's page stays below a megabyte.
+/// Longest answer, bytes: a broker's page is below a megabyte.
 const LONGEST_ANSWER_BYTES: usize = 4 << 20;
 
-/// What a read takes at once, bytes.
+/// Size of one read, bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Fetches the metrics. Only a name's resolution may take longer than `within`: it has the system's
-/// own bound.
+/// Fetches the metrics. Only the resolution of a name may take longer than `within`: it has the
+/// system's own bound.
 pub(super) fn fetch(place: &NodePlace, within: Duration) -> Result<String, String> {
     let deadline = Instant::now() + within;
     let late = || format!("no answer within {within:?}");
@@ -88,7 +88,7 @@ fn exchange(mut stream: impl BoundedStream, host: &str, deadline: Instant) -> io
     let mut answer = Vec::new();
     let mut piece = vec![0; PIECE_BYTES];
     loop {
-        // A sender of a byte a second has no longer bound than another.
+        // A sender of one byte per second gets the same total time.
         stream.bound(left(deadline).ok_or_else(late)?)?;
         match stream.read(&mut piece) {
             Ok(0) => return Ok(answer),
@@ -102,7 +102,7 @@ fn exchange(mut stream: impl BoundedStream, host: &str, deadline: Instant) -> io
     }
 }
 
-/// The text of a good answer.
+/// The text of a successful answer.
 fn body(answer: &[u8]) -> Result<String, String> {
     let answer = String::from_utf8_lossy(answer);
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("its answer is not HTTP")?;
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn who_is_silent_or_gone_is_told_within_the_bound() {
-        // The kernel takes the connection; nobody reads it.
+        // The kernel accepts the connection, but the test never reads it.
         let silent = TcpListener::bind("127.0.0.1:0").expect("bound");
         assert_eq!(fetch(&of(&silent), SOON), Err("no answer within 50ms".to_string()));
         let place = of(&silent);
@@ -180,7 +180,7 @@ mod tests {
         let place = of(&listener);
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("came");
-            // Until the reader has gone.
+            // Writes until the reader has gone.
             while stream.write_all(b"x").is_ok() {
                 std::thread::sleep(Duration::from_millis(10));
             }

@@ -1,7 +1,7 @@
-//! A thread a node, and what came of a look at all.
+//! One thread per node, and the answers of a look at all nodes.
 //!
-//! A thread that a node holds up, by a name that is not resolved for one, is not waited for: its
-//! node is silent until it has answered.
+//! A look does not wait for a thread that its node delays, for example by a name that does not
+//! resolve: the node counts as silent until it has answered.
 #![forbid(unsafe_code)]
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -13,23 +13,23 @@ use super::fetch::fetch;
 use super::series::{self, NodeReport};
 use crate::node_address::NodeAddress;
 
-/// What a node's thread may take beyond the node's bound, before it counts as silent.
+/// Time beyond a node's bound after which the node counts as silent.
 const SLACK: Duration = Duration::from_millis(250);
 
 /// Stack of a node's thread, bytes: the C library resolves names on it.
 const STACK_BYTES: usize = 512 << 10;
 
-/// What a node said, or why it said nothing.
+/// Report of a node, or the reason for its silence.
 pub type NodeAnswer = Result<NodeReport, String>;
 
 struct NodeThread {
     address: NodeAddress,
     asks: SyncSender<()>,
-    /// Asked, and not answered yet.
+    /// Whether it was asked and has not answered yet.
     busy: bool,
 }
 
-/// Asks all nodes at once. Its threads end with it.
+/// Asks all nodes at the same time. Its threads end with it.
 pub struct Looker {
     nodes: Vec<NodeThread>,
     answers: Receiver<(usize, NodeAnswer)>,
@@ -74,12 +74,12 @@ impl Looker {
             .collect()
     }
 
-    /// What each node says, in their order. Takes no longer than the nodes' bound and a little.
+    /// The nodes' answers, in their order. Takes at most the nodes' bound and [`SLACK`].
     pub fn look(&mut self) -> Vec<NodeAnswer> {
         let deadline = Instant::now() + self.patience + SLACK;
         let mut answers: Vec<Option<NodeAnswer>> = vec![None; self.nodes.len()];
         for node in &mut self.nodes {
-            // One that is still busy answers late, and this look takes that.
+            // A node that is still busy answers late, and this look takes that answer.
             node.busy = node.busy || node.asks.try_send(()).is_ok();
         }
         while answers.iter().any(Option::is_none) {
@@ -113,14 +113,14 @@ mod tests {
     use super::*;
     use crate::node_address::NodePlace;
 
-    /// A node whose broker gives this text, as often as it is asked.
+    /// A node whose broker answers every request with this text.
     fn node(text: String) -> NodeAddress {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let port = listener.local_addr().expect("bound").port();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.expect("came");
-                // Closing with a request unread costs the reader the answer.
+                // Closing with an unread request would lose the answer.
                 let _ = stream.read(&mut [0; 4096]);
                 let _ = write!(stream, "HTTP/1.1 200 OK\r\n\r\n{text}");
             }

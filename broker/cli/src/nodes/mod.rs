@@ -1,16 +1,16 @@
 //! `weft top --cluster`, `weft status --cluster`: the brokers of several nodes in one table.
 //!
-//! They are read by their metrics' addresses: no new door, no login, nothing that can change a
-//! node, and who may read is decided where the address is. Each node has a bound. One that does not
-//! answer is shown as such, and nothing waits for it.
+//! The command reads the brokers' metrics addresses: this needs no new port and no login, cannot
+//! change a node, and each address decides who may read it. Each node has a time limit. A silent
+//! node is shown as silent, and no other node waits for it.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `sources` | which nodes there are |
-//! | `fetch` | one node's metrics, within a bound |
+//! | `sources` | list of nodes |
+//! | `fetch` | one node's metrics, within bounds |
 //! | `series` | from their text to a node's jobs; pure |
-//! | `looker` | a thread a node, and what came of a look |
-//! | `board` | successive looks: shares and lateness of an interval; pure |
+//! | `looker` | one thread per node, and the answers of a look |
+//! | `board` | successive looks: shares and lateness in an interval; pure |
 //! | `table` | the table, and its lines of JSON; pure |
 //! | `screen` | the table on a terminal |
 #![forbid(unsafe_code)]
@@ -35,7 +35,7 @@ mod table;
 use board::ClusterBoard;
 use looker::Looker;
 
-/// The longest that a look waits for a node.
+/// Longest time that a look waits for a node.
 pub const NODE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Options of the commands that show several nodes.
@@ -67,7 +67,7 @@ pub fn status(args: &ClusterArgs, json: bool) -> Result<ExitCode> {
     Ok(exit_code(&board))
 }
 
-/// `weft top --cluster`: looks at intervals until a key, the count or a broken pipe.
+/// `weft top --cluster`: looks at intervals until a key, the count or a broken pipe ends it.
 pub fn top(args: &ClusterArgs, interval: Duration, count: Option<u64>, json: bool, screen: bool) -> Result<ExitCode> {
     let mut looker = args.looker()?;
     let mut board = ClusterBoard::new(looker.names());
@@ -92,7 +92,7 @@ pub fn top(args: &ClusterArgs, interval: Duration, count: Option<u64>, json: boo
     Ok(exit_code(&board))
 }
 
-/// A view of nodes none of which answers shows nothing.
+/// Exit code of a view: failure if no node answers.
 fn exit_code(board: &ClusterBoard) -> ExitCode {
     match board.nodes().iter().any(|node| node.report.is_ok()) {
         true => ExitCode::SUCCESS,

@@ -18,7 +18,7 @@ use super::board::ClusterBoard;
 use super::looker::{Looker, NodeAnswer};
 use super::table;
 
-/// Shows the table until it is left.
+/// Shows the table until the user leaves it.
 pub(super) fn run(mut looker: Looker, mut board: ClusterBoard, interval: Duration) -> Result<ExitCode> {
     let (tells, answers) = channel();
     let looks = move || {
@@ -35,15 +35,15 @@ pub(super) fn run(mut looker: Looker, mut board: ClusterBoard, interval: Duratio
     terminal::with_terminal(|screen, signal| show(screen, &mut board, &answers, signal))
 }
 
-/// What a key does.
+/// Effect of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScrollKey {
     Quit,
-    /// To this line.
+    /// Scrolls to this line.
     To(usize),
 }
 
-/// `page` lines are shown at a time of `lines`, the first of them is `at`.
+/// Effect of a key while `page` of `lines` lines are shown, the first of them `at`.
 fn key(key: KeyEvent, at: usize, page: usize, lines: usize) -> ScrollKey {
     let last = lines.saturating_sub(page);
     match key.code {
@@ -71,7 +71,7 @@ fn show(
         if std::mem::take(&mut changed) {
             let size = screen.size()?;
             let text = table::page(board, usize::from(size.width).max(1));
-            // The first line stays where the others move.
+            // The first line does not scroll.
             let mut lines = text.lines();
             let head = lines.next().unwrap_or_default();
             let rest: Vec<&str> = lines.collect();

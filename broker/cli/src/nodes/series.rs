@@ -1,25 +1,25 @@
-//! From the text of a node's metrics to its jobs. Pure.
+//! Parser from the text of a node's metrics to its jobs. Pure.
 //!
-//! The text is another machine's word: what a terminal obeys is taken out, counts are bounded, and
-//! what is not understood is passed over.
+//! The text comes from another machine and is not trusted: control characters are removed, counts
+//! are bounded, and unknown lines are ignored.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 
 use weft_daemon::text::clean;
 
-/// Jobs of a node that are read; a broker tells 200 (docs/metrics.md).
+/// Largest number of jobs read from a node; a broker lists 200 (docs/metrics.md).
 const MOST_JOBS: usize = 400;
 
 /// Longest label, characters.
 const LONGEST_LABEL: usize = 64;
 
-/// Who a job's series are of.
+/// Identity of a job in its series.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeriesOwner {
-    /// Its number at its broker.
+    /// Its client number at its broker.
     pub client: u64,
-    /// Its process.
+    /// Its process id.
     pub pid: u64,
     /// Its GPU's UUID, or empty.
     pub gpu: String,
@@ -28,11 +28,11 @@ pub struct SeriesOwner {
 /// A job of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeJob {
-    /// Who it is.
+    /// Its identity.
     pub owner: SeriesOwner,
-    /// What its broker calls it; empty where that is not told.
+    /// Its name at the broker; empty if the broker omits it.
     pub name: String,
-    /// Its number at the cluster's engine, or empty.
+    /// Its number in the cluster scheduler, or empty.
     pub cluster_job: String,
     /// User id.
     pub uid: Option<u32>,
@@ -42,37 +42,37 @@ pub struct NodeJob {
     pub role: String,
     /// Time since it attached, seconds.
     pub run_s: f64,
-    /// GPU time that it had, seconds, estimated.
+    /// Its GPU time so far, seconds, estimated.
     pub gpu_s: Option<f64>,
-    /// Lateness by background jobs, seconds.
+    /// Lateness because of background jobs, seconds.
     pub late_s: f64,
-    /// Part of its time by which it was slowed down, measured.
+    /// Slowdown, measured, as a part of its time.
     pub slowdown: Option<f64>,
     /// Device memory that it holds, bytes.
     pub memory: u64,
 }
 
-/// What a broker's metrics say.
+/// Contents of a broker's metrics.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeReport {
     /// The broker's version and policy.
     pub version: String,
     pub policy: String,
-    /// Time since the broker started, seconds: the time of all other figures.
+    /// Time since the broker started, seconds; the time stamp of all other figures.
     pub uptime_s: f64,
-    /// Jobs without series of their own.
+    /// Number of jobs without series of their own.
     pub jobs_left_out: u64,
-    /// Jobs that wait for device memory.
+    /// Number of jobs that wait for device memory.
     pub waiting: u64,
-    /// Places where protection does not work.
+    /// Number of warnings about protection.
     pub warnings: u64,
-    /// GPUs that the broker knows, and how many jobs each has.
+    /// GPUs that the broker knows, each with its number of jobs.
     pub gpus: BTreeMap<String, u64>,
     /// Jobs with series.
     pub jobs: Vec<NodeJob>,
 }
 
-/// Reads a text in Prometheus' format. An error: it is no broker's.
+/// Parses a text in Prometheus' format; an error if it is not from a broker.
 pub fn report(text: &str) -> Result<NodeReport, String> {
     let mut report = NodeReport::default();
     let mut jobs: BTreeMap<SeriesOwner, NodeJob> = BTreeMap::new();
@@ -134,10 +134,10 @@ pub fn report(text: &str) -> Result<NodeReport, String> {
     Ok(report)
 }
 
-/// A sample's labels, as they were meant.
+/// A sample's labels, unescaped.
 type Labels = Vec<(String, String)>;
 
-/// A line's name, labels and value; `None`: it is no sample, or a value that is no number.
+/// A line's name, labels and value; `None` if it is not a sample or its value is not a number.
 fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     let name_end = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':')?;
     let (name, rest) = line.split_at(name_end);
@@ -181,7 +181,7 @@ fn labels(mut rest: &str) -> Option<(Labels, &str)> {
 pub mod tests {
     use super::*;
 
-    /// A broker's text with these jobs: client, role, seconds of GPU time, of lateness.
+    /// A broker's text with these jobs: client, role, seconds of GPU time, seconds of lateness.
     pub fn text_of(uptime_s: f64, jobs: &[(u64, &str, f64, f64)]) -> String {
         let mut text = format!(
             "# HELP weft_broker_info x\n# TYPE weft_broker_info gauge\n\
@@ -259,7 +259,7 @@ pub mod tests {
         }
         assert!(report("up 1\n").is_err());
         assert!(report("<html>").is_err());
-        // Others' figures do no harm.
+        // Absurd figures do no harm.
         let odd = "weft_broker_info 1\nweft_jobs_left_out -3\nweft_job_info{client=\"x\",user=\"-1\"} 1\n\
                    weft_job_memory_bytes{client=\"x\"} 1e300\nweft_warnings 1e300\nweft_warnings 1e300\n";
         let report = report(odd).expect("taken");

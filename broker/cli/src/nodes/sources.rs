@@ -1,4 +1,4 @@
-//! Which nodes there are: those that were given, weft.toml's, or Slurm's.
+//! List of nodes: those given by option, those in weft.toml, or Slurm's.
 #![forbid(unsafe_code)]
 
 use std::io::Read;
@@ -11,20 +11,20 @@ use crate::config::keys::ConfigSection;
 use crate::config::{ConfigSources, VARIABLE};
 use crate::node_address::{DEFAULT_PORT, MOST_NODES, NodeAddress, NodePlace, parse_list};
 
-/// The longest that Slurm may take to name its nodes.
+/// Longest time that Slurm may take to list its nodes.
 const SLURM_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Interval between looks whether Slurm has answered.
+/// Interval at which Slurm's command is checked for its end.
 const SLURM_STEP: Duration = Duration::from_millis(10);
 
-/// The nodes: those that were given, else weft.toml's, else Slurm's.
+/// The nodes: those given by option, else those in weft.toml, else Slurm's.
 pub(super) fn nodes(given: Option<&[NodeAddress]>) -> Result<Vec<NodeAddress>> {
     if let Some(given) = given {
         return Ok(given.to_vec());
     }
     let loaded = ConfigSources::of_environment(false).load();
     if let Some(list) = loaded.text(ConfigSection::Cluster, "nodes") {
-        // The file's reader has judged it.
+        // The file's reader has checked the list.
         return parse_list(list).map(|nodes| nodes.to_vec()).map_err(anyhow::Error::msg);
     }
     let said = match slurm() {
@@ -45,7 +45,7 @@ pub(super) fn nodes(given: Option<&[NodeAddress]>) -> Result<Vec<NodeAddress>> {
     }
 }
 
-/// What `scontrol` says of its nodes, a line each.
+/// Output of `scontrol show nodes`, a line for each node.
 fn slurm() -> Result<String> {
     let mut child = Command::new("scontrol")
         .args(["--oneliner", "show", "nodes"])
@@ -53,7 +53,7 @@ fn slurm() -> Result<String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    // Read meanwhile: a pipe holds less than a thousand nodes.
+    // Read while it runs, because a pipe holds less than a thousand nodes.
     let pipe = child.stdout.take();
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
@@ -78,7 +78,7 @@ fn slurm() -> Result<String> {
     }
 }
 
-/// Slurm's nodes: those with GPUs or shards of them, or all where none says so.
+/// Slurm's nodes with GPUs or shards, or all nodes if no node lists any.
 fn of_slurm(said: &str) -> Vec<NodeAddress> {
     let field = |line: &str, name: &str| {
         let mut words = line.split_whitespace();

@@ -1,4 +1,4 @@
-//! The table of several nodes, and its line of JSON. docs/json.md says what the keys mean.
+//! The table of several nodes, and its line of JSON (docs/json.md explains the keys).
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -8,13 +8,13 @@ use super::super::columns::{self, TextColumn};
 use super::super::{text, users};
 use super::board::{ClusterBoard, GpuRow, NodeRow};
 
-/// Users that a cell names.
+/// Largest number of users named in a cell.
 const USERS_SHOWN: usize = 3;
 
-/// Digits of a GPU's UUID in a cell: as many as people tell GPUs of a node apart by.
+/// Digits of a GPU's UUID in a cell: enough to distinguish the GPUs of a node.
 const GPU_DIGITS: usize = 8;
 
-/// Characters of a cell's percents.
+/// Width of a cell with a percentage, characters.
 const PART_WIDTH: usize = 5;
 
 /// A row: a GPU of a node, or a node without one.
@@ -72,7 +72,7 @@ pub fn headline(board: &ClusterBoard) -> String {
     )
 }
 
-/// What is not in the rows: nodes that do not answer and why, jobs that wait, warnings.
+/// Lines below the rows: silent nodes with reasons, waiting jobs, warnings.
 fn remarks(board: &ClusterBoard) -> Vec<String> {
     let mut lines = Vec::new();
     for node in board.nodes() {
@@ -130,7 +130,7 @@ pub fn page(board: &ClusterBoard, width: usize) -> String {
     lines.join("\n")
 }
 
-/// A look.
+/// One look as JSON.
 #[derive(Debug, Serialize)]
 pub struct ClusterLine<'a> {
     /// Version of these keys.
@@ -142,7 +142,7 @@ pub struct ClusterLine<'a> {
 struct NodeLine<'a> {
     node: &'a str,
     address: &'a str,
-    /// Why it does not answer; `None`: it does.
+    /// Reason why it does not answer; `None` if it answers.
     silent: Option<&'a str>,
     interval_s: Option<f64>,
     version: Option<&'a str>,

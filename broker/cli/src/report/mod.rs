@@ -2,11 +2,11 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `selection` | which jobs, and which of them ran beside each other; pure |
+//! | `selection` | the jobs of a report, and the runs that they form; pure |
 //! | `page` | the page in HTML; pure |
-//! | `charts` | its pictures in SVG; pure |
+//! | `charts` | its charts in SVG; pure |
 //! | `svg` | shapes, scales and escaping; pure |
-//! | `gaps` | what a broker's trace says of the foreground jobs' gaps |
+//! | `gaps` | the foreground jobs' gaps in a broker's trace |
 //! | `perfetto` | the trace |
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ Examples:
   weft broker --trace broker.trace # instead of the broker that weft run starts
   weft report --trace broker.trace";
 
-/// File of the page unless told otherwise.
+/// Default file of the page.
 const USUAL_FILE: &str = "weft-report.html";
 
 /// Write a page about your jobs: timeline, latency, what each lost and cost, and why
@@ -67,7 +67,7 @@ pub struct ReportArgs {
     trace: Option<PathBuf>,
 }
 
-/// How many, or since when.
+/// Number of the newest jobs, or the start of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LastJobs {
     Jobs(u64),
@@ -94,12 +94,12 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
         (_, Some(LastJobs::Since(since)), _) | (_, _, Some(since)) => Selection::Since(since.0),
         _ => Selection::Newest,
     };
-    // Read first: a damaged trace is no reason to leave half of the files behind.
+    // Read first, so that a damaged trace does not leave only some of the files written.
     let trace = args.trace.as_deref().map(BrokerTrace::load).transpose()?;
     let jobs = gather(&places, &selection)?;
     let runs = match (selection.pick(jobs), &trace) {
         (Ok(runs), _) => runs,
-        // A trace has something to tell by itself.
+        // A trace is enough for a report.
         (Err(_), Some(_)) if selection == Selection::Newest => Vec::new(),
         (Err(nothing), _) => bail!(nothing),
     };
@@ -127,7 +127,7 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
     if let Some(file) = output {
         let page = page::render(&report);
         if file == Path::new("-") {
-            // A closed pipe (`| head`) is no error.
+            // A closed pipe (`| head`) is not an error.
             let _ = std::io::stdout().write_all(page.as_bytes());
         } else {
             write(&file, |to| to.write_all(page.as_bytes()))?;
@@ -149,8 +149,7 @@ fn write(file: &Path, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Jobs that run, by the broker, and those that ended, by a shared broker or from disk: the newest
-/// first.
+/// Running jobs from the broker, and ended jobs from a shared broker or from disk; newest first.
 fn gather(places: &Places, selection: &Selection) -> Result<Vec<RecordedJob>> {
     let query = HistoryQuery {
         since_ms: selection.since_ms(),

@@ -1,7 +1,7 @@
-//! The page of a report, in HTML: one file that needs nothing else. Pure.
+//! The page of a report, as one self-contained HTML file. Pure.
 //!
-//! Rows of jobs carry their outcome's figures as `data-` attributes, as `weft history --json` has
-//! them.
+//! Rows of jobs have their outcome's figures as `data-` attributes, with the same values as `weft
+//! history --json`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -39,7 +39,7 @@ pub(super) fn render(report: &JobReport) -> String {
     page
 }
 
-/// How the figures are known.
+/// Sources of the figures.
 const NOTES: &str = "<h2>Sources of the figures</h2>\n\
 <table><tr><th>figure</th><th>source</th></tr>\n\
 <tr><td>time run, roles</td><td>clock; roles as seen once a second</td></tr>\n\
@@ -123,7 +123,7 @@ fn job_legend(page: &mut String, run: &Run, shown: impl Fn(&ReportJob) -> bool) 
     legend(page, &keys);
 }
 
-/// A time with its seconds, where there are minutes.
+/// A time; from two minutes on with minutes and seconds, from two hours on with hours and minutes.
 fn long(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {
@@ -133,12 +133,12 @@ fn long(seconds: f64) -> String {
     }
 }
 
-/// Lateness, which scatters below zero: there nothing was lost, as all views tell it.
+/// Lateness. Measurements scatter below zero; all views show such a value as 0.
 fn lateness(ns: i64) -> String {
     text::duration(ns.max(0) as u64)
 }
 
-/// One card a job: the figure that matters most to it.
+/// One card per job, with its most important figure.
 fn render_cards(page: &mut String, run: &Run) {
     page.push_str("<div class=\"cards\">\n");
     for job in &run.jobs {
@@ -344,7 +344,7 @@ fn render_costs(page: &mut String, run: &Run) {
     fn recorded(job: &ReportJob) -> impl Iterator<Item = &JobRecording> {
         job.of.recording.iter()
     }
-    // A foreground job, by its client and process.
+    // Foreground jobs by client and process.
     let mut columns: Vec<(u64, u32)> = Vec::new();
     for cost in run
         .jobs
@@ -371,7 +371,7 @@ fn render_costs(page: &mut String, run: &Run) {
         let called = match (called, client) {
             (Some(job), _) => format!("of {}", job.name),
             (None, 0) => "of other jobs".to_string(),
-            // Another user's, or not on this page.
+            // The job is another user's, or not on this page.
             (None, client) => format!("of client {client} (process {pid})"),
         };
         let _ = write!(page, "<th class=\"n\">{}</th>", escape(&called));
@@ -394,7 +394,7 @@ fn render_costs(page: &mut String, run: &Run) {
     page.push_str("</table></div>\n");
 }
 
-/// Why a job lost time, with the part of its time.
+/// Causes of a job's lost time: cause, time, remedy.
 fn causes(job: &ReportJob) -> Vec<(&'static str, i64, &'static str)> {
     let sum = job
         .of
@@ -439,7 +439,7 @@ fn render_causes(page: &mut String, run: &Run) {
     for (job, causes) in rows {
         for (why, ns, helps) in causes {
             let ran = (job.of.job.outcome.ran_s * 1e9).max(1.0);
-            // As in the table: lateness is a part of what its stretches take alone.
+            // As in the table, lateness is a part of the time of its stretches without other jobs.
             let lost = job.of.job.outcome.lost.filter(|lost| lost.ns == ns);
             let part = lost.map_or(ns as f64 / ran, |lost| lost.part);
             let _ = writeln!(
@@ -459,7 +459,7 @@ fn render_causes(page: &mut String, run: &Run) {
     );
 }
 
-/// A warning, and when it was true, ns after the job's begin.
+/// A warning, and the times of its first and last sight, ns after the job's start.
 type TimedWarning<'a> = (&'a Warning, Option<(u64, u64)>);
 
 fn warnings(job: &ReportJob) -> Vec<TimedWarning<'_>> {
@@ -480,7 +480,7 @@ fn render_warnings(page: &mut String, run: &Run) {
         return;
     }
     page.push_str("<h3>Warnings about protection</h3>\n");
-    // What is said of a device is said once, with all jobs that it was said to.
+    // A warning about a device appears once, with all jobs that had it.
     let mut said: Vec<(String, Vec<String>)> = Vec::new();
     for job in &run.jobs {
         for (warning, times) in warnings(job) {

@@ -1,7 +1,7 @@
 //! `weft top`: the jobs' current activity, as a screen, as plain pages or as JSON.
 //!
-//! `board` and `app` are pure, `table` and `view` show them; `screen` draws and
-//! hears keys, `watcher` has the broker.
+//! `board` and `app` are pure, `table` and `view` show them; `screen` draws and reads keys,
+//! `watcher` asks the broker.
 #![forbid(unsafe_code)]
 
 use std::io::{IsTerminal, Write};
@@ -59,7 +59,7 @@ fn interval(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Shows the jobs until a key, the count or a broken pipe.
+/// Shows the jobs until a key, the count or a broken pipe ends it.
 pub fn main(args: TopArgs) -> Result<ExitCode> {
     let interval = Duration::from_secs_f64(args.interval);
     let count = if args.once { Some(1) } else { args.count };
@@ -68,7 +68,7 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
         return nodes::top(&args.cluster, interval, count, args.json, screen);
     }
     let places = Places::of_environment();
-    // A broker that is not there from the first is a mistake.
+    // A broker that is missing at the start is an error.
     let first = status::ask(&places)?;
     if screen {
         return screen::run(places, first, interval);
@@ -109,7 +109,7 @@ fn page(board: &Board, json: bool) -> Result<String> {
     })
 }
 
-/// Whether there is a terminal that can move its cursor.
+/// Whether stdin and stdout are a terminal that can move its cursor.
 fn is_terminal() -> bool {
     let dumb = std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb");
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !dumb
