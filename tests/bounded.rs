@@ -1,9 +1,10 @@
-//! A bound on how long a test may take: the fixtures of the test programs include this file
-//! (`#[path]`) and hold a [`Bounded`] for as long as a test uses them.
+//! A bound on the time of a test: the fixtures of the test programs include this file (`#[path]`)
+//! and hold a [`Bounded`] for as long as a test uses them.
 //!
 //! A test that waits for a child, a pipe, a thread or a driver call that never comes back cannot
 //! fail by itself. So a thread watches, and ends the whole test program, with a line that names the
-//! test: everything after it is lost, but the run goes on, and says where to look.
+//! test. The tests after it are lost, but the run continues, and its output names the place to look
+//! at.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;

@@ -1,13 +1,14 @@
-"""What the cases of tests/ are played with: the options of a run, the scene, a bound, and what is said of each case.
+"""The base of the cases of tests/: the options of a run, the scene, a bound, and the report of each
+case.
 
   scripts/setup pytest                                makes .venv-pytest
   .venv-pytest/bin/pytest tests/admission             the cases of a folder
   .venv-pytest/bin/pytest tests/clients -k killed     the cases with this word in their name
 
 A case is a function `test_...(scene)`. Its scene has a folder, a device and a broker of its own.
-A case fails by an exception: an assertion's message says what was seen, and `Job.explain` the end
-of a job's stderr. What cannot be tried here it says by `pytest.skip`. What there is to tell of a
-case that passed it says by `record_property("told", ...)`. Every wait has a bound.
+A case fails by an exception: an assertion's message shows the seen values, and `Job.explain` the
+end of a job's stderr. A case that cannot be tried here calls `pytest.skip`. A case that passed
+reports details by `record_property("told", ...)`. Every wait has a bound.
 """
 
 import os
@@ -22,7 +23,8 @@ from harness.scene import Scene, missing
 
 
 def pytest_addoption(parser):
-    """All options are here: pytest knows those of a folder's own conftest.py only where a run names that folder."""
+    """All options are here: pytest knows those of a folder's own conftest.py only if a run names
+    that folder."""
     option = parser.getgroup("weft").addoption
     option("--keep", action="store_true", help="leave the folders of the cases")
     option("--policy", choices=jobs.POLICIES, help="of the brokers that the cases start; default: their own")
@@ -46,10 +48,11 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if threading.current_thread() is threading.main_thread():
-        # A shell that starts a run in the background has it ignore what a terminal sends, and its jobs would inherit that.
+        # A shell that starts a run in the background has it ignore signals of the terminal, and its
+        # jobs would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-        # A signal that ends the run ends what the run started, too.
+        # A signal that ends the run also ends the processes that the run started.
         signal.signal(signal.SIGTERM, lambda *_: pytest.exit("ended by SIGTERM", returncode=143))
     config.pluginmanager.register(Telling(config))
 
@@ -84,7 +87,7 @@ def policy(request):
 
 @pytest.fixture
 def scene(request, folder, policy):
-    """A device, a broker and jobs in a folder of their own, as the marks `scene` say."""
+    """A device, a broker and jobs in a folder of their own, by the marks `scene`."""
     absent = missing()
     if absent:
         pytest.exit(absent, returncode=3)
@@ -101,7 +104,7 @@ def scene(request, folder, policy):
 
 
 def reason(call):
-    """Why a case failed: what the exception says, then the lines that led to it."""
+    """The reason of a failure: the exception's text, then the lines that led to it."""
     error = call.excinfo
     said = str(error.value)
     if not isinstance(error.value, (AssertionError, pytest.fail.Exception)):
@@ -126,7 +129,7 @@ def pytest_runtest_makereport(call):
 
 
 def pytest_report_teststatus(report):
-    """The line of a case: how it went, in how many seconds, and what there is to tell."""
+    """The line of a case: its outcome, its seconds, and its reported details."""
     if not isinstance(report, pytest.TestReport):
         return None
     seconds = f"({report.duration:.1f} s)"
@@ -141,7 +144,7 @@ def pytest_report_teststatus(report):
 
 
 class Telling:
-    """Tells all of a failure where it happens: a run that is ended says no more."""
+    """Prints all of a failure as it happens: a run that is ended prints no more."""
 
     def __init__(self, config):
         self.config = config

@@ -1,9 +1,9 @@
-//! What the benches that measure by themselves have in common: they include this file (`#[path]`).
-//! `--check`, `--json FILE`, and how they end.
+//! The common part of the benches that measure by themselves: they include this file (`#[path]`).
+//! `--check`, `--json FILE`, and the end of the program.
 
 use std::process::ExitCode;
 
-/// What was asked for.
+/// The command line's options.
 #[derive(Debug)]
 pub struct Asked {
     check: bool,
@@ -21,8 +21,8 @@ impl Asked {
         }
     }
 
-    /// Writes the figures if that was asked for, and says last which aims were missed: exit code 1
-    /// with `--check`, 2 where the file cannot be written.
+    /// Writes the figures if that was asked for, and prints last which aims were missed: exit code
+    /// 1 with `--check`, 2 if the file cannot be written.
     pub fn end(&self, figures: &str, missed: &[String]) -> ExitCode {
         if let Some(path) = &self.json
             && let Err(error) = std::fs::write(path, figures)

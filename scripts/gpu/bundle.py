@@ -14,11 +14,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import elf, paths
+from harness import elf, paths, workspaces
 
 from . import clients
 
 DEFAULT = paths.ROOT / ".gpu-bundle"
+
+# The workspaces that build its files.
+BUILT = [workspaces.NODE, workspaces.SIMGPU]
 
 # The bundle is a plain build, and that GPU's machine is not older; for older ones there is scripts/package.
 GLIBC = (2, 34)
@@ -51,13 +54,12 @@ class Trouble(RuntimeError):
 
 def packages(files):
     """The cargo packages that build these files, by their names in the workspace."""
-    done = subprocess.run(
-        ["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=paths.ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise Trouble(f"cargo metadata failed: {done.stderr.strip()[-400:]}")
     makers = {}
-    for package in json.loads(done.stdout)["packages"]:
+    try:
+        found = [package for workspace in BUILT for package in workspace.packages()]
+    except subprocess.CalledProcessError as error:
+        raise Trouble(f"cargo metadata failed: {error.stderr.strip()[-400:]}") from error
+    for package in found:
         for target in package["targets"]:
             # A program and a library may have one name (`weft`), so their files are told apart.
             if "bin" in target["kind"]:
@@ -73,11 +75,11 @@ def packages(files):
 def build(files):
     """The release build as scripts/layout makes it: of fewer packages it would have other features, and all be compiled anew."""
     packages(files)
-    # Without this feature the simulated driver refuses PyTorch (tests/simgpu/README.md).
-    command = ["cargo", "build", "--profile", paths.PROFILE, "--workspace", "--features", "simgpu-driver/cuda-runtime"]
-    print(" ".join(command), file=sys.stderr, flush=True)
-    if subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, check=False).returncode:
-        raise Trouble("the build failed; cargo said why above")
+    for workspace in BUILT:
+        command = workspace.build("--profile", paths.PROFILE)
+        print(" ".join(command), file=sys.stderr, flush=True)
+        if subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, check=False).returncode:
+            raise Trouble("the build failed; cargo's message above has the reason")
 
 
 def glibc_faults(files):

@@ -14,9 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from . import paths, reasons, stages, watch
+from . import paths, reasons, stages, watch, workspaces
 
-FEATURES = ["--features", "simgpu-driver/cuda-runtime"]
 # What scripts/test gives cargo for all of a run.
 ONCE = {
     # clippy in the compiler's place, as `cargo clippy` calls it. Warnings are errors.
@@ -100,34 +99,49 @@ class Programs:
             list(pool.map(self.run, programs))
 
 
-def build():
-    """Lints and compiles all packages and tests. Returns the command, ended, and its exit code.
-
-    By one call of cargo: what waits for one large package leaves its core to the tests of others.
-    """
-    command = ["cargo", "build", "--workspace", "--all-targets", *FEATURES]
-    command += ["--message-format", "json-render-diagnostics"]
-    running = stages.Command("build", command)
-    return running, running.wait(BUILD_MINUTES)
+def messages(workspace):
+    """The file with cargo's messages of a workspace's last build."""
+    return stages.LOGS / f"build-{workspace.name}.log"
 
 
-def stage(tally, words, built):
-    """Runs what `build` gave; the documents' examples are cargo's to run."""
-    running, _ = built
+def mark(workspace):
+    """A file that is there while the tests of a workspace have passed as they are built."""
+    return paths.TARGET / "test-logs" / f"passed-{workspace.name}"
+
+
+def build(workspace):
+    """Lints and compiles a workspace with its tests. Returns the command, ended, and its exit code."""
+    command = workspace.build("--all-targets", "--message-format", "json-render-diagnostics")
+    running = stages.Command(messages(workspace).stem, command)
+    code = running.wait(BUILD_MINUTES)
+    if code or '"fresh":false' in running.text():
+        mark(workspace).unlink(missing_ok=True)
+    return running, code
+
+
+def stage(tally, words, chosen):
+    """Runs the tests of these workspaces as `build` left them. Cargo runs the documents' examples."""
     begin = time.monotonic()
     log = stages.LOGS / "cargo-test.log"
     log.unlink(missing_ok=True)
-    examples = ["cargo", "test", "--workspace", *FEATURES, "--no-fail-fast", "--doc", "--"]
-    own = [(title, folder, [program]) for title, folder, program in programs(running.text())]
+    own = []
+    for workspace in chosen:
+        found = programs(messages(workspace).read_text(errors="replace"))
+        own += [(title, folder, [program]) for title, folder, program in found]
     # First what takes longest: files of tests play whole jobs, those of a library mostly compute.
     own.sort(key=lambda program: "src/" in program[0])
+    # The other workspaces have no examples.
+    options = ["--workspace", "--no-fail-fast", "--doc", "--"]
+    examples = ("examples in documents", paths.ROOT, workspaces.NODE.cargo("test", *options))
     player = Programs(words, log)
-    player.run_all([("examples in documents", paths.ROOT, examples), *own])
+    player.run_all([examples, *own])
     text = log.read_text(errors="replace")
     passed, failed, ignored = results(text)
     failures = re.findall(r"^test (.+) \.\.\. FAILED$", text, re.MULTILINE) + player.failed
     if failures:
         stages.say("    failed: " + ", ".join(failures))
     failed += len(player.failed)
+    for workspace in chosen if not (failed or words) else []:
+        mark(workspace).touch()
     why = [*player.failed, *reasons.of_cargo(text)]
     tally.add("cargo-test", passed, failed, ignored, f"{time.monotonic() - begin:.0f} s", why)

@@ -1,7 +1,7 @@
 """The pages of weft's packages, made by rustdoc alone from what the build has compiled.
 
-`cargo doc` would check every dependency once more. Run with cargo's messages of the build, in a
-file: `python3 scripts/harness/documents.py FILE`. What is wrong is on stderr; exits 1 then.
+`cargo doc` would check every dependency once more. This reads cargo's messages of the builds that
+scripts/test made. Faults are printed on stderr; it exits 1 then.
 """
 
 import concurrent.futures
@@ -14,7 +14,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from harness import cargo_tests, paths  # noqa: E402
+from harness import cargo_tests, paths, workspaces  # noqa: E402
 
 # Programs whose pages no library of one name takes.
 PROGRAMS = ["weft-test-*", "weft-bench-*", "weft-cluster-*", "weft-gpu-probe", "simgpu-client"]
@@ -22,15 +22,13 @@ LINTS = ["-D", "warnings", "-A", "rustdoc::private_intra_doc_links"]
 LIBRARIES = {"lib", "rlib", "cdylib", "proc-macro"}
 
 
-def metadata():
-    """What cargo knows of all packages, with the features of the build: by package, and what each
-    depends on.
-    """
+def metadata(workspace):
+    """cargo's metadata with the features of the build: packages, what each depends on, members."""
     about = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True, cwd=paths.ROOT)
     host = about.stdout.partition("host: ")[2].splitlines()[0]
     # What other platforms need was never fetched where a machine has built for its own alone.
     command = ["cargo", "metadata", "--format-version", "1", "--offline", "--filter-platform", host]
-    command += cargo_tests.FEATURES
+    command += ["--manifest-path", workspace.folder / "Cargo.toml", *workspace.features]
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=True)
     found = json.loads(done.stdout)
     packages = {package["id"]: package for package in found["packages"]}
@@ -47,9 +45,11 @@ def wanted(target):
     return is_library(target) or ("bin" in target["kind"] and named)
 
 
-def commands(messages):
+def commands(workspace):
     """(title, rustdoc's arguments, its further environment) of each library or program."""
-    packages, depends, members = metadata()
+    packages, depends, members = metadata(workspace)
+    lines = cargo_tests.messages(workspace).read_text(errors="replace").splitlines()
+    messages = [json.loads(line) for line in lines if line.startswith("{")]
     artifacts = [m for m in messages if m["reason"] == "compiler-artifact"]
     artifacts = [m for m in artifacts if not m["profile"]["test"]]
     scripts = {m["package_id"]: m for m in messages if m["reason"] == "build-script-executed"}
@@ -100,9 +100,8 @@ def make(entry):
     return title, done.returncode, done.stderr
 
 
-def main(file):
-    lines = Path(file).read_text(errors="replace").splitlines()
-    every = list(commands([json.loads(line) for line in lines if line.startswith("{")]))
+def main():
+    every = [entry for workspace in workspaces.ALL for entry in commands(workspace)]
     # Each writes into the index of all, which takes a lock.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         done = list(pool.map(make, every))
@@ -115,4 +114,4 @@ def main(file):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -12,7 +12,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from . import elf, paths
+from . import elf, licences, paths
 
 # The oldest glibc that the packages run on: RHEL 8 has it.
 GLIBC = (2, 28)
@@ -23,6 +23,8 @@ FILES = ("weft", "libweft.so")
 
 OUT = paths.TARGET / "package"
 DEPLOY = paths.ROOT / "deploy"
+# The licences of the packages that the two files are linked with.
+NOTICES = "LICENSE-THIRD-PARTY"
 TEXTS = ("README.md", "SECURITY.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE")
 
 # Scripts that dpkg runs.
@@ -124,6 +126,7 @@ def lay_out(built, whole):
         (whole / "lib" / name).symlink_to("../libweft.so")
     for name in TEXTS:
         shutil.copyfile(paths.ROOT / name, whole / name)
+    (whole / NOTICES).write_text(licences.text("weft-cli", "weft-interposer"))
     shutil.copytree(paths.ROOT / "docs", whole / "docs")
     for name in FOLDERS:
         shutil.copytree(DEPLOY / name, whole / name)
@@ -196,9 +199,8 @@ def make_deb(whole, out, as_built=False):
     for name in ("README.md", "SECURITY.md", "CHANGELOG.md"):
         shutil.copyfile(whole / name, documents / name)
     mend_links(documents)
-    licences = [f"{name}:\n\n{(whole / name).read_text()}" for name in TEXTS if "LICENSE" in name]
-    chosen = "weft's licence is MIT or Apache-2.0, as you like.\n\n"
-    (documents / "copyright").write_text(chosen + "\n".join(licences))
+    names = [*(name for name in TEXTS if "LICENSE" in name), NOTICES]
+    (documents / "copyright").write_text(copyright_of(whole, names))
     size = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
     (root / "DEBIAN").mkdir()
     for name in ("control", *SCRIPTS):
@@ -215,6 +217,12 @@ def make_deb(whole, out, as_built=False):
     run("dpkg-deb", "--root-owner-group", *pressed, "--build", root, deb(out))
     shutil.rmtree(root)
     return deb(out)
+
+
+def copyright_of(folder, names):
+    """The text of Debian's file `copyright`: these licences, which lie in the folder."""
+    parts = [f"{name}:\n\n{(folder / name).read_text()}" for name in names]
+    return "weft's licence is MIT or Apache-2.0, as you like.\n\n" + "\n".join(parts)
 
 
 def slurm_release(header):
@@ -247,11 +255,9 @@ def make_slurm_deb(plugin, header, out=OUT):
     for file in sorted((DEPLOY / "slurm").glob("*.*")):
         shutil.copyfile(file, examples / file.name)
     shutil.copyfile(paths.ROOT / "docs" / "slurm.md", documents / "slurm.md")
-    licences = [name for name in TEXTS if "LICENSE" in name]
-    licences = [f"{name}:\n\n{(paths.ROOT / name).read_text()}" for name in licences]
-    (documents / "copyright").write_text(
-        "weft's licence is MIT or Apache-2.0, as you like.\n\n" + "\n".join(licences)
-    )
+    mend_links(documents)
+    names = [name for name in TEXTS if "LICENSE" in name]
+    (documents / "copyright").write_text(copyright_of(paths.ROOT, names))
     size = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
     # It was linked on this machine: what it needs of glibc is what it says.
     newer = [elf.glibc_number(needed) for _, needed in elf.too_new(library, GLIBC, weak=False)]
@@ -276,7 +282,7 @@ def make_wheel(whole, out, as_built):
     source = out / "wheel"
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(DEPLOY / "python", source, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in TEXTS:
+    for name in (*TEXTS, NOTICES):
         if name.startswith("LICENSE"):
             shutil.copyfile(whole / name, source / name)
     module = source / "weft_gpu"

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from . import jobs, paths, show, slurm
+from . import jobs, paths, show, slurm, workspaces
 from .scene import BOUND
 
 AIM_TAU = 0.95
@@ -185,7 +185,7 @@ def policies():
 
 def build_lab():
     """The lab's program that says in which order jobs start."""
-    command = ["cargo", "build", "--release", "--quiet", "-p", "weft-cluster-lab"]
+    command = workspaces.LAB.build("--release", "--quiet")
     subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, check=True)
     return paths.TARGET / "release" / "weft-cluster-order"
 

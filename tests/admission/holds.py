@@ -1,10 +1,11 @@
-"""A job that takes device memory, keeps it until it is told to end, and says what it got.
+"""A job that takes device memory, keeps it until its end is due, and reports each step.
 
   holds.py RESULT --take 3GiB [--take 1GiB ...] [--go FILE] [--while FILE] [--seconds S] [--torch]
 
-Takes each amount in turn (before the second and later ones it waits for `--go FILE`), then waits until `--while FILE` is gone or so many seconds are over. RESULT gets a line of
-JSON at each step: {"event": "begun" | "took" | "none" | "ended", "at": CLOCK_MONOTONIC in ns, ...}. "none" is CUDA's out of memory. Exit code 3: no context or
-no first memory.
+Takes each amount in turn (before the second and later ones it waits for `--go FILE`), then waits
+until `--while FILE` is gone or S seconds are over. RESULT gets a line of JSON at each step:
+{"event": "begun" | "took" | "none" | "ended", "at": CLOCK_MONOTONIC in ns, ...}. "none" is CUDA's
+out of memory. Exit code 3: no context or no first memory.
 """
 
 import argparse
@@ -67,7 +68,7 @@ class Torch:
         except self.torch.OutOfMemoryError as error:
             raise MemoryError from error
         except RuntimeError as error:
-            # What the runtime says where no context can be made.
+            # The runtime's error if no context can be made.
             if "out of memory" in str(error):
                 raise MemoryError from error
             raise

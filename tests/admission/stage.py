@@ -1,4 +1,5 @@
-"""What the live cases of admission play on: a simulated device of 8 GiB, a broker of its own, and jobs that take memory, in a folder of their own."""
+"""The stage of the live cases of admission: a simulated device of 8 GiB, a broker of its own, and
+jobs that take memory, in a folder of their own."""
 
 import json
 import subprocess
@@ -8,9 +9,10 @@ from pathlib import Path
 from harness import jobs, paths
 
 HOLDS = Path(__file__).resolve().parent / "holds.py"
-# A wait fails when for so long nothing has happened in the scene: nobody came, began, took memory, said a line or ended. How long all of it takes is the machine's business.
+# A wait fails after this time without an event in the scene: no job came, began, took memory,
+# printed a line or ended. The whole duration is the machine's business.
 BOUND = 90.0
-# But not even a scene in which something happens all the time is waited for longer.
+# But even a scene with events all the time is not waited for longer.
 LONGEST = 20 * BOUND
 MEMORY = 8 << 30
 
@@ -30,7 +32,8 @@ class Scene:
         self.broker.start()
 
     def again(self, *extra, nvml=False):
-        """Another broker in the place of the one that runs: with further options, and with NVML to ask or without."""
+        """Another broker in the place of the one that runs: with further options, and with NVML to
+        ask or without."""
         self.broker.stop()
         self.broker.arguments = [*self.arguments, *extra]
         if nvml:
@@ -47,7 +50,8 @@ class Scene:
         self.broker.stop()
 
     def job(self, name, *takes, weft=(), user="", torch=False, bare=False, stay=True, seconds=0.0, through=(), without=(), more=()):
-        """Starts one. It stays until `release(name)`. `through`: what starts it; `without`: variables that it is not to have; `more`: further options of holds.py."""
+        """Starts one. It stays until `release(name)`. `through`: the command that starts it;
+        `without`: variables that it is not to have; `more`: further options of holds.py."""
         python = paths.python("torch") if torch else sys.executable
         command = [str(python), str(HOLDS), str(self.folder / f"{name}.json"), "--go", str(self.folder / f"{name}.go"), "--seconds", str(seconds), *more]
         if stay:
@@ -89,7 +93,7 @@ class Scene:
         (self.folder / f"{name}.go").touch()
 
     def happened(self):
-        """Anything that differs from what it was when something has happened in between."""
+        """A value that differs from an earlier one when something has happened in between."""
         each = [(job.process.poll(), jobs.size_of(job.stderr_path), jobs.size_of(self.folder / f"{job.name}.json")) for job in self.jobs]
         return [*each, jobs.size_of(self.broker.job.stderr_path)]
 
@@ -101,7 +105,7 @@ class Scene:
         assert self.comes_true(condition, bound), f"{what}: nothing has happened for {bound:.0f} s\n" + self.picture()
 
     def picture(self, most=12):
-        """What a failed wait shows: the jobs that wait for nothing first."""
+        """Text of a failed wait: the jobs that wait for nothing first."""
         queue, waiting = self.queue(), self.waiting()
         jobs_ = sorted(self.jobs, key=lambda job: job.pid in waiting)
         told = [f"{job.name}: {self.events(job.name)} {job.stderr()[-400:]}" for job in jobs_[:most]]
@@ -123,19 +127,19 @@ class Scene:
         self.until(f"{job.name} waits", lambda: job.pid in self.waiting())
 
     def holder(self, name, memory):
-        """A job that said it takes so much, and has it."""
+        """A job that declared this memory, and has it."""
         job = self.job(name, memory, weft=["--memory", memory])
         self.until(f"{name} has its memory", lambda: self.has(name, "took"))
         return job
 
     def waiter(self, name, memory, stay=True):
-        """A job that said it takes so much, and waits for it."""
+        """A job that declared this memory, and waits for it."""
         job = self.job(name, memory, weft=["--memory", memory], stay=stay)
         self.waits(job)
         return job
 
     def warm(self):
-        """What a context takes is known from now on: until it is, jobs begin one by one."""
+        """A context's size is known from now on: until it is, jobs begin one by one."""
         job = self.holder("warm", "1GiB")
         self.until("a context was measured", lambda: (self.device_row() or {"context": 0})["context"] > 0)
         self.release("warm")

@@ -1,4 +1,5 @@
-"""Cases of admission: jobs that take more than they said, or said nothing, and memory that strangers and managed jobs hold."""
+"""Cases of admission: jobs that take more than they declared, or declared nothing, and memory that
+strangers and managed jobs hold."""
 
 import os
 import signal
@@ -18,7 +19,8 @@ def test_who_outgrows_his_share_gets_what_is_free_and_hurts_nobody(scene):
     scene.until("the neighbour has its first memory", lambda: scene.has("neighbour", "took"))
     scene.go("grower")
     scene.until("it has grown as far as it can", lambda: scene.has("grower", "none"))
-    # 2 of 2 GiB, then 1 that was free; the last 3 are not, though the neighbour has not taken all that is its own.
+    # 2 of 2 GiB, then 1 that was free; the last 3 are not, though the neighbour has not taken all
+    # that is its own.
     assert [line["event"] for line in scene.said("grower") if line["event"] in ("took", "none")] == ["took", "took", "none"]
     scene.go("neighbour")
     scene.until("the neighbour has all of its memory", lambda: scene.has("neighbour", "took", 2))
@@ -42,7 +44,7 @@ def test_jobs_that_say_nothing_begin_at_once_and_share_what_is_there(scene):
 
 
 def test_two_large_jobs_on_a_cold_broker_do_not_starve_each_other(scene):
-    # Nothing is known of this device: 4 GiB and 4 GiB fit it, their contexts beside them do not.
+    # The device is unknown yet: 4 GiB and 4 GiB fit it, but not their contexts in addition.
     assert scene.device_row() is None
     both = [scene.job(f"large{at}", "4GiB", weft=["--memory", "4GiB"]) for at in range(2)]
     scene.until("one has its memory and one waits", lambda: len(scene.waiting()) == 1 and any(scene.has(f"large{at}", "took") for at in range(2)))
@@ -54,29 +56,30 @@ def test_two_large_jobs_on_a_cold_broker_do_not_starve_each_other(scene):
     scene.until("the other one has its memory", lambda: scene.has(f"large{1 - first}", "took"))
     scene.ends(both[1 - first])
     assert all("none" not in scene.events(f"large{at}") for at in range(2))
-    # What was measured outlives the broker.
+    # The measured size outlives the broker.
     scene.again()
     scene.finish(scene.job("small", "1GiB", weft=["--memory", "1GiB"], stay=False))
     assert scene.device_row()["context"] == row["context"], scene.device_row()
 
 
 def test_strangers_come_and_go(scene):
-    """Jobs without weft: what they hold is known when somebody is let in, and when he waits."""
+    """Jobs without weft: their memory is known when a job is let in, and while one waits."""
     scene.again(nvml=True)
     stranger = scene.job("stranger", "5GiB", bare=True)
     scene.until("the stranger has its memory", lambda: scene.has("stranger", "took"))
     first = scene.job("first", "1GiB", weft=["--memory", "1GiB"])
-    # NVML is asked a moment after a client has looked, and a job that has ended by then shows nothing.
+    # NVML is asked a moment after a client has looked, and a job that has ended by then shows
+    # nothing.
     scene.until("what a context takes is known", lambda: (scene.device_row() or {"context": 0})["context"] > 0)
     scene.ends(first)
     waiter = scene.waiter("waiter", "6GiB")
     row = scene.device_row()
     assert row["foreign"] >= 5 << 30 and 0 < row["context"] < 1 << 30, row
-    # It leaves, nobody of ours runs, and so nobody of ours can look.
+    # It leaves. No job under weft runs, and so none can look.
     scene.ends(stranger)
     scene.until("the waiter has its memory", lambda: scene.has("waiter", "took"))
     scene.ends(waiter)
-    # One that comes after everybody has looked is seen before the next one is let in.
+    # One that comes after all have looked is seen before the next one is let in.
     late = scene.job("late", "5GiB", bare=True)
     scene.until("the late one has its memory", lambda: scene.has("late", "took"))
     second = scene.waiter("second", "4GiB", stay=False)
@@ -86,11 +89,13 @@ def test_strangers_come_and_go(scene):
 
 
 def test_jobs_that_say_nothing_wait_for_what_others_have(scene):
-    """Together they take more than the device has; whoever comes late for it waits until a neighbour ends, and gets no out of memory."""
+    """Together they take more than the device has. A job that comes late for its memory waits until
+    a neighbour ends, and gets no out of memory."""
     scene.warm()
     torch = scene.options.torch > 0
     names = ["one", "two", "three"]
-    # What they wait for comes in its time here; a busy machine's is longer than what is waited where nothing is said (10 s).
+    # The memory that they wait for comes in time. On a busy machine that takes longer than the
+    # default wait of a job that declares nothing (10 s).
     patient = ["--wait", f"{2 * BOUND:.0f}"]
     running = {name: scene.job(name, "1GiB", "3GiB", weft=patient, torch=torch and name != "three") for name in names}
     for name in names:
@@ -109,7 +114,7 @@ def test_jobs_that_say_nothing_wait_for_what_others_have(scene):
         scene.until(f"{name} has all of its memory", lambda n=name: scene.has(n, "took", 2))
         scene.ends(running[name])
         assert "none" not in scene.events(name), f"{name}: {scene.events(name)}"
-    # What they took is known to the next broker.
+    # The next broker knows the memory that they took.
     scene.again()
     assert sorted(row["pid"] for row in scene.queue()["learnt"]) == sorted(job.pid for job in running.values()), scene.queue()["learnt"]
     scene.weft("profile", "keep", str(running["two"].pid), "--name", "two")
@@ -121,10 +126,11 @@ def test_who_waits_for_more_in_vain_gets_cudas_own_answer(scene):
     scene.go("grower")
     scene.finish(grower)
     assert scene.events("grower") == ["asks", "begun", "took", "none", "ended"], scene.events("grower")
-    # It hears once how it goes better the next time.
+    # It gets one line of advice for the next time.
     assert grower.stderr().count("weft profile keep") == 1, grower.stderr()
     assert scene.queue()["denied"] >= 1, scene.queue()
-    # Alone it is told at once that there is no such device; so is who would wait for one that waits for him.
+    # Alone it learns at once that there is no such device; so does a job that would wait for one
+    # that waits for it.
     scene.ends(holder)
     alone = scene.job("alone", "1GiB", "9GiB", weft=[], stay=False)
     scene.go("alone")

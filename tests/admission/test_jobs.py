@@ -1,9 +1,10 @@
 """Admission, live: jobs that do not fit together on a simulated GPU, under weft run and without it.
 
   pytest tests/admission                 all cases; those of several users (test_users.py) need root
-  pytest tests/admission --torch 3       three of the ten jobs are PyTorch's, the others take memory by the driver API
+  pytest tests/admission --torch 3       three of the ten jobs are PyTorch's, the others take memory
+                                         by the driver API
   pytest tests/admission --torch 0       all ten take memory by the driver API
-  pytest tests/admission --queued 200    so many jobs in the queue at once (default 50)
+  pytest tests/admission --queued 200    200 jobs in the queue at once (default 50)
 
 Each case has a device of 8 GiB and a broker of its own.
 """
@@ -17,8 +18,9 @@ from stage import BOUND, HOLDS, Scene
 
 pytestmark = pytest.mark.scene(make=Scene)
 
-# Who brings what: name, user, duration, priority, what it says it takes, what it takes in two parts. Only the small one fits beside another; the rest run one by one, and the first
-# holds the device until all have come.
+# The jobs: name, user, duration, priority, memory that it declares, memory that it takes in two
+# parts. Only the small one fits next to another one. The rest run one by one, and the first holds
+# the device until all have come.
 LARGE = ("5GiB", "3GiB", "1.5GiB")
 TEN = [
     ("first", "ann", "medium", 5, *LARGE),
@@ -32,9 +34,11 @@ TEN = [
     ("short-dan", "dan", "short", 5, *LARGE),
     ("important", "ann", "long", 0, *LARGE),
 ]
-# More important ones first; then shorter ones before longer ones; of those the user who had least of late (ann had the first, cid has the small one), then who came first.
+# More important ones first; then shorter ones before longer ones; then the user who had least of
+# late (ann had the first, cid has the small one); then the one who came first.
 ORDER = ["first", "small-cid", "important", "short-bea", "short-dan", "short-cid", "short-ann", "medium-ann", "long-dan", "long-ann"]
-# Of these some are PyTorch's where not all are: one that holds, one that waits, and the one beside.
+# If not all are PyTorch's, these are, in this order: one that holds, one that waits, and the
+# small one.
 WITH_TORCH = ["first", "short-bea", "small-cid"]
 
 
@@ -57,7 +61,7 @@ def test_ten_jobs_of_four_users_all_run(scene):
     assert "needs 5." in running["short-bea"].stderr() + table, running["short-bea"].stderr()
     scene.release("first")
     for name in [*(name for name in ORDER if name != "small-cid"), "small-cid"]:
-        # The small one stays beside all others.
+        # The small one stays next to all others.
         scene.ends(running[name])
         assert "none" not in scene.events(name), f"{name} got no memory: {scene.events(name)}"
         assert running[name].stdout() == b"", f"{name}: something wrote to its stdout"
@@ -77,23 +81,25 @@ def test_the_same_ten_without_weft_get_no_memory(scene, record_property):
     for job in running:
         job.wait(BOUND)
     without = [name for name, *_ in TEN if scene.has(name, "none")]
-    # 8 GiB hold one large one and the small one; two large ones that begin at the same time may both lack their second part.
+    # 8 GiB hold one large one and the small one; two large ones that begin at the same time may
+    # both lack their second part.
     assert len(without) >= 8, f"{len(without)} of 10 got no memory"
     record_property("told", f"without weft {len(without)} of 10 got no memory")
 
 
 def test_a_run_teaches_what_the_job_takes(scene):
-    # Nothing is said: let in at once, and it grows.
+    # It declares nothing: let in at once, and it grows.
     first = scene.job("first", "1GiB", "2GiB", weft=[], user="ann", stay=False)
     scene.go("first")
     scene.finish(first)
-    # The broker hears of its end a moment after it.
+    # The broker notices its end a moment later.
     scene.until("the broker has learnt what the first took", lambda: scene.queue()["learnt"])
     seen = scene.queue()["learnt"]
     assert [(row["pid"], row["peak"], row["duration"], row["user"]) for row in seen] == [(first.pid, 3 << 30, "short", "ann")], seen
     done = scene.weft("profile", "keep", "--name", "taught")
     assert "3.0" in done.stderr and "--profile taught" in done.stderr, done
-    # Said now by its profile: it begins when there are 3 GiB, and what it is told of the device is that.
+    # Its profile now declares the memory: it begins when there are 3 GiB, and reads that as the
+    # device's size.
     holder = scene.holder("holder", "6GiB")
     again = scene.job("again", "1GiB", "2GiB", weft=["--profile", "taught"], stay=False)
     scene.go("again")
@@ -103,7 +109,7 @@ def test_a_run_teaches_what_the_job_takes(scene):
     scene.ends(holder)
     scene.finish(again)
     assert "none" not in scene.events("again")
-    # What had said what it takes teaches nothing.
+    # A job that had declared its memory teaches nothing.
     assert len(scene.queue()["learnt"]) == 1, scene.queue()["learnt"]
     unknown = scene.weft("profile", "keep", "1", "--name", "taught", code=1)
     assert "no memory use was recorded for a job of process 1" in unknown.stderr, unknown
@@ -113,7 +119,8 @@ def test_a_heavier_user_goes_more_often(scene):
     scene.weft("set", "--user", "ann", "--weight", "30")
     holder = scene.job("holder", "6GiB", weft=["--memory", "6GiB"], user="eve")
     scene.until("the holder has its memory", lambda: scene.has("holder", "took"))
-    # All alike. Each had nothing of late, so who came first goes first; then who had least for his weight.
+    # All alike. None had a share of late, so the first to come goes first; then the one that had
+    # least for its weight.
     names = ["ann1", "bob1", "ann2", "bob2", "ann3", "bob3"]
     running = {}
     for name in names:
@@ -129,7 +136,8 @@ def test_a_heavier_user_goes_more_often(scene):
     for job in running.values():
         scene.finish(job)
     order = sorted(names, key=lambda name: scene.at(name, "begun"))
-    # ann1 and bob1 first; then ann, who had a thirtieth for her weight, has both of hers before bob's second.
+    # ann1 and bob1 first; then ann, who had a thirtieth for her weight, has both of hers before
+    # bob's second.
     assert order == ["ann1", "bob1", "ann2", "ann3", "bob2", "bob3"], order
 
 
@@ -159,7 +167,7 @@ def test_ranks_that_torchrun_starts_are_admitted_as_one(scene):
         pytest.skip("--torch 0")
     holder = scene.holder("holder", "5GiB")
     (scene.folder / "ranks.stay").touch()
-    # One result for both: each line says which process it is of.
+    # One result for both: each line names its process.
     ranks = [str(paths.python("torch")), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(HOLDS), str(scene.folder / "ranks.json"),
              "--torch", "--take", "1.5GiB", "--while", str(scene.folder / "ranks.stay")]  # fmt: skip
     environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables()}
@@ -184,7 +192,7 @@ def test_fifo_orders_as_it_says(scene):
     assert scene.queue()["policy"] == "fifo", scene.queue()
     holder = scene.holder("holder", "5GiB")
     large = scene.waiter("large", "6GiB")
-    # It would fit beside the holder and is short, and came later.
+    # It would fit next to the holder and is short, and came later.
     small = scene.job("small", "500MiB", weft=["--memory", "600MiB", "--duration", "short"])
     scene.waits(small)
     assert scene.waiting() == [large.pid, small.pid], scene.queue()

@@ -1,6 +1,7 @@
-"""Several people on one GPU: jobs of different users under one shared broker, live on a simulated GPU.
+"""Several people on one GPU: jobs of different users under one shared broker, live on a simulated
+GPU.
 
-They need root, who alone can start jobs of other users: without it they are skipped.
+They need root, since only root can start jobs of other users: without it they are skipped.
 """
 
 import json
@@ -23,7 +24,8 @@ pytestmark = [
 def shares_fairly(scene):
     first = scene.holder(ANN, "first", "6GiB")
     again = scene.waiter(ANN, "again", "5GiB")
-    # It says that it is somebody's who has had nothing yet, and does not come before those who came earlier for that.
+    # It claims to be a user's who has had nothing yet, and does not come before earlier jobs for
+    # that.
     liar = scene.waiter(ANN, "liar", "5GiB", WEFT_USER=str(BEA))
     other = scene.waiter(BEA, "other", "5GiB")
     small = scene.holder(BEA, "small", "1GiB")
@@ -121,7 +123,8 @@ def test_priority_is_what_the_owner_allows(scene):
 
 
 def test_a_name_in_common_is_no_job_in_common(scene):
-    # Processes of one job share its memory: who calls his job as another's is called gets nothing of it.
+    # Processes of one job share its memory. A job that uses another user's gang name gets nothing
+    # of it.
     ann = scene.job(ANN, "ann", "4GiB", preload=True, WEFT_GANG="one", WEFT_MEMORY="6GiB")
     scene.until("ann has its memory", lambda: "took" in scene.events(ann))
     second = scene.job(ANN, "second", "1GiB", preload=True, WEFT_GANG="one", WEFT_MEMORY="6GiB")
@@ -143,7 +146,8 @@ def test_a_profile_is_its_users_own(scene):
     scene.weft(ANN, "profile", "keep", "--name", "hers", str(silent.pid))
     file = scene.folder / str(ANN) / "profiles/hers.profile"
     assert file.stat().st_uid == ANN
-    # The folder is hers alone; the broker gets the profile from her job, and not from another's.
+    # Only she may use the folder; the broker gets the profile from her job, and not from
+    # another's.
     ann = scene.job(ANN, "ann", "2GiB", weft=["--profile", "hers"])
     scene.until("ann's job has its memory", lambda: "took" in scene.events(ann))
     bea = scene.job(BEA, "bea", "1GiB", weft=["--profile", str(file.with_suffix(""))])
@@ -151,9 +155,10 @@ def test_a_profile_is_its_users_own(scene):
     seen = {row["pid"]: row for row in scene.query("status")["clients"]}
     assert seen[ann.pid]["profile_trouble"] is None and "cannot be read" in seen[bea.pid]["profile_trouble"], seen
     shares = {row["pid"]: row["share"] for row in scene.query()["running"]}
-    # What she kept, and a context; of bea's job nothing is known, so that it grew into what it took.
+    # Her kept profile, and a context; bea's job is unknown, so its share grew with the memory
+    # that it took.
     assert 2 << 30 <= shares[ann.pid] < 3 << 30, shares
-    # Samples are a private broker's matter.
+    # Only a private broker takes samples.
     trace = scene.job(BEA, "sampled", "1GiB", preload=True, WEFT_MODE="profile", WEFT_PROFILE="/etc/weft-users-test")
     scene.until("it runs", lambda: "took" in scene.events(trace))
     for job in (ann, bea, trace):
@@ -166,7 +171,8 @@ def test_a_broker_that_is_begun_anew_knows_them_all(scene):
     waiters = [scene.waiter(uid, f"waiter{at}", "5GiB") for at, uid in enumerate((ANN, BEA, BEA))]
     order = [row["pid"] for row in scene.query()["waiting"]]
     scene.broker.kill()
-    # Its socket is there still: nobody starts a broker of his own meanwhile, and a job runs as without weft.
+    # The broker's socket is there still: no user starts a broker of his own meanwhile, and a job
+    # runs as without weft.
     lone = scene.job(BEA, "lone", "1GiB", weft=["--memory", "1GiB"])
     scene.until("it runs", lambda: "took" in scene.events(lone))
     assert "shared broker" in lone.stderr(), lone.stderr()
@@ -200,7 +206,8 @@ def test_a_group_alone_is_served(scene):
 
 
 def test_a_strangers_socket_is_not_used(scene):
-    # Anybody may make folders in one like /tmp, so bea's is not a place that the machine's owner gave.
+    # Every user may make folders in one like /tmp, so bea's is not a place that the machine's
+    # owner gave.
     place = scene.folder / "device/beas"
     place.mkdir(mode=0o755)
     os.chown(place, BEA, BEA)

@@ -1,4 +1,5 @@
-"""Cases of admission: who waits for memory, and what happens to those who are killed, stopped or stuck meanwhile, brokers too."""
+"""Cases of admission: jobs that wait for memory, and jobs and brokers that are killed, stopped or
+stuck meanwhile."""
 
 import os
 import re
@@ -14,12 +15,13 @@ pytestmark = pytest.mark.scene(make=Scene)
 
 def test_who_will_not_wait_does_not(scene):
     holder = scene.holder("holder", "6GiB")
-    # What it had in its buffers is not lost: it ends by itself.
+    # The content of its buffers is not lost: it ends by itself.
     hasty = scene.job("hasty", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before"], without=("PYTHONUNBUFFERED",))
     scene.finish(hasty, 75)
     assert hasty.stdout() == b"of before", hasty.explain()
     assert scene.events("hasty") == ["asks", "none"] and "--no-wait" in hasty.stderr(), hasty.explain()
-    # One that would go on without a device is ended, what it had in the C library's buffers written.
+    # A job that would continue without a device is ended; the content of the C library's buffers
+    # is written.
     stubborn = scene.job("stubborn", "3GiB", weft=["--memory", "3GiB", "--no-wait"], more=["--print", "of before", "--stubborn"], without=("PYTHONUNBUFFERED",))
     scene.until("the stubborn one was told that there is none", lambda: scene.has("stubborn", "none"))
     scene.until("nobody waits", lambda: scene.waiting() == [])
@@ -30,7 +32,7 @@ def test_who_will_not_wait_does_not(scene):
         assert "--wait" in told[0] and "a whole number of seconds" in told[0], told
     patient = scene.job("patient", "3GiB", weft=["--memory", "3GiB", "--wait", "1"])
     scene.finish(patient, 3)
-    # So many seconds as the machine took to let it notice.
+    # The seconds that the machine took until the job noticed.
     assert re.search(r"no device memory within \d+ s", patient.stderr()), patient.stderr()
     tired = scene.waiter("tired", "3GiB")
     os.kill(tired.pid, signal.SIGINT)
@@ -44,14 +46,15 @@ def test_who_will_not_wait_does_not(scene):
 
 def test_odd_surroundings_change_nothing(scene):
     holder = scene.holder("holder", "6GiB")
-    # As from a cron job or a script in the background: Ctrl-C is ignored from before, nothing to read from, no home.
+    # As from a cron job or a script in the background: Ctrl-C is ignored from before, nothing to
+    # read from, no home.
     shell = ["/bin/sh", "-c", "trap '' INT; exec \"$@\" <&-", "sh"]
     odd = scene.job("odd", "3GiB", weft=["--memory", "3GiB"], through=shell, without=("HOME", "XDG_RUNTIME_DIR", "TERM"), stay=False)
     scene.waits(odd)
     os.kill(odd.pid, signal.SIGINT)
     asked = scene.job("asked", "3GiB", weft=["--memory", "3GiB"], through=shell, without=("HOME", "XDG_RUNTIME_DIR", "TERM"), stay=False)
     scene.waits(asked)
-    # Asked to end it ends, as it would without weft.
+    # A job that is asked to end ends, as it would without weft.
     os.kill(asked.pid, signal.SIGTERM)
     scene.finish(asked, -signal.SIGTERM)
     scene.until("one waits", lambda: scene.waiting() == [odd.pid])
@@ -65,7 +68,7 @@ def test_a_broker_that_is_stuck_keeps_nobody_waiting(scene):
     scene.waits(waiter)
     os.kill(scene.broker.job.pid, signal.SIGSTOP)
     try:
-        # It goes on as without weft, where 1 of 2 GiB is free.
+        # It continues as without weft, since 1 of 2 GiB is free.
         scene.finish(waiter)
         assert "no longer keeps a queue" in waiter.stderr(), waiter.stderr()
     finally:
@@ -84,7 +87,8 @@ def test_a_job_killed_while_it_waits_is_forgotten(scene):
 
 
 class Standstill:
-    """The longest that this machine held up a thread which does nothing but sleep: by so much anything may be late that weft does."""
+    """The longest time that this machine held up a thread which only sleeps: anything that weft
+    does may be late by that time."""
 
     def __enter__(self):
         self.longest = 0.0
@@ -105,13 +109,15 @@ class Standstill:
         self.thread.join(10)
 
 
-# A client that waits takes a broker for dead that has not stirred for so long (DEAD_BEAT in interposer/src/admission/mod.rs).
+# A waiting client takes a broker for dead after this time without a sign (DEAD_BEAT in
+# interposer/src/admission/mod.rs).
 GIVES_UP = 10.0
 
 
 def test_memory_of_a_killed_job_goes_to_the_next(scene, record_property):
-    """From the kill to the moment at which the broker, by its own clock, gave the memory to others: in the middle of five sooner than a client that waits would give the broker up for dead, with
-    what the machine itself held up left out. The figure itself is told."""
+    """From the kill to the moment at which the broker, by its own clock, gave the memory to others,
+    less the time that the machine itself held up. The median of five must be less than the time
+    after which a waiting client takes the broker for dead. The figure itself is reported."""
     late = []
     for round_ in range(5):
         holder = scene.holder(f"holder{round_}", "6GiB")
@@ -141,12 +147,12 @@ def test_a_suspended_waiter_holds_up_nobody(scene):
     other = scene.waiter("other", "5GiB", stay=False)
     os.killpg(stopped.pid, signal.SIGSTOP)
     scene.ends(holder)
-    # It is first, is let in and does not stir: the other one has its turn.
+    # It is first, is let in and does nothing: the other one has its turn.
     scene.finish(other)
     assert not scene.has("stopped", "begun")
     row = next(row for row in scene.queue()["waiting"] if row["pid"] == stopped.pid)
     assert "suspended" in row["reason"] and row["begins_s"] is None, row
-    # It goes on, before who came later.
+    # It continues, before later jobs.
     again = scene.holder("again", "6GiB")
     last = scene.waiter("last", "5GiB", stay=False)
     os.killpg(stopped.pid, signal.SIGCONT)
@@ -191,7 +197,7 @@ def test_killed_while_it_is_admitted_and_while_it_grows(scene):
 def test_a_new_broker_knows_who_holds_what(scene):
     holder = scene.holder("holder", "5GiB")
     waiter = scene.waiter("waiter", "4GiB", stay=False)
-    # Stopped, so that neither can come back to the new broker before the newcomer asks.
+    # Stopped, so that neither can come back to the new broker before the new job asks.
     for job in (holder, waiter):
         os.killpg(job.pid, signal.SIGSTOP)
     scene.broker.kill()
@@ -207,7 +213,7 @@ def test_a_new_broker_knows_who_holds_what(scene):
     scene.release("holder")
     for job in (holder, waiter, late):
         scene.finish(job)
-    # By the wait and not by the restart: the waiter's memory was to be had before the newcomer's.
+    # By the wait and not by the restart: the waiter's memory was free before the new job's.
     assert scene.queue()["admitted"] == 3, scene.queue()
 
 
@@ -219,7 +225,8 @@ def test_many_wait_over_a_restart_and_all_run_once(scene):
     scene.until("all wait", lambda: len(scene.waiting()) == count)
     order = scene.waiting()
     assert len(set(order)) == count
-    # The broker is killed and another one comes. Nobody is forgotten or let in for that, and everybody has his place.
+    # The broker is killed and another one comes. No job is forgotten or let in for that, and each
+    # keeps its place.
     scene.broker.kill()
     scene.broker.start()
     assert scene.waiting() == order, f"{order} waited, after the restart {scene.waiting()}"

@@ -1,7 +1,7 @@
-"""What cases with jobs of several users play on: a simulated device of 8 GiB and one shared broker.
+"""The stage of cases with jobs of several users: a simulated device of 8 GiB and one shared broker.
 
-The users are numbers that nobody has on this machine. What a job loads lies in the case's folder,
-where they may read.
+The users are numbers that no account of this machine has. The files that a job loads lie in the
+case's folder, which they may read.
 """
 
 import functools
@@ -15,16 +15,17 @@ from pathlib import Path
 from harness import jobs, paths
 
 HOLDS = Path(__file__).resolve().parent / "holds.py"
-# A wait fails when for so long nothing has happened in the scene: nobody came, began, took memory, said a line or ended. How long all of it takes is the machine's business.
+# A wait fails after this time without an event in the scene: no job came, began, took memory,
+# printed a line or ended. The whole duration is the machine's business.
 BOUND = 60.0
-# But not even a scene in which something happens all the time is waited for longer.
+# But even a scene with events all the time is not waited for longer.
 LONGEST = 20 * BOUND
 MEMORY = 8 << 30
 ANN, BEA, SERVICE = 61001, 61002, 61000
 
 
 def becomes(uid):
-    """What a child does before it is the command: it is this user from then on."""
+    """A child's preparation before it runs the command: it is this user from then on."""
 
     def drop():
         os.setgroups([])
@@ -36,7 +37,8 @@ def becomes(uid):
 
 @functools.cache
 def python():
-    """An interpreter that everybody may start; the one of this run may lie in root's home. None: there is none."""
+    """An interpreter that every user may start; the one of this run may lie in root's home. None:
+    there is none."""
     for program in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         command = [program, "-c", "import argparse, ctypes, json"]
         try:
@@ -158,7 +160,7 @@ class Scene:
         assert self.comes_true(condition), f"{what}: nothing has happened for {BOUND:.0f} s\n{json.dumps(self.query(), indent=1)}\n{said()}"
 
     def happened(self):
-        """Anything that differs from what it was when something has happened in between."""
+        """A value that differs from an earlier one when something has happened in between."""
         files = lambda job: (job.stderr_path, *([self.file(job.uid, job.name)] if hasattr(job, "uid") else []))  # noqa: E731
         return [(job.process.poll(), *map(jobs.size_of, files(job))) for job in [*self.jobs, self.broker]]
 

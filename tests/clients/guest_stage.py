@@ -1,4 +1,5 @@
-"""What the cases of test_guest*.py are played with: programs plainly and in the roles that weft gives, and what must be the same."""
+"""The stage of the cases of test_guest*.py: programs plainly and in the roles that weft gives, and
+the comparison of both."""
 
 import sys
 from pathlib import Path
@@ -8,7 +9,9 @@ from harness.compiled import program
 from harness.scene import BOUND
 
 PROGRAMS = Path(__file__).resolve().parent / "guest"
-# A job that is the foreground job, a background job (which leaves launches behind at the gate), or a background job that waits there: its priority, that of the job beside it, and that one's pause.
+# A job that is the foreground job, a background job (which leaves launches behind at the gate),
+# or a background job that waits there: its priority, its companion job's priority, and the
+# companion's pause.
 ROLES = {"foreground": (0, 7, 300), "background": (6, 0, 3000), "unqueued": (6, 0, 3000)}
 
 
@@ -55,7 +58,7 @@ def queue(role):
 
 
 def in_roles(scene, command, *roles, code=0, attached=True):
-    """Runs it plainly, then in each role beside a job that goes on all the while."""
+    """Runs it plainly, then in each role next to a job that works all the while."""
     bare = plainly(scene, command)
     assert bare.process.returncode == code, f"without weft\n{bare.explain()}"
     scene.broker.start()

@@ -1,17 +1,24 @@
 #!/usr/bin/env python3
-"""Runs a PyTorch program and writes down which tensors each of its operations was given and made, and which launches were its.
+"""Runs a PyTorch program and writes down the tensors that each of its operations was given and
+made, and its launches.
 
-    python tests/clients/operands.py FILE PROGRAM [ARGUMENT...]       on the simulated GPU; tests/clients/test_prediction.py does it
+    python tests/clients/operands.py FILE PROGRAM [ARGUMENT...]
+                       on the simulated GPU; tests/clients/test_prediction.py does it
 
-The framework knows its tensors to the byte, whatever closed library runs an operation on them: a convolution reads its whole input and weight and writes its whole output, with
-cuDNN or without. `weft-lab memory prediction` takes it as exact for a launch of an operation each of whose pointers is the begin of one of the operation's tensors; where a pointer is
-something else (a library's own workspace), the launch stays a guess. Not taken so: operations that choose by data what they read (embeddings, indices, losses by label), and operations
-over lists of tensors, whose launches each take some of them.
+The framework knows its tensors to the byte, whatever closed library runs an operation on them: a
+convolution reads its whole input and weight and writes its whole output, with cuDNN or without.
+`weft-lab memory prediction` takes it as exact for a launch of an operation if each of the launch's
+pointers is the begin of one of the operation's tensors. If a pointer is something else (a library's
+own workspace), the launch stays a guess. Excluded are operations that choose by data which bytes
+they read (embeddings, indices, losses by label), and operations over lists of tensors, whose
+launches each take some of them.
 
-Each line: the numbers of the last launch before the operation and of its last launch, its name, whether whole tensors are what it uses, and its tensors: address, 0 read, 1 written, 2 both, and the
-runs of bytes that it has: offset from the address and size.
+Each line has the number of the last launch before the operation, that of its last launch, its name,
+whether it uses whole tensors, and its tensors. A tensor has its address, its access (0 read, 1
+written, 2 both), and its runs of bytes: offset from the address and size.
 
-It watches operations as they reach the device (a dispatch mode, also for the backward pass), so the program launches what it launches without it.
+It watches operations as they reach the device (a dispatch mode, also for the backward pass), so the
+program makes the same launches as without it.
 """
 
 import ctypes
@@ -25,7 +32,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Which parts of its operands such an operation uses, its data say.
+# The data decide which parts of its operands such an operation uses.
 BY_DATA = (
     "embedding",
     "index",
@@ -48,13 +55,13 @@ BY_DATA = (
 # Operations over lists of tensors.
 LISTS = ("_foreach", "_fused_ad", "_fused_sgd", "_amp_")
 
-# Runs of bytes of one tensor at most; one with more is not told.
+# Most runs of bytes of one tensor; a tensor with more is left out.
 RUNS = 1024
 
 
 @functools.cache
 def runs_of(sizes, strides, element):
-    """Offset and size of each run of bytes of a tensor, or None where they are too many."""
+    """Offset and size of each run of bytes of a tensor, or None if there are too many."""
     dimensions = sorted((stride * element, size) for size, stride in zip(sizes, strides) if size > 1 and stride > 0)
     run, starts = element, [0]
     for stride, size in dimensions:
@@ -68,7 +75,7 @@ def runs_of(sizes, strides, element):
 
 
 def driver():
-    """The simulated driver, past weft: by its own name, which weft leaves alone."""
+    """The simulated driver, past weft: by its own name, which weft does not take."""
     return ctypes.CDLL(os.path.realpath(os.environ["WEFT_CUDA_LIBRARY"]))
 
 
@@ -101,7 +108,8 @@ class Operands(TorchDispatchMode):
                 return False
             key = value.data_ptr()
             if key in found and found[key][1] != runs:
-                # Two tensors that begin together: which one a launch means, its pointer does not say.
+                # Two tensors that begin together: the pointer does not identify the one that a
+                # launch means.
                 return False
             known = found.get(key)
             found[key] = (access if known is None or known[0] == access else 2, runs)

@@ -1,4 +1,5 @@
-"""A service attaches beside a batch job that runs: what its first request meets on the device.
+"""A service attaches while a batch job runs: the batch kernels that its first request meets on the
+device.
 
 The clients are the replay's (tests/cluster/replayed.py). No time is judged: what counts is how many
 of the batch job's kernels were launched while the request was on the device.
@@ -10,7 +11,7 @@ from harness import devicelog, slurm_replay
 
 # Long enough for a launching thread that has lost its core.
 DILATION = 10
-# Of the batch job, seconds between bursts, and of the service, before its request.
+# Seconds: between the batch job's bursts, and before the service's request.
 NO_GAP_S, GAP_S = 0.0, 0.2
 MEMORY = 1 << 20
 
@@ -40,14 +41,14 @@ def test_a_first_request_without_a_profile_is_left_alone(scene):
     one = ["--requests", 1, "--kernels", kernels, "--gap-s", GAP_S, "--seed", 1]
     service = client(scene, "service", 2, *one)
     scene.finish(service)
-    # It comes back once its request is over: nothing was kept from it for good.
+    # The batch job continues once the service's request is over: its loss is not permanent.
     scene.progresses(batch)
-    # Asked for its status the device writes its log out.
+    # The device writes its log out when it is asked for its status.
     scene.device.status()
     done = [each for each in devicelog.read(log) if each["op"] == "kernel"]
     request = [each for each in done if each["pid"] == service.pid]
     assert len(request) == kernels
     begin, end = min(each["submitted"] for each in request), max(each["end"] for each in request)
     inside = sum(each["pid"] == batch.pid and begin < each["submitted"] < end for each in done)
-    # Of its bursts, which follow each other, two or more would find a place there.
+    # Two or more of its bursts, which follow each other, would find a place there.
     assert inside <= burst, f"{inside} batch kernels were launched during the request"

@@ -1,4 +1,4 @@
-"""What a foreground job may lose, and what the device is told of jobs.
+"""The slowdown that a foreground job allows, and the jobs' options for the device.
 
 Options and variables, up to the broker's own figures.
 """
@@ -39,7 +39,7 @@ def test_a_foreground_job_s_budget_is_told_and_changed(scene):
     assert weft(scene, "set", "--client", number, "--slo", "50ms", "--slowdown", "0.05").stderr == ""
     comes_to(scene, service, (0.05, 50_000_000))
     assert "client 99 is not attached" in weft(scene, "set", "--client", 99, "--slo", "50ms").stderr
-    # What it may lose changes no role.
+    # The allowed slowdown changes no role.
     assert (scene.row(service)["mode"], scene.row(batch)["mode"]) == ("foreground", "background")
     scene.progresses(service)
     scene.progresses(batch)

@@ -1,6 +1,7 @@
-"""What happens when something breaks: brokers and jobs that are killed, stopped, forked, started by the hundred; bad files, full disks.
+"""The effects of faults: brokers and jobs that are killed, stopped, forked, started by the hundred;
+bad files, full disks.
 
-  pytest tests/clients/test_faults.py --kills 200      that many SIGKILLs at random moments (default 60)
+  pytest tests/clients/test_faults.py --kills 200      200 SIGKILLs at random moments (default 60)
 
 Each case runs on a simulated GPU and a broker of its own.
 """
@@ -22,19 +23,19 @@ UNQUEUED = {"WEFT_QUEUE": "off"}
 
 
 def leaves_behind(scene, job, count=50):
-    """Waits until it has left so many behind."""
+    """Waits until it has left `count` launches behind."""
     seen = jobs.wait_until(lambda: (scene.row(job) or {"left_behind": 0})["left_behind"] >= count, BOUND, step=0.1)
     assert seen, f"{job.name} leaves nothing behind: nothing is tested\n{scene.row(job)}"
 
 
 def let_go(count, *companions):
-    """Waits until they have noticed so often that their broker is gone."""
+    """Waits until each has noticed `count` times that its broker is gone."""
     for job in companions:
         seen = jobs.wait_until(lambda job=job: job.stderr().count("the broker is lost") >= count or not job.running(), BOUND)
         assert seen and job.running(), job.explain()
 
 
-# --- brokers ---------------------------------------------------------------------------------------------------------------------
+# --- brokers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.also_under("fikit")
@@ -82,7 +83,8 @@ def test_broker_stopped_by_a_signal_lets_background_jobs_go(scene):
     scene.attached(foreground, background)
     os.kill(scene.broker.job.pid, signal.SIGSTOP)
     try:
-        # Nobody grants credit now. The checking client has some 300 launches to make: each wait must end by itself.
+        # No broker grants credit now. The checking client has some 300 launches to make: each
+        # wait must end by itself.
         job = scene.client(priority=7)
         scene.finish(job)
         scene.finish_companions(foreground, background)
@@ -122,7 +124,8 @@ def test_stale_socket_is_taken_over(scene):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(scene.broker.socket))
     assert scene.broker.socket.exists()
-    # A plain file of that name would be somebody's data; a socket nobody listens on is a dead broker's.
+    # A plain file of that name would be a user's data; a socket without a listener is a dead
+    # broker's.
     scene.broker.start()
     job = scene.client(priority=0)
     scene.finish(job)
@@ -138,7 +141,7 @@ def test_second_broker_refuses_in_one_line(scene):
     assert scene.status()["broker"]["pid"] == scene.broker.job.pid
 
 
-# --- jobs ------------------------------------------------------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------------------
 
 
 def test_jobs_killed_at_random_moments(scene):
@@ -158,7 +161,8 @@ def test_jobs_killed_at_random_moments(scene):
     gone = jobs.wait_until(lambda: len(scene.status()["clients"]) == 1, BOUND, step=0.1)
     assert gone, f"seed {seed}: dead clients are still attached: {[row['pid'] for row in scene.status()['clients']]}"
     scene.progresses(survivor)
-    # Whatever the dead had on the device is free: a client that checks its data still finds room and order.
+    # All that the dead jobs had on the device is free: a client that checks its data still finds
+    # room and order.
     scene.finish(scene.client("after", priority=5))
     scene.finish_companions(survivor)
 
@@ -241,7 +245,7 @@ def test_three_hundred_processes_at_once(scene):
     assert gone, f"{len(scene.status()['clients'])} dead clients are still attached"
 
 
-# --- files -----------------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def taken_profile(scene, name="taken"):
@@ -295,7 +299,7 @@ def test_profile_of_another_version(scene):
     scene.broker.start()
     file = taken_profile(scene)
     content = bytearray(file.read_bytes())
-    # The format's version is the byte behind the eight that tell a profile from other files.
+    # The format's version is the byte behind the eight that identify a profile.
     content[8] += 1
     file.write_bytes(content)
     runs_without_it(scene, "taken", str(file), "format")
@@ -325,15 +329,16 @@ def test_full_disk_keeps_the_old_profile(scene):
     before = file.read_bytes()
     job = scene.companion("sampled", priority=0, profile="taken", mode="profile")
     scene.attached(job)
-    # A file of the broker's that grows past the limit fails with EFBIG, as on a full disk with ENOSPC, and leaves a part of itself behind. Set now, not
-    # at the start: a client's shared memory is such a file too.
+    # A file of the broker's that grows past the limit fails with EFBIG, as on a full disk with
+    # ENOSPC, and leaves a part of itself behind. Set now, not at the start: a client's shared
+    # memory is such a file too.
     resource.prlimit(scene.status()["broker"]["pid"], resource.RLIMIT_FSIZE, (64, 64))
     scene.finish_companions(job)
     told = jobs.wait_until(lambda: scene.status()["broker"]["profile_failures"] > 0, BOUND)
     assert told, "weft status does not say that the profile could not be written"
     assert "taken" in scene.status()["broker"]["last_trouble"], scene.status()["broker"]["last_trouble"]
     assert file.read_bytes() == before, "the old profile is gone"
-    # Beside the profiles lies what the broker knows of devices.
+    # The profiles' folder also has the broker's file about devices.
     left = sorted(path.name for path in file.parent.iterdir())
     assert left in ([file.name], sorted([file.name, "known.json"])), f"something half-written is left: {left}"
     assert scene.broker.job.running(), scene.broker.job.explain()
@@ -350,7 +355,7 @@ def test_missing_driver(scene):
     says(job, "weft", "libcuda")
 
 
-# --- the command -----------------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_weft_run_is_the_job(scene):

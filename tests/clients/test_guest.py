@@ -1,4 +1,5 @@
-"""Does weft ever break a job? Odd programs and odd surroundings, each plainly and under weft: the same exit code, the same stdout, no hang.
+"""Does weft ever break a job? Odd programs and odd surroundings, each plainly and under weft: the
+same exit code, the same stdout, no hang.
 
 Each case runs on a simulated GPU and a broker of its own; the programs are in tests/clients/guest.
 """
@@ -17,7 +18,8 @@ def test_many_contexts_and_a_driver_opened_again(scene):
 
 
 def test_a_context_that_ends_and_begins_again(scene):
-    """What weft had made in it (events behind a background job's work) went with it: to use that again ends the job."""
+    """weft's objects in it (events behind a background job's work) went with it: to use them again
+    ends the job."""
     program = compiled(scene, "resets.c")
     in_roles(scene, [program])
     bare = plainly(scene, [program], "plainly-alone")
@@ -45,7 +47,8 @@ def test_all_kinds_of_memory(scene):
 
 def test_memory_that_two_processes_share(scene):
     in_roles(scene, script("shares.py"))
-    # The driver refuses to share managed memory: the job hears so, weft says why, and both go on.
+    # The driver refuses to share managed memory: the job gets the error, weft prints the reason,
+    # and both continue.
     job = scene.job(script("shares.py"), "managed", more={**PYTHON, "WEFT_BACKING": "managed"}, priority=5)
     scene.finish(job)
     assert job.stdout() == b"handle 1\n49\n", job.explain()
@@ -53,22 +56,25 @@ def test_memory_that_two_processes_share(scene):
 
 
 def driver_without(scene, name):
-    """A copy of the driver in which nothing finds this name, as in one that is too old for it."""
+    """A copy of the driver in which look-ups of this name fail, as in a driver that is too old for
+    it."""
     folder = scene.folder / "older"
     folder.mkdir()
     driver, name = paths.SIMGPU_CUDA.read_bytes(), name.encode()
     assert name in driver, name
     copy = folder / "libcuda.so.1"
-    # As long as the name was, so that all else stays where it is.
+    # As long as the old name, so that all else stays in its place.
     copy.write_bytes(driver.replace(name, b"x" * len(name)))
-    # The device's program is looked for beside the driver.
+    # The device's program is looked for in the driver's folder.
     return {"LD_LIBRARY_PATH": str(folder), "WEFT_CUDA_LIBRARY": str(copy), "SIMGPU_DEVICE_BIN": str(paths.SIMGPU_DEVICE)}
 
 
 def test_managed_memory_under_a_driver_without_the_newer_prefetch(scene):
-    """Drivers of CUDA 12.0 and 12.1 prefetch to a device by its number alone; later ones have that beside the newer call."""
+    """Drivers of CUDA 12.0 and 12.1 prefetch to a device only by its number; later ones have that
+    and the newer call."""
     older = driver_without(scene, "cuMemPrefetchAsync_v2")
-    # Two contexts of 400 MiB leave room for one of the jobs, not for both: weft moves memory at their turns.
+    # Two contexts of 400 MiB leave room for one of the jobs, not for both: weft moves memory at
+    # their turns.
     scene.device.settings["SIMGPU_MEMORY"] = str(1500 << 20)
     scene.running.touch()
     scene.broker.start()

@@ -17,7 +17,8 @@ from harness.scene import BOUND, weft
 
 
 def test_a_job_begins_with_its_parent_s_signals(scene):
-    """Which signals are ignored and blocked, under `weft run` and `weft profile`: a shell's background job, nohup, a server that ignores SIGPIPE."""
+    """Signals that are ignored and blocked, under `weft run` and `weft profile`: a shell's
+    background job, nohup, a server that ignores SIGPIPE."""
     scene.broker.start()
     shown = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]
 
@@ -30,7 +31,8 @@ def test_a_job_begins_with_its_parent_s_signals(scene):
         return limits
 
     def mask(job):
-        # The C library ignores its two own signals (32, 33) in what it spawns, with and without weft.
+        # The C library ignores its two own signals (32, 33) in the processes that it spawns, with
+        # and without weft.
         return [int(line.split()[1], 16) & ~(3 << 31) for line in job.stdout().decode().splitlines()]
 
     for ignored, blocked in ((set(), set()), ({signal.SIGPIPE}, {signal.SIGUSR1}), ({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}, set())):
@@ -38,7 +40,7 @@ def test_a_job_begins_with_its_parent_s_signals(scene):
         bare = plainly(scene, shown, f"shown{scene.number}", limits=limits)
         for how in (["run"], ["profile", "--name", "shown"]):
             job = weft_command(scene, *how, "--", *shown, limits=limits)
-            # Of what uses no GPU no profile comes.
+            # A program that uses no GPU yields no profile.
             code = 0 if how == ["run"] else 73
             assert job.process.returncode == code and mask(job) == mask(bare), f"{how}, {ignored} ignored: {bare.stdout()} became {job.stdout()}"
 
@@ -96,7 +98,7 @@ class Terminal:
         assert jobs.wait_until(lambda: self.read() is not None and condition(), BOUND), f"{self.name}: {what} never; it noted {self.noted('')}, the terminal shows\n{self.said}"
 
     def answer(self, question):
-        """What the shell says to `echo QUESTION`."""
+        """The shell's answer to `echo QUESTION`."""
         self.said = ""
         self.type(f"echo answer={question}\n")
         self.until("an answer", lambda: re.search(r"answer=(-?\w+)\r", self.said))
@@ -107,7 +109,8 @@ PREFIXES = {"plainly": [], "run": [paths.WEFT, "run", "--"], "profile": [paths.W
 
 
 def test_job_control_at_a_terminal(scene):
-    """^Z, fg, a changed window and ^C reach a job as they reach it without weft, once each, and the shell sees the same end."""
+    """^Z, fg, a changed window and ^C reach a job as they reach it without weft, once each, and the
+    shell sees the same end."""
     scene.broker.start()
     for end, code in (("dies", "130"), ("handles", "7")):
         for how, prefix in PREFIXES.items():
@@ -119,13 +122,13 @@ def test_job_control_at_a_terminal(scene):
                 pid = int(terminal.noted("ready")[0].split()[1])
 
                 def of(what, pid=pid):
-                    """Its state (0) or its parent (1); of one that is gone, Z."""
+                    """Its state (0) or its parent (1); Z if it is gone."""
                     try:
                         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[what]
                     except (FileNotFoundError, ProcessLookupError):
                         return "Z"
 
-                # What the shell started: the job, or weft profile.
+                # The process that the shell started: the job, or weft profile.
                 started = int(of(1)) if how == "profile" else pid
                 for turn in range(1, 3):
                     if turn == 1:
@@ -148,12 +151,14 @@ def test_job_control_at_a_terminal(scene):
 
 
 def test_signals_for_weft_are_signals_for_the_job(scene):
-    """A supervisor knows the process that it started: what it sends there reaches the job, once, and the end it sees is the job's."""
+    """A supervisor knows the process that it started: signals that it sends there reach the job,
+    once, and the end it sees is the job's."""
     scene.broker.start()
     environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables(), **PYTHON}
 
     def nothing_ignored():
-        """Whoever runs these tests under nohup has hang-ups ignored, and what is ignored stays so under weft. And no cores of the QUIT."""
+        """A user who runs these tests under nohup has hang-ups ignored, and ignored signals stay so
+        under weft. And no cores of the QUIT."""
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -172,7 +177,8 @@ def test_signals_for_weft_are_signals_for_the_job(scene):
 
 
 def test_a_user_s_own_preload_is_heard(scene):
-    """Another preload with driver functions of its own is called, and finds weft behind it, whichever way weft came in."""
+    """Another preload with driver functions of its own is called, and finds weft behind it,
+    whichever way weft came in."""
     scene.broker.start()
     library = compiled(scene, "before.c", "-shared", "-fPIC")
     program = compiled(scene, "linked.c", f"-L{paths.SIMGPU_LIB}", "-l:libcuda.so.1")
@@ -188,7 +194,8 @@ def test_a_user_s_own_preload_is_heard(scene):
 
 
 def test_a_program_with_a_sanitizer(scene):
-    """ASan wants to come first: a user who preloads it, as weft's own preload asks of him, gets it first under `weft run`."""
+    """ASan must come first: if a user preloads it, as the warning about weft's own preload asks, it
+    is first under `weft run`."""
     program = scene.folder / "sanitized"
     command = ["cc", "-fsanitize=address", "-o", program, PROGRAMS / "linked.c", f"-L{paths.SIMGPU_LIB}", "-l:libcuda.so.1"]
     built = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND, check=False)

@@ -8,7 +8,7 @@ from harness import jobs, paths
 from harness.scene import BOUND, weft
 
 LAUNCHES = "from plain import Gpu; print(Gpu().work(50))"
-# It goes on for longer than anybody waits.
+# It runs for longer than any wait.
 GOES_ON = "import time\nfrom plain import Gpu\ng = Gpu()\nwhile True: g.work(5); time.sleep(0.01)"
 
 
@@ -29,7 +29,7 @@ def test_a_command_that_weft_catches_is_run_and_seen(scene):
     found = rows(scene, "--", sys.executable, "-c", LAUNCHES, code=0)
     assert found["command"][0] == "ok", found
     assert found["launches"][0] == "ok" and " seen, from 1 of its " in found["launches"][1], found
-    # A service never ends by itself: it is ended, and nothing of it is left.
+    # A service never ends by itself: it is ended, and no process of it is left.
     found = rows(scene, "--", sys.executable, "-c", GOES_ON, code=0)
     assert "was ended" in found["command"][1] and found["launches"][0] == "ok", found
     assert jobs.wait_until(lambda: not scene.status()["clients"], BOUND), scene.status()["clients"]

@@ -1,15 +1,16 @@
-"""Kernels that fail: what a job is told of it under weft, and that nobody else is told anything."""
+"""Kernels that fail: the errors that a job gets under weft. No other job gets any."""
 
 from guest_stage import ROLES, compiled, counters, plainly, queue, same
 from harness import jobs
 from harness.scene import BOUND
 
-# Each way in which a job may come to know of it. The last is that of a job that never waits.
+# Each way in which a job may learn of it. The last is that of a job that never waits.
 WAYS = ("stream", "context", "event", "query", "copy", "graph", "launch")
 
 
 def fails_alike(scene, bare, command, name, **options):
-    """The job under weft is told what it is told plainly, and weft says next to nothing; then the broker knows of it no more."""
+    """The job under weft gets the same errors as plainly, and weft prints next to nothing; then the
+    broker does not know it any more."""
     job = scene.job(command, name, **options)
     job.wait(BOUND)
     same(bare, job)
@@ -22,7 +23,7 @@ def fails_alike(scene, bare, command, name, **options):
 
 
 def in_a_role(scene, role, command, bare, name):
-    """Beside a job that goes on. The failing one's last counters."""
+    """Runs it next to a job that works on. Returns the failing one's last counters."""
     own, other, pause = ROLES[role]
     scene.running.touch()
     beside = scene.companion(f"beside-{name}", priority=other, pause=pause)

@@ -1,4 +1,5 @@
-"""Odd surroundings. Descriptors, limits, namespaces, stopped processes, an environment that is wiped."""
+"""Odd surroundings. Descriptors, limits, namespaces, stopped processes, an environment that is
+wiped."""
 
 import os
 import resource
@@ -21,7 +22,7 @@ def test_stopped_and_continued(scene):
         os.kill(victim.pid, signal.SIGSTOP)
         stopped = Path(f"/proc/{victim.pid}/stat")
         assert jobs.wait_until(lambda stopped=stopped: stopped.read_text().rsplit(")", 1)[1].split()[0] == "T", BOUND), victim.explain()
-        # Whoever is stopped, the others end what they begin.
+        # If any one is stopped, the others end what they begin.
         if victim is not job:
             scene.finish(scene.client(priority=7))
         os.kill(victim.pid, signal.SIGCONT)
@@ -31,7 +32,8 @@ def test_stopped_and_continued(scene):
 
 def test_few_descriptors_are_left(scene):
     scene.broker.start()
-    # A simulated driver needs some ten; weft some more to attach. Where it cannot, the job runs, weft says so in a line, and nothing of weft's stays open.
+    # A simulated driver needs some ten; weft needs some more to attach. If weft cannot attach,
+    # the job runs, weft prints a line, and none of weft's descriptors stays open.
     for files in (11, 12, 13, 14, 16, 20):
         def limits(files=files):
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
@@ -46,7 +48,8 @@ def test_few_descriptors_are_left(scene):
 
 
 def test_closed_standard_descriptors_stay_the_jobs_own(scene):
-    """A broker that comes back must not get a number below 3 where a job has closed those: what it prints would go there."""
+    """A broker that comes back must not get a number below 3 if a job has closed those: the job's
+    own output would go there."""
     program = scene.folder / "closes.py"
     program.write_text(
         "import os, sys, time, plain\n"
@@ -91,7 +94,8 @@ def test_odd_surroundings(scene):
 
 
 def test_a_job_that_leaves_its_surroundings(scene):
-    """Other namespaces, another root, a folder that is gone: the job goes on, and goes on when the broker dies and another one comes, which it may never find."""
+    """Other namespaces, another root, a folder that is gone: the job continues, also when the
+    broker dies and another one comes, which it may never find."""
     go = scene.folder / "go"
     for how in ("undumpable", "unshared", "children elsewhere", "chroot", "nowhere"):
         done = []
@@ -122,7 +126,8 @@ def test_a_job_that_leaves_its_surroundings(scene):
 
 
 def test_a_job_that_is_process_one(scene):
-    """In a process namespace of its own (as in a container that shares the socket): whom the broker takes for it, and that its end is seen."""
+    """In a process namespace of its own (as in a container that shares the socket): the broker
+    identifies it, and notices its end."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     allowed = plainly(scene, [*unshare, "true"], "allowed").process.returncode == 0
     if not allowed:
@@ -131,8 +136,8 @@ def test_a_job_that_is_process_one(scene):
     assert jobs.wait_until(lambda: not scene.status()["clients"], BOUND), f"the broker never saw it end: {scene.status()['clients']}"
 
 
-# A file tree with a /tmp of its own, in which the scene's folder is mounted at its path: what a
-# container has that was given the folder of the socket. weft's own tree may lie in /tmp, too.
+# A file tree with a /tmp of its own, in which the scene's folder is mounted at its path, as in a
+# container that was given the folder of the socket. weft's own tree may lie in /tmp, too.
 CONTAINED = """
 set -e
 folder=$1; tree=$2; shift 2
@@ -159,7 +164,8 @@ def test_a_job_in_a_container_that_has_the_sockets_folder(scene):
 
 
 def test_limits_of_a_careful_shell(scene):
-    """No memory may be locked, no core is written, few signals may wait, stacks are small: as a batch system sets it."""
+    """No memory may be locked, no core is written, few signals may wait, stacks are small: as a
+    batch system sets it."""
     scene.broker.start()
     command = ["bash", "-c", 'ulimit -c 0 -l 0 -q 0 -i 8 -s 512; "$0" "$@" | cat; echo ${PIPESTATUS[0]}', *map(str, script("threads.py"))]
     bare = plainly(scene, command)
@@ -169,7 +175,8 @@ def test_limits_of_a_careful_shell(scene):
 
 
 def test_an_environment_that_is_wiped(scene):
-    """`env -i` under weft run: the job runs as without weft, since nothing says otherwise to it; and with the preload alone it runs under weft by its defaults."""
+    """`env -i` under weft run: the job runs as without weft, since weft's variables are gone. With
+    only the preload it runs under weft by its defaults."""
     scene.broker.start()
     command = script("children.py")
     bare = plainly(scene, command)

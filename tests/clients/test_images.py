@@ -1,11 +1,14 @@
-"""weft's reader of images (kernel-id/image) against NVIDIA's cuobjdump, on every image of the CUDA libraries that PyTorch's environment has.
+"""weft's reader of images (kernel-id/image) against NVIDIA's cuobjdump, on every image of the CUDA
+libraries that PyTorch's environment has.
 
   pytest tests/clients/test_images.py                         every library
-  pytest tests/clients/test_images.py -k "cublas or cudnn"    those with one of these words in their path
+  pytest tests/clients/test_images.py -k "cublas or cudnn"    those with one of these words in
+                                                              their path
 
-A case is a library: as many images of each architecture, and in each image the same kernels with the same registers, static shared memory and stack (an image that is linked of
-several objects: the same names and registers). Both tools read the
-same file; nothing is executed. cuobjdump is the one that Triton brings.
+A case is a library. Both tools must find the same number of images of each architecture, and in
+each image the same kernels with the same registers, static shared memory and stack (in an image
+that is linked of several objects: the same names and registers). Both tools read the same file;
+nothing is executed. cuobjdump is the one that Triton brings.
 """
 
 import collections
@@ -16,15 +19,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import cargo_tests, paths
+from harness import paths, workspaces
 
 # Seconds for one library: half a gigabyte of compressed images takes twenty on an idle core.
 BOUND = 300
 # And for the build of weft's reader.
 BUILD = 1200
-# Smaller files hold nothing but host code, mostly.
+# Smaller files mostly hold only host code.
 SMALLEST = 1 << 20
-# Where the compiler puts images that are linked: cuobjdump looks there alone.
+# The section in which the compiler puts linked images: cuobjdump looks only there.
 SECTION = ".nv_fatbin"
 FUNCTION = re.compile(r"^ Function (.+):$")
 USAGE = re.compile(r"^\s+REG:(\d+) STACK:(\S+) SHARED:(\d+) ")
@@ -35,7 +38,7 @@ def cuobjdump():
 
 
 def section_names(path):
-    """The names of a file's sections; none where it is no 64-bit ELF file."""
+    """The names of a file's sections; none if it is no 64-bit ELF file."""
     with open(path, "rb") as file:
         head = file.read(64)
         if head[:6] != b"\x7fELF\x02\x01":
@@ -79,7 +82,7 @@ def told_by_cuobjdump(path, folder):
         if line.startswith("Fatbin "):
             inside = line.startswith("Fatbin elf code")
         elif inside and line.startswith("arch = sm_"):
-            # The letter behind the number is no part of what an entry's header says.
+            # The letter behind the number is no part of an entry's header.
             images.append((int(re.match(r"\d+", line.removeprefix("arch = sm_"))[0]), {}))
         elif inside and (function := FUNCTION.match(line)):
             name = function[1]
@@ -91,7 +94,8 @@ def told_by_cuobjdump(path, folder):
 
 
 def told_by_weft(path, folder):
-    """The same, of weft's reader, and how many images lie elsewhere: those it must be able to read, and cuobjdump does not look there."""
+    """The same from weft's reader, and the number of images elsewhere: it must be able to read
+    those, but cuobjdump does not look there."""
     images = []
     for line in lines_of([paths.BUILT / "examples" / "images", path], folder / "weft"):
         kind, *fields = line.split("\t")
@@ -110,7 +114,7 @@ def frozen(images):
 
 
 def differences(theirs, ours):
-    """What differs, in words: by architecture and by kernel."""
+    """The differences, in words: by architecture and by kernel."""
     wrong = []
     for arch in sorted({arch for arch, _ in theirs} | {arch for arch, _ in ours}):
         mine, his = [kernels for of, kernels in ours if of == arch], [kernels for of, kernels in theirs if of == arch]
@@ -127,10 +131,12 @@ def differences(theirs, ours):
 
 
 def linked_of_several(theirs, ours):
-    """How many images are alike so far as they can be, where one is linked of several objects; None where two are not.
+    """The number of images that are alike only in part, because one is linked of several objects;
+    None if two differ.
 
-    Of such an image cuobjdump lists device functions beside the kernels, and counts to a kernel what the functions that it calls take of stack and shared memory: names of
-    kernels and their registers are what can be compared.
+    For such an image cuobjdump also lists device functions, and adds the stack and shared memory of
+    the functions that a kernel calls to the kernel's. So only names of kernels and their registers
+    can be compared.
     """
     if [arch for arch, _ in theirs] != [arch for arch, _ in ours]:
         return None
@@ -153,8 +159,8 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(scope="module")
 def reader():
     """Builds weft's reader."""
-    # As scripts/layout builds, so that nothing but the example is compiled.
-    command = ["cargo", "build", "--profile", paths.PROFILE, "--workspace", *cargo_tests.FEATURES, "--example", "images"]
+    # As scripts/layout builds, so that only the example is compiled.
+    command = workspaces.NODE.build("--profile", paths.PROFILE, "--example", "images")
     done = subprocess.run(command, cwd=paths.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-1000:]}"
 

@@ -1,8 +1,12 @@
-"""Is it known where kernels' parameters stand when the driver does not say it, as before CUDA 12.4?
+"""Does weft know the layout of kernels' parameters when the driver does not report it, as before
+CUDA 12.4?
 
-Each program (real PyTorch, Triton, numba) runs twice in stage 1 on managed memory: on the simulated driver, and on a copy of it that has no `cuFuncGetParamInfo` and no `cuKernelGetParamInfo`: other names stand in
-its place, so that neither `dlsym` nor `cuGetProcAddress` finds them. Checked: the second run has the same kernels with the same parameters, read from their images (fat binaries, compressed ones too, cubins, PTX);
-and the profile that it leaves knows the working sets of as many kernels.
+Each program (real PyTorch, Triton, numba) runs twice in stage 1 on managed memory: on the simulated
+driver, and on a copy of it that has no `cuFuncGetParamInfo` and no `cuKernelGetParamInfo`: other
+names stand in their place, so that neither `dlsym` nor `cuGetProcAddress` finds them. Checked: the
+second run has the same kernels with the same parameters, read from their images (fat binaries,
+compressed ones too, cubins, PTX); and its profile knows the working sets of the same number of
+kernels.
 """
 
 import json
@@ -15,7 +19,7 @@ from harness import jobs, paths
 
 PROGRAMS = paths.CLIENTS / "programs"
 NAMES = ["torch_train", "torch_conv", "triton_kernel", "numba_jit"]
-# Of the same length, and in the same place where names are sorted.
+# Names of the same length, at the same place of the sorted names.
 LACKING = {b"cuFuncGetParamInfo": b"cuFuncGetParamJnfo", b"cuKernelGetParamInfo": b"cuKernelGetParamJnfo"}
 TOLD = re.compile(r"parameters of (.*) by (the driver|its image): (.*)$", re.MULTILINE)
 # A run takes 5 s on two idle cores; this leaves room for busy ones and still ends.
@@ -37,7 +41,8 @@ def older_driver(folder):
 
 
 def run(folder, name, driver):
-    """One run of a program on the driver in a folder. Returns what was said of its kernels' parameters, and how many kernels its profile knows the working sets of."""
+    """One run of a program on the driver in a folder. Returns the reports of its kernels'
+    parameters, and the number of kernels whose working sets its profile knows."""
     folder.mkdir()
     device = jobs.Device(folder)
     caches = paths.TARGET / "client-caches"

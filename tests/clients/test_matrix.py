@@ -1,19 +1,21 @@
-"""The client matrix: real CUDA clients on the simulated GPU, without weft and with it, in each role.
+"""The client matrix: real CUDA clients on the simulated GPU, without weft and with it, by role.
 
   pytest tests/clients/test_matrix.py -n 2 --dist worksteal        two clients at a time
   pytest tests/clients/test_matrix.py --set all --model h100 -k "torch_train/background job or jax"
-  pytest tests/clients/test_matrix.py --bare                       each client without weft, and no more
+  pytest tests/clients/test_matrix.py --bare                       only each client without weft
 
-A case is a client in one role (alone, foreground job, background job, or unqueued: a background job with WEFT_QUEUE=off, whose host waits at the gate). Each case has a device, a broker
-and profiles of its own. It passes when
+A case is a client in one role (alone, foreground job, background job, or unqueued: a background
+job with WEFT_QUEUE=off, whose host waits at the gate). Each case has a device, a broker and
+profiles of its own. It passes when
 
   * the client ends well, with and without weft, and prints the same bytes to stdout,
-  * the device saw the same operations in the same order per stream (harness/devicelog.py says what is normalised, and why),
+  * the device saw the same operations in the same order per stream (harness/devicelog.py lists
+    what it normalises, with the reasons),
   * weft counted every launch that reached the device and knew every kernel's name,
-  * weft had nothing to say on stderr.
+  * weft printed nothing on stderr.
 
-A client whose environment is not set up is skipped. What it does without weft is seen once by each worker that plays it:
-`worksteal` leaves neighbours to one worker.
+A client whose environment is not set up is skipped. Each worker that plays a client runs it once
+without weft: `worksteal` leaves neighbours to one worker.
 """
 
 import json
@@ -28,29 +30,32 @@ HERE = paths.CLIENTS
 # A run takes 3 to 25 s on two idle cores; this leaves room for busy ones and still ends.
 DEFAULT_BOUND = 120.0
 
-# weft's own operations on the device while it schedules: event records that tell the end of a background job's work. None is
-# allowed while a job is alone.
+# weft's own operations on the device while it schedules: event records that show the end of a
+# background job's work. None is allowed for a job without other jobs.
 OWN_OPERATIONS = {"alone": frozenset()} | dict.fromkeys(("foreground", "background", "unqueued"), frozenset({"event"}))
 
-# And what it does for jobs on managed memory: their memory is brought to the device ahead of its use.
+# weft's operations for jobs on managed memory: their memory is brought to the device ahead of its
+# use.
 OWN_MOVES = frozenset({"prefetch", "event"})
 
-# (priority of the client, priority and pattern of the job beside it)
+# (priority of the client, priority and pattern of the companion job)
 BESIDE = {
     "foreground": (1, 7, ["--burst", "16", "--pause", "300"]),
     "background": (6, 0, ["--burst", "8", "--pause", "3000"]),
 }
 BESIDE["unqueued"] = BESIDE["background"]
 
-# Where a dead handle does not end the client (harness/jobs.py) it is another object's at once: what weft keeps by a handle must go when that goes. A real driver does both.
+# If a dead handle does not end the client (harness/jobs.py), it is at once another object's: weft
+# must drop its data of a handle when the handle goes. A real driver does both.
 HANDLES = {"background": {"SIMGPU_DEAD_HANDLES": "reuse"}}
 
-# What a role asks of weft beyond its priority, and the mode that the broker then gives it, where that is called otherwise.
+# A role's variables for weft in addition to its priority, and the mode that the broker then gives
+# it, if that has another name.
 ASKS = {"unqueued": {"WEFT_QUEUE": "off"}}
 MODE = {"unqueued": "background"}
 
 
-# What a client maps once it asks for the device.
+# The library that a client maps once it asks for the device.
 DRIVER = paths.SIMGPU_CUDA.resolve().name
 
 STAYED = "the device process stayed after its last client left"
@@ -99,7 +104,8 @@ class Client:
 
 
 def caches(folder):
-    """Where the clients keep what they compile: one place for all runs, so that two runs of a client do the same work."""
+    """Folders for the clients' compiled code: one place for all runs, so that two runs of a client
+    do the same work."""
     names = ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"]
     return {name: str(folder / name.lower().removesuffix("_dir")) for name in names}
 
@@ -129,7 +135,8 @@ def execute(client, device, folder, extra, name, begun=None):
         **jobs.clean_environment(),
         **caches(paths.TARGET / "client-caches"),
         **device.environment(client.libraries()),
-        # Sets of strings must be walked in the same order in both runs; two cores are shared with the device.
+        # Sets of strings must be walked in the same order in both runs; two cores are shared with
+        # the device.
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
         **client.env,
@@ -177,7 +184,7 @@ def wait_until_detached(broker, pid, bound=10.0):
 
 
 def run_under_weft(client, role, folder, policy):
-    """With weft, in a role. Returns the run and what the broker knew."""
+    """With weft, in a role. Returns the run and the broker's figures."""
     log = folder / "weft.log"
     device = jobs.Device(folder, log=log)
     beside = None
@@ -239,7 +246,7 @@ def check(client, role, bare, weft, status, modes):
             if mine[kind] != theirs[kind] and kind not in client.own(role):
                 wrong.append(f"{mine[kind]} {kind} operations without weft, {theirs[kind]} with it")
     wrong += check_counters(weft, status, client.fails)
-    # A client of several processes has company of its own.
+    # A client of several processes has more than one job.
     company = len(status["ended"]) > 1
     mode = MODE.get(role, role)
     if mode not in modes or (role == "alone" and not company and set(modes) != {"alone"}):
@@ -285,7 +292,7 @@ def pytest_generate_tests(metafunc):
     for client in clients:
         if options.model:
             client.env = {**client.env, "SIMGPU_MODEL": options.model}
-        # Where all are played, each is by itself.
+        # If all are played, each is by itself.
         if not client.together if options.set == "all" else client.set == "ci":
             marks = [pytest.mark.timeout(5 * client.bound)]
             roles = client.roles + (client.also if options.set == "all" else [])

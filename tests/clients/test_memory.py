@@ -1,32 +1,54 @@
 """Jobs that together exceed the device, on managed memory: real PyTorch on the simulated GPU.
 
   pytest tests/clients/test_memory.py                              every case
-  pytest tests/clients/test_memory.py -k together --json F         two training jobs, with and without weft's planning; the ratio
-  pytest tests/clients/test_memory.py -k together --arms weft --traces target/memory    with a trace for the Perfetto UI: what moved, and curves of what
-                                                                   each job touches, has on the device, and had brought in by faults
+  pytest tests/clients/test_memory.py -k together --json F         two training jobs, with
+                                                                   and without weft's planning;
+                                                                   the ratio
+  pytest tests/clients/test_memory.py -k together --arms weft --traces target/memory
+                                       with a trace for the Perfetto UI: moves, and curves of the
+                                       memory that each job touches, has on the device, and had
+                                       brought in by faults
 
-Two jobs of one priority, and a broker with no options but the policy: the default one, or --policy. Under timeslice turns of 100 ms are asked for, which the others come to by themselves.
+Two jobs of one priority, and a broker with no options but the policy: the default one, or
+--policy. Under timeslice, turns of 100 ms are requested, a length that the other policies reach
+by themselves.
 
 Cases:
-  alone       a job that fits, on device memory and on managed memory: the same operations, and what managed memory costs
-  together    two training jobs whose sum exceeds the device: both finish, the same operations reach the device as from each alone on a device that
-              holds it, neither the device nor the host ever holds more than it has; what a step of both takes under demand paging alone, demand paging in weft's
-              turns (every prefetch refused), weft, and weft with the profile that a run of stage 1 made (--arms names some of them)
-  short       the same with fewer steps, under demand paging and weft: several times less comes in by faults than under demand paging, and of what comes in a good part is moved ahead
-  tight       the same at 200 %, where a job alone takes all that weft plans with; the bytes are said and not bounded
-  link        a device whose link is three times slower than weft takes for granted: what it carries is measured, and turns are as long as what is moved in them asks for
-  killed      one of the two is killed while its memory moves; the other goes on and finishes
+  alone       a job that fits, on device memory and on managed memory: the same operations, and
+              the cost of managed memory
+  together    two training jobs whose sum exceeds the device: both finish, the same operations
+              reach the device as from each job on its own on a device that holds it, and neither
+              the device nor the host ever holds more than it has. Measured: a step of both under
+              the driver's demand paging, under demand paging in weft's turns (every prefetch
+              refused), under weft, and under weft with the profile that a run of stage 1 made
+              (--arms names some of them)
+  short       the same with fewer steps, under demand paging and weft: several times less comes in
+              by faults under weft than under demand paging, and a good part of the memory that
+              comes in is moved ahead
+  tight       the same at 200 %: one job takes all the memory that weft plans with. The bytes are
+              reported and not bounded
+  link        a device whose link is three times slower than weft assumes: weft measures the
+              link's rate, and turns are long enough for the moves in them
+  killed      one of the two is killed while its memory moves; the other continues and finishes
   broker      the broker is killed while memory moves; both finish
-  larger      one job of 150 % of the device that said so (--memory) and uses a part of it a step: it runs, alone and under a broker, and beyond what it said it gets CUDA's own
-              out-of-memory error; who did not say so gets that error where the device is full
-  host        the host has too little memory for both: who comes too late gets CUDA's own out-of-memory error, the other finishes
-  refused     the driver refuses every prefetch: both finish by demand paging, and it is counted; what came in by faults is about what the device's ledger says,
-              and the broker's trace has the curves of it
-  auto        jobs that leave open what their memory is (--backing auto): of two that take 150 % together the first has device memory and the second begins at once on managed memory; two
-              that fit, and one without a broker, have device memory; all do on the device what they do alone
-  unsupported managed memory is not supported: the job runs on device memory and says so once
-  segments    PyTorch's expandable segments (virtual memory management) on managed backing: they stay device memory, the job runs as without weft, and what it
-              holds is counted as taken of the device
+  larger      one job of 150 % of the device that declares it (--memory) and uses a part of it a
+              step: it runs, without and with a broker, and beyond the declared size it gets
+              CUDA's own out-of-memory error; a job that declares nothing gets that error when the
+              device is full
+  host        the host has too little memory for both: the later one gets CUDA's own out-of-memory
+              error, the other finishes
+  refused     the driver refuses every prefetch: both finish by demand paging, and it is counted;
+              weft's estimate of the bytes that came in by faults is near the device's ledger, and
+              the broker's trace has the curves of it
+  auto        jobs that leave their kind of memory open (--backing auto): of two that take 150 %
+              together the first has device memory and the second begins at once on managed
+              memory; two that fit, and one without a broker, have device memory; all of them do
+              the same on the device as on their own
+  unsupported managed memory is not supported: the job runs on device memory and weft reports
+              it once
+  segments    PyTorch's expandable segments (virtual memory management) on managed backing: they
+              stay device memory, the job runs as without weft, and its memory counts as taken of
+              the device
 """
 
 import contextlib
@@ -43,23 +65,25 @@ pytestmark = [
 ]
 
 MIB = 1 << 20
-# What a job of three layers holds: weights, gradients, two moments and the optimizer's temporaries of 64 MiB a layer, and activations (torch.cuda.max_memory_reserved: 990 MiB).
+# Memory of a job of three layers: weights, gradients, two moments and the optimizer's temporaries
+# of 64 MiB a layer, and activations (torch.cuda.max_memory_reserved: 990 MiB).
 LAYERS, JOB = 3, 3 * 320 * MIB + 32 * MIB
-# A simulated context takes 400 MiB of the device, as the calibration says.
+# A simulated context takes 400 MiB of the device, by the calibration.
 CONTEXT = 400 * MIB
 STEPS = 12
-# Where speed is measured: steps that count, behind those in which the optimizer takes its memory and the job's period is learnt.
+# For speed: the counted steps, and those before them, in which the optimizer takes its memory and
+# the job's period is learnt.
 LONG, WARM = 70, 20
-# Where only bytes are.
+# For bytes.
 SHORT = 34
 BOUND = 150.0
-# Turns that a migration fits into: what timeslice must be told.
+# Turns that a migration fits into, for timeslice's option.
 TURN_US = 100_000
 
 
 @pytest.fixture(scope="module")
 def figures(request):
-    """What the cases found, by case, for --json."""
+    """Results of the cases, by case, for --json."""
     found = {}
     yield found
     if request.config.option.json:
@@ -68,7 +92,7 @@ def figures(request):
 
 @pytest.fixture
 def tells(request, figures, record_property):
-    """Takes what a case found."""
+    """Takes a case's results."""
 
     def take(found):
         figures[request.node.name.removeprefix("test_")] = found
@@ -79,19 +103,19 @@ def tells(request, figures, record_property):
 
 @pytest.fixture
 def percent(request):
-    """Of the device's room, what both jobs want."""
+    """The demand of both jobs in per cent of the device's room."""
     return request.config.option.percent
 
 
 @pytest.fixture(autouse=True)
 def chosen(request):
-    """What --policy says, and --traces."""
+    """The options --policy and --traces."""
     global POLICY, TRACE  # noqa: PLW0603
     POLICY, TRACE = request.config.option.policy, request.config.option.traces
 
 
 def device_for(percent):
-    """Bytes of a device whose room is so filled by two jobs."""
+    """Bytes of a device whose room two jobs fill to this percentage."""
     return 2 * CONTEXT + 2 * JOB * 100 // percent
 
 
@@ -129,7 +153,7 @@ def kernels(log, pid=None):
     return devicelog.streams(records)
 
 
-# What moves memory is weft's own, and marks of background jobs.
+# weft's own operations: moves of memory, and marks of background jobs.
 OWN = frozenset({"event", "prefetch"})
 
 
@@ -144,7 +168,7 @@ def managed(extra=None):
 
 
 def without_broker(device):
-    """weft's managed memory with nobody to plan: the stock driver's demand paging."""
+    """weft's managed memory without a broker to plan: the stock driver's demand paging."""
     return managed(
         {
             "LD_PRELOAD": str(paths.LIBWEFT),
@@ -177,12 +201,12 @@ def test_alone(folder, tells):
     tells({"step_ms": {kind: round(1e3 * seconds, 3) for kind, seconds in figures.items()}})
 
 
-# What :func:`reference` found, by the number of steps. Most of such a run imports PyTorch.
+# Results of :func:`reference`, by the number of steps. Most of such a run imports PyTorch.
 REFERENCES = {}
 
 
 def reference(folder, steps=STEPS):
-    """What the job does on a device that holds it. Played once for each number of steps."""
+    """The job's operations on a device that holds it. Played once for each number of steps."""
     if steps not in REFERENCES:
         place = folder / "reference"
         place.mkdir()
@@ -195,24 +219,26 @@ def reference(folder, steps=STEPS):
 
 
 def step_alone(steps):
-    """Seconds for a step of the job that :func:`reference` ran: what of a step is the machine's."""
+    """Seconds for a step of the job that :func:`reference` ran: the machine's part of a step."""
     took = sorted(end - begin for begin, end in REFERENCES[steps][1][WARM:])
     return took[len(took) // 2]
 
 
-# What the device says of managed memory, for each of its clients.
+# The device's counts of managed memory, for each of its clients.
 LEDGER = ("faults", "faulted", "created", "prefetched", "returned", "evicted")
 
-# Of that, what a trace draws beside weft's own curves.
+# The counts that a trace draws together with weft's own curves.
 CURVES = ("resident", "faulted")
 
-# weft's own figure of faults is an estimate; it is off by less than this factor, and by less than this part of what was moved ahead.
+# weft's own figure of faults is an estimate; it is off by less than this factor, plus this part
+# of the bytes that were moved ahead.
 NEAR, LATE = 3, 0.5
 
 
 def watch(device, running, memory, host=None, curves=None):
-    """Looks at the device while the jobs run. Returns what device and host held at most at any time (the ledger keeps that), and each job's last figures by pid. With `curves`, a list, what a
-    trace draws is appended to it: (device time, pid, {what: bytes})."""
+    """Looks at the device while the jobs run. Returns the most bytes that device and host held at
+    any time (the ledger keeps that), and each job's last figures by pid. With `curves`, a list, the
+    points that a trace draws are appended to it: (device time, pid, {name: bytes})."""
     most, last = {}, {}
     deadline = time.monotonic() + BOUND
     while any(job.running() for job in running) and time.monotonic() < deadline:
@@ -234,8 +260,9 @@ def watch(device, running, memory, host=None, curves=None):
 
 
 def near(estimates, ledger):
-    """What weft says came in by faults is about what the device's ledger says. Where little did, weft need not have seen it: first touches before it knew the job. Of what was moved ahead it takes
-    a part for faulted that was there before weft heard of it."""
+    """weft's figure of bytes that came in by faults is about the device's ledger's. If few bytes
+    did, weft need not have seen it: first touches before it knew the job. Weft takes a part of the
+    bytes that were moved ahead for faulted: those that were there before weft knew."""
     for pid, estimate in estimates.items():
         truth = ledger[pid]["faulted"] + ledger[pid]["created"]
         late = ledger[pid]["prefetched"] * LATE
@@ -244,7 +271,8 @@ def near(estimates, ledger):
 
 
 def curves_of(folder, broker, ended, names):
-    """The broker's trace has each job's memory, as it was in the end and never less than before, and a trace for the Perfetto UI draws all of it."""
+    """The broker's trace has each job's memory, as it was in the end and never less than before,
+    and a trace for the Perfetto UI draws all of it."""
     lines = [line for line in jobs.lines_of(broker.trace) if line["event"] == "memory"]
     for pid, last in ended.items():
         mine = [line for line in lines if line["pid"] == pid]
@@ -283,7 +311,7 @@ def pair(place, device, first, second, **more):
     return one, two
 
 
-# What --policy says, and --traces.
+# The options --policy and --traces.
 POLICY = TRACE = None
 
 
@@ -291,7 +319,7 @@ def broker_for(place, device):
     return jobs.Broker(place, device, policy=POLICY, extra=("--turn", str(TURN_US)) if POLICY == "timeslice" else ())
 
 
-# Longest wait for what a pair of jobs comes to. On a busy machine a minute was not enough.
+# Longest wait for the learnt state of a pair of jobs. On a busy machine a minute was not enough.
 LEARNT_S = 180
 
 
@@ -310,7 +338,8 @@ def took_turns(broker):
 
 
 def together_rate(place):
-    """Seconds for a step of each of the two, while both were running: from when they met behind their warm-up until the first of them ended."""
+    """Seconds for a step of each of the two, while both were running: from when they met behind
+    their warm-up until the first of them ended."""
     both = [times(place, name)[WARM:] for name in ("one", "two")]
     begin, end = max(steps[0][0] for steps in both), min(steps[-1][1] for steps in both)
     # A step that the first one's end cuts counts as far as it was.
@@ -318,15 +347,17 @@ def together_rate(place):
     return 2 * (end - begin) / done
 
 
-# Demand paging under the device's own slices (no broker); in weft's turns with every prefetch refused; weft; weft with a profile.
+# Demand paging under the device's own slices (no broker); in weft's turns with every prefetch
+# refused; weft; weft with a profile.
 ARMS = ("demand", "turns", "weft", "profile")
 
-# What both jobs take at their peak and their optimizers' copies, and no more.
+# The memory of both jobs at their peak and their optimizers' copies, and no more.
 HOST = 2 * JOB * 3 // 2
 
 
 def learn(place):
-    """Stage 1: the job's profile, from a run alone on a device that holds it. Returns the folder of profiles."""
+    """Stage 1: the job's profile, from a run without other jobs on a device that holds it. Returns
+    the folder of profiles."""
     place.mkdir()
     device = jobs.Device(place)
     with jobs.Broker(place, device) as broker:
@@ -339,7 +370,8 @@ def learn(place):
 
 
 def run_arm(place, kind, percent, profiles, steps):
-    """Both jobs, one way. Returns seconds for a step, what was held at most, each job's figures of the device's and of weft's, and the two jobs."""
+    """Both jobs, one way. Returns seconds for a step, the most bytes held, each job's figures of
+    the device's and of weft's, and the two jobs."""
     place.mkdir()
     memory = device_for(percent)
     device = jobs.Device(place, log=place / "log", memory=memory)
@@ -377,7 +409,7 @@ def run_arm(place, kind, percent, profiles, steps):
     return {"step": together_rate(place), "most": most, "ledger": ledger, "moved": moved, "long_turns": turns}, (one, two)
 
 
-# What weft says of what it moved, and of the link.
+# weft's figures of its moves, and of the link.
 MOVED = ("prefetched", "evicted", "faulted", "page_ops_refused", "page_ops_late", "memory_waited_ns", "memory_waits_expired", "unmanaged", "to_device_bytes_per_s", "to_host_bytes_per_s", "turns")
 
 
@@ -400,10 +432,11 @@ def together(folder, percent, arms=ARMS, steps=LONG):
     return {
         "percent": percent,
         "step_ms": {kind: round(1e3 * seconds, 2) for kind, seconds in rates.items()},
-        # Of one alone on a device that holds it, and how long a step of both takes, of two such.
+        # A step of one job by itself on a device that holds it, and a step of both as a ratio to
+        # two such steps.
         "alone_ms": round(1e3 * alone, 2),
         "of_two_alone": {kind: round(seconds / (2 * alone), 3) for kind, seconds in rates.items()},
-        # How many times as fast as demand paging alone.
+        # Speed as a multiple of demand paging without weft.
         "faster": {kind: round(rates["demand"] / seconds, 3) for kind, seconds in rates.items() if "demand" in rates},
         **{what: {kind: entry[what] for kind, entry in found.items()} for what in ("most", "moved", "ledger", "long_turns")},
     }
@@ -415,19 +448,23 @@ def test_together(folder, percent, request, tells):
     tells(together(folder, percent, arms))
 
 
-# So many times less comes in by faults under weft than under demand paging, at least. Some of it comes in while weft learns the jobs, and on a busy machine what is late: 15 times less was seen
-# there, 5, and 2.7.
+# Under weft, the bytes that come in by faults are fewer by at least this factor than under demand
+# paging. Some of them come in while weft learns the jobs, and on a busy machine late moves add to
+# them: there the factors 15, 5 and 2.7 were seen.
 LESS = 1.5
-# What comes in by faults is at most so many times what is moved ahead: 0.9 on a quiet machine, 1.1 and 1.7 on busy ones.
+# The most bytes that come in by faults, as a multiple of those moved ahead: 0.9 on a quiet
+# machine, 1.1 and 1.7 on busy ones.
 BESIDE = 3
 
 
-# Of the device's room, where bytes are compared: at more the jobs' first steps, which nobody foresees, are most of what comes in by faults in so short a run.
+# Per cent of the device's room, in the case that compares bytes: at more, most of the faults in
+# so short a run come from the jobs' first steps, which weft cannot foresee.
 COMPARED = 150
 
 
 def test_short(folder, tells):
-    """What `together` says of bytes, in short. A step's time is no measure on a machine that does other things too."""
+    """The bytes of `together`, in a short run. A step's time is no measure on a machine with other
+    load."""
     found = together(folder, COMPARED, ("demand", "weft"), SHORT)
     total = lambda kind, key: sum(entry[key] for entry in found["ledger"][kind].values())  # noqa: E731
     faulted, ahead, demand = total("weft", "faulted"), total("weft", "prefetched"), total("demand", "faulted")
@@ -436,22 +473,24 @@ def test_short(folder, tells):
     tells({key: found[key] for key in ("step_ms", "moved", "ledger", "long_turns")})
 
 
-# Where each of the two alone takes all that weft plans with.
+# Per cent at which one of the two takes all the memory that weft plans with.
 TIGHT = 200
 
 
 def test_tight(folder, tells):
-    """`short` where no turn finds room for all that its job uses. What comes in by faults is said and not bounded: it scatters by a factor of two."""
+    """`short` with turns that have no room for all that a job uses. The bytes that come in by
+    faults are reported and not bounded: they scatter by a factor of two."""
     found = together(folder, TIGHT, ("demand", "weft"), SHORT)
     tells({key: found[key] for key in ("step_ms", "moved", "ledger", "long_turns")})
 
 
-# Bytes a microsecond that weft takes a link for that it has not measured, and how much slower the one of `link` is.
+# Bytes a microsecond that weft assumes of a link that it has not measured, and how much slower
+# the one of `link` is.
 GRANTED, SLOWER = 22_200, 3
 
 
 def test_link(folder, tells):
-    """A slower link than weft takes for granted."""
+    """A slower link than weft assumes."""
     rate = GRANTED // SLOWER
     keys = [f"prefetch_{ways}_bytes_per_us = {{ value = {value}, source = \"estimate: this test\" }}" for ways, value in (("to_device", rate), ("to_host", rate), ("both_ways", 2 * rate))]
     calibration = folder / "slow.toml"
@@ -462,7 +501,8 @@ def test_link(folder, tells):
     near_it = lambda measured: rate * 1e6 * 0.8 <= measured <= rate * 1e6 * 1.25  # noqa: E731
 
     def measured():
-        """Turns count from then on when the figure is right. The first moves go where the driver has to make room for each, and it takes some turns until those are few."""
+        """Turns count from the time when the figure is right. The driver has to make room for each
+        of the first moves, and it takes some turns until those are few."""
         right = False
         for client in (broker.status() or {"clients": []})["clients"]:
             both = client["to_device_bytes_per_s"], client["to_host_bytes_per_s"]
@@ -480,7 +520,8 @@ def test_link(folder, tells):
         two.kill()
     if not found:
         pytest.fail(f"a link of {rate} MB/s was measured as {sorted(set(seen))}\n" + one.explain() + two.explain())
-    # What does not fit leaves and comes in each turn, which has to be long enough for both. By the figures of the faster link it would not be.
+    # Memory that does not fit leaves and comes in each turn, so a turn has to be long enough for
+    # both. By the figures of the faster link it would not be.
     moves = 2 * (2 * JOB - device_for(COMPARED) + 2 * CONTEXT) * 1000 // rate
     if POLICY != "timeslice" and max(lengths) < moves:
         pytest.fail(f"turns of {max(lengths) / 1e6:.0f} ms at most, and to move what has to takes {moves / 1e6:.0f} ms")
@@ -528,7 +569,7 @@ def test_broker(folder, percent, tells):
     tells({})
 
 
-# What a job has that is larger than its device: so many blocks of 64 MiB.
+# The blocks of a job that is larger than its device, and bytes of each.
 BLOCKS, BLOCK = 35, 64 * MIB
 
 
@@ -552,7 +593,7 @@ def test_larger(folder, tells):
     finish(job)
     device.wait_gone()
     want = kernels(place / "log")
-    # Not told that it takes more than the device has, it gets what the device has, and says so.
+    # Without a declared size it gets only the device's memory, and fails with an error.
     device, job = large(folder / "unsaid", "job", without_broker, memory=memory)
     if job.wait(BOUND) == 0 or job.timed_out or "out of memory" not in job.stderr():
         pytest.fail("who said nothing should have run out of memory\n" + job.explain())
@@ -587,7 +628,7 @@ def test_larger(folder, tells):
 
 
 def last_words(broker, those):
-    """The broker's last word on jobs that have ended, by process: it hears of their ends a moment later."""
+    """The broker's last figures of ended jobs, by process: it notices their ends a moment later."""
     told = {}
 
     def all_told():
@@ -602,11 +643,13 @@ def last_words(broker, those):
 def test_host(folder, percent, tells):
     """The host has no room for both."""
     device = jobs.Device(folder, log=folder / "log", memory=device_for(percent))
-    # What one takes at most (its optimizer works on copies of a part), and too little of that for another.
+    # One job's peak (its optimizer works on copies of a part), which leaves too little for
+    # another.
     device.settings["SIMGPU_HOST_MEMORY"] = str(JOB * 3 // 2)
     with broker_for(folder, device) as broker:
         extra = managed(jobs.preload(broker.variables()))
-        # So many steps that it still runs when the second one wants memory, however busy the machine; it is killed then.
+        # Enough steps that it still runs when the second one wants memory, however busy the
+        # machine; it is killed then.
         one = start(folder, device, "one", extra, steps=40_000)
         full = lambda: any(client["managed"] > JOB * 3 // 4 for client in (broker.status() or {"clients": []})["clients"])  # noqa: E731
         if not jobs.wait_until(lambda: full() or not one.running(), 60, 0.05):
@@ -667,12 +710,13 @@ def test_unsupported(folder, tells):
     tells({"unmanaged": last["unmanaged"]})
 
 
-# What each of two jobs says that it takes, and of a device that so much is too much for both: 150 % of its room, whatever --percent says.
+# The size that each of two jobs declares, and the percentage at which it is too much for both,
+# whatever --percent is.
 SAID, TOO_SMALL = JOB + 8 * MIB, 150
 
 
 def test_auto(folder, tells):
-    """What a job's memory is is decided as it begins."""
+    """The kind of a job's memory is decided as it begins."""
     want = reference(folder)
     found = {}
     for kind in ("nobody", "fits", "exceeds"):
@@ -686,7 +730,8 @@ def test_auto(folder, tells):
                 extra = jobs.preload(broker.variables())
             extra |= {"WEFT_BACKING": "auto", "WEFT_MEMORY": str(SAID)}
             meets = place / "met"
-            # The first one goes on when the second one has begun and done a step: so that it ran all that time.
+            # The first one continues when the second one has begun and done a step: so that it
+            # ran all that time.
             one = start(place, device, "one", extra if kind == "nobody" else extra | {"MEMORY_MEETS": f"4 {place / 'first'} {meets}"})
             running = [one]
             if kind != "nobody":
@@ -736,7 +781,8 @@ def test_segments(folder, tells):
         last = last_words(broker, (job,))[job.pid]
     device.wait_gone()
     same(kernels(place / "log"), folder / "log", job.pid)
-    # What is planned for others is what the device has but this (`Thread::beside` in the broker's memory thread).
+    # The plan for others excludes this memory from the device's (`Thread::beside` in the broker's
+    # memory thread).
     plain = last["memory_peak"] - last["managed"]
     if plain < JOB // 2:
         pytest.fail(f"{plain} bytes counted as device memory, of a job that holds some {JOB}")

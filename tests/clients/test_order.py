@@ -4,7 +4,7 @@
   pytest tests/clients/test_order.py -k background job
 
 For each entry point: 1000 launches (--launches), then that call, against the counting driver, which
-says how many launches it had seen when the call arrived. Roles:
+counts the launches that it had seen when the call arrived. Roles:
 
   bare        no weft: the test of the test
   free        weft, no broker
@@ -20,13 +20,13 @@ from harness import jobs, paths
 
 PROGRAM = paths.BUILT / "weft-test-order"
 COMPANION = paths.BUILT / "weft-test-companion"
-# The counting driver under the name it was built as: opened so, nothing is put in between.
+# The counting driver under the name it was built as: weft does not intercept this name.
 COUNTING = (paths.BUILT / "libnullcuda.so").resolve()
 
 # A background job waits at the gate for some of its 200,000 launches; each wait has a bound.
 BOUND = 300.0
 
-# Roles with somebody beside: (own priority, the other's priority, the other's pattern).
+# Roles with a companion job: (own priority, the other's priority, the other's pattern).
 BESIDE = {
     "foreground": (0, 5, ["--burst", "64"]),
     "background": (5, 0, ["--burst", "4", "--pause", "2000"]),
@@ -35,7 +35,7 @@ BESIDE = {
 
 WITH_BROKER = ("alone", *BESIDE)
 
-# What runs where none is named. A background job three times: at which calls the gate is closed is chance.
+# Default roles. A background job three times: the calls at which the gate is closed are chance.
 ROLES = ["bare", "free", "alone", "foreground", "unqueued", *3 * ["background"]]
 
 # And under the paper's policy, which has no run-ahead windows.
@@ -90,11 +90,12 @@ def plays(role, folder, launches, policy):
             )
             came = jobs.wait_until(lambda: ready.exists() or not beside.running(), 30)
             assert came and beside.running(), "the job beside it did not start\n" + beside.explain()
-        # Without a broker weft says so in a line; that is not what is tested here.
+        # Without a broker weft prints a line about it; that is not under test here.
         weft = {} if role == "bare" else {**jobs.preload(broker.variables(), priority=own), "WEFT_LOG": "error"}
         if role == "unqueued":
             weft["WEFT_QUEUE"] = "off"
-        # A new client is alone until the broker tells it otherwise, which takes a busy one longer than the whole test.
+        # A new client has the role `alone` until the broker changes it, which takes a busy one
+        # longer than the whole test.
         go = [folder / "go"] if beside else []
         job = jobs.Job(
             [PROGRAM, COUNTING, folder / "result.json", launches, *go],
@@ -119,7 +120,7 @@ def plays(role, folder, launches, policy):
 
 
 def mode_of(role):
-    """What the broker calls it."""
+    """The broker's name of the role."""
     return "background" if role == "unqueued" else role
 
 
@@ -132,7 +133,7 @@ def check_role(broker, job, role, launches, policy):
     mode = mode_of(role)
     assert jobs.wait_until(lambda: mode in broker.modes(job.pid), 5), f"it was {broker.modes(job.pid) or 'not attached'}, never {role}"
     # The device times its kernels, and a job whose times are known runs ahead. So most launches
-    # find the gate open. Of those before each call 20 are left behind in the mean.
+    # find the gate open. On average 20 of the launches before each call are left behind.
     least = launches / 50 if policy in (None, "weft") else 1
     behind = last["left_behind"]
     assert role != "background" or behind >= least, f"only {behind} of {launches} launches were left behind at the gate: little was tested"

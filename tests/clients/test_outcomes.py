@@ -1,4 +1,4 @@
-"""What people are told of each job: while it runs, at its end, and afterwards from disk.
+"""Reports about each job: while it runs, at its end, and afterwards from disk.
 
 The jobs are PyTorch's, a service and a training job, each under `weft run` on a simulated GPU of
 the case's own.
@@ -22,7 +22,7 @@ def torch_is_there():
 
 
 def run(scene, name, role, *options, more=None):
-    """The job under `weft run`, once it is under way. It says at its end what weft did."""
+    """The job under `weft run`, once it is under way. Its outcome is printed at its end."""
     ready = scene.folder / f"{name}.ready"
     program = [paths.python("torch"), PROGRAM, role, scene.running, ready]
     words = [paths.WEFT, "run", *options, "--", *program]
@@ -118,7 +118,7 @@ def test_a_service_and_a_training_job_are_told_what_they_lost_and_won(scene):
     assert kept["outcome"]["lost"]["waits"] >= WAITS, kept
     later = rows[training.pid]["outcome"]
     assert later["won"]["over_exclusive_ns"] >= won["won"]["over_exclusive_ns"], later
-    # The training job was the only one beside the service: what that lost, it cost.
+    # The training job was the only companion of the service: the service's loss is its cost.
     cost, loss = later["cost"]["ns"], kept["outcome"]["lost"]["ns"]
     assert abs(cost - loss) <= max(abs(loss), abs(cost)) / 10 + 1, (later, kept)
     assert history(scene, "--last", "1") == every[:1]

@@ -1,18 +1,27 @@
-"""How well templates foretell what launches touch: learnt from one run of a model, judged on another one.
+"""Accuracy of templates for the memory that launches touch: learnt from one run of a model, judged
+on another one.
 
-  pytest -s tests/clients/test_prediction.py --json prediction.json                all of the models, and the figures
+  pytest -s tests/clients/test_prediction.py --json prediction.json
+                                       all of the models, and the figures
   pytest -s tests/clients/test_prediction.py -k "llama-infer or gpt2-train"        some of them
-  pytest -s tests/clients/test_prediction.py -k resnet152-train --worst 5 --keep   why; judged again with
-                                       `weft-lab memory prediction` on what is kept
+  pytest -s tests/clients/test_prediction.py -k resnet152-train --worst 5 --keep
+                                       the reasons; judged again with
+                                       `weft-lab memory prediction` on the kept files
 
-Each model (scripts/workloads/models.py: real PyTorch on the simulated GPU) runs twice in stage 1 on managed memory, each run with WEFT_EVIDENCE: every launch's parameters, and
-what the simulated GPU's ledger says it touched. `weft-lab memory prediction` fits templates to the first run and judges them on the second one, another process with its memory
-elsewhere; with --other-batch also on a run (NAME@N) whose sizes were never seen, for comparison. Each launch's evidence says whether it is exact or
-a guess, and the aims are judged on the exact ones; the guessed ones are printed beside them, with their share. Exact is what the simulated GPU reads off the parameters of PyTorch's own kernels, and
-what PyTorch itself says of its operations' tensors (operands.py); a guess is what closed libraries do in workspaces of their own.
-With --residency a third run's templates are learnt from what the host's page table shows of launches one by one, as on a real GPU (`weft profile --evidence residency`), and judged in granules of 64 KB by what the
-simulated GPU's ledger says it did: that is what the page table shows, and what PyTorch says of kernels that the simulated GPU guesses at it never did.
-Needs scripts/layout, scripts/setup torch and cargo build --release -p weft-lab.
+Each model (scripts/workloads/models.py: real PyTorch on the simulated GPU) runs twice in stage 1 on
+managed memory, each run with WEFT_EVIDENCE: every launch's parameters, and the memory that it
+touched by the simulated GPU's ledger. `weft-lab memory prediction` fits templates to the first run
+and judges them on the second one, another process with its memory elsewhere; with --other-batch
+also on a run (NAME@N) whose sizes were never seen, for comparison.
+Each launch's evidence is exact or a guess. The aims are judged on the exact ones; the guessed ones
+are also printed, with their share. Evidence is exact if the simulated GPU reads it off the
+parameters of PyTorch's own kernels, or if PyTorch itself reports its operations' tensors
+(operands.py). It is a guess for the workspaces of closed libraries.
+With --residency a third run's templates are learnt from the host's page table, launch by launch, as
+on a real GPU (`weft profile --evidence residency`). They are judged in granules of 64 KB by the
+simulated GPU's ledger, which is the state that the page table shows. PyTorch's report of kernels
+that the simulated GPU guesses at does not show there.
+Needs scripts/layout, scripts/setup torch and cargo build --release in tests/lab.
 """
 
 import json
@@ -25,7 +34,8 @@ from harness import jobs, paths
 LAB = paths.BUILT / "weft-lab"
 MODELS_SCRIPT = paths.ROOT / "scripts" / "workloads" / "models.py"
 
-# Those of the models that MSched lists which are here, a decoder and a transformer in training; the batch of the run that is judged for comparison.
+# The models in MSched's list that are here, a decoder and a transformer in training; the batch of
+# the run that is judged for comparison.
 MODELS = {
     "resnet152-infer": 2,
     "resnet152-train": 2,
@@ -79,9 +89,10 @@ def rows(request):
 
 
 def judged(pair, folder, options, what):
-    """What `weft-lab memory prediction` says of templates learnt from one recording and judged on another.
+    """The figures of `weft-lab memory prediction` for templates learnt from one recording and
+    judged on another.
 
-    Its figures, and a line for each aim that is missed."""
+    Returns them, and a line for each aim that is missed."""
     figures = folder / "figures.json"
     command = [LAB, "memory", "prediction", pair, "--worst", str(options.worst), "--json", figures]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BOUND)
@@ -94,7 +105,7 @@ def judged(pair, folder, options, what):
 @pytest.mark.parametrize("name", MODELS)
 def test_templates_foretell_what_launches_touch(name, folder, rows, request, record_property):
     options = request.config.option
-    assert LAB.exists(), f"no {LAB}: cargo build --release -p weft-lab"
+    assert LAB.exists(), f"no {LAB}: cargo build --release in tests/lab"
     if not paths.python("torch").exists():
         pytest.skip("no .venv-torch: scripts/setup torch")
     learn, alone = record(folder, name, "learn", options.requests)

@@ -1,6 +1,6 @@
-"""What the device itself is told of a job: priorities of streams under MPS, and what weft says.
+"""Priorities of streams under MPS on the device itself, and weft's reports of them.
 
-The simulated device logs the priority of each operation's stream, which is what it acts on.
+The simulated device logs the priority of each operation's stream, and acts on that priority.
 """
 
 import json
@@ -32,7 +32,7 @@ class Torch:
         self.log = scene.folder / "device.log"
         scene.device.settings |= {"SIMGPU_LOG": str(self.log), **more}
         scene.broker.start()
-        # It keeps the device, and is no job of weft's.
+        # It keeps the device alive, and is no job of weft's.
         self.bare = self.run("bare", weft=False)
 
     def run(self, name, *, own=True, weft=True, more=None, **preload):
@@ -53,7 +53,7 @@ class Torch:
         return json.loads((self.scene.folder / f"{job.name}.json").read_text())
 
     def records(self, job):
-        """What the device did for a job. Asked for its status it writes its log out."""
+        """The device's records of a job. Asked for its status, the device writes its log out."""
         self.scene.device.status()
         return [record for record in devicelog.read(self.log) if record["pid"] == job.pid]
 
@@ -152,7 +152,7 @@ def test_a_job_under_weft_run_is_below_normal_and_status_says_so(scene):
     told(scene, job, "below normal (CUDA_MPS_CLIENT_PRIORITY=1)", "25 % of the SMs", "as far as their order allows")
     assert "below normal" in weft(scene, "status").stdout
     assert job.stderr() == "", job.explain()
-    # A new broker hears it, too.
+    # A new broker gets it, too.
     scene.broker.stop()
     scene.broker.start()
     scene.attached(job)

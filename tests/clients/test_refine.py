@@ -1,6 +1,8 @@
-"""What weft learns of a job while it serves it (`weft broker --refine`), and how it serves one of which it knows nothing.
+"""Learning of a job while weft serves it (`weft broker --refine`), and the service of an unknown
+job.
 
-Each case runs on a simulated GPU whose kernels take as long as the case says, and on a broker of its own. What is asserted is what the files say, and the order in which the broker decided.
+Each case runs on a simulated GPU with kernel times of the case's own, and on a broker of its own.
+The cases assert on the files, and on the order in which the broker decided.
 """
 
 import json
@@ -8,12 +10,13 @@ import json
 from harness import jobs, paths
 from harness.scene import BOUND, COMPANION, weft
 
-# Samples of a served job after which its profile must follow: twelve are believed, and those of before its company was known count for less.
+# Samples of a served job after which its profile must follow: twelve are believed, and those from
+# before its companions were known count for less.
 SAMPLES = 60
-# The companion's kernel, as short and as long as a case has it.
+# The companion's shortest and longest kernel times, ns.
 SHORT, LONG = 200_000, 900_000
-# So near is a time that was learnt: one that counts another job's or the gate's time is at least
-# twice as long, and a busy machine's device is slower by a tenth.
+# Tolerance of a learnt time: one that counts another job's or the gate's time is at least twice
+# as long, and a busy machine's device is slower by a tenth.
 NEAR = 0.25
 
 
@@ -26,7 +29,7 @@ def kernels_take(scene, ns):
 
 
 def broker(scene, *arguments):
-    """One that is started with these."""
+    """A broker with these options."""
     scene.broker.arguments += arguments
     scene.broker.start()
 
@@ -54,7 +57,8 @@ def fill_time(profile):
 
 
 def served(scene, role, samples=SAMPLES, **options):
-    """Serves the job beside another one until so many of its launches were timed, and ends both."""
+    """Serves the job next to another one until `samples` of its launches were timed, and ends
+    both."""
     foreground, background = ({"profile": "job"}, {}) if role == "foreground" else ({}, {"profile": "job"})
     first = scene.companion("first", priority=0, pause=3000, **foreground, **options)
     second = scene.companion("second", priority=5, pause=0, **background)
@@ -145,7 +149,8 @@ def test_a_job_without_a_profile_has_one_in_the_end(scene):
 
 def test_a_background_job_of_which_nothing_is_known_has_one_kernel_at_a_time_until_it_is(scene):
     scene.broker.start()
-    # Short beside what it is charged for as long as nothing is known (20 us), so that what it is granted later holds several.
+    # Short compared with the charge of an unknown kernel (20 us), so that a later grant holds
+    # several.
     kernels_take(scene, 30_000)
     first = scene.companion("first", priority=0, pause=8000)
     second = scene.companion("second", priority=5, pause=0)
@@ -162,7 +167,8 @@ def test_a_background_job_of_which_nothing_is_known_has_one_kernel_at_a_time_unt
 
     assert jobs.wait_until(learnt, BOUND, step=0.5), f"it never has more than one: {told()[-40:]}"
     events = told()
-    # Six ends must have been seen before it may run ahead. A grant that the foreground job's return made void is followed by another one.
+    # Six ends must have been seen before it may run ahead. A grant that the foreground job's
+    # return made void is followed by another one.
     sixth = [at for at, event in enumerate(events) if event == "launch"][5]
     begin = events.index("grant")
     ran_ahead = [at for at in range(begin, sixth) if events[at : at + 2] == ["launch"] * 2]

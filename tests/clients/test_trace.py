@@ -1,8 +1,10 @@
-"""Does `weft profile --trace` record what the job did? A PyTorch job on the simulated GPU, without weft and recorded.
+"""Does `weft profile --trace` record the job's operations? A PyTorch job on the simulated GPU,
+without weft and recorded.
 
-Checked: the job ends as without weft and prints the same bytes; it has as many steps as it marked, all of one sequence; the kernels of the trace (graphs
-with their nodes) are those that the device saw, by name, shape and order; copies, waits, events and threads are those of the program; the device saw
-nothing more than without weft but event records; what fails says why in one line.
+Checked: the job ends as without weft and prints the same bytes; it has as many steps as it marked,
+all of one sequence; the kernels of the trace (graphs with their nodes) are those that the device
+saw, by name, shape and order; copies, waits, events and threads are those of the program; the
+device saw nothing more than without weft but event records; a failure is explained in one line.
 """
 
 import collections
@@ -98,7 +100,8 @@ def strip(call):
 def test_kernels_are_those_of_the_device(run):
     seen = [(r["name"], tuple(r["grid"]), tuple(r["block"])) for r in sorted(run.log, key=lambda r: r["seq"]) if r.get("op") == "kernel"]
     recorded = [kernel for step in run.trace["steps"] for kernel in run.launched(step)]
-    # Two streams and a graph: the order among streams is that of submission, and a graph's is any that its edges allow.
+    # Two streams and a graph: the order among streams is that of submission, and a graph's is any
+    # that its edges allow.
     assert 0 < len(recorded) <= len(seen), f"{len(recorded)} kernels in the trace, {len(seen)} on the device"
     tail = seen[-len(recorded) :]
     other = collections.Counter(tail) - collections.Counter(recorded)
@@ -144,7 +147,7 @@ def test_times_are_told(run):
     work = [f for step in run.trace["steps"] for kind, f in run.calls(step) if kind in ("Launch", "Copy")]
     silent = sum(f["duration"] == 0 for f in work)
     assert not silent, f"{silent} of {len(work)} pieces of work have no time"
-    # The job's steps on the host: what is recorded of them cannot be more than the whole run was.
+    # The job's steps on the host: the recorded time of them cannot be more than the whole run's.
     host = sum(o["host_before"] for step in run.trace["steps"] for o in step["operations"])
     assert 0 < host < BOUND * 1e9, f"{host} ns of host time"
     file = run.folder / "traced" / "profiles" / "traced.profile"
@@ -160,13 +163,14 @@ def test_the_device_sees_nothing_but_events(run):
         return [r for r in records if r.get("op") != "event"]
 
     before, after = streams(plain(run.bare_log)), streams(plain(run.log))
-    # Sequences are long: their lengths tell enough.
+    # Sequences are long: their lengths are enough.
     lengths = [sorted(len(s) for s in (a - b).elements()) for a, b in ((before, after), (after, before))]
     assert lengths == [[], []], f"streams differ: lengths {lengths[0]} without weft, {lengths[1]} with it"
 
 
 def run_failing(folder, command, trace):
-    """`weft profile --trace` of a command that gives no trace; the exit code and what was said."""
+    """`weft profile --trace` of a command that gives no trace; the exit code and the lines of
+    stderr."""
     device = jobs.Device(folder)
     environment = {**jobs.clean_environment(), **device.environment(), **device.weft_environment(), "WEFT_SOCKET": str(folder / "none.sock")}
     job = jobs.Job([paths.WEFT, "profile", "--trace", trace, "--", *command], environment=environment, folder=folder, name="failing")
@@ -181,6 +185,7 @@ def test_without_a_mark_it_says_what_to_do(folder):
 
 
 def test_a_job_that_cannot_write_runs_on(folder):
-    """The folder for the trace does not exist: the job does its work, weft says why there is no trace."""
+    """The folder for the trace does not exist: the job does its work, weft prints why there is no
+    trace."""
     code, said = run_failing(folder, ["true"], "/no/such/place/x.trace")
     assert code == 1 and len(said) == 1 and "/no/such/place" in said[0], f"exit {code}: {said}"

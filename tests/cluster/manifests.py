@@ -21,7 +21,7 @@ CHART = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "chart"
 
 
 def faults(document, versions):
-    """Lines that say what is wrong with a manifest."""
+    """A line for each fault of a manifest."""
     for version in versions:
         try:
             kubernetes_validate.validate(document, version, strict=True)
@@ -59,7 +59,7 @@ HEAD = """# The chart with its defaults, for those who have no Helm: kubectl app
 
 
 def plain():
-    """One file for those who have no Helm."""
+    """One file for clusters without Helm."""
     parts = [NAMESPACE, *(text.strip() + "\n" for text in texts({}) if text.strip())]
     return HEAD + "---\n".join(parts)
 

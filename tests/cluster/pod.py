@@ -1,6 +1,6 @@
 """A CUDA job in a container of the device plugin's tests: its result, and how weft knows it.
 
-  pod.py WEFT       49 is right; then a line with what `weft status --json` says of this process
+  pod.py WEFT       49 is right; then a line with this process's row of `weft status --json`
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from plain import Gpu
 
 answer = Gpu().work(50)
-# The command itself is no job: it is to look, not to be looked at.
+# The command itself is no job: weft must not be in it.
 plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 words = [sys.argv[1], "status", "--json"]
 status = json.loads(subprocess.run(words, env=plain, capture_output=True, text=True).stdout)

@@ -2,8 +2,8 @@
 
   ray_driver.py FOLDER      prints what each job saw, as JSON
 
-Each node has a broker and a simulated GPU of its own: NODES.json of the folder says which.
-test_ray.py starts it and judges what it prints.
+Each node has a broker and a simulated GPU of its own, by NODES.json of the folder. test_ray.py
+starts it and judges its output.
 """
 
 import json
@@ -26,7 +26,7 @@ NAMES = ("LD_PRELOAD", "WEFT_PRIORITY", "WEFT_MEMORY", "WEFT_GANG", "WEFT_NAME",
 
 
 def look(launches=0, seconds=0.0, mark=None):
-    """What this worker is: its variables, whether weft is in it, and what its broker says of it."""
+    """This worker's state: its variables, whether weft is in it, and its broker's figures of it."""
     told = {name: os.environ.get(name) for name in NAMES}
     told["mapped"] = "libweft.so" in Path("/proc/self/maps").read_text()
     told["pid"] = os.getpid()
@@ -66,7 +66,7 @@ def on(node, **more):
 
 
 def refusal(call):
-    """What an exception says, or None."""
+    """The kind and text of an exception, or None."""
     try:
         call()
     except Exception as why:  # noqa: BLE001 - whatever it is
@@ -89,7 +89,7 @@ def jobs(folder, cluster, nodes):
     told["again"] = get(pair[0].look.remote(20))[0]
     del pair
 
-    # Wrong values: where they are submitted.
+    # Wrong values, refused at submission.
     wrong = [
         {"priority": "urgent"},
         {"priority": 10},
@@ -102,7 +102,8 @@ def jobs(folder, cluster, nodes):
     ]
     made = lambda one: refusal(lambda: task.options(runtime_env={"weft": one}).remote())  # noqa: E731
     told["refused"] = [made(one) for one in wrong]
-    # And by the node: a driver that imported nothing of weft's, and what weft alone can tell.
+    # And at the node: a driver that did not import weft's module, and a value that only weft can
+    # judge.
     ray.runtime_env.RuntimeEnv.__init__ = ray.runtime_env.RuntimeEnv.__init__.__wrapped__
     late = [{"priority": "urgent"}, {"memory": "12"}]
     failed = lambda one: refusal(  # noqa: E731

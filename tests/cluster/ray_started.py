@@ -43,7 +43,7 @@ class Service:
 
 
 def loop(config):
-    """What each worker of a trainer does."""
+    """The work of each worker of a trainer."""
     rank = ray.train.get_context().get_world_rank()
     (Path(config["folder"]) / f"rank{rank}.json").write_text(json.dumps(look(20)))
 

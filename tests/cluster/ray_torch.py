@@ -52,7 +52,7 @@ class Serving:
 
 @ray.remote(num_gpus=0.5, runtime_env=weft_gpu.ray.runtime_env(priority="low", name="training"))
 class Training:
-    """Trains until it is told to end."""
+    """Trains until there is a file `end`."""
 
     def __init__(self):
         self.torch, self.model = model()
@@ -74,7 +74,7 @@ class Training:
 
 
 def clients():
-    """What the broker says of both actors, by name."""
+    """The broker's figures of both actors, by name."""
     words = [str(weft_gpu.program()), "status", "--json"]
     status = json.loads(subprocess.run(words, capture_output=True, text=True).stdout)
     kept = ("priority", "mode", "launches", "device_uuid")
@@ -83,7 +83,7 @@ def clients():
 
 
 def play(folder):
-    """The service alone, then beside the training."""
+    """The service without other jobs, then together with the training."""
     folder = Path(folder)
     serving = Serving.remote()
     told = {"alone": ray.get(serving.answer.remote(), timeout=BOUND_S)}

@@ -50,7 +50,7 @@ class Driver:
         return address
 
     def burst(self, address, grid, count):
-        """Launches so often, and waits for all of it."""
+        """Launches `count` times, and waits for all of it."""
         value, numbers = ctypes.c_uint32(7), ctypes.c_uint64(FILLED)
         pointers = [ctypes.addressof(each) for each in (address, value, numbers)]
         given = (ctypes.c_void_p * 3)(*pointers)

@@ -1,7 +1,8 @@
-"""What a cluster's admin applies: the chart as Helm renders it, the plain manifest, the examples.
+"""The files that a cluster's admin applies: the chart as Helm renders it, the plain manifest, the
+examples.
 
-No API server is at hand. What there is: Helm's own code, the schemas that Kubernetes publishes,
-and the programs that the manifests name. The plugin itself is tested by its crate
+No API server is at hand. The cases use Helm's own code, the schemas that Kubernetes publishes, and
+the programs that the manifests name. The plugin itself is tested by its crate
 (deploy/kubernetes/device-plugin/tests), which scripts/cluster plays.
 """
 
@@ -178,7 +179,7 @@ def test_the_plugin_takes_what_the_chart_gives_it(values):
     documents = ask(values=values)["documents"]
     for name in ("device-plugin", "install"):
         given = container(documents, name)
-        # It ends at the first wrong word; with `--help` last it says what it would have done.
+        # It ends at the first wrong word; with `--help` last it prints the plan instead.
         words = [*given["command"][1:], *given["args"]]
         wrong = [*words, "--no-such-option"]
         run = {"capture_output": True, "text": True, "timeout": BOUND}
@@ -189,7 +190,7 @@ def test_the_plugin_takes_what_the_chart_gives_it(values):
 
 
 # A container of the machine's own files, over which it writes elsewhere. Its mounts of CDI files
-# have fixed places, so the folder is made where it is not, and is this one's own.
+# have fixed places, so the folder is made if it is missing, and is this one's own.
 PODMAN = """set -e
 made=; [ -d /run/cdi ] || { mkdir /run/cdi; made=yes; }
 trap '[ -z "$made" ] || { umount /run/cdi; rmdir /run/cdi; }' EXIT
@@ -223,7 +224,7 @@ ROOTFS = ["--rootfs", "/:O"]
 
 @pytest.fixture
 def node(scene):
-    """A node's folders, and a CDI file: what the DaemonSet leaves there."""
+    """A node's folders, and a CDI file, as the DaemonSet leaves them there."""
     if not cluster_kubernetes.PLUGIN.exists():
         pytest.skip("the device plugin is not built: scripts/cluster kubernetes --check builds it")
     if shutil.which("podman") is None or shutil.which("runc") is None:
@@ -237,7 +238,7 @@ def node(scene):
 
 
 class Node:
-    """Folders of a node, containers on it, and what the plugin put there."""
+    """Folders of a node, containers on it, and the plugin's files there."""
 
     def __init__(self, scene):
         self.scene = scene
@@ -249,7 +250,7 @@ class Node:
             folder.mkdir(mode=0o755)
         self.folders["device"].chmod(0o777)
         self.socket = self.folders["socket"] / "broker.sock"
-        # Where the simulated GPU is, and the module that the job imports.
+        # The simulated GPU's folder, and the module that the job imports.
         self.variables = {**scene.device.environment(), **scene.device.weft_environment()}
         self.variables |= {"SIMGPU_SOCKET": str(self.folders["device"] / "device.sock")}
         self.variables |= {"SIMGPU_USERS": "all", "PYTHONPATH": str(paths.CLIENTS / "guest")}
@@ -278,7 +279,7 @@ class Node:
         return job
 
     def pod(self, *options, uid=0):
-        """What a job in a container with a share saw."""
+        """The output of a job in a container with a share."""
         job = [python(), cluster_kubernetes.JOB, self.folders["weft"] / "weft"]
         given = ["--device", f"weft.dev/gpu={self.uuid}", "--user", f"{uid}:{uid}"]
         done = self.start(*given, *options, *ROOTFS, *job)
@@ -329,7 +330,7 @@ def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     for mount in given["volumeMounts"]:
         mode = ":ro" if mount.get("readOnly") else ""
         words += ["--volume", f"{places[mount['name']]}:{mount['mountPath']}{mode}"]
-    # Its files are read-only, and the simulated GPU writes beside its socket.
+    # Its files are read-only, and the simulated GPU writes next to its socket.
     (node.scene.folder / "own-device").mkdir()
     words += ["--volume", f"{node.scene.folder / 'own-device'}:{node.folders['device']}"]
     for variable in given["env"]:
@@ -340,7 +341,7 @@ def test_the_broker_needs_no_more_rights_than_the_chart_gives(node):
     broker = node.start(*words, *node.options(), *ROOTFS, *command)
     ready = jobs.wait_until(lambda: jobs.socket_answers(str(node.socket)), BOUND)
     assert ready and broker.running(), broker.explain()
-    # Users whom the settings name may have more, others 5. Root of a container is one of these.
+    # Users in the settings may have more, others 5. Root of a container is one of the others.
     high = ["--env", "WEFT_PRIORITY=high"]
     assert node.pod(*high)["priority"] == 5
     assert node.pod(*high, uid=61000)["priority"] == 0
@@ -386,7 +387,7 @@ def test_the_plain_manifest_is_the_chart_with_its_defaults():
 def test_examples_are_by_the_schemas():
     told = ask(files=[str(file) for file in sorted((DEPLOY / "examples").glob("*.yaml"))])
     assert told["documents"] and told["faults"] == [], told["faults"]
-    # And so is what the page shows.
+    # And so are the page's examples.
     texts = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     whole = [text for text in texts if "apiVersion" in text]
     told = ask(texts=whole)

@@ -18,9 +18,9 @@ NODES = 4
 BOUND = 560
 GUEST = paths.CLIENTS / "guest"
 DRIVER = paths.ROOT / "tests" / "cluster" / "ray_driver.py"
-# A network of its own, and processes: what the cluster leaves behind ends with the first of them.
+# A network of its own, and processes: the cluster's leftovers end with the first of them.
 APART = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-# What a user preloads besides: any library will do.
+# A user's further preload: any library will do.
 OTHER = "libm.so.6"
 LO = 'ip link set lo up && exec "$@"'
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def why_not():
-    """What is missing, or None."""
+    """The missing requirement, or None."""
     if not paths.python("ray").exists():
         return "no Ray: scripts/setup ray"
     if shutil.which("ip") is None:
@@ -38,7 +38,8 @@ def why_not():
 
 
 def package(folder):
-    """The Python package as the wheel has it, of what is built. Returns what goes on the path."""
+    """The Python package as the wheel has it, from the present build. Returns the folder for the
+    path."""
     place = folder / "site" / "weft_gpu"
     shutil.copytree(paths.ROOT / "deploy" / "python" / "weft_gpu", place)
     (place / "_version.py").write_text('VERSION = "0"\n')
@@ -66,7 +67,7 @@ class RayScene(Scene):
 
 
 def played(request, play):
-    """What `play` saw, in a scene of its own."""
+    """The result of `play`, in a scene of its own."""
     absent = why_not()
     if absent:
         pytest.skip(absent)
@@ -81,7 +82,7 @@ def played(request, play):
 
 @pytest.fixture(scope="module")
 def told(request):
-    """What the driver of four nodes saw. It runs once: a cluster takes a minute."""
+    """The result of the driver of four nodes. It runs once: a cluster takes a minute."""
     yield from played(request, run)
 
 
@@ -92,7 +93,7 @@ def started(request):
 
 
 def environment_of(scene):
-    """What Ray's processes are given, but for what differs between nodes."""
+    """Variables of Ray's processes, except those that differ between nodes."""
     path = [package(scene.folder), GUEST, DRIVER.parent]
     return {
         **jobs.clean_environment(),
@@ -215,7 +216,7 @@ def test_torch_trains_in_the_background_of_a_service(started):
     ranks = {name: (row["priority"], row["mode"]) for name, row in rows.items()}
     assert ranks == {"serving": (0, "foreground"), "training": (7, "background")}, ranks
     assert len({row["device_uuid"] for row in rows.values()}) == 1, rows
-    # Both went on while they were beside each other.
+    # Both launched while they shared the device.
     assert all(count > 0 for count in saw["launched"].values()), saw
 
 

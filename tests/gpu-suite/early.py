@@ -1,7 +1,7 @@
 """Prints the data of torch_matmul.py's chains, computed on the CPU, as JSON.
 
 With the argument `early` each 50th operation takes the result that its predecessor of the same
-shape had: what a launch finds that overtook the one before it.
+shape had, as a launch would that overtook the one before it.
 """
 
 import itertools

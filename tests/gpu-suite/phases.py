@@ -1,4 +1,5 @@
-"""Phases that the tests put into scripts/gpu-suite: each does one thing that a phase on a real GPU may do wrong."""
+"""Phases that the tests put into scripts/gpu-suite: each does one thing that a phase on a real GPU
+may do wrong."""
 
 import os
 import signal
@@ -24,7 +25,7 @@ def crashes(phase):
 
 
 def hangs(phase):
-    """Deaf to being told, with a daemon in a session of its own that is deaf as well."""
+    """Deaf to signals, with a daemon in a session of its own that is deaf as well."""
     phase.value("before it hung", 3, "things")
     daemon = "import os,signal,sys,time; signal.signal(15, signal.SIG_IGN)\nif os.fork(): os._exit(0)\nos.setsid()\nopen(sys.argv[1],'w').write(str(os.getpid()))\ntime.sleep(900)"
     pid_file = phase.out / "daemon.pid"

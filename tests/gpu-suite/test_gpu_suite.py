@@ -1,6 +1,7 @@
 """Tests of scripts/gpu-bundle, scripts/gpu-suite and scripts/gpu-results, on the simulated GPU.
 
-Needs what scripts/layout built; the phases that run PyTorch are expected to say why they were left out where .venv-torch is missing.
+Needs the build of scripts/layout. Without .venv-torch, the phases that run PyTorch must report why
+they were left out.
 """
 
 import ast
@@ -181,7 +182,8 @@ class TestSuite:
             )
             assert done.returncode == 1 and "no bundle" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
         assert (mine / "thesis.txt").exists() and (beside / "thesis.txt").exists() and file.read_text() == "x" and link.is_symlink()
-        # An earlier bundle and an empty folder are replaced, and nothing is left beside them.
+        # An earlier bundle and an empty folder are replaced, and no further file is left next to
+        # them.
         before = set(self.folder.iterdir())
         empty = self.folder / "empty"
         empty.mkdir()
@@ -280,10 +282,10 @@ class TestSuite:
         done = suite("--real", "--budget", 60, "--out", self.folder / "real", bundle_folder=self.bundle, env=environment)
         assert done.returncode == 1 and "simulated" in done.stderr, f"{done.returncode}: {done.stderr}"
 
-    # What a real GPU must never meet, told by what would be started.
+    # Processes that a real GPU must never get, in the list of a dry run.
 
     def planned(self, *arguments):
-        """The processes that --dry-run names, and how it ended. Its last line is of the plan."""
+        """The processes that --dry-run names, and the outcome. Its last line is of the plan."""
         self.need_bundle()
         done = suite("--dry-run", *arguments, bundle_folder=self.bundle, bound=TOOL)
         return [json.loads(line) for line in done.stdout.splitlines()[:-1]], done
@@ -319,7 +321,7 @@ class TestSuite:
         assert done.returncode == 1 and "--managed" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
     def test_a_process_with_managed_memory_is_not_started_on_a_real_gpu(self):
-        """The guard that a phase on a real GPU runs under, whatever the lists say."""
+        """The guard that a phase on a real GPU runs under, whatever the lists contain."""
         program = "\n".join([
             "import os, subprocess, sys",
             f"sys.path.insert(0, {str(ROOT / 'scripts')!r})",
@@ -358,11 +360,12 @@ class TestSuite:
             command = [paths.BUILT / safety.PROBE, group, "--list"]
             done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TOOL)
             assert {line.split()[0] for line in done.stdout.splitlines()} == set(known), f"{group}: {done.stdout}"
-            # Those on managed memory are the last of their group, should somebody run the program by itself.
+            # Those on managed memory are the last of their group, in case the program is run by
+            # itself.
             names = [line.split()[0] for line in done.stdout.splitlines()]
             managed = [name for name in names if known[name]]
             assert names[len(names) - len(managed) :] == managed, f"{group}: {names}"
-        # What the table says is what the sources ask for at most.
+        # The table's figures are the most that the sources ask for.
         sources = ROOT / "tests" / "gpu-probe" / "src"
         assert "const MAX_MANAGED_BYTES: usize = 256 << 20;" in (sources / "driver" / "memory.rs").read_text(), "the cap of one allocation"
         assert "const LARGE_BYTES: usize = 128 << 20;" in (sources / "memory" / "swap.rs").read_text(), "what each of swap's two jobs has"
@@ -400,7 +403,7 @@ class TestSuite:
         }, f"{sorted(found)}"  # fmt: skip
         for name, row in found.items():
             words = " ".join(row["command"])
-            # `weft run` sets what a job of this priority asks of MPS. A plain job sets nothing.
+            # `weft run` sets MPS variables for a job's priority. A plain job sets nothing.
             assert ("weft run -q --priority" in words) == ("weft" in name), f"{name}: {words}"
             assert "LD_PRELOAD" not in row["environment"] and "CUDA_MPS_CLIENT_PRIORITY" not in row["environment"], f"{name}: {row['environment']}"
         assert "--priority 0 --profile service" in " ".join(found["mps weft service"]["command"])
@@ -434,10 +437,11 @@ class TestSuite:
         same = [name for name in first if first[name] == early[name] and "deep" not in name]
         assert len(first) == 9 and not same, f"an early launch left {same} as they were"
 
-    # What a GPU machine may lack: PyTorch, Python 3.11.
+    # Parts that a GPU machine may lack: PyTorch, Python 3.11.
 
     def travelling(self):
-        """Every Python file that runs on the GPU machine. scripts/gpu/fold.py runs where the repository is kept."""
+        """Every Python file that runs on the GPU machine. scripts/gpu/fold.py runs on the machine
+        that keeps the repository."""
         folders = [ROOT / "scripts" / name for name in ("gpu", "harness", "workloads")] + [paths.CLIENTS / "programs"]
         found = [path for folder in folders for path in folder.rglob("*.py") if path.name != "fold.py"]
         return [ROOT / "scripts" / "gpu-suite", *found]
@@ -447,9 +451,9 @@ class TestSuite:
         assert len(files) > 40 and any(path.name == "suite.py" for path in files), f"{len(files)} files"
         wrong = [f"{path}: {what}" for path in files for what in newer_than_3_10(path.read_text())]
         assert not wrong, "\n".join(wrong)
-        # Nobody who travels imports the one that does not.
+        # No file that travels imports the one that does not.
         assert not [path for path in files if "import fold" in path.read_text() or "gpu.fold" in path.read_text()], "fold.py travels"
-        # The check sees what it is for.
+        # The check finds the breaches that it is for.
         for text in ("import tomllib", "from enum import StrEnum", "import datetime\nx = datetime.UTC", "try:\n  pass\nexcept* OSError:\n  pass",
                      "import contextlib\nwith contextlib.chdir('/'): pass", "raise ExceptionGroup('', [])", "def f():\n  import tomllib"):  # fmt: skip
             assert newer_than_3_10(text), f"not seen: {text!r}"
@@ -468,7 +472,8 @@ class TestSuite:
                 assert words in str(why) and "gpu-bundle" in str(why), str(why)
 
     def test_without_torch_and_on_python_3_10(self):
-        """A Python of the system without packages, the oldest that may be there: what can be measured is, the rest says why it is not."""
+        """A Python of the system without packages, the oldest that may be there: it measures all
+        that it can, and reports why the rest is not measured."""
         self.need_bundle()
         old = python_3_10()
         python = old or bare_python(self.folder / "bare")
@@ -486,7 +491,7 @@ class TestSuite:
             assert cases[name]["verdict"] == "skipped" and "torch" in cases[name]["why"], f"{cases[name]}"
         version = report.head(lines)["python_version"]
         assert version.startswith("3.10.") if old else version, f"it ran on {version}"
-        # Where nothing but models is asked for, it says why there is nothing.
+        # If only models are asked for, it reports why there are none.
         command[command.index("--only") :] = ["--only", "record"]
         command.remove("--check")
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=PATIENCE)
@@ -573,7 +578,7 @@ class TestSuite:
         while alive(pid) and time.monotonic() < gone:
             time.sleep(0.05)
         if daemon:
-            # What a run that was killed outright could not end, this test does.
+            # This test ends the processes that a run which was killed outright could not end.
             supervise.send({int(daemon)}, signal.SIGKILL)
         assert not alive(pid), f"the keeper {pid} outlived a run that was killed"
 
@@ -628,7 +633,8 @@ class TestSuite:
         broken = self.folder / "without-probe"
         shutil.copytree(self.bundle, broken)
         manifest = bundle.manifest_of(broken)
-        # Programs that end at once, by a manifest of their own: they arrived whole, and do not work.
+        # Programs that end at once, by a manifest of their own: they arrived whole, and do not
+        # work.
         for name in ("weft/weft", "release/weft-gpu-probe"):
             program = broken / name
             program.write_text("#!/bin/sh\nexit 7\n")
@@ -757,14 +763,15 @@ class TestSuite:
         assert [line["name"] for line in results.read(file)] == ["whole", "next"], file.read_text()
 
     def test_mps_daemon_is_ended_by_its_id(self):
-        """A stand-in for NVIDIA's control program: a daemon, a server in a session of its own, pipes in the private folder."""
+        """A stand-in for NVIDIA's control program: a daemon, a server in a session of its own,
+        pipes in the private folder."""
         place = self.folder / "mps"
         (place / "bin").mkdir(parents=True)
         program = place / "bin" / "nvidia-cuda-mps-control"
         program.write_text(FAKE_MPS.replace("#!PYTHON", f"#!{sys.executable}"))
         program.chmod(0o755)
         before = os.environ["PATH"]
-        # How long it may take to end when asked.
+        # The time in which it must end when asked.
         patience, mps.STOP = mps.STOP, 1.0
         os.environ["PATH"] = f"{place / 'bin'}:{before}"
         try:
@@ -843,7 +850,7 @@ class TestSuite:
     # Folding.
 
     def run_file(self, place, stamp, values, **head):
-        """A result file of our own making: a real GPU's, as far as it says."""
+        """A result file of our own making: a real GPU's, by its own fields."""
         place.mkdir(parents=True, exist_ok=True)
         file = place / f"{stamp}.jsonl"
         line = {
@@ -966,7 +973,7 @@ class TestSuite:
         assert not list(self.folder.rglob("*escape*")), "a file escaped"
 
 
-# What came after Python 3.10: modules, names of modules, builtins.
+# Additions after Python 3.10: modules, names of modules, builtins.
 NEW_MODULES = {"tomllib", "wsgiref.types"}
 NEW_NAMES = {
     "asyncio": {"TaskGroup", "Runner", "timeout", "timeout_at", "Barrier"},
@@ -986,7 +993,8 @@ NEW_BUILTINS = {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError
 
 
 def newer_than_3_10(text):
-    """What of a program's text Python 3.10 does not have; imports that are tried and caught apart."""
+    """Parts of a program's text that Python 3.10 does not have, except imports that are tried and
+    caught."""
     try:
         tree = ast.parse(text, feature_version=(3, 10))
     except SyntaxError as error:

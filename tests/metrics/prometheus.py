@@ -1,6 +1,6 @@
 """Prometheus and promtool as Debian has them: fetched, unpacked into a folder, never installed.
 
-What was unpacked once is used again and needs no network.
+Unpacked programs are used again and need no network.
 """
 
 import json
@@ -53,7 +53,7 @@ def download(apt, folder):
 
 
 def promtool(programs, *arguments, given=None, cwd=None):
-    """What promtool said, stdout and stderr together. Fails where it found a fault."""
+    """promtool's stdout and stderr together. Fails if it found a fault."""
     done = subprocess.run(
         [programs / "promtool", *map(str, arguments)],
         input=given,
@@ -110,7 +110,7 @@ class Prometheus:
             return False
 
     def api(self, path, **parameters):
-        """What the API answers. Fails with its own words."""
+        """The API's answer. Fails with its own words."""
         query = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{query}", timeout=PATIENCE) as answer:
@@ -127,7 +127,7 @@ class Prometheus:
         return [(row["metric"], float(row["value"][1])) for row in data["result"]]
 
     def until(self, expression, holds=bool, what=None):
-        """Waits until what the expression gives holds; returns it."""
+        """Waits until the expression's result satisfies `holds`; returns it."""
         seen = []
 
         def asked():

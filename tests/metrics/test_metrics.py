@@ -1,4 +1,4 @@
-"""The broker's metrics as those see them who read them: promtool, Prometheus, a dashboard.
+"""The broker's metrics as their readers see them: promtool, Prometheus, a dashboard.
 
 Prometheus is Debian's own. Jobs are native clients of the simulated GPU. Without Debian's packages
 a case that needs them fails with one line.
@@ -31,7 +31,7 @@ class MetricsScene(Scene):
 
     @property
     def address(self):
-        """Where the broker says that its metrics are."""
+        """The address of the metrics in the broker's output."""
         found = []
 
         def said():
@@ -147,7 +147,7 @@ def test_the_text_is_the_same_by_command_socket_and_tcp(scene, programs):
         assert promtool(programs, "check", "metrics", given=text) == "", text
         status, media, text = fetch(connection, Accept="application/openmetrics-text;version=1.0.0")
         assert (status, media) == (200, OPENMETRICS) and text.endswith("# EOF\n"), text
-        # Warnings come and go: on a busy machine a job is over its slowdown for a moment.
+        # Warnings come and go: on a busy machine a job exceeds its slowdown for a moment.
         lasting = {series for series in values(text) if not series.startswith("weft_job_warnings{")}
         assert lasting <= {*values(printed.stdout), *values(weft(scene, "metrics").stdout)}, text
         assert fetch(connection, method="HEAD") == (200, PLAIN, "")
@@ -179,7 +179,7 @@ def look_at(scene, server, service, training):
         assert found[0][0]["gpu"].startswith("GPU-"), found
     rates = server.until("rate(weft_job_launches_total[1m]) > 0", lambda rows: len(rows) == 2)
     assert {labels["pid"] for labels, _ in rates} == {str(service.pid), str(training.pid)}, rates
-    # It was read as OpenMetrics, which alone has units.
+    # It was read as OpenMetrics: only that has units.
     metadata = server.api("targets/metadata", match_target='{job="weft"}')
     units = {row["metric"]: row["unit"] for row in metadata}
     assert units["weft_job_gpu_seconds"] == "seconds", units
@@ -210,7 +210,7 @@ def look_at(scene, server, service, training):
 
 
 def test_the_dashboard_is_laid_out():
-    """What Grafana would show one over the other, or not at all."""
+    """Panels that Grafana would show one over the other, or not at all."""
     board = json.loads(DASHBOARD.read_text())
     taken = {}
     for panel in board["panels"]:

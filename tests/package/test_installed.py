@@ -1,7 +1,7 @@
 """Each package is installed, used on the simulated GPU, and removed without trace.
 
-The packages are made of what scripts/layout built, so they run here and not on an older glibc:
-test_package.py is for that. What a case installs into is a folder of its own.
+The packages are made of the build of scripts/layout, so they run here and not on an older glibc:
+test_package.py is for that. A case installs into a folder of its own.
 """
 
 import json
@@ -23,7 +23,7 @@ from harness import compiled, jobs, package, paths, prose
 # Seconds for one command, on two busy cores.
 BOUND = 120
 GUEST = paths.CLIENTS / "guest"
-# A CUDA job that says its result, and what weft knew of it meanwhile. 49 is right.
+# A CUDA job that prints its result, and weft's figures of it meanwhile. 49 is right.
 PROGRAM = """
 import subprocess, sys
 from plain import Gpu
@@ -31,7 +31,7 @@ print(Gpu().work(50))
 print(subprocess.run([sys.argv[1], "status", "--json"], capture_output=True, text=True).stdout)
 """
 MIB = 2**20
-# Of the tarball, as users were promised.
+# Bytes of the tarball, as promised to users.
 MOST_BYTES = 8 * MIB
 
 
@@ -46,7 +46,7 @@ def made(tmp_path_factory):
 
 
 def run(*command, code=0, **more):
-    """What the command did. `code`: its exit code."""
+    """Runs a command. `code`: its exit code."""
     words = [str(word) for word in command]
     bounded = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": BOUND}
     done = subprocess.run(words, **bounded, **more, check=False)
@@ -82,13 +82,19 @@ def tree(folder, without=()):
 
 
 def documents_lead_somewhere(folder):
-    """And have what an administrator needs."""
+    """And have the parts that an administrator needs."""
     broken = [line for file in folder.rglob("*.md") for line in prose.broken_links(folder, file)]
     assert not broken, broken
     for name in ("grafana/weft.json", "prometheus/rules.yml", "prometheus/scrape.yml"):
         assert (folder / name).stat().st_size > 100, name
     sample = (folder / "examples" / "weft.toml").read_text()
     assert "[broker]" in sample and "metrics = " in sample, sample
+
+
+def notices_of_others(text):
+    """Packages that weft is linked with whose licence asks that its text goes along."""
+    for name, words in (("libloading", "Simonas Kazlauskas"), ("signal-hook", "MIT"), ("ratatui", "MIT")):
+        assert re.search(rf"^{name} \d", text, re.M) and words in text, name
 
 
 def test_the_tarball_is_unpacked_and_deleted(scene, made):
@@ -104,6 +110,7 @@ def test_the_tarball_is_unpacked_and_deleted(scene, made):
     used(unpacked / "weft", scene)
     assert tree(unpacked) == before, tree(unpacked) ^ before
     documents_lead_somewhere(unpacked)
+    notices_of_others((unpacked / package.NOTICES).read_text())
     page = (unpacked / "share/man/man1/weft.1").read_text()
     for section in ("ENVIRONMENT", "FILES", "EXIT STATUS", "SEE ALSO"):
         assert f".SH {section}\n" in page, section
@@ -119,7 +126,7 @@ def test_the_deb_is_installed_and_purged(scene, made):
     for name in ("info", "updates", "triggers"):
         (root / own / name).mkdir(parents=True)
     (root / own / "status").touch()
-    # No package else is in this root, so what it depends on is missing there.
+    # No other package is in this root, so its dependencies are missing there.
     dpkg = ["dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless"]
     dpkg += ["--log=/dev/null", "--force-not-root"]
     before = tree(root, without=[own])
@@ -127,6 +134,7 @@ def test_the_deb_is_installed_and_purged(scene, made):
     listed = run(*dpkg, "--status", "weft").stdout
     assert "Status: install ok installed" in listed, listed
     documents_lead_somewhere(root / "usr/share/doc/weft")
+    notices_of_others((root / "usr/share/doc/weft/copyright").read_text())
     used(root / "usr/bin/weft", scene)
     # Files that an administrator and a broker make.
     for place in ("etc/weft/weft.toml", "var/lib/weft/history.sqlite"):
@@ -180,7 +188,8 @@ def marked_requests_are_measured(python, weft, environment):
 
 
 def a_library_that_is_preloaded_plainly_is_found(scene, weft, environment):
-    """By what opens the driver in a scope of its own, as Taichi does: that is lib/'s work."""
+    """A program that opens the driver in a scope of its own, as Taichi does, finds it: that is
+    lib/'s work."""
     folder = Path(weft).parent
     for name in package.LINKS:
         link = folder / "lib" / name
@@ -252,13 +261,15 @@ def test_the_wheel_is_installed_and_uninstalled(scene, made):
     run(sys.executable, "-m", "venv", venv)
     python = venv / "bin" / "python"
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    # A module `weft` of somebody else's, as there is one: it is not touched.
+    # A foreign module `weft`, as there is one: it is not touched.
     (site,) = venv.glob("lib/python*/site-packages")
     (site / "weft").mkdir()
     (site / "weft" / "__init__.py").write_text("whose = 'theirs'\n")
     before = tree(venv, without=["pyvenv.cfg"])
     run(*pip, "install", "--no-index", "--no-deps", package.wheel(made))
-    # pip's own command is a script; what it becomes is the program.
+    (notices,) = site.glob(f"weft_gpu-*.dist-info/licenses/{package.NOTICES}")
+    notices_of_others(notices.read_text())
+    # pip's own command is a script; it becomes the program.
     (program,) = run(python, "-c", "import weft_gpu; print(weft_gpu.program())").stdout.split()
     environment = used(program, scene)
     words = run(venv / "bin" / "weft", "--version").stdout
@@ -300,7 +311,7 @@ CONTAINERFILE = paths.ROOT / "deploy" / "kubernetes" / "Containerfile"
 def test_the_kubernetes_image_is_built_by_the_commands_in_its_file(scene, made):
     """Without an engine or a registry: each command is right, and each file there to be copied.
 
-    The test does in a folder what `podman build` does with COPY and RUN.
+    The test repeats the effect of COPY and RUN of `podman build` in a folder.
     """
     text = CONTAINERFILE.read_text()
     packed, built, image = [shlex.split(line[4:]) for line in text.splitlines() if line.startswith("#   ")]

@@ -1,7 +1,11 @@
-"""weft on systems with an older glibc: what scripts/package made, played among the programs of Debian 11 (glibc 2.31), which are unpacked into target/package/debian-11.
+"""weft on systems with an older glibc: the output of scripts/package, played among the programs of
+Debian 11 (glibc 2.31), which are unpacked into target/package/debian-11.
 
-scripts/package --check makes what the cases need first. Without a package, without the simulated GPU built for it, without Debian 11's packages or without the right to change the root, a case is skipped with one line.
-In CI the first case alone is played, on what cargo built: whatever needs a function that glibc 2.28 does not have fails there.
+scripts/package --check first makes the things that the cases need. Without a package, without the
+simulated GPU built for it, without Debian 11's packages or without the right to change the root, a
+case is skipped with one line.
+CI plays only the first case, on cargo's build: any program that needs a function that glibc 2.28
+does not have fails there.
 """
 
 import json
@@ -19,7 +23,8 @@ PROGRAMS = ["bash", "coreutils", "dash", "libpython3.9-stdlib", "python3-minimal
 # Seconds for one command in there, on two busy cores.
 BOUND = 120
 
-# Makes the folder the root and runs the rest of the command there: a mount namespace of its own, so nothing of it is seen or left outside.
+# Makes the folder the root and runs the rest of the command there: a mount namespace of its own, so
+# nothing of it is seen or left outside.
 ENTER = """
 set -e
 root=$1; shift
@@ -42,7 +47,7 @@ def missing_symbols(files):
 
 
 def test_symbols_of_what_cargo_built(folder):
-    """What a plain build needs must be linkable for the old glibc, too."""
+    """The needs of a plain build must be linkable for the old glibc, too."""
     files = [paths.BUILT / name for name in package.FILES]
     absent = [file for file in files if not file.exists()]
     assert not absent, f"not built: {absent}; scripts/layout builds it"
@@ -106,7 +111,7 @@ class Old:
             pytest.skip("this user may not make a mount namespace and change the root here")
 
     def run(self, *command, code=0, more=None):
-        """What it did, run in there. `code`: the exit code that is right; None: any."""
+        """Runs a command in there. `code`: the exit code that is right; None: any."""
         inside = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in {**self.own, **(more or {})}.items()), *command]
         outside = ["unshare", "--mount", "--pid", "--fork", "--map-root-user", "/bin/sh", "-c", ENTER, "enter", str(self.root), *inside]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **self.places}
@@ -119,7 +124,7 @@ WORK = "from plain import Gpu; print(Gpu().work(50))"
 
 
 def test_programs_of_debian_11_under_the_package(folder):
-    """Every process there lives, a CUDA job computes the same, and weft sees what it launches."""
+    """Every process there lives, a CUDA job computes the same, and weft sees its launches."""
     old = Old(folder)
     assert old.run("/bin/ls", "/", more={"LD_PRELOAD": "/weft/package/libweft.so"}).stderr == ""
     plainly = old.run("python3", "-c", WORK)
@@ -129,13 +134,14 @@ def test_programs_of_debian_11_under_the_package(folder):
     assert answer == plainly.stdout.strip() == "49", f"{plainly.stdout} {under.stdout}"
     launches = [client["launches"] for client in json.loads(told)["clients"]]
     assert launches == [50], f"weft saw {launches}, not 50: {told}"
-    # What it is told at its end, and nothing else.
+    # The outcome at its end, and nothing else.
     (outcome,) = under.stderr.splitlines()
     assert outcome.startswith("weft[") and outcome.endswith("50 launches"), under.stderr
 
 
 def test_every_way_to_the_driver_on_debian_11(folder):
-    """There `dlopen` and `dlsym` are in a library of their own, libdl, which a program need not have loaded."""
+    """There `dlopen` and `dlsym` are in a library of their own, libdl, which a program need not
+    have loaded."""
     rows = json.loads(Old(folder).run("weft", "doctor", "--json").stdout)["rows"]
     (library,) = [row["found"] for row in rows if row["what"] == "libweft"]
     assert f"for glibc {package.GLIBC_TEXT} or newer" in library, library
@@ -146,7 +152,8 @@ def test_every_way_to_the_driver_on_debian_11(folder):
 
 
 def test_without_the_package_nothing_runs_on_debian_11(folder):
-    """What the package is for: a library that was linked on a newer system ends every process, even `true`."""
+    """The reason for the package: a library that was linked on a newer system ends every process,
+    even `true`."""
     library = paths.BUILT / "libweft.so"
     if not elf.too_new(library, (2, 31)):
         pytest.skip("what cargo built here runs on Debian 11 as well")

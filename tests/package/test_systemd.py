@@ -1,7 +1,7 @@
 """The .deb under a real systemd: installed, enabled, reloaded, used, upgraded and purged.
 
 It boots in namespaces of its own (scripts/harness/systemd.py). `scripts/cluster systemd --check`
-plays this file alone. Where it cannot boot, the case is skipped, and the reason is told.
+plays only this file. If it cannot boot, the case is skipped, with the reason.
 """
 
 import json
@@ -144,7 +144,7 @@ def reloaded(machine):
 
 
 class job_of:  # noqa: N801 - used as a word
-    """A job of a user that works until it is told to end."""
+    """A job of a user that works until its file appears."""
 
     def __init__(self, machine, user):
         words = ["weft", "run", "--quiet", "--", "python3", "-c", LONG, f"/tmp/end-{user}"]

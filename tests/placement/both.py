@@ -1,4 +1,5 @@
-"""PyTorch on two devices: fills, copies between them, steps of training on the second, an event of one waited for on the other. Prints one line of JSON."""
+"""PyTorch on two devices: fills, copies between them, steps of training on the second, an event of
+one waited for on the other. Prints one line of JSON."""
 
 import json
 import sys

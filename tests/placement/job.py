@@ -1,10 +1,14 @@
-"""A job that says which devices it sees, takes memory on one of them or on two, works there if it is told to, and stays until it is told to end.
+"""A job that reports its devices, takes memory on one of them or on two, works there on request,
+and stays until its end is due.
 
-  job.py RESULT [--device N] [--take 3GiB] [--also N:2GiB] [--work [--only N]] [--before FILE] [--while FILE]
+  job.py RESULT [--device N] [--take 3GiB] [--also N:2GiB] [--work [--only N]] [--before FILE]
+                [--while FILE]
 
-RESULT gets a line of JSON at each step: {"event": "sees", "devices": [UUID, ...], "memory": [BYTES, ...]}, then "begun", "took" or "none" (CUDA's out of memory), "ended". `--before FILE`:
-no context is made before FILE is there. `--also N:AMOUNT`: on device N as well, told as "also" (or "also none"; then it stays with the first). `--work`: memsets, one after another, with a
-synchronisation every hundred, on each of its devices in turn, or on device `--only` alone.
+RESULT gets a line of JSON at each step: {"event": "sees", "devices": [UUID, ...], "memory": [BYTES,
+...]}, then "begun", "took" or "none" (CUDA's out of memory), "ended". `--before FILE`: no context
+is made before FILE is there. `--also N:AMOUNT`: on device N as well, reported as "also" (or "also
+none"; then it stays with the first). `--work`: memsets, one after another, with a synchronisation
+every hundred, on each of its devices in turn, or only on device `--only`.
 """
 
 import argparse
@@ -16,7 +20,7 @@ import time
 
 OUT_OF_MEMORY, NO_DEVICE = 2, 100
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "": 1}
-# However long the one who holds FILE forgets us: longer than a case waits for anything.
+# However long the creator of FILE forgets this job: longer than a case waits for anything.
 BOUND = 3600.0
 
 
@@ -26,7 +30,8 @@ def amount(text):
 
 
 def also(cuda, check, say, device, take):
-    """Memory on another device as well: the device, its context and the address, in a list that is empty where there was none."""
+    """Memory on another device as well: the device, its context and the address, in a list that is
+    empty if there was none."""
     context, address = ctypes.c_void_p(), ctypes.c_uint64()
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     result = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), int(device))

@@ -1,5 +1,6 @@
-"""PyTorch as `device_map="auto"` uses it: asks what is free on each device, lays a model's layers on the first until its part is full and the rest on the second, runs it, and takes more
-than there is; then `DataParallel`. Prints one line of JSON."""
+"""PyTorch as `device_map="auto"` uses it: asks for the free memory of each device, lays a model's
+layers on the first until its part is full and the rest on the second, runs it, and takes more than
+there is; then `DataParallel`. Prints one line of JSON."""
 
 import json
 import sys
@@ -27,7 +28,7 @@ for device in range(2):
         refused.append(False)
     except torch.cuda.OutOfMemoryError:
         refused.append(True)
-    # Whatever came of that, the device works on.
+    # In either case, the device works on.
     kept = torch.ones(1 << 20, device=f"cuda:{device}")
     torch.cuda.synchronize(device)
     after.append(kept.device.index == device)

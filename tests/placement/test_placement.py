@@ -1,6 +1,8 @@
-"""Several GPUs: where jobs land that let weft choose, that jobs on different devices have nothing to do with one another, and that what uses several is counted on each.
+"""Several GPUs: the device of jobs that let weft choose, the independence of jobs on different
+devices, and the accounts of jobs that use several.
 
-The machine has simulated GPUs of 16 and 8 GiB (or one that is divided into instances) and a broker of its own.
+The machine has simulated GPUs of 16 and 8 GiB (or one that is divided into instances) and a broker
+of its own.
 """
 
 import json
@@ -13,15 +15,16 @@ import pytest
 from harness import jobs, paths
 
 JOB = Path(__file__).resolve().parent / "job.py"
-# A wait fails when for so long nothing has happened in the scene: no job came, said a line or ended. How long all of it takes is the machine's business.
+# A wait fails after this time without an event in the scene: no job came, printed a line or
+# ended. The whole duration is the machine's business.
 BOUND = 90.0
-# But not even a scene in which something happens all the time is waited for longer.
+# But even a scene with events all the time is not waited for longer.
 LONGEST = 20 * BOUND
-# The larger one first, so that to take the first is not the rule by chance.
+# The larger one first, so that a job does not land there only because it is the first.
 TWO = "16GiB,8GiB"
 DIVIDED = "16GiB:6GiB@3+3GiB@1,8GiB"
 LARGE, SMALL = "5e1f6d7500004000800073696d670001", "6f1f6d7500004000800073696d670002"
-# What tells one scene's devices from another's lies in the middle of a UUID.
+# The part that differs between scenes lies in the middle of a UUID.
 IN_THE_MIDDLE = re.compile(r"([0-9a-f]{8})[0-9a-f]{4}4[0-9a-f]{3}[89ab][0-9a-f]{3}(73696d67[0-9a-f]{4})")
 
 
@@ -64,7 +67,8 @@ class Scene:
         return plain(next((line for line in jobs.lines_of(self.folder / f"{name}.json") if line["event"] == event), None))
 
     def lands(self, name, *words, weft=(), more=None):
-        """Starts a job that lets weft choose, waits until it has its memory, and says on which device."""
+        """Starts a job that lets weft choose, waits until it has its memory, and returns its
+        device."""
         job = self.job(name, *words, weft=["--gpu", "any", *weft], more=more)
         self.until(f"{name} has its memory", lambda: self.said(name, "took"))
         devices = self.said(name, "sees")["devices"]
@@ -87,7 +91,8 @@ class Scene:
         return plain(json.loads(done.stdout)) if done.returncode == 0 else None
 
     def clients(self, name):
-        """What a job's process is to the broker: a client for each of its devices, in the order of their attaching."""
+        """The broker's clients of a job's process: one for each of its devices, in the order of
+        their attaching."""
         job = next(job for job in self.jobs if job.name == name)
         mine = [client for client in (self.ask("status") or {"clients": []})["clients"] if client["pid"] == job.pid]
         return sorted(mine, key=lambda client: client["client"])
@@ -96,7 +101,7 @@ class Scene:
         return next(iter(self.clients(name)), None)
 
     def happened(self):
-        """Anything that differs from what it was when something has happened in between."""
+        """A value that differs from an earlier one when something has happened in between."""
         each = [(job.process.poll(), jobs.size_of(job.stdout_path), jobs.size_of(job.stderr_path), jobs.size_of(self.folder / f"{job.name}.json")) for job in self.jobs]
         return [*each, jobs.size_of(self.broker.job.stderr_path)]
 
@@ -122,7 +127,7 @@ def test_jobs_land_where_least_is_left(scene):
     scene.until("it says why", lambda: "waits for device memory" in fourth.stderr())
     known = {row["uuid"]: row["memory"] for row in scene.ask("queue")["devices"]}
     assert known == {LARGE: 16 << 30, SMALL: 8 << 30}, known
-    # It waits where it was expected to begin soonest: one of the three ends there.
+    # It waits on the device that was expected to be free first: one of the three ends there.
     where = scene.said("fourth", "sees")["devices"]
     assert len(where) == 1, where
     scene.ends("first" if where == [SMALL] else "second")
@@ -159,7 +164,7 @@ def test_a_place_is_promised_until_the_job_comes_or_dies(scene):
     first = scene.job("first", "--before", str(scene.folder / "go"), weft=["--gpu", "any", "--memory", "6GiB"])
     scene.until("it has looked", lambda: scene.said("first", "sees"))
     assert scene.said("first", "sees")["devices"] == [SMALL]
-    # It has no context yet, and its room is nobody else's.
+    # It has no context yet, and no other job gets its room.
     assert scene.lands("second", "--take", "64MiB", weft=["--memory", "6GiB"]) == LARGE
     first.kill()
     assert scene.lands("third", "--take", "64MiB", weft=["--memory", "6GiB"]) == SMALL
@@ -207,7 +212,7 @@ def test_memory_counts_where_it_is_taken(scene):
     assert {row["pid"] for row in rows.values()} == {both.pid}, rows
     took, also = scene.said("both", "took"), scene.said("both", "also")
     assert (took["total"], also["total"]) == (16 << 30, 8 << 30), (took, also)
-    # What it has on the second device is no other job's there, and all the rest of it is.
+    # Its memory on the second device is no other job's there, and all the rest of it is.
     free = {row["uuid"]: row["free"] for row in scene.ask("queue")["devices"]}
     beside = scene.job("beside", "--device", "1", "--take", "5GiB", weft=["--memory", "5GiB"])
     scene.until("another has its memory beside it", lambda: scene.said("beside", "took"))
@@ -217,7 +222,7 @@ def test_memory_counts_where_it_is_taken(scene):
     assert late.wait(BOUND) == 75, late.explain()
     statuses = [client for client in scene.ask("status")["clients"] if client["pid"] == both.pid]
     assert sorted(client["memory"] for client in statuses) == [1 << 30, 2 << 30], statuses
-    # On a device that is full a job that grows into it is told so, and keeps what it has elsewhere.
+    # A job that grows into a full device learns so, and keeps its memory elsewhere.
     grows = scene.job("grows", "--take", "1GiB", "--also", "1:2GiB", weft=["--wait", "2"])
     scene.until("it is told", lambda: scene.said("grows", "also none"))
     for name in ("grows", "both", "beside"):
@@ -245,7 +250,8 @@ def test_a_broker_that_follows_finds_a_job_on_both_devices(scene):
 
 
 def test_launches_count_where_they_go(scene):
-    """A job on both devices is the foreground job of the first and, where a more important one works on the second, a background job there."""
+    """A job on both devices is the foreground job of the first, and a background job on the second
+    while a more important one works there."""
 
     def works(name, *words, priority, clients=1):
         scene.job(name, "--take", "64MiB", *words, "--work", weft=["--memory", "1GiB", "--priority", str(priority)])
@@ -254,7 +260,7 @@ def test_launches_count_where_they_go(scene):
     works("both", "--also", "1:64MiB", priority=5, clients=2)
     assert sorted(row["mode"] for row in scene.clients("both")) == ["alone", "alone"], scene.clients("both")
     works("there", "--device", "1", priority=0)
-    # Of the two that the job on both devices has, one is beside the new one.
+    # One of the two clients of the job on both devices shares its device with the new one.
     assert sorted(row["mode"] for row in scene.clients("both")) == ["alone", "background"], scene.clients("both")
     assert [row["mode"] for row in scene.clients("there")] == ["foreground"]
     works("here", "--device", "0", priority=9)
@@ -264,7 +270,7 @@ def test_launches_count_where_they_go(scene):
         "all go on, on every device",
         lambda: all(now["transfers"] > was + 100 for name in before for now, was in zip(scene.clients(name), before[name], strict=True)),
     )
-    # Nobody has launched anything where he only holds memory.
+    # No launch goes to the device on which it only holds memory.
     scene.job("only", "--take", "64MiB", "--also", "1:64MiB", "--only", "1", "--work", weft=["--memory", "1GiB", "--priority", "7"])
     scene.until("it works on one", lambda: sum(row["transfers"] for row in scene.clients("only")) > 200)
     assert sorted(row["transfers"] for row in scene.clients("only"))[0] == 0, scene.clients("only")
@@ -290,10 +296,11 @@ def test_ranks_of_a_job_count_each_on_its_own_device(scene):
     scene.until("so has the second", lambda: scene.said("second", "took"))
     rows = {row["device"]: row for row in scene.ask("queue")["running"]}
     assert set(rows) == {LARGE, SMALL} and rows[LARGE]["pid"] != rows[SMALL]["pid"], rows
-    # Half of what was said on each, and the contexts.
+    # Half of the declared memory on each, and the contexts.
     for row in rows.values():
         assert 6 << 30 <= row["share"] < 7 << 30 and row["held"] == 3 << 30, rows
-    # So another job fits beside the first rank that would not fit beside both, and one beside the second does not.
+    # So another job that would not fit next to both ranks fits next to the first, and one next to
+    # the second does not.
     scene.job("large", "--device", "0", "--take", "8GiB", weft=["--memory", "8GiB"])
     scene.until("a large one fits", lambda: scene.said("large", "took"))
     late = scene.job("late", "--device", "1", "--take", "2GiB", weft=["--memory", "2GiB", "--no-wait"])
@@ -316,7 +323,8 @@ def test_pytorch_is_told_of_each_device_what_it_may_have_there(scene):
     code = job.wait(2 * BOUND)
     assert not job.timed_out and code == 0, job.explain()
     said = json.loads(job.stdout())
-    # A model's layers on both, as device_map="auto" lays them; what is asked for beyond what is free on the second is refused there and there alone.
+    # A model's layers on both, as device_map="auto" lays them; a request beyond the free memory
+    # of the second is refused there and only there.
     assert said["free"][0] > 14 << 30 and 1 << 30 < said["free"][1] < 3 << 30, said
     assert said["refused"] == [False, True] and said["after"] == [True, True], said
     assert said["layers"] == ["cuda:0"] * 4 + ["cuda:1"] * 2, said
@@ -348,5 +356,5 @@ def test_pytorch_uses_both_devices(scene):
 
 
 def found_by(scene):
-    """What a job of this scene needs to find its devices and its broker."""
+    """Variables by which a job of this scene finds its devices and its broker."""
     return {**scene.device.environment(), **scene.broker.variables()}

@@ -1,10 +1,12 @@
-"""weft's table of functions against what each real library exports: a function that weft does not know fails with its name."""
+"""weft's table of functions against the exports of each real library: a function that weft does not
+know fails with its name."""
 
 import stage
 from harness import elf, paths
 from stage import case
 
-# Names that are no function of the driver API, though they begin like one, do not exist so far: all that begin so are looked at.
+# So far there are no names that begin like a function of the driver API and are none: all that
+# begin so are looked at.
 PREFIX = "cu"
 
 
@@ -42,7 +44,7 @@ def every_name_beyond_the_table_is_there(scene):
 
 @case
 def an_export_that_nobody_knows_is_found(scene):
-    """The check itself: without one line of the table, that function is what it names."""
+    """The check itself: without one line of the table, it names that function."""
     exported = elf.Elf(scene.driver.cuda).exports()
     table, beyond = stage.table(), listed()
     del table["cuLaunchKernel"]

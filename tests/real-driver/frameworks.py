@@ -1,4 +1,5 @@
-"""Frameworks on a machine with a driver and no device: under weft each fails in the same words, with the same exit code, as without it."""
+"""Frameworks on a machine with a driver and no device: under weft each fails in the same words,
+with the same exit code, as without it."""
 
 import re
 
@@ -85,23 +86,26 @@ ALL = [
     ("ctranslate2", "native", CTRANSLATE2),
     ("llama.cpp", "native", LLAMA_CPP),
     ("jax", "jax", JAX),
-    # As built for CUDA 12, which these drivers do not refuse for their age. Large environments, made by hand: `scripts/setup torch-cuda12 jax-cuda12`.
+    # As built for CUDA 12, which these drivers do not refuse for their age. Large environments,
+    # made by hand: `scripts/setup torch-cuda12 jax-cuda12`.
     ("torch-cuda-12", "torch-cuda12", TORCH),
     ("jax-cuda-12", "jax-cuda12", JAX),
 ]
 
-# Before each program: at its end it keeps what is mapped, which tells whether it met the driver, and weft.
+# Before each program: at its end it keeps its map of libraries, which shows whether it met the
+# driver, and weft.
 KEEP_MAPS = """
 import atexit, os
 atexit.register(lambda own=os.getpid(): os.getpid() == own and open(os.environ["KEEP_MAPS"], "w").write(open("/proc/self/maps").read()))
 """
 
-# What two runs of one program differ in: addresses, process ids, the clock.
+# Differences between two runs of one program: addresses, process ids, the clock.
 CHANGES = re.compile(r"0x[0-9a-f]+|\b(?:pid|process) \d+|\d\d:\d\d:\d\d[.\d]*|\d{4}-\d\d-\d\d")
 
 
 def words(text):
-    """What it said, without what differs between two runs, and without tracebacks' lines of files."""
+    """Its output, without the differences between two runs, and without tracebacks' lines of
+    files."""
     return [CHANGES.sub("*", line) for line in text.splitlines() if line.strip()]
 
 
@@ -125,7 +129,7 @@ def fails_alike(scene, name, venv, program):
     assert not any("ModuleNotFoundError" in line or "SyntaxError" in line for line in err), f"{name} did not come so far as the driver: {err[-1]}"
     assert paths.LIBWEFT.name in mapped["weft"] and paths.LIBWEFT.name not in mapped["plain"], f"{name}: the preload did not happen"
     real = str(scene.driver.cuda.resolve())
-    # Some close the driver again where it has no device; weft keeps it.
+    # Some close the driver again if it has no device; weft keeps it.
     assert real in mapped["weft"] or real not in mapped["plain"], f"{name} meets another driver under weft: {real} is not mapped"
     return f"exit {code}, {'' if real in mapped['weft'] else 'never opens the driver, '}says: {(err or out)[-1][:140]}"
 

@@ -1,4 +1,5 @@
-"""What was fetched is a driver: it opens without a device, says its version, and has no device. NVML the same."""
+"""The fetched library is a driver: it opens without a device, answers its version, and has no
+device. NVML the same."""
 
 import ctypes
 import multiprocessing

@@ -1,6 +1,7 @@
-"""Every way to look a function up, with every name, version and flag: under weft the same answers as without it, and weft's entry point wherever the driver's was.
+"""Every way to look a function up, with every name, version and flag: under weft the same answers
+as without it, and weft's entry point in place of the driver's.
 
-`lookups.c` asks and `calls.c` calls; both run plainly and under weft, with a broker beside them.
+`lookups.c` asks and `calls.c` calls; both run plainly and under weft, with a broker running.
 """
 
 import re
@@ -11,7 +12,8 @@ from stage import case
 
 # Names that no driver has: look-ups of them fail in the same way.
 NOBODY = ["", "cu", "cuNothing", "cuLaunchKernel_v9", "cuLaunchKernel_ptds", "CULAUNCHKERNEL", "nothing", "malloc"]
-# weft's own exports that are no driver function: dlsym in a handle of the driver must not give them.
+# weft's own exports that are no driver function: dlsym in a handle of the driver must not give
+# them.
 OURS = ["weft_counter", "weft_text"]
 # Not called: they end the process, or are the debugger's.
 UNCALLED = ("cudbg",)
@@ -26,13 +28,14 @@ def symbols_of(driver):
 
 
 def answers(job):
-    """{(when, way, name): address} of what lookups.c said, and the rest."""
+    """{(when, way, name): address} from the output of lookups.c, and the rest."""
     lines = [line.split("\t") for line in job.stdout().decode().splitlines()]
     return {tuple(line[:-1]): line[-1] for line in lines}
 
 
 def judge(plain, weft, names_at, table):
-    """What is wrong with one answer under weft, or None. `plain`, `weft`: where the address lies."""
+    """The fault of one answer under weft, or None. `plain`, `weft`: the library and offset of the
+    address."""
     if plain == weft == "-":
         return None
     if "-" in (plain, weft):
@@ -60,7 +63,8 @@ def compare(scene, plain, weft):
     for key in plain.keys() & weft.keys():
         why = judge(plain[key], weft[key], names_at, table)
         if why is None and weft[key].startswith("weft:") and key[-1] in table:
-            # An address that the driver exports under no name: then the names must at least be of one function.
+            # An address that the driver exports under no name: then the names must at least be of
+            # one function.
             asked, got = table[key[-1]], table.get(weft[key].removeprefix("weft:"))
             related = asked == got or names_at.get(int(plain[key].removeprefix("driver+"), 16))
             why = None if related else f"asked for {asked}, weft answers {got}"
@@ -143,7 +147,8 @@ def a_linked_program_starts_as_without_weft(scene):
 
 @case
 def the_toolkits_stub_is_passed_over(scene):
-    """A folder `stubs` first on the library path, with a libcuda.so in it: programs ask for libcuda.so.1 and never meet it."""
+    """A folder `stubs` first on the library path, with a libcuda.so in it: programs ask for
+    libcuda.so.1 and never meet it."""
     stubs = scene.folder / "stubs"
     stubs.mkdir()
     scene.compiled("stub.c", "-shared", "-fPIC")

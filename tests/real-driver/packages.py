@@ -1,6 +1,7 @@
-"""NVIDIA's user-space driver as Debian's `non-free` component has it: fetched as packages, unpacked into a folder, never installed (harness/debian.py).
+"""NVIDIA's user-space driver as Debian's `non-free` component has it: fetched as packages, unpacked
+into a folder, never installed (harness/debian.py).
 
-What was unpacked once is used again and needs no network.
+An unpacked branch is used again and needs no network.
 """
 
 import re
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from harness.debian import Apt, Unreachable
 
-# Branches of the driver, oldest first. Which suite has which changes with the years: all are looked through.
+# Branches of the driver, oldest first. The suite of each changes with the years: all are looked
+# through.
 BRANCHES = ("535", "550", "555")
 SUITES = ("bookworm", "trixie", "forky", "sid", "experimental")
 PACKAGES = ("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-cuda-mps")
@@ -42,7 +44,7 @@ class Driver:
 
 
 class Store:
-    """The folder where unpacked branches lie, and what fetches them."""
+    """The folder of unpacked branches, and the means to fetch them."""
 
     def __init__(self, folder):
         self.folder = Path(folder).resolve()

@@ -1,4 +1,4 @@
-"""Plays the cases of this folder on each branch of the real driver: what scripts/real-driver does."""
+"""Plays the cases of this folder on each branch of the real driver, for scripts/real-driver."""
 
 import importlib
 import sys
@@ -9,7 +9,8 @@ import stage
 from harness import cases, paths, show
 
 STORE = paths.TARGET / "real-driver"
-# There where NVIDIA's kernel module is loaded: what libraries of another version say then is not what they say here.
+# It exists if NVIDIA's kernel module is loaded: libraries of another version then answer
+# differently.
 MODULE = Path("/proc/driver/nvidia/version")
 
 

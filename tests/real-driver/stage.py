@@ -1,6 +1,7 @@
-"""What the cases of a real driver library have in common: the list of them, the library as a device that none is, C programs.
+"""The common base of the cases of a real driver library: the list of them, the library as a device
+that none is, C programs.
 
-A case is a function of a Stage; it is played once a branch. What it returns stands behind its `ok`.
+A case is a function of a Stage; it is played once a branch. Its result stands behind its `ok`.
 """
 
 import json
@@ -11,7 +12,7 @@ from harness import jobs, paths
 from harness.scene import weft_in
 
 HERE = Path(__file__).resolve().parent
-# How long anything may take that takes seconds on an idle machine: two busy cores stretch it.
+# Longest time for anything that takes seconds on an idle machine: two busy cores stretch it.
 BOUND = 120.0
 TABLE = paths.ROOT / "interposer" / "symbols" / "driver-api.tsv"
 BEYOND = paths.ROOT / "interposer" / "symbols" / "beyond.tsv"
@@ -29,7 +30,7 @@ class Case:
 
 
 def case(function=None, *, ends=False):
-    """Marks a case. `ends`: CI plays it on the oldest and the newest branch alone."""
+    """Marks a case. `ends`: CI plays it only on the oldest and the newest branch."""
 
     def mark(function):
         CASES.append(Case(function, ends))
@@ -98,7 +99,7 @@ class Stage:
 
 
 def missing():
-    """What is not built, or None."""
+    """The part that is not built, or None."""
     absent = [needed for needed in (paths.LIBWEFT, paths.WEFT) if not needed.exists()]
     return f"{absent[0]} is not built: run scripts/layout" if absent else None
 

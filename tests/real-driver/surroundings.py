@@ -1,4 +1,5 @@
-"""weft's own commands on a machine with a driver and no device: `weft doctor`, NVML, `weft run` and `weft broker`, and NVIDIA's control daemon beside them."""
+"""weft's own commands on a machine with a driver and no device: `weft doctor`, NVML, `weft run` and
+`weft broker`, and NVIDIA's control daemon together with them."""
 
 import contextlib
 import json
@@ -9,7 +10,7 @@ from pathlib import Path
 from harness import jobs
 from stage import BOUND, case
 
-# The rows of `weft doctor` that there must be, how each stands, and a word of what it found.
+# The rows that `weft doctor` must have, the verdict of each, and a word of its text.
 DOCTOR = {
     "driver": ("ok", "libcuda.so"),
     "driver version": ("fail", "cuInit returns 100"),
@@ -24,12 +25,13 @@ DOCTOR = {
     "symbol table": ("ok", "knows every function of this driver"),
 }
 
-# Rows that tell what runs on the machine at this moment, which may be another between two questions: the daemon's server comes and goes.
+# Rows about the present state of the machine, which may change between two questions: the daemon's
+# server comes and goes.
 MOMENTARY = {"broker", "past weft", "mps"}
 
 
 def doctor(scene, **more):
-    """The rows, from --json; the plain form must say the same."""
+    """The rows, from --json; the plain form must have the same."""
     told = scene.weft("doctor", "--json", **more)
     assert told.returncode == 1, f"exit {told.returncode}: {told.stderr}"
     assert not told.stderr, told.stderr
@@ -89,7 +91,8 @@ def a_job_of_weft_run_ends_as_without(scene):
 
 
 class Control:
-    """The control daemon in a folder of its own, in the foreground, so that its process is known."""
+    """The control daemon in a folder of its own, in the foreground, so that its process is
+    known."""
 
     def __init__(self, scene, folder=None):
         self.scene, self.folder = scene, folder or scene.folder
@@ -115,7 +118,7 @@ class Control:
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.logs.glob("*.log")))
 
     def ask(self, words):
-        """What the control program answers; it must end within its bound."""
+        """The control program's answer; it must end within its bound."""
         environment = {**self.scene.environment(False), **self.variables}
         done = subprocess.run([str(self.program)], env=environment, input=words + "\n", capture_output=True, text=True, timeout=BOUND, check=False)
         return done.returncode, done.stdout.strip(), done.stderr.strip()
@@ -128,7 +131,7 @@ class Control:
 
 
 def another_runs():
-    """Whether somebody's control daemon is on this machine, which is none of ours."""
+    """Whether a control daemon that is none of ours is on this machine."""
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if b"nvidia-cuda-mps" in line.read_bytes().split(b"\0")[0]:
@@ -138,7 +141,8 @@ def another_runs():
 
 @case
 def the_control_daemon_comes_up_and_ends_beside_weft(scene):
-    """Clients of it hear another error than without it, since its server finds no device: `weft doctor` hears it on both ways to the driver."""
+    """Clients of it get another error than without it, since its server finds no device: `weft
+    doctor` gets it on both ways to the driver."""
     scene.broker.start()
     foreign = another_runs()
     assert foreign or doctor(scene)["mps"]["found"].startswith("not running")
@@ -151,7 +155,7 @@ def the_control_daemon_comes_up_and_ends_beside_weft(scene):
         assert plain in rows["driver version"]["advice"], f"no word on what {plain} is: {rows['driver version']['advice']}"
         late = scene.folder / "late"
         late.mkdir()
-        # A broker that starts beside it, and the one from before, both answer.
+        # A broker that starts while the daemon runs, and the one from before, both answer.
         with jobs.Broker(late, scene.device) as second:
             assert second.status() is not None and scene.broker.status() is not None
         job = scene.run("job", ["true"], weft=True, more=control.variables)
@@ -162,8 +166,8 @@ def the_control_daemon_comes_up_and_ends_beside_weft(scene):
     return f"cuInit beside it says {plain}"
 
 
-# The control daemon's server finds no device while clients ask: a second cuInit hears of that as it
-# stands at that moment, also without weft.
+# The control daemon's server finds no device while clients ask: the result of a second cuInit
+# depends on its state at that moment, also without weft.
 SERVER_ENDS = {"100", "805", "806", "807", "808", "809", "810"}
 
 
@@ -178,7 +182,8 @@ def stable(stdout):
 
 @case
 def a_job_under_the_control_daemon_says_the_same(scene):
-    """A client of the control daemon, whose server finds no device: under weft the same answers as without it, and the daemon ends in the same way."""
+    """A client of the control daemon, whose server finds no device: under weft the same answers as
+    without it, and the daemon ends in the same way."""
     program = scene.compiled("calls.c")
     names = scene.folder / "called"
     names.write_text("cuDeviceGetCount\ncuCtxSynchronize\ncuMemFree_v2\n")

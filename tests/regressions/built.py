@@ -1,11 +1,11 @@
-"""What the cases of the findings are played with that is built: C programs, and the unit tests of the packages."""
+"""Built parts of the cases of the findings: C programs, and the unit tests of the packages."""
 
 import functools
 import os
 import subprocess
 from pathlib import Path
 
-from harness import cargo_tests, paths
+from harness import cargo_tests, paths, workspaces
 from harness.compiled import program
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -13,15 +13,17 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 @functools.cache
 def programs():
-    """The unit tests' programs of all packages, by package. Built as scripts/test builds them, so that in its run nothing is built anew."""
-    command = ["cargo", "test", "--workspace", *cargo_tests.FEATURES, "--lib", "--no-run", "--message-format", "json"]
+    """The unit tests' programs of all packages, by package. Built as scripts/test builds them, so
+    that in its run nothing is built anew."""
+    command = workspaces.NODE.cargo("test", "--workspace", "--lib", "--no-run", "--message-format", "json")
     done = subprocess.run(command, cwd=paths.ROOT, env={**cargo_tests.ONCE, **os.environ}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return {folder: program for _, folder, program in cargo_tests.programs(done.stdout)}
 
 
 def rust(package, *tests):
-    """Plays tests of a package (named by its folder) by their full names; each must be there and pass. For what only a clock or a socket under the test's hand can show."""
+    """Plays tests of a package (named by its folder) by their full names; each must be there and
+    pass. For facts that only a clock or a socket under the test's control can show."""
     name = package.removeprefix("weft-")
     folder = next(folder for folder in (paths.ROOT / name, paths.ROOT / "broker" / name) if folder.is_dir())
     command = [programs()[folder], "--exact", *tests]

@@ -1,4 +1,4 @@
-"""What the cases of the findings have beside a scene."""
+"""Fixtures of the cases of the findings, in addition to a scene."""
 
 import built
 import pytest

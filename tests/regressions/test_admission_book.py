@@ -1,6 +1,8 @@
-"""Cases of admission's book: what one user's job says or does must not keep other users' jobs from the device, and what people are told of who waits is so.
+"""Cases of admission's book: one user's job must not keep other users' jobs from the device by its
+messages or acts, and reports about waiting jobs are true.
 
-Users are numbers that nobody has here; the cases are played by root, who alone can be several users. Their jobs are raw clients (wire.py), since programs would not say these things.
+Users are numbers that no account has here; the cases are played by root, since only root can be
+several users. Their jobs are raw clients (wire.py), since programs would not send these messages.
 """
 
 import contextlib
@@ -39,7 +41,8 @@ def user(uid):
 
 
 def admission_slot(client, share):
-    """Where a client's admission slot lies in its lane, found by what it may have (broker/protocol/src/admission_slot.rs: state, answers, quota); None where it has no such share."""
+    """Offset of a client's admission slot in its lane, found by its share
+    (broker/protocol/src/admission_slot.rs: state, answers, quota); None if it has no such share."""
     at = client.lane[:].find(struct.pack("Q", share)) - 8
     return at if at >= 0 and struct.unpack_from("I", client.lane, at)[0] == ADMITTED else None
 
@@ -48,7 +51,7 @@ class Shared:
     """A shared broker of root's, without NVML, and raw clients of several users."""
 
     def __init__(self, folder, options, _policy, *, measured=True):
-        """`measured`: what a context takes is known, so that jobs need not begin one by one."""
+        """`measured`: a context's size is known, so that jobs need not begin one by one."""
         self.folder, self.options = Path(folder), options
         self.folder.chmod(0o755)
         self.place = self.folder / "broker"
@@ -90,7 +93,7 @@ class Shared:
         self.broker.terminate()
 
     def client(self, uid, command, **said):
-        """Attached, and nothing said."""
+        """An attached client that has sent nothing else."""
         with user(uid):
             client = wire.Client(self.socket, command=command, **said)
         self.clients.append(client)
@@ -98,13 +101,13 @@ class Shared:
         return client
 
     def job(self, uid, command, memory, *, total=TOTAL, uuid=UUID, runs=None, **said):
-        """One that says what it takes."""
+        """A client that declares its memory."""
         client = self.client(uid, command, **said)
         client.send(wire.wants(uuid, total, memory=memory, runs=runs))
         return client
 
     def process(self, uid, command, memory, priority=5):
-        """The same in a process of its own; its end frees what it has. A line into it hangs up."""
+        """The same in a process of its own; its end frees its memory. A line into it hangs up."""
         script = Path(__file__).with_name("raw_job.py")
         line = [sys.executable, script, self.socket, uid, command, memory, UUID, TOTAL, priority]
         self.processes.append(subprocess.Popen(list(map(str, line)), stdin=subprocess.PIPE))
@@ -146,7 +149,7 @@ def test_who_names_a_gpu_first_does_not_say_for_all_how_large_it_is(scene, rust)
     scene.job(BEA, "bea", 8 * GB)
     scene.runs("bea")
     assert [row["memory"] for row in scene.queue()["devices"]] == [TOTAL], scene.queue()["devices"]
-    # Nor over a restart, whose first client he is.
+    # Nor over a restart, whose first client is this user's.
     scene.broker.kill()
     scene.start()
     scene.job(ANN, "again", 1024, total=GB)
@@ -165,7 +168,7 @@ def test_who_waits_for_more_keeps_out_only_whom_it_would_wait_longer_for(scene, 
     context = scene.queue()["devices"][0]["context"]
     grows.send(wire.more(TOTAL - 3 * GB - 2 * context, (1 << 64) - 1))
     scene.until("it waits for more", lambda: scene.row("running", "grows")["waits_for"])
-    # As soon as the idle one ends it has all that it wants, and two GiB are left beside it.
+    # As soon as the idle one ends it has all that it wants, and two GiB are left next to it.
     scene.job(BEA, "bea", GB)
     scene.runs("bea")
     rust("weft-admission", "growing::tests::who_waits_for_more_keeps_others_out_for_a_minute_in_an_hour_and_no_longer", "growing::tests::who_leaves_him_who_grows_what_he_waits_for_begins")
@@ -178,9 +181,10 @@ def test_one_users_look_keeps_no_other_user_out_and_no_change_blinds_the_broker(
     scene.until("the liar is let in", lambda: admission_slot(liar, share) is not None)
     liar.send(wire.context(0, 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
     scene.until("its look was taken in", lambda: scene.queue()["devices"][0]["foreign"] > 70 * GB)
-    # A change that never ends: seven have begun and six ended, in the words behind the admission slot, which has 64 bytes.
+    # A change that never ends: seven have begun and six ended, in the words behind the admission
+    # slot, which has 64 bytes.
     struct.pack_into("QQQ", liar.lane, admission_slot(liar, share) + 64, 7, 6, 0)
-    # She who waits finds out for herself after some seconds, though there is nobody else who could look.
+    # The waiting job finds out for itself after some seconds, though no other job could look.
     bea = scene.job(BEA, "bea", GB)
     scene.waits("bea")
     scene.runs("bea")
@@ -207,7 +211,8 @@ def test_devices_that_are_made_up_are_bounded(scene, rust):
     offers = [{"uuid": f"{number:032x}", "memory": GB, "free": None} for number in range(1000, 1300)]
     with user(ANN):
         wire.ask(scene.socket, {"place": {"pid": os.getpid(), "gang": "", "user": "", "priority": 5, "memory": None, "duration": None, "processes": 1, "managed": False, "either": False, "devices": offers}})
-    # Of one user no more than sixteen, and what is asked for a place is none.
+    # A user has no more than sixteen, and a device that a job only asks a place on is not
+    # counted.
     scene.until("the liar's words were heard", lambda: scene.row("running", "liar"))
     liar.send(wire.note("the last word"))
     scene.until("all of them were", lambda: any("the last word" in note for row in wire.ask(scene.socket, "status")["status"]["clients"] for note in row["notes"]))
@@ -247,14 +252,14 @@ def test_who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene, rust):
     assert row("service")["waits_for_memory_s"] >= 0 and row("trains")["waits_for_memory_s"] is None, row("service")
     scene.until("the one that runs is alone", lambda: row("trains")["mode"] == "alone")
     assert "waits for memory" in scene.weft("status") and "waits for memory" in scene.weft("top", "-n", "1", "-i", "0.1")
-    # Let in it is what its priority says.
+    # Once let in, it has the role of its priority.
     scene.job(ANN, "beside", GB, priority=9)
     scene.runs("beside")
     scene.processes[0].kill()
     scene.until("the service has its role", lambda: (row("service")["mode"], row("beside")["mode"]) == ("foreground", "background"))
     assert row("service")["waits_for_memory_s"] is None
     del service
-    rust("weft-daemon", "cores::tests::who_waits_for_memory_has_no_role_and_takes_nobodys")
+    rust("weft-daemon", "scheduling::device_cores::tests::who_waits_for_memory_has_no_role_and_takes_nobodys")
 
 
 @pytest.mark.finding("users-B7")
@@ -287,7 +292,7 @@ def test_who_hangs_up_or_spoils_its_lane_keeps_what_its_process_holds(scene, rus
     assert liar.is_let_go(), "no lane begins so"
     clients = lambda: wire.ask(scene.socket, "status")["status"]["clients"]  # noqa: E731
     scene.until("the waiter alone is a client", lambda: len(clients()) == 1)
-    # Both processes run, and so both have what they had.
+    # Both processes run, and so both have their memory.
     seen = scene.queue()
     assert [row["command"] for row in seen["waiting"]] == ["waiter"], seen
     assert sorted(row["command"] for row in seen["running"]) == ["holder", "liar"], seen
@@ -328,7 +333,7 @@ def test_what_is_learnt_in_private_is_not_shown_to_all(scene, rust):
         seen = wire.ask(scene.socket, "queue")["queue"]
     assert seen["learnt"] == [] and seen["devices"][0]["context"] != 5, seen
     assert [row["uid"] for row in seen["running"]] == [ANN], seen
-    # What it learns itself lies beside its socket, and is nobody else's to read.
+    # The facts that it learns itself lie next to its socket, and no other user can read them.
     first.send(wire.context(TOTAL - (300 << 20), 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
     scene.until("it has written what a context takes", scene.known.exists)
     for file in (scene.known, scene.place / "broker.sock.admission_slots"):

@@ -1,4 +1,5 @@
-"""What goes round weft is led back to it where that can be, and told where it cannot."""
+"""Libraries and programs that go round weft are led back to it if possible, and get a warning if
+not."""
 
 import os
 import shutil
@@ -34,7 +35,7 @@ def test_a_library_in_a_scope_of_its_own_gets_weft_by_either_name_or_it_is_told(
         scene.finish(job)
         assert job.stdout() == b"the driver's\n", f"{how}, {name}: {job.stdout()}"
         assert job.stderr().count(TOLD) == 1, f"{how}, {name}: {job.stderr()}"
-    # Who was told to keep out says nothing.
+    # A job with weft off gets no warning.
     off = scene.job([*program, "namespace", "libcuda.so.1"], mode="off")
     scene.finish(off)
     assert off.stderr() == "", off.stderr()
@@ -87,7 +88,7 @@ def test_weft_run_says_what_it_cannot_be_put_into(scene):
         done = weft(scene, "run", "--", program)
         assert done.returncode == 0, done.stderr
         assert ("is statically linked" in done.stderr) == told, f"{program}: {done.stderr}"
-    # It is run all the same, and what it starts is under weft.
+    # It is run all the same, and the programs that it starts are under weft.
     done = weft(scene, "run", "--", static, shutil.which("env"))
     assert "libweft.so" in done.stdout, done.stdout
     if os.geteuid() == 0:
@@ -105,7 +106,8 @@ def test_a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
     scene.broker.start()
     client = scene.folder / "client.json"
     inside = f"env WEFT_CUDA_LIBRARY_HINT=/nowhere/libcuda.so.1 {CLIENT} {client}"
-    # Nobody has named the driver: weft run finds it along the library path, and says where.
+    # No variable names the driver: weft run finds it along the library path, and prints its
+    # place.
     named = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables()}
     del named["WEFT_CUDA_LIBRARY"]
     command = [paths.WEFT, "run", "--", "sh", "-c", f'echo "$WEFT_CUDA_LIBRARY|$WEFT_CUDA_LIBRARY_HINT"; exec {inside}']
@@ -115,7 +117,7 @@ def test_a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
     user, hint = job.stdout().decode().splitlines()[0].split("|")
     assert not user and hint.endswith("libcuda.so.1"), job.stdout()
     assert client.exists(), job.explain()
-    # A driver that the user named is the only one, so that a wrong word is seen.
+    # A driver that the user named is the only one, so that a wrong name is seen.
     wrong = weft(scene, "run", "--", CLIENT, client, more={"WEFT_CUDA_LIBRARY": "/nowhere/libcuda.so.1"})
     assert wrong.returncode != 0 and "/nowhere/libcuda.so.1" in wrong.stderr, wrong.stderr
 

@@ -1,4 +1,5 @@
-"""What a person types and is told: `weft run`, `weft profile`, the other commands, and Ctrl-C."""
+"""Commands that a person types and their output: `weft run`, `weft profile`, the other commands,
+and Ctrl-C."""
 
 import json
 import os
@@ -36,7 +37,7 @@ def test_ctrl_c_in_the_queue_ends_a_script_by_the_signal(scene):
     os.kill(script.pid, signal.SIGINT)
     scene.finish(script, -signal.SIGINT)
     assert "lost sys.stderr" not in script.stderr() and "out of memory" not in script.stderr(), script.explain()
-    # Somebody at a prompt keeps what he has: there the interpreter hears of it.
+    # A person at a prompt keeps the session: there the interpreter gets the signal.
     code = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)"
     prompt = scene.job([sys.executable, "-i", "-c", code], "prompt", more={"WEFT_MEMORY": "20GiB"})
     waits(scene, prompt)
@@ -47,7 +48,8 @@ def test_ctrl_c_in_the_queue_ends_a_script_by_the_signal(scene):
 
 
 def installed(scene):
-    """weft as it is after `cargo install` and a copy of its library: nothing was laid out beside it."""
+    """weft as it is after `cargo install` and a copy of its library: nothing was laid out next to
+    it."""
     folder = scene.folder / "bin"
     folder.mkdir()
     for file in (paths.WEFT, paths.LIBWEFT):
@@ -57,7 +59,7 @@ def installed(scene):
 
 
 def typed(*command, environment, code=0, **more):
-    """A command that somebody types, done: its output, which must come with this exit code."""
+    """Runs a command as a person types it. Returns its output; it must end with this exit code."""
     done = subprocess.run([str(word) for word in command], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND, check=False, **more)
     assert done.returncode == code, f"exit {done.returncode}, not {code}: {done.stdout}{done.stderr}"
     return done
@@ -73,12 +75,12 @@ def test_weft_run_starts_the_job_though_its_own_folder_cannot_be_used(scene):
     job = typed(command, "run", "--", *shown, environment=environment)
     # weft is under it, by links in a folder of their own.
     assert job.stdout.splitlines() == ["ran", str(scene.folder / "bin" / "libweft.so"), "libcuda.so", "libcuda.so.1"], job.stdout
-    # Where not even that can be made it runs with the environment as it was, and says so.
+    # If not even that can be made, it runs with the environment as it was, and a warning.
     environment["TMPDIR"] = str(scene.folder / "nowhere")
     job = typed(command, "run", "--", *shown[:2], "echo ran; echo ${LD_PRELOAD-none} ${WEFT_GANG-none}; exit 7", environment=environment, code=7)
     assert job.stdout.splitlines() == ["ran", "none none"], job.stdout
     assert "the job runs without weft" in job.stderr, job.stderr
-    # Who outlives the job removes what was made for it.
+    # A process that outlives the job removes the files that were made for it.
     assert len(os.listdir(scene.folder / "tmp")) == 1
     environment["TMPDIR"] = str(scene.folder / "tmp")
     typed(command, "profile", "--trace", scene.folder / "x.trace", "--", "true", environment=environment, code=73)
@@ -90,7 +92,7 @@ def test_weft_run_starts_the_job_though_its_own_folder_cannot_be_used(scene):
 def squatted(scene, command):
     """Another user was first to make this user's folder, or may change the links in it."""
     scene.folder.chmod(0o711)
-    # Users that this machine does not have, so that no folder is anybody's.
+    # Users that this machine does not have, so that no folder is theirs.
     user = 2_000_000_000 + os.getpid()
     for squatter, mode in ((user + 1, 0o755), (user, 0o777)):
         folder = f"/tmp/weft-{user}"
@@ -124,7 +126,7 @@ def test_a_profile_of_other_code_is_told(scene):
     row = scene.row(own)
     assert row["profile_known"] == row["kernels"] > 0 and row["profile_trouble"] is None, row
     own.kill()
-    # The checking client launches what the companion does not.
+    # The checking client launches kernels that the companion does not launch.
     client = scene.client("client", mode="profile", profile="client")
     scene.finish(client)
     assert jobs.wait_until((scene.broker.profiles / "client.profile").exists, BOUND), client.explain()
@@ -136,7 +138,7 @@ def test_a_profile_of_other_code_is_told(scene):
     assert "(!) client" in page and "is it of another job?" in page, page
     scene.finish_companions(other)
     assert other.stderr().count(" knows ") == 1, other.explain()
-    # One that ended before it could be judged is judged by what it did.
+    # A job that ended before it could be judged is judged by its launches so far.
     short = scene.client("short", profile="companion")
     scene.finish(short)
 
@@ -148,7 +150,7 @@ def test_a_profile_of_other_code_is_told(scene):
 
 
 def says_known(job):
-    """It says that its profile knows all of it."""
+    """It reports that its profile knows all of it."""
 
     def said():
         for line in job.stderr().splitlines():
@@ -175,13 +177,13 @@ def test_weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
         told = weft(scene, "profile", *wrong, "--", "touch", ran, more=more)
         assert told.returncode == 1 and not ran.exists() and len(told.stderr.splitlines()) == 1, f"{wrong}: {told}"
         assert "the job was not started" in told.stderr or "nowhere" in told.stderr, told.stderr
-    # Nothing came of it: no success, but the job's own failure counts more.
+    # No profile was written: that is no success, but the job's own failure counts more.
     for name, command, code in (("q", ["true"], 73), ("q", ["sh", "-c", "exit 5"], 5)):
         told = weft(scene, "profile", "--name", name, "--", *command)
         assert told.returncode == code and "nothing was learnt" in told.stderr, told
     told = weft(scene, "profile", "--trace", scene.folder / "x.trace", "--", "true")
     assert told.returncode == 73 and not (scene.folder / "x.trace").exists(), told
-    # What is replaced is kept, and said.
+    # The replaced profile is kept, and reported.
     learn = ["profile", "--name", "twice", "--", COMPANION, "--while", scene.running, "--at-most", 1, "--pause", 500]
     assert weft(scene, *learn).returncode == 0
     before = (scene.broker.profiles / "twice.profile").stat()
@@ -197,7 +199,7 @@ def test_weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
 
 
 def told(scene, *words, code=2, more=None):
-    """What `weft` says to what is typed: one line, and this exit code."""
+    """The answer of `weft` to these words: one line, and this exit code."""
     done = weft(scene, *words, more=more)
     assert done.returncode == code and len(done.stderr.splitlines()) == 1 and not done.stdout, f"{words}: {done}"
     return done.stderr.strip()
@@ -216,7 +218,7 @@ def test_a_mistyped_option_is_a_mistake_and_no_program(scene):
         assert meant in line and f"(weft {words[0]} --help)" in line, line
     assert "'status'" in told(scene, "statsu")
     assert "'lst' is not one of show, list, keep, delete" in told(scene, "profile", "lst")
-    # What comes behind the command is the command's.
+    # Words behind the command are the command's.
     scene.broker.start()
     for words in (["run", "echo", "-n", "--profle"], ["run", "--", "echo", "-n", "--profle"]):
         done = weft(scene, *words)
@@ -230,7 +232,7 @@ def test_a_second_broker_in_the_background_is_refused(scene):
     scene.broker.start()
     line = told(scene, "broker", "--background", "--policy", "exclusive", code=1)
     assert "already runs at" in line and "weft stop" in line, line
-    # Who only needs one has one.
+    # A job that only needs a broker has one.
     assert weft(scene, "run", "--", "true").stderr == ""
 
 
@@ -408,7 +410,7 @@ def test_no_word_of_a_file_is_obeyed_by_a_terminal(scene):
     assert json.loads(told.stdout)["name"] == trace["name"], told.stdout[:2000]
     foreign.write_text(json.dumps({**trace, "source": f"Other{ORDERS}"}))
     is_shown(weft(scene, "trace", "import", foreign, file), 1, "foreign.json is not a trace")
-    # A profile has its kernels' names and its GPU's from whoever made it.
+    # A profile has its kernels' names and its GPU's from its maker.
     scene.broker.start()
     learnt(scene, "own")
     profile = scene.broker.profiles / "own.profile"
@@ -455,7 +457,7 @@ def test_settings_that_another_group_may_write_are_not_read(scene):
     typed(*shown, **more)
 
 
-# As long as weft broker --replace waited for the old one before.
+# The time that weft broker --replace once waited for the old broker, seconds.
 PATIENCE = 15
 
 
@@ -463,12 +465,12 @@ PATIENCE = 15
 def test_a_broker_is_replaced_however_slow_its_disk_is(scene):
     held = scene.folder / "held"
     slow = built.compiled(scene, "held_sync.c", "-shared", "-fPIC")
-    # By NVML the brokers know of strangers' memory.
+    # With NVML the brokers know of strangers' memory.
     plain = {**scene.device.environment(), **scene.broker.environment(), "LD_LIBRARY_PATH": str(paths.SIMGPU_LIB), "WEFT_LOG": "info"}
     environment = {**plain, "LD_PRELOAD": str(slow), "HELD_BY": str(held)}
     old = scene.broker.job = jobs.Job([paths.WEFT, "broker"], environment=environment, folder=scene.folder, name="old")
     assert jobs.wait_until(scene.broker.status, BOUND), old.explain()
-    # Of a job that is sampled the broker writes the profile as it ends. A stranger has the memory.
+    # The broker writes the profile of a sampled job as it ends. A stranger has the memory.
     sampled = scene.companion("sampled", mode="profile", profile="p")
     assert jobs.wait_until(lambda: (scene.row(sampled) or {"samples": 0})["samples"] > 0, BOUND, step=0.1), sampled.explain()
     taken = scene.folder / "stranger.json"

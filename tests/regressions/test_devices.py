@@ -1,5 +1,5 @@
-"""What a device is, and who else has it: MPS as each client's driver tells it, other brokers, processes of other pid namespaces,
-what a job's control group leaves it of the host."""
+"""Properties of a device, and its other users: MPS by each client's driver, other brokers,
+processes of other pid namespaces, and the host memory that a job's control group leaves it."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ def fake_daemon(scene):
 
 
 def device(scene):
-    """The one device of the broker, once a client has said how it shares it."""
+    """The one device of the broker, once a client has reported how it shares it."""
 
     def said():
         return next((device for device in scene.status()["broker"]["devices"] if device["under_mps"] + device["not_under_mps"] > 0), None)
@@ -30,7 +30,7 @@ def device(scene):
 
 
 def alone(scene, words, **more):
-    """What the device's words and its cost of switching are while one such client is there."""
+    """The device's words and its cost of switching while one such client is there."""
     client = scene.companion(f"one{scene.number}", more=more)
     found = device(scene)
     client.terminate()
@@ -44,11 +44,11 @@ def test_a_device_is_under_mps_where_its_clients_say_so(scene):
     daemon = fake_daemon(scene)
     try:
         scene.broker.start()
-        # A daemon that serves somebody else is no reason.
+        # A daemon that serves another device is no reason.
         assert alone(scene, (0, 1)) > 0
-        # The driver's word is, in whatever namespace its daemon runs.
+        # The driver's answer is a reason, in any namespace of its daemon.
         assert alone(scene, (1, 0), SIMGPU_MODE="mps") == 0
-        # A driver that does not know the question leaves the daemon's process to be looked for.
+        # If the driver does not know the question, the daemon's process is looked for.
         assert alone(scene, (1, 0), SIMGPU_ATTRIBUTES="132") == 0
     finally:
         daemon.kill()
@@ -82,7 +82,7 @@ def test_two_brokers_of_one_device_say_so(scene):
     (scene.folder / "elsewhere").mkdir()
     (scene.folder / "apart").mkdir()
     second = jobs.Broker(scene.folder / "elsewhere", scene.device)
-    # One that has a device for itself hears of nobody.
+    # One that has a device for itself reports no others.
     apart = jobs.Broker(scene.folder / "apart", jobs.Device(scene.folder / "apart"))
     brokers = (scene.broker, second, apart)
     try:
@@ -102,7 +102,7 @@ def test_two_brokers_of_one_device_say_so(scene):
                 assert line in page and "weft broker --shared" in page, page
             assert broker.job.stderr().count(line) == 1, broker.job.explain()
         assert others(apart) == [] and "another broker" not in weft(scene, "doctor", more=apart.variables()).stdout
-        # Who has no job there is nobody's neighbour, whether the name was his or not.
+        # A broker without jobs there is no neighbour, whether the name was its own or not.
         first.terminate()
         assert jobs.wait_until(lambda: others(scene.broker) == [] and others(second) == [], BOUND, step=0.1), (others(scene.broker), others(second))
     finally:
@@ -120,7 +120,8 @@ def test_the_number_of_a_process_of_another_namespace_means_nothing(scene):
     tried = shutil.which("unshare") and subprocess.run(in_a_namespace("true"), capture_output=True, check=False)
     if not tried or tried.returncode:
         pytest.skip("no pid namespaces here")
-    # The broker's second process is a stopped one; the client is the second process of its own namespace.
+    # The broker's second process is a stopped one; the client is the second process of its own
+    # namespace.
     broker = scene.broker
     script = 'sleep 600 & kill -STOP $!; [ $! = 2 ] && exec "$@"'
     broker.job = jobs.Job(
@@ -141,7 +142,7 @@ def test_the_number_of_a_process_of_another_namespace_means_nothing(scene):
 
 @contextlib.contextmanager
 def control_group(limit):
-    """A control group of such a limit of memory, as a folder, or None where none can be made."""
+    """A control group with this limit of memory, as a folder, or None if none can be made."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     first = next((path for _, controllers, path in own if "memory" in controllers.split(",")), None)
     second = next((path for _, controllers, path in own if not controllers), None)
@@ -155,7 +156,8 @@ def control_group(limit):
         except OSError:
             continue
         try:
-            # In the second version nobody may be in a group whose children have limits: then the file is not there.
+            # In the second version no process may be in a group whose children have limits: then
+            # the file is not there.
             if (group / file).exists():
                 (group / file).write_text(str(limit))
                 yield group
@@ -198,7 +200,8 @@ def test_a_job_that_its_control_group_could_not_hold_does_not_come_to_managed_me
             assert jobs.wait_until(lambda: ready["free"].exists(), BOUND), free.explain()
             assert row("running", free)["memory"].startswith("managed"), row("running", free)
             assert not ready["cramped"].exists()
-            # Whoever asks for managed memory gets it, is warned, and shows what is left of the host.
+            # A job that asks for managed memory gets it, is warned, and shows the host memory
+            # that is left.
             asked = scene.job(in_group(group, *companion("asked")), "asked", more={"WEFT_BACKING": "managed", "WEFT_MEMORY": "3GiB"})
             assert jobs.wait_until(lambda: ready["asked"].exists(), BOUND), asked.explain()
             assert "raise Slurm's --mem" in asked.stderr(), asked.explain()

@@ -1,6 +1,8 @@
-"""What one user of a shared broker cannot do to it, or to the jobs of others: the door, the control thread, what is kept of each.
+"""Protection of a shared broker, and of other users' jobs, against one user: the door, the control
+thread, and the state kept for each user.
 
-The attacker is user MEAN, who speaks the broker's packets by himself (wire.py). Bounds are far above what an idle machine needs.
+The attacker is user MEAN, who speaks the broker's packets by himself (wire.py). Bounds are far
+above the needs of an idle machine.
 """
 
 import contextlib
@@ -26,7 +28,8 @@ ROW = struct.Struct("ii")
 
 
 class Mean:
-    """A process of user MEAN's that does `work(say)`: what it says is heard by `heard`. It stays until the case ends."""
+    """A process of user MEAN's that does `work(say)`: `heard` returns the values that it passes to
+    `say`. It stays until the case ends."""
 
     def __init__(self, work, uid=MEAN):
         self.out, theirs = os.pipe()
@@ -47,7 +50,7 @@ class Mean:
         self.lines = os.fdopen(self.out)
 
     def heard(self):
-        """The next thing it says."""
+        """The next value that it passed to `say`."""
         line = self.lines.readline()
         said = json.loads(line) if line else {"error": "it ended"}
         assert not (isinstance(said, dict) and "error" in said), said
@@ -66,7 +69,7 @@ class Mean:
 
 
 def stays(say, what):
-    """Says the last word, and keeps all that is open."""
+    """Passes the last value to `say`, and keeps everything open."""
     say(what)
     signal.pause()
 
@@ -79,7 +82,7 @@ def raise_limits():
 
 
 class Scene(Users):
-    """The scene of tests/admission/users.py, with what the broker takes."""
+    """The scene of tests/admission/users.py, with the broker's use of resources."""
 
     def __init__(self, folder, options, policy, **more):
         assert os.geteuid() == 0, "only root can start jobs of several users"
@@ -108,7 +111,7 @@ pytestmark = pytest.mark.scene(make=Scene)
 
 
 def lingering():
-    """A descriptor whose last close waits ten minutes, and what keeps it so."""
+    """A descriptor whose last close waits ten minutes, and the objects that keep it so."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     listener.bind(("127.0.0.1", 0))
@@ -182,7 +185,7 @@ def test_a_descriptor_whose_close_hangs_holds_up_neither_the_door_nor_the_contro
     with Mean(lambda say: slips_in(scene.socket, packets, say)) as mean:
         assert mean.heard() == len(packets)
         scene.pings()
-        # The control thread hears an honest job, and answers.
+        # The control thread serves an honest job, and answers.
         honest = wire.Client(scene.socket, command="honest")
         assert honest.welcome(), honest.refusal
         honest.send(wire.note("heard"))
@@ -198,7 +201,8 @@ def test_nobody_who_waits_for_memory_begins_beside_it(scene):
     with Mean(lambda say: slips_in(scene.socket, [attached(wire.note("hi"))], say)) as mean:
         assert mean.heard() == 1
         assert scene.row("waiting", waiter), scene.query()
-        # Were the queue not kept any more, the end of this one would not be heard of, and the other would begin after ten seconds without its broker's word.
+        # If the queue were not kept any more, the broker would not notice the end of this one,
+        # and the other would begin after ten seconds without its broker's word.
         scene.finish(holder)
         scene.until("it begins", lambda: "took" in scene.events(waiter))
         assert "no longer keeps a queue" not in waiter.stderr(), waiter.stderr()
@@ -210,13 +214,14 @@ def test_nobody_who_waits_for_memory_begins_beside_it(scene):
 def test_closing_counting_and_beating_hold_where_no_kernel_helps(rust):
     rust(
         "weft-daemon",
-        "heartbeat::tests::a_queue_that_stands_for_a_moment_lets_nobody_go_and_one_that_nobody_keeps_holds_nobody",
+        "admission::heartbeat::tests::a_queue_that_stands_for_a_moment_lets_nobody_go_and_one_that_nobody_keeps_holds_nobody",
         "server::callers::tests::a_close_that_hangs_holds_up_its_own_user_alone_and_counts_until_it_is_done",
         "server::listener::tests::on_a_kernel_that_cannot_a_descriptor_whose_close_hangs_holds_up_nobody",
     )
 
 
-# What a client of a user keeps the broker from, or has it keep, may take so many descriptors: none of them after it was let go.
+# Descriptors that a user's client may keep the broker from closing, or have it keep: none of them
+# after it was let go.
 SLACK = 64
 
 
@@ -240,7 +245,7 @@ def test_who_is_let_go_keeps_nothing(scene):
 
     with Mean(many) as mean:
         assert mean.heard() == 300, "all of them are told by their connection"
-        # The connection closes first; the scheduler, which counts them, hears of it then.
+        # The connection closes first; the scheduler, which counts them, notices it then.
         scene.until("all of them are counted", lambda: scene.status()["broker"]["detached"] == 300)
         scene.until("nothing of them is open", lambda: wire.open_files(scene.pid) < before + SLACK)
         scene.pings()
@@ -253,7 +258,8 @@ def test_a_user_has_so_many_clients_and_others_have_room(scene):
         for at in range(1500):
             client = wire.Client(scene.socket, command=f"p{at}")
             if not client.welcome():
-                # The one before counts twice for the moment in which it is in and the thread that let it in is not done.
+                # The one before counts twice for the moment in which it is in and the thread that
+                # let it in is not done.
                 time.sleep(0.2)
                 client = wire.Client(scene.socket, command=f"p{at}")
                 if not client.welcome():
@@ -263,7 +269,7 @@ def test_a_user_has_so_many_clients_and_others_have_room(scene):
 
     with Mean(many) as mean:
         count = mean.heard()
-        # A quarter of 4,096, or of what this machine lets the broker open.
+        # A quarter of 4,096, or of the number that this machine lets the broker open.
         files = int(next(line for line in open(f"/proc/{scene.pid}/limits") if line.startswith("Max open files")).split()[3])
         assert count == min(4096, (files - 256) // 5) // 4, (count, files)
         honest = wire.Client(scene.socket, command="honest")
@@ -272,7 +278,7 @@ def test_a_user_has_so_many_clients_and_others_have_room(scene):
 
 
 MB = 1 << 20
-# A device of 80 GB, as the attacker calls it.
+# A device of 80 GB, by the attacker's claim.
 SIZE = 80 << 30
 
 
@@ -346,7 +352,8 @@ def test_names_of_devices_are_those_of_devices(scene):
 
 
 class Profiles:
-    """Files of profiles (profiles/src/codec.rs) that are a long name and differ in the GPU's UUID alone: the name is hashed once."""
+    """Files of profiles (profiles/src/codec.rs) that are a long name and differ only in the GPU's
+    UUID: the name is hashed once."""
 
     K1, K2, K3 = 0x9E3779B97F4A7C15, 0xE4386A8885A308D3, 0x13198A2E03707345
     TAIL = 64
@@ -370,7 +377,8 @@ class Profiles:
 
     def file(self, number):
         """The profile of this number."""
-        # Taken, runs, the GPU's name, UUID, memory and driver, and six figures and lists that are empty.
+        # Taken, runs, the GPU's name, UUID, memory and driver, and six figures and lists that are
+        # empty.
         uuid = f"{number:0{self.TAIL - 12}d}".encode()
         tail = b"\0\0\0" + bytes([len(uuid)]) + uuid + bytes(8)
         assert len(tail) == self.TAIL, len(tail)
@@ -390,14 +398,14 @@ def brings(path, content, **said):
     piece = 60 * 1024 - 64
     client = wire.Client(path, profile="big", **said)
     with contextlib.suppress(ConnectionError):
-        # Who is told no is not heard to the end.
+        # The broker does not read the rest of a profile that it refuses.
         for at in range(0, len(content), piece):
             client.send(wire.profile(content[at : at + piece], at + piece >= len(content)))
     return client
 
 
 def brought(path, content):
-    """One that is let in. A client that the broker gave up tries again, as jobs do."""
+    """A client that is let in. One that the broker gave up tries again, as jobs do."""
     for _ in range(20):
         client = brings(path, content, command="big")
         if client.welcome():
@@ -425,7 +433,7 @@ def test_profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
         rows = scene.status()["clients"]
         trouble = [row["profile_trouble"] for row in sorted(rows, key=lambda row: row["client"])]
         assert trouble[:100] == [None] * 100, trouble[:100]
-        # The one that a hundred share, and what else there is room for in 64 MiB.
+        # The profile that a hundred share, and others up to 64 MiB.
         assert trouble[100:140].count(None) == 64 // 3 - 1, trouble[100:140]
         assert "exceed 64 MiB" in trouble[139] and "larger than 4 MiB" in trouble[140], trouble[139:]
         grown = wire.resident(scene.pid) - before
@@ -549,7 +557,7 @@ def test_no_word_of_a_client_is_obeyed_by_a_terminal_or_looks_like_a_line_of_the
         scene.until("the log has it", lambda: "all said" in scene.broker.stderr())
         log = scene.broker.stderr()
         assert "\x1b" not in log, log
-        # Time, then name: what a client says begins no line.
+        # Time, then name: no line begins with a client's text.
         begins = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ weft broker: ")
         assert all(begins.match(line) for line in log.splitlines() if line), log
         assert forged in log, "it is there, in the line of whom it is from"
@@ -577,7 +585,8 @@ def test_command_lines_are_their_users_own(scene):
 
 @pytest.mark.finding("correctness-23")
 def test_a_client_lives_as_long_as_the_process_that_connected(scene):
-    # A child connects, hands its connection to its parent and is gone before the Hello: its number may be anybody's by then.
+    # A child connects, hands its connection to its parent and is gone before the Hello: by then
+    # its number may be any process's.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     child = os.fork()
     if child == 0:
@@ -604,7 +613,7 @@ def test_a_guest_has_so_many_lines_of_the_log_and_others_have_theirs(scene):
         assert client.welcome(), client.refusal
         for at in range(3000):
             client.send(wire.note(f"flood {at} {'x' * 380}"))
-        # Neither coming nor going is a way round it.
+        # Coming and going is no way round it, either.
         for at in range(400):
             other = wire.Client(scene.socket, command=f"comes {at}")
             assert other.welcome(), other.refusal

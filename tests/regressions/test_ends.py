@@ -16,7 +16,7 @@ cuda.cuInit(0)
 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 """
 
-# How a job ends, its exit code for its parent, and what people are told.
+# The end of a job, its exit code for its parent, and the reported outcome.
 ENDS = {
     "well": ("pass", 0, "well"),
     "failed": ("sys.exit(3)", 3, "failed 3"),
@@ -28,7 +28,7 @@ ENDS = {
 
 
 def rows(scene, count):
-    """The history, once it has so many rows: by process."""
+    """The history, once it has `count` rows: by process."""
 
     def read():
         done = weft(scene, "history", "--json")
@@ -90,7 +90,7 @@ def test_an_interrupted_wait_for_memory_is_told_by_its_signal(scene):
 
 @pytest.mark.finding("attack-A4")
 def test_no_user_pushes_the_rows_of_another_out(rust):
-    tests = ("history::tests::no_user_pushes_the_rows_of_another_out", "registry::tests::the_last_that_ended_are_not_one_users_alone")
+    tests = ("history::tests::no_user_pushes_the_rows_of_another_out", "clients::registry::tests::the_last_that_ended_are_not_one_users_alone")
     rust("weft-daemon", *tests)
 
 

@@ -1,10 +1,10 @@
-"""Every fault that outside review found stays found: a case a finding, marked as the finding is called.
+"""Every fault that an outside review found has a case, marked with the finding's name.
 
   pytest tests/regressions                                all cases
   pytest tests/regressions -k "correctness-3 or F6"       the cases of these findings
 
-findings.md beside this file lists the findings of the reviews, each with its case or with why it
-has none. That list and the marks of the cases must agree.
+findings.md in this folder lists the findings of the reviews, each with its case or with the reason
+why it has none. That list and the marks of the cases must agree.
 """
 
 import ast

@@ -1,4 +1,5 @@
-"""Memory that is free is had: what a job reads as free, and what undeclared jobs do not hold."""
+"""A job can get free memory: the memory that a job reads as free, and the memory that undeclared
+jobs do not hold."""
 
 import sys
 
@@ -13,7 +14,7 @@ TOLD = paths.ROOT / "tests" / "regressions" / "programs" / "told.py"
 
 
 class Told:
-    """A job that takes and frees memory as it is told."""
+    """A job that takes and frees memory by written orders."""
 
     def __init__(self, scene, name, **more):
         self.scene, self.name, self.asked = scene, name, 0
@@ -44,7 +45,7 @@ class Told:
         return self.does(f"take {size}")
 
     def reads(self, least):
-        """Waits until it reads so many bytes as free."""
+        """Waits until it reads this many bytes as free."""
         enough = lambda: self.does("read")["free"] >= least  # noqa: E731
         assert jobs.wait_until(enough, BOUND, step=0.1), f"{self.answers()[-1]}\n{self.job.explain()}"
 
@@ -64,7 +65,7 @@ def test_a_job_reads_as_free_what_it_can_have_after_each_growth(scene, rust):
         assert took["result"] == 0, took
         assert abs(free - size - took["free"]) <= 4 * MIB, f"{free} were free, {size} are taken: {took}"
         free = took["free"]
-    # A neighbour comes and goes, and the job takes more: what is free does not grow.
+    # A neighbour comes and goes, and the job takes more: its free memory does not grow.
     neighbour = Told(scene, "neighbour")
     neighbour.tell("end")
     scene.finish(neighbour.job)
@@ -85,20 +86,20 @@ def test_what_a_job_that_said_nothing_gave_back_is_the_next_ones(scene, rust, pr
     first = Told(small(scene), "first")
     assert first.take(6 * GIB)["result"] == 0
     first.does("free")
-    # It is told to have it, and has it.
+    # It reads the memory as free, and gets it.
     second = Told(scene, "second", WEFT_PRIORITY=priority)
     second.reads(6 * GIB)
     took = second.take(6 * GIB)
     assert took["result"] == 0, f"{took}\n{second.job.explain()}"
     assert "waits inside" not in second.job.stderr(), second.job.explain()
-    # The first one has what is left, and more when the second one has ended.
+    # The first one has the rest, and more when the second one has ended.
     assert first.take(500 * MIB)["result"] == 0, first.job.explain()
     second.does("free")
     second.tell("end")
     scene.finish(second.job)
     first.reads(4 * GIB)
     assert first.take(4 * GIB)["result"] == 0, first.job.explain()
-    # One that says what it takes begins beside what is held.
+    # A job that declares its memory begins next to the held memory.
     first.does("free")
     declared = Told(scene, "declared", WEFT_MEMORY="6GiB", WEFT_WAIT=str(int(BOUND)))
     assert declared.take(6 * GIB)["result"] == 0, declared.job.explain()
@@ -134,7 +135,7 @@ def test_the_most_important_job_is_not_kept_inside_an_allocation(scene, rust):
     assert neighbour.take(4 * GIB)["result"] == 0
     service = Told(scene, "service", WEFT_PRIORITY=0)
     assert service.take(3 * GIB)["result"] == 0
-    # Two GiB more are not there: an allocator that keeps blocks gives them back when it hears so.
+    # Two GiB more are not there: an allocator that keeps blocks gives them back on this error.
     assert service.take(2 * GIB)["result"] == 2
     assert "waits inside" not in service.job.stderr(), service.job.explain()
     assert scene.broker.status() is not None

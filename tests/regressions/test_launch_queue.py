@@ -1,4 +1,4 @@
-"""The launch queue and the hooks around it: what a call of the job's meets there, and what it leaves behind."""
+"""The launch queue and the hooks around it: their effect on a job's call, and their leftovers."""
 
 import pytest
 from built import compiled
@@ -41,13 +41,14 @@ class StrictScene(Scene):
         return job
 
     def strict(self, program, *arguments, more=None, **preload):
-        """Under weft. Kernels take a time: those that take none go at once when their times are known."""
+        """Under weft. Kernels take some time: if their times are known, those that take none go at
+        once."""
         more = {"DRIVER": "libcuda.so.1", "STRICT_KERNEL_US": "30", **(more or {})}
         return self.job([program, *arguments], more=more, **preload)
 
 
 def ended(scene, job):
-    """What the broker knows of a job that has ended."""
+    """The broker's record of a job that has ended."""
     found = []
 
     def there():
@@ -107,7 +108,8 @@ def test_a_thread_that_is_cancelled_in_the_driver_ends_as_without_weft(scene):
 
 
 def holds(scene, program):
-    """A broker, and a client of the strict driver that launches without pauses and matters more than any other."""
+    """A broker, and a client of the strict driver that launches without pauses and matters more
+    than any other."""
     scene.broker.start()
     job = scene.strict(program, "hold", scene.running, priority=0)
     scene.attached(job)
@@ -153,7 +155,8 @@ def test_a_stream_that_is_asked_about_is_ready_whatever_other_threads_launch_els
     beside_foreground(scene)
     elsewhere = scene.job([program, "1"])
     scene.finish(elsewhere)
-    # On its own stream nothing ever ran. The other one is fed without end, and seen at rest all the same, in the time in which a thread that waits for it would be served.
+    # Nothing ever ran on its own stream. The other one is fed without end, and seen at rest all
+    # the same, within the time in which a thread that waits for it would be served.
     assert elsewhere.stdout() == b"of its own: 4000\nthe other's came to rest: 1\n", elsewhere.stdout()
     waited_for = scene.job([program, "0"])
     scene.finish(waited_for)
@@ -180,10 +183,11 @@ def test_a_job_that_ends_by_itself_has_made_its_launches(scene):
     for how in ("_exit", "_Exit", "quick_exit", "exit"):
         made, arrived = played(how, 7)
         assert made == arrived, f"{how}: {arrived} of {made} launches reached the driver"
-    # Where nobody can do it any more: the process ends all the same, and by its own code.
+    # If no thread can do it any more, the process ends all the same, and by its own code.
     made, arrived = played("handler", 7)
     assert arrived >= made, f"in a handler: {arrived} of {made} launches reached the driver"
-    # A child that shares the memory makes none of its parent's launches, and does not stop the queue.
+    # A child that shares the memory makes none of its parent's launches, and does not stop the
+    # queue.
     made, arrived = played("vfork", -9)
     assert arrived < made, f"after a child's end {arrived} of {made} launches reached the driver"
 
@@ -243,7 +247,7 @@ KNOWN_TABLES = [
     "cd3ea2c67076db4b882e52ae6c2d86f7",
     "f8cff95121468b4eb9e2fb469e7c0dd9",
 ]
-# And one that no driver has.
+# And a table that no driver has.
 UNKNOWN_TABLE = "5a" * 16
 
 
@@ -267,7 +271,7 @@ def test_on_newer_devices_no_call_by_an_unknown_private_table_overtakes_a_launch
         scene.finish(job)
         assert job.stdout() == wanted, f"{what}: {job.stdout()}"
         assert "not deferred" not in job.stderr() and "private" not in job.stderr(), f"{what}: {job.stderr()}"
-    # A user may say that nothing goes through it.
+    # A user may request that nothing goes through it.
     job = scene.strict(program, UNKNOWN_TABLE, "later", "leaves", more={"STRICT_MAJOR": "9", "WEFT_QUEUE": "always"})
     scene.finish(job)
     assert job.stdout() == b"left behind\n", job.stdout()

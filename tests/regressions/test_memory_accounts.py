@@ -1,4 +1,5 @@
-"""What is counted as a job's device memory, what a context takes along, what samples outlive a job."""
+"""A job's account of device memory, the memory that a context takes along, and the samples that
+outlive a job."""
 
 import json
 import os
@@ -15,7 +16,7 @@ MIB = 1 << 20
 
 
 def small(scene, gib=8):
-    """A scene on a device of so much memory, with its broker."""
+    """A scene on a device of `gib` GiB, with its broker."""
     scene.device.settings["SIMGPU_MEMORY"] = str(gib * GIB)
     scene.broker.start()
     return scene
@@ -33,7 +34,7 @@ def stands(scene, job, ready):
 
 
 def foreign(scene):
-    """What strangers are taken to hold of the scene's device, bytes."""
+    """The bytes of the scene's device that weft counts as strangers'."""
     seen = json.loads(weft(scene, "queue", "--json").stdout)
     return seen["devices"][0]["foreign"]
 
@@ -49,9 +50,10 @@ def test_memory_that_a_context_takes_along_is_given_back(scene):
         job = scene.job([program, how, ready, scene.running])
         stands(scene, job, ready)
         row = scene.row(job)
-        # What is learnt of it is what it held at a time.
+        # weft learns from it the memory that it held at a time.
         assert (row["memory"], row["memory_peak"]) == (0, 5 * GIB), row
-        # And nobody waits for what it does not hold any more: a neighbour has all of the device.
+        # And no job waits for memory that it does not hold any more: a neighbour has all of the
+        # device.
         neighbour = scene.client(more={"WEFT_MEMORY": "7GiB", "WEFT_WAIT": "20"})
         scene.running.unlink()
         scene.finish(job)
@@ -76,7 +78,7 @@ def test_managed_memory_on_the_device_is_no_strangers(scene):
     job = scene.job([compiled(scene, "memory_own.c"), 4096, ready, scene.running])
     stands(scene, job, ready)
     assert foreign(scene) == 0, weft(scene, "queue", "--json").stdout
-    # A neighbour that fits beside it without those pages begins.
+    # A neighbour that fits next to it without those pages begins.
     neighbour = scene.client(more={"WEFT_MEMORY": "5GiB", "WEFT_WAIT": "0"})
     scene.finish(neighbour)
     scene.running.unlink()
@@ -101,7 +103,7 @@ def test_a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
     program = compiled(scene, "memory_rarely.c")
     for name, ends in (("ended", "TERM"), ("killed", "KILL")):
         ready = scene.folder / f"{name}.ready"
-        # `weft profile` puts weft under the job itself, and hands on what it is sent.
+        # `weft profile` puts weft under the job itself, and hands on the signals that it gets.
         environment = {**jobs.clean_environment(), **scene.device.environment(), **scene.broker.variables()}
         job = jobs.Job([paths.WEFT, "profile", "--name", name, "--", program, 2000, ready], environment=environment, folder=scene.folder, name=name)
         scene.jobs.append(job)
@@ -136,11 +138,11 @@ def test_who_waits_inside_an_allocation_says_so_and_for_how_long(scene, rust):
 
     holder = job("holder", "5GiB", WEFT_MEMORY="5GiB")
     assert jobs.wait_until(lambda: "took" in events("holder") or not holder.running(), BOUND) and holder.running(), holder.explain()
-    # Nothing is said of what it takes, nor of how long it waits.
+    # It declares neither its memory nor how long it waits.
     grower = job("grower", "1GiB", "4GiB")
     assert jobs.wait_until(lambda: "waits inside" in grower.stderr() or not grower.running(), BOUND) and grower.running(), grower.explain()
     assert "for at most 10 s" in grower.stderr(), grower.explain()
-    # It is over by itself, though its neighbour stays; and it was said once.
+    # The wait ends by itself, though its neighbour stays; and it was reported once.
     assert jobs.wait_until(lambda: "none" in events("grower"), BOUND), grower.explain()
     assert holder.running() and grower.stderr().count("waits inside") == 1, grower.explain()
     rust("weft-daemon", "admission::growth::tests::a_wait_that_is_soon_over_is_not_told")
@@ -155,7 +157,7 @@ def test_what_a_pool_keeps_is_counted_once(scene):
     job = scene.job([program, "keeps", ready, scene.running])
     stands(scene, job, ready)
     assert (scene.row(job)["memory"], foreign(scene)) == (4 * GIB, 0), weft(scene, "queue", "--json").stdout
-    # A neighbour that fits beside it begins.
+    # A neighbour that fits next to it begins.
     scene.finish(scene.client(more={"WEFT_MEMORY": "2GiB", "WEFT_WAIT": "0"}))
     scene.running.unlink()
     right(scene, job)

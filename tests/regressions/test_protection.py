@@ -1,12 +1,12 @@
 """A background job without a profile keeps to the delay bound, as README starts it.
 
-Judged by what of its work lies on the device when the foreground job comes back."""
+Judged by the part of its work that lies on the device when the foreground job comes back."""
 
 import pytest
 from harness import jobs, starving
 
 # The foreground job: kernels a burst, and the pause after them, us. The background job launches
-# without a pause; each of its kernels is 20 times what was once charged for any.
+# without a pause; each of its kernels is 20 times the charge of an unknown kernel.
 BURST, PAUSE, KERNEL = 8, 20_000, 400_000
 DEVICE = f"""[[kernel]]
 name = "simgpu_fill"
@@ -32,7 +32,7 @@ def test_a_background_job_without_a_profile_is_charged_what_it_takes(rust):
         "policy::weft::tests::a_background_job_without_a_profile_is_timed_and_charged_the_bound_from_its_first_launch",
         "policy::weft::lateness_account::tests::stretches_that_break_the_delay_bound_withhold_gaps_whoever_asked_for_nothing",
     )
-    rust("weft-daemon", "lanes::tests::charges_go_one_message_at_a_time_and_wait_for_no_client")
+    rust("weft-daemon", "scheduling::lanes::tests::charges_go_one_message_at_a_time_and_wait_for_no_client")
 
 
 def queued_at_returns(lines, foreground, background):
@@ -63,5 +63,5 @@ def test_what_a_background_job_without_a_profile_has_on_the_device_at_a_return_k
     told = f"us of the background job's work at {len(found)} returns: {[one // 1000 for one in found]}"
     record_property("told", told)
     assert len(found) >= LEAST_RETURNS, told
-    # One in ten may be the broker's thread that lost its core.
+    # One in ten may be late, because the broker's thread lost its core.
     assert found[len(found) * 9 // 10] <= DELAY_BOUND, told

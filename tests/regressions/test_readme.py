@@ -8,12 +8,14 @@ from harness.scene import BOUND, missing
 
 # Kernels that are nearly as long as weft's delay bound, on a GPU that takes turns.
 CASE = readme.Case(400, "timeslice", 1)
-# Seconds of the service alone, and beside the training; the first of them is not judged.
+# Seconds of the service without other jobs, and next to the training; the first of them is not
+# judged.
 ALONE_S, TOGETHER_S = 1.0, 5.0
-# Requests that may find more than the delay bound of other work on the device. It was 92 % where a
-# launch was charged 20 us whatever it took. A broker that got no core in time is late now and then.
+# Requests that may find more than the delay bound of other work on the device. It was 92 % while
+# each launch was charged 20 us, however long its kernel. A broker that got no core in time is late
+# now and then.
 MOST_OVER_BOUND = 0.05
-# Requests beside which a training's kernel may be launched and run: one that was on its way.
+# Requests during which a training's kernel may be launched and run: one that was on its way.
 MOST_LET_IN = 0.05
 
 

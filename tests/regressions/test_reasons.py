@@ -1,4 +1,4 @@
-"""The end of a test run reports the assertion that failed, and what was not tried."""
+"""The end of a test run reports the assertion that failed, and the checks that were not tried."""
 
 import pytest
 from harness import reasons, stages

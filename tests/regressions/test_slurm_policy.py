@@ -1,4 +1,5 @@
-"""Requests that deploy/slurm/job_submit.lua must refuse or leave alone, as slurmctld hands them in.
+"""Requests that deploy/slurm/job_submit.lua must refuse or pass unchanged, as slurmctld hands them
+in.
 
 Names are those of Slurm 24.11.
 """

@@ -1,4 +1,5 @@
-"""Who starves though there is room: background jobs that nothing is known of, those of other users, those with many streams."""
+"""Jobs that starve though there is room: unknown background jobs, those of other users, those with
+many streams."""
 
 import json
 import os
@@ -10,10 +11,12 @@ from built import compiled
 from harness import jobs, paths, starving
 from harness.scene import BOUND
 
-# Of what another policy, or the same with one user, gives in the same run. Before they were mended these were 0.06, 0.3 and 0.01; a machine that is busy moves them by a fifth.
+# The least ratio to another policy, or to the same with one user, in the same run. The faults had
+# 0.06, 0.3 and 0.01; a busy machine moves the ratios by a fifth.
 LEAST = 0.5
 TRIES = 3
-# What as many launches may take over more streams than weft has accounts for, of what they take over few.
+# The most time that launches over more streams than weft has accounts for may take, as a multiple
+# of the time over few streams.
 MOST_TIMES = 3
 
 
@@ -48,8 +51,8 @@ def test_an_unprofiled_background_job_gets_about_what_fikit_gives_it(scene):
             turn += 1
             seen.append(rates(scene, program, shape, turn))
         parts = sorted(one["weft"] / one["fikit"] for one in seen)
-        # A learnt fault comes and goes with what was learnt first: each of the tries counts. One of
-        # them may meet others' work.
+        # A learnt fault comes and goes with the first learnt values: each of the tries counts.
+        # One of them may meet others' work.
         told = f"kernels a step, us of host work, jobs {shape}: steps/s {seen}"
         assert parts[TRIES // 2] >= LEAST and parts[0] >= LEAST / 2, told
 
@@ -67,7 +70,8 @@ def test_a_foreground_job_that_ends_by_events_is_seen_idle(scene, record_propert
         seen[end] = {"idle": events.count("idle"), "bursts": events.count("launch") // starving.BURST, "background job steps/s": round(rate)}
     for end, of in seen.items():
         assert of["bursts"] > 20, seen
-        # One that launches its next burst before the end is told is not idle; before it was mended nobody was.
+        # A job that launches its next burst before weft sees the end is not idle; with the fault
+        # no job was ever idle.
         assert of["idle"] >= of["bursts"] * LEAST, f"waits for {end}: {seen}"
     record_property("told", str(seen))
 
@@ -99,7 +103,8 @@ class Users(users.Scene):
         return job
 
     def beside(self, uid, turn):
-        """The steps of a background job of this user beside a foreground job of Ann's that launches every 2 ms."""
+        """The steps of a background job of this user next to a foreground job of Ann's that
+        launches every 2 ms."""
         running = self.folder / f"running{turn}-{uid}"
         running.touch()
         foreground = self.steps(users.ANN, f"foreground{turn}-{uid}", 5, self.companion, "--while", running, "--burst", 1, "--pause", 2_000)
@@ -135,7 +140,8 @@ def test_many_streams_cost_a_background_job_no_more_than_its_share_of_the_gaps(s
     program = compiled(scene, "many_streams.c", f"-I{paths.CLIENTS / 'guest'}")
     scene.broker.start()
     scene.companion("foreground", pause=1_500, priority=0)
-    # Round and round over fewer streams than there are accounts, then over many more; thrice, one right after the other.
+    # Round and round over fewer streams than there are accounts, then over many more; thrice, one
+    # right after the other.
     took = []
     for turn in range(TRIES):
         pair = []

@@ -1,4 +1,4 @@
-"""Jobs that are stopped (SIGSTOP, Ctrl-Z, `weft pause`) beside others that run."""
+"""Jobs that are stopped (SIGSTOP, Ctrl-Z, `weft pause`) while others run."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import signal
 from harness import jobs
 from harness.scene import BOUND
 
-# Launches of the other one, which takes a second for them. It had 16 a second once.
+# Launches of the other job, which takes a second for them. With the fault it had 16 a second.
 LAUNCHES = 5000
 
 

@@ -13,7 +13,7 @@ from test_bypass import deep
 GUEST = f"-I{paths.CLIENTS / 'guest'}"
 # Launches of a background job in a context.
 LAUNCHES = 600
-# Of them so many may pass without credit: a busy machine keeps a thread from the gate.
+# The part of them that may pass without credit: a busy machine keeps a thread from the gate.
 MOST_UNPAID = LAUNCHES // 20
 # Kernels of 150 us, so that 64 of them keep the device busy while the host waits.
 LONG = """[[kernel]]
@@ -41,7 +41,7 @@ def test_a_second_context_of_a_background_job_is_held_as_the_first(scene, record
 
 
 def in_time_namespace(offset):
-    """A command before a program: its clock is so many seconds ahead. None: not allowed here."""
+    """A command before a program: its clock is `offset` seconds ahead. None: not allowed here."""
     command = ["unshare", "--time", "--monotonic", str(offset), "--fork", "--kill-child"]
     if os.geteuid() != 0:
         command[1:1] = ["--user", "--map-current-user"]
@@ -114,7 +114,7 @@ def test_a_child_made_past_the_c_library_is_not_its_parent(scene):
     assert job.stdout() == b"0 hung\n", job.explain()
 
 
-# Pairs of events, and how far apart, ms, most may be: ten times what the kernel takes.
+# Pairs of events, and the distance that most may have, ms: ten times the kernel's time.
 PAIRS = 40
 FAR_MS = 2
 
@@ -133,7 +133,7 @@ def test_a_job_that_times_its_kernels_does_not_time_the_gate(scene, record_prope
     assert jobs.wait_until(lambda: job.stdout() or not job.running(), BOUND), job.explain()
     far, row = int(job.stdout()), scene.row(job)
     told = f"pairs further apart than {FAR_MS} ms: {far} of {PAIRS}; unsplit: {row['unsplit']}, waits: {row['waits']}, expired: {row['waits_expired']}"
-    # The median is what a tuner goes by.
+    # A tuner uses the median.
     assert far < PAIRS // 2, f"{told}\n{job.explain()}"
     # At most one launch a pair goes past the gate for the timing.
     assert row["unsplit"] <= PAIRS, told
@@ -142,7 +142,7 @@ def test_a_job_that_times_its_kernels_does_not_time_the_gate(scene, record_prope
 
 @pytest.mark.finding("bugs-V2")
 def test_a_second_copy_of_weft_finds_the_driver(scene):
-    # As where links became files: the library opens another copy than the one that is preloaded.
+    # As if links became files: the library opens another copy than the one that is preloaded.
     first, second = scene.folder / "first", scene.folder / "second"
     for folder, name in ((first, "libweft.so"), (second, "libcuda.so")):
         folder.mkdir()
@@ -164,5 +164,5 @@ def test_a_program_of_musl_is_told_and_starts(scene):
     done = weft(scene, "run", "--", program)
     assert (done.returncode, done.stdout) == (0, "hello\n"), done
     assert done.stderr.count("is built for musl") == 1, done.stderr
-    # Nothing of weft is put into it.
+    # weft is not put into it.
     assert "libweft.so" not in weft(scene, "run", "--", program, shutil.which("env")).stdout

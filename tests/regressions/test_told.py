@@ -7,10 +7,10 @@ import pytest
 from harness import jobs, told
 from harness.scene import missing
 
-# Seconds of the service alone, and of all together.
+# Seconds of the service without other jobs, and of all together.
 ALONE_S, TOGETHER_S = 1.5, 2.5
-# A host that has no core for the service now and then moves what is lost by more than is judged.
-# weft learns from a few of the requests alone, so what it tells scatters more than the mean of all.
+# If the host lacks a core for the service now and then, `lost` moves by more than is judged. weft
+# learns from only a few of the requests, so its figure scatters more than the mean of all.
 # `scripts/bench readme --check` has the strict bound.
 TRIES_OF_LOST, MORE_SCATTER = 2, 3
 
@@ -31,7 +31,7 @@ def kinds():
 
 @pytest.fixture(scope="module")
 def profiles():
-    """The service's profile, which all kinds of jobs beside it have in common."""
+    """The service's profile, which all kinds of companion jobs share."""
     if absent := missing():
         pytest.exit(absent, returncode=3)
     with jobs.workspace() as folder:

@@ -1,7 +1,9 @@
-"""A client of the broker that speaks the packets of the rendezvous socket by itself, as an unfriendly program would.
+"""A client of the broker that speaks the packets of the rendezvous socket by itself, as an
+unfriendly program would.
 
-Packets are those of broker/protocol/src/transport/wire.rs (a header, then postcard), messages those of broker/protocol/src/control.rs. A shared
-broker alone takes all of them: a private one's control channel is another. Nothing here is checked before it is sent; that is the point.
+Packets are those of broker/protocol/src/transport/wire.rs (a header, then postcard), messages those
+of broker/protocol/src/control.rs. Only a shared broker takes all of them: a private one's control
+channel is another. Nothing here is checked before it is sent; that is the point.
 
   client = wire.Client(socket, command="job")     a Hello
   client.welcome()                                True: it has its lane, in `client.lane`
@@ -24,9 +26,9 @@ PROTOCOL = Path(__file__).resolve().parents[2] / "broker" / "protocol" / "src" /
 VERSION = int(re.search(r"pub const VERSION: u32 = (\d+);", PROTOCOL.read_text()).group(1))
 LONGEST = 60 * 1024
 HEADER = 16
-# What begins a packet's body.
+# The first number of a packet's body.
 HELLO, QUESTION, REFUSED, LANE, CONNECTED, ANSWER, WELCOME, SAY, TELL, PROFILE = range(10)
-# How long anything may take that takes a millisecond on an idle machine.
+# Longest time for anything that takes a millisecond on an idle machine.
 BOUND = 30.0
 
 
@@ -68,7 +70,7 @@ def hello(*, priority=5, profile=None, profiling=False, command="job", slowdown=
 
 
 def question(what):
-    """A question for people: the JSON of `daemon/admin.rs`, as text."""
+    """A question for people: the JSON of `broker/api/src/admin.rs`, as text."""
     return packet(number(QUESTION) + text(what))
 
 
@@ -100,12 +102,12 @@ def wants(uuid, total, *, further=0, devices=1, memory=None, duration=None, gang
 
 
 def more(size, patience):
-    """So many bytes more; waits for so many ns."""
+    """A request for `size` more bytes; it waits for `patience` ns."""
     return say(number(10) + number(size) + number(patience))
 
 
 def no_more():
-    """It waits no longer for what it wanted more."""
+    """It waits no longer for the additional memory."""
     return say(number(11))
 
 
@@ -125,17 +127,18 @@ def goodbye():
 
 
 def profile(content, last):
-    """A piece of the profile that a client of a shared broker brings after a Hello that names one."""
+    """A piece of the profile that a client of a shared broker brings after a Hello that names
+    one."""
     return packet(number(PROFILE) + text(content) + truth(last))
 
 
 def descriptors(fds):
-    """Descriptors as they go beside a packet."""
+    """Descriptors as they go together with a packet."""
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
 
 
 def connected(path, timeout=BOUND):
-    """A connection that has said nothing yet."""
+    """A connection that has sent nothing yet."""
     one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     one.settimeout(timeout)
     end = time.monotonic() + timeout
@@ -144,13 +147,15 @@ def connected(path, timeout=BOUND):
             one.connect(str(path))
             return one
         except BlockingIOError:
-            # As many as the socket holds stand before it: a socket with a bound does not wait there by itself.
+            # As many as the socket holds stand before it: a socket with a bound does not wait
+            # there by itself.
             assert time.monotonic() < end, f"not connected within {timeout:.0f} s"
             time.sleep(0.001)
 
 
 class Client:
-    """A connection with a Hello (`raw`: with whatever is to go first instead). `rings`: it keeps its user's doorbell, as `bell`."""
+    """A connection with a Hello (`raw`: with other bytes first instead). `rings`: it keeps its
+    user's doorbell, as `bell`."""
 
     def __init__(self, path, *, raw=None, fds=(), timeout=BOUND, rings=False, **said):
         self.rings = rings
@@ -159,11 +164,12 @@ class Client:
         self.send(hello(**said) if raw is None else raw, fds)
 
     def send(self, what, fds=()):
-        """Sends a packet, with these descriptors beside it."""
+        """Sends a packet together with these descriptors."""
         self.socket.sendmsg([what], descriptors(fds))
 
     def welcome(self):
-        """Whether it is let in; `refusal` says why not (the body of the packet, empty where the broker hung up)."""
+        """Whether it is let in; `refusal` has the reason if not (the body of the packet, empty if
+        the broker hung up)."""
         data, beside, _, _ = self.socket.recvmsg(LONGEST, socket.CMSG_SPACE(3 * 4))
         fds = array.array("i")
         for level, kind, what in beside:
@@ -185,7 +191,8 @@ class Client:
         return True
 
     def heard(self, within=0.05):
-        """The bodies of the packets that are there, or come within so many seconds of each other."""
+        """The bodies of the packets that are there, or come within this many seconds of each
+        other."""
         out = []
         self.socket.settimeout(within)
         with contextlib.suppress(TimeoutError, BlockingIOError, ConnectionError):
@@ -195,7 +202,7 @@ class Client:
         return out
 
     def is_let_go(self, within=BOUND):
-        """Whether the broker hangs up within so many seconds."""
+        """Whether the broker hangs up within this many seconds."""
         self.socket.settimeout(within)
         try:
             while self.socket.recv(LONGEST):
@@ -219,7 +226,7 @@ class Client:
 
 
 def read_number(data, at):
-    """An unsigned integer out of a body: its value, and where the next thing begins."""
+    """An unsigned integer out of a body: its value, and the offset behind it."""
     value = shift = 0
     while True:
         value |= (data[at] & 0x7F) << shift
@@ -229,7 +236,8 @@ def read_number(data, at):
 
 
 def ask(path, what, timeout=BOUND):
-    """What the broker answers to a question: `what` is its name ("ping", "status", "queue") or its JSON as Python has it."""
+    """The broker's answer to a question: `what` is its name ("ping", "status", "queue") or its JSON
+    as Python has it."""
     with connected(path, timeout) as one:
         one.send(question(json.dumps(what)))
         answer = b""

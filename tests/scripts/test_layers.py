@@ -1,4 +1,4 @@
-"""scripts/layers finds what it is there to find, and does not see circles where there are none."""
+"""scripts/layers finds the faults that it is for, and sees no circles that are not there."""
 
 import importlib.machinery
 import importlib.util

@@ -1,4 +1,4 @@
-"""scripts/lint finds what it is there to find."""
+"""scripts/lint finds the breaches that it is for."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""What the demo gives the lab: device times of a recording, and a scenario."""
+"""The demo's files for the lab: device times of a recording, and a scenario."""
 
 import sys
 import tomllib
@@ -26,14 +26,15 @@ def recorded():
 
 
 def log(*done):
-    """Lines of a device's log: (operation, what it is, time), each 10 ns behind the one before."""
+    """Lines of a device's log: (operation, its name or size, time), each 10 ns behind the one
+    before."""
     lines, at = [], 1_000
     for seq, (op, what, time) in enumerate(done):
         line = {"seq": seq, "op": op, "t": at, "end": at + time}
         line |= {"name": what} if op == "kernel" else {"bytes": what}
         lines.append(line)
         at += time + 10
-    # The log tells of operations as they end.
+    # The log's lines need not be in the order of submission.
     return sorted(lines, key=lambda line: -line["seq"])
 
 

@@ -1,4 +1,4 @@
-"""Stages beside others: each is begun in its turn, all are waited for, and none is lost."""
+"""Stages that run together: each is begun in its turn, all are waited for, and none is lost."""
 
 import sys
 import threading
@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from harness.stages import Beside  # noqa: E402
 
-# Seconds that a case waits for what never comes.
+# Seconds that a case waits for an event that never comes.
 BOUND_S = 60
 
 

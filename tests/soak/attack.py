@@ -1,16 +1,24 @@
-"""One hostile user of four on one shared broker: what does it cost the other three?
+"""The cost of one hostile user on a shared broker to the three other users.
 
-Ann has the job that matters: it launches in bursts and pauses. Bea and Cat have each a job that fills its gaps, and Cat starts short jobs besides, one after the other, that check all they do. Mallory
-(tests/soak/hostile.py) attacks the broker in every third phase. In the phase before he does the same to another broker, which nobody else uses: what the three lose then the machine takes and not
-this broker. All jobs are different users', and so is the attacker; only root can arrange that.
+Ann has the job that matters: it launches in bursts and pauses. Bea and Cat have a job each that
+fills its gaps. Cat also starts short jobs, one after the other, that check all their results.
+Mallory (tests/soak/hostile.py) attacks the broker in every third phase. In the phase before, he
+does the same to another broker that has no clients: the loss of the three in that phase is the
+machine's and not this broker's. All jobs have different users, and so has the attacker; only root
+can arrange that.
 
-What must hold:
-* no job of the three is lost: each ends with exit code 0 and the right result, and none is told that it runs as without weft;
-* the three lose at most 5 % of their work, by the time that the device spent on their kernels in phases with and without the attack, in turn. The device is slow here (a kernel takes some 300 us),
-  but a machine that others use moves this figure all the same. It is told always and judged from 8 phases of each kind on (`--minutes 1 attack` plays them), where the check fails if even the upper end
-  of the ratio's interval is below 0.95. The attacker takes CPU time only where nobody else wants it, his session as well as his threads: that is not weft's to give or take;
+Invariants:
+* no job of the three is lost: each ends with exit code 0 and the right result, and none gets the
+  warning that it runs as without weft;
+* the three lose at most 5 % of their work, by the time that the device spent on their kernels in
+  phases with and without the attack, in turn. The device is slow here (a kernel takes some 300 us),
+  but a machine that others use moves this figure all the same. It is always reported, and judged
+  from 8 phases of each kind on (`--minutes 1 attack` plays them): the check fails if even the upper
+  end of the ratio's interval is below 0.95. The attacker and his session take only CPU time that no
+  other process wants: weft does not distribute CPU time;
 * the broker's memory, descriptors and threads stay bounded, and are given back.
-The attacker's priority is the least (9, by the owner's word): who may have a higher one can take the device from others by launching, and needs no broker for that.
+The attacker's priority is the least (9, by the owner's setting): a user with a higher one can take
+the device from others by launching, and needs no broker for that.
 """
 
 import os
@@ -30,23 +38,24 @@ sys.path.insert(0, str(stage.ROOT / "tests" / "admission"))
 import users  # noqa: E402
 
 ANN, BEA, CAT, MALLORY = 61001, 61002, 61003, 61004
-# Seconds of a phase, and what phases there are.
+# Seconds of a phase, and the kinds of phases.
 PHASE = 2.5
 PHASES = ("quiet", "elsewhere", "attacked")
-# Work that the three keep at least, of what they have without the attack.
+# The part of their work without the attack that the three keep at least.
 KEPT = 0.95
-# Phases of each kind from which on that is judged: with fewer, what else runs on the machine decides.
+# Phases of each kind from which on that is judged: with fewer, other load on the machine decides.
 JUDGED = 8
-# What the broker may have at most while it is attacked: bytes, descriptors, threads. 1,024 clients a user of three descriptors each are allowed.
+# Bounds of the attacked broker: bytes, descriptors, threads. 1,024 clients a user of three
+# descriptors each are allowed.
 MOST_MEMORY, MOST_FILES, MOST_THREADS = 400 << 20, 6000, 200
-# The device's memory: what Mallory may ask for by right is not to fill it.
+# The device's memory: the memory that Mallory may rightly ask for must not fill it.
 MEMORY = 24 << 30
 # A kernel's time, ns.
 KERNEL = 300_000
 
 
 class Scene(users.Scene):
-    """The shared broker's scene for four users, on a slow device that writes down what it does."""
+    """The shared broker's scene for four users, on a slow device with a log of its operations."""
 
     def __init__(self, folder, options):
         rights = [word for uid in (ANN, BEA, CAT) for word in ("--priority-of", f"{uid}=0")]
@@ -54,7 +63,7 @@ class Scene(users.Scene):
         for uid in (CAT, MALLORY):
             (self.folder / str(uid)).mkdir(mode=0o700)
             os.chown(self.folder / str(uid), uid, uid)
-        # What the users start must lie where they may read.
+        # Files that the users start must lie in a folder that they may read.
         stage.copied(self.bin, (COMPANION, "companion"), (stage.KERNELS, "kernels.ptx"))
         command = ["cc", "-O1", "-o", self.bin / "calls", stage.HERE / "programs" / "calls.c", f'-DKERNELS="{self.bin / "kernels.ptx"}"', "-ldl", "-lpthread"]
         subprocess.run([str(part) for part in command], check=True, timeout=stage.BOUND)
@@ -83,7 +92,8 @@ class Scene(users.Scene):
         return job
 
     def open_elsewhere(self):
-        """Another shared broker, which nobody uses but the attacker, at the attacker's nice value: the same attack there costs the three what it costs by the machine alone."""
+        """Another shared broker, used only by the attacker, at the attacker's nice value. The same
+        attack there costs the three only the machine's part."""
         place = self.folder / "elsewhere"
         place.mkdir(mode=0o755)
         self.elsewhere = place / "broker.sock"
@@ -137,7 +147,7 @@ class Short:
 
 
 def play(folder, options, seconds, seed, figures, progress):
-    """The part; nothing where this is not root."""
+    """The part; nothing if the user is not root."""
     if os.geteuid() != 0:
         return "skipped: only root can start jobs of several users"
     if users.python() is None:
@@ -184,7 +194,8 @@ def play(folder, options, seconds, seed, figures, progress):
             spans.append((phase, begin, scene.device_time()))
             if phase != "quiet":
                 attacker.kill()
-                # What it left behind must go before the next quiet phase, or that one is none.
+                # The leftovers of the attack must go before the next quiet phase, or that one is
+                # not quiet.
                 attacked = scene.broker if phase == "attacked" else other
                 calm = jobs.wait_until(lambda broker=attacked: files(broker) <= quiet[1] + 40, 30, 0.05)
                 if not calm:
@@ -224,14 +235,15 @@ def shown(ratio):
 
 
 def heard(figures, what, job):
-    """A job that lost weft lost something. That it waited for memory which another asked for is said on its stderr, too, and is the queue's business."""
+    """A job that lost weft lost something. The line that it waited for memory which another job
+    asked for also stands on its stderr, and belongs to the queue."""
     lines = [line for line in job.stderr().splitlines() if "waits for device memory" not in line and " begins" not in line]
     if lines:
         figures.trouble("lost", f"{what} heard from weft: {' / '.join(lines)[:400]}")
 
 
 def files(broker):
-    """A broker's descriptors; without end where it is gone."""
+    """A broker's descriptors; more than any bound if it is gone."""
     try:
         return wire.open_files(broker.pid)
     except OSError:
@@ -252,20 +264,23 @@ def said(state):
 
 
 def alive(scene, long, figures):
-    """Nobody of the three, nor the broker, ends by itself."""
+    """None of the three, nor the broker, ends by itself."""
     assert scene.broker.running(), f"the broker ended\n{scene.broker.explain()}"
     for name, job in long.items():
         assert job.running(), f"{name}'s job ended\n{job.explain()}"
 
 
 def ratio(records, pid, spans, against):
-    """(ratio, low, high): the device's work on this process a second of device time in attacked phases over that in those it is held against, and the ratio's 95 % interval by the phases' scatter."""
+    """(ratio, low, high). The ratio of two times that the device works on this process in a device
+    second: in attacked phases, over that in phases of kind `against`. `low`, `high`: its 95 %
+    interval by the phases' scatter."""
     records = [record for record in records if record["pid"] == pid]
     rates = {phase: [devicelog.busy(records, {pid}, begin, end) / (end - begin) for what, begin, end in spans if what == phase] for phase in (against, "attacked")}
     calm, hot = statistics.fmean(rates[against]), statistics.fmean(rates["attacked"])
     if not calm:
         return 0.0, 0.0, 0.0
-    # Of a mean's error, relative; with two phases each a scatter is known badly, so it is taken at three times.
+    # A mean's error, relative; with two phases each the scatter is poorly known, so it is taken
+    # at three times.
     error = sum((statistics.stdev(of) / statistics.fmean(of)) ** 2 / len(of) if statistics.fmean(of) else 1.0 for of in rates.values()) ** 0.5
     reach = (3.0 if len(rates["attacked"]) < 5 else 2.0) * error
     middle = hot / calm

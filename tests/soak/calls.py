@@ -1,7 +1,10 @@
-"""Random sequences of driver calls, each played plainly and under weft in each role: answers, what was read back, and the order on the device must be the same.
+"""Random sequences of driver calls, each played plainly and under weft in each role: answers,
+values read back, and the order on the device must be the same.
 
-Roles: alone, foreground job (a background job beside it), background job (a foreground job beside it; launches are left behind at the gate), unqueued (a background job with WEFT_QUEUE=off, whose host waits at the gate). Those of a
-role play at the same time, as many as there are sequences in a batch; they begin when the broker has given them their role.
+Roles: alone, foreground job (next to a background job), background job (next to a foreground job;
+launches are left behind at the gate), unqueued (a background job with WEFT_QUEUE=off, whose host
+waits at the gate). Sequences of a role play at the same time, a batch at once; they begin when the
+broker has given them their role.
 """
 
 import random
@@ -10,9 +13,10 @@ import stage
 from harness import jobs
 from harness.scene import COMPANION
 
-# Sequences of a batch, and how long they are: steps and threads.
+# Sequences of a batch: steps and threads of each.
 BATCH = ((40, 1), (150, 1), (150, 2), (400, 3))
-# Role: priority of its jobs, of the one beside them and its pattern, and what the jobs are given besides.
+# Role: priority of its jobs, priority and pattern of the companion job, and the jobs' further
+# variables.
 ROLES = {
     "alone": (5, None, (), {}),
     "foreground": (1, 7, ("--burst", "32"), {}),
@@ -57,7 +61,7 @@ def in_role(place, programs, role, plains, options, figures):
             command = [COMPANION, "--while", running, "--ready", place / "ready", *pattern]
             beside = jobs.Job(command, environment={**base, **jobs.preload(broker.variables(), priority=other)}, folder=place, name="beside")
             assert jobs.wait_until(lambda: (place / "ready").exists() or not beside.running(), stage.BOUND) and beside.running(), beside.explain()
-        # Of several only one is the foreground job, and of several none is alone.
+        # Only one of several jobs is the foreground job, and none of several is alone.
         together = [plains] if role in ("background", "unqueued") else [[plain] for plain in plains]
         for number, group in enumerate(together):
             crowd += play_group(place / f"{number}", programs, role, group, {**base, **jobs.preload(broker.variables(), priority=own), **more}, broker, figures)

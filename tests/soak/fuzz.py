@@ -1,7 +1,10 @@
-"""Random bytes on everything that reads bytes from outside: libFuzzer on the crate tests/soak/fuzz, led by what the bytes reach.
+"""Random bytes on all code that reads bytes from outside: libFuzzer on the crate tests/soak/fuzz,
+led by coverage.
 
-It runs on the stable compiler: the flags below have rustc put libFuzzer's counters in, into a folder of its own. There is no address sanitizer (that needs a nightly compiler): what shows is a
-panic, an overflow, a promise that does not hold, more memory taken than an input may have, and an input that takes long. What was found lies in target/soak-failures.
+It runs on the stable compiler: the flags below have rustc put libFuzzer's counters in, into a
+folder of its own. There is no address sanitizer (that needs a nightly compiler). The fuzzer finds a
+panic, an overflow, a broken promise, more memory than an input may take, and an input that takes
+long. The inputs that it finds lie in target/soak-failures.
 """
 
 import os
@@ -26,9 +29,9 @@ LONG = 20
 
 
 def build():
-    """Builds the crate where it changed. Seconds that it took."""
+    """Builds the crate if it changed. Returns the seconds that it took."""
     begin = time.monotonic()
-    # With a target named, what runs while it is built is built without counters.
+    # With a target named, build scripts and macros are built without counters.
     environment = {**os.environ, "RUSTFLAGS": " ".join(COVERAGE), "CARGO_TARGET_DIR": str(TARGET)}
     command = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--target", TRIPLE]
     done = subprocess.run(command, cwd=CRATE, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)
@@ -37,7 +40,7 @@ def build():
 
 
 def run(target, corpus, seconds, seed):
-    """(inputs, what went wrong or None) of a run of so many seconds."""
+    """A run of this many seconds: (inputs, the failure or None)."""
     stage.FAILURES.mkdir(parents=True, exist_ok=True)
     corpus.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "WEFT_FUZZ": target, "RUST_BACKTRACE": "0"}
@@ -58,7 +61,8 @@ def run(target, corpus, seconds, seed):
 
 
 def play(folder, options, seconds, seed, figures, progress):
-    """The part: each target for its share. `options.corpus`: go on with what earlier runs found, and keep what this one finds."""
+    """The part: each target for its share. `options.corpus`: continue with the inputs of earlier
+    runs, and keep this run's."""
     took = build()
     if took > 5:
         print(f"soak: the fuzz crate was built in {took:.0f} s", file=sys.stderr, flush=True)

@@ -1,9 +1,12 @@
-"""One hostile user of a shared broker: everything that a program without privileges can do to it by its socket, all at once and again and again.
+"""One hostile user of a shared broker: every attack that a program without privileges can make
+through its socket, all at once and again and again.
 
     hostile.py SOCKET UID UUID TOTAL SECONDS [KIND...]
 
-Run as root: it becomes that user before it says a word. UUID and TOTAL (bytes) are a device's that others use. A process for each kind of attack, all at nice 19: what an attack costs by the CPU time that it takes
-itself is not weft's matter. A kind that is refused, let go or hung up on begins anew; so the broker may defend itself as it likes.
+Run as root: it becomes that user before it sends anything. UUID and TOTAL (bytes) are a device's
+that others use. Each kind of attack has a process, all at nice 19: the CPU time that an attack
+takes is not weft's matter. A kind that is refused, let go or hung up on begins anew; so the broker
+may defend itself as it likes.
 """
 
 import contextlib
@@ -22,18 +25,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "regressions"))
 import wire  # noqa: E402
 
-# What goes wrong with whom a broker defends itself against.
+# Errors of an attack when the broker defends itself.
 HUNG_UP = (OSError, ConnectionError, TimeoutError, AssertionError, IndexError, ValueError)
 FOR_EVER = (1 << 64) - 1
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[H\nINFO weft: client 1 (process 1) ended"
 
 
 class Attack:
-    """What all kinds know."""
+    """The data and helpers of all kinds."""
 
     def __init__(self, path, uuid, total, rng):
         self.path, self.uuid, self.total, self.rng = path, uuid, total, rng
-        # Clients that were let go for nonsense and hold on to their end.
+        # Clients that were let go for nonsense and keep their end.
         self.keep = []
 
     def client(self, **said):
@@ -47,7 +50,8 @@ class Attack:
     # --- the kinds: each does something for a moment, and is called again until the time is over
 
     def lingers(self):
-        """A descriptor whose close waits for a peer that does not read: on a question, on a message, on a Hello."""
+        """A descriptor whose close waits for a peer that does not read: on a question, on a
+        message, on a Hello."""
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         listener.bind(("127.0.0.1", 0))
@@ -77,7 +81,7 @@ class Attack:
         listener.close()
 
     def silent(self):
-        """Connections that say nothing, as many as may be, ever new ones."""
+        """Connections that send nothing, as many as possible, ever new ones."""
         kept = []
         end = time.monotonic() + 2
         while time.monotonic() < end:
@@ -95,7 +99,7 @@ class Attack:
             one.close()
 
     def questions(self):
-        """Questions whose answers nobody reads, and some that are read."""
+        """Questions whose answers are never read, and some whose answers are."""
         kept = []
         for _ in range(300):
             with contextlib.suppress(OSError):
@@ -109,7 +113,8 @@ class Attack:
             one.close()
 
     def nonsense(self):
-        """Bytes that are no packet, before the Hello, instead of it and after it; half of them look like one."""
+        """Bytes that are no packet, before the Hello, instead of it and after it; half of them look
+        like one."""
         for _ in range(100):
             size = self.rng.choice((1, 17, 400, 50_000))
             noise = self.rng.randbytes(size)
@@ -127,7 +132,8 @@ class Attack:
             self.keep.pop(0).close()
 
     def lanes(self):
-        """Anything, anywhere in the memory that is shared; the magic gone; a thousand records a moment."""
+        """Anything, anywhere in the memory that is shared; the magic gone; a thousand records a
+        moment."""
         one = self.client(command="lies")
         size = len(one.lane)
         end = time.monotonic() + 1
@@ -140,7 +146,7 @@ class Attack:
         one.close()
 
     def rings(self):
-        """The doorbell without end, with nothing to say."""
+        """The doorbell without end, with no message."""
         one = self.client(command="rings", rings=True)
         ring = (1).to_bytes(8, "little")
         end = time.monotonic() + 1
@@ -150,7 +156,8 @@ class Attack:
         one.close()
 
     def profiles(self):
-        """60 MB as a profile: by a descriptor that all connections share, and in pieces, which never end or stop half-way."""
+        """60 MB as a profile: by a descriptor that all connections share, and in pieces, which
+        never end or stop half-way."""
         kept = []
         for number in range(12):
             with contextlib.suppress(*HUNG_UP):
@@ -191,7 +198,8 @@ class Attack:
         one.close()
 
     def names(self):
-        """Ever new names of devices, long ones and short ones; places asked for on devices that are not there."""
+        """Ever new names of devices, long ones and short ones; places asked for on devices that are
+        not there."""
         one = self.client(command="names")
         for _ in range(100):
             one.send(wire.device("%032x" % self.rng.getrandbits(128), 1))
@@ -204,7 +212,8 @@ class Attack:
                 wire.ask(self.path, {"place": {**seeker, "devices": [{"uuid": self.uuid, "memory": memory}]}}, timeout=1)
 
     def grows(self):
-        """Claims that only the end of all others can satisfy, for ever; and many who wait for the whole device."""
+        """Claims that only the end of all others can satisfy, for ever; and many jobs that wait for
+        the whole device."""
         kept = []
         for _ in range(6):
             one = self.client(command="grows")
@@ -220,13 +229,15 @@ class Attack:
             one.close()
 
     def looks(self):
-        """A look at the device that finds nothing free, from the future, and a change of what is held that never ends; another size of the device."""
+        """A look at the device that finds nothing free, from the future, and a change of the held
+        memory that never ends; another size of the device."""
         one = self.client(command="looks")
         one.send(wire.wants(self.uuid, self.rng.choice((self.total, 4096, 1 << 50)), memory=1 << 20))
         time.sleep(0.1)
         for _ in range(50):
             one.send(wire.context(0, 0, time.monotonic_ns() + self.rng.choice((0, 10**15))))
-        # Wherever "begun" and "done" stand in this build: near the admission slot, which lies before the ring.
+        # The place of "begun" and "done" in this build is unknown: near the admission slot, which
+        # lies before the ring.
         for at in range(4096, 6144, 8):
             struct.pack_into("<Q", one.lane, at, self.rng.choice((6, 7)))
         time.sleep(0.5)
@@ -248,11 +259,11 @@ class Attack:
         os.close(memory)
 
     def rest(self):
-        """Nothing: what is measured then is the measurement."""
+        """Nothing: a run with it measures the measurement itself."""
         time.sleep(0.1)
 
     def spins(self):
-        """CPU time alone, and no word to the broker: what an attack costs by that."""
+        """Only CPU time, and no message to the broker: the cost of that part of an attack."""
         end = time.monotonic() + 0.1
         while time.monotonic() < end:
             pass
@@ -273,7 +284,8 @@ KINDS = ("lingers", "silent", "questions", "nonsense", "lanes", "rings", "profil
 
 
 def one_kind(kind, attack, end):
-    """A process's work: the attack again and again. Says how often it came through and how often it was turned away."""
+    """A process's work: the attack again and again. Prints how often it came through and how often
+    it was turned away."""
     through = away = 0
     while time.monotonic() < end:
         try:
@@ -286,7 +298,8 @@ def one_kind(kind, attack, end):
 
 
 def stand_back():
-    """Takes CPU time only where nobody else wants it. Linux shares cores among sessions first, then among the threads of each by their nice values; so both are told."""
+    """Takes only CPU time that no other process wants. Linux shares cores among sessions first,
+    then among the threads of each by their nice values; so both are set."""
     os.nice(19)
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text("19")

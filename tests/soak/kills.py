@@ -1,12 +1,15 @@
 """Clients and brokers killed, stopped and started at random moments under load.
 
-A crowd of jobs (tests/soak/programs/calls.c) plays random driver calls on one simulated GPU under one broker, each with a priority of its own: foreground jobs, background jobs, background jobs whose host waits at the
-gate. Some are killed, ended by SIGTERM, or stopped and gone on with at moments that the seed decides; so is the broker, and another one starts at its socket. What must hold:
+A crowd of jobs (tests/soak/programs/calls.c) plays random driver calls on one simulated GPU under
+one broker, each with a priority of its own: foreground jobs, background jobs, background jobs whose
+host waits at the gate. At moments that the seed decides, some are killed, ended by SIGTERM, or
+stopped and continued. So is the broker, and another one starts at its socket. Invariants:
 
-* who is not killed ends by itself within a bound, with exit code 0 and the very result that it has without weft;
-* the device saw of each of them, stream by stream, what it sees of it without weft;
-* two jobs that run all the time go on (they are asked at the end of each round);
-* in the end nobody is left: no client at the broker, nobody in its queue.
+* a job that is not killed ends by itself within a bound, with exit code 0 and the same result as
+  without weft;
+* the device sees the same operations of each of them, stream by stream, as without weft;
+* two jobs that run all the time continue (they are asked at the end of each round);
+* in the end no client is left at the broker, and no job in its queue.
 """
 
 import json
@@ -25,9 +28,10 @@ CROWD = 16
 ROUND = 20.0
 # Ended jobs of a round of which the device's log is looked at.
 ORDER_OF = 60
-# How long a stopped job or broker stays so at most, seconds.
+# The longest time for which a job or broker is stopped, seconds.
 STOPPED = 0.4
-# Sequences that jobs play, most of them short: most kills come while one starts or runs, not between.
+# Sequences that jobs play, most of them short: most kills come while one starts or runs, not
+# between.
 LENGTHS = ((30, 1), (30, 2), (80, 1), (80, 3), (250, 1), (250, 2))
 
 
@@ -55,7 +59,7 @@ class Round:
         self.running = self.folder / "running"
         self.ended = {}
         self.count = 0
-        # When something happens to the broker next, and what: it is up, stopped or down.
+        # The broker's state (up, stopped or down), and the time of the next change.
         self.broker_is = "up"
         self.broker_next = 0.0
         self.modes = set()
@@ -95,14 +99,14 @@ class Round:
         rng = self.rng
         client.kill_at = None
         if client.go_on_at is None and rng.random() < 0.25:
-            # Stopped first, killed as it stands.
+            # Stopped first, killed in that state.
             if self.send(client, signal.SIGSTOP):
                 self.figures.stops += 1
                 client.go_on_at = client.kill_at = now + rng.random() * STOPPED
             return
         client.go_on_at = None
         if self.send(client, rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))):
-            # To a stopped process a SIGTERM comes when it goes on.
+            # A stopped process gets a SIGTERM when it continues.
             self.send(client, signal.SIGCONT)
             client.killed = True
 
@@ -133,7 +137,7 @@ class Round:
             path.unlink(missing_ok=True)
 
     def broker_step(self, now, pause):
-        """The broker's turn to be killed, stopped, gone on with or started anew."""
+        """The broker's turn to be killed, stopped, continued or started anew."""
         if now < self.broker_next:
             return
         rng = self.rng
@@ -168,7 +172,7 @@ class Round:
             self.broker_next = now + rng.choice((0.0, 0.0, 0.4)) * rng.random()
 
     def look(self):
-        """In which roles the crowd is: a campaign in which nobody is a background job tests little."""
+        """Records the crowd's roles: a campaign without background jobs tests little."""
         try:
             seen = stage.asked(self.broker.socket, "status", timeout=5)
         except (OSError, ConnectionError):
@@ -214,7 +218,7 @@ class Round:
             self.step(time.monotonic())
             time.sleep(0.01)
         self.look()
-        # Somebody who checks all that he does finds room and order where the dead were.
+        # A job that checks all its results finds room and order after the dead ones.
         last = jobs.Job([CLIENT, self.folder / "last.json"], environment=self.environment(5, {}), folder=self.folder, name="last")
         if last.wait(stage.BOUND) != 0:
             self.figures.trouble("hung" if last.timed_out else "lost", f"round {self.number}: the client after all others\n{last.explain()}")
@@ -232,7 +236,7 @@ class Round:
         self.device.log.unlink()
 
     def left(self):
-        """Whoever is at the broker or in its queue, a line each."""
+        """Each client at the broker or job in its queue, a line each."""
         status, queue = stage.asked(self.broker.socket, "status"), stage.asked(self.broker.socket, "queue")
         rows = [("client", row) for row in status["clients"]] + [(kind, row) for kind in ("running", "waiting") for row in queue[kind]]
         lives = {row["pid"] for _, row in rows if os.path.exists(f"/proc/{row['pid']}")}

@@ -1,4 +1,5 @@
-"""What the parts of the campaign have in common: their figures, the program that makes random driver calls, and how a run of it is compared with the plain one."""
+"""The common base of the campaign's parts: their figures, the program that makes random driver
+calls, and the comparison of a run of it with the plain one."""
 
 import dataclasses
 import json
@@ -17,17 +18,18 @@ import wire  # noqa: E402
 from harness import devicelog, jobs, paths, scene  # noqa: E402
 
 KERNELS = ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
-# What is left of a run that failed: its result beside the plain one's, and what the fuzzer found.
+# Evidence of a failed run: its result next to the plain one's, and the fuzzer's findings.
 FAILURES = paths.TARGET / "soak-failures"
-# How long anything may take that takes a second on an idle machine; who takes longer hangs.
+# Longest time for anything that takes a second on an idle machine; a job that takes longer hangs.
 BOUND = 120.0
-# weft's own operations on the device for a background job: event records that tell the end of its work.
+# weft's own operations on the device for a background job: event records that show the end of its
+# work.
 OWN = frozenset({"event"})
 
 
 @dataclasses.dataclass
 class Figures:
-    """What a campaign did and what it found."""
+    """Counts of a campaign's actions and findings."""
 
     client_kills: int = 0
     broker_kills: int = 0
@@ -77,24 +79,26 @@ class Play:
     threads: int
 
     def command(self, folder, result, go=None):
-        """Its command line. `folder`: where the program lies."""
+        """Its command line. `folder`: the program's folder."""
         return [Path(folder) / "calls", self.seed, self.steps, self.threads, result, *([go] if go else [])]
 
 
 class Plain:
-    """What a sequence does without weft: its result, and what the device sees of it."""
+    """A sequence without weft: its result, and its operations on the device."""
 
     def __init__(self, play, result, streams):
         self.play, self.result = play, result
         self.legacy, *self.streams = self.apart(streams)
 
     def apart(self, streams):
-        """The same streams; of the legacy one, which threads share in an order that time decides, without that order."""
+        """The same streams, but the legacy one without its order: threads share it in an order that
+        time decides."""
         first, *rest = streams or [[]]
         return [sorted(first, key=repr) if self.play.threads > 1 else first, *rest]
 
     def differs(self, streams):
-        """How what the device saw of another run differs from this one, in words; None if it does not."""
+        """The difference between another run's operations on the device and this one's, in words;
+        None if there is none."""
         legacy, *left = self.apart(streams)
         if not fits(self.legacy, legacy):
             return "the legacy stream " + devicelog.first_difference(self.legacy, legacy)
@@ -109,12 +113,14 @@ class Plain:
 
 
 def fits(expected, seen):
-    """Whether what was seen is what was expected, in its order, but for what weft does by itself."""
+    """Whether the seen operations are the expected ones, in order, except for weft's own
+    operations."""
     return devicelog.only_allowed(devicelog.extra_operations(expected, seen), OWN)
 
 
 def plain_runs(folder, plays, figures):
-    """Plays each without weft, twice. {play: Plain}; a play that is not the same twice is a fault of the program or of the simulated GPU, and an error."""
+    """Plays each without weft, twice. {play: Plain}; a play that is not the same twice is a fault
+    of the program or of the simulated GPU, and an error."""
     folder = Path(folder)
     device = jobs.Device(folder, log=folder / "plain.log")
     environment = {**jobs.clean_environment(), **device.environment()}
@@ -135,7 +141,8 @@ def plain_runs(folder, plays, figures):
 
 
 def streams_of(log, pids):
-    """{pid: what the device saw of its streams, the legacy one first}, read once and for these processes alone."""
+    """{pid: its streams' operations on the device, the legacy stream first}, read once and only for
+    these processes."""
     wanted = {b'"pid":%d,' % pid for pid in pids}
     found = {pid: {} for pid in pids}
     with open(log, "rb") as file:
@@ -144,16 +151,16 @@ def streams_of(log, pids):
             if at >= 0 and line[at : line.find(b",", at) + 1] in wanted:
                 # The last line of a device that was killed may be torn.
                 record = json.loads(line) if line.endswith(b"}\n") else {"op": "wait"}
-                # A wait for what has ended is left out, so their number depends on time.
+                # A wait for ended work is left out, so the number of waits depends on time.
                 if record["op"] != "wait":
                     found[record["pid"]].setdefault((record["ctx"], record["stream"]), []).append((record["seq"], devicelog.operation(record)))
-    # The first thing that a sequence has done is on the legacy stream.
+    # A sequence's first operation is on the legacy stream.
     ordered = lambda streams: sorted(([*sorted(stream, key=lambda one: one[0])] for stream in streams.values()), key=lambda stream: stream[0][0])  # noqa: E731
     return {pid: [[item for _, item in stream] for stream in ordered(streams)] for pid, streams in found.items()}
 
 
 def saved(play, role, expected, seen):
-    """Keeps two results that should be one, and says where."""
+    """Keeps two results that should be one, and returns their common path."""
     FAILURES.mkdir(parents=True, exist_ok=True)
     stem = f"{play.seed}-{play.steps}-{play.threads}-{role}"
     for kind, content in (("plain", expected), ("weft", seen)):
@@ -162,7 +169,7 @@ def saved(play, role, expected, seen):
 
 
 def first_line(expected, seen):
-    """Where two results part."""
+    """The first line that differs between two results, in words."""
     ours, theirs = expected.decode().splitlines(), seen.decode().splitlines()
     at = next((number for number, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
     line = lambda lines: repr(lines[at]) if at < len(lines) else "its end"  # noqa: E731
@@ -188,7 +195,7 @@ def judge(figures, what, plain, job, result):
 
 
 def judge_order(figures, log, ended):
-    """What the device saw of jobs that ended well: `ended` is {pid: (what, Plain)}."""
+    """Judges the device's records of jobs that ended well. `ended`: {pid: (what, Plain)}."""
     streams = streams_of(log, set(ended))
     for pid, (what, plain) in ended.items():
         wrong = plain.differs(streams.get(pid, []))
@@ -197,7 +204,7 @@ def judge_order(figures, log, ended):
 
 
 def asked(socket, what, timeout=BOUND):
-    """What a broker says of itself: `what` is "status" or "queue"."""
+    """A broker's answer about itself: `what` is "status" or "queue"."""
     return wire.ask(socket, what, timeout)[what]
 
 
@@ -218,7 +225,7 @@ class Clock:
 
 
 def copied(folder, *files):
-    """Copies files to where every user may read and start them."""
+    """Copies files to a folder in which every user may read and start them."""
     for source, name in files:
         target = Path(folder) / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,8 @@ import stage
 from harness import jobs
 
 COUNT = 300
-# All their contexts fit, so that all would end right without weft, too: on a busy machine the broker may not hear some in time, and those begin as without it.
+# All their contexts fit, so that all would also end right without weft: on a busy machine the
+# broker may not answer some in time, and those begin as without it.
 MEMORY = 256 << 30
 
 

@@ -63,8 +63,8 @@ pub struct AdmissionConfig {
     pub shortest_patience: Ns,
     /// Longest patience. The default is an hour: such a job runs for hours.
     pub longest_patience: Ns,
-    /// Wait after which a job is due, whatever the fifo shadow did. The default is a day: a longer
-    /// queue is no measure for people.
+    /// Wait after which a job is due, whatever the fifo shadow did. The default is a day: no user
+    /// accepts a longer queue.
     pub longest_wait: Ns,
     /// Factor by which a job may overrun its estimate and still end before a promise. The default
     /// is 2, as far as estimates are wrong.

@@ -25,13 +25,13 @@ pub struct Ask {
 /// An input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A device appeared or was measured anew. Shares of its jobs follow the context size.
+    /// A device appeared or was measured again. Shares of its jobs follow the context size.
     Device(Device),
     /// A user's weight, at least 1; the default is 1.
     Weight(User, u32),
-    /// What a user's jobs may have at once; the default is no cap.
+    /// Most that a user's jobs may have at once; the default is no cap.
     Cap(User, UserCap),
-    /// The job is part of another one, on a further device. Told before it asks or holds.
+    /// The job is part of another one, on a further device. Sent before it asks or holds.
     IsPart(Job),
     /// A job asks for admission. A repeated request changes nothing.
     Asks(Ask),
@@ -44,7 +44,7 @@ pub enum Event {
     /// An undeclared job gives up bytes that it does not hold, for the request or the tick that
     /// follows.
     GivesUp(Job, u64),
-    /// An undeclared job holds so many bytes now, with contexts.
+    /// Bytes that an undeclared job now holds, with contexts.
     Uses(Job, u64),
     /// A further process of a known job.
     Joins(Job),
@@ -62,7 +62,7 @@ pub enum Event {
     /// A job is suspended, and is not admitted meanwhile. An admitted one that took nothing waits
     /// again, at its old place.
     Suspends(Job),
-    /// A suspended job goes on.
+    /// A suspended job continues.
     Resumes(Job),
     /// A job with auto backing began on device memory, unaware of the decision. A fact.
     OnDevice(Job),
@@ -109,7 +109,7 @@ pub enum Decision {
     },
 }
 
-/// What even the best device that a job may use has too little of.
+/// Resource of which even the best device that a job may use has too little.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Never {
     /// Device memory.

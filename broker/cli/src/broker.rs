@@ -14,11 +14,11 @@ use rustix::process::Pid;
 use super::config::keys::{self, ConfigSection};
 use super::config::{self, ConfigSources, LoadedConfig};
 use super::{activation, start, stop, text, users};
-use weft_daemon::metrics::MetricsAddress;
-use weft_daemon::options::{LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
-use weft_daemon::places::Places;
-use weft_daemon::server::Door;
-use weft_daemon::{admin, log_file};
+use weft_api::admin;
+use weft_api::metrics_address::MetricsAddress;
+use weft_api::paths::Places;
+use weft_daemon::log_file;
+use weft_daemon::options::{Door, LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
 use weft_protocol::latency_budget;
 use weft_scheduler::{Config, PolicyName};
 

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 
 use super::device_share::{self, SmShare};
 use super::libraries::{self, DriverLibrary};
-use weft_daemon::places::Places;
+use weft_api::paths::Places;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
 /// Variables and warnings for a job.

@@ -9,10 +9,10 @@ use super::environment::{BackingOption, Environment, Wishes};
 use super::probe::{DriverReport, GpuPart};
 use super::{libraries, probe_child, text};
 use weft_admission::DurationClass;
-use weft_daemon::admin::{self, Answer, Error, Question};
-use weft_daemon::admission::{Offer, Seeker};
-use weft_daemon::places::Places;
-use weft_daemon::store;
+use weft_api::admin::{self, Answer, Error, Question};
+use weft_api::paths::Places;
+use weft_api::placement::{Offer, Seeker};
+use weft_api::profile_path;
 use weft_protocol::{amount, host, priority};
 
 /// Reason why a job gets no device.
@@ -197,7 +197,7 @@ fn seeker(allowed: &[FoundGpu], wishes: &Wishes, environment: &Environment) -> S
         found.map_or_else(|| variable(name), |(_, value)| value.to_str().map(str::to_string))
     };
     let said = wishes.memory.or_else(|| amount::parse(&variable("WEFT_MEMORY")?).ok());
-    let profile = set("WEFT_PROFILE").and_then(|called| store::load(&called).ok());
+    let profile = set("WEFT_PROFILE").and_then(|called| profile_path::load(&called).ok());
     let ran = profile.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0);
     let peak = profile.map(|profile| profile.memory_peak).filter(|peak| *peak > 0);
     let duration = || ran.map(|ran| DurationClass::from_expected(ran).name().to_string());

@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use super::columns::{self, TextColumn};
 use super::{text, users};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::history::{self, HistoryQuery, HistoryRow};
-use weft_daemon::outcome::{LatenessSum, Outcome};
-use weft_daemon::places::Places;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::history::{HistoryQuery, HistoryRow};
+use weft_api::outcome::{LatenessSum, Outcome};
+use weft_api::paths::Places;
+use weft_daemon::history;
 use weft_profiles::calendar::{DAY_S, civil, days_of};
 
 /// Number of jobs shown by default: a screen.
@@ -228,10 +229,10 @@ fn moment(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use weft_daemon::status::{Ending, Exit};
+    use weft_api::status::{Ending, Exit};
 
     use super::*;
-    use weft_daemon::outcome::{Warning, WarningKind, Won};
+    use weft_api::outcome::{Warning, WarningKind, Won};
 
     #[test]
     fn days_are_those_of_the_calendar() {

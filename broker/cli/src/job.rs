@@ -19,9 +19,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::status::ask;
 use super::{text, users};
-use weft_daemon::admin::{self, Question};
-use weft_daemon::places::Places;
-use weft_daemon::status::{ClientStatus, Status};
+use weft_api::admin::{self, Question};
+use weft_api::paths::Places;
+use weft_api::status::{ClientStatus, Status};
 
 /// Exit code of a wait that timed out, as in timeout(1).
 const TIMED_OUT: u8 = 124;

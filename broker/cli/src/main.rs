@@ -25,8 +25,6 @@ mod job;
 mod libraries;
 mod linker_cache;
 mod metrics;
-mod node_address;
-mod nodes;
 mod outside;
 mod probe;
 mod probe_child;

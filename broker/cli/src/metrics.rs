@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
 
 /// Print the broker's metrics once, in Prometheus' text format: for reading, or for the textfile
 /// collector of the node exporter

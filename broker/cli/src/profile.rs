@@ -3,7 +3,7 @@
 //!
 //! * An unwritable file is reported before the job starts.
 //! * A replaced profile is kept as `NAME.old`.
-//! * The exit code is the job's, or [`NOTHING`] if nothing was learnt.
+//! * The exit code is the job's, or [`NOTHING`](waiting::NOTHING) if nothing was learnt.
 //!
 //! The job samples itself (`WEFT_MODE=profile`), the broker collects the samples and writes the
 //! profile, this command waits.
@@ -12,7 +12,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -21,10 +21,10 @@ use clap::Subcommand;
 use super::environment::{self, BackingOption, EvidenceOption, Wishes};
 use super::run::not_started;
 use super::{inherited, start, text, trace, waiting};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
-use weft_daemon::status::Sampled;
-use weft_daemon::store;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
+use weft_api::profile_path;
+use weft_api::status::Sampled;
 
 /// Learn a job once (stage 1), or show the profiles. Returns the job's exit status, or 73 if the
 /// job succeeded but no profile (or trace) was written. A former profile of that name is kept as
@@ -94,9 +94,6 @@ enum ProfileAction {
     },
 }
 
-/// Exit code if a job succeeded without a profile or trace: `EX_CANTCREAT` of sysexits.h.
-pub const NOTHING: u8 = 73;
-
 /// Time for the last samples to arrive after the job's end.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -117,7 +114,7 @@ pub fn main(args: ProfileArgs) -> Result<ExitCode> {
         Some(ProfileAction::List) => list(),
         Some(ProfileAction::Keep { pid, name }) => keep(pid, &name),
         Some(ProfileAction::Delete { name }) => {
-            let (store, name) = store::locate(&name)?;
+            let (store, name) = profile_path::locate(&name)?;
             store.remove(&name)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -126,17 +123,17 @@ pub fn main(args: ProfileArgs) -> Result<ExitCode> {
 
 fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let name = args.name.context("a profile needs a name")?;
-    let called = match store::absolute(&name) {
+    let called = match profile_path::absolute(&name) {
         Ok(called) => called,
         Err(error) => {
             eprintln!("weft: {error}");
             return Ok(ExitCode::from(2));
         }
     };
-    let file = store::file(&called)?;
-    store::ready(&called).context("the job was not started: its profile could not be saved")?;
+    let file = profile_path::file(&called)?;
+    profile_path::ready(&called).context("the job was not started: its profile could not be saved")?;
     if let Some(out) = &args.out {
-        writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
+        trace::writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
     }
     // A shared broker writes no files for users.
     let places = Places::own();
@@ -180,12 +177,12 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
             eprintln!(
                 "weft: {}: profile {} is as it was last written, if at all",
                 text::told(&error),
-                store::short(&called)
+                profile_path::short(&called)
             );
-            return Ok(end(status, false));
+            return Ok(waiting::end_learnt(status, false));
         }
     };
-    let mut learnt = summary(store::short(&called), &sampled, &file);
+    let mut learnt = summary(profile_path::short(&called), &sampled, &file);
     if let Some(out) = &args.out {
         match sampled.file.is_some() {
             true => {
@@ -197,25 +194,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
             false => eprintln!("weft: {} was not written", out.display()),
         }
     }
-    Ok(end(status, learnt))
-}
-
-/// The job's exit status, but a failure if it succeeded without a profile: a script must not go on.
-pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
-    match status.success() && !learnt {
-        true => ExitCode::from(NOTHING),
-        false => waiting::end_as(status),
-    }
-}
-
-/// Whether a file can be written; an existing one is not changed.
-pub fn writable(file: &Path) -> std::io::Result<()> {
-    let there = file.exists();
-    fs::File::options().append(true).create(true).open(file)?;
-    match there {
-        true => Ok(()),
-        false => fs::remove_file(file),
-    }
+    Ok(waiting::end_learnt(status, learnt))
 }
 
 /// Waits until the job's processes have left the broker, then ends the sampling.
@@ -278,7 +257,7 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
 }
 
 fn show(name: &str, json: bool) -> Result<ExitCode> {
-    let profile = store::load(name)?;
+    let profile = profile_path::load(name)?;
     text::show(&weft_profiles::json::to_json(&profile), json, |_| {
         weft_profiles::show::table(&profile, KERNELS)
     })?;
@@ -286,7 +265,7 @@ fn show(name: &str, json: bool) -> Result<ExitCode> {
 }
 
 fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
-    let called = match store::absolute(name) {
+    let called = match profile_path::absolute(name) {
         Ok(called) => called,
         Err(error) => {
             eprintln!("weft: {error}");

@@ -8,9 +8,9 @@ use anyhow::{Result, bail};
 use super::columns::{self, TextColumn};
 use super::text::{self, PageLine};
 use super::users;
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::admission::{LearntRow, Queue, RunningRow, WaitingRow};
-use weft_daemon::places::Places;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
+use weft_api::queue::{LearntRow, Queue, RunningRow, WaitingRow};
 
 /// Show which jobs wait for device memory, why, and when each is expected to begin
 #[derive(Debug, clap::Args)]

@@ -13,9 +13,9 @@ use super::config::ConfigSources;
 use super::device_share::{self, SmShare};
 use super::environment::{self, BackingOption, Environment, Wishes};
 use super::{gpus, inherited, start, text};
-use weft_daemon::job_name;
-use weft_daemon::places::Places;
-use weft_daemon::store;
+use weft_api::job_name;
+use weft_api::paths::Places;
+use weft_api::profile_path;
 use weft_protocol::amount;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
@@ -93,7 +93,7 @@ pub struct RunArgs {
 /// Runs the job.
 pub fn main(args: RunArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
-    let profile = match args.profile.as_deref().map(store::absolute).transpose() {
+    let profile = match args.profile.as_deref().map(profile_path::absolute).transpose() {
         Ok(profile) => profile,
         Err(error) => {
             eprintln!("weft: {error}");

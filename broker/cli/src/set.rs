@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use clap::ArgGroup;
 
 use super::{text, users};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
 /// Change the priority or the allowed slowdown of a running or waiting job, or the weight of a user

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use weft_daemon::admin;
-use weft_daemon::places::Places;
+use weft_api::admin;
+use weft_api::paths::Places;
 
 /// Longest wait for a new broker's answer. It takes a few milliseconds, or seconds on a swapping
 /// machine.

@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 
 use super::columns::{self, TextColumn};
 use super::text::{self, PageLine};
-use super::{history, nodes, users};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
-use weft_daemon::status::{ClientStatus, DeviceStatus, EndedStatus, Status};
+use super::{history, users};
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
+use weft_api::status::{ClientStatus, DeviceStatus, EndedStatus, Status};
 
 /// Show the broker, its jobs and the jobs that ended last
 #[derive(Debug, clap::Args)]
@@ -19,10 +19,8 @@ pub struct StatusArgs {
     #[arg(long)]
     pub json: bool,
     /// Also show the scheduler's figures, and how managed memory moves
-    #[arg(long, short, conflicts_with = "cluster")]
+    #[arg(long, short)]
     pub verbose: bool,
-    #[command(flatten)]
-    pub cluster: nodes::ClusterArgs,
 }
 
 /// Largest number of ended jobs on a page for people.
@@ -38,9 +36,6 @@ pub fn ask(places: &Places) -> Result<Box<Status>> {
 
 /// Shows the status.
 pub fn main(args: StatusArgs) -> Result<ExitCode> {
-    if args.cluster.cluster {
-        return nodes::status(&args.cluster, args.json);
-    }
     let status = ask(&Places::of_environment())?;
     let terminal = text::terminal_width();
     let width = terminal.unwrap_or(text::USUAL_WIDTH);
@@ -390,8 +385,8 @@ fn passed(client: &ClientStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_daemon::outcome::{LatenessSum, Outcome, Warning, WarningKind};
-    use weft_daemon::status::{BrokerStatus, EndedStatus, Ending, Exit, OtherBroker};
+    use weft_api::outcome::{LatenessSum, Outcome, Warning, WarningKind};
+    use weft_api::status::{BrokerStatus, EndedStatus, Ending, Exit, OtherBroker};
 
     #[test]
     fn the_mark_of_a_profile_that_does_not_fit_is_never_cut() {

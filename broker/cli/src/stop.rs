@@ -11,8 +11,8 @@ use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::text;
-use weft_daemon::admin::{self, Question};
-use weft_daemon::places::Places;
+use weft_api::admin::{self, Question};
+use weft_api::paths::Places;
 use weft_protocol::transport::{HANDSHAKE, TimeLimit, client, fds, peer};
 
 /// End the broker; jobs continue without weft. Only its owner or root can end a shared broker

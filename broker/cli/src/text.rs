@@ -7,9 +7,9 @@ use std::str::FromStr;
 use anyhow::Result;
 use serde::Serialize;
 
-pub use weft_daemon::figures::{count, duration, percent, span};
-use weft_daemon::job_name::{end_of, script_of};
-use weft_daemon::text as clean;
+pub use weft_api::formatting::{count, duration, percent, span};
+use weft_api::job_name::{end_of, script_of};
+use weft_api::plain_text as clean;
 use weft_protocol::{amount, priority};
 
 /// Width of a page that is not for a terminal, columns.

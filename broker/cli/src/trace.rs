@@ -21,8 +21,8 @@ use weft_trace_format::{Source, Trace, show};
 
 use super::environment::{self, Wishes};
 use super::run::not_started;
-use super::{inherited, profile, text, waiting};
-use weft_daemon::places::Places;
+use super::{inherited, text, waiting};
+use weft_api::paths::Places;
 
 /// Show a launch trace, or convert one to JSON and back
 #[derive(Debug, clap::Args)]
@@ -115,7 +115,7 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     let file = std::path::absolute(&wanted.file).with_context(|| format!("cannot find {}", wanted.file.display()))?;
     // Checked before the job runs.
     remove_raw(&file)?;
-    profile::writable(&file).with_context(|| format!("the job was not started: cannot write {}", file.display()))?;
+    writable(&file).with_context(|| format!("the job was not started: cannot write {}", file.display()))?;
     if let Some(name) = &wanted.name {
         let ready = Store::of_user().and_then(|store| store.ready(name));
         ready.context("the job was not started: its profile could not be saved")?;
@@ -142,7 +142,17 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     if let Err(error) = &kept {
         eprintln!("weft: {}", text::told(error));
     }
-    Ok(profile::end(status, kept.is_ok()))
+    Ok(waiting::end_learnt(status, kept.is_ok()))
+}
+
+/// Whether a file can be written; an existing one is not changed.
+pub fn writable(file: &Path) -> std::io::Result<()> {
+    let there = file.exists();
+    fs::File::options().append(true).create(true).open(file)?;
+    match there {
+        true => Ok(()),
+        false => fs::remove_file(file),
+    }
 }
 
 /// Makes the trace, and the profile if a name is given, from the files of the job's processes.

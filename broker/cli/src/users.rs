@@ -24,7 +24,7 @@ fn look_up(text: &str, table: &str, what: &str) -> Result<u32, String> {
 }
 
 /// A user's name, or the number if this machine's tables have no name.
-pub use weft_daemon::users::name_of;
+pub use weft_api::users::name_of;
 
 /// A label of the queue; a label that is a uid (shared broker, no WEFT_USER) becomes a name.
 pub fn shown(label: &str) -> String {

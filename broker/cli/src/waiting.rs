@@ -39,6 +39,9 @@ const HANDLED_SIGNALS: [(i32, Signal); 8] = [
 /// How long a stop may take on a busy machine.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Exit code if a job succeeded without a profile or trace: `EX_CANTCREAT` of sysexits.h.
+pub const NOTHING: u8 = 73;
+
 /// This process's signals, handled from before the job's start, so that none is lost.
 pub struct Signals(SignalsInfo<WithRawSiginfo>);
 
@@ -112,6 +115,14 @@ fn is_meant_for(came: &siginfo_t, job: Pid) -> bool {
     // SAFETY: a signal with such a code was sent by a process, so the union holds the sender.
     let sender = unsafe { came.si_pid() };
     sender != job.as_raw_nonzero().get()
+}
+
+/// The job's exit status, but a failure if it succeeded without a profile: a script must not go on.
+pub fn end_learnt(status: ExitStatus, learnt: bool) -> ExitCode {
+    match status.success() && !learnt {
+        true => ExitCode::from(NOTHING),
+        false => end_as(status),
+    }
 }
 
 /// Ends this process like the job, as far as possible.

@@ -9,8 +9,8 @@ use std::process::Stdio;
 use std::sync::atomic::Ordering;
 
 use common::{Client, Home, hello, text, until};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
 use weft_kernel_id::KernelId;
 use weft_profiles::Store;
 use weft_protocol::control::{Hello, ToBroker, ToClient};

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{Client, Dice, Home, PATIENCE, hello, until};
-use weft_daemon::status::Ending;
+use weft_api::status::Ending;
 use weft_protocol::control::{Hello, Refusal, ToBroker};
 use weft_protocol::lane::{Kind, Mode};
 use weft_protocol::latency_budget::{LatencyBudget, MOST_SLO_NS};
@@ -512,7 +512,7 @@ fn a_log_that_nobody_reads_holds_up_nobody() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("started");
-    until("it answers", || weft_daemon::admin::pings(&home.places()));
+    until("it answers", || weft_api::admin::pings(&home.places()));
     let client = Client::attach(&home.socket(), hello(3));
     for number in 0..4000 {
         client.say(ToBroker::Note(format!("line {number} of many that nobody reads")));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{Client, Home, PATIENCE, hello, until};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
-use weft_daemon::admin;
+use weft_api::admin;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::ToBroker;
 use weft_protocol::lane::Mode;
@@ -595,7 +595,7 @@ fn the_units_of_systemd_are_valid() {
         let place = of_socket("ListenSequentialPacket").expect("a socket");
         match of_user {
             true => assert!(words.contains(&place), "{name}: {words:?}"),
-            false => assert_eq!(Path::new(place), weft_daemon::places::Places::shared().socket()),
+            false => assert_eq!(Path::new(place), weft_api::paths::Places::shared().socket()),
         }
         let mode = if of_user { "0600" } else { "0666" };
         assert_eq!(of_socket("SocketMode"), Some(mode), "{name}");

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Client, Home, named, text, until};
-use weft_daemon::outcome::{Outcome, WarningKind};
+use weft_api::outcome::{Outcome, WarningKind};
 use weft_protocol::control::{ToBroker, ToClient};
 use weft_protocol::lane::{Kind, Mode, NO_GAP};
 
@@ -358,7 +358,7 @@ fn one_command_replaces_a_broker_and_its_jobs_go_on() {
 
 /// The broker's process, if one answers.
 fn admin_pid(home: &Home) -> Option<u32> {
-    use weft_daemon::admin::{self, Answer, Question};
+    use weft_api::admin::{self, Answer, Question};
     match admin::ask(&home.places(), &Question::Status) {
         Ok(Answer::Status(status)) => Some(status.broker.pid),
         _ => None,

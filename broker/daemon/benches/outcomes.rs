@@ -15,9 +15,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use weft_api::outcome::Outcome;
+use weft_api::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
 use weft_daemon::metrics::{MetricsCache, MetricsFormat};
-use weft_daemon::outcome::Outcome;
-use weft_daemon::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
 use weft_daemon::test_driver::{FakeClient, FakeClients, TestDriver};
 use weft_protocol::lane::{Kind, Record};
 use weft_protocol::transport::map::SharedLane;
@@ -106,7 +106,7 @@ fn scrape(driver: &TestDriver) -> u64 {
         ..ClientStatus::default()
     };
     let read = || Status {
-        schema: weft_daemon::status::SCHEMA,
+        schema: weft_api::status::SCHEMA,
         broker: BrokerStatus {
             devices: vec![DeviceStatus {
                 core: serde_json::to_value(driver.core().snapshot()).unwrap_or_default(),

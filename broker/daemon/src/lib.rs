@@ -1,20 +1,23 @@
 //! The daemon: drives the pure crates (scheduler, paging, admission) with real time and clients.
 //!
 //! Dependencies go one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.
+//! Rooms too use each other one way: `scripts/harness/layers.toml` lists them from the ground up.
 //!
-//! Threads and what they touch:
-//! * [`acceptor`] (the main thread) lets clients in, answers questions ([`query`]), notices the
-//!   end;
-//! * [`scheduler`] (told by its [`mailbox`]) reads lanes ([`lanes`]), asks the core, writes orders,
-//!   waits ([`waiting`]). Only it touches the core and the orders;
-//! * [`control`] hears clients' slow messages and deaths; [`heartbeat`] tells waiting jobs that it
-//!   lives;
-//! * [`admission`] decides which jobs may take device memory (told by the control thread);
-//! * [`profile_writer`] writes samples into profiles on disk;
+//! From the top down, with the threads and what they touch:
+//! * [`reception`]: `acceptor` (the main thread) lets clients in and notices the end. `control`
+//!   hears clients' slow messages and deaths;
+//! * [`operation`]: `query` answers questions, `reload` reads the options again on SIGHUP,
+//!   `supervisor` writes to systemd;
+//! * [`scheduling`]: `thread` (reached by its [`scheduler_mailbox`]) reads lanes, asks the core,
+//!   writes orders, waits. Only it touches the core and the orders;
+//! * [`outcomes`] sums up what each job had, lost and cost;
+//! * [`admission`] decides which jobs may take device memory (told by the control thread).
+//!   `heartbeat` tells waiting jobs that it lives;
+//! * [`memory`] plans managed memory;
+//! * [`history`] writes jobs that ended to disk;
+//! * [`profiles`]: `writer` writes samples into profiles on disk;
 //! * [`metrics`] answers scrapers, at the lowest rank;
-//! * [`reload`] reads the options again on SIGHUP;
-//! * [`outcomes`] sums up what each job had, lost and cost; [`history`] writes jobs that ended to
-//!   disk.
+//! * [`clients`], the table of attached clients, [`server`], the transport, and [`base`].
 //!
 //! What holds: no thread waits for a client. A client that is gone holds nothing. When the broker
 //! ends, no client is left waiting.
@@ -27,59 +30,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use weft_api::paths::Places;
+use weft_api::profile_path;
+
 use crate::server::{Host, Listener};
 
-mod acceptor;
-pub mod admin;
 pub mod admission;
-mod clock;
-mod co_runners;
-mod control;
-mod cores;
-pub mod figures;
-mod guest_profiles;
-mod heartbeat;
+mod base;
+mod clients;
 pub mod history;
-mod job_end;
-pub mod job_name;
-mod lanes;
-pub mod log_file;
-mod mailbox;
 mod memory;
 pub mod metrics;
-pub mod mps;
-pub mod options;
-mod other_brokers;
-pub mod outcome;
+mod operation;
 mod outcomes;
-pub mod places;
-mod process;
-mod profile_writer;
-mod query;
-pub mod recording;
-mod refining;
-mod registry;
-pub mod reload;
-mod rota;
-mod scheduler;
+mod profiles;
+mod reception;
+mod scheduler_mailbox;
+mod scheduling;
 pub mod server;
-pub mod status;
-pub mod store;
-mod supervisor;
 #[doc(hidden)]
 pub mod test_driver;
-pub mod text;
-mod thread_priority;
-mod trace;
-mod user_log;
-mod user_pages;
-mod user_threads;
-pub mod users;
-mod waiting;
 
+pub use base::{log_file, options};
+
+use base::thread_priority::ThreadPriority;
 use options::Options;
-use places::Places;
-use thread_priority::ThreadPriority;
 
 /// Runs a broker until it is asked to end, on the socket `given` by a service manager, if any. An
 /// error means that it did not start.
@@ -99,17 +74,17 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     let full = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, full).context("cannot take signals")?;
     let trace = match &options.trace {
-        Some(path) => trace::Trace::to(path).with_context(|| format!("cannot write {}", path.display()))?,
-        None => trace::Trace::none(),
+        Some(path) => base::trace::Trace::to(path).with_context(|| format!("cannot write {}", path.display()))?,
+        None => base::trace::Trace::none(),
     };
     let host = Arc::new(match options.door.is_shared() {
         true => Host::shared()?,
         false => Host::make()?,
     });
-    let registry = Arc::new(registry::Registry::default());
+    let registry = Arc::new(clients::registry::Registry::default());
     let gauges = Arc::new(OnceLock::new());
     let (profile_writer, profile_writer_thread) =
-        profile_writer::start(profile_writer::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
+        profiles::writer::start(scheduler_mailbox::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
     let (memory, memory_thread) =
         memory::start(memory::MemorySettings::of(options), trace.another()).context("cannot start a thread")?;
     let (history, history_end) = keep_history(places, options);
@@ -117,10 +92,10 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         delay_bound: options.core.delay_bound,
         longest_wait: options.longest_wait,
         history,
-        clock: clock::now,
+        clock: base::clock::now,
     })
     .context("cannot start a thread")?;
-    let (to_scheduler, scheduler_thread) = scheduler::start(scheduler::Setup {
+    let (to_scheduler, scheduler_thread) = scheduling::thread::start(scheduling::thread::Setup {
         config: options.core.clone(),
         listens: !options.switch_cost_said,
         spin: options.spin.decided(),
@@ -130,7 +105,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         trace,
         memory: memory.clone(),
         outcomes: to_outcomes.clone(),
-        clock: clock::now,
+        clock: base::clock::now,
     })
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&to_scheduler.gauges));
@@ -138,7 +113,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     // A shared broker neither uses nor fills one user's knowledge.
     let known = match options.door.is_shared() {
         true => places.known(),
-        false => store::folder().join(admission::DEVICE_FACTS_FILE),
+        false => profile_path::folder().join(admission::DEVICE_FACTS_FILE),
     };
     let admission = admission::AdmissionHandle::new(options.admission, Some(places.ledger()))
         .shared(options.door.is_shared())
@@ -147,13 +122,13 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     for (uid, weight) in &options.rights.weights {
         admission.weigh(&uid.to_string(), *weight);
     }
-    let flags = control::ControlFlags {
+    let flags = reception::control::ControlFlags {
         accounts: listener.accounts(),
-        ..control::ControlFlags::default()
+        ..reception::control::ControlFlags::default()
     };
-    let (control, control_thread) = control::start(
+    let (control, control_thread) = reception::control::start(
         Arc::clone(&registry),
-        control::ControlHearers {
+        reception::control::ControlHearers {
             to_scheduler: to_scheduler.clone(),
             profile_writer: profile_writer.clone(),
             memory: memory.clone(),
@@ -163,14 +138,15 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         options.core.unknown_cost,
         flags.clone(),
     )?;
-    let beat = heartbeat::start(Arc::clone(&registry), Arc::clone(&flags.rounds)).context("cannot start a thread")?;
-    let other_brokers = other_brokers::OtherBrokers::default();
+    let beat = admission::heartbeat::start(Arc::clone(&registry), Arc::clone(&flags.rounds))
+        .context("cannot start a thread")?;
+    let other_brokers = server::other_brokers::OtherBrokers::default();
     to_outcomes.tell(outcomes::OutcomeMessage::Scheduler(
         to_scheduler.clone(),
         other_brokers.clone(),
     ));
-    let live = Arc::new(reload::LiveOptions::new(options));
-    let answers = query::QueryHandler {
+    let live = Arc::new(operation::reload::LiveOptions::new(options));
+    let answers = operation::query::QueryHandler {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
         to_scheduler: to_scheduler.clone(),
@@ -195,7 +171,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         Box::new(move |format, named| scraped.metrics(format, named)),
     )
     .context("cannot start a thread")?;
-    let acceptor = acceptor::Acceptor {
+    let acceptor = reception::acceptor::Acceptor {
         host,
         registry: Arc::clone(&registry),
         to_scheduler: to_scheduler.clone(),
@@ -204,12 +180,12 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         answers,
         stop,
         options: Arc::new(options.clone()),
-        entering: user_threads::UserThreads::new("weft-welcome", listener.accounts()),
-        asking: user_threads::UserThreads::new("weft-answer", listener.accounts()),
+        entering: server::user_threads::UserThreads::new("weft-welcome", listener.accounts()),
+        asking: server::user_threads::UserThreads::new("weft-answer", listener.accounts()),
         guest_profiles: Arc::default(),
-        most: acceptor::most(),
+        most: reception::acceptor::most(),
         other_brokers,
-        reloader: Arc::new(reload::Reloader {
+        reloader: Arc::new(operation::reload::Reloader {
             in_force: std::sync::Mutex::new(options.clone()),
             live,
             asked: reload,
@@ -227,9 +203,9 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     if options.door.is_shared() {
         ThreadPriority::Acceptor.take();
     }
-    supervisor::ready();
+    operation::supervisor::ready();
     let why = acceptor.keep(&mut listener);
-    supervisor::stopping();
+    operation::supervisor::stopping();
     log::info!("ends: {why}; {} clients continue without weft", registry.count());
     // Threads that end let clients go, which frees no memory.
     admission.close();
@@ -240,7 +216,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     // Before the scheduler, whose trace handle waits for the last line.
     memory.tell(memory::MemoryMessage::Stop);
     let _ = memory_thread.join();
-    to_scheduler.tell(mailbox::Notice::Stop);
+    to_scheduler.tell(scheduler_mailbox::Notice::Stop);
     let _ = scheduler_thread.join();
     // After the scheduler, which has told of all clients' ends.
     to_outcomes.tell(outcomes::OutcomeMessage::Stop);
@@ -251,7 +227,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     flags.stop.store(true, Ordering::Release);
     let _ = control_thread.join();
     drop(beat);
-    profile_writer.tell(profile_writer::ProfileMessage::Stop);
+    profile_writer.tell(profiles::writer::ProfileMessage::Stop);
     let _ = profile_writer_thread.join();
     Ok(())
 }

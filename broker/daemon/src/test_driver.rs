@@ -10,15 +10,14 @@ use std::time::Duration;
 
 use weft_profiles::Profile;
 
-use super::acceptor::first_orders;
-use super::cores::View;
-use super::mailbox::{Notice, SchedulerHandle};
-use super::memory::MemoryHandle;
-use super::outcomes::OutcomeHandle;
-use super::profile_writer::ProfileWriter;
-use super::registry::{Entry, NewEntry, Registry};
-use super::scheduler::{Scheduler, Setup};
-use super::trace::Trace;
+use crate::base::trace::Trace;
+use crate::clients::registry::{Entry, NewEntry, Registry};
+use crate::memory::MemoryHandle;
+use crate::outcomes::OutcomeHandle;
+use crate::profiles::writer::ProfileWriter;
+use crate::reception::acceptor::first_orders;
+use crate::scheduler_mailbox::{Notice, SchedulerHandle, View};
+use crate::scheduling::thread::{Scheduler, Setup};
 use crate::server::Host;
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
@@ -26,9 +25,9 @@ use weft_protocol::transport::Error;
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Config, Core};
 
-pub use super::scheduler::{Moment, Watcher};
-pub use super::status::Ending;
-pub use super::waiting::{Scene, Wait, Waiting};
+pub use crate::scheduling::thread::{Moment, Watcher};
+pub use crate::scheduling::thread_sleep::{Scene, Wait, Waiting};
+pub use weft_api::status::Ending;
 
 /// A scheduler driven by its caller.
 pub struct TestDriver(Scheduler);

@@ -7,12 +7,25 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weft_protocol::Ns;
 
-use crate::fences::is_overdue;
-
 /// Number of accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's
 /// pool has 32 a priority). Beyond that a new stream takes an idle one's account, or shares the
 /// last.
 pub const ACCOUNTS: usize = 64;
+
+/// Unfenced work counts as ended after `last launch + DOUBT_RATIO * outstanding + DOUBT_NS`.
+const DOUBT_RATIO: Ns = 2;
+/// Constant part, ns. A driver's queue delays some us; another process's time slice lasts about 1.5
+/// ms.
+pub(crate) const DOUBT_NS: Ns = 5_000_000;
+
+/// Whether unfenced work counts as ended by the clock. `last`: time of the last launch, ns.
+#[inline]
+fn is_overdue(now: Ns, last: Ns, outstanding: Ns) -> bool {
+    let latest = last
+        .saturating_add(outstanding.saturating_mul(DOUBT_RATIO))
+        .saturating_add(DOUBT_NS);
+    now > latest
+}
 
 /// Keys of no stream: keys are handles plus one, since the default stream is 0.
 const EMPTY: usize = 0;
@@ -331,6 +344,13 @@ fn own(at: usize) -> AccountIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unfenced_work_ends_long_after_its_time() {
+        assert!(!is_overdue(100 + 2 * 70 + DOUBT_NS, 100, 70));
+        assert!(is_overdue(101 + 2 * 70 + DOUBT_NS, 100, 70));
+        assert!(!is_overdue(Ns::MAX, 100, Ns::MAX));
+    }
 
     #[test]
     fn every_stream_has_its_account_and_the_rest_share_one() {

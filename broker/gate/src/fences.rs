@@ -23,12 +23,6 @@ pub const PLENTY_RATIO: Ns = 4;
 /// Pending fences of a process. Beyond that work goes without.
 pub const MAX_FENCES: usize = 32;
 
-/// Unfenced work counts as ended after `last launch + DOUBT_RATIO * outstanding + DOUBT_NS`.
-const DOUBT_RATIO: Ns = 2;
-/// Constant part, ns. A driver's queue delays some us; another process's time slice lasts about 1.5
-/// ms.
-const DOUBT_NS: Ns = 5_000_000;
-
 /// Whether a fence is due behind a stream's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceDue {
@@ -52,15 +46,6 @@ pub fn fence_due(unfenced: Ns, credit: i64) -> FenceDue {
         true => FenceDue::Rarely,
         false => FenceDue::Now,
     }
-}
-
-/// Whether unfenced work counts as ended by the clock. `last`: time of the last launch, ns.
-#[inline]
-pub fn is_overdue(now: Ns, last: Ns, outstanding: Ns) -> bool {
-    let latest = last
-        .saturating_add(outstanding.saturating_mul(DOUBT_RATIO))
-        .saturating_add(DOUBT_NS);
-    now > latest
 }
 
 /// Whether a fence was reached.
@@ -203,6 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::accounts::DOUBT_NS;
 
     #[test]
     fn a_fence_is_due_once_a_launch_may_wait_for_it() {
@@ -213,13 +199,6 @@ mod tests {
         assert_eq!(fence_due(quantum, plenty + 1), FenceDue::Rarely);
         assert_eq!(fence_due(quantum, -1), FenceDue::Now, "a debt is no credit");
         assert_eq!(fence_due(Ns::MAX, i64::MAX), FenceDue::Now);
-    }
-
-    #[test]
-    fn unfenced_work_ends_long_after_its_time() {
-        assert!(!is_overdue(100 + 2 * 70 + DOUBT_NS, 100, 70));
-        assert!(is_overdue(101 + 2 * 70 + DOUBT_NS, 100, 70));
-        assert!(!is_overdue(Ns::MAX, 100, Ns::MAX));
     }
 
     /// Two streams' accounts and their fences; an event is its stream and how much work is before

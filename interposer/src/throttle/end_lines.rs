@@ -11,8 +11,8 @@ use std::time::Duration;
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::control::ToBroker;
 
-use super::state::Session;
 use crate::client::clock;
+use crate::client::link::BrokerLink;
 use crate::report;
 
 /// Longest wait for the lines. A running broker answers in some milliseconds, on a busy machine in
@@ -49,25 +49,25 @@ impl EndLines {
 }
 
 /// Asks for the lines of these sessions and waits until they are printed, bounded for all together.
-pub(super) fn print(sessions: impl Iterator<Item = &'static Session> + Clone) {
-    let wanted = sessions.filter(|session| {
-        let counters = &session.link.lane.counters;
+pub(super) fn print(sessions: impl Iterator<Item = (&'static BrokerLink, &'static EndLines)> + Clone) {
+    let wanted = sessions.filter(|(link, _)| {
+        let counters = &link.lane.counters;
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
-        session.link.settings.outcome && launches > 0 && session.link.is_attached()
+        link.settings.outcome && launches > 0 && link.is_attached()
     });
-    for session in wanted.clone() {
-        let state = &session.end_lines.state;
-        if state
+    for (link, lines) in wanted.clone() {
+        if lines
+            .state
             .compare_exchange(UNASKED, AWAITED, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            session.link.tell(ToBroker::Outcome);
+            link.tell(ToBroker::Outcome);
         }
     }
     let deadline = clock::now() + PATIENCE.as_nanos() as u64;
-    for session in wanted {
-        let state = &session.end_lines.state;
-        while session.end_lines.awaited() {
+    for (_, lines) in wanted {
+        let state = &lines.state;
+        while lines.awaited() {
             let now = clock::now();
             if now >= deadline {
                 // Too late lines must not come into the next program's output.

@@ -99,7 +99,7 @@ pub fn farewell() {
     for session in devices::all() {
         guarded(|| session.tell_samples());
     }
-    guarded(|| end_lines::print(devices::all()));
+    guarded(|| end_lines::print(devices::all().map(|session| (&session.link, &session.end_lines))));
     for session in devices::all() {
         session.link.lane.reports.state.store(LEFT, Ordering::Release);
     }

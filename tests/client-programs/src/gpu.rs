@@ -1,7 +1,7 @@
 //! A thin layer over cudarc's driver calls: one device, one module of test kernels, streams.
 //!
 //! It opens the driver as cudarc does (by name, `libcuda.so` first), holds the primary context for
-//! the life of the process, and frees nothing but what it is asked to free: a test program ends
+//! the life of the process, and frees only memory that it is asked to free: a test program ends
 //! soon.
 
 use std::ffi::{CString, c_void};
@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::{result, sys};
 
-/// The test kernels; the same text runs on a real GPU and on the simulated one. See its head for
-/// what each computes.
+/// The test kernels; the same text runs on a real GPU and on the simulated one. Its head describes
+/// each of them.
 pub const KERNELS: &str = include_str!("../../simgpu/driver/src/kernels/simgpu.ptx");
 
-/// The device's memory, typed by what the program put there.
+/// The device's memory, typed by its content.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
     /// Its device address.
@@ -118,7 +118,7 @@ impl Gpu {
 
     /// Gives memory back.
     pub fn free(&self, memory: Memory) -> Result<()> {
-        // SAFETY: `Memory` is made by `allocate` alone, and the callers free it once.
+        // SAFETY: only `allocate` makes a `Memory`, and the callers free it once.
         unsafe { result::free_sync(memory.address) }.context("cuMemFree")
     }
 
@@ -165,8 +165,8 @@ impl Gpu {
                 Argument::Float(value) => std::ptr::from_mut(value).cast(),
             })
             .collect();
-        // SAFETY: the pointers live across the call, which copies what they point to; callers pass
-        // what the kernel takes.
+        // SAFETY: the pointers live across the call, which copies the values behind them; callers
+        // pass the kernel's own arguments.
         let launched =
             unsafe { result::launch_kernel(kernel.0, (grid, 1, 1), (block, 1, 1), 0, stream.0, &mut pointers) };
         launched.context("cuLaunchKernel")
@@ -211,7 +211,8 @@ impl Gpu {
         Ok(Duration::from_secs_f32(ms.max(0.0) / 1e3))
     }
 
-    /// Records what `body` puts on the stream as a graph. Other threads may do what they like.
+    /// Records the work that `body` puts on the stream as a graph. Other threads may do what they
+    /// like.
     pub fn capture(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<Graph> {
         self.capture_in(
             sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,

@@ -1,5 +1,5 @@
 //! A bare CUDA program: the driver opened by name and called through pointers, as the CUDA runtime
-//! does, so that whatever is preloaded is measured or tested and nothing else is.
+//! does, so that only a preloaded library is measured or tested.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -42,7 +42,7 @@ pub struct Launcher {
 impl Launcher {
     /// Opens device, context, module, kernel and stream through `libcuda.so.1`.
     pub fn open() -> Result<Launcher> {
-        // SAFETY: a driver's constructors are what any CUDA program runs.
+        // SAFETY: any CUDA program runs a driver's constructors.
         let library = unsafe { Library::new("libcuda.so.1") }.context("no libcuda.so.1 on the library path")?;
         // Never closed: its threads and handlers must outlive us.
         let library: &'static Library = Box::leak(Box::new(library));
@@ -52,7 +52,7 @@ impl Launcher {
         let image = CString::new(crate::gpu::KERNELS)?;
 
         let init: Init = symbol(library, "cuInit")?;
-        // SAFETY: as the driver's manual says: flags 0.
+        // SAFETY: flags 0, as in the driver's manual.
         check("cuInit", unsafe { init(0) })?;
         let device_get: DeviceGet = symbol(library, "cuDeviceGet")?;
         // SAFETY: the out pointer is a local.
@@ -99,12 +99,12 @@ impl Launcher {
         symbol(self.library, name)
     }
 
-    /// Launches so often, and waits for nothing.
+    /// Launches `count` times, and waits for nothing.
     pub fn burst(&self, count: u32) -> Result<()> {
         self.launches::<false>(count)
     }
 
-    /// Launches so often, and waits for the stream after each.
+    /// Launches `count` times, and waits for the stream after each.
     pub fn burst_with_waits(&self, count: u32) -> Result<()> {
         self.launches::<true>(count)
     }

@@ -1,5 +1,5 @@
 //! A graph of many kernels that is updated from others of the same shape again and again, as
-//! llama.cpp does it for each token: the driver's calls and nothing else.
+//! llama.cpp does it for each token: only the driver's calls.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::null_mut;
@@ -47,7 +47,7 @@ pub struct Updates<'a> {
 }
 
 impl Updates<'_> {
-    /// Graphs of so many kernels, one behind the other.
+    /// Two graphs of `nodes` kernels, one behind the other.
     pub fn make(launcher: &Launcher, nodes: usize) -> Result<Updates<'_>> {
         let create: Create = launcher.symbol("cuGraphCreate")?;
         let add: AddKernel = launcher.symbol("cuGraphAddKernelNode_v2")?;
@@ -56,7 +56,7 @@ impl Updates<'_> {
         for (value, graph) in sources.iter_mut().enumerate() {
             // SAFETY: the out pointer is a local; there are no flags.
             check("cuGraphCreate", unsafe { create(graph, 0) })?;
-            // Of the kernel's arguments the number of elements is 0: it touches no memory.
+            // The number of elements among the kernel's arguments is 0: it touches no memory.
             let mut values = [0u64, value as u64, 0];
             let [a, b, c] = &mut values;
             let mut arguments: [*mut c_void; 3] = [
@@ -97,12 +97,12 @@ impl Updates<'_> {
         })
     }
 
-    /// Updates so often, and launches nothing.
+    /// Updates `count` times, and launches nothing.
     pub fn update(&self, count: u32) -> Result<()> {
         self.updates::<false>(count)
     }
 
-    /// Updates so often, launches after each and waits for that.
+    /// Updates `count` times, launches after each and waits for that.
     pub fn update_and_launch(&self, count: u32) -> Result<()> {
         self.updates::<true>(count)
     }

@@ -1,4 +1,4 @@
-"""What a child process is given: no descriptor of weft's."""
+"""Descriptors that a child process inherits: none of weft's."""
 
 import subprocess
 

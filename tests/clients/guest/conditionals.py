@@ -1,4 +1,5 @@
-"""Graphs with conditional nodes: IF with an else, WHILE, SWITCH, one inside another, bodies filled node by node and by capture, made into an executable graph, updated, launched many times.
+"""Graphs with conditional nodes: IF with an else, WHILE, SWITCH, one inside another, bodies filled
+node by node and by capture, made into an executable graph, updated, launched many times.
 
 The values are those that a launch begins with: the simulated device's kernels set none.
 """

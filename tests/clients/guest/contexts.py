@@ -1,4 +1,5 @@
-"""Six contexts beside the primary one, in turns; each with a module, all destroyed at the end; the driver closed and opened again in between."""
+"""Six contexts in addition to the primary one, in turns; each with a module, all destroyed at the
+end; the driver closed and opened again in between."""
 
 import _ctypes
 from ctypes import byref, c_void_p

@@ -1,4 +1,5 @@
-"""A daemon: forks twice, closes every descriptor, then uses CUDA; its answer comes through the one pipe that it kept."""
+"""A daemon: forks twice, closes every descriptor, then uses CUDA; its answer comes through the one
+pipe that it kept."""
 
 import os
 

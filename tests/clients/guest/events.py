@@ -1,4 +1,5 @@
-"""A ring of streams of different priorities, each waiting for the one before by events that take times."""
+"""A ring of streams of different priorities, each waiting for the one before by events that take
+times."""
 
 from ctypes import byref, c_float
 

@@ -1,4 +1,5 @@
-"""Forks while other threads launch: what a child calls, the driver refuses it, at once; a fork server's children are processes of their own."""
+"""Forks while other threads launch. The driver refuses a child's calls at once; a fork server's
+children are processes of their own."""
 
 import ctypes
 import multiprocessing

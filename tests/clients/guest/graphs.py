@@ -1,4 +1,5 @@
-"""Graphs that change: captured again and updated, of several streams, in one another, cloned, with memory of their own, spoilt, destroyed on their way."""
+"""Graphs that change: captured again and updated, of several streams, in one another, cloned, with
+memory of their own, spoilt, destroyed on their way."""
 
 from ctypes import byref, c_size_t, c_uint64, c_void_p
 
@@ -33,7 +34,7 @@ def made(graph):
 
 
 def answer(name, *arguments):
-    """The driver's answer, whatever it is: the same without weft."""
+    """The driver's answer, success or error: the same without weft."""
     print(name, getattr(gpu.cuda, name)(*arguments))
 
 

@@ -1,4 +1,5 @@
-"""Device memory that somebody moves while the job works on it: the job goes on until a file is gone, and what it computes stays what it is."""
+"""Device memory that weft moves while the job works on it. The job works until a file is gone, and
+its results stay right."""
 
 import sys
 import time

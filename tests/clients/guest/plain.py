@@ -1,5 +1,5 @@
-"""The driver API by ctypes, with what a job of the guest cases needs: a context, streams, memory, the test kernels, and a piece of work whose result says
-whether any launch was lost or came too early.
+"""The driver API by ctypes, for the jobs of the guest cases: a context, streams, memory, the test
+kernels, and a piece of work whose result shows whether any launch was lost or came too early.
 """
 
 import ctypes
@@ -69,7 +69,8 @@ class Gpu:
         return event
 
     def work(self, launches=50, stream=None, memory=None, first=0):
-        """Fills one memory again and again, each time with another number, and looks at the last. An answer to print."""
+        """Fills one memory again and again, each time with another number, and looks at the last.
+        An answer to print."""
         memory = memory or self.memory()
         for value in range(first, first + launches):
             self.fill(memory, value, stream)

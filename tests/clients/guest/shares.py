@@ -1,6 +1,7 @@
-"""Device memory and an event that another process opens (CUDA IPC): what one writes the other sees, in both directions. The other process is this program again.
+"""Device memory and an event that another process opens (CUDA IPC): each sees the other's writes,
+in both directions. The other process is this program again.
 
-Managed memory cannot be shared so: the driver refuses, and the job goes on.
+Managed memory cannot be shared so: the driver refuses, and the job continues.
 """
 
 import ctypes
@@ -47,7 +48,7 @@ if answer == 0:
     command = [sys.executable, __file__, bytes(told).hex(), bytes(marked).hex()]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     print(done.stdout, end="")
-    # What the other one recorded last.
+    # The last record of the other process.
     gpu.call("cuEventSynchronize", event)
     print("this one sees", gpu.download(memory, stream)[0])
 print(gpu.work(50, stream))

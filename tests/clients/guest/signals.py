@@ -1,4 +1,5 @@
-"""A timer's signal every millisecond and children that end, while launches wait; then another user's rights (every thread is told of those by a signal)."""
+"""A timer's signal every millisecond and children that end, while launches wait; then another
+user's rights (the C library sends every thread a signal for them)."""
 
 import os
 import signal

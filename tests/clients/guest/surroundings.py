@@ -1,4 +1,5 @@
-"""A job that changes what is around it once it runs, and works on: FOLDER is one of its own, GO a file that appears when something has happened.
+"""A job that changes its surroundings once it runs, and works on: FOLDER is one of its own, GO a
+file that appears when something has happened.
 
     surroundings.py HOW FOLDER GO
 """
@@ -23,11 +24,11 @@ def must(answer):
 
 
 if how == "undumpable":
-    # Before the first call: what looks at the process from outside by /proc finds it root's.
+    # Before the first call: a look at the process from outside by /proc finds it root's.
     must(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
 gpu = plain.Gpu()
 print(gpu.work(50))
-# Opened before: afterwards nothing of the old world is found.
+# Opened before: afterwards no path of the old world is found.
 watch = os.open(os.path.dirname(go), os.O_RDONLY)
 match how:
     case "unshared":

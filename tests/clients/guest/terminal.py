@@ -1,6 +1,10 @@
-"""A job at a terminal: works until a signal ends it, and notes in a file what came and that it goes on.
+"""A job at a terminal: works until a signal ends it, and notes in a file the signals that came and
+that it continues.
 
-    terminal.py NOTES dies|handles      what INT, TERM and the like do: what they do to any program, or a note each and an end with exit code 7
+    terminal.py NOTES dies|handles
+
+INT, TERM and similar signals have their default effect (`dies`), or each causes a note and an end
+with exit code 7 (`handles`).
 """
 
 import os
@@ -34,7 +38,7 @@ tell("ready", os.getpid())
 while not came:
     gpu.work(20)
     time.sleep(0.005)
-# One that comes twice comes now.
+# A second delivery of a signal comes now.
 until = time.monotonic() + 0.3
 while time.monotonic() < until:
     gpu.work(20)

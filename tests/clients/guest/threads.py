@@ -1,4 +1,5 @@
-"""Two dozen threads, each with a stream of its own and a priority of three, on a stack of 64 KiB."""
+"""Two dozen threads, each with a stream of its own and a priority of three, on a stack of 64
+KiB."""
 
 import threading
 

@@ -1,10 +1,12 @@
-"""What every client program shares: it runs a body and writes the result as one JSON line to the file named first on the
-command line.
+"""The common part of every client program: it runs a body and writes the result as one JSON line to
+the file named first on the command line.
 
-With CLIENT_HASHES set the result also holds a hash of each piece of data that the body kept: scripts/gpu-suite compares them between
-runs on a real GPU. The simulated GPU computes few values, so the client matrix does not ask for them; without the variable `kept` does nothing.
+With CLIENT_HASHES set the result also holds a hash of each piece of data that the body kept:
+scripts/gpu-suite compares them between runs on a real GPU. The simulated GPU computes few values,
+so the client matrix does not ask for them; without the variable `kept` does nothing.
 
-The programs themselves are ordinary CUDA programs: they know nothing of weft nor of the simulated GPU.
+The programs themselves are ordinary CUDA programs: they know nothing of weft nor of the simulated
+GPU.
 """
 
 import hashlib
@@ -21,7 +23,7 @@ hashes = {}
 
 
 def kept(name, data):
-    """Notes what `data` holds: a tensor or array of any framework, or a sequence of them."""
+    """Notes the content of `data`: a tensor or array of any framework, or a sequence of them."""
     if not os.environ.get("CLIENT_HASHES"):
         return
     digest = hashlib.sha256()

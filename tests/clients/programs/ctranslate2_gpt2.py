@@ -1,4 +1,5 @@
-"""CTranslate2: a worker thread and a blocking stream per model, the asynchronous allocator, 16-bit floats and 8-bit integers.
+"""CTranslate2: a worker thread and a blocking stream per model, the asynchronous allocator, 16-bit
+floats and 8-bit integers.
 
 The model is made here: a GPT-2 of two layers of random numbers.
 """
@@ -59,14 +60,15 @@ def body():
         lengths = {}
 
         def use(kind):
-            # A fixed length: what a simulated device computes must not steer the program.
+            # A fixed length: values that a simulated device computes must not steer the program.
             scores = generators[kind].score_batch([["<s>", "w1", "w2", "w3"]] * 4)
             out = generators[kind].generate_batch(
                 [["<s>", "w5"]] * 2, max_length=12, min_length=12, sampling_topk=1, beam_size=1, end_token=[]
             )
             lengths[kind] = [len(scores), len(out)]
 
-        # Both at once, each with its worker. (Two replicas of one model would share its queue by who is faster.)
+        # Both at once, each with its worker. (Two replicas of one model would share its queue by
+        # who is faster.)
         users = [threading.Thread(target=use, args=(kind,)) for kind in generators]
         for user in users:
             user.start()

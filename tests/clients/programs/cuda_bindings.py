@@ -1,4 +1,5 @@
-"""The driver API itself by cuda-bindings: module, launches, copies, events, host function, graph."""
+"""The driver API itself by cuda-bindings: module, launches, copies, events, host function,
+graph."""
 
 import ctypes
 

@@ -1,11 +1,12 @@
-"""JAX: graphs built node by node and rewritten before each launch, host functions, explicit events; with the tuner, which
-spins on a host word in a kernel, unless XLA_FLAGS turns it off."""
+"""JAX: graphs built node by node and rewritten before each launch, host functions, explicit events;
+with the tuner, which spins on a host word in a kernel, unless XLA_FLAGS turns it off."""
 
 import os
 
 import client
 
-# JAX looks for one of these nodes before it asks the driver. A machine with a GPU has one; beside a simulated one this is the answer.
+# JAX looks for one of these nodes before it asks the driver. A machine with a GPU has one; on a
+# machine with a simulated GPU this is the answer.
 NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 exists = os.path.exists
 if not any(exists(node) for node in NODES):

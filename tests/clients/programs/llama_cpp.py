@@ -1,6 +1,8 @@
-"""llama.cpp (ggml-cuda): decodes with CUDA graphs, whose executables it updates, from a pool of virtual memory.
+"""llama.cpp (ggml-cuda): decodes with CUDA graphs, whose executables it updates, from a pool of
+virtual memory.
 
-The model is made here: two layers of random numbers. Its words mean nothing; the calls are a real model's.
+The model is made here: two layers of random numbers. Its words mean nothing; the calls are a real
+model's.
 """
 
 import os
@@ -71,7 +73,8 @@ def body():
         settings = llama.LlamaContextParams()
         settings.n_ctx = CONTEXT
         context = llama.LlamaContext(model, settings)
-        # Tokens are chosen here and not sampled: what a simulated device computes must not steer the program.
+        # Tokens are chosen here and not sampled: values that a simulated device computes must not
+        # steer the program.
         context.decode(llama.llama_batch_get_one([1] + list(range(10, 26)), 0))
         for step in range(24):
             context.decode(llama.llama_batch_get_one([10 + step], 17 + step))

@@ -1,5 +1,7 @@
-"""A job that takes more memory than the device has and touches a part of it a step: blocks of 64 MiB, their number is MEMORY_BLOCKS, of which each step uses the next eight, with an overlap of four,
-for two rounds. With MEMORY_BEYOND, a number of MiB, it then asks for so much more and expects to be refused.
+"""A job that takes more memory than the device has and touches a part of it a step. It has
+MEMORY_BLOCKS blocks of 64 MiB. Each step uses the next eight, with an overlap of four, for two
+rounds. With MEMORY_BEYOND, a number of MiB, it then asks for this additional memory and expects to
+be refused.
 """
 
 import os

@@ -1,7 +1,9 @@
 """Training that fills a good part of the device: few kernels, large weights, Adam's two moments.
 
-The number of layers is MEMORY_LAYERS (each 256 MiB in all: weights, gradients, moments), the number of steps MEMORY_STEPS. With MEMORY_MEETS, a number of steps and two files, the job makes the
-first file behind so many steps and goes on when the second one is there: so that what is measured of two jobs is measured of both at once."""
+The number of layers is MEMORY_LAYERS (each 256 MiB in all: weights, gradients, moments), the number
+of steps MEMORY_STEPS. MEMORY_MEETS has a number of steps and two files: the job makes the first
+file after that number of steps and continues when the second one is there. So measurements of two
+jobs cover both at once."""
 
 import os
 import time
@@ -52,7 +54,8 @@ def meet(ours, theirs):
 def body():
     layers, steps = int(os.environ.get("MEMORY_LAYERS", "3")), int(os.environ.get("MEMORY_STEPS", "20"))
     torch.manual_seed(0)
-    # Made on the device: the host would need longer for its random numbers than the device for the training.
+    # Made on the device: the host would need longer for its random numbers than the device for
+    # the training.
     with torch.device("cuda"):
         net = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
     optimizer = Adam(net.parameters())

@@ -1,4 +1,5 @@
-"""NCCL with one rank: its set-up looks up a hundred kernels and takes memory by the virtual memory calls."""
+"""NCCL with one rank: its set-up looks up a hundred kernels and takes memory by the virtual memory
+calls."""
 
 import os
 import socket

@@ -1,4 +1,5 @@
-"""ONNX Runtime: convolution and matrix product, plain and by a CUDA graph. The model is made here."""
+"""ONNX Runtime: convolution and matrix product, plain and by a CUDA graph. The model is made
+here."""
 
 import client
 import numpy as np
@@ -27,7 +28,8 @@ def model():
         "small",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 16, 16])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 27])],
-        # Both are of one size: in what order they are uploaded differs from run to run (hash tables with a random seed).
+        # Both are of one size: their order of upload differs from run to run (hash tables with a
+        # random seed).
         [constant("w", 8, 3, 3, 3), shape, constant("m", 8, 27)],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
@@ -40,7 +42,8 @@ def body():
     content = model()
     x = np.ones((2, 3, 16, 16), np.float32)
     for graph in ("0", "1"):
-        # The search by timing would pick other kernels from run to run; the default algorithm does not.
+        # The search by timing would pick other kernels from run to run; the default algorithm
+        # does not.
         options = {"cudnn_conv_algo_search": "DEFAULT", "enable_cuda_graph": graph}
         session = ort.InferenceSession(content, providers=[("CUDAExecutionProvider", options)])
         assert session.get_providers()[0] == "CUDAExecutionProvider", session.get_providers()

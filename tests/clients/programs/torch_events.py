@@ -20,7 +20,7 @@ def body():
     first, second = begin.elapsed_time(middle), middle.elapsed_time(end)
     assert first > 0 and second > 0
     assert abs(begin.elapsed_time(end) - first - second) < 0.01
-    # 180 kernels more between the second pair: more time, whoever else uses the device.
+    # 180 kernels more between the second pair: more time, even if others use the device.
     untimed = torch.cuda.Event()
     untimed.record()
     torch.cuda.current_stream().wait_event(untimed)

@@ -1,11 +1,12 @@
-"""A kernel that fails (the simulated GPU is told which: the last before a synchronisation): PyTorch says so there, and of all work from then on."""
+"""A kernel that fails (the simulated GPU's settings name it: the last before a synchronisation).
+PyTorch raises the error there, and for all work from then on."""
 
 import client
 import torch
 
 
 def told(call):
-    """The first line of what it raises."""
+    """The first line of the error that it raises."""
     try:
         call()
     except RuntimeError as error:

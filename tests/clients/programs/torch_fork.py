@@ -1,4 +1,5 @@
-"""Forked children of a process that uses the GPU: loader workers that leave it alone, and one that may not touch it."""
+"""Forked children of a process that uses the GPU: loader workers that do not use it, and one that
+may not touch it."""
 
 import multiprocessing
 import os
@@ -40,7 +41,7 @@ def body():
     assert ours.poll(60)
     assert ours.recv() == "refused"
     forked.join(30)
-    # The parent's context is untouched by what its children did.
+    # The children did not touch the parent's context.
     assert (device + 1).shape == (1,)
     torch.cuda.synchronize()
 

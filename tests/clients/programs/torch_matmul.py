@@ -39,7 +39,7 @@ def batched(dtype, device, steps):
 
 
 def replayed(device, steps):
-    """A product in a graph. Each replay needs the one before, and what is added between."""
+    """A product in a graph. Each replay needs the one before, and the addition between."""
     x = torch.randn(128, 256, device=device, dtype=torch.float16)
     weights = torch.randn(256, 256, device=device, dtype=torch.float16) / 16
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()

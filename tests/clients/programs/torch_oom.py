@@ -1,4 +1,4 @@
-"""Out of memory is an error the program can catch, and work goes on after it."""
+"""Out of memory is an error the program can catch, and it can work on after it."""
 
 import client
 import torch

@@ -1,4 +1,5 @@
-"""Pinned memory and asynchronous copies in both directions; the data must arrive whole and in order."""
+"""Pinned memory and asynchronous copies in both directions; the data must arrive whole and in
+order."""
 
 import client
 import torch

@@ -1,7 +1,7 @@
 """Streams of several priorities, ordered by events, and a graph that is captured on one of them.
 
-It tells what it hears of their priorities. With the argument `own` there is one of the greatest
-that the driver has: PyTorch itself offers less.
+It reports the priorities that the driver returns. With the argument `own` there is one stream of
+the driver's greatest priority: PyTorch itself offers less.
 """
 
 import sys
@@ -20,7 +20,7 @@ def body():
         error, handle = driver.cuStreamCreateWithPriority(1, GREATEST)
         assert error == driver.CUresult.CUDA_SUCCESS, error
         streams.append(torch.cuda.ExternalStream(int(handle)))
-    # As NCCL's and a user's own beside the default stream.
+    # As NCCL's and a user's own next to the default stream.
     wanted = [-3, -1, 0]
     streams += [torch.cuda.Stream(priority=priority) for priority in wanted]
     heard = [stream.priority for stream in streams]

@@ -1,4 +1,5 @@
-"""CUDA tensors that go through a multiprocessing queue: device memory and an event that two processes share (CUDA IPC), in both directions."""
+"""CUDA tensors that go through a multiprocessing queue: device memory and an event that two
+processes share (CUDA IPC), in both directions."""
 
 import client
 import torch
@@ -12,7 +13,7 @@ def worker(inbox, outbox):
         torch.cuda.synchronize()
         outbox.put(seen)
         del tensor
-    # One of its own, which must live until the other side has let go of it.
+    # A tensor of its own, which must live until the other side has let go of it.
     own = torch.full((1000,), 77, dtype=torch.int32, device="cuda")
     outbox.put(own)
     inbox.get(timeout=120)

@@ -1,4 +1,5 @@
-"""torch.multiprocessing with the start method spawn: two workers, each with a context of its own on the same device."""
+"""torch.multiprocessing with the start method spawn: two workers, each with a context of its own on
+the same device."""
 
 import client
 import torch

@@ -1,6 +1,8 @@
-"""A job that marks its steps: two streams, an event, a training step whose backward pass runs on a thread of its own, and a CUDA graph.
+"""A job that marks its steps: two streams, an event, a training step whose backward pass runs on a
+thread of its own, and a CUDA graph.
 
-tests/clients/test_trace.py records it and knows what a step does. STEPS steps behind two that are not marked; after the last one nothing is launched.
+tests/clients/test_trace.py records it and knows the operations of a step. STEPS steps behind two
+that are not marked; after the last one nothing is launched.
 """
 
 import client

@@ -24,7 +24,7 @@ def rank():
         optimizer.step()
     torch.cuda.synchronize()
     dist.barrier()
-    # What a rank counts is written by rank 0 alone.
+    # Only rank 0 writes the number of ranks.
     if dist.get_rank() == 0:
         with open(os.environ["RANK_RESULT"], "w", encoding="utf-8") as file:
             file.write(str(dist.get_world_size()))

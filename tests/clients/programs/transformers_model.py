@@ -1,4 +1,5 @@
-"""Hugging Face transformers: a small Llama trained and run token by token; random numbers, nothing is fetched."""
+"""Hugging Face transformers: a small Llama trained and run token by token; random numbers, nothing
+is fetched."""
 
 import client
 import torch

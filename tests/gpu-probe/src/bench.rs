@@ -1,4 +1,4 @@
-//! What a probe works with: the device, its report, its time, and ways to measure.
+//! The tools of a probe: the device, its report, its time, and ways to measure.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -30,10 +30,10 @@ pub struct ProbeBench {
     pub options: ProbeOptions,
 }
 
-/// Hold of a stream for a few calls: some ten of them at 5 us each.
+/// Time for which a stream is held while a few calls are queued: some ten of them at 5 us each.
 const HOLD_NS: u64 = 50_000;
 
-/// Fewest measurements of [`ProbeBench::repeat`], however late it is: fewer have no median.
+/// Fewest measurements of [`ProbeBench::repeat`], even if time is over: fewer have no median.
 const LEAST: usize = 3;
 
 impl ProbeBench {
@@ -69,7 +69,7 @@ impl ProbeBench {
     }
 }
 
-/// Two events, used again and again.
+/// Two events, used repeatedly.
 pub struct EventPair<'g> {
     gpu: &'g Gpu,
     spin: Kernel,
@@ -80,8 +80,8 @@ pub struct EventPair<'g> {
 }
 
 impl EventPair<'_> {
-    /// Device time of what `body` puts on the stream, ns. Waits for it. A spinning kernel holds the
-    /// stream up until a few calls are queued, so the host's pace does not count.
+    /// Device time of the work that `body` puts on the stream, ns. Waits for it. A spinning kernel
+    /// holds the stream up until a few calls are queued, so the host's pace does not count.
     pub fn around(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.behind(HOLD_NS, stream, body)
     }
@@ -99,7 +99,7 @@ impl EventPair<'_> {
 
 impl Drop for EventPair<'_> {
     fn drop(&mut self) {
-        // The process ends soon; an event that stays is no loss.
+        // The process ends soon; an event that remains is no loss.
         let _ = self.gpu.end_event(self.from);
         let _ = self.gpu.end_event(self.to);
     }

@@ -18,17 +18,16 @@ use crate::{calibration, host, peer};
 
 /// Measures a GPU through its driver, as JSON lines on stdout.
 ///
-/// Needs libcuda.so.1 and nothing else. Memory is bounded by what is free, no device setting is
-/// changed, and each probe runs in a process of its own: one that fails says so in a line, and the
-/// next one runs. Exits with 2 for a wrong command line, 3 where there is no driver or no device,
-/// else 0.
+/// Needs only libcuda.so.1. Memory is bounded by the free memory, no device setting is changed, and
+/// each probe runs in a process of its own: one that fails reports it in a line, and the next one
+/// runs. Exits with 2 for a wrong command line, 3 without a driver or a device, otherwise 0.
 ///
 ///   weft-gpu-probe calibration --budget 120 > run.jsonl
 ///   weft-gpu-probe calibration --only copy --only event
 ///   weft-gpu-probe memory --budget 60
 ///   weft-gpu-probe movable --budget 15
 ///   weft-gpu-probe calibration --list
-///   LD_LIBRARY_PATH=target/simgpu/lib weft-gpu-probe calibration      (the simulated GPU)
+///   LD_LIBRARY_PATH=target/simgpu/lib weft-gpu-probe calibration   (the simulated GPU)
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
 struct ProbeCli {
@@ -38,11 +37,11 @@ struct ProbeCli {
 
 #[derive(Debug, Subcommand)]
 enum ProbeCommand {
-    /// What the simulated GPU needs: launches, events, copies, prefetches, faults, switches
+    /// Values for the simulated GPU: launches, events, copies, prefetches, faults, switches
     Calibration(Chosen),
     /// Two jobs on managed memory: switches by faults and by prefetches, page table, discards
     Memory(Chosen),
-    /// Plain memory that leaves the device and comes back at its addresses; nothing of it managed
+    /// Plain memory that leaves the device and comes back at its addresses; no managed memory
     Movable(Chosen),
     /// Probes that test the runner
     #[command(hide = true)]
@@ -64,7 +63,7 @@ struct Chosen {
     /// Only this probe (may be given several times: they run in this order)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Seconds for all of them; what does not fit is named in the last line
+    /// Seconds for all of them; probes that do not fit are named in the last line
     #[arg(long, default_value_t = 240.0, value_name = "S", value_parser = seconds)]
     budget: f64,
     /// Name the probes and end
@@ -76,11 +75,11 @@ struct Chosen {
 
 #[derive(Debug, Args)]
 struct Given {
-    /// Pipe directory of a running MPS daemon (CUDA_MPS_PIPE_DIRECTORY); without it nothing is
+    /// Pipe directory of a running MPS daemon (CUDA_MPS_PIPE_DIRECTORY); without it, nothing is
     /// measured under MPS
     #[arg(long, value_name = "DIR")]
     mps_pipe: Option<PathBuf>,
-    /// CUPTI's library; without it the usual places are looked at
+    /// CUPTI's library; without it, the usual places are searched
     #[arg(long, value_name = "FILE")]
     cupti: Option<PathBuf>,
 }

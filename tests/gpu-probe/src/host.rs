@@ -35,8 +35,8 @@ pub fn write_pages(address: u64, bytes: usize, value: u8) {
 pub struct PageTable {
     /// Which pages are present in the host's memory.
     pub present: Vec<bool>,
-    /// Whether the kernel gave frame numbers. It hides them from ordinary users, not the present
-    /// bit.
+    /// Whether the kernel gave frame numbers. It hides them from ordinary users, but not the
+    /// present bit.
     pub frames: bool,
 }
 
@@ -64,7 +64,8 @@ pub fn page_table(address: u64, bytes: usize) -> Result<PageTable> {
     Ok(table)
 }
 
-/// Has the kernel end this process when its parent ends, so that a killed probe leaves no process.
+/// Makes the kernel end this process when its parent ends, so that a killed probe leaves no
+/// process.
 pub fn end_with_parent(parent: u32) -> Result<()> {
     let set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     set.context("the parent's death cannot be watched")?;
@@ -94,7 +95,7 @@ mod tests {
         // A large page would be present as a whole.
         // SAFETY: the range was just allocated.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE) };
-        // SAFETY: as above; what was there (zeros) may go.
+        // SAFETY: as above; the old contents (zeros) may go.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) };
         let address = start.expose_provenance() as u64;
         write_pages(address, 8 * PAGE, 1);

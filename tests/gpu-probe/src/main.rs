@@ -8,7 +8,7 @@
 //! | `driver/` | the driver's functions, the device, allocations, the kernels |
 //! | `bench.rs`, `report.rs`, `host.rs` | measuring, JSON lines, the host's side |
 //!
-//! What holds: no device setting is changed, memory is bounded by what is free
+//! Invariants: no device setting is changed, memory is bounded by the free memory
 //! (`driver/memory.rs`), every wait has a bound.
 
 mod bench;

@@ -2,8 +2,8 @@
 //! copied to pinned host memory, and its physical memory is given back. Then new memory is mapped
 //! and filled.
 //!
-//! It holds no managed memory and takes no checkpoint. Pinned memory is one buffer of 256 MiB at
-//! most, used for all parts in turn. So the contents of the last part alone come back, and they are
+//! It holds no managed memory and takes no checkpoint. Pinned memory is one buffer of at most 256
+//! MiB, used for all parts in turn. So only the contents of the last part come back, and they are
 //! compared.
 #![forbid(unsafe_code)]
 
@@ -26,9 +26,9 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// Most memory: enough for the costs of a GiB, little beside a card's.
+/// Most memory: enough for the costs of a GiB, little compared with a card's.
 const MOST_BYTES: usize = 4 << 30;
-/// Most of it on the simulated device, whose memory is the host's.
+/// Most memory on the simulated device, whose memory is the host's.
 const MOST_SIMULATED_BYTES: usize = 256 << 20;
 /// A piece, as an allocator would move it.
 const PIECE_BYTES: usize = 64 << 20;
@@ -193,7 +193,7 @@ impl Mover<'_> {
         Ok(gpu.wait(self.stream)?)
     }
 
-    /// Where each part begins that fits the pinned buffer; the last one ends with the memory.
+    /// The begin of each part that fits the pinned buffer; the last one ends with the memory.
     fn parts(&self, bytes: usize) -> impl Iterator<Item = usize> {
         let part = self.pinned.bytes();
         (0..bytes.div_ceil(part)).map(move |at| (at * part).min(bytes - part))
@@ -215,7 +215,7 @@ impl Mover<'_> {
     }
 }
 
-/// Words for so many bytes, no two of them alike.
+/// Words that fill `bytes` bytes, all different.
 fn contents(bytes: usize) -> Vec<u64> {
     /// Odd, so that multiplication by it is one to one: 2^64 over the golden ratio.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,6 +1,6 @@
 //! Further processes of a probe, each with a context of its own: one line in, one line out.
 //!
-//! What holds: a peer ends with the probe that started it (when dropped, and by the kernel when the
+//! Invariants: a peer ends with the probe that started it (when dropped, and by the kernel when the
 //! probe dies), and every wait for it has a bound.
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use crate::host;
 use crate::process::{SELF, lines_of};
 
-/// Begin of a peer's line when it failed.
+/// Begin of a peer's line after a failure.
 const FAILED: &str = "failed: ";
 /// The variable by which programs find an MPS daemon, the place without it, and a value with which
 /// they find none.
@@ -41,7 +41,7 @@ pub enum Mps<'a> {
 }
 
 impl Peer {
-    /// Starts a peer. It opens the device when it is told to do something.
+    /// Starts a peer. It opens the device at its first request.
     pub fn start(role: &str, mps: Mps<'_>) -> Result<Peer> {
         let mut command = Command::new(SELF);
         command
@@ -52,7 +52,7 @@ impl Peer {
             Mps::Pipe(pipe) => {
                 command.env(MPS_PIPE, pipe);
             }
-            // Only where a daemon could be found.
+            // Only if a daemon could be found.
             Mps::Without if std::env::var_os(MPS_PIPE).is_some() || Path::new(MPS_USUAL).exists() => {
                 command.env(MPS_PIPE, NO_MPS);
             }
@@ -69,7 +69,7 @@ impl Peer {
         })
     }
 
-    /// Process number.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -123,9 +123,9 @@ impl Drop for Peer {
     }
 }
 
-/// What a peer does.
+/// The behaviour of a peer.
 pub trait Role {
-    /// Does what the line says. Returns the answer.
+    /// Carries out a line. Returns the answer.
     fn answer(&mut self, line: &str) -> Result<String>;
 }
 
@@ -145,7 +145,7 @@ pub fn run(mut role: Box<dyn Role>, parent: u32) -> Result<()> {
 
 /// Rest of a bound.
 pub fn left(until: Instant) -> Duration {
-    // Never zero, so that an answer that is there already is taken.
+    // Never zero, so that an answer that has already come is taken.
     until
         .saturating_duration_since(Instant::now())
         .max(Duration::from_millis(200))

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::bench::ProbeBench;
 
-/// Which command runs a probe.
+/// The command that runs a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// `weft-gpu-probe calibration`
@@ -18,15 +18,16 @@ pub enum Group {
     Selftest,
 }
 
-/// One measurement. It runs in a process of its own: what it does to the driver reaches no other.
+/// One measurement. It runs in a process of its own: its effects on the driver reach no other
+/// probe.
 pub struct Probe {
-    /// Its name, also what its lines say under `probe`.
+    /// Its name, also the value of `probe` in its lines.
     pub name: &'static str,
-    /// Which command runs it.
+    /// The command that runs it.
     pub group: Group,
-    /// What it measures.
+    /// The measured quantities.
     pub about: &'static str,
-    /// The most seconds it may take. Its process is ended then.
+    /// The most seconds it may take. After that its process is ended.
     pub seconds: u64,
     /// The measurement.
     pub run: fn(&ProbeBench) -> Result<()>,

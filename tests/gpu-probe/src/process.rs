@@ -1,4 +1,4 @@
-//! Further processes of this program, and what they print.
+//! Further processes of this program, and their output.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader};

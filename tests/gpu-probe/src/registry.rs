@@ -9,7 +9,7 @@ use crate::{calibration, memory, movable, selftest};
 
 /// All probes.
 pub const PROBES: &[Probe] = &[
-    // The worth of weft depends on this most.
+    // The benefit of weft depends most on this.
     calibration::switch::PROBE,
     calibration::context::PROBE,
     calibration::launch::PROBE,
@@ -20,7 +20,7 @@ pub const PROBES: &[Probe] = &[
     calibration::memset::PROBE,
     calibration::cupti::PROBE,
     calibration::switch::MPS_PROBE,
-    // On managed memory, which a driver may take amiss: after all the others.
+    // On managed memory, which may disturb a driver: after all the others.
     calibration::alloc::PROBE,
     calibration::prefetch::PROBE,
     calibration::fault::PROBE,
@@ -37,7 +37,7 @@ pub const PROBES: &[Probe] = &[
     selftest::HANGS,
 ];
 
-/// The probes of a command, or those that are asked for, in the order in which they are named.
+/// The probes of a command, or the requested ones, in the order in which they are named.
 pub fn chosen(group: Group, only: &[String]) -> Result<Vec<&'static Probe>> {
     let all: Vec<&Probe> = PROBES.iter().filter(|probe| probe.group == group).collect();
     if only.is_empty() {
@@ -56,7 +56,7 @@ pub fn chosen(group: Group, only: &[String]) -> Result<Vec<&'static Probe>> {
     Ok(named)
 }
 
-/// What a peer does whose role is `name`.
+/// The behaviour of a peer whose role is `name`.
 pub fn role(name: &str) -> Result<Box<dyn Role>> {
     match name {
         "idle" => Ok(Box::new(calibration::context::Idle::default())),

@@ -36,7 +36,7 @@ impl Samples {
         self.0.is_empty()
     }
 
-    /// The measured value nearest to a share of 0 to 1; 0 without any.
+    /// The measured value nearest to a quantile from 0 to 1; 0 without any.
     pub fn quantile(&self, share: f64) -> f64 {
         let last = self.0.len().saturating_sub(1);
         let at = (share * last as f64).round() as usize;
@@ -48,7 +48,7 @@ impl Samples {
         self.quantile(0.5)
     }
 
-    /// Each value changed; the order may be reversed.
+    /// The samples with `change` applied to each; it may reverse their order.
     pub fn map(&self, change: impl Fn(f64) -> f64) -> Samples {
         Samples::new(self.0.iter().map(|value| change(*value)))
     }
@@ -72,7 +72,7 @@ pub struct Report {
     simulated: bool,
 }
 
-/// A line in the making.
+/// A line under construction.
 #[must_use = "a line is printed by `print`"]
 pub struct ReportLine(Vec<(String, Value)>);
 
@@ -93,12 +93,11 @@ impl ReportLine {
         format!("{{{}}}", fields.join(","))
     }
 
-    /// Prints it.
+    /// Prints the line.
     pub fn print(self) {
         let line = format!("{}\n", self.text());
         let mut out = std::io::stdout().lock();
-        // Nothing reads any more: the next line will find that too, and the parent ends the
-        // process.
+        // The reader is gone: the next line will fail too, and the parent ends the process.
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     }
 }

@@ -1,8 +1,8 @@
 //! Runs probes one after another, each in a process of its own with a bound on its time.
 //!
-//! What holds: a probe that fails, hangs or crashes ends with one line that says so, and the next
-//! one runs. The budget is kept to within the time of ending a process. Only processes started here
-//! are ended, by their id. Lines come out whole, as they are made.
+//! Invariants: a probe that fails, hangs or crashes ends with one line that reports it, and the
+//! next one runs. The budget is kept to within the time of ending a process. Only processes started
+//! here are ended, by their id. Lines are printed whole, as they are made.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -21,12 +21,12 @@ use crate::report::Report;
 const LEAST: Duration = Duration::from_secs(2);
 /// Share of a probe's time after which its loops end by themselves.
 const SOFT: f64 = 0.6;
-/// Longest wait for the first sight of the device.
+/// Longest wait for the first line about the device.
 const ABOUT: Duration = Duration::from_secs(60);
 
 /// Exit codes of a child.
 pub mod code {
-    /// Its last line says why it failed.
+    /// Its last line gives the reason of the failure.
     pub const FAILED: i32 = 1;
     /// There is no driver, or no device.
     pub const NO_DRIVER: i32 = 3;
@@ -36,15 +36,15 @@ pub mod code {
 #[derive(Debug, PartialEq, Eq)]
 enum ProbeEnd {
     Good,
-    /// Its last line says why.
+    /// Its last line gives the reason.
     Failed,
-    /// Without a line; this is how.
+    /// Without a line; the text describes how.
     Crashed(String),
     NoDriver,
     TooLong,
 }
 
-/// Runs the probes in `budget`. Answers whether there was a device at all.
+/// Runs the probes in `budget`. Returns whether there was a device at all.
 pub fn all(probes: &[&Probe], budget: Duration, options: &ProbeOptions) -> Result<bool> {
     let begin = Instant::now();
     let _awake = awake();
@@ -88,9 +88,9 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &ProbeOptions) -> Resul
     Ok(true)
 }
 
-/// Most time of one probe: one that hangs leaves something to the others.
+/// Most time of one probe: one that hangs leaves time for the others.
 fn fair(left: Duration) -> Duration {
-    /// With less than this no probe measures much.
+    /// Time below which no probe measures much.
     const ENOUGH: Duration = Duration::from_secs(8);
     (left / 2).max(ENOUGH).min(left)
 }
@@ -112,7 +112,7 @@ fn awake() -> Vec<std::fs::File> {
         .collect()
 }
 
-/// Runs one probe in a process of its own and hands its lines on.
+/// Runs one probe in a process of its own and passes its lines on.
 fn child(name: &str, limit: Duration, options: &ProbeOptions) -> Result<ProbeEnd> {
     let mut command = Command::new(SELF);
     command

@@ -1,5 +1,5 @@
-//! What the probes measure on a simulated GPU is what that GPU is told to be; and a file made of it
-//! makes the same GPU again. Device times only.
+//! The probes measure on a simulated GPU the values that it is configured with, and a file made
+//! from them configures the same GPU again. Device times only.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 mod simulated;
@@ -7,7 +7,7 @@ mod simulated;
 use simgpu_calibration::{Calibration, STANDARD, Value, keys};
 use simulated::{Device, Run};
 
-/// Keys whose values are by the device's clock or by nobody's, with a figure that no default has.
+/// Keys whose values are by the device's clock or by no clock, with a figure that no default has.
 const FIGURES: [(&str, f64); 14] = [
     ("slice_ns", 1_100_000.0),
     ("switch_ns", 150_000.0),
@@ -25,7 +25,7 @@ const FIGURES: [(&str, f64); 14] = [
     ("prefetch_to_host_bytes_per_us", 8_000.0),
 ];
 
-/// What is told to the device.
+/// The configured values of the device.
 fn told() -> Calibration {
     let mut calibration = Calibration::new("a test's", Some(STANDARD));
     for (key, value) in FIGURES {
@@ -54,7 +54,7 @@ fn measure(calibration: &Calibration) -> Run {
     device.probe(&arguments)
 }
 
-/// As `scripts/gpu-results` does.
+/// The calibration of a run, as `scripts/gpu-results` makes it.
 fn fold(run: &Run) -> Calibration {
     let mut calibration = Calibration::new("measured", Some(STANDARD));
     for key in keys() {
@@ -79,11 +79,12 @@ fn fold(run: &Run) -> Calibration {
     calibration
 }
 
-/// Runs of the probe until one finds every figure as it was told. A busy machine makes some of a
-/// run's figures worse, and none better than they are: a probe that is wrong finds them in none.
+/// The most runs of the probe until one measures every figure as configured. A busy machine makes
+/// some of a run's figures worse, and none better than they are: a probe that is wrong measures
+/// them right in no run.
 const RUNS: usize = 5;
 
-/// The first of [`RUNS`] runs that finds every figure as it was told, and its file.
+/// The first of [`RUNS`] runs that measures every figure as configured, and its file.
 fn measured_as_told(calibration: &Calibration, what: &str) -> (Run, Calibration) {
     let mut wrong = Vec::new();
     for _ in 0..RUNS {
@@ -98,8 +99,8 @@ fn measured_as_told(calibration: &Calibration, what: &str) -> (Run, Calibration)
     panic!("{what}: {}", wrong.join("; "));
 }
 
-/// How a change of hands among three processes differs from one between two: by no more than the
-/// two kernels of 10 us whose pauses do not show.
+/// The difference between a switch among three processes and one between two: at most the two
+/// kernels of 10 us whose pauses do not show.
 fn three_far_off(run: &Run, calibration: &Calibration) -> Option<String> {
     let (three, two) = (
         run.value("switch", "switch_of_three"),
@@ -108,7 +109,7 @@ fn three_far_off(run: &Run, calibration: &Calibration) -> Option<String> {
     ((three - two).abs() > 20_000.0).then(|| format!("switch_of_three is {three}, between two {two}"))
 }
 
-/// A figure that is not as it was told.
+/// A figure that differs from its configured value.
 fn far_off(calibration: &Calibration) -> Option<String> {
     FIGURES.iter().find_map(|(key, told)| {
         let Some(seen) = calibration.own(key) else {
@@ -121,7 +122,8 @@ fn far_off(calibration: &Calibration) -> Option<String> {
         } else {
             told * 0.02
         };
-        // A copy of 200 us that busy cores see end 50 us late is a slower one, never a faster.
+        // If busy cores see the end of a copy of 200 us 50 us late, the copy seems slower, never
+        // faster.
         let below = if key.ends_with("_bytes_per_us") {
             told * 0.3
         } else {
@@ -135,8 +137,8 @@ fn far_off(calibration: &Calibration) -> Option<String> {
 #[test]
 fn what_is_measured_is_what_was_told_and_makes_the_same_device_again() {
     let (first, file) = measured_as_told(&told(), "the first run");
-    // One way and the other are two engines: both at once is their sum, until the faster one is
-    // done.
+    // The two directions have two engines: both at once have the sum of the rates, until the faster
+    // one is done.
     let both = first.value("copy", "both_ways");
     assert!((2.0 * 9_000.0 * 0.95..=2.0 * 9_000.0 * 1.05).contains(&both), "{both}");
     let duplex = first.value("prefetch", "duplex");
@@ -163,7 +165,7 @@ fn every_probe_says_what_the_keys_promise() {
             continue;
         };
         if name == "call_traced" {
-            // No CUPTI beside a simulated driver.
+            // There is no CUPTI for a simulated driver.
             continue;
         }
         let line = run
@@ -181,7 +183,7 @@ fn every_probe_says_what_the_keys_promise() {
     }
     let skipped = run.line("cupti", "traced").expect("a line that says why");
     assert!(skipped["skipped"].is_string());
-    // What the host waits for takes at least what the device takes.
+    // The host's wait takes at least as long as the device's work.
     assert!(run.value("launch", "call_and_wait") > run.value("spacing", "smallest_kernel"));
     assert!(run.value("launch", "launch_to_store") > run.value("spacing", "smallest_kernel"));
     for name in ["ping_alone", "ping_beside_busy"] {

@@ -1,5 +1,5 @@
-//! The probes of managed memory on a simulated GPU, which has no page ledger but knows where
-//! prefetches put memory.
+//! The probes of managed memory on a simulated GPU, which has no page ledger but tracks the place
+//! to which prefetches put memory.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 mod simulated;
@@ -34,8 +34,8 @@ fn two_jobs_on_managed_memory() {
     assert!(run.value("discard", "out_discard_and_prefetch") < copied / 10.0);
     assert!(run.value("read-mostly", "read_mostly_leaving") < run.value("read-mostly", "plain_leaving") / 10.0);
 
-    // Only a collapse to the host frees the device's copy, and it copies nothing but what the host
-    // has not.
+    // Only a collapse to the host frees the device's copy, and it copies only pages that the host
+    // does not have.
     let freed = |way: &str| run.value("read-mostly", &format!("{way}_freed"));
     assert_eq!(
         [
@@ -53,8 +53,8 @@ fn two_jobs_on_managed_memory() {
     assert!(run.value("read-mostly", "collapse_to_host_again") > copied / 2.0);
     assert!(run.value("read-mostly", "prefetch_to_host_again") < copied / 10.0);
 
-    // What the simulator does not do is said: kernels fault nothing, so the host's page table shows
-    // nothing.
+    // The limits of the simulator are reported: kernels fault nothing, so the host's page table
+    // shows nothing.
     assert_eq!(run.value("page-table", "present_never_touched"), 0.0);
     assert_eq!(run.value("page-table", "present_populated"), 1.0);
     let shows = run.line("page-table", "shows_what_kernels_pulled").expect("a verdict");
@@ -78,8 +78,8 @@ fn two_jobs_on_managed_memory() {
     );
 }
 
-/// Asked to, the simulated driver takes pages out of the process's page table as they move to the
-/// device.
+/// If requested, the simulated driver takes pages out of the process's page table as they move to
+/// the device.
 #[test]
 fn pages_on_the_device_are_not_in_the_page_table() {
     let device = Device::new("").with("SIMGPU_PAGE_TABLE", "on");

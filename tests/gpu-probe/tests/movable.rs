@@ -1,4 +1,5 @@
-//! Movable memory on a simulated GPU: what leaves is free for others, and comes back as it was.
+//! Movable memory on a simulated GPU: memory that leaves is free for others, and comes back with
+//! its contents.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 mod simulated;
@@ -9,7 +10,7 @@ const PIECE_BYTES: f64 = 67_108_864.0;
 
 #[test]
 fn memory_that_leaves_is_free_and_comes_back_with_its_contents() {
-    // A quarter of what a context leaves: two pieces and some.
+    // A quarter of the memory that a context leaves: two pieces and some.
     let device = Device::new("[device]\nmemory = 671088640\ncontext_memory = 16777216\n");
     let run = device.probe(&["movable", "--budget", "60"]);
     run.is_good();
@@ -21,7 +22,7 @@ fn memory_that_leaves_is_free_and_comes_back_with_its_contents() {
         assert_eq!(of("free_before") - of("free_mapped"), 2.0 * PIECE_BYTES);
         assert_eq!(of("free_evicted") - of("free_mapped"), 2.0 * PIECE_BYTES);
         assert_eq!(of("free_after"), of("free_before"));
-        // By the device's clock and the built-in link, of which nothing is faster.
+        // By the device's clock and the built-in link; nothing is faster than that.
         for copy in ["copy_out", "copy_in"] {
             assert!(
                 of(copy) > 0.0 && of(copy) < 22_200.0 * 1.02,

@@ -1,5 +1,5 @@
-//! How probes are run: each by itself, within the budget, with one line for each that did not do
-//! it.
+//! The runner of probes: each probe runs by itself, within the budget, with one line for each that
+//! did not.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 mod simulated;
@@ -22,7 +22,7 @@ fn a_probe_that_fails_crashes_or_hangs_stops_no_other_and_leaves_nobody() {
     // The process that the hanging probe had started ends with it.
     if let Some(peer) = run.line("hangs", "peer") {
         let process = format!("/proc/{}/stat", peer["fact"]);
-        // Dead and not waited for is dead: in a container nobody may wait for orphans.
+        // A zombie counts as dead: in a container, orphans may never be waited for.
         let lives = || std::fs::read_to_string(&process).is_ok_and(|text| !text.contains(") Z "));
         let begin = Instant::now();
         while lives() {
@@ -34,7 +34,7 @@ fn a_probe_that_fails_crashes_or_hangs_stops_no_other_and_leaves_nobody() {
 
 #[test]
 fn what_does_not_fit_the_budget_is_named() {
-    // Less than any probe is begun with.
+    // Less time than any probe is begun with.
     let run = Device::new("").probe(&["calibration", "--budget", "1", "--only", "copy", "--only", "launch"]);
     assert_eq!(run.code, Some(0));
     // In the order in which they are named.

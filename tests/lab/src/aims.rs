@@ -1,5 +1,4 @@
-//! What is to be reached, and whether it was. The aims are the project's and stand here as they
-//! were set; what they are measured by stands beside each.
+//! The aims of the project, and whether a run meets them. The code next to each aim measures it.
 #![forbid(unsafe_code)]
 
 mod promises;
@@ -17,24 +16,24 @@ use crate::speed::Speed;
 /// An aim.
 #[derive(Debug, Clone, Serialize)]
 pub struct Aim {
-    /// What is to hold.
+    /// The condition.
     pub aim: String,
-    /// Whether it was looked at and did.
+    /// Whether it was judged and is met.
     pub met: bool,
-    /// How often it held, of how many.
+    /// In how many cases it held, and the number of cases.
     pub held: (usize, usize),
-    /// The figures; where it failed, the worst.
+    /// The figures; if it failed, the worst.
     pub said: Vec<String>,
 }
 
 impl Aim {
-    /// Whether anything was run for it. What nothing was run for is neither met nor missed.
+    /// Whether any case was run for it. An aim without cases is neither met nor missed.
     pub fn is_judged(&self) -> bool {
         self.held.1 > 0
     }
 }
 
-/// Worst cases that are told of each aim.
+/// The most failed cases that are listed for an aim.
 const TOLD: usize = 5;
 
 /// Collects one aim's cases.
@@ -42,9 +41,9 @@ struct Judge {
     aim: String,
     held: usize,
     cases: usize,
-    /// The part of the cases that is to hold.
+    /// The part of the cases in which it must hold.
     share: f64,
-    /// How bad, what.
+    /// How bad, and the text about it.
     misses: Vec<(f64, String)>,
 }
 
@@ -59,7 +58,7 @@ impl Judge {
         }
     }
 
-    /// `value` is to be at most `limit`.
+    /// Counts a case: `value` must be at most `limit`.
     fn at_most(&mut self, value: f64, limit: f64, said: impl FnOnce() -> String) {
         self.cases += 1;
         if value <= limit {
@@ -80,13 +79,13 @@ impl Judge {
     }
 }
 
-/// One case under the rules that aims speak of.
+/// One case under the rules that aims compare.
 struct Together<'a> {
-    /// Which kind of case; a pair too where it was run as a case of the table.
+    /// The kind of case; `pair` also if it ran as a case of the table.
     kind: &'static str,
     weft: &'a CaseRow,
     fikit: Option<&'a CaseRow>,
-    /// Under every other rule, fikit's too.
+    /// Under every other rule, fikit too.
     others: Vec<&'a CaseRow>,
 }
 
@@ -94,7 +93,7 @@ fn name(row: &CaseRow) -> String {
     name_as(row, row.kind)
 }
 
-/// The name of a case, were it of this kind.
+/// The name of a case, as if it were of this kind.
 fn name_as(row: &CaseRow, kind: &str) -> String {
     format!("{} {kind}: {}, seed {}", row.device, row.jobs(), row.figures.seed)
 }
@@ -102,7 +101,7 @@ fn name_as(row: &CaseRow, kind: &str) -> String {
 fn together(rows: &[CaseRow]) -> Vec<Together<'_>> {
     let mut cases: BTreeMap<String, (&'static str, Vec<&CaseRow>)> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.is_apart()) {
-        // A case of the table is a pair, under more rules; where both were run it counts once.
+        // A case of the table is a pair under more rules. If both were run, it counts once.
         let kind = if row.kind == "table" { "pair" } else { row.kind };
         let case = cases.entry(name_as(row, kind)).or_insert((kind, Vec::new()));
         case.1.push(row);
@@ -126,8 +125,8 @@ fn together(rows: &[CaseRow]) -> Vec<Together<'_>> {
     out
 }
 
-/// All aims, with what was found; those too that nothing was run for. Of several hosts the first is
-/// judged.
+/// All aims with their figures, also those without cases. With several values of host time, only
+/// the rows of the first are judged.
 pub fn judge(rows: &[CaseRow], foresight: &[GapForesight], speed: &[Speed]) -> Vec<Aim> {
     let host = rows.iter().find(|row| row.kind != "hosts").map(|row| row.host_time);
     let judged: Vec<CaseRow> = rows.iter().filter(|row| Some(row.host_time) == host).cloned().collect();
@@ -162,19 +161,19 @@ pub fn judge(rows: &[CaseRow], foresight: &[GapForesight], speed: &[Speed]) -> V
     aims
 }
 
-/// What a run says of the aims in all.
+/// The verdict on all aims of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AimVerdict {
-    /// Every aim that was judged is met.
+    /// Every judged aim is met.
     Met,
-    /// One is missed.
+    /// An aim is missed.
     Missed,
-    /// No aim was judged: nothing was run for any of them, so nothing holds.
+    /// No aim was judged: no case was run for any of them.
     Nothing,
 }
 
 impl AimVerdict {
-    /// Of these aims.
+    /// The verdict on these aims.
     pub fn of(aims: &[Aim]) -> AimVerdict {
         let judged: Vec<&Aim> = aims.iter().filter(|aim| aim.is_judged()).collect();
         match judged.iter().all(|aim| aim.met) {
@@ -185,8 +184,8 @@ impl AimVerdict {
     }
 }
 
-/// Figures of a run that was broken off are of fewer requests than they say. Of every kind but
-/// frontiers, whose swept rules may be.
+/// The figures of a run that was broken off rest on fewer requests than requested. Every kind is
+/// judged but frontiers, whose swept rules may break off.
 fn answered(rows: &[CaseRow], aims: &mut Vec<Aim>) {
     let mut all = Judge::new("every request is answered");
     let ours = |row: &&CaseRow| row.kind != "frontier" && row.figures.rule.split(' ').next() == Some("weft");
@@ -198,15 +197,15 @@ fn answered(rows: &[CaseRow], aims: &mut Vec<Aim>) {
     aims.push(all.done());
 }
 
-/// What weft reaches over one kind of cases on one device: geometric means over alone.
+/// The aim for one kind of case on one device: geometric means over the solo runs.
 struct GroupAim {
     device: &'static str,
     kind: &'static str,
-    /// Batch work, of alone, at least.
+    /// Least batch work, as a part of that in the solo run.
     batch: f64,
 }
 
-/// The groups. Random arrivals come first: so services are used.
+/// The groups. Random arrivals come first: they are the usual load of services.
 const GROUPS: [GroupAim; 8] = {
     const fn of(device: &'static str, kind: &'static str, batch: f64) -> GroupAim {
         GroupAim { device, kind, batch }
@@ -223,11 +222,11 @@ const GROUPS: [GroupAim; 8] = {
     ]
 };
 
-/// What a group may cost its services: the mean and the p99, each over the group and of the worst
-/// case, over alone.
+/// The most that a group may cost its services, over the solo run: the mean and the p99, each over
+/// the group and for the worst case.
 const GROUP_COSTS: [(&str, f64); 4] = [("mean", 1.01), ("p99", 1.02), ("worst mean", 1.03), ("worst p99", 1.08)];
 
-/// weft's rows of this kind on this device.
+/// Rows of weft of this kind on this device.
 fn rows_of<'a>(cases: &[Together<'a>], device: &str, kind: &str) -> Vec<&'a CaseRow> {
     let of = |case: &&Together<'_>| (case.weft.device, case.kind) == (device, kind);
     cases.iter().filter(of).map(|case| case.weft).collect()
@@ -285,7 +284,7 @@ fn batch_of(row: &CaseRow) -> f64 {
     row.figures.batch_sum
 }
 
-/// Where every case was run with several seeds: the interval of batch work.
+/// The interval of batch work, if every case was run with several seeds.
 fn interval(rows: &[&CaseRow]) -> String {
     OverSeeds::of(rows, batch_of).map_or_else(String::new, |over| {
         format!(" (+- {:.3} over {} seeds)", over.half_width, over.by_seed.len())
@@ -305,8 +304,8 @@ fn latencies(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
     aims.extend([mean.done(), tail.done()]);
 }
 
-/// No other rule gives a pair clearly more batch work for about the same latency, whatever its one
-/// parameter is where that was swept.
+/// No other rule gives a pair clearly more batch work for about the same latency, at any value of
+/// its one parameter that was swept.
 fn dominated(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
     const MORE: f64 = 1.02;
     const SLOWER: f64 = 0.005;
@@ -338,7 +337,7 @@ fn dominated(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
     aims.push(judge.done());
 }
 
-/// Models that no constant was tuned on fare as the others do.
+/// Models that no constant was tuned on do as well as the others.
 fn held_back(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
     let mut judge = Judge::new("pairs with a model held back from tuning: batch work at least 0.9 of the others'");
     for device in ["mps", "time-sliced"] {
@@ -378,7 +377,8 @@ fn gate(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
 fn against_fikit(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
     const TOLERANCE: f64 = 1.005;
     let mut both = Judge::new("against fikit: worse in both latency and batch throughput in no pair (tolerance 0.5 %)");
-    // Cases that are worse in latency, and in batch throughput, whatever the other.
+    // Number of cases that are worse in latency, and in batch throughput, whatever the other
+    // figure.
     let mut one = [0, 0];
     let mut latency = Vec::new();
     let mut batch = Vec::new();

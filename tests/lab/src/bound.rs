@@ -1,5 +1,5 @@
-//! The batch work that the device's time allows, whatever the rule: a bound that holds for
-//! everybody on a device that runs one kernel at a time.
+//! The batch work that the device's time allows, whatever the rule: a bound that holds for every
+//! rule on a device that runs one kernel at a time.
 //!
 //! ```text
 //! batch work, of alone <= min(1 - f, a) / b
@@ -8,17 +8,17 @@
 //!   a  the same on an empty device, if its launches return as soon as with a launch queue
 //! ```
 //!
-//! The device does one thing at a time, so batch kernels run in `1 - f` of the time at most.
-//! Nothing is said of gaps: a kernel may begin in one and outlast it, which the packer's may not
-//! ([`crate::oracle`]). A host may launch ahead and so do more than alone, but no more than `a`.
-//! Of several batch jobs the one that needs least of the device for its work goes first.
+//! The device does one thing at a time, so batch kernels run in `1 - f` of the time at most. The
+//! bound does not depend on gaps: a kernel may begin in one and outlast it, which the packer's may
+//! not ([`crate::oracle`]). A host may launch ahead and so do more than in a solo run, but no more
+//! than `a`. With several batch jobs, the one that needs the least device time for its work goes
+//! first.
 //!
-//! `f` is taken from the run without batch jobs: the bound then is of no added latency, and the
+//! `f` is taken from the run without batch jobs: the bound is then one at no added latency, and the
 //! same for all rules of a case ([`crate::compare::CaseFigures::bound`]). In a closed loop a rule
-//! that delays requests lets fewer of them come, and has more of the device left. With the `f` of
-//! its own run the bound holds for that run
-//! ([`crate::compare::CaseFigures::own_bound`]). What a queue of launches held before the first
-//! counted request may come on top of `a`.
+//! that delays requests lets fewer of them come, and leaves more device time. With the `f` of its
+//! own run the bound holds for that run ([`crate::compare::CaseFigures::own_bound`]). Launches that
+//! a queue held before the first counted request may come on top of `a`.
 #![forbid(unsafe_code)]
 
 use crate::Ns;
@@ -26,16 +26,16 @@ use crate::job::PlayedJob;
 use crate::oracle::{ForegroundGaps, GapUse, OracleBackground};
 use crate::world::MachineRun;
 
-/// A batch job as the bound sees it: parts of the time in which its kernels run.
+/// A batch job's parts of the time in which its kernels run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BatchDemand {
-    /// When it is alone.
+    /// In a solo run.
     pub alone: f64,
     /// On an empty device, if its launches return as with a launch queue.
     pub ahead: f64,
 }
 
-/// The most work of all batch jobs, of alone, in this part of the device's time.
+/// The most work of all batch jobs, relative to their solo runs, in this part of the device's time.
 pub fn most(left: f64, jobs: &[BatchDemand]) -> f64 {
     let mut jobs: Vec<&BatchDemand> = jobs.iter().filter(|job| job.alone > 0.0).collect();
     jobs.sort_by(|one, other| one.alone.total_cmp(&other.alone));
@@ -49,8 +49,8 @@ pub fn most(left: f64, jobs: &[BatchDemand]) -> f64 {
     sum
 }
 
-/// The part of the time in which kernels ran, from the arrival of request number `warmup` of the
-/// first job on.
+/// The part of the time in which kernels ran, from the arrival of the first job's request number
+/// `warmup` on.
 pub fn device_share(run: &MachineRun, warmup: usize) -> f64 {
     let begin = run.jobs[0].arrivals.get(warmup).copied().unwrap_or(0);
     let counted = run.pieces.iter().filter(|piece| piece.start >= begin);
@@ -58,7 +58,7 @@ pub fn device_share(run: &MachineRun, warmup: usize) -> f64 {
     sum as f64 / run.span.saturating_sub(begin).max(1) as f64
 }
 
-/// [`BatchDemand::ahead`] of a job that ran alone, in this place of a set, over as much time.
+/// [`BatchDemand::ahead`] of a job after its solo run, in this place of a set, over the same time.
 pub fn ahead(job: &PlayedJob, place: usize, alone: &MachineRun) -> f64 {
     let empty = ForegroundGaps {
         windows: vec![(0, alone.span)],
@@ -84,14 +84,14 @@ mod tests {
     fn the_cheapest_work_goes_first() {
         let job = |alone, ahead| BatchDemand { alone, ahead };
         let near = |value: f64, right: f64| assert!((value - right).abs() < 1e-9, "{value} {right}");
-        // The device is the limit, then the host, then the host with a queue.
+        // The limit is the device, then the host, then the host with a queue.
         near(most(0.3, &[job(0.6, 0.6)]), 0.5);
         near(most(0.9, &[job(0.6, 0.6)]), 1.0);
         near(most(0.9, &[job(0.6, 0.75)]), 1.25);
         near(most(-0.1, &[job(0.6, 0.6)]), 0.0);
         // All of the second, half of the first.
         near(most(0.6, &[job(0.8, 0.8), job(0.2, 0.2)]), 1.5);
-        // Who uses no device has no throughput to speak of.
+        // A job that does not use the device has no throughput.
         near(most(0.5, &[job(0.0, 0.0)]), 0.0);
     }
 }

@@ -18,8 +18,8 @@ use simgpu_engine::{Mode, Settings};
 use crate::world::Hosts;
 use crate::{Ns, US};
 
-/// Keys of a calibration that the lab reads. Kernels and copies take what the recordings name, and
-/// events take no time: the lab submits none to the engine.
+/// Keys of a calibration that the lab reads. Kernels and copies take the times of the recordings,
+/// and events take no time: the lab submits none to the engine.
 const READ: [&str; 5] = [
     "slice_ns",
     "switch_ns",
@@ -32,7 +32,7 @@ const READ: [&str; 5] = [
 #[derive(Debug, Clone, Args)]
 pub struct CalibrationOptions {
     /// The device's figures: a file of tests/simgpu/calibration by name, or a path. Several names:
-    /// one block each, and a table of all. Kernels and copies take what the recordings name
+    /// one block each, and a table of all. Kernels and copies take the times of the recordings
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = STANDARD)]
     pub calibration: Vec<String>,
     /// Change a value of the calibration: switch_ns=50000. Several values (switch_ns=50000,92000):
@@ -66,8 +66,8 @@ impl FromStr for CalibrationChange {
 }
 
 impl CalibrationOptions {
-    /// Each calibration with each combination of changed values. An error names what is unknown,
-    /// and what is known.
+    /// Each calibration with each combination of changed values. An error names the unknown name
+    /// and the known ones.
     pub fn devices(&self) -> Result<Vec<CalibratedDevice>> {
         let mut changes = vec![BTreeMap::new()];
         for change in &self.set {
@@ -91,9 +91,9 @@ impl CalibrationOptions {
 /// A device as a calibration describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibratedDevice {
-    /// Its calibration and what was changed in it: `h100-like switch_ns=50000`.
+    /// Its calibration and the changed values: `h100-like switch_ns=50000`.
     pub name: String,
-    /// The GPU that the calibration is of.
+    /// The GPU of the calibration.
     pub gpu: String,
     changed: BTreeMap<String, f64>,
     engine: Settings,
@@ -133,8 +133,8 @@ impl CalibratedDevice {
         Settings { mode, ..self.engine }
     }
 
-    /// The usual hosts, beside a device that is so many times slower than a real one. Their waits
-    /// return no sooner than the calibration says.
+    /// The usual hosts, for a device that is `dilation` times slower than a real one. Their waits
+    /// return no sooner than in the calibration.
     pub fn hosts(&self, dilation: f64) -> Hosts {
         let usual = Hosts {
             dilation,
@@ -152,12 +152,12 @@ impl CalibratedDevice {
     }
 }
 
-/// The device and the launch queue that figures are of.
+/// The device and the launch queue of some figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LabSetting {
     /// [`CalibratedDevice::name`].
     pub calibration: String,
-    /// Launches that the launch queue holds, where `--queue` named it.
+    /// Capacity of the launch queue, if `--queue` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<usize>,
 }
@@ -173,13 +173,13 @@ impl fmt::Display for LabSetting {
     }
 }
 
-/// The device that was played on, for people and programs.
+/// The device of a run, for people and programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlayedDevice {
     /// Calibration and launch queue.
     #[serde(flatten)]
     pub setting: LabSetting,
-    /// The GPU that the calibration is of.
+    /// The GPU of the calibration.
     pub gpu: String,
     /// See [`Settings::slice`].
     pub slice_ns: Ns,
@@ -194,7 +194,7 @@ pub struct PlayedDevice {
 }
 
 impl PlayedDevice {
-    /// A device of which the engine has these settings, with these hosts.
+    /// A device with these engine settings and these hosts.
     pub fn new(device: &CalibratedDevice, queue: Option<usize>, engine: &Settings, hosts: &Hosts) -> PlayedDevice {
         PlayedDevice {
             setting: LabSetting {

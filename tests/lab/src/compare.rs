@@ -1,8 +1,9 @@
 //! One set of jobs under several rules on the same seed, and the figures.
 //!
-//! Each job is first run alone: that is what its latency and its throughput are measured against,
-//! and (with another seed) what weft's profile of it is made of, so nothing is known of a run that
-//! a stage-1 run could not have told.
+//! Each job first has a solo run, in which it has the device to itself. Its latency and its
+//! throughput are measured against this run. A second solo run, with another seed, makes weft's
+//! profile of the job. So weft knows nothing about a job that a stage-1 run could not have
+//! recorded.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -24,36 +25,36 @@ use crate::world::{
 };
 use crate::{MS, Ns};
 
-/// Requests of a run alone that make a profile.
+/// Requests of the solo run that makes a profile.
 const LEARNING: u64 = 40;
 
-/// A profile is of another day.
+/// Added to the seed of the run that makes a profile, so that the profile is from another day.
 const OTHER_SEED: u64 = 0x0001_0000;
 
-/// A batch job alone runs for so much virtual time at least.
+/// Shortest virtual time of a batch job's solo run.
 const MIN_ALONE_NS: Ns = 1_000 * MS;
 
-/// Jobs of which each one's throughput is asked run together for so much virtual time.
+/// Virtual time for which jobs run together when each job's throughput is measured.
 const MIN_TOGETHER_NS: Ns = 4_000 * MS;
 
-/// The machine and how long to look.
+/// The machine and the length of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Fixture {
     /// The device.
     pub device: Settings,
     /// The host.
     pub hosts: Hosts,
-    /// All chance.
+    /// The seed of all chance.
     pub seed: u64,
-    /// Requests that count.
+    /// Requests that count in the figures.
     pub requests: u64,
-    /// Requests before them that do not: queues fill, predictors learn.
+    /// Requests before them that do not count: queues fill, predictors learn.
     pub warmup: u64,
-    /// Settings of the core's other than the default, for trying things out.
+    /// Settings of the core that replace the default, for trials.
     pub tuning: Tuning,
 }
 
-/// Settings of the core's to try.
+/// Settings of the core to try.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tuning {
     /// [`weft_scheduler::Config::risk`].
@@ -73,10 +74,10 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Changes what is to be changed.
+    /// Applies the settings that are given.
     fn apply(self, control: &mut LaunchControl, dilation: f64) {
         if let LaunchControl::Weft(config) = control {
-            // The cost of a switch is this device's already.
+            // `switch_cost` is this device's already: `scaled` must not change it.
             let switch_cost = config.switch_cost;
             **config = config.as_ref().clone().scaled(dilation);
             config.switch_cost = switch_cost;
@@ -87,23 +88,24 @@ impl Tuning {
     }
 }
 
-/// A job with what is known of it from runs alone.
+/// A job with the figures and the profile from its solo runs.
 #[derive(Debug, Clone)]
 pub struct KnownJob {
     /// The job.
     pub job: PlayedJob,
-    /// Stage 1.
+    /// Its stage-1 profile.
     pub profile: Arc<Profile>,
-    /// Latency of each request alone (or among its equals, see [`Fixture::know_all`]), warm-up
-    /// included.
+    /// Latency of each request in a solo run (or among its equals, see [`Fixture::know_all`]),
+    /// warm-up included.
     pub latencies: Vec<Ns>,
-    /// Its tokens alone, where its waits return with them.
+    /// Its tokens in a solo run, if its waits return with tokens.
     pub tokens: Vec<TokenTime>,
-    /// The part of the time that the device works for it when it is alone.
+    /// The part of a solo run in which the device works for it.
     pub busy: f64,
-    /// Of a service: the same for it and its equals together, over the requests that count.
+    /// The same part for the service and its equals together, over the requests that count. Set for
+    /// a service only.
     pub foreground_busy: f64,
-    /// Of a batch job: see [`BatchDemand::ahead`].
+    /// [`BatchDemand::ahead`], for a batch job.
     pub ahead: f64,
 }
 
@@ -136,7 +138,8 @@ impl Fixture {
         .run()
     }
 
-    /// Mean latency, ns, of a service alone, each request after the answer to the last.
+    /// Mean latency, ns, of a service in a solo run. Each request comes after the answer to the
+    /// last.
     pub fn usual_latency(&self, job: &PlayedJob) -> f64 {
         let job = PlayedJob {
             arrivals: Arrivals::Closed { think: Some(0) },
@@ -146,8 +149,8 @@ impl Fixture {
         Latency::of(&run.jobs[0].latencies).mean
     }
 
-    /// Runs a job alone in the place that it will have in the set: its times then are the same to
-    /// the nanosecond.
+    /// Runs a job by itself in the place that it will have in the set. Its times are then the same
+    /// to the nanosecond.
     pub fn know(&self, job: &PlayedJob, place: usize, service: bool) -> KnownJob {
         let alone = |requests, least, seed| {
             let jobs = vec![(job.clone(), None)];
@@ -174,9 +177,9 @@ impl Fixture {
         }
     }
 
-    /// What is known of a set of jobs, the service first. Beside others of its own priority, which
-    /// stand right behind it, the service is measured against what it has among them: weft does not
-    /// stand between equals, and is to add nothing to that.
+    /// The [`KnownJob`]s of a set of jobs, the service first. Jobs of the service's own priority
+    /// follow right behind it. The service is then measured against its run among them: weft does
+    /// not arbitrate between equals, and must not add anything to that latency.
     pub fn know_all(&self, jobs: &[PlayedJob]) -> Vec<KnownJob> {
         let alone = |(place, job)| self.know(job, place, place == 0);
         let mut known: Vec<KnownJob> = jobs.iter().enumerate().map(alone).collect();
@@ -217,7 +220,8 @@ impl Fixture {
         LabMachine::numbered(setup, place).run()
     }
 
-    /// The first job is the service; the others share the device with it.
+    /// The figures of these jobs under a rule. The first job is the service; the others share the
+    /// device with it.
     pub fn compare(&self, jobs: &[KnownJob], rule: Rule) -> CaseFigures {
         let mut setup: Vec<(PlayedJob, Option<Arc<Profile>>)> = jobs
             .iter()
@@ -236,8 +240,8 @@ impl Fixture {
         self.figures(jobs, rule, &run)
     }
 
-    /// What each of several jobs does of its own throughput while nothing stands between them and
-    /// the device.
+    /// The part of its solo throughput that each of several jobs reaches when no launch control
+    /// stands between them and the device.
     pub fn throughputs(&self, jobs: &[KnownJob]) -> Vec<f64> {
         let setup = jobs.iter().map(|known| (known.job.clone(), None)).collect();
         let run = self.run(setup, LaunchControl::Plain, 1, MIN_TOGETHER_NS, self.seed);
@@ -271,7 +275,7 @@ impl Fixture {
             .zip(&analysis.compute)
             .filter(|((_, known), _)| known.job.priority != service.job.priority)
             .map(|((job, known), compute)| {
-                // What rewritten kernels take longer than their own time is no work.
+                // The extra time of rewritten kernels is not work.
                 let own = 1.0 - job.rewritten as f64 / job.compute.max(1) as f64;
                 *compute as f64 * own / analysis.span.max(1) as f64 / known.busy.max(1e-9)
             })
@@ -339,8 +343,8 @@ impl Fixture {
     }
 }
 
-/// What the packer could have done. No number where kernels share SMs: it runs one at a time, so it
-/// bounds nothing there.
+/// The packer's figures. They are NaN if kernels share SMs: the packer runs one kernel at a time,
+/// so it bounds nothing there.
 struct PackerFigures {
     most_ms: f64,
     gated_ms: f64,
@@ -372,10 +376,10 @@ impl PackerFigures {
     }
 }
 
-/// Stage 1 of what a job did alone: the time of each kernel and the gap after it.
+/// Stage-1 profile from a job's solo run: the time of each kernel and the gap after it.
 pub fn profile(run: &MachineRun) -> Profile {
     let mut aggregator = Aggregator::new();
-    // The kernels of a graph are one launch and are timed as one, as the interposer does.
+    // The kernels of a graph are one launch and are timed as one, as in the interposer.
     for launch in launches(&run.pieces).collect::<Vec<_>>().windows(2) {
         let ((this, end), (next, _)) = (launch[0], launch[1]);
         aggregator.launched(this.kernel, 1);
@@ -394,92 +398,94 @@ fn launches(pieces: &[KernelPiece]) -> impl Iterator<Item = (&KernelPiece, Ns)> 
         .filter_map(|launch| Some((launch.first()?, launch.last()?.end)))
 }
 
-/// What came of one rule.
+/// The figures of one rule.
 #[derive(Debug, Clone, Serialize)]
 pub struct CaseFigures {
     /// The rule.
     pub rule: String,
-    /// All chance.
+    /// The seed of all chance.
     pub seed: u64,
     /// Whether the service answered all its requests.
     pub finished: bool,
     /// The service's latency, ns.
     pub latency: Latency,
-    /// The same alone.
+    /// The same in a solo run.
     pub alone: Latency,
-    /// Of requests with an SLO.
+    /// Requests with an SLO.
     pub slo: Option<SloFigures>,
-    /// Of tokens, where its waits return with them.
+    /// Tokens, if its waits return with tokens.
     pub tokens: Option<TokenFigures>,
-    /// What a request gained, mean over requests: end to end.
+    /// Added latency of a request from end to end, mean over requests.
     pub added_mean_us: f64,
-    /// The worst.
+    /// The largest added latency of a request.
     pub added_worst_us: f64,
-    /// Direct delay per filled gap, mean: all there was.
+    /// Direct delay per filled gap, mean, from all the direct delay of the run.
     pub direct_per_gap_us: f64,
-    /// The same without what fills no gap (`forced_ms`).
+    /// The same without the delay that fills no gap (`forced_ms`).
     pub direct_filling_us: f64,
-    /// The worst of one kernel.
+    /// The largest direct delay of one kernel.
     pub direct_worst_us: f64,
-    /// Direct delay in all.
+    /// Sum of the direct delay.
     pub direct_ms: f64,
-    /// Of it what fills no gap: the device was taken from a foreground job that had work, as the
-    /// minimum share does (and slices without weft).
+    /// The part of the direct delay that fills no gap: the device was taken from a foreground job
+    /// that had work. The minimum share does that (and time slices without weft).
     pub forced_ms: f64,
-    /// What no filling without preemption can avoid, per filled gap.
+    /// Delay per filled gap that no filling without preemption can avoid.
     pub floor: Floor,
-    /// Throughput of each job of lower priority than the service, against alone.
+    /// Throughput of each job of lower priority than the service, as a part of its solo throughput.
     pub batch: Vec<f64>,
-    /// Of all together.
+    /// The sum of `batch`.
     pub batch_sum: f64,
-    /// The most that the device's time allows of it at no added latency ([`crate::bound`]): the
-    /// same for all rules. None where kernels share the device.
+    /// The most that the device's time allows of `batch_sum` at no added latency
+    /// ([`crate::bound`]): the same for all rules. `None` if kernels share the device.
     pub bound: Option<f64>,
-    /// The same beside the requests of this run, which come later where they are delayed.
+    /// The same bound with the requests of this run, which come later if they are delayed.
     pub own_bound: Option<f64>,
-    /// Gaps there were.
+    /// Number of gaps.
     pub gaps: u64,
-    /// Gaps with a background job in them.
+    /// Number of gaps with a background job in them.
     pub filled_gaps: u64,
-    /// Gap time there was.
+    /// Sum of gap time.
     pub gap_ms: f64,
-    /// Of it filled.
+    /// The filled part of it.
     pub filled_ms: f64,
-    /// What the clairvoyant packer could have filled at most, which may never let a kernel outlast
-    /// a gap. This and all else of the packer's is no number (`null` in JSON) where kernels share
-    /// SMs.
+    /// The most that the clairvoyant packer could have filled. It may never let a kernel outlast a
+    /// gap. This and all other figures of the packer are NaN (`null` in JSON) if kernels share SMs.
     pub oracle_ms: f64,
-    /// What it could have if background jobs launched in gaps only.
+    /// The most that the packer could have filled if background jobs launched in gaps only.
     pub gated_ms: f64,
-    /// What it could have if nothing that the run did outside of gaps were done for it.
+    /// The most that the packer could have filled if it also had to do the work that the run did
+    /// outside of gaps.
     pub own_ms: f64,
-    /// Filled over the packer's.
+    /// Filled time over the packer's.
     pub efficiency: f64,
-    /// Device idle in a gap with a background job at the gate, per background job kernel in gaps.
+    /// Time of gaps in which the device was idle while a background job waited at the gate, per
+    /// background kernel in gaps.
     pub gate_us: f64,
-    /// Of that what the gate alone costs: the background job may go, and the word for it is not
-    /// given yet or on its way. What is held back for the foreground job's sake is not in it.
+    /// The part of `gate_us` that the gate itself costs: the background job may go, and the
+    /// permission is not given yet or is on its way. Time held back for the foreground job's sake
+    /// is not in it.
     pub gate_own_us: f64,
-    /// How well the core foresaw the service's gaps in this run.
+    /// How well the core predicted the service's gaps in this run.
     pub foreseen: Foreseen,
     /// How often background jobs were let through so that they do not starve.
     pub let_through: u64,
-    /// By length of gap (see [`crate::measure::EDGES`]), where its time went.
+    /// By length of gap (see [`crate::measure::EDGES`]), the use of its time.
     pub spent: Vec<Spent>,
-    /// By length of gap and cause (see [`crate::why`]), what was not filled.
+    /// By length of gap and cause (see [`crate::why`]), the time that was not filled.
     pub why: UnfilledCauses,
-    /// How long it was looked at.
+    /// Length of the measured time.
     pub span_ms: f64,
     /// Changes of context.
     pub switches: u64,
-    /// Events of engine, host and broker.
+    /// Events of the engine, hosts and broker.
     pub events: u64,
 }
 
-/// How well the core foresaw the gaps of the service.
+/// How well the core predicted the gaps of the service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Foreseen {
-    /// Forecasts.
+    /// Number of forecasts.
     pub forecasts: u64,
     /// The part of the gaps that were no shorter than the forecast's low value.
     pub kept: Option<f64>,
@@ -509,7 +515,7 @@ impl Foreseen {
 }
 
 impl CaseFigures {
-    /// Filled over gap time.
+    /// Filled time over gap time.
     pub fn filled_share(&self) -> f64 {
         if self.gap_ms == 0.0 {
             0.0
@@ -518,7 +524,7 @@ impl CaseFigures {
         }
     }
 
-    /// The packer's that does all of it itself, over the packer's.
+    /// [`own_ms`](CaseFigures::own_ms) over the packer's.
     pub fn own_share(&self) -> f64 {
         if self.oracle_ms == 0.0 {
             1.0
@@ -527,8 +533,8 @@ impl CaseFigures {
         }
     }
 
-    /// The packer's, of background jobs whose hosts wait while the foreground job works, over the
-    /// packer's.
+    /// [`gated_ms`](CaseFigures::gated_ms) over the packer's: there the hosts of background jobs
+    /// wait while the foreground job works.
     pub fn gated_share(&self) -> f64 {
         if self.oracle_ms == 0.0 {
             1.0
@@ -537,8 +543,8 @@ impl CaseFigures {
         }
     }
 
-    /// Batch work over its bound at no added latency. A rule that adds latency may have more than
-    /// 1. 1 of nothing that could be had.
+    /// Batch work over its bound at no added latency. A rule that adds latency may exceed 1. If the
+    /// bound is zero, the result is 1.
     pub fn share_of_bound(&self) -> Option<f64> {
         self.bound.map(|bound| match bound > 0.0 {
             true => self.batch_sum / bound,
@@ -546,12 +552,12 @@ impl CaseFigures {
         })
     }
 
-    /// p99 latency over that of alone.
+    /// p99 latency over that of the solo run.
     pub fn slowdown_p99(&self) -> f64 {
         self.latency.p99 / self.alone.p99.max(1.0)
     }
 
-    /// Mean latency over that of alone.
+    /// Mean latency over that of the solo run.
     pub fn slowdown(&self) -> f64 {
         self.latency.mean / self.alone.mean.max(1.0)
     }

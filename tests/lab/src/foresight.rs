@@ -1,4 +1,4 @@
-//! The gap predictor on steps that it was not trained on, beside the paper's mean by kernel.
+//! The gap predictor on steps that it was not trained on, compared with the paper's mean by kernel.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -8,28 +8,29 @@ use weft_trace_format::{Call, Trace};
 
 use crate::Ns;
 
-/// How well one trace's gaps are foreseen.
+/// The accuracy of predictions of one trace's gaps.
 #[derive(Debug, Clone, Serialize)]
 pub struct GapForesight {
-    /// The trace.
+    /// The trace's name.
     pub trace: String,
-    /// Steps trained on, steps judged by.
+    /// Number of training steps and of judged steps.
     pub steps: (usize, usize),
-    /// Gaps judged, and those forecast as worth filling.
+    /// Number of judged gaps. `material`: those with a forecast worth filling.
     pub gaps: u64,
     /// See `gaps`.
     pub material: u64,
-    /// The part of them at or above the forecast's low value.
+    /// The part of them that are at or above the forecast's low value.
     pub covered: f64,
     /// Mean distance between forecast and gap, us.
     pub error_us: f64,
     /// The same for the mean of the kernel's earlier gaps.
     pub means_us: f64,
-    /// Mean distance of a predictor that learns nothing of the judged steps, as the means do, us.
+    /// Mean distance for a predictor that learns nothing from the judged steps, as the means do,
+    /// us.
     pub frozen_us: f64,
     /// Its coverage.
     pub frozen_covered: f64,
-    /// As it was found.
+    /// The evaluation itself.
     #[serde(skip)]
     pub found: Evaluation,
 }

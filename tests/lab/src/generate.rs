@@ -1,5 +1,5 @@
-//! Made-up jobs of the shapes that matter, as traces: what cannot be recorded at will, and what
-//! tests need small.
+//! Generated jobs of the important shapes, as traces: shapes that cannot be recorded at will, and
+//! small ones for tests.
 #![forbid(unsafe_code)]
 
 pub mod shapes;
@@ -9,7 +9,7 @@ use weft_trace_format::{Call, Direction, Kernel, Node, Operation, Source, Step, 
 
 use crate::{Ns, US};
 
-/// What a launch call takes: 4-6 us a submit on recent cards.
+/// Host time of a launch call: 4-6 us a submit on recent cards.
 const LAUNCH_NS: Ns = 5 * US;
 
 /// Builds a trace.
@@ -17,7 +17,7 @@ const LAUNCH_NS: Ns = 5 * US;
 pub struct Builder(Trace);
 
 impl Builder {
-    /// With nothing in it.
+    /// An empty trace.
     pub fn new(name: &str) -> Builder {
         Builder(Trace {
             name: name.to_string(),
@@ -86,7 +86,7 @@ impl Builder {
         )
     }
 
-    /// Copies the input.
+    /// Copies the input to the device.
     pub fn input(&mut self, bytes: u64, duration: Ns) -> &mut Builder {
         self.call(
             2 * US,
@@ -100,12 +100,12 @@ impl Builder {
         )
     }
 
-    /// Waits for everything.
+    /// Waits for all work.
     pub fn sync(&mut self) -> &mut Builder {
         self.call(US, Call::Sync(Until::All))
     }
 
-    /// The trace.
+    /// Returns the trace.
     pub fn done(self) -> Trace {
         self.0
     }
@@ -124,7 +124,7 @@ pub fn service(kernels: u32, time: Ns, think: Ns) -> Trace {
     builder.done()
 }
 
-/// Requests that synchronise after every kernel, with so much host work between two kernels.
+/// Requests that synchronise after every kernel, with host work of `between` between two kernels.
 pub fn chatty(kernels: u32, time: Ns, between: Ns, think: Ns) -> Trace {
     let mut builder = Builder::new("chatty");
     for _ in 0..4 {
@@ -149,8 +149,8 @@ pub fn training(times: &[Ns], host: Ns, think: Ns) -> Trace {
     builder.done()
 }
 
-/// Tokens of a language model: one graph each, sampling on the host between two, a prompt every
-/// `tokens`.
+/// Tokens of a language model: each is one graph, with host sampling between two; a prompt every
+/// `tokens` tokens.
 pub fn decode(kernels: usize, time: Ns, sampling: Ns, tokens: u32, think: Ns) -> Trace {
     let mut builder = Builder::new("decode");
     let graph = builder.graph(&vec![time; kernels]);
@@ -164,7 +164,7 @@ pub fn decode(kernels: usize, time: Ns, sampling: Ns, tokens: u32, think: Ns) ->
     builder.done()
 }
 
-/// Iterations whose data now and then comes late: every `period`-th waits for `stall`.
+/// Iterations whose data sometimes comes late: every `period`-th waits for `stall`.
 pub fn stalling(times: &[Ns], think: Ns, period: usize, stall: Ns) -> Trace {
     let mut builder = Builder::new("stalling");
     for iteration in 0..period.max(1) {

@@ -1,13 +1,14 @@
-//! A job: what it asks of the device, in a form that replays fast, and when its requests come.
+//! A job: the work that it launches, in a form that replays fast, and the arrival times of its
+//! requests.
 //!
 //! A [`Program`] is a trace with its order worked out: each operation knows which operations begin
-//! when it returns. How long host and device take in a given request follows from the seed, the
-//! job's number, the request and the operation alone ([`crate::random::at`]).
+//! when it returns. The host and device times of a request depend only on the seed, the job's
+//! number, the request and the operation ([`crate::random::at`]).
 //!
-//! What a kernel's blocks take of the device is read from its identity: grid, block and dynamic
-//! shared memory. Static shared memory and registers are not in it: the first counts as none, the
-//! second as usual ([`simgpu_engine::SmLimits`]). A generated trace's grids mean nothing, so its
-//! kernels have no shape, and fill the device.
+//! The resources of a kernel's blocks follow from its identity: grid, block and dynamic shared
+//! memory. Static shared memory and registers are not in it: the first counts as none, the second
+//! as usual ([`simgpu_engine::SmLimits`]). The grids of a generated trace mean nothing, so its
+//! kernels have no shape and fill the device.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -21,13 +22,13 @@ use weft_trace_format::{Call, Direction, Node, Source, Step, Trace, Until};
 use crate::policy::KernelNeeds;
 use crate::{Ns, random};
 
-/// No operation.
+/// The index of no operation.
 pub const NONE: u32 = u32::MAX;
 
-/// Threads of a block, assumed of fills and copies on the device.
+/// Threads of a block, assumed for fills and copies on the device.
 const FILL_THREADS: u32 = 256;
 
-/// What such a block moves, bytes: each thread four times sixteen.
+/// Bytes that such a block moves: each thread moves four times sixteen.
 const COPY_BLOCK_BYTES: u64 = FILL_THREADS as u64 * 64;
 
 /// Registers of such a thread, assumed.
@@ -36,13 +37,13 @@ const COPY_REGISTERS: u32 = 32;
 /// A launched piece of work or a wait, as the world plays it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Play {
-    /// Work for the compute engine. `kernel` is what the interposer would call it.
+    /// Work for the compute engine. `kernel` is the name that the interposer would use.
     Compute {
         /// Its hash, or [`DEVICE_COPY`] for fills and copies on the device.
         kernel: u64,
-        /// Where.
+        /// Its stream.
         stream: u16,
-        /// How long, ns.
+        /// Its time, ns.
         duration: Ns,
         /// Place in [`Program::graphs`] if the device sees several kernels, else [`NONE`].
         graph: u32,
@@ -53,11 +54,11 @@ pub enum Play {
     Copy {
         /// Towards the host.
         to_host: bool,
-        /// Where.
+        /// Its stream.
         stream: u16,
-        /// How long, ns.
+        /// Its time, ns.
         duration: Ns,
-        /// How much.
+        /// Its size.
         bytes: u64,
         /// The call returns when it is done.
         waits: bool,
@@ -66,16 +67,16 @@ pub enum Play {
     Sync(Until),
     /// An event is recorded.
     Record {
-        /// Which.
+        /// The event.
         event: u16,
-        /// Where.
+        /// The stream that records it.
         stream: u16,
     },
     /// A stream waits for an event.
     Wait {
-        /// Which.
+        /// The event.
         event: u16,
-        /// Where.
+        /// The stream that waits.
         stream: u16,
     },
 }
@@ -113,20 +114,20 @@ pub struct GraphKernel {
     pub part: Ns,
 }
 
-/// What a job does.
+/// The work of a job.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
     /// Its name.
     pub name: String,
-    /// What a launch call takes of the host.
+    /// Host time of a launch call.
     pub launch_cost: Ns,
-    /// One after another, over and over.
+    /// Steps that run one after another, over and over.
     pub steps: Vec<StepProgram>,
     /// Kernels of graphs.
     pub graphs: Vec<Vec<GraphKernel>>,
     /// Kernels of known shape, by hash.
     pub shapes: HashMap<u64, KernelShape>,
-    /// What its kernels take of the device, by their hashes.
+    /// Needs of its kernels on the device, by their hashes.
     pub needs: HashMap<u64, KernelNeeds>,
     /// Streams that it uses.
     pub streams: usize,
@@ -135,7 +136,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Of the steps of a trace from `first` on, `count` of them at most.
+    /// The program of at most `count` steps of a trace, from `first` on.
     pub fn of(trace: &Trace, first: usize, count: usize) -> Program {
         let mut program = Program {
             name: trace.name.clone(),
@@ -151,7 +152,8 @@ impl Program {
         program
     }
 
-    /// The same on a host that takes this part of the time between calls and in a launch call.
+    /// The same program on a host that takes this part of the time between calls and in a launch
+    /// call.
     pub fn with_host_time(mut self, part: f64) -> Program {
         let scaled = |time: Ns| (time as f64 * part) as Ns;
         self.launch_cost = scaled(self.launch_cost);
@@ -164,7 +166,7 @@ impl Program {
         self
     }
 
-    /// The same where all of it takes so many times as long, host and device.
+    /// The same program with all host and device times multiplied by `factor`.
     pub fn dilated(mut self, factor: f64) -> Program {
         let scaled = |time: &mut Ns| *time = (*time as f64 * factor).round() as Ns;
         scaled(&mut self.launch_cost);
@@ -225,7 +227,8 @@ impl Program {
                 let mut graph = NONE;
                 if known.nodes.len() > 1 {
                     graph = *graphs.entry(kernel).or_insert_with(|| {
-                        // Nobody may know how long each takes: then all take the same.
+                        // A trace may have no times of the single kernels: then all of them get the
+                        // same part.
                         let timed = known.nodes.iter().any(|node| node.duration > 0);
                         let piece = |node: &Node| GraphKernel {
                             kernel: kernel_of(node),
@@ -291,13 +294,13 @@ impl Program {
         }
     }
 
-    /// The step of a request.
+    /// The step that serves a request.
     pub fn step_of(&self, request: u64) -> &StepProgram {
         &self.steps[(request % self.steps.len() as u64) as usize]
     }
 
-    /// Mean device time of a step, or what its host takes if that is more, ns: about what a request
-    /// takes alone.
+    /// Mean device time of a step, ns, or its host time if that is more: about the time that a
+    /// request takes in a solo run.
     pub fn usual_time(&self) -> Ns {
         let steps = self.steps.len().max(1) as u64;
         let time = |step: &StepProgram| {
@@ -311,7 +314,7 @@ impl Program {
         self.steps.iter().map(time).sum::<Ns>() / steps
     }
 
-    /// Kernel times as the device sees them, one by one.
+    /// Kernel times as the device runs them, one by one.
     pub fn kernel_times(&self) -> Vec<Ns> {
         let mut times = Vec::new();
         for op in self.steps.iter().flat_map(|step| &step.ops) {
@@ -341,13 +344,13 @@ impl Program {
         })
     }
 
-    /// What the blocks of a kernel take; the default, which fills the device, where it is not
-    /// known.
+    /// The resources of a kernel's blocks. An unknown kernel gets the default, which fills the
+    /// device.
     pub fn kernel_shape(&self, kernel: u64) -> KernelShape {
         self.shapes.get(&kernel).copied().unwrap_or_default()
     }
 
-    /// What the blocks of an operation take; of a graph those of its first kernel.
+    /// The resources of an operation's blocks; for a graph those of its first kernel.
     pub fn shape_of(&self, play: &Play) -> KernelShape {
         match *play {
             Play::Compute {
@@ -363,7 +366,7 @@ impl Program {
         }
     }
 
-    /// Of the time of all kernels, the part of the device that their blocks take in the mean.
+    /// The part of the device that its kernels' blocks take, averaged over the time of all kernels.
     pub fn share(&self, limits: &SmLimits) -> f64 {
         let mut sum = 0;
         let mut taken = 0.0;
@@ -386,7 +389,8 @@ impl Program {
     }
 }
 
-/// What the identities of a trace's kernels tell of their blocks. A block of no thread is none.
+/// Block resources that follow from the identities of a trace's kernels. A block without threads
+/// counts as none.
 fn shapes(trace: &Trace) -> HashMap<u64, KernelShape> {
     if trace.source == Source::Generated {
         return HashMap::new();
@@ -400,7 +404,7 @@ fn shapes(trace: &Trace) -> HashMap<u64, KernelShape> {
         .collect()
 }
 
-/// Of a fill or a copy on the device.
+/// The shape of a fill or a copy on the device.
 pub fn copy_shape(bytes: u64) -> KernelShape {
     let blocks = bytes.div_ceil(COPY_BLOCK_BYTES).max(1);
     KernelShape {
@@ -411,28 +415,29 @@ pub fn copy_shape(bytes: u64) -> KernelShape {
     }
 }
 
-/// When requests come.
+/// When requests arrive.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrivals {
-    /// The next one comes so long after the last was answered (the trace's own think time where
-    /// `None`).
+    /// The next request comes this time after the answer to the last one. `None`: the trace's own
+    /// think time.
     Closed {
         /// Host time between requests.
         think: Option<Ns>,
     },
-    /// On their own, so far apart in the mean.
+    /// Requests come independently of answers, as a Poisson process.
     Poisson {
         /// Mean time between arrivals.
         mean: Ns,
     },
-    /// In bursts of so many at once, the bursts as a Poisson process.
+    /// Bursts of `size` requests at once; the bursts are a Poisson process.
     Bursts {
         /// Requests in a burst.
         size: u64,
         /// Mean time between bursts.
         mean: Ns,
     },
-    /// On their own, each so far behind the one before. The list begins anew at its end.
+    /// Requests come independently of answers, each this time after the one before. The list begins
+    /// anew at its end.
     Listed(Arc<[Ns]>),
 }
 
@@ -442,7 +447,7 @@ impl Arrivals {
         matches!(self, Arrivals::Closed { .. })
     }
 
-    /// How long after the one before the request arrives, where it does not wait for an answer.
+    /// Time from the previous request's arrival to this one's, if it does not wait for an answer.
     pub fn distance(&self, seed: u64, job: u64, request: u64) -> Ns {
         let word = random::at(seed, [job, request, ARRIVAL]);
         match self {
@@ -475,7 +480,7 @@ pub struct Jitter {
 
 impl Default for Jitter {
     /// Kernels of one shape repeat within some percent on a GPU with fixed clocks; host code varies
-    /// more. Unverified; a trace of a real GPU brings its own variation and wants zeros here.
+    /// more. Unverified; a trace of a real GPU brings its own variation and needs zeros here.
     fn default() -> Jitter {
         Jitter {
             device: 0.02,
@@ -491,21 +496,21 @@ pub struct PlayedJob {
     pub name: String,
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// What it does.
+    /// Its work.
     pub program: Arc<Program>,
     /// When its requests come.
     pub arrivals: Arrivals,
     /// How much its times vary.
     pub jitter: Jitter,
-    /// Whether weft has a profile of it when it comes (stage 1), or is to learn while it serves.
+    /// Whether weft has a profile of it when it arrives (stage 1), or must learn while it serves.
     pub profiled: bool,
-    /// `weft run --slowdown`, as a part of its time, where it is given.
+    /// `weft run --slowdown`, as a part of its time, if it is given.
     pub slowdown: Option<f64>,
-    /// `weft run --slo`, ns, where it is given.
+    /// `weft run --slo`, ns, if it is given.
     pub slo: Option<Ns>,
     /// Whether each of its waits returns with a token.
     pub tokens: bool,
-    /// That profile, where it is not the one that a run in the lab gives.
+    /// The profile that replaces the one from a run in the lab.
     pub profile: Option<Arc<Profile>>,
 }
 
@@ -526,7 +531,7 @@ impl PlayedJob {
         }
     }
 
-    /// Host time before a request, where the next one waits for the answer to the last.
+    /// Host time before a request, if the next one waits for the answer to the last.
     pub fn think(&self, seed: u64, job: u64, request: u64) -> Ns {
         let think = match &self.arrivals {
             Arrivals::Closed { think } => think.unwrap_or_else(|| self.program.step_of(request).think),
@@ -561,7 +566,7 @@ fn scale(time: Ns, word: u64, deviation: f64) -> Ns {
     (time as f64 * random::factor(word, deviation)) as Ns
 }
 
-/// What an operation is called at the gate and in the broker's records, if it is work.
+/// The name of an operation at the gate and in the broker's records. Only work has a name.
 pub fn name_of(play: &Play) -> u64 {
     match play {
         Play::Compute { kernel, .. } => *kernel,
@@ -575,8 +580,8 @@ mod tests {
     use crate::US;
     use crate::generate::Builder;
 
-    /// A step of the last of three kernels, and of a graph of the others. The grids are as given,
-    /// with blocks of 1,024 threads.
+    /// A step of the last of three kernels, and of a graph of the other two. The grids are as
+    /// given, with blocks of 1,024 threads.
     fn program(source: Source, grids: [u32; 3]) -> Program {
         let mut builder = Builder::new("shaped");
         builder.step(0);
@@ -602,7 +607,7 @@ mod tests {
             .filter(|op| matches!(op.play, Play::Compute { .. }))
             .map(|op| program.shape_of(&op.play).blocks)
             .collect();
-        // A graph goes by its first kernel.
+        // A graph has the shape of its first kernel.
         assert_eq!(shapes, [7, 30]);
         let pieces: Vec<(u32, Ns)> = program
             .pieces(0, 8 * US)
@@ -610,7 +615,7 @@ mod tests {
             .collect();
         assert_eq!(pieces, [(30, 6 * US), (54, 2 * US)]);
         let limits = SmLimits::A100_LIKE;
-        // One block an SM: parts of 108, weighed by 10, 3 and 1 us.
+        // One block per SM: parts of 108, weighted by 10, 3 and 1 us.
         let share = (7.0 * 10.0 + 30.0 * 3.0 + 54.0) / (14.0 * 108.0);
         assert!((program.share(&limits) - share).abs() < 1e-9);
     }

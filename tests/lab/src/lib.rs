@@ -1,22 +1,23 @@
-//! The laboratory: several jobs on one GPU in virtual time, under any policy, and what each of them
-//! gets.
+//! The laboratory: several jobs share one GPU in virtual time, under any policy, and are measured.
 //!
-//! * [`job`]: what a job asks of the device, from a launch trace or a [`generate`]d one, and when
-//!   its requests come.
-//! * [`world`]: the machine. The simulated GPU's engine, host threads that launch ahead, and what
-//!   stands between them: nothing, the broker's core as the daemon drives it, or a [`policy`] of
-//!   the lab's own (other projects' rules, for comparison).
-//! * [`cost`]: what a rule's calls take of their hosts.
-//! * [`measure`]: what came of a run; [`bound`]: what the device's time allows at most; [`oracle`]:
-//!   what fits into gaps at most, kernel by kernel; [`why`]: what stood in the way.
-//! * [`together`]: the engine in which kernels share SMs, beside hardware.
+//! * [`job`]: the work that a job launches, from a launch trace or a [`generate`]d one, and the
+//!   arrival times of its requests.
+//! * [`world`]: the machine: the simulated GPU's engine, host threads that launch ahead, and the
+//!   launch control between them. The launch control is one of: none; the broker's core, driven as
+//!   the daemon drives it; a [`policy`] of the lab's own (the rules of other projects, for
+//!   comparison).
+//! * [`cost`]: the host time that a rule's calls take.
+//! * [`measure`]: the figures of a run; [`bound`]: the most work that the device's time allows;
+//!   [`oracle`]: the most work that fits into gaps, kernel by kernel; [`why`]: the causes of
+//!   unfilled gap time.
+//! * [`together`]: the engine in which kernels share SMs, compared with hardware.
 //! * [`calibrated`]: the device, by a calibration file.
-//! * [`scenario`]: runs as TOML files; [`pairs`]: the large set behind `scripts/lab`; [`aims`]:
-//!   what is to be reached; [`report`]: for people.
+//! * [`scenario`]: runs as TOML files; [`pairs`]: the large set behind `scripts/lab`; [`aims`]: the
+//!   figures that weft must reach; [`report`]: results for people.
 //! * [`seeds`]: a figure over several seeds, and its interval.
-//! * [`promise`]: what users are promised: a slowdown, an SLO, the time of a token.
+//! * [`promise`]: promises to users: a slowdown, an SLO, the time of a token.
 //!
-//! What holds: a run is its scenario and a seed. The same two give the same result to the last
+//! Invariant: a scenario and a seed determine a run. The same two give the same result to the last
 //! nanosecond, on any machine.
 #![forbid(unsafe_code)]
 
@@ -29,7 +30,6 @@ pub mod cost;
 pub mod foresight;
 pub mod generate;
 pub mod job;
-mod lost;
 pub mod measure;
 pub mod memory;
 pub mod oracle;

@@ -1,5 +1,5 @@
-//! `weft-lab`: runs a scenario, or the large set, and says what came of it. `scripts/lab` builds
-//! and starts it.
+//! `weft-lab`: runs a scenario, or the large set, and reports the results. `scripts/lab` builds and
+//! starts it.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -28,13 +28,13 @@ use weft_lab::world::Hosts;
 
 /// Jobs on one GPU in virtual time, under every policy on the same seed.
 ///
-/// Without --scenario: every recorded model as a service beside every model as a batch job, and the
+/// Without --scenario: every recorded model as a service with every model as a batch job, and the
 /// cases beyond pairs (see tests/lab/src/pairs.rs).
 ///
 ///   weft-lab --scenario tests/lab/scenarios/service-and-training.toml
 ///   weft-lab --quick --check
-///   weft-lab --full --threads 8 --page target/lab/full.html
-///   weft-lab --page target/lab/page.html --json target/lab/lab.json
+///   weft-lab --full --threads 8
+///   weft-lab --json target/lab/lab.json
 ///   weft-lab --kind pair --device mps --model resnet50 --model lstm
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
@@ -42,40 +42,37 @@ struct LabOptions {
     /// Run this scenario instead of the set
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// A tenth of the requests, a few models: says whether it works, not whether aims are met
+    /// A tenth of the requests, a few models: shows whether it works, not whether aims are met
     #[arg(long)]
     quick: bool,
     /// Every case with every seed: tables then have intervals
     #[arg(long)]
     every_seed: bool,
-    /// Every service beside every batch job, every case with every seed: hours
+    /// Every service with every batch job, every case with every seed: hours
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Exit 1 where an aim is missed (which, with figures, comes last), 2 where nothing that was
-    /// run is enough to judge any
+    /// Exit 1 if an aim is missed (the missed aims, with figures, come last), 2 if no aim can be
+    /// judged from the cases that ran
     #[arg(long)]
     check: bool,
-    /// Everything, for programs
+    /// All results, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Everything, for people: one HTML file
-    #[arg(long, value_name = "FILE")]
-    page: Option<PathBuf>,
     /// Recordings to replay
     #[arg(long, value_name = "FOLDER", default_value = "profiles/recorded/simulated-A100")]
     traces: PathBuf,
-    /// Threads to run on; all cores where 0
+    /// Threads to run on; 0 means all cores
     #[arg(long, default_value_t = 0)]
     threads: usize,
     /// Seeds. Without --full each case has one of them
     #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
     seeds: Vec<u64>,
-    /// Requests a figure rests on
+    /// Requests for a figure
     #[arg(long)]
     requests: Option<u64>,
     /// Only this device: mps (turns kernel by kernel), mps-shared (an A100 whose SMs kernels share
     /// block by block), mps-shared-h100 (an H100's SMs, with the recordings' own kernel times) or
-    /// time-sliced. Without it mps and time-sliced, what the kind is about, or the scenario's own
+    /// time-sliced. Default: mps and time-sliced, the kind's own devices, or the scenario's own
     #[arg(long)]
     device: Option<String>,
     #[command(flatten)]
@@ -90,29 +87,29 @@ struct LabOptions {
     /// Only these models
     #[arg(long)]
     model: Vec<String>,
-    /// Cases with a model that is held back from tuning (resnet152, gpt2, vit_b_16, detection)
-    /// only, cases without, or all
+    /// Only cases with a model that is held back from tuning (resnet152, gpt2, vit_b_16,
+    /// detection), only cases without, or all
     #[arg(long, value_enum, default_value = "all")]
     held_back: HeldBackCases,
-    /// Put each service beside so many batch jobs (of kind pair; 4, or all with --full or --model)
+    /// The most batch jobs for each service (of kind pair; 4, or all with --full or --model)
     #[arg(long)]
     partners: Option<usize>,
-    /// Begin no case after so many minutes; the page then says how many of them it rests on
+    /// Begin no case after this many minutes; the page then reports the number of cases that ran
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
     /// Every rule on every pair and at random arrivals, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
     /// The frontier of every pair: every rule on each, with its one parameter swept. `scripts/lab
-    /// frontier` asks for it
+    /// frontier` sets it
     #[arg(long)]
     frontier: bool,
-    /// Hosts take these parts of the recorded host time: 0.5 is a host twice as fast. All cases are
-    /// run for each; aims are judged for the first
+    /// Hosts take these parts of the recorded host time: 0.5 is a host twice as fast. All cases run
+    /// for each; aims are judged for the first
     #[arg(long, value_name = "PARTS", default_value = "1", value_delimiter = ',', value_parser = host_time)]
     host_time: Vec<f64>,
-    /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare
-    /// rules are not judged then
+    /// Only these rules (weft, fikit, default, ...), for a quick trial; aims that compare rules are
+    /// not judged then
     #[arg(long)]
     rule: Vec<Rule>,
     /// Try another `risk` of policy weft
@@ -121,20 +118,20 @@ struct LabOptions {
     /// Try another minimum share
     #[arg(long)]
     minimum_share: Option<f64>,
-    /// Let background jobs' hosts leave so many launches behind at a closed gate: on is the 1024
-    /// that the interposer's queue holds, off or 0 is as with WEFT_QUEUE=off. Several (on,off):
-    /// one block each, and a table of all
+    /// Launches that a background job's host may leave behind at a closed gate: on is the 1024 that
+    /// the interposer's queue holds, off or 0 is as with WEFT_QUEUE=off. Several (on,off): one
+    /// block each, and a table of all
     #[arg(long, value_name = "LAUNCHES", value_delimiter = ',', value_parser = queue)]
     queue: Vec<usize>,
-    /// Let background jobs spin so many microseconds at a closed gate before they sleep
+    /// Microseconds that background jobs spin at a closed gate before they sleep
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
-    /// Leave a part of policy weft out, to see what it is worth: the grace before a better moment,
-    /// or the stir (a foreground job's calls that are no launches are then no sign of it). Or, of
-    /// every rule, what it adds to a launch
+    /// Leave a part of policy weft out, to measure its effect: the grace before a better moment, or
+    /// the stir. Without the stir, a foreground job's calls other than launches are no hint of its
+    /// next kernel. Or, for every rule, the time that it adds to a launch
     #[arg(long, value_parser = ["grace", "stir", "launch-costs"])]
     without: Vec<String>,
-    /// Where the time of gaps went, by their length and policy
+    /// Use of the time of gaps, by their length and policy
     #[arg(long)]
     gaps: bool,
     /// Why gap time was not filled: by cause, policy and length of gap
@@ -150,7 +147,7 @@ fn host_time(given: &str) -> Result<f64, String> {
     }
 }
 
-/// Launches of a launch queue.
+/// Length of a launch queue.
 fn queue(given: &str) -> Result<usize, String> {
     match given {
         "on" => Ok(Hosts::default().queue),
@@ -166,16 +163,17 @@ struct LabResults<'a> {
     commit: &'a str,
     seeds: &'a [u64],
     requests: u64,
-    /// Cases that were run, of how many.
+    /// Cases that ran, and the number of all.
     cases: (usize, usize),
     seconds: f64,
     events: u64,
-    /// Calibrations and times that were played on.
+    /// Calibrations and times of the devices.
     devices: Vec<&'a PlayedDevice>,
     aims: Vec<SettingAim<'a>>,
     foresight: &'a [GapForesight],
     speed: &'a [Speed],
-    /// Means over the cases of a device, kind, host and rule, with intervals where there are seeds.
+    /// Means over the cases of a device, kind, host and rule, with intervals if there are several
+    /// seeds.
     summaries: Vec<&'a report::Summary>,
     rows: Vec<&'a CaseRow>,
 }
@@ -189,7 +187,7 @@ struct SettingAim<'a> {
     aim: &'a Aim,
 }
 
-/// All that was played on one device with one launch queue.
+/// All results for one device with one launch queue.
 struct LabBlock {
     device: PlayedDevice,
     rows: Vec<CaseRow>,
@@ -197,14 +195,14 @@ struct LabBlock {
     aims: Vec<Aim>,
 }
 
-/// All that was played.
+/// All results.
 struct PlayedBlocks {
     blocks: Vec<LabBlock>,
     foresight: Vec<GapForesight>,
     speed: Vec<Speed>,
     seeds: Vec<u64>,
     requests: u64,
-    /// Cases that were run, of how many.
+    /// Cases that ran, and the number of all.
     cases: (usize, usize),
     seconds: f64,
 }
@@ -245,7 +243,7 @@ fn run(options: &LabOptions) -> Result<AimVerdict> {
     }
 }
 
-/// Each device with each launch queue that was asked for.
+/// Each requested device with each requested launch queue.
 fn settings(options: &LabOptions) -> Result<Vec<(CalibratedDevice, Option<usize>)>> {
     let queues = match options.queue.as_slice() {
         [] => vec![None],
@@ -315,7 +313,7 @@ fn one_scenario(scenario: &Scenario, setting: &LabSetting) -> Vec<CaseRow> {
     rows
 }
 
-/// The way in which jobs share the device, where it was asked for.
+/// The way in which jobs share the device, if it is given.
 fn mode(options: &LabOptions) -> Result<Option<Mode>> {
     let named = options.device.as_deref();
     named
@@ -392,7 +390,7 @@ fn the_set(options: &LabOptions) -> Result<AimVerdict> {
     for (device, queue) in &settings {
         plans.push(plan(options, device.clone(), *queue)?);
     }
-    // Each block has its part of the time.
+    // Each block gets an equal part of the time.
     let minutes = options
         .minutes
         .map(|minutes| minutes.clamp(0.0, 1e6) / settings.len() as f64);
@@ -437,7 +435,7 @@ fn the_set(options: &LabOptions) -> Result<AimVerdict> {
     tell(options, &played)
 }
 
-/// Plays the cases of a plan, and reports on the way how far it is.
+/// Plays the cases of a plan, and prints its progress.
 fn play(models: &[pairs::Model], cases: &[pairs::Case], plan: &CasePlan) -> Vec<CaseRow> {
     let start = Instant::now();
     eprintln!(
@@ -458,7 +456,7 @@ fn play(models: &[pairs::Model], cases: &[pairs::Case], plan: &CasePlan) -> Vec<
     pairs::run(cases, plan, &progress)
 }
 
-/// Cases that rows are of.
+/// Number of cases in these rows.
 fn cases_in(rows: &[CaseRow]) -> usize {
     let case = |row: &CaseRow| {
         let jobs = (row.service.clone(), row.batch.clone());
@@ -475,7 +473,7 @@ fn cases_in(rows: &[CaseRow]) -> usize {
 }
 
 impl LabBlock {
-    /// Of the rows of one device and launch queue, judged.
+    /// The block of the rows of one device and launch queue, with judged aims.
     fn of(device: PlayedDevice, rows: Vec<CaseRow>, foresight: &[GapForesight], speed: &[Speed]) -> LabBlock {
         LabBlock {
             device,
@@ -491,7 +489,7 @@ impl LabBlock {
     }
 }
 
-/// Writes the files that were asked for, and prints the rest: aims last.
+/// Writes the requested files, and prints the rest: aims last.
 fn tell(options: &LabOptions, played: &PlayedBlocks) -> Result<AimVerdict> {
     let blocks = &played.blocks;
     let command = std::env::args().collect::<Vec<String>>().join(" ");
@@ -515,27 +513,6 @@ fn tell(options: &LabOptions, played: &PlayedBlocks) -> Result<AimVerdict> {
             rows: rows().collect(),
         };
         write(path, &serde_json::to_string(&results)?)?;
-    }
-    if let Some(path) = &options.page {
-        let made = report::PageOrigin {
-            command: &command,
-            commit: &commit,
-            seeds: &played.seeds,
-            requests: played.requests,
-            seconds: played.seconds,
-            events,
-            cases: played.cases,
-        };
-        let of_page: Vec<report::PageBlock<'_>> = blocks
-            .iter()
-            .map(|block| report::PageBlock {
-                device: &block.device,
-                rows: &block.rows,
-                aims: &block.aims,
-            })
-            .collect();
-        let page = report::page(&made, &of_page, &played.foresight, &played.speed);
-        write(path, &page)?;
     }
     let several = blocks.len() > 1;
     for block in blocks.iter().filter(|_| options.gaps || options.why) {
@@ -582,7 +559,7 @@ fn write(path: &PathBuf, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// The commit that this runs from, if git says.
+/// The commit that this runs from, if git knows it.
 fn commit() -> String {
     let git = std::process::Command::new("git")
         .args(["describe", "--always", "--dirty"])

@@ -1,14 +1,14 @@
-//! What came of a run: the foreground job's delays, its gaps and what filled them, latencies.
+//! Figures of a run: the foreground job's delays, its gaps, the work that filled them, latencies.
 //!
 //! The **foreground job** is the most important job (several, if equal). A **gap** is a time in
-//! which nothing of it could have run: from the end of its work to the moment when its next kernel
-//! could begin. A **direct delay** is the time from that moment to the kernel's beginning: others
-//! had the device, or it was switching. Everything counts from the arrival of the first request
-//! after the warm-up.
+//! which none of its work could have run: from the end of its work to the moment when its next
+//! kernel could begin. A **direct delay** is the time from that moment to the kernel's beginning:
+//! others had the device, or it was switching. Everything counts from the arrival of the first
+//! request after the warm-up.
 //!
-//! Where kernels share SMs, kernels of several jobs run at one time. A gap is then *filled* while
-//! at least one runs. Work is the time that kernels take alone. What a kernel loses while it runs,
-//! to others' blocks beside its own, is no direct delay; it is in the latency.
+//! If kernels share SMs, kernels of several jobs run at one time. A gap is then *filled* while at
+//! least one runs. Work is the time that kernels take in a solo run. The time that a running kernel
+//! loses to other jobs' blocks is no direct delay; it is in the latency.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -17,35 +17,36 @@ use crate::Ns;
 use crate::job::Program;
 use crate::world::{KernelPiece, MachineRun};
 
-/// An operation that never ran, in [`Analysis::inside`].
+/// The value in [`Analysis::inside`] of an operation that never ran.
 pub const NOT_RUN: u32 = u32::MAX;
 
-/// Gaps are told apart by their length: up to these, and beyond.
+/// The classes of gap length: up to each of these, and beyond the last.
 pub const EDGES: [Ns; 6] = [50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000];
 
-/// Where the time of gaps of one length went.
+/// The use of the time of gaps of one length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Spent {
-    /// How many gaps.
+    /// Number of gaps.
     pub gaps: u64,
-    /// All of their time, ns.
+    /// Sum of their time, ns.
     pub there: Ns,
-    /// Background jobs ran.
+    /// Time in which background jobs ran.
     pub filled: Ns,
-    /// In gaps that were filled: before the first background job, between two, after the last.
+    /// In gaps that were filled: the time before the first background kernel, between two, and
+    /// after the last.
     pub head: Ns,
     /// See `head`.
     pub between: Ns,
     /// See `head`.
     pub tail: Ns,
-    /// In gaps that were not filled at all.
+    /// Time of gaps that were not filled at all.
     pub unused: Ns,
-    /// What the packer could fill of it at most.
+    /// The most of it that the packer could fill.
     pub packer: Ns,
 }
 
 impl Spent {
-    /// Adds another's.
+    /// Adds another's times.
     pub fn add(&mut self, other: &Spent) {
         self.gaps += other.gaps;
         self.there += other.there;
@@ -58,44 +59,45 @@ impl Spent {
     }
 }
 
-/// The place of a length among [`EDGES`].
+/// The index of a length's class in [`EDGES`].
 pub fn bucket(length: Ns) -> usize {
     EDGES.iter().position(|edge| length <= *edge).unwrap_or(EDGES.len())
 }
 
-/// A run, taken apart.
+/// The analysis of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Analysis {
-    /// Gaps.
+    /// Gaps, each from its begin to its end.
     pub windows: Vec<(Ns, Ns)>,
     /// For each job and operation, how long it ran inside gaps; [`NOT_RUN`] if it did not run at
     /// all. Empty for foreground jobs.
     pub inside: Vec<Vec<u32>>,
-    /// By length of gap, where its time went.
+    /// By length of gap, the use of its time.
     pub spent: [Spent; EDGES.len() + 1],
     /// Time in gaps in which background jobs ran.
     pub filled: Ns,
     /// Gaps in which a background job ran.
     pub filled_gaps: u64,
-    /// Direct delay: in all, the worst.
+    /// Direct delay: the sum.
     pub direct: Ns,
-    /// See `direct`.
+    /// The largest direct delay of one kernel.
     pub direct_worst: Ns,
-    /// Of the direct delay, what fills no gap: nothing of the background jobs had reached the
-    /// device while there was one.
+    /// The part of the direct delay that fills no gap: no work of the background jobs had reached
+    /// the device during a gap.
     pub forced: Ns,
-    /// Time in gaps in which the device ran nothing while a background job stood at the gate.
+    /// Time in gaps in which the device ran nothing while a background job waited at the gate.
     pub gate: Ns,
-    /// Background job kernels that ran in gaps, at least in part.
+    /// Background kernels that ran in gaps, at least in part.
     pub background_kernels: u64,
-    /// By job: work since the warm-up, in time that it takes alone.
+    /// By job: work since the warm-up, as the time that it takes in a solo run.
     pub compute: Vec<Ns>,
-    /// From the end of the warm-up to the end.
+    /// Time from the end of the warm-up to the end of the run.
     pub span: Ns,
 }
 
 impl Analysis {
-    /// Of a run, without what came before the arrival of request number `warmup` of the first job.
+    /// The analysis of a run, without the time before the first job's request number `warmup`
+    /// arrived.
     pub fn of(run: &MachineRun, warmup: usize) -> Analysis {
         let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
         let begin = run.jobs[0].arrivals.get(warmup).copied().unwrap_or(0);
@@ -124,8 +126,8 @@ impl Analysis {
                 continue;
             }
             if let Some(last) = last_end {
-                // Between two foreground jobs nobody else had the device: what passes there is the
-                // device's own change from one to the other.
+                // Between two foreground jobs no other job had the device: the time between them is
+                // the device's own change from one to the other.
                 let own = pending.is_empty() && last_job != Some(piece.job);
                 // The pause between two kernels of a stream is the device's own, too.
                 let pause = if piece.ready <= last { run.device.kernel_gap } else { 0 };
@@ -139,7 +141,7 @@ impl Analysis {
             last_job = Some(piece.job);
             let end = last_end.map_or(piece.end, |last| last.max(piece.end));
             last_end = Some(end);
-            // Beside others a background job's kernel may run on into the next gap.
+            // If kernels share SMs, a background kernel may run on into the next gap.
             pending.retain(|background| background.end > end);
         }
         analysis
@@ -211,13 +213,13 @@ impl Analysis {
         self.filled_gaps += u64::from(filled > 0);
     }
 
-    /// Gap time there was.
+    /// Sum of gap time.
     pub fn idle(&self) -> Ns {
         self.windows.iter().map(|(from, to)| to - from).sum()
     }
 }
 
-/// When background jobs stood at the gate.
+/// The times when background jobs waited at the gate.
 struct Gates<'a>(Vec<(&'a [(Ns, Ns)], usize)>);
 
 impl<'a> Gates<'a> {
@@ -226,8 +228,8 @@ impl<'a> Gates<'a> {
         Gates(background_jobs.map(|(job, _)| (job.waits.as_slice(), 0)).collect())
     }
 
-    /// How much of a time somebody stood there: the one who stood longest. Asked in the order of
-    /// time.
+    /// The part of a time in which background jobs waited at the gate: the longest wait of one job.
+    /// Queries must come in the order of time.
     fn within(&mut self, from: Ns, to: Ns) -> Ns {
         let mut most = 0;
         for (waits, at) in &mut self.0 {
@@ -248,7 +250,7 @@ impl<'a> Gates<'a> {
 /// Latencies in a few figures, ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// How many.
+    /// Number of requests.
     pub count: usize,
     /// Mean.
     pub mean: f64,
@@ -263,7 +265,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of these.
+    /// The figures of these latencies.
     pub fn of(latencies: &[Ns]) -> Latency {
         if latencies.is_empty() {
             return Latency::default();
@@ -285,8 +287,8 @@ impl Latency {
     }
 }
 
-/// What an unforeseen arrival finds of a background job's kernel in progress, ns: non-preemptive
-/// filling cannot do better.
+/// Rest of a background kernel at an unexpected arrival, ns: non-preemptive filling cannot do
+/// better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Floor {
     /// Mean residual, E\[S^2\] / (2 E\[S\]).
@@ -298,7 +300,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// Of these programs' kernels; `switch` is what one change of process costs.
+    /// The floor of these programs' kernels; `switch` is the cost of one change of process.
     pub fn of<'a>(programs: impl IntoIterator<Item = &'a Program>, switch: Ns) -> Floor {
         let mut times: Vec<f64> = programs
             .into_iter()

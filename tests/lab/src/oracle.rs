@@ -1,40 +1,40 @@
-//! What a clairvoyant packer could have put into the foreground job's gaps, with the same kernels
-//! in the same order.
+//! The most work that a clairvoyant packer could have put into the foreground job's gaps, with the
+//! same kernels in the same order.
 //!
-//! It is given the gaps of a run and its background jobs, and knows all of them in advance. Its
-//! rules:
+//! It gets the gaps of a run and its background jobs, and knows all of them in advance. Its rules:
 //!
 //! * A kernel runs inside a gap from its begin to its end, so the foreground job is never delayed.
-//!   That is more than a service needs whose host is behind the device: it catches up before it
-//!   waits. So this is no bound on batch work; [`crate::bound`] is. On a time-sliced device it may
-//!   be stopped and go on in the next gap, and each gap loses one switch.
-//! * A background job's launches keep their order (in each stream, and behind events), and each
-//!   comes when its host has got there: host time between calls passes, who waits for the device
-//!   waits here too, and a call that puts work on the device returns after [`DEFER_NS`] or what a
-//!   launch takes, if that is less: no sooner can a program be told that it is launched, whoever
-//!   launches it. Nobody waits at a gate, and nobody is ever more than just in time.
-//! * What the run did *outside* of gaps is done and costs the packer nothing; of a kernel that ran
-//!   on over the end of a gap it owes only the part inside.
+//!   A service whose host is behind the device needs less: it catches up before it waits. So this
+//!   is no bound on batch work; [`crate::bound`] is. On a time-sliced device a kernel may be
+//!   stopped and continue in the next gap, and each gap loses one switch.
+//! * A background job's launches keep their order (in each stream, and behind events). Each call is
+//!   made when its host gets there: host time between calls passes, and a host that waits for the
+//!   device waits here too. A call that puts work on the device returns after [`DEFER_NS`], or
+//!   after the cost of a launch if that is less. Under no rule can a launch call return sooner. No
+//!   host waits at a gate, and no host is ever more than just in time.
+//! * The work that the run did *outside* of gaps is done and costs the packer nothing. If a kernel
+//!   ran on over the end of a gap, the packer owes only the part inside.
 //!
 //! By the last rule the run's own schedule is one that the packer may choose, so its result is at
-//! least the run's ([`most`] is an upper bound on what any policy fills of its own run's gaps; the
-//! tests compare it with every
-//! policy, with and without a launch queue, and with brute force). Proof, for one background job
-//! with one stream: let any schedule under these rules and the packer's be given. By induction over
-//! the calls none is made later by the packer, and no kernel of it ends later. A call comes when
-//! the one before it has returned and its host time is over; a return follows from the call, or
-//! from ends of kernels, by a sum or a maximum (of a synchronisation by their maximum: a host that
-//! a policy holds up comes when it is done, and is not woken); a kernel may start when it is
-//! launched and the one before it has ended, and the packer takes the first place from then on into
-//! which it fits. All of these are monotone, and nobody may leave a kernel out. So the kernels that
-//! any schedule has completed by the last gap, the packer has too: it is also exact. Several
-//! background jobs, and several streams of one, are each given all gaps for themselves; together
-//! they get no more than the gaps' length.
+//! least the run's. ([`most`] is an upper bound on the gap time that any policy fills in its own
+//! run. The tests compare it with every policy, with and without a launch queue, and with brute
+//! force.) Proof, for one background job with one stream: let any schedule under these rules and
+//! the packer's be given. By induction over the calls, the packer makes none later, and none of its
+//! kernels ends later. A call comes when the one before it has returned and its host time is over.
+//! A return follows from the call, or from ends of kernels, by a sum or a maximum. (A
+//! synchronisation returns at their maximum: a host that a policy holds up arrives when the work is
+//! done, and need not be woken.) A kernel may start when it is launched and the one before it has
+//! ended. The packer takes the first place from then on into which it fits. All of these are
+//! monotone, and no schedule may leave a kernel out. So the packer has completed by the last gap
+//! all kernels that any schedule has: it is also exact. Several background jobs, and several
+//! streams of one, each get all gaps for themselves; together they get no more than the gaps'
+//! length.
 //!
-//! How loose it is where it is not exact: what the run did outside of gaps (a kernel that went on
-//! over a gap's end, the minimum share) is free, so a policy that does more there has a higher
-//! bound, never a lower one. [`own`] is what the packer gets that must do all of it itself: no
-//! bound for a policy that delays the foreground job, and exact for one that never does.
+//! How loose it is when it is not exact: the work that the run did outside of gaps (a kernel that
+//! continued over a gap's end, the minimum share) is free. So a policy that does more work there
+//! has a higher bound, never a lower one. [`own`] is the result of a packer that must do all of
+//! that work itself. It is no bound for a policy that delays the foreground job, and exact for one
+//! that never does.
 #![forbid(unsafe_code)]
 
 use weft_trace_format::Until;
@@ -49,18 +49,18 @@ use simgpu_engine::Mode;
 /// A time that never comes.
 const NEVER_NS: Ns = Ns::MAX / 4;
 
-/// The gaps, and what they may be used for.
+/// The gaps, and whether kernels may be stopped in them.
 #[derive(Debug, Clone)]
 pub struct ForegroundGaps {
-    /// From, to; in order.
+    /// Begin and end of each gap; in order.
     pub windows: Vec<(Ns, Ns)>,
     /// Kernels may be stopped.
     pub preemptive: bool,
 }
 
 impl ForegroundGaps {
-    /// Of a run: on a time-sliced device each gap loses the switch to the background job. Where
-    /// kernels were rewritten so that they can be stopped, the packer may stop its own.
+    /// The gaps of a run. On a time-sliced device each gap loses the switch to the background job.
+    /// If kernels were rewritten so that they can be stopped, the packer may stop its own.
     pub fn of(run: &MachineRun, analysis: &Analysis) -> ForegroundGaps {
         let sliced = run.device.mode == Mode::TimeSlice;
         let lost = if sliced { run.device.switch } else { 0 };
@@ -79,7 +79,7 @@ impl ForegroundGaps {
         self.windows.last().map_or(0, |(_, to)| *to)
     }
 
-    /// The first moment from `time` on that lies in a gap.
+    /// The first moment from `time` on that is in a gap.
     fn first_within(&self, at: &mut usize, time: Ns) -> Ns {
         while let Some((from, to)) = self.windows.get(*at) {
             if time < *to {
@@ -90,8 +90,8 @@ impl ForegroundGaps {
         NEVER_NS
     }
 
-    /// Runs `time` from `ready` on, as early as can be. Returns when it ends and how much of it
-    /// found room. `at` is where to look from.
+    /// Runs `time` from `ready` on, as early as possible. Returns the end and the part that found
+    /// room. `at` is the first gap to try.
     fn place(&self, at: &mut usize, ready: Ns, time: Ns, preemptive: bool, used: &mut GapUse) -> (Ns, Ns) {
         if time == 0 || ready >= NEVER_NS {
             return (ready, 0);
@@ -114,20 +114,20 @@ impl ForegroundGaps {
     }
 }
 
-/// How much of each gap is used.
+/// The used time of each gap, ns.
 #[derive(Debug, Default)]
 pub struct GapUse(pub Vec<Ns>);
 
-/// The same packer with background jobs that cannot launch outside of gaps: their hosts stand at a
-/// gate then, as weft's do. No bound for anybody; what lies between the two is what hosts would
-/// gain by running ahead while the foreground job works.
+/// The same packer with background jobs that cannot launch outside of gaps: their hosts then wait
+/// at a gate, as under weft. It bounds no policy. The difference between the two is the gain of
+/// hosts that run ahead while the foreground job works.
 pub fn gated(run: &MachineRun, analysis: &Analysis) -> Ns {
     together(run, analysis, |background| background.gated = true)
 }
 
-/// The same packer where nothing is done for it: every kernel runs within gaps from its begin to
-/// its end. The most for any policy that never delays the foreground job, and less than one may get
-/// that does.
+/// The same packer without free work: every kernel runs within gaps from its begin to its end. It
+/// is the maximum for any policy that never delays the foreground job. A policy that does delay it
+/// may get more.
 pub fn own(run: &MachineRun, analysis: &Analysis) -> Ns {
     together(run, analysis, |background| background.inside = &[])
 }
@@ -158,8 +158,8 @@ fn background_jobs<'a>(run: &'a MachineRun, analysis: &'a Analysis) -> impl Iter
         })
 }
 
-/// The most background job work that could have been in the gaps of a run; where it lies by length
-/// of gap is entered in `analysis`.
+/// The most background work that could have been in the gaps of a run. Enters its distribution by
+/// length of gap in `analysis`.
 pub fn most(run: &MachineRun, analysis: &mut Analysis) -> Ns {
     let gaps = ForegroundGaps::of(run, analysis);
     let mut used = GapUse(vec![0; gaps.windows.len()]);
@@ -173,21 +173,21 @@ pub fn most(run: &MachineRun, analysis: &mut Analysis) -> Ns {
     sum.min(gaps.length())
 }
 
-/// One background job, as the packer sees it.
+/// The packer's view of a background job.
 #[derive(Debug)]
 pub struct OracleBackground<'a> {
     /// The job.
     pub job: &'a PlayedJob,
     /// Its number in the run.
     pub number: u64,
-    /// The run's.
+    /// The run's seed.
     pub seed: u64,
-    /// What each of its operations owes ([`Analysis::inside`]); those beyond, and those that did
-    /// not run, owe all of their time.
+    /// The time that each of its operations owes ([`Analysis::inside`]). Operations beyond the
+    /// list, and those that did not run, owe all of their time.
     pub inside: &'a [u32],
-    /// The device's.
+    /// The device's launch latency.
     pub launch_latency: Ns,
-    /// The hosts'.
+    /// The hosts' return time from a synchronisation.
     pub sync_return: Ns,
     /// It launches in gaps only.
     pub gated: bool,
@@ -207,7 +207,7 @@ impl OracleBackground<'_> {
         let mut streams = vec![OracleStream::default(); program.streams.max(1)];
         let mut events: Vec<Ns> = vec![0; program.events];
         let mut done = 0;
-        // Launches in gaps only: where the next one is looked for.
+        // Launches in gaps only: the first gap to try for the next launch.
         let mut gate = 0;
         let mut base = 0usize;
         let mut next_begin = if self.job.arrivals.is_closed() {
@@ -260,7 +260,7 @@ impl OracleBackground<'_> {
         done
     }
 
-    /// One call at `called`; when it returns.
+    /// Makes one call at `called`; returns when it returns.
     #[allow(clippy::too_many_arguments)]
     fn call(
         &self,
@@ -287,7 +287,7 @@ impl OracleBackground<'_> {
                 };
                 let stream = &mut streams[usize::from(stream)];
                 let ready = visible.max(stream.end);
-                // A graph is several kernels: it may lie in several gaps.
+                // A graph is several kernels: they may lie in several gaps.
                 let preemptive = gaps.preemptive || graph != NONE;
                 let (end, placed) = gaps.place(&mut stream.at, ready, owed, preemptive, used);
                 stream.end = end;
@@ -315,8 +315,8 @@ impl OracleBackground<'_> {
                     Until::Stream(stream) => streams[usize::from(stream)].end,
                     Until::Event(event) => events[usize::from(event)],
                 };
-                // Who comes when it is done already is told at once, and who is held up on the way
-                // there may come just then: no time to be woken.
+                // A host that arrives after the end returns at once. A host that is held up on the
+                // way may arrive just at the end. So there is no time to be woken.
                 end.max(called)
             }
             Play::Record { event, stream } => {

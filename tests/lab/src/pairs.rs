@@ -1,4 +1,4 @@
-//! The large set behind `scripts/lab`: every model as a service beside every model as a batch job,
+//! The large set behind `scripts/lab`: every model as a service with every model as a batch job,
 //! and the cases beyond pairs.
 //!
 //! | kind | the service | beside it | rules |
@@ -41,35 +41,35 @@ use crate::{MS, Ns, US, generate};
 /// Rules that every pair runs under.
 pub const PAIR_RULES: [Rule; 3] = [Rule::WEFT, Rule::FIKIT, Rule::Default];
 
-/// A trace's times vary from step to step by themselves; so that a step that comes again is not the
-/// same to the nanosecond, a little more.
+/// The times of a trace vary from step to step by themselves. This jitter adds a little more, so
+/// that a repeated step is not the same to the nanosecond.
 const REPEATED: Jitter = Jitter {
     device: 0.01,
     host: 0.05,
 };
 
-/// Host time between two requests of a service: it reads, decodes and answers. A trace's own is
-/// that of a loop that does nothing else, and a service that leaves no gap has none to fill.
+/// Host time between two requests of a service: it reads, decodes and answers. A trace's own time
+/// is that of a loop that does nothing else, and a service without gaps has none to fill.
 pub const THINK_NS: Ns = 4 * MS;
 
 /// Models held back: no constant is tuned on a case in which one of them is a service or a batch
-/// job, so that their figures tell what the others' are worth elsewhere.
+/// job. Their figures show how the constants do on other models.
 pub const HELD_BACK: [&str; 4] = ["resnet152", "gpt2", "vit_b_16", "detection"];
 
-/// Which cases to run, by whether a model of [`HELD_BACK`] is in them.
+/// The cases to run, by whether a model of [`HELD_BACK`] is in them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum HeldBackCases {
-    /// Those with one of them.
+    /// Cases with one of them.
     Only,
-    /// Those without: what a constant may be tuned on.
+    /// Cases without them: a constant may be tuned on these.
     Without,
-    /// All.
+    /// All cases.
     #[default]
     All,
 }
 
 impl HeldBackCases {
-    /// Whether a case of these jobs is among them.
+    /// Whether to run a case of these jobs.
     fn holds(self, jobs: &[PlayedJob]) -> bool {
         let held_back = jobs.iter().any(|job| is_held_back(&job.name));
         match self {
@@ -82,64 +82,64 @@ impl HeldBackCases {
 
 /// Whether the job of this name is of a model that is held back.
 fn is_held_back(job: &str) -> bool {
-    // A job is called by its model, then by what it does.
+    // A job's name begins with its model; the rest is its work.
     let model = job.split(' ').next().unwrap_or_default();
     HELD_BACK.contains(&model)
 }
 
-/// The load of services whose requests come on their own.
+/// The load of services whose requests come independently of answers.
 const LOAD: f64 = 0.4;
 
 /// A case: jobs, a device, a seed, rules.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Which kind.
+    /// Its kind.
     pub kind: &'static str,
-    /// The device.
+    /// The device's mode.
     pub mode: Mode,
-    /// All chance.
+    /// The seed of all chance.
     pub seed: u64,
     /// The part of the recorded host time that hosts take.
     pub host_time: f64,
-    /// The service first.
+    /// The jobs, the service first.
     pub jobs: Vec<PlayedJob>,
-    /// What to compare.
+    /// The rules to compare.
     pub rules: Vec<Rule>,
-    /// The service is run with `--slo`: so many times its p99 alone.
+    /// `--slo` of the service, as a multiple of the p99 of its solo run.
     pub slo: Option<f64>,
-    /// The service's requests come on their own, at this part of the rate at which it answers
-    /// alone, one after the other.
+    /// Load of the service. Its requests come independently of answers, at this part of the rate at
+    /// which it answers in a solo run, one after the other.
     pub load: Option<f64>,
-    /// Requests at most that a figure rests on, where each has many figures in it.
+    /// The most requests for a figure, for cases that have many figures.
     pub most_requests: Option<u64>,
 }
 
-/// One rule in one case.
+/// The figures of one rule in one case.
 #[derive(Debug, Clone, Serialize)]
 pub struct CaseRow {
     /// The device's calibration, and the launch queue.
     #[serde(flatten)]
     pub setting: LabSetting,
-    /// Which kind of case.
+    /// The kind of case.
     pub kind: &'static str,
     /// A name of [`DEVICES`].
     pub device: &'static str,
     /// The service.
     pub service: String,
-    /// Who shares with it. By another name in JSON, where `batch` is their throughput.
+    /// The other jobs. JSON names them `beside`, because `batch` there is their throughput.
     #[serde(rename = "beside")]
     pub batch: Vec<String>,
     /// Whether the next request waits for the answer to the last.
     pub closed: bool,
     /// The part of the recorded host time that hosts take.
     pub host_time: f64,
-    /// What came of it.
+    /// The figures.
     #[serde(flatten)]
     pub figures: CaseFigures,
 }
 
 impl CaseRow {
-    /// Who shares, and on which hosts where they are not as recorded.
+    /// The jobs of the case, and the factor of host time if it is not 1.
     pub fn jobs(&self) -> String {
         let hosts = match self.host_time == 1.0 {
             true => String::new(),
@@ -148,8 +148,8 @@ impl CaseRow {
         format!("{} beside {}{hosts}", self.service, self.batch.join(" + "))
     }
 
-    /// Whether it is of a kind that stands apart from the others: under settings, on devices or
-    /// with questions of its own. Aims over all cases do not count it.
+    /// Whether its kind stands apart from the others: with settings, devices or questions of its
+    /// own. Aims over all cases do not count it.
     pub fn is_apart(&self) -> bool {
         self.kind == "frontier" || self.kind == "hosts" || promises::KINDS.contains(&self.kind)
     }
@@ -160,7 +160,7 @@ impl CaseRow {
     }
 }
 
-/// A kind of case in a sentence.
+/// A sentence that describes a kind of case.
 pub fn describe(kind: &str) -> &'static str {
     match kind {
         "pair" => {
@@ -189,8 +189,8 @@ pub fn describe(kind: &str) -> &'static str {
     }
 }
 
-/// The devices, by the names that options, scenarios and tables use. The first and the last are
-/// what most kinds are run on where none is asked for.
+/// The devices, by the names that options, scenarios and tables use. Most kinds run on the first
+/// and the last if no device is requested.
 pub const DEVICES: [(&str, Mode); 4] = [
     ("mps", Mode::Mps),
     ("mps-shared", Mode::MpsShared(SmLimits::A100_LIKE)),
@@ -198,7 +198,7 @@ pub const DEVICES: [(&str, Mode); 4] = [
     ("time-sliced", Mode::TimeSlice),
 ];
 
-/// A mode's name. One in which kernels share SMs goes by the number of these.
+/// A mode's name. Modes in which kernels share SMs are known by their number of SMs.
 pub fn mode_name(mode: Mode) -> &'static str {
     let same = |other: Mode| match (mode, other) {
         (Mode::MpsShared(one), Mode::MpsShared(other)) => one.sms == other.sms,
@@ -208,7 +208,7 @@ pub fn mode_name(mode: Mode) -> &'static str {
     found.map_or("mps-shared", |(name, _)| name)
 }
 
-/// The device of a name; `contention` in per cent is [`SmLimits::contention`] in its place.
+/// The device of a name. `contention`, in per cent, replaces [`SmLimits::contention`].
 pub fn mode_named(name: &str, contention: Option<u32>) -> anyhow::Result<Mode> {
     let Some((_, mode)) = DEVICES.iter().find(|(device, _)| *device == name) else {
         let names = DEVICES.map(|(name, _)| name).join(", ");
@@ -224,66 +224,66 @@ pub fn mode_named(name: &str, contention: Option<u32>) -> anyhow::Result<Mode> {
     }
 }
 
-/// What to run.
+/// The cases to run, and the settings for them.
 #[derive(Debug, Clone)]
 pub struct CasePlan {
     /// The device's times.
     pub calibrated: CalibratedDevice,
-    /// How jobs share the device; where there is none, each kind's own.
+    /// How jobs share the device; `None` means each kind's own.
     pub device: Option<Mode>,
     /// Seeds.
     pub seeds: Vec<u64>,
-    /// Whether every case is run with every seed, or each with one of them in turn.
+    /// Whether every case runs with every seed, or each with one of them in turn.
     pub every_seed: bool,
-    /// Requests a figure.
+    /// Requests for a figure.
     pub requests: u64,
     /// Threads to run on.
     pub threads: usize,
-    /// Kinds of cases; all where empty.
+    /// Kinds of cases; empty means all.
     pub kinds: Vec<String>,
-    /// Models; all where empty.
+    /// Models; empty means all.
     pub models: Vec<String>,
-    /// Whether kinds that take long are short, or left out, where they were not asked for by name.
+    /// Whether kinds that take long are shortened or left out, unless they were requested by name.
     pub short: bool,
-    /// Cases by the models held back.
+    /// Cases to run, by the models held back.
     pub held_back: HeldBackCases,
-    /// Batch jobs that each service is put beside, at most.
+    /// The most batch jobs that each service shares with, one at a time.
     pub partners: usize,
     /// Whether to run every rule on every pair.
     pub all_rules: bool,
     /// Whether to run every rule on every pair, with its one parameter swept.
     pub frontier: bool,
-    /// What hosts take of the recorded host time: all cases for each. Kind `hosts` has its own.
+    /// Parts of the recorded host time: all cases run for each. Kind `hosts` has its own.
     pub host_times: Vec<f64>,
-    /// Only these rules; all of a case where empty.
+    /// Only these rules; empty means all of a case.
     pub rules: Vec<Rule>,
-    /// Settings of the core's to try.
+    /// Settings of the core to try.
     pub tuning: Tuning,
-    /// No case is begun after this.
+    /// The time after which no case is begun.
     pub until: Option<std::time::Instant>,
 }
 
 impl CasePlan {
-    /// Whether cases of this kind are to be run.
+    /// Whether to run cases of this kind.
     pub fn wants(&self, kind: &str) -> bool {
         self.kinds.is_empty() || self.kinds.iter().any(|wanted| wanted == kind)
     }
 
-    /// Whether this kind is to be short.
+    /// Whether to shorten this kind.
     fn is_short(&self, kind: &str) -> bool {
         self.short && !self.kinds.iter().any(|wanted| wanted == kind)
     }
 
-    /// The devices of a kind that has these of its own.
+    /// The devices of a kind whose own devices are `own`.
     fn modes(&self, own: &[Mode]) -> Vec<Mode> {
         self.device.map_or_else(|| own.to_vec(), |device| vec![device])
     }
 }
 
-/// Where no device is asked for.
+/// The devices if none is requested.
 const USUAL_MODES: [Mode; 2] = [Mode::Mps, Mode::TimeSlice];
 
-/// The models there are: name, inference, training.
+/// A recorded model: name, inference, training.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// Its name.
@@ -328,7 +328,7 @@ pub fn models(folder: &Path) -> anyhow::Result<Vec<Model>> {
     Ok(models)
 }
 
-/// A job of a recording: closed loop, its times a little different each time.
+/// A job of a recording: closed loop, with times that differ a little from step to step.
 pub(crate) fn job(name: &str, priority: u8, program: &Arc<Program>, think: Option<Ns>) -> PlayedJob {
     PlayedJob {
         jitter: REPEATED,
@@ -363,7 +363,7 @@ fn chatty(program: &Program) -> Program {
             let at = place[old] as usize;
             let (same, handed) = (new(op.next_same), new(op.next_handed));
             if matches!(op.play, Play::Compute { .. }) {
-                // What followed the launch follows its synchronisation.
+                // The operations that followed the launch follow its synchronisation.
                 ops[at].next_same = at as u32 + 1;
                 ops[at].next_handed = crate::job::NONE;
                 (ops[at + 1].next_same, ops[at + 1].next_handed) = (same, handed);
@@ -377,8 +377,7 @@ fn chatty(program: &Program) -> Program {
     program
 }
 
-/// A generated job. Its requests differ by themselves; when the drawn ones are through they come
-/// again.
+/// A generated job. Its requests differ by themselves; after the last one they begin anew.
 fn generated(name: &str, priority: u8, shape: generate::shapes::Shape, seed: u64) -> PlayedJob {
     /// Requests or iterations that are drawn.
     const DRAWN: usize = 60;
@@ -413,7 +412,7 @@ fn shapes(seed: u64) -> Vec<(PlayedJob, PlayedJob)> {
     ]
 }
 
-/// Programs of the models that are wanted, on hosts that take this part of the recorded time.
+/// Programs of the wanted models, on hosts that take this part of the recorded time.
 fn programs(
     models: &[Model],
     plan: &CasePlan,
@@ -451,7 +450,7 @@ impl HostPrograms {
     }
 }
 
-/// What cases are made of, for one seed and one kind of hosts.
+/// The parts of cases, for one seed and one kind of hosts.
 struct CaseParts<'a> {
     services: &'a [NamedProgram],
     batches: &'a [NamedProgram],
@@ -461,7 +460,7 @@ struct CaseParts<'a> {
 }
 
 impl CaseParts<'_> {
-    /// A plain case of these jobs, the service first.
+    /// A case of these jobs, the service first, without SLO or load.
     fn case(&self, kind: &'static str, mode: Mode, jobs: Vec<PlayedJob>, rules: &[Rule]) -> Case {
         Case {
             kind,
@@ -476,7 +475,7 @@ impl CaseParts<'_> {
         }
     }
 
-    /// The batch job at a place, counted over and over. There is one at least.
+    /// The batch job at a place, counted over and over. There must be at least one.
     fn batch(&self, at: usize, priority: u8) -> PlayedJob {
         let (name, program) = &self.batches[at % self.batches.len()];
         job(name, priority, program, None)
@@ -520,7 +519,7 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
     if !plan.every_seed {
         take_turns(&mut out, &plan.seeds);
     }
-    // After the seeds: a case has the same one whichever of the others are run.
+    // After the seeds: a case keeps its seed, whichever other cases run.
     out.retain(|case: &Case| plan.held_back.holds(&case.jobs));
     if !plan.rules.is_empty() {
         for case in &mut out {
@@ -533,8 +532,8 @@ pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
 /// Hosts of kind `hosts`: as recorded, and two and four times as fast.
 const HOST_TIMES: [f64; 3] = [1.0, 0.5, 0.25];
 
-/// Rules that are told of on faster hosts: weft, the paper's, those that no service loses much by,
-/// and the device's own.
+/// Rules that are shown on faster hosts: weft, the paper's, those under which no service loses
+/// much, and the device's own.
 const HOST_RULES: [Rule; 7] = [
     Rule::WEFT,
     Rule::FIKIT,
@@ -545,7 +544,7 @@ const HOST_RULES: [Rule; 7] = [
     Rule::Default,
 ];
 
-/// Requests on their own, on hosts of several speeds.
+/// Cases with requests that come independently of answers, on hosts of several speeds.
 fn hosts_cases(parts: &CaseParts<'_>, out: &mut Vec<Case>) {
     if parts.batches.is_empty() {
         return;
@@ -617,7 +616,7 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
     if !batches.is_empty() {
         for (at, named) in services.iter().enumerate() {
             let first = service(named);
-            // Another partner for each.
+            // Each service has another partner.
             let partner = at + 1;
             for other in (0..batches.len().min(plan.partners)).map(|step| partner + step) {
                 let rules: &[Rule] = match (plan.frontier, plan.all_rules) {
@@ -676,7 +675,7 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
         }
     }
     for (service, batch) in shapes(seed) {
-        // A frontier of three of them: graphs, bursts and a wait after every kernel, beside
+        // Three of them have a frontier: graphs, bursts and a wait after every kernel, with
         // training whose data comes late.
         if batch.name == "loader stalls" {
             case("frontier", vec![service.clone(), batch.clone()], &swept());
@@ -685,7 +684,8 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
     }
 }
 
-/// Runs all cases; rows come in the order of the cases. `progress` is told what was done.
+/// Runs all cases; rows come in the order of the cases. `progress` gets the number of finished
+/// cases and of all cases.
 pub fn run(cases: &[Case], plan: &CasePlan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<CaseRow> {
     let next = AtomicUsize::new(0);
     let stride = stride(cases.len());
@@ -701,8 +701,7 @@ pub fn run(cases: &[Case], plan: &CasePlan, progress: &(dyn Fn(usize, usize) + S
                     if late || at >= cases.len() {
                         break;
                     }
-                    // Not in their order: what there is no time for is to be a little of
-                    // everything.
+                    // Not in order: if time runs out, the finished cases are a little of each kind.
                     let at = at * stride % cases.len();
                     let case = &cases[at];
                     let made = run_case(case, plan, &known);
@@ -717,9 +716,9 @@ pub fn run(cases: &[Case], plan: &CasePlan, progress: &(dyn Fn(usize, usize) + S
     rows.into_iter().flat_map(|(_, rows)| rows).collect()
 }
 
-/// A step that visits each of so many places once.
+/// A step that visits each of `count` places once.
 fn stride(count: usize) -> usize {
-    // Primes; one of them does not divide the count.
+    // Primes; at least one of them does not divide the count.
     [7, 11, 13, 17, 19, 23]
         .into_iter()
         .find(|step| !count.is_multiple_of(*step))
@@ -730,8 +729,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What a set of jobs is called: those of the service's priority together, and each of the others;
-/// of whom there is no profile, with a word on it.
+/// The names of a set of jobs: those of the service's priority in one name, and each of the others.
+/// The name of a job without a profile ends with a note.
 pub fn names(jobs: &[PlayedJob]) -> (String, Vec<String>) {
     let called = |job: &PlayedJob| match job.profiled {
         true => job.name.clone(),

@@ -1,12 +1,12 @@
-//! What users are promised, measured: an SLO that requests keep, and the time of a token.
+//! Measures of promises to users: an SLO that requests keep, and the time of a token.
 //!
 //! **Attained** is the part of the requests whose latency, from arrival to answer, is within the
-//! SLO. At random arrivals the service may miss it alone, so that is told beside.
+//! SLO. At random arrivals the service may miss it even in a solo run, so that figure is given too.
 //!
 //! **TPOT**, time per output token: a job whose waits return with a token answers it when the host
-//! thread comes back from that wait. A token's time is from there to the next such return in the
-//! same request. The first token of a request, which has the prompt in it, has none. The mean is
-//! over all tokens of the requests that count.
+//! thread returns from that wait. A token's time is from there to the next such return in the same
+//! request. The first token of a request, which includes the prompt, has none. The mean is over all
+//! tokens of the requests that count.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -15,21 +15,21 @@ use crate::Ns;
 use crate::measure::Latency;
 use crate::world::TokenTime;
 
-/// How requests kept an SLO.
+/// The attainment of an SLO.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SloFigures {
     /// The SLO, ns.
     pub limit: Ns,
     /// The part of the requests within it.
     pub attained: f64,
-    /// The same alone, with the same arrivals.
+    /// The same in a solo run, with the same arrivals.
     pub alone: f64,
-    /// Of those within it alone, the part that is within it here.
+    /// Among the requests within it in a solo run, the part that is within it here.
     pub kept: f64,
 }
 
 impl SloFigures {
-    /// Of these latencies, ns, and those of the same requests alone.
+    /// The figures of these latencies, ns, and those of the same requests in a solo run.
     pub fn of(limit: Ns, with: &[Ns], alone: &[Ns]) -> SloFigures {
         let part = |count: usize, of: usize| count as f64 / of.max(1) as f64;
         let within = |latencies: &[Ns]| latencies.iter().filter(|latency| **latency <= limit).count();
@@ -49,14 +49,14 @@ impl SloFigures {
 /// Times of tokens, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TokenFigures {
-    /// Beside others; the mean is the TPOT.
+    /// Shared with other jobs; the mean is the TPOT.
     pub with: Latency,
-    /// Alone.
+    /// In a solo run.
     pub alone: Latency,
 }
 
 impl TokenFigures {
-    /// Of the requests after the first `warmup`, where there are tokens.
+    /// The figures of the requests from number `warmup` on; `None` if there are no tokens.
     pub fn of(with: &[TokenTime], alone: &[TokenTime], warmup: u64) -> Option<TokenFigures> {
         let counted = |tokens: &[TokenTime]| {
             let counted = tokens.iter().filter(|token| token.request >= warmup);
@@ -66,7 +66,7 @@ impl TokenFigures {
         (with.count > 0 && alone.count > 0).then_some(TokenFigures { with, alone })
     }
 
-    /// TPOT over that of alone.
+    /// TPOT over that of the solo run.
     pub fn slowdown(&self) -> f64 {
         self.with.mean / self.alone.mean.max(1.0)
     }

@@ -1,8 +1,8 @@
-//! Chance that depends on a seed alone.
+//! Chance that depends only on a seed.
 //!
-//! [`Random`] is a stream of numbers, for what happens in an order of its own (wake-ups). [`at`] is
-//! a number for a place (this job, this request, this operation): the same whatever happened
-//! before, so that every policy of a comparison meets the same job.
+//! [`Random`] is a stream of numbers, for events that have an order of their own (wake-ups). [`at`]
+//! is a number for a place (this job, this request, this operation). It does not depend on earlier
+//! events, so every policy of a comparison meets the same job.
 #![forbid(unsafe_code)]
 
 /// SplitMix64: passes the usual tests of randomness, one word of state.
@@ -22,7 +22,7 @@ fn unit(word: u64) -> f64 {
 }
 
 impl Random {
-    /// A stream of its own for each seed.
+    /// A separate stream for each seed.
     pub fn new(seed: u64) -> Random {
         Random(mix(seed ^ STEP))
     }
@@ -33,12 +33,12 @@ impl Random {
         mix(self.0)
     }
 
-    /// Evenly from 0 to 1.
+    /// A number from 0 to 1, evenly distributed.
     pub fn unit(&mut self) -> f64 {
         unit(self.word())
     }
 
-    /// Evenly between two times.
+    /// A time between two, evenly distributed.
     pub fn between(&mut self, (low, high): (u64, u64)) -> u64 {
         low + (self.unit() * high.saturating_sub(low) as f64) as u64
     }
@@ -53,8 +53,8 @@ pub fn at(seed: u64, place: [u64; 3]) -> u64 {
     word
 }
 
-/// A factor about 1 for a place: a bell (the sum of four even draws) with this deviation, never
-/// below 0.05.
+/// A factor around 1 for a place: bell-shaped (the sum of four even draws) with this deviation,
+/// never below 0.05.
 pub fn factor(word: u64, deviation: f64) -> f64 {
     if deviation == 0.0 {
         return 1.0;

@@ -14,9 +14,9 @@ use crate::{MS, Ns, US};
 /// A rule and its parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rule {
-    /// A policy of the broker's core, with this delay bound where it is not the default.
+    /// A policy of the broker's core, with this delay bound if it is not the default.
     Core(NamedRule, Option<Ns>),
-    /// weft, where the service is run with `--slowdown` of so many per cent.
+    /// weft, and the service is run with `--slowdown` of this many per cent.
     Slowdown(u32),
     /// The device without weft: slices, or turns kernel by kernel under MPS.
     Default,
@@ -24,42 +24,42 @@ pub enum Rule {
     Xsched(usize),
     /// The same, with another core for the service's launches.
     XschedWorker,
-    /// nvshare's turns of so many milliseconds.
+    /// nvshare's turns of this many milliseconds.
     Nvshare(u64),
-    /// So many kernels of others while the foreground job has none.
+    /// At most this many kernels of other jobs at a time, while the foreground job has none.
     Count(usize),
     /// MPS with client priorities.
     MpsPriority,
-    /// One kernel of others while the foreground job has none.
+    /// One kernel of other jobs while the foreground job has none.
     One,
-    /// Orion's.
+    /// Orion's rule.
     Orion,
-    /// REEF's, as far as it can be kept on NVIDIA's devices.
+    /// REEF's rule, as far as NVIDIA's devices allow it.
     Reef,
-    /// Tally's.
+    /// Tally's rule.
     Tally,
 }
 
-/// A policy of the core's, in an order.
+/// A policy of the core, in a fixed order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NamedRule {
     /// The default.
     Weft,
-    /// The paper's.
+    /// The paper's policy.
     Fikit,
-    /// One at a time.
+    /// One job at a time.
     Exclusive,
     /// Turns.
     Timeslice,
 }
 
-/// Windows and turns of the projects themselves; four kernels for the count (a background job has
-/// one to run and some on their way).
+/// Windows and turns of the projects themselves. The count is four kernels: a background job has
+/// one that runs and some on their way.
 pub(crate) const XSCHED: usize = 16;
 const NVSHARE: u64 = 30_000;
 pub(crate) const COUNT: usize = 4;
 
-/// No such rule.
+/// The error for an unknown rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no policy is called {0:?}: choose weft, \"weft 2%\" (with --slowdown), fikit, exclusive, timeslice, default, xsched, xsched-worker, nvshare, count, mps-priority, one, orion, reef or tally"
@@ -131,7 +131,7 @@ impl NamedRule {
 }
 
 impl Rule {
-    /// All of them with the parameters of their projects.
+    /// All rules with the parameters of their projects.
     pub const ALL: [Rule; 14] = [
         Rule::Core(NamedRule::Weft, None),
         Rule::Core(NamedRule::Fikit, None),
@@ -151,14 +151,14 @@ impl Rule {
 
     /// weft.
     pub const WEFT: Rule = Rule::Core(NamedRule::Weft, None);
-    /// The paper.
+    /// The paper's policy.
     pub const FIKIT: Rule = Rule::Core(NamedRule::Fikit, None);
 
-    /// What stands between jobs and device under this rule. What weft knows of the device (`weft
-    /// doctor` measures it) is the cost of a switch.
+    /// The launch control between jobs and device under this rule. weft's only knowledge of the
+    /// device (`weft doctor` measures it) is the cost of a switch.
     pub fn control(self, device: &Settings) -> LaunchControl {
         match self {
-            // The slowdown is the job's.
+            // The slowdown is a setting of the job.
             Rule::Slowdown(_) => Rule::WEFT.control(device),
             Rule::Core(named, bound) => {
                 let mut config = Config {
@@ -192,7 +192,7 @@ impl Rule {
         }
     }
 
-    /// What the service is told to lose at most, as a part of its time, where the rule says so.
+    /// The most that the service may lose, as a part of its time, if the rule sets it.
     pub fn slowdown(self) -> Option<f64> {
         match self {
             Rule::Slowdown(percent) => Some(f64::from(percent) / 100.0),
@@ -200,7 +200,7 @@ impl Rule {
         }
     }
 
-    /// A run shorter than this says nothing: turns of half a minute need some of them.
+    /// The shortest meaningful run: turns of half a minute need several of them.
     pub fn least(self) -> Ns {
         match self {
             Rule::Nvshare(ms) => 4 * ms * MS,

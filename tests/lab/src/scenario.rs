@@ -1,6 +1,4 @@
-//! Runs as TOML files. A key that means nothing is refused, with the line it stands on.
-//!
-//! `tests/lab/scenarios` has examples; every key is in `service-and-training.toml`.
+//! Runs as TOML files. An unknown key is an error that names its line.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -19,13 +17,13 @@ use crate::rule::Rule;
 use crate::world::Hosts;
 use crate::{Ns, US};
 
-/// Why a scenario is none. One line: where, what, what to do.
+/// The error for an unusable scenario. One line: place, problem, remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The file cannot be read.
     #[error("{path}: {why}", path = .0.display(), why = .1)]
     Unreadable(PathBuf, std::io::Error),
-    /// It says what cannot be.
+    /// A value in the file is impossible.
     #[error("{path}:{line}: {what}", path = .0.display(), line = .1, what = .2)]
     Wrong(PathBuf, usize, String),
     /// A trace that it names cannot be used.
@@ -41,11 +39,11 @@ pub enum ScenarioError {
 pub struct Scenario {
     /// Its name.
     pub name: String,
-    /// The first is the service that is looked at.
+    /// The jobs; the first is the service under study.
     pub jobs: Vec<PlayedJob>,
-    /// What is compared.
+    /// The rules to compare.
     pub rules: Vec<Rule>,
-    /// By seed.
+    /// One bench for each seed.
     pub benches: Vec<Fixture>,
 }
 
@@ -95,8 +93,8 @@ struct DeviceTable {
     slice_us: Option<u64>,
     switch_us: Option<u64>,
     launch_latency_us: Option<u64>,
-    /// How many times slower than a real one it runs, as the simulated GPU. What comes of a run is
-    /// wall time then.
+    /// The factor by which it is slower than a real one, like the simulated GPU. Figures are wall
+    /// time then.
     dilation: Option<f64>,
 }
 
@@ -109,7 +107,7 @@ struct HostTable {
     gate_spin_us: Option<u64>,
 }
 
-/// How a device is shared.
+/// The way in which jobs share the device.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum ModeName {
@@ -135,7 +133,7 @@ struct JobFile {
     slo_us: Option<u64>,
     #[serde(default)]
     tokens: bool,
-    /// What weft knows of it, in place of what a run in the lab tells.
+    /// weft's profile of the job, in place of the one from a run in the lab.
     profile: Option<PathBuf>,
 }
 
@@ -178,8 +176,8 @@ enum Generator {
     SyncsAfterEveryKernel(Drawn),
 }
 
-/// A shape of [`generate::shapes`]: a model drawn from a seed, so many requests or iterations of it
-/// that differ.
+/// A shape of [`generate::shapes`]: a model drawn from a seed, and `steps` different requests or
+/// iterations of it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Drawn {
@@ -197,7 +195,7 @@ enum ArrivalsFile {
 }
 
 impl ArrivalsFile {
-    /// On a device that is so many times slower.
+    /// The arrivals on a device that is `dilation` times slower.
     fn arrivals(&self, dilation: f64) -> Arrivals {
         let time = |us: f64| (us * dilation * US as f64) as Ns;
         match self {
@@ -259,14 +257,14 @@ impl Generator {
 }
 
 impl Scenario {
-    /// Reads a file. Traces that it names lie beside it, unless their paths are absolute. Times of
-    /// the device that it does not name are those of `device`.
+    /// Reads a file. Traces that it names are relative to its folder, unless their paths are
+    /// absolute. Device times that it does not name are those of `device`.
     pub fn load(path: &Path, device: &CalibratedDevice) -> Result<Scenario, ScenarioError> {
         let text = std::fs::read_to_string(path).map_err(|error| ScenarioError::Unreadable(path.to_owned(), error))?;
         Scenario::parse(&text, path, device)
     }
 
-    /// Of a text; `path` is where it stands.
+    /// The scenario of a text; `path` is its file.
     pub fn parse(text: &str, path: &Path, device: &CalibratedDevice) -> Result<Scenario, ScenarioError> {
         let wrong = |line: usize, what: String| ScenarioError::Wrong(path.to_owned(), line, what);
         let line_of = |needle: &str| {

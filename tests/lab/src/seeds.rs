@@ -1,10 +1,10 @@
-//! A figure over several seeds: what each gives, their mean, and how far it may be off.
+//! A figure over several seeds: the value of each seed, their mean, and its interval.
 //!
-//! **Interval**: of each seed the geometric mean over its cases is taken. What stands behind the
-//! `+-` is the half-width of the 95 % interval of the mean of those, by Student's t with one degree
-//! of freedom less than there are seeds: for three of them 4.303 x s / sqrt(3), where s is their
-//! standard deviation. It tells chance apart from a difference. It says nothing of how right device
-//! times or models are.
+//! **Interval**: for each seed the geometric mean over its cases is taken. The value after `+-` is
+//! the half-width of the 95 % interval of the mean of those, by Student's t. There is one degree of
+//! freedom less than there are seeds: for three of them it is 4.303 x s / sqrt(3), where s is their
+//! standard deviation. It separates chance from a difference. It does not measure how correct
+//! device times or models are.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use crate::pairs::CaseRow;
 /// 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom.
 const STUDENT_T: [f64; 9] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
 
-/// The same of the normal distribution, for more.
+/// The same quantile of the normal distribution, for more degrees of freedom.
 const NORMAL: f64 = 1.96;
 
 /// A figure over seeds.
@@ -31,8 +31,8 @@ pub struct OverSeeds {
 }
 
 impl OverSeeds {
-    /// Of rows of one device, kind and rule. None unless each case was run with each of two seeds
-    /// at least: other seeds' cases would count as chance.
+    /// The figure of rows of one device, kind and rule. `None` unless each case was run with each
+    /// of at least two seeds: different cases of the seeds would count as chance.
     pub fn of(rows: &[&CaseRow], value: fn(&CaseRow) -> f64) -> Option<OverSeeds> {
         let mut by_seed: BTreeMap<u64, (Vec<f64>, BTreeSet<String>)> = BTreeMap::new();
         for row in rows {
@@ -65,7 +65,7 @@ impl OverSeeds {
         }
     }
 
-    /// What each seed gives.
+    /// The value of each seed.
     pub fn each(&self) -> String {
         let values: Vec<String> = self.by_seed.values().map(|value| format!("{value:.3}")).collect();
         values.join(", ")
@@ -78,7 +78,7 @@ impl std::fmt::Display for OverSeeds {
     }
 }
 
-/// The geometric mean. 1 of nothing.
+/// The geometric mean; 1 if there are no values.
 pub fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
     let (mut sum, mut count) = (0.0, 0);
     for value in values {

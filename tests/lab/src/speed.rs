@@ -1,4 +1,4 @@
-//! How many events the core takes in a second, with a thousand clients, and what memory it takes.
+//! Events per second and memory of the core with a thousand clients.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use weft_scheduler::{Client, Config, Core, Decision, Event, PolicyName};
 
 use crate::{Ns, US};
 
-/// What was measured.
+/// The measured figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Speed {
     /// The policy.
     pub policy: String,
-    /// Clients: one foreground job, the others background jobs, all of which wait.
+    /// Clients: one foreground job, the others are background jobs, all of which wait.
     pub clients: u64,
-    /// The best of several measurements: others use the machine too.
+    /// The best of several measurements: other processes use the machine too.
     pub million_events_a_second: f64,
     /// Growth of the process between the first and the last of some million events, KiB.
     pub growth_kib: u64,
 }
 
-/// A core with one foreground and background jobs, all of which wait.
+/// A core with one foreground job and background jobs, all of which wait.
 #[derive(Debug)]
 pub struct Crowd {
     core: Core,
@@ -32,7 +32,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// So many clients in all.
+    /// A crowd of `clients` clients in all.
     pub fn new(policy: PolicyName, clients: u64) -> Crowd {
         let config = Config {
             policy,
@@ -59,12 +59,12 @@ impl Crowd {
         crowd
     }
 
-    /// Events told so far.
+    /// Number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// Grants given so far.
+    /// Number of grants so far.
     pub fn grants(&self) -> u64 {
         self.core.snapshot().counters.grants
     }
@@ -83,7 +83,7 @@ impl Crowd {
         });
     }
 
-    /// A request of the foreground job, then a gap in which whoever gets credit uses all of it and
+    /// A request of the foreground job, then a gap in which each job with credit uses all of it and
     /// waits again. Allocates nothing of its own once grown.
     pub fn round(&mut self) {
         for kernel in 0..60 {
@@ -100,7 +100,7 @@ impl Crowd {
         for _ in 0..20 {
             self.now += 250 * US;
             self.tell(Event::Tick);
-            // What comes of what is done about a decision is done too, a few times over at most.
+            // The decisions that follow from handling a decision are handled too, up to a limit.
             let most = 4 * self.issued.len() + 64;
             let mut at = 0;
             while at < self.out.len().min(most) {
@@ -150,7 +150,7 @@ pub fn measure(policy: PolicyName, clients: u64) -> Speed {
     }
 }
 
-/// This process's memory. 0 where the system does not say.
+/// This process's resident memory, KiB. 0 if the system does not report it.
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,19 +1,20 @@
-//! The engine in which kernels share SMs, beside what others measured on hardware.
+//! The engine in which kernels share SMs, compared with hardware measurements of others.
 //!
-//! What the source says. Tally's benchmark (`tally-project/tally-bench`) has two files of results.
-//! `result.json` (c86090c) counts iterations in ten seconds, of trainings alone and of pairs under
-//! plain MPS. `tally_results/priority-aware-perf.csv` (5b72ee8) has two servers beside six
-//! trainings, under MPS without and with client priorities: latencies in ms, and the training's
-//! throughput over that alone. The second is of an A100, by the paper (ASPLOS'25).
+//! Source: Tally's benchmark (`tally-project/tally-bench`) has two files of results. `result.json`
+//! (c86090c) counts iterations in ten seconds, of solo trainings and of pairs under plain MPS.
+//! `tally_results/priority-aware-perf.csv` (5b72ee8) has two servers, each with six trainings,
+//! under MPS without and with client priorities. It gives latencies in ms, and the training's
+//! throughput as a part of its solo throughput. The second file is from an A100, by the paper
+//! (ASPLOS'25).
 //!
-//! Where it is silent: the first file names no device. How requests of "load 0.5" arrive is not
-//! said. Alone they do not queue, and a server whose latency is beyond its period answers fewer: so
-//! here the next request comes as long after an answer as the service takes alone.
+//! Unknown: the first file names no device. Neither file defines how requests of "load 0.5" arrive.
+//! In a solo run they do not queue, and a server whose latency exceeds its period answers fewer. So
+//! here the time from an answer to the next request is the service's solo latency.
 //!
-//! Names. Only pairs of models are compared that both have: bert is `bert_base`, VGG is `vgg19`,
-//! LSTM and resnet50 are called so. llama-2-7b in ONNX Runtime is `llama_graph`: neither's host
-//! is a bottleneck. Batch sizes and lengths differ; no recording of theirs is at hand. gpt2 is held
-//! back: its rows count in no error.
+//! Names: only pairs of models that both sides have are compared. bert is `bert_base`, VGG is
+//! `vgg19`, LSTM and resnet50 have the same names. llama-2-7b in ONNX Runtime is `llama_graph`:
+//! neither's host is a bottleneck. Batch sizes and lengths differ; no recording of theirs is at
+//! hand. gpt2 is held back: its rows count in no error.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ use crate::job::{Arrivals, PlayedJob, Program};
 use crate::pairs::{self, HELD_BACK, Model};
 use crate::rule::Rule;
 
-/// Two trainings under plain MPS, and what each did of its iterations alone.
+/// Two trainings under plain MPS, and each one's iterations as a part of its solo iterations.
 const TRAININGS: [(&str, &str, [f64; 2]); 10] = [
     ("resnet50", "resnet50", [0.545, 0.542]),
     ("resnet50", "bert_base", [0.197, 0.882]),
@@ -45,26 +46,26 @@ const TRAININGS: [(&str, &str, [f64; 2]); 10] = [
     ("lstm", "lstm", [0.563, 0.563]),
 ];
 
-/// A service beside a training under one rule.
+/// A service that shares with a training under one rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct BesideFigures {
-    /// Mean latency over that alone.
+    /// Mean latency over that of the solo run.
     mean: f64,
-    /// 99th percentile over that alone.
+    /// 99th percentile over that of the solo run.
     p99: f64,
-    /// The training's throughput over that alone.
+    /// The training's throughput over that of the solo run.
     batch: f64,
 }
 
-/// A service of theirs alone: mean and 99th percentile, ms.
+/// Solo runs of their services: mean and 99th percentile, ms.
 const BERT_MS: [f64; 2] = [4.05, 4.098];
 const LLAMA_MS: [f64; 2] = [1_963.886, 1_982.652];
 
-/// A service and a training of ours; the service of theirs alone, ms; for MPS without and with
-/// priorities: mean and p99, ms, and the training's throughput over that alone.
+/// A service and a training of ours, and their service's solo run, ms. For MPS without and with
+/// priorities: mean and p99, ms, and the training's throughput over that of the solo run.
 type PublishedService = (&'static str, &'static str, [f64; 2], [[f64; 3]; 2]);
 
-/// The rows whose models both have; the one held back is last of each service.
+/// The rows whose models both sides have. The one held back is last of each service.
 const SERVICES: [PublishedService; 6] = [
     (
         "bert_base",
@@ -104,25 +105,25 @@ const SERVICES: [PublishedService; 6] = [
     ),
 ];
 
-/// What the columns of [`SERVICES`] are here.
+/// The rules here that the columns of [`SERVICES`] stand for.
 const SHARING_RULES: [Rule; 2] = [Rule::Default, Rule::MpsPriority];
 
-/// Jobs whose kernels share the SMs of a device, beside what others measured on hardware: Tally's
-/// published results. The one constant that may be fitted to them is --contention.
+/// Jobs whose kernels share the SMs of a device, compared with hardware measurements of others:
+/// Tally's published results. The one constant that may be fitted to them is --contention.
 ///
 ///   scripts/lab together
 ///   scripts/lab together --contention 0,15,30,60
 #[derive(Debug, Parser)]
 #[command(name = "scripts/lab together", verbatim_doc_comment)]
 struct TogetherOptions {
-    /// mps-shared, mps-shared-h100, or mps (turns kernel by kernel) to see what sharing changes
+    /// mps-shared, mps-shared-h100, or mps (turns kernel by kernel) to see the effect of sharing
     #[arg(long, default_value = "mps-shared")]
     device: String,
     /// Per cent that blocks take longer while others' blocks have the rest of the device, in place
-    /// of 30; of several, each one's error is told and the last one's tables
+    /// of 30. With several, the errors of each are printed, and the tables of the last one
     #[arg(long, value_name = "PERCENT", value_delimiter = ',')]
     contention: Vec<u32>,
-    /// Requests a latency rests on
+    /// Requests for a latency
     #[arg(long, default_value_t = 200)]
     requests: u64,
     /// Seed
@@ -135,7 +136,7 @@ struct TogetherOptions {
     calibration: CalibrationOptions,
 }
 
-/// The command.
+/// Runs the command.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     let options = TogetherOptions::parse_from(std::iter::once("together".to_string()).chain(arguments));
     match run(&options) {
@@ -150,20 +151,20 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// What came of the pairs here.
+/// The figures of the pairs here.
 #[derive(Debug)]
 struct Simulated {
     /// In the order of [`TRAININGS`].
     trainings: Vec<[f64; 2]>,
     /// In the order of [`SERVICES`], by rule.
     services: Vec<[BesideFigures; 2]>,
-    /// By job: of the time of its kernels, the part of the device's block slots that they take.
-    /// None where kernels share no SMs.
+    /// By job: the part of the device's block slots that its kernels take, averaged over their
+    /// time. Empty if kernels share no SMs.
     shares: Vec<(String, f64)>,
 }
 
-/// How far off, as a factor (1 is right), in the geometric mean over the pairs of no model held
-/// back.
+/// Errors as a factor (1 is right), in the geometric mean over the pairs without a model that is
+/// held back.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Misses {
     /// Sum of two trainings' throughputs.
@@ -172,7 +173,7 @@ struct Misses {
     part: f64,
     /// Mean latency of services.
     mean: f64,
-    /// Throughput beside services.
+    /// Throughput of trainings that share with services.
     batch: f64,
 }
 
@@ -311,7 +312,7 @@ fn beside(alone: [f64; 2], with: [f64; 3]) -> BesideFigures {
     }
 }
 
-/// Geometric mean of how far these are apart, either way.
+/// Geometric mean of the ratios' distance from 1, in either direction.
 fn apart(ratios: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = ratios.fold((0.0, 0), |(sum, count), ratio| (sum + ratio.ln().abs(), count + 1));
     (sum / f64::from(count.max(1))).exp()
@@ -383,7 +384,7 @@ fn text(simulated: &Simulated) -> String {
 mod tests {
     use super::*;
 
-    /// Here as published, but for a factor.
+    /// Simulated figures that differ from the published ones only by a factor.
     fn like_published(factor: f64) -> Simulated {
         Simulated {
             trainings: TRAININGS.map(|(_, _, parts)| parts.map(|part| part * factor)).to_vec(),

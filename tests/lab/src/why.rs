@@ -1,10 +1,10 @@
-//! Why gap time was not filled: each moment of a gap in which the device ran nothing is put down to
-//! one cause.
+//! Causes of unfilled gap time: each moment of a gap in which the device ran nothing is attributed
+//! to one cause.
 //!
-//! Of several background jobs the one counts that was nearest to running. A time in which somebody
-//! was held back although nothing that he wanted would have ended before the foreground job came
-//! back is nobody's fault: it is `granularity`. The causes of a gap add up to what was not filled
-//! of it (`filled` is not among them).
+//! With several background jobs, the one nearest to running counts. A job may be held back although
+//! none of its kernels would have ended before the foreground job's return. No rule is at fault for
+//! that time: it is `granularity`. The causes of a gap add up to its unfilled time (`filled` is not
+//! among them).
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -47,7 +47,7 @@ pub const CAUSES: [(&str, &str); COUNT] = [
     ),
 ];
 
-/// How many causes there are.
+/// Number of causes.
 pub const COUNT: usize = 12;
 
 const SWITCH: usize = 0;
@@ -55,17 +55,10 @@ const LAUNCH: usize = 1;
 const BEHIND: usize = 2;
 const ORDER: usize = 3;
 const NEWS: usize = 4;
-/// What each part of a split is made of: by their places among the causes.
-pub const PARTS: [(&str, &[usize]); 5] = [
-    ("prediction", &[6, 7, 8]),
-    ("granularity", &[GRANULARITY]),
-    ("switch", &[SWITCH]),
-    ("gate", &[ORDER, NEWS, 5, 9]),
-    ("host", &[LAUNCH, BEHIND, HOST]),
-];
-/// The place of `granularity` among the causes.
+
+/// The index of `granularity` among the causes.
 pub const GRANULARITY: usize = 10;
-/// The place of `host`.
+/// The index of `host`.
 pub const HOST: usize = 11;
 
 fn held(held: HeldReason) -> usize {
@@ -78,7 +71,7 @@ fn held(held: HeldReason) -> usize {
     }
 }
 
-/// Time not filled by cause, ns.
+/// Unfilled time by cause, ns.
 pub type Causes = [Ns; COUNT];
 
 /// By length of gap (see [`EDGES`]).
@@ -97,8 +90,8 @@ impl UnfilledCauses {
         sum
     }
 
-    /// What the gate alone costs: somebody could go, and the word for it was not given yet, or on
-    /// its way.
+    /// The time that the gate itself costs: a job could go, and the permission was not given yet,
+    /// or was on its way.
     pub fn of_the_gate(&self) -> Ns {
         let sum = self.sum();
         sum[ORDER] + sum[NEWS]
@@ -114,17 +107,17 @@ impl UnfilledCauses {
     }
 }
 
-/// A time in which a job stands in one way.
+/// A time in which a job has one state.
 #[derive(Debug, Clone, Copy)]
 struct Stay {
     from: Ns,
     to: Ns,
     cause: usize,
-    /// Device time of what it wants, if it is held back.
+    /// Device time of the work that it wants to launch, if it is held back.
     wants: Ns,
 }
 
-/// Something that is asked in the order of time.
+/// States over time; queries must come in the order of time.
 struct Track {
     stays: Vec<Stay>,
     at: usize,
@@ -135,7 +128,7 @@ impl Track {
         Track { stays, at: 0 }
     }
 
-    /// Those that touch a time. Asked in the order of time.
+    /// The states that overlap a time. Queries must come in the order of time.
     fn within(&mut self, from: Ns, to: Ns) -> impl Iterator<Item = &Stay> {
         while self.stays.get(self.at).is_some_and(|stay| stay.to <= from) {
             self.at += 1;
@@ -144,7 +137,7 @@ impl Track {
     }
 }
 
-/// How a job stood at its gate.
+/// The states of a job at its gate.
 fn at_the_gate(run: &MachineRun, job: usize) -> Track {
     let changes = &run.jobs[job].stands;
     let ends = changes.iter().skip(1).map(|next| next.at).chain([run.span]);
@@ -170,7 +163,7 @@ fn at_the_gate(run: &MachineRun, job: usize) -> Track {
     Track::of(stays.filter(|stay| stay.from < stay.to).collect())
 }
 
-/// What a job had launched that did not run yet. `pieces`: its own, in order of start.
+/// Work that a job had launched and that did not run yet. `pieces`: its own, in order of start.
 fn on_its_way<'a>(run: &MachineRun, pieces: impl Iterator<Item = &'a KernelPiece>) -> Track {
     let mut stays = Vec::new();
     let mut before = 0;
@@ -181,7 +174,7 @@ fn on_its_way<'a>(run: &MachineRun, pieces: impl Iterator<Item = &'a KernelPiece
             (piece.visible, piece.ready, BEHIND),
             (piece.ready, piece.start, SWITCH),
         ] {
-            // What came before it stands for the time before.
+            // The piece before it covers the time before.
             let from = from.max(before);
             if from < to {
                 stays.push(Stay {
@@ -197,7 +190,7 @@ fn on_its_way<'a>(run: &MachineRun, pieces: impl Iterator<Item = &'a KernelPiece
     Track::of(stays)
 }
 
-/// Takes the gaps of a run apart. `windows`: the gaps, in order.
+/// Attributes the unfilled time of a run's gaps. `windows`: the gaps, in order.
 pub fn why(run: &MachineRun, windows: &[(Ns, Ns)]) -> UnfilledCauses {
     let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
     let fills = |job: usize| run.jobs[job].job.priority != first;
@@ -222,7 +215,7 @@ pub fn why(run: &MachineRun, windows: &[(Ns, Ns)]) -> UnfilledCauses {
             idle(&mut tracks, (free, piece.start), *to, run, &mut stays, causes);
             free = free.max(piece.end);
             if piece.end > *to {
-                // It goes on into the next gap, perhaps.
+                // It may continue into the next gap.
                 break;
             }
             runs.next();
@@ -232,7 +225,7 @@ pub fn why(run: &MachineRun, windows: &[(Ns, Ns)]) -> UnfilledCauses {
     why
 }
 
-/// One stretch in which nothing ran, of a gap that ended at `until`.
+/// Attributes one stretch in which nothing ran, in a gap that ended at `until`.
 fn idle(
     tracks: &mut [Track],
     (from, to): (Ns, Ns),
@@ -256,7 +249,7 @@ fn idle(
                 });
                 continue;
             }
-            // From here on it would not have ended in time.
+            // From here on its work would not have ended in time.
             let late = until
                 .saturating_sub(stay.wants + run.device.launch_latency)
                 .clamp(begin, end);
@@ -278,7 +271,7 @@ fn idle(
     while at < to {
         let here = |stay: &&Stay| stay.from <= at && at < stay.to;
         let cause = stays.iter().filter(here).map(|stay| stay.cause).min().unwrap_or(HOST);
-        // As far as nothing changes.
+        // Up to the next change of state.
         let ends = stays.iter().flat_map(|stay| [stay.from, stay.to]);
         let next = ends.filter(|end| *end > at).min().unwrap_or(to).min(to);
         causes[cause] += next - at;

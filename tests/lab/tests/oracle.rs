@@ -22,19 +22,19 @@ fn still(trace: &weft_trace_format::Trace) -> PlayedJob {
     }
 }
 
-/// A small job: device time and host time before each kernel, and after how many the host waits for
-/// the device.
+/// A small job: device time and host time before each kernel, and the number of kernels after which
+/// the host waits for the device.
 struct Small<'a> {
     kernels: &'a [(Ns, Ns)],
     sync_every: usize,
-    /// From the end of work to the return of a host that waited for it.
+    /// Time from the end of work to the return of a host that waited for it.
     wake: Ns,
 }
 
 impl Small<'_> {
-    /// The most that can be packed, by trying every start on the grid, and every moment up to its
-    /// end at which the launch may return: kernel `next` may begin once the one before it has ended
-    /// (`ready`) and its host has come to it from `host` on.
+    /// The most that can be packed. It tries every start on the grid, and every moment up to its
+    /// end at which the launch may return. Kernel `next` may begin once the one before it has ended
+    /// (`ready`) and its host has reached it from `host` on.
     fn brute(&self, gaps: &[(Ns, Ns)], next: usize, ready: Ns, host: Ns) -> Ns {
         let Some((time, before)) = self.kernels.get(next) else {
             return 0;
@@ -76,8 +76,8 @@ proptest! {
             gaps.push((at + busy, at + busy + idle));
             at += busy + idle;
         }
-        // All in units that make launches and synchronisations cost nothing beside them, but for
-        // the return of a synchronisation: 2 us, two units.
+        // In these units launches and synchronisations cost nothing, except the return of a
+        // synchronisation: 2 us, two units.
         let mut builder = generate::Builder::new("background");
         builder.step(0);
         for (kernel, (time, _)) in kernels.iter().enumerate() {
@@ -153,8 +153,8 @@ proptest! {
             let figures = bench.compare(&known, rule);
             prop_assert!(figures.filled_ms <= figures.oracle_ms + 1e-9, "{rule}: {figures:?}");
             prop_assert!(figures.oracle_ms <= figures.gap_ms + 1e-9, "{rule}: {figures:?}");
-            // The device runs one kernel at a time. Beyond that, what was launched ahead of the
-            // first counted request, in runs of some ms.
+            // The device runs one kernel at a time. On top of the bound come the launches that were
+            // ahead of the first counted request, in runs of some ms.
             let bound = figures.own_bound.expect("kernels do not share this device");
             prop_assert!(figures.batch_sum <= 1.0 / known[1..].iter().map(|one| one.busy).fold(1.0, f64::min), "{rule}: {figures:?}");
             prop_assert!(figures.batch_sum <= 1.25 * bound + 0.1, "{rule}: {figures:?}");

@@ -1,4 +1,5 @@
-//! Rules of other projects in the world: what they hold back, and what they must not.
+//! Rules of other projects in the world: the launches that they hold back, and those that they must
+//! not.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -24,7 +25,7 @@ fn service() -> PlayedJob {
     job("service", 0, &generate::service(60, 80 * US, 12 * MS))
 }
 
-/// A batch job whose kernels and host take about the same.
+/// A batch job whose kernels and host take about the same time.
 fn eager() -> PlayedJob {
     job("eager", 5, &generate::training(&[60 * US; 40], 60 * US, 500 * US))
 }
@@ -54,7 +55,7 @@ fn figures(jobs: &[PlayedJob], rule: Rule, tuning: Tuning) -> CaseFigures {
     bench.compare(&known, rule)
 }
 
-/// A run of jobs with profiles, where these are `profiled`.
+/// A run of jobs, with profiles of those that are `profiled`.
 fn run(jobs: Vec<PlayedJob>, rule: Rule, requests: u64) -> MachineRun {
     let device = device();
     let bench = fixture(Tuning::default());
@@ -81,7 +82,7 @@ fn run(jobs: Vec<PlayedJob>, rule: Rule, requests: u64) -> MachineRun {
 #[test]
 fn background_hosts_go_on_at_a_closed_gate_under_others_rules_too() {
     let jobs = [service(), eager()];
-    // Of 40 kernels of 60 us with as much of the host before each, some come while the gate is
+    // Of 40 kernels of 60 us with the same host time before each, some come while the gate is
     // closed.
     let [off, on] = [Some(0), None].map(|queue| {
         let tuning = Tuning {
@@ -193,7 +194,7 @@ fn device_priorities_cost_the_rest_of_one_kernel() {
     let (_, plain, plain_batch) = felt(Rule::Default);
     assert!(worst <= 400.0, "{worst}");
     assert!(slowdown < 1.15 && plain > 1.4, "{slowdown} {plain}");
-    // Nobody is gated: the service's time alone is not the batch job's.
+    // No job is gated: the batch job loses only the service's time.
     assert!(batch > 0.6 && batch <= plain_batch, "{batch} {plain_batch}");
     let run = run(vec![service(), training()], Rule::MpsPriority, 5);
     assert!(run.jobs.iter().all(|job| job.waits.is_empty()));
@@ -206,20 +207,20 @@ fn one_at_a_time_is_felt_less_than_four() {
     // The rest of the longest kernel.
     assert!(one <= 400.0, "{one}");
     assert!(one_slowdown < four_slowdown, "{one_slowdown} {four_slowdown}");
-    // One after another with the way of a launch between them.
+    // One after another, with the latency of a launch between them.
     assert!(one_batch < four_batch, "{one_batch} {four_batch}");
 }
 
-/// Twenty kernels of 60 us with a wait after each, and 200 us of the host before.
+/// Twenty kernels of 60 us with a wait after each, and 200 us of host time before each.
 fn chatty() -> PlayedJob {
     job("chatty", 0, &generate::chatty(20, 60 * US, 200 * US, 5 * MS))
 }
 
 #[test]
 fn reef_and_orion_leave_a_request_to_the_service() {
-    // On the device or on their way when the request came: REEF's two. Orion's are bounded by
-    // their time, 2.5 % of a request of 5 ms, which one kernel may pass. All kernels are of one
-    // class.
+    // Kernels on the device or on their way when the request came: REEF allows two. Orion's are
+    // bounded by their time, 2.5 % of a request of 5 ms, which one kernel may exceed. All kernels
+    // are of one class.
     for (rule, most) in [(Rule::Reef, 2), (Rule::Orion, 4)] {
         let run = run(vec![chatty(), training()], rule, 40);
         assert!(run.finished);
@@ -236,7 +237,7 @@ fn reef_and_orion_leave_a_request_to_the_service() {
 #[test]
 fn orion_fills_between_requests_and_its_depth_bounds_what_is_felt() {
     let (worst, slowdown, batch) = felt(Rule::Orion);
-    // 2.5 % of a request of 5 ms are passed by one kernel.
+    // One kernel may exceed 2.5 % of a request of 5 ms.
     assert!(worst <= 130.0 + 400.0, "{worst}");
     assert!(slowdown < 1.15, "{slowdown}");
     assert!(batch > 0.3, "{batch}");
@@ -248,7 +249,7 @@ fn tally_stops_kernels_and_pays_for_it() {
     let (_, _, one_batch) = felt(Rule::One);
     // The pieces end while the service's input is copied.
     assert!(worst <= 1.0 && slowdown <= 1.001, "{worst} {slowdown}");
-    // Where nothing is copied a piece is felt, or a kernel below the bound.
+    // Without a copy the service waits for a piece, or for a kernel below the bound.
     let chatty = figures(&[chatty(), training()], Rule::Tally, Tuning::default());
     let worst = chatty.direct_worst_us;
     assert!(worst > 10.0 && worst <= 32.0, "{worst}");
@@ -258,7 +259,7 @@ fn tally_stops_kernels_and_pays_for_it() {
         let mut run = run(vec![service(), training], Rule::Tally, 20);
         run.jobs.remove(1)
     };
-    // 0.3 of what the cut ones take: all but those of 30 us.
+    // 0.3 of the time of the cut kernels: all but those of 30 us.
     let with = job(true);
     let part = with.rewritten as f64 / with.compute as f64;
     assert!((0.2..0.231).contains(&part), "{part}");

@@ -1,4 +1,4 @@
-//! Scenario files: the examples run under every policy, and what is wrong is told in one line.
+//! Scenario files: the examples run under every policy, and an error is reported in one line.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ fn what_cannot_be_run_is_refused() {
     assert!(refused(&alone).contains("two [[job]] tables"));
 }
 
-/// The service's figures under weft and beside nothing, of few requests.
+/// The service's figures under weft and without other jobs, from few requests.
 fn figures(text: &str) -> [weft_lab::compare::CaseFigures; 2] {
     let scenario = parse(text, &[]).expect("a scenario");
     let bench = weft_lab::compare::Fixture {
@@ -118,7 +118,7 @@ fn times_of_the_device_are_the_calibrations_unless_the_scenario_names_them() {
     );
     let own = GOOD.replacen("# launch_latency_us = 5 ", "launch_latency_us = 9 ", 1);
     assert_eq!(played(&own).launch_latency, 9_000);
-    // Of two values for one time neither is dropped in silence.
+    // If two values are given for one time, neither is dropped silently.
     let own = GOOD.replacen("# switch_us = 100 ", "switch_us = 70 ", 1);
     assert_eq!(parse(&own, &[]).expect("a scenario").benches[0].device.switch, 70_000);
     let said = parse(&own, &changed).expect_err("two values").to_string();
@@ -134,7 +134,7 @@ fn a_dilated_device_gives_the_same_picture_in_wall_time() {
     let plain = figures(&sliced);
     let slow = figures(&sliced.replacen("dilation = 1 ", "dilation = 20 ", 1));
     for (plain, slow) in plain.iter().zip(&slow) {
-        // Times that are the host's own do not grow, so what waits for them is quicker.
+        // Times of the host itself do not grow, so requests that wait for them are quicker.
         let mean = slow.latency.mean / 20.0 / plain.latency.mean;
         assert!((0.9..1.05).contains(&mean), "{}: {mean}", plain.rule);
         let (slow, batch) = (slow.batch_sum, plain.batch_sum);
@@ -153,6 +153,6 @@ fn listed_requests_come_when_they_are_listed() {
     let [often, _] = figures(&listed("[100.5, 900.0]"));
     let [rarely, _] = figures(&listed("[9000.0, 90000.0]"));
     assert_eq!((often.latency.count, rarely.latency.count), (30, 30));
-    // A request takes 5 ms, so they pile up where two come in a millisecond.
+    // A request takes 5 ms, so requests pile up if two come in a millisecond.
     assert!(often.alone.mean > 5.0 * rarely.alone.mean);
 }

@@ -1,4 +1,4 @@
-//! Kernels that share SMs: what the lab counts then, and what it does not.
+//! Kernels that share SMs: the time that the lab counts for them, and the time that it does not.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use weft_lab::world::{Hosts, LabMachine, MachineRun, MachineSetup};
 use weft_lab::{MS, Ns, US};
 use weft_trace_format::{Source, Trace};
 
-/// A job whose kernels have so many blocks, of which an SM holds one.
+/// A job whose kernels have `blocks` blocks; an SM holds one.
 fn job(name: &str, priority: u8, mut trace: Trace, blocks: u32) -> PlayedJob {
     trace.source = Source::Estimated;
     for kernel in &mut trace.kernels {
@@ -30,13 +30,13 @@ fn service() -> PlayedJob {
     job("service", 0, generate::service(60, 80 * US, 12 * MS), 54)
 }
 
-/// Kernels of 100 us, launched ahead, of so many blocks.
+/// Kernels of 100 us, launched ahead, of `blocks` blocks.
 fn training(blocks: u32) -> PlayedJob {
     let times = [100 * US; 40];
     job("training", 5, generate::training(&times, 2 * US, 500 * US), blocks)
 }
 
-/// A device on which blocks take so much longer beside others', in thousandths.
+/// A device on which blocks take longer by `contention` thousandths while others' blocks run.
 fn fixture(contention: u32) -> Fixture {
     Fixture {
         device: Settings {
@@ -125,7 +125,7 @@ fn wefts_accounts_hold() {
         let (granted, issued) = (client.granted as i64, client.issued as i64);
         assert_eq!(granted, issued + client.left + client.revoked, "{client:?}");
     }
-    // What was issued ran, but for what is on its way, and is reckoned as what it takes alone.
+    // All issued work has run, except the work in flight, and counts as its solo time.
     let (batch, ran) = (&snapshot.clients[1], run.jobs[1].compute);
     assert!(ran > 100 * MS && batch.written_off == 0, "{batch:?}");
     assert!(
@@ -136,12 +136,12 @@ fn wefts_accounts_hold() {
 
 #[test]
 fn rewritten_kernels_are_corrected_once() {
-    // Of 100 us each, in 130 / 31.6, so five, pieces of 130 us together.
+    // Each takes 100 us, so it runs in 130 / 31.6, that is five, pieces of 130 us together.
     let run = run(&fixture(300), &[service(), training(54)], Rule::Tally);
     let batch = &run.jobs[1];
     let kernels = batch.compute / (130 * US);
     assert!(kernels > 100, "{kernels}");
-    // One may not be through.
+    // One may not be complete.
     let own = batch.compute - batch.rewritten;
     assert!(own.abs_diff(kernels * 100 * US) <= 130 * US, "{own} of {kernels}");
 }
@@ -160,7 +160,7 @@ fn the_causes_of_what_is_not_filled_add_up() {
             assert_eq!(spent.there, spent.filled + why, "{rule}: {causes:?}");
         }
         assert!(figures.filled_ms <= figures.gap_ms, "{rule}");
-        // The packer runs one kernel at a time: it says nothing here.
+        // The packer runs one kernel at a time: it has no figures here.
         assert!(figures.efficiency.is_nan() && figures.oracle_ms.is_nan(), "{rule}");
     }
 }

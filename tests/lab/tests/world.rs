@@ -1,4 +1,4 @@
-//! The world: what it does to jobs, and that it does the same again.
+//! The world: its effect on jobs, and that it repeats exactly.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -185,7 +185,7 @@ fn the_causes_of_what_is_not_filled_add_up() {
                 let at = weft_lab::why::CAUSES.iter().position(|(short, _)| *short == name);
                 sum[at.expect("a cause")]
             };
-            // Nobody is held back where nobody holds, and weft's order takes its time.
+            // Without launch control no launch is held back, and weft's order takes its time.
             let held = of("bound") + of("busy") + of("unseen") + of("short") + of("granularity");
             match rule {
                 Rule::Default => assert_eq!(held + of("rule") + of("order"), 0, "{mode:?}"),

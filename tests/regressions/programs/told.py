@@ -1,4 +1,4 @@
-"""A job that takes and frees device memory as a file tells it, and writes what came of it.
+"""A job that takes and frees device memory by the orders in a file, and writes the results.
 
   told.py FOLDER NAME
 
@@ -7,7 +7,7 @@
   read          nothing but what is free
   end
 
-Each line is answered by one of JSON: CUDA's result, and what cuMemGetInfo then says is free. The
+Each line is answered by one of JSON: CUDA's result, and the free memory by cuMemGetInfo then. The
 first answer is to its context.
 """
 

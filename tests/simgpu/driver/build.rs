@@ -1,6 +1,6 @@
-//! Turns the symbol table into what the sources do not write by hand: answers for entry points that
-//! are not implemented, the per-thread-stream twins of those that are, and the table behind
-//! `cuGetProcAddress`.
+//! Turns the symbol table into the code that the sources do not write by hand: answers for entry
+//! points that are not implemented, the per-thread-stream twins of those that are, and the table
+//! behind `cuGetProcAddress`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::{env, fs, io};
 
 use weft_symbols::{Entry, Flavour};
 
-/// What cudart and every linked client open.
+/// The library name that cudart and every linked client open.
 const SONAME: &str = "libcuda.so.1";
 /// First argument that the x86-64 C convention passes on the stack.
 const FIRST_ON_STACK: u8 = 6;
@@ -72,7 +72,8 @@ fn exports(table: &[Entry<'_>], written: &BTreeSet<String>) -> String {
             _ => absent(&mut text, symbol),
         }
     }
-    // What the sources define is reached by its C name: it lies in modules all over the crate.
+    // Entry points of the sources are reached by their C names: they lie in modules all over the
+    // crate.
     text.push_str("mod written {\n    unsafe extern \"C\" {\n");
     for entry in table.iter().filter(|entry| written.contains(entry.symbol)) {
         let _ = writeln!(text, "        pub(super) safe fn {}() -> u32;", entry.symbol);
@@ -100,7 +101,7 @@ fn exports(table: &[Entry<'_>], written: &BTreeSet<String>) -> String {
     text
 }
 
-/// An entry point that says so: it is known and not implemented.
+/// An entry point that is known and not implemented, and answers so.
 fn absent(text: &mut String, symbol: &str) {
     let _ = writeln!(
         text,

@@ -45,7 +45,7 @@ const ASKED_AT_MOST: u32 = 2;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ClusterPolicyArgs {
-    /// Order in which jobs get GPUs (docs/clusters-lab.md describes each policy)
+    /// Order in which jobs get GPUs (docs/cluster-policies.md has a table of the policies)
     #[arg(long, value_name = "POLICY", value_parser = PossibleValuesParser::new(policies::NAMES),
           required_unless_present = "undo")]
     pub policy: Option<String>,

@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{ConfigSection, KEYS, USER_TABLES};
 use super::{ConfigOrigin, ConfigPath, ConfigValue, LoadedConfig};
 use crate::users;
-use weft_daemon::text as clean;
+use weft_api::plain_text as clean;
 
 /// Largest size of a settings file.
 const MOST_BYTES: u64 = 1 << 20;
@@ -181,11 +181,7 @@ impl FileReading<'_> {
                 self.unknown(section, &name, at);
                 continue;
             };
-            let text = match key.section {
-                ConfigSection::Cluster => list_of(value.get_ref()),
-                ConfigSection::Broker | ConfigSection::Run => text_of(value.get_ref()),
-            };
-            let checked = text.and_then(|text| {
+            let checked = text_of(value.get_ref()).and_then(|text| {
                 (key.check)(&text)?;
                 Ok(text)
             });
@@ -280,17 +276,6 @@ fn text_of(value: &DeValue<'_>) -> Result<String, String> {
         DeValue::Float(figure) => Ok(figure.as_str().replace('_', "")),
         DeValue::Boolean(said) => Ok(said.to_string()),
         other => Err(format!("expected one value, found type {}", other.type_str())),
-    }
-}
-
-/// A list, or one value, in the form of its option.
-fn list_of(value: &DeValue<'_>) -> Result<String, String> {
-    match value {
-        DeValue::Array(values) => {
-            let texts = values.iter().map(|value| text_of(value.get_ref()));
-            texts.collect::<Result<Vec<_>, _>>().map(|texts| texts.join(","))
-        }
-        one => text_of(one),
     }
 }
 

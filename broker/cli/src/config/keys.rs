@@ -3,14 +3,14 @@
 
 use clap::ValueEnum;
 use weft_admission::AdmissionPolicy;
+use weft_api::metrics_address::MetricsAddress;
 use weft_daemon::log_file;
-use weft_daemon::metrics::MetricsAddress;
 use weft_daemon::options::Spin;
 use weft_protocol::{device_share, latency_budget};
 use weft_scheduler::PolicyName;
 
 use crate::environment::BackingOption;
-use crate::{node_address, text, users};
+use crate::{text, users};
 
 /// A section of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,20 +19,17 @@ pub enum ConfigSection {
     Broker,
     /// Options of `weft run`.
     Run,
-    /// The nodes that `--cluster` shows.
-    Cluster,
 }
 
 impl ConfigSection {
     /// All sections.
-    pub const ALL: [ConfigSection; 3] = [ConfigSection::Broker, ConfigSection::Run, ConfigSection::Cluster];
+    pub const ALL: [ConfigSection; 2] = [ConfigSection::Broker, ConfigSection::Run];
 
     /// The section's name.
     pub fn name(self) -> &'static str {
         match self {
             ConfigSection::Broker => "broker",
             ConfigSection::Run => "run",
-            ConfigSection::Cluster => "cluster",
         }
     }
 }
@@ -50,7 +47,7 @@ pub struct ConfigKey {
     pub built_in: &'static str,
     /// The unit of a plain number; empty if it has none or the value contains the unit.
     pub unit: &'static str,
-    /// Whether a running broker applies a change ([`weft_daemon::reload`]).
+    /// Whether a running broker applies a change (`reload` in the daemon).
     pub reload: bool,
     /// Checks a value.
     pub check: fn(&str) -> Result<(), String>,
@@ -160,12 +157,6 @@ pub const KEYS: &[ConfigKey] = &[
         one_of(text, &["on", "off", "true", "false"])
     }),
     run_key("quiet", "WEFT_OUTCOME", "false", yes_or_no),
-    ConfigKey {
-        section: ConfigSection::Cluster,
-        ..broker_key("nodes", "Slurm's nodes", |text| {
-            drop_value(node_address::parse_list(text))
-        })
-    },
 ];
 
 const fn broker_key(name: &'static str, built_in: &'static str, check: fn(&str) -> Result<(), String>) -> ConfigKey {

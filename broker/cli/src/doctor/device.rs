@@ -6,7 +6,7 @@ use crate::device_share;
 use crate::libraries::{self, DriverLibrary};
 use crate::probe::{DeviceReport, DriverReport};
 use crate::{probe_child, text};
-use weft_daemon::mps;
+use weft_api::mps;
 use weft_protocol::device_share::{SWITCH, SmMechanism, SmOffer, SmVerdict};
 
 /// Adds the rows. Returns the driver, if found.

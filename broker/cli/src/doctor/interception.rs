@@ -9,7 +9,7 @@ use crate::environment::{self, Wishes};
 use crate::libraries::{self, DriverLibrary};
 use crate::probe::WaysReport;
 use crate::probe_child;
-use weft_daemon::places::Places;
+use weft_api::paths::Places;
 
 /// Adds the rows.
 pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<ReportRow>) {

@@ -18,9 +18,9 @@ use super::row::ReportRow;
 use crate::environment::{self, Wishes};
 use crate::outside::{self, LibraryFiles, Loaded};
 use crate::{libraries, start, text};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
-use weft_daemon::status::{ClientStatus, Status};
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
+use weft_api::status::{ClientStatus, Status};
 
 /// Longest time for a tried command to launch something, s: large models load for minutes.
 pub const TRIED_S: u64 = 120;

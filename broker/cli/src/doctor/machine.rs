@@ -9,10 +9,10 @@ use rustix::fs::{Access, access};
 use super::row::ReportRow;
 use crate::config::{ConfigSources, LoadedConfig};
 use crate::{outside, text};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
-use weft_daemon::status::Status;
-use weft_daemon::store;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
+use weft_api::profile_path;
+use weft_api::status::Status;
 use weft_protocol::VERSION;
 use weft_protocol::transport::{self, path};
 
@@ -28,7 +28,7 @@ pub fn rows(places: &Places, rows: &mut Vec<ReportRow>) {
     rows.extend(settings(&ConfigSources::of_environment(places.is_shared()).load()));
     rows.extend(private_mount(places));
     rows.push(cores());
-    rows.push(profiles(&store::folder()));
+    rows.push(profiles(&profile_path::folder()));
     rows.push(past_weft(places));
 }
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
-use weft_daemon::places::Places;
+use weft_api::paths::Places;
 
 use crate::text;
 

@@ -1,7 +1,7 @@
 //! Charts of a run. Pure: the same run gives the same chart.
 #![forbid(unsafe_code)]
 
-use weft_daemon::recording::{JobInterval, StretchLatency, StretchLengths};
+use weft_api::recording::{JobInterval, StretchLatency, StretchLengths};
 use weft_scheduler::StretchHistogram;
 
 use super::super::text;

@@ -24,9 +24,10 @@ use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, bail};
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::history::{self, HistoryQuery, RecordedJob};
-use weft_daemon::places::Places;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::history::{HistoryQuery, RecordedJob};
+use weft_api::paths::Places;
+use weft_daemon::history;
 
 use self::gaps::BrokerTrace;
 use self::selection::{JobReport, Selection};

@@ -6,8 +6,8 @@
 
 use std::fmt::Write;
 
-use weft_daemon::outcome::{Outcome, Warning};
-use weft_daemon::recording::{JobInterval, JobRecording};
+use weft_api::outcome::{Outcome, Warning};
+use weft_api::recording::{JobInterval, JobRecording};
 
 use super::super::{history, text};
 use super::charts;
@@ -573,8 +573,8 @@ fn render_gaps(page: &mut String, all: &[JobGaps]) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use weft_daemon::outcome::{LatenessSum, WarningKind, Won};
-    use weft_daemon::recording::{CostShare, StretchLatency, StretchLengths, WarningTime};
+    use weft_api::outcome::{LatenessSum, WarningKind, Won};
+    use weft_api::recording::{CostShare, StretchLatency, StretchLengths, WarningTime};
 
     use super::*;
     use crate::report::gaps::GapFiller;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde_json::{Value, json};
-use weft_daemon::recording::{JobInterval, JobRecording};
+use weft_api::recording::{JobInterval, JobRecording};
 
 use super::gaps::{BrokerTrace, TraceLine};
 use super::selection::{JobReport, ReportJob, Run};

@@ -1,8 +1,8 @@
 //! Selection of the jobs of a report, and their grouping into runs. Pure.
 #![forbid(unsafe_code)]
 
-use weft_daemon::history::RecordedJob;
-use weft_daemon::recording::MOST_JOBS;
+use weft_api::history::RecordedJob;
+use weft_api::recording::MOST_JOBS;
 
 use super::super::text;
 use super::gaps::JobGaps;
@@ -216,9 +216,9 @@ fn tell_apart(jobs: &mut [ReportJob]) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use weft_daemon::history::HistoryRow;
-    use weft_daemon::outcome::Outcome;
-    use weft_daemon::status::{Ending, Exit};
+    use weft_api::history::HistoryRow;
+    use weft_api::outcome::Outcome;
+    use weft_api::status::{Ending, Exit};
 
     use super::*;
 

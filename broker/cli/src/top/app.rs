@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use weft_daemon::status::Status;
+use weft_api::status::Status;
 use weft_protocol::PRIORITIES;
 
 use super::board::{Board, SortKey};

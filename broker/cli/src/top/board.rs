@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use weft_daemon::status::{ClientStatus, Status};
+use weft_api::status::{ClientStatus, Status};
 
 use super::super::{status, text};
 
@@ -384,8 +384,8 @@ impl JobRow {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use weft_daemon::outcome::{LatenessSum, Outcome, Warning, WarningKind};
-    use weft_daemon::status::{BrokerStatus, DeviceStatus};
+    use weft_api::outcome::{LatenessSum, Outcome, Warning, WarningKind};
+    use weft_api::status::{BrokerStatus, DeviceStatus};
 
     /// A service and a training job on one device, after this number of seconds.
     pub fn answer(seconds: u64) -> Status {

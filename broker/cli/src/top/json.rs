@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
-use weft_daemon::outcome::{Outcome, Warning};
-use weft_daemon::status::SCHEMA;
+use weft_api::outcome::{Outcome, Warning};
+use weft_api::status::SCHEMA;
 
 use super::board::{Board, SortKey};
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{nodes, status, text};
-use weft_daemon::places::Places;
+use super::{status, text};
+use weft_api::paths::Places;
 
 mod app;
 mod board;
@@ -29,8 +29,7 @@ or --count, it prints plain pages, as wide as COLUMNS or the terminal, else 80 c
 
   weft top
   weft top --once
-  weft top --json --interval 10
-  weft top --cluster --nodes gpu1,gpu2:9431";
+  weft top --json --interval 10";
 
 /// Show the jobs' current activity, updated at intervals
 #[derive(Debug, clap::Args)]
@@ -48,8 +47,6 @@ pub struct TopArgs {
     /// Print one line of JSON per update (docs/json.md lists the fields)
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    cluster: nodes::ClusterArgs,
 }
 
 fn interval(text: &str) -> Result<f64, String> {
@@ -64,9 +61,6 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
     let interval = Duration::from_secs_f64(args.interval);
     let count = if args.once { Some(1) } else { args.count };
     let screen = count.is_none() && !args.json && is_terminal();
-    if args.cluster.cluster {
-        return nodes::top(&args.cluster, interval, count, args.json, screen);
-    }
     let places = Places::of_environment();
     // A broker that is missing at the start is an error.
     let first = status::ask(&places)?;
@@ -89,7 +83,7 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
             Err(error) => {
                 let gone = format!("{}; trying again", text::told(&error));
                 match args.json {
-                    true => serde_json::json!({"schema": weft_daemon::status::SCHEMA, "gone": gone}).to_string(),
+                    true => serde_json::json!({"schema": weft_api::status::SCHEMA, "gone": gone}).to_string(),
                     false => gone,
                 }
             }

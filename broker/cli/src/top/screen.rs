@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use weft_daemon::places::Places;
-use weft_daemon::status::Status;
+use weft_api::paths::Places;
+use weft_api::status::Status;
 
 use super::super::terminal::{self, STEP};
 use super::app::{BrokerNews, TopApp, TopRequest};

@@ -401,7 +401,7 @@ mod tests {
         let mut app = app(2);
         let mut many = answer(2);
         for client in 3..40 {
-            let job = weft_daemon::status::ClientStatus {
+            let job = weft_api::status::ClientStatus {
                 client,
                 name: format!("job{client}"),
                 ..many.clients[1].clone()

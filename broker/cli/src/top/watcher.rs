@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::super::{job, status, text};
 use super::app::BrokerNews;
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
 use weft_protocol::latency_budget::LatencyBudget;
 
 /// Change of a client's job.

@@ -10,9 +10,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use weft_daemon::admin::{self, Answer, Question};
-use weft_daemon::places::Places;
-use weft_daemon::status::Status;
+use weft_api::admin::{self, Answer, Question};
+use weft_api::paths::Places;
+use weft_api::status::Status;
 use weft_protocol::VERSION;
 use weft_protocol::control::{Hello, ToBroker, Wants};
 use weft_protocol::epoch_page::EpochPage;
@@ -134,7 +134,7 @@ impl Home {
 
 impl Home {
     /// The one client, once the broker lists it (a moment after the attach).
-    pub fn only_client(&self) -> weft_daemon::status::ClientStatus {
+    pub fn only_client(&self) -> weft_api::status::ClientStatus {
         until("one client is listed", || self.status().clients.len() == 1);
         self.status().clients.remove(0)
     }

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use crate::registry::Entry;
+use crate::clients::registry::Entry;
 use crate::server::ToTheClient;
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;

@@ -4,8 +4,8 @@
 //! began without the broker has device memory, and the job table follows.
 #![forbid(unsafe_code)]
 
-use crate::text::gib;
 use weft_admission::Backing;
+use weft_api::plain_text::gib;
 use weft_protocol::control::Wants;
 
 /// Host bytes left by the job's control groups, if its managed memory could exceed them: others may

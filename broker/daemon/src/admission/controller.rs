@@ -27,23 +27,25 @@ use super::job_table::{self, Gang, JobTable, context_on};
 use super::ledger::{Journal, Ledger, Page};
 use super::member::{Member, Terms};
 use super::notify::{self, PositionLines};
-use super::observed_usage::{ObservedUsage, PeakUsage};
-use super::promises::{Place, Promises, Seeker, Situation};
+use super::observed_usage::{self, ObservedUsage};
+use super::promises::{Promises, Situation};
 use super::report::QueueReport;
 use super::request::{self, declared};
-use super::rows::Queue;
 use super::suspended::SuspendedJobs;
 use super::watch::Reading;
-use crate::clock;
-use crate::options::Rights;
-use crate::process::Process;
-use crate::registry::Entry;
+use crate::base::clock;
+use crate::base::options::Rights;
+use crate::base::process::Process;
+use crate::base::user_log;
+use crate::clients::registry::Entry;
 use crate::server::ToTheClient;
-use crate::user_log;
 use weft_admission::{
     Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, CapLack, Decision, Device, DeviceId, Event, Job, Never,
     User, UserCap,
 };
+use weft_api::peak_usage::PeakUsage;
+use weft_api::placement::{Place, Seeker};
+use weft_api::queue::Queue;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::DEFAULT_PATIENCE_NS;
 use weft_protocol::amount::shown;
@@ -587,7 +589,7 @@ impl Controller {
             waited: false,
             managed: wants.managed,
             processes: ask.need.processes,
-            usage: Some(PeakUsage::begin(&entry, &wants.user, group)),
+            usage: Some(observed_usage::begin(&entry, &wants.user, group)),
             members: BTreeMap::new(),
             unreattached: Vec::new(),
             told: 0,

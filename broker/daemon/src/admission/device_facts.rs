@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
-use super::observed_usage::PeakUsage;
 use weft_admission::{Device, DeviceId};
+use weft_api::peak_usage::PeakUsage;
 
 /// The file's name; no profile is called so.
 pub const FILE: &str = "known.json";

@@ -23,8 +23,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::job_table::JobTable;
 use super::member::{Member, Stillness};
-use crate::clock;
-use crate::process::Process;
+use crate::base::clock;
+use crate::base::process::Process;
 use weft_admission::{Admission, Device, DeviceId};
 use weft_protocol::Ns;
 

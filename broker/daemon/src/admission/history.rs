@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use super::rows::FreedRow;
-use crate::clock;
+use crate::base::clock;
+use weft_api::queue::FreedRow;
 
 /// Ended processes that are kept.
 const FREED_ROWS: usize = 64;

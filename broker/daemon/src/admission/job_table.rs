@@ -29,11 +29,12 @@ use rustix::event::PollFlags;
 
 use super::ledger::{KeptJob, Page};
 use super::member::Member;
-use super::observed_usage::PeakUsage;
-use crate::clock;
-use crate::process::Process;
-use crate::text::brief;
+use super::observed_usage;
+use crate::base::clock;
+use crate::base::process::Process;
 use weft_admission::{Admission, Ask, Backing, DeviceId, Event, Job, User};
+use weft_api::peak_usage::PeakUsage;
+use weft_api::plain_text::brief;
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 use weft_protocol::transport::fds;
@@ -132,7 +133,7 @@ impl Gang {
     /// Takes in its processes' usage.
     pub fn observe_usage(&mut self) {
         if let Some(usage) = &mut self.usage {
-            usage.observe(self.members.values().map(|member| &**member.entry()));
+            observed_usage::observe(usage, self.members.values().map(|member| &**member.entry()));
         }
     }
 

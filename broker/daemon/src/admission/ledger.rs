@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::{self, Process};
+use crate::base::process::{self, Process};
 use weft_admission::{DeviceId, Job, SavedState};
 use weft_protocol::amount::shown;
 

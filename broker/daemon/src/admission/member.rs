@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::thread::futex;
 
-use crate::clock;
-use crate::process::Process;
-use crate::registry::Entry;
+use crate::base::clock;
+use crate::base::process::Process;
+use crate::clients::registry::Entry;
 use crate::server::ToTheClient;
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, Moves, SlotBacking};

@@ -10,7 +10,7 @@
 //!   other;
 //! * [`promises`]: devices for jobs that let weft choose;
 //! * [`ledger`]: the job table on the disk, for a killed broker's successor;
-//! * [`history`], [`observed_usage`], [`rows`], [`report`]: the answer to `weft queue`;
+//! * [`history`], [`observed_usage`], [`report`]: the answer to `weft queue`;
 //! * [`notify`], [`auto_backing`]: lines for jobs.
 //!
 //! Callers: the control thread (each client's arrival, request and end) and threads that answer
@@ -26,10 +26,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::clock;
-use super::registry::Entry;
+use crate::base::clock;
+use crate::clients::registry::Entry;
 use crate::server::ToTheClient;
 use weft_admission::{AdmissionConfig, AdmissionPolicy, Never};
+use weft_api::peak_usage::PeakUsage;
+use weft_api::placement::{Place, Seeker};
+use weft_api::queue::Queue;
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 
@@ -43,6 +46,7 @@ mod devices;
 #[doc(hidden)]
 pub mod fuzzed;
 mod growth;
+pub mod heartbeat;
 mod history;
 mod job_table;
 mod ledger;
@@ -52,7 +56,6 @@ mod observed_usage;
 mod promises;
 mod report;
 mod request;
-mod rows;
 mod suspended;
 #[cfg(test)]
 mod tests;
@@ -60,11 +63,8 @@ mod watch;
 
 pub use device_facts::FILE as DEVICE_FACTS_FILE;
 pub use device_observer::MemoryProbe;
-pub use observed_usage::PeakUsage;
-pub use promises::{Offer, Place, Seeker};
-pub use rows::{CapRow, DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
-use crate::options::Rights;
+use crate::base::options::Rights;
 use controller::Controller;
 use device_facts::DeviceFacts;
 use ledger::{Ledger, Page};

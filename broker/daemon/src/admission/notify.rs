@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::job_table::{Gang, JobTable};
-use super::rows::Queue;
+use weft_api::queue::Queue;
 use weft_protocol::Ns;
 
 /// Interval of lines about a new place, and most lines per job.

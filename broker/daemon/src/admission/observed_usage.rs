@@ -10,108 +10,44 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use serde::{Deserialize, Serialize};
-use weft_profiles::{Error, Gpu, Profile};
-
-use super::rows::LearntRow;
-use crate::job_name;
-use crate::registry::Entry;
-use crate::status::KeptProfile;
-use crate::store;
-use crate::text::brief;
+use crate::clients::registry::Entry;
 use weft_admission::{DurationClass, Job};
-use weft_protocol::Ns;
+use weft_api::job_name;
+use weft_api::peak_usage::PeakUsage;
+use weft_api::plain_text::brief;
+use weft_api::queue::LearntRow;
 
 /// Jobs that are kept.
 const KEPT_JOBS: usize = 32;
-
-/// Observed usage of a job.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PeakUsage {
-    /// The job over all its devices.
-    pub family: Job,
-    /// Its first process.
-    pub pid: u32,
-    /// What its user called the job; empty: nothing, or a record of an older broker.
-    #[serde(default)]
-    pub name: String,
-    /// Command line of that process.
-    pub command: String,
-    /// The user.
-    pub user: String,
-    /// The user id, by the kernel.
-    #[serde(default = "owner")]
-    pub uid: u32,
-    /// The device.
-    pub gpu: Option<Gpu>,
-    /// Peak bytes of its processes together, without contexts. Simultaneous processes count with
-    /// their own peaks: rather too much.
-    pub peak: u64,
-    /// Time from its admission to its end, ns.
-    pub ran: Ns,
-    /// It was denied more at least once: its need is larger.
-    pub denied: bool,
-}
-
-/// Records without a user are of a one-user broker.
-fn owner() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
 
 /// Longest kept command line and device name, bytes.
 const COMMAND_BYTES: usize = 4096;
 const NAME_BYTES: usize = 128;
 
-impl PeakUsage {
-    /// An empty record of the job with this first process.
-    pub fn begin(entry: &Arc<Entry>, user: &str, family: Job) -> PeakUsage {
-        PeakUsage {
-            family,
-            pid: entry.pid,
-            name: entry.name.clone(),
-            command: entry.command.clone(),
-            user: user.to_string(),
-            uid: entry.uid,
-            gpu: None,
-            peak: 0,
-            ran: 0,
-            denied: false,
-        }
+/// An empty record of the job with this first process.
+pub fn begin(entry: &Arc<Entry>, user: &str, family: Job) -> PeakUsage {
+    PeakUsage {
+        family,
+        pid: entry.pid,
+        name: entry.name.clone(),
+        command: entry.command.clone(),
+        user: user.to_string(),
+        uid: entry.uid,
+        gpu: None,
+        peak: 0,
+        ran: 0,
+        denied: false,
     }
+}
 
-    /// Takes in its processes as one of them ends.
-    pub fn observe<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
-        let mut sum = 0u64;
-        for entry in entries {
-            sum = sum.saturating_add(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
-            self.gpu = self.gpu.take().or_else(|| entry.gpu());
-        }
-        self.peak = self.peak.max(sum);
+/// Takes in its processes as one of them ends.
+pub fn observe<'a>(usage: &mut PeakUsage, entries: impl Iterator<Item = &'a Entry>) {
+    let mut sum = 0u64;
+    for entry in entries {
+        sum = sum.saturating_add(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
+        usage.gpu = usage.gpu.take().or_else(|| entry.gpu());
     }
-
-    /// Adds the usage to the profile `called` so, which is made if missing.
-    pub fn keep(&self, called: &str) -> Result<KeptProfile, Error> {
-        let (store, name) = store::locate(called)?;
-        let mut profile = match store.load(&name) {
-            Ok(profile) => profile,
-            Err(Error::Missing { .. }) => Profile {
-                name,
-                runs: 1,
-                taken: std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-                gpu: self.gpu.clone().unwrap_or_default(),
-                ..Profile::default()
-            },
-            Err(error) => return Err(error),
-        };
-        profile.took(self.peak, self.ran);
-        Ok(KeptProfile {
-            command: self.command.clone(),
-            memory_peak: profile.memory_peak,
-            ran_s: profile.ran as f64 / 1e9,
-            denied: self.denied,
-            file: store.save(&profile)?,
-        })
-    }
+    usage.peak = usage.peak.max(sum);
 }
 
 /// Observed usage of jobs that ended lately.

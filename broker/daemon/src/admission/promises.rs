@@ -5,15 +5,14 @@
 //! simultaneous questions do not count on the same room. A promise binds only other questions.
 #![forbid(unsafe_code)]
 
-use serde::{Deserialize, Serialize};
-
 use super::device_facts::DeviceFacts;
 use super::devices::Devices;
 use super::job_table::JobTable;
 use super::request::{MOST_PROCESSES, UNKNOWN_PART};
-use crate::clock;
-use crate::process::Process;
+use crate::base::clock;
+use crate::base::process::Process;
 use weft_admission::{Admission, Ask, Backing, Candidate, DeviceId, DurationClass, Event, Job, Need, Never, User};
+use weft_api::placement::{Place, Seeker};
 use weft_protocol::Ns;
 
 /// Time to load a framework and a model before the first context. A later job loses its claim.
@@ -25,58 +24,6 @@ const OFFERED_DEVICES: usize = 128;
 /// Most promises, and most for one user.
 const PROMISES: usize = 1024;
 const PROMISES_OF_A_USER: usize = 128;
-
-/// A question for a place.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seeker {
-    /// The process that becomes the job.
-    pub pid: u32,
-    /// Whether `pid` is of another pid namespace and tells nothing. Set by the broker alone.
-    #[serde(skip)]
-    pub unseen: bool,
-    /// Name that the job's processes will share.
-    pub gang: String,
-    /// The user, for fair shares.
-    pub user: String,
-    /// Priority, 0 to 9.
-    pub priority: u8,
-    /// Declared peak, bytes.
-    pub memory: Option<u64>,
-    /// Declared run time: short, medium or long.
-    pub duration: Option<String>,
-    /// Number of processes to come.
-    #[serde(default)]
-    pub processes: u32,
-    /// Whether its memory is managed.
-    pub managed: bool,
-    /// Whether it uses auto backing.
-    #[serde(default)]
-    pub either: bool,
-    /// Devices where it may run.
-    pub devices: Vec<Offer>,
-}
-
-/// A device that a job may use.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
-    /// UUID as of `cuDeviceGetUuid`, hexadecimal.
-    pub uuid: String,
-    /// Size, bytes.
-    pub memory: u64,
-    /// Free bytes, if known.
-    pub free: Option<u64>,
-}
-
-/// The place that a job gets.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Place {
-    /// The device's UUID.
-    pub uuid: String,
-    /// Bytes left beside the job; `None`: it will wait.
-    pub left: Option<u64>,
-    /// Seconds until its expected begin, if it waits and one is known.
-    pub begins_s: Option<f64>,
-}
 
 /// A promised place.
 #[derive(Debug)]

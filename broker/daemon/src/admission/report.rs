@@ -9,13 +9,13 @@ use super::growth::Growth;
 use super::history::AdmissionHistory;
 use super::job_table::{Gang, JobTable};
 use super::observed_usage::ObservedUsage;
-use super::rows::{CapRow, DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
-use crate::clock;
-use crate::job_name;
-use crate::options::Rights;
-use crate::status::SCHEMA;
-use crate::text::gib;
+use crate::base::clock;
+use crate::base::options::Rights;
 use weft_admission::{Admission, AdmissionPolicy, CapLack, DeviceId, DurationClass, Job, Lack};
+use weft_api::job_name;
+use weft_api::plain_text::gib;
+use weft_api::queue::{CapRow, DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
+use weft_api::status::SCHEMA;
 use weft_protocol::Ns;
 
 /// What the answer is made of.

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::auto_backing::cramped;
-use crate::registry::Entry;
+use crate::clients::registry::Entry;
 use weft_admission::{Ask, Backing, DeviceId, DurationClass, Job, Need, User};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;

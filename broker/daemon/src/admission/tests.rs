@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::registry::NewEntry;
+use crate::clients::registry::NewEntry;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::transport::map::SharedLane;
 

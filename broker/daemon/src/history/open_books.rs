@@ -13,8 +13,9 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
 use super::recordings::bound_pages;
-use super::{HistoryError, HistoryRow, lock_folder, open, version};
-use crate::process::{Process, boot};
+use super::{HistoryError, lock_folder, open, version};
+use crate::base::process::{Process, boot};
+use weft_api::history::HistoryRow;
 
 /// Books that are kept at most: the clients of a broker.
 const MOST_BOOKS: i64 = 4096;
@@ -200,10 +201,11 @@ fn change_in(file: &mut Connection, changes: &[BookChange]) -> rusqlite::Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HistoryQuery, add, read as read_rows};
+    use super::super::{add, read as read_rows};
     use super::*;
-    use crate::outcome::Outcome;
-    use crate::status::{Ending, Exit};
+    use weft_api::history::HistoryQuery;
+    use weft_api::outcome::Outcome;
+    use weft_api::status::{Ending, Exit};
 
     fn row(client: u64) -> HistoryRow {
         HistoryRow {

@@ -12,10 +12,10 @@
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
-use serde::{Deserialize, Serialize};
 
-use super::{HistoryError, HistoryQuery, HistoryRow, MOST_BYTES, lock_folder, open, read, version};
-use crate::recording::JobRecording;
+use super::{HistoryError, MOST_BYTES, lock_folder, open, read, version};
+use weft_api::history::{HistoryQuery, HistoryRow, RecordedJob};
+use weft_api::recording::JobRecording;
 
 /// Bytes of all recordings at most: a job of an hour takes 15 to 20 thousand, one of a minute two.
 const MOST_RECORDED_BYTES: u64 = 12 << 20;
@@ -32,17 +32,6 @@ const TABLE: &str = "
         recording TEXT NOT NULL,
         PRIMARY KEY (ended_ms, client, pid)
     );";
-
-/// A job and what was recorded of it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RecordedJob {
-    /// The job; of one that runs, as of now.
-    pub job: HistoryRow,
-    /// Whether it runs.
-    pub running: bool,
-    /// What was recorded; `None`: nothing, or it is no longer kept.
-    pub recording: Option<JobRecording>,
-}
 
 /// Adds recordings of rows that were added.
 pub(super) fn add(path: &Path, rows: &[HistoryRow], recordings: &[Option<JobRecording>]) -> Result<(), HistoryError> {
@@ -164,9 +153,9 @@ fn find(path: &Path, rows: &[HistoryRow]) -> Result<Vec<Option<JobRecording>>, H
 mod tests {
     use super::*;
     use crate::history::add as add_rows;
-    use crate::outcome::Outcome;
-    use crate::recording::JobInterval;
-    use crate::status::{Ending, Exit};
+    use weft_api::outcome::Outcome;
+    use weft_api::recording::JobInterval;
+    use weft_api::status::{Ending, Exit};
 
     fn row(number: u64) -> HistoryRow {
         HistoryRow {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::forecast::Forecast;
 use super::granules::{granules, held};
-use crate::registry::Entry;
-use crate::trace;
+use crate::base::trace;
+use crate::clients::registry::Entry;
 use weft_paging::{Access, GranuleRange, OrderId, OrderKind, PagingOrder, Use, WorkingSet};
 use weft_protocol::Ns;
 use weft_protocol::page_ops::{PageOp, PageOpProducer};

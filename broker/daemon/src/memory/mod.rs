@@ -39,10 +39,10 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use self::thread::Thread;
-use super::mailbox::SchedulerHandle;
-use super::options::Options;
-use super::registry::Entry;
-use super::trace::Trace;
+use crate::base::options::Options;
+use crate::base::trace::Trace;
+use crate::clients::registry::Entry;
+use crate::scheduler_mailbox::SchedulerHandle;
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 use weft_protocol::lane::MAX_LONGEST_WAIT_NS;

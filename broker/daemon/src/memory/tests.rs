@@ -9,7 +9,7 @@ use super::granules::granules;
 use super::thread::{SURVEY, Thread};
 use super::turns::Turns;
 use super::*;
-use crate::registry::NewEntry;
+use crate::clients::registry::NewEntry;
 use weft_paging::{RESERVE_PART, TurnRule};
 use weft_protocol::page_ops::{self, PageOp, PageOpConsumer};
 use weft_protocol::transport::map::SharedLane;

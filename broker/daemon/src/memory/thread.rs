@@ -15,9 +15,9 @@ use super::residency::Residency;
 use super::room::{config, holds, link};
 use super::turns::Turns;
 use super::{MemoryMessage, MemorySettings, WAIT_RATIO};
-use crate::clock;
-use crate::mailbox::{Notice, SchedulerHandle};
-use crate::trace::{MemoryFigures, Trace};
+use crate::base::clock;
+use crate::base::trace::{MemoryFigures, Trace};
+use crate::scheduler_mailbox::{Notice, SchedulerHandle};
 use weft_paging::{
     GRANULE, GranulePlace, GranuleRange, NEAREST_END_NS, OrderKind, OrderStatus, PagingOrder, Planner, ResidencySlot,
     TurnRule,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::exposition::{self, MetricsFormat};
 use super::page::PageMaker;
-use crate::status::Status;
+use weft_api::status::Status;
 
 /// Longest age of a status that is shown again: several scrapers cost as one.
 const LONGEST_AGE: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ impl MetricsCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::BrokerStatus;
+    use weft_api::status::BrokerStatus;
 
     #[test]
     fn the_broker_is_asked_once_a_second() {
@@ -70,7 +70,7 @@ mod tests {
                 || {
                     asked += 1;
                     Status {
-                        schema: crate::status::SCHEMA,
+                        schema: weft_api::status::SCHEMA,
                         broker: BrokerStatus {
                             decisions: asked,
                             ..BrokerStatus::default()

@@ -69,11 +69,11 @@ pub(super) fn text(page: &MetricsPage, format: MetricsFormat) -> String {
 mod tests {
     use super::super::page::PageMaker;
     use super::*;
-    use crate::status::{BrokerStatus, Status};
+    use weft_api::status::{BrokerStatus, Status};
 
     fn written(format: MetricsFormat) -> String {
         let status = Status {
-            schema: crate::status::SCHEMA,
+            schema: weft_api::status::SCHEMA,
             broker: BrokerStatus {
                 version: "1".to_string(),
                 policy: "weft".to_string(),

@@ -21,7 +21,6 @@
 //! | `server` | the sockets, the thread and its connections |
 #![forbid(unsafe_code)]
 
-mod address;
 mod cache;
 mod exposition;
 mod family;
@@ -29,7 +28,6 @@ mod http;
 mod page;
 mod server;
 
-pub use self::address::MetricsAddress;
 pub use self::cache::MetricsCache;
 pub use self::exposition::MetricsFormat;
 pub use self::family::{FAMILIES, MetricFamily};

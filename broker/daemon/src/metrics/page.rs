@@ -9,9 +9,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::family::{self, MetricFamily, MetricKind};
-use crate::outcome::{LatenessSum, WarningKind};
-use crate::status::{ClientStatus, Status};
-use crate::text::clean;
+use weft_api::outcome::{LatenessSum, WarningKind};
+use weft_api::plain_text::clean;
+use weft_api::status::{ClientStatus, Status};
 
 /// Jobs with series of their own. Each has about 15, so a page stays below a megabyte.
 const MOST_JOBS: usize = 200;
@@ -226,7 +226,7 @@ fn of_client(page: &mut MetricsPage, status: &Status, client: &ClientStatus, of_
     page.put(&family::JOB, format!("{of_job},{now}"), 1.0);
     for kind in KINDS {
         let of_this =
-            |warning: &&crate::outcome::Warning| warning.kind == kind && warning.client == Some(client.client);
+            |warning: &&weft_api::outcome::Warning| warning.kind == kind && warning.client == Some(client.client);
         let count = status.warnings.iter().filter(of_this).count();
         if count > 0 {
             let of_kind = labels([("kind", kind_name(kind))]);
@@ -335,12 +335,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::outcome::{Outcome, Warning, Won};
-    use crate::status::DeviceStatus;
+    use weft_api::outcome::{Outcome, Warning, Won};
+    use weft_api::status::DeviceStatus;
 
     pub(super) fn status(clients: Vec<ClientStatus>) -> Status {
         Status {
-            schema: crate::status::SCHEMA,
+            schema: weft_api::status::SCHEMA,
             broker: Default::default(),
             clients,
             ended: Vec::new(),

@@ -23,12 +23,13 @@ use rustix::net::{
     shutdown, socket_with,
 };
 
-use super::address::MetricsAddress;
 use super::exposition::MetricsFormat;
 use super::http::{self, Wanted};
-use crate::places::Places;
-use crate::server::{Asker, Door, user_of};
-use crate::thread_priority::ThreadPriority;
+use crate::base::options::Door;
+use crate::base::thread_priority::ThreadPriority;
+use crate::server::{Asker, user_of};
+use weft_api::metrics_address::MetricsAddress;
+use weft_api::paths::Places;
 use weft_protocol::transport::{fds, peer};
 
 /// Connections at a time. A further one displaces another, so there are enough for a scraper to

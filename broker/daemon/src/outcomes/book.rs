@@ -30,8 +30,8 @@ use weft_protocol::lane::MarkedRequests;
 use weft_scheduler::{ClientView, Snapshot};
 
 use super::carried::CarriedSums;
-use crate::outcome::{LatenessSum, Outcome, Won};
-use crate::status::ClientStatus;
+use weft_api::outcome::{LatenessSum, Outcome, Won};
+use weft_api::status::ClientStatus;
 
 /// Launches told before their mean speaks for those that were not told.
 const ENOUGH_LAUNCHES: u64 = 32;
@@ -85,6 +85,9 @@ pub(super) struct ClientSums {
     longest: (Ns, u64),
 }
 
+/// What a client had at earlier brokers.
+pub(super) type CarriedClient = CarriedSums<ClientSums>;
+
 /// Marked requests of a client, as its lane has them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct MarkedLook {
@@ -135,7 +138,7 @@ pub(super) struct LongLaunches {
 
 impl ClientSums {
     /// Adds the sums of the same client at another broker.
-    pub(super) fn absorb(&mut self, more: &ClientSums) {
+    fn absorb(&mut self, more: &ClientSums) {
         self.sum.add(more.sum);
         self.alone += more.alone;
         self.foreground += more.foreground;
@@ -298,7 +301,7 @@ impl IntervalPart {
 pub(super) struct OutcomeBook {
     clients: HashMap<u64, ClientSums>,
     /// Sums of clients at earlier brokers.
-    carried: HashMap<u64, CarriedSums>,
+    carried: HashMap<u64, CarriedClient>,
     /// When each device was last looked at; empty: the first, before it is named.
     devices: HashMap<String, Ns>,
 }
@@ -428,19 +431,22 @@ impl OutcomeBook {
     }
 
     /// Goes on with what a client had at earlier brokers.
-    pub(super) fn carry(&mut self, client: u64, earlier: CarriedSums) {
+    pub(super) fn carry(&mut self, client: u64, earlier: CarriedClient) {
         self.carried.insert(client, earlier);
     }
 
     /// What a client had at earlier brokers.
-    pub(super) fn carried(&self, client: u64) -> Option<&CarriedSums> {
+    pub(super) fn carried(&self, client: u64) -> Option<&CarriedClient> {
         self.carried.get(&client)
     }
 
     /// What the next broker needs of a client.
-    pub(super) fn to_carry(&self, status: &ClientStatus, requests: &MarkedRequests) -> CarriedSums {
+    pub(super) fn to_carry(&self, status: &ClientStatus, requests: &MarkedRequests) -> CarriedClient {
         let own = self.clients.get(&status.client).cloned().unwrap_or_default();
-        CarriedSums::of(status, own, requests, self.carried(status.client))
+        let earlier = self.carried(status.client);
+        let mut all = earlier.map(|earlier| earlier.sums.clone()).unwrap_or_default();
+        all.absorb(&own);
+        CarriedSums::of(status, all, requests, earlier)
     }
 
     /// A client's sums at this broker and those before.
@@ -743,7 +749,7 @@ mod tests {
         let requests = MarkedRequests::default();
         requests.alone.add(8_000_000);
         let text = serde_json::to_string(&first.to_carry(&status(1), &requests)).expect("JSON");
-        let earlier: CarriedSums = serde_json::from_str(&text).expect("read");
+        let earlier: CarriedClient = serde_json::from_str(&text).expect("read");
         let mut second = OutcomeBook::default();
         second.carry(7, earlier);
         let alone = super::super::carried::requests(&requests, second.carried(7).expect("carried"));

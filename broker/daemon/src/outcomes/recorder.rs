@@ -12,11 +12,11 @@ use weft_protocol::Ns;
 use weft_scheduler::StretchTimes;
 
 use super::book::IntervalPart;
-use crate::outcome::{Warning, WarningKind};
-use crate::recording::{
-    CostShare, JobInterval, JobRecording, MOST_INTERVALS, StretchLatency, StretchLengths, WarningTime, merge_pairs,
+use crate::clients::registry::LaneTallies;
+use weft_api::outcome::{Warning, WarningKind};
+use weft_api::recording::{
+    CostShare, JobInterval, JobRecording, MOST_INTERVALS, StretchLatency, WarningTime, merge_pairs,
 };
-use crate::registry::LaneTallies;
 
 /// Length of an interval at first: as often as the devices are looked at, ns.
 const FIRST_LENGTH_NS: i64 = 1_000_000_000;
@@ -90,22 +90,6 @@ impl JobSeries {
             latency.add(&StretchLatency::from(&**now));
         }
         (latency.alone.count + latency.beside.count > 0).then_some(latency)
-    }
-}
-
-impl From<&StretchTimes> for StretchLatency {
-    fn from(times: &StretchTimes) -> StretchLatency {
-        StretchLatency {
-            alone: StretchLengths::from(&times.alone),
-            beside: StretchLengths::from(&times.beside),
-        }
-    }
-}
-
-impl StretchLatency {
-    fn add(&mut self, other: &StretchLatency) {
-        self.alone.add(&other.alone);
-        self.beside.add(&other.beside);
     }
 }
 

@@ -16,20 +16,20 @@ use weft_protocol::Ns;
 use weft_protocol::control::ToClient;
 use weft_scheduler::Client;
 
-use super::book::{MarkedLook, OutcomeBook};
-use super::carried::{self, CarriedSums};
+use super::book::{CarriedClient, MarkedLook, OutcomeBook};
+use super::carried;
 use super::recorder::{IntervalRecorder, Seen};
 use super::warning::{self, CalledNames, ClientFacts, WarningBounds, WarningSpan};
-use crate::cores::View;
-use crate::history::{BookChange, EndedJob, HistoryRow, HistoryWriter, OpenBook, RecordedJob, RowKey};
-use crate::mailbox::SchedulerHandle;
-use crate::other_brokers::OtherBrokers;
-use crate::outcome::{Outcome, Warning, WarningKind};
-use crate::recording::{JobRecording, MOST_JOBS};
-use crate::registry::Entry;
+use crate::base::thread_priority::ThreadPriority;
+use crate::clients::registry::Entry;
+use crate::history::{BookChange, EndedJob, HistoryWriter, OpenBook, RowKey};
+use crate::scheduler_mailbox::{SchedulerHandle, View};
 use crate::server::ToTheClient;
-use crate::status::{Ending, Exit};
-use crate::thread_priority::ThreadPriority;
+use crate::server::other_brokers::OtherBrokers;
+use weft_api::history::{HistoryRow, RecordedJob};
+use weft_api::outcome::{Outcome, Warning, WarningKind};
+use weft_api::recording::{JobRecording, MOST_JOBS};
+use weft_api::status::{Ending, Exit};
 
 /// Time between two looks while jobs share a device.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -523,7 +523,7 @@ impl OutcomeThread {
         watched.looked_for_book = true;
         let Some(book) = found else { return };
         // Of another build: its row stays as it is.
-        let Ok(earlier) = serde_json::from_str::<CarriedSums>(&book.sums) else {
+        let Ok(earlier) = serde_json::from_str::<CarriedClient>(&book.sums) else {
             return;
         };
         for warning in earlier.warnings_of(client) {

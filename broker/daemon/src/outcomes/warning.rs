@@ -4,10 +4,10 @@
 use weft_protocol::Ns;
 
 use super::book::LongLaunches;
-use crate::cores::View;
-use crate::figures::{count, duration, percent};
-use crate::outcome::{Outcome, Warning, WarningKind};
-use crate::status::{ClientStatus, OtherBroker};
+use crate::scheduler_mailbox::View;
+use weft_api::formatting::{count, duration, percent};
+use weft_api::outcome::{Outcome, Warning, WarningKind};
+use weft_api::status::{ClientStatus, OtherBroker};
 
 /// Bounds that the broker goes by.
 #[derive(Debug, Clone, Copy)]
@@ -262,7 +262,7 @@ mod tests {
     use weft_scheduler::{Client, Config, Core, Event};
 
     use super::*;
-    use crate::outcome::LatenessSum;
+    use weft_api::outcome::LatenessSum;
 
     const BOUNDS: WarningBounds = WarningBounds {
         delay_bound: 500_000,

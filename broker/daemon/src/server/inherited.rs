@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use rustix::net::{SocketAddrUnix, SocketType, getsockname};
 
-use super::Door;
+use crate::base::options::Door;
 use weft_protocol::transport::{Error, peer};
 
 /// Others than the owner may not use the socket of a private broker.

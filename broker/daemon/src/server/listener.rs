@@ -22,7 +22,8 @@ use super::inherited;
 use super::process;
 use super::receive::take_plain;
 use super::{Accounts, Asker, PendingClient, Question, thread_time, user_of};
-use crate::user_log;
+use crate::base::options::Door;
+use crate::base::user_log;
 use weft_protocol::control::Refusal;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, TimeLimit, client, fds, path, peer};
@@ -52,26 +53,6 @@ const LATER_OF_A_GUEST: usize = 64;
 
 /// Pause after an accept without descriptors or memory.
 const SHORTAGE: Duration = Duration::from_millis(10);
-
-/// The users a broker serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Door {
-    /// The user who runs it.
-    #[default]
-    Private,
-    /// All users, or those of a group.
-    Shared {
-        /// If set, only this group.
-        group: Option<u32>,
-    },
-}
-
-impl Door {
-    /// Whether other users than the broker's own are served.
-    pub fn is_shared(self) -> bool {
-        self != Door::Private
-    }
-}
 
 /// The well-known socket.
 #[derive(Debug)]

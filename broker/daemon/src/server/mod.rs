@@ -21,7 +21,7 @@
 //! # Ok::<(), weft_protocol::transport::Error>(())
 //! ```
 //!
-//! A broker that serves many users ([`Door::Shared`]) trusts of a client only what the kernel says.
+//! A broker that serves many users ([`Door::Shared`](crate::base::options::Door::Shared)) trusts of a client only what the kernel says.
 //! Clients of different users share nothing that could hurt one another:
 //! * control messages come by the rendezvous socket, one packet each. No length is believed, and no
 //!   thread waits for a second half;
@@ -42,19 +42,21 @@ pub mod fuzzed;
 mod inherited;
 mod listener;
 mod messages;
+pub mod other_brokers;
 mod process;
 mod question;
 mod receive;
 #[cfg(test)]
 mod tests;
 mod user_page;
+pub mod user_threads;
 
 pub use account::{Accounts, thread_time};
 pub use attach::{Attached, Life, PendingClient};
 pub use callers::Connection;
 pub use claim::{Claim, Who};
 pub use contained::user_of;
-pub use listener::{CONNECTIONS_OF_A_GUEST, Door, Incoming, Listener};
+pub use listener::{CONNECTIONS_OF_A_GUEST, Incoming, Listener};
 pub use messages::{FromClient, Inbox, News, ToTheClient};
 pub use question::{Asker, Question};
 pub use user_page::{Host, UserPage};

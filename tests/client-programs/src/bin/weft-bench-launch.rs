@@ -1,8 +1,8 @@
-//! Measures what one launch costs the thread that makes it. `scripts/bench launch` runs one of
-//! these for each configuration and has them measure in turn: each line on stdin, `burst N PARTS`
-//! or `sync N PARTS`, is one round of PARTS parts of N launches each, answered with a line `WALL
-//! CPU`: nanoseconds a launch in the median part, by the clock and of the thread's own time (which
-//! leaves out what other processes took of the core). A part lasts a fraction of a millisecond: an
+//! A benchmark of the time that one launch costs its thread. `scripts/bench launch` runs one of
+//! these for each configuration and has them measure in turn. Each line on stdin, `burst N PARTS`
+//! or `sync N PARTS`, is one round of PARTS parts of N launches each. The answer is a line `WALL
+//! CPU`: nanoseconds a launch in the median part, by the clock and by the thread's own time (which
+//! leaves out other processes' use of the core). A part lasts a fraction of a millisecond: an
 //! interruption spoils one part, not the round.
 //!
 //! `update N PARTS` is the same for updates of an executable graph of 1,500 kernels, `relaunch N
@@ -71,7 +71,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// What this thread has spent on a core so far.
+/// CPU time of this thread so far.
 #[allow(unsafe_code)]
 fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

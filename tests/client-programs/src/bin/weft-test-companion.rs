@@ -1,9 +1,9 @@
-//! A job that keeps the device busy in a set pattern until it is told to stop: what the job under
-//! test shares the device with.
+//! A job that keeps the device busy in a set pattern until a file is gone. The job under test
+//! shares the device with it.
 //!
 //! It launches `simgpu_fill` on a few bytes (the simulated device's configuration decides how long
-//! that takes), so it costs next to no CPU. It runs while the file named by `--while` exists; a
-//! test that died leaves nothing running.
+//! that takes), so it costs next to no CPU. It runs while the file named by `--while` exists. So a
+//! test that died leaves no job running.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ struct Args {
     /// Launches before each synchronisation
     #[arg(long, default_value_t = 16)]
     burst: u32,
-    /// What the host waits for at the end of a burst
+    /// The object that the host waits for at the end of a burst
     #[arg(long, value_enum, default_value_t = End::Stream)]
     end: End,
     /// Pause after each synchronisation
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
     pause: u64,
-    /// Ends by itself after so long
+    /// Ends by itself after this time
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     at_most: u64,
     /// Written once the first burst is done
@@ -41,10 +41,10 @@ struct Args {
     result: Option<PathBuf>,
 }
 
-/// Between two looks for the file of `--from`: short beside what a client does before it launches.
+/// Interval between two looks for the file of `--from`: short compared with a client's start.
 const LOOKS_APART: Duration = Duration::from_millis(5);
 
-/// What is waited for.
+/// The object that is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum End {
     /// The stream.
@@ -54,8 +54,9 @@ enum End {
     /// An event behind a copy on another stream, which waits for the launches by an event: as vLLM
     /// ends a token.
     Copy,
-    /// The stream, where every second launch of the burst went to another one: it waits for this
-    /// one by an event, and this one for it, as cuDNN's recurrent networks fork and join.
+    /// The stream, after every second launch of the burst went to another one. The other stream
+    /// waits for this one by an event, and this one for the other, as cuDNN's recurrent networks
+    /// fork and join.
     Join,
 }
 

@@ -1,10 +1,11 @@
-//! Does any call overtake launches? For every stream-ordered entry point of the driver: so many
-//! launches, then that call; the null driver says how many launches had arrived when the call did.
+//! Does any call overtake launches? For every stream-ordered entry point of the driver: LAUNCHES
+//! launches, then that call. The null driver counts the launches that had arrived when the call
+//! did.
 //!
 //! `weft-test-order NULL_DRIVER RESULT.json [LAUNCHES [GO]]`, with the null driver as
 //! `libcuda.so.1`, weft preloaded or not. The calls get arguments that no real driver would take
-//! (zeros but for the stream): the null driver looks at none of them. With GO it launches once, and
-//! all else when that file is there: whoever started it has seen by then that it has its role.
+//! (zeros, except the stream): the null driver looks at none of them. With GO it launches once. The
+//! rest follows when the file GO exists: by then the test has seen that the program has its role.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -18,10 +19,10 @@ use weft_symbols::{Class, Entry};
 
 type Called = unsafe extern "C" fn(*const c_char) -> u64;
 type Launches = unsafe extern "C" fn() -> u64;
-/// Any entry point: the longest takes 11 words, and a callee ignores what it does not take.
+/// Any entry point: the longest takes 11 words, and a callee ignores words that it does not take.
 type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize) -> c_int;
 
-/// Launches before each call unless the command line says otherwise.
+/// Launches before each call, by default.
 const LAUNCHES: u32 = 1000;
 
 /// How long it waits for GO.
@@ -107,7 +108,7 @@ fn is_launch(entry: &Entry<'_>) -> bool {
     entry.base == "cuLaunchKernel" || entry.base == "cuLaunchKernelEx"
 }
 
-/// Arguments: zeros, but for the stream, and a structure where one is looked into.
+/// Arguments: zeros, except the stream, and a structure if the call reads one.
 fn words(entry: &Entry<'_>, stream: *mut c_void, structure: usize) -> [usize; 11] {
     let mut words = [0usize; 11];
     let takes_structure = ["cuMemcpy2D", "cuMemcpy3D", "cuLaunchKernelEx"]

@@ -15,8 +15,8 @@ use weft_client_programs::gpu::{Argument, Gpu, Kernel, Memory, Stream};
 /// Numbers in a buffer.
 const COUNT: usize = 1024;
 
-/// A spinning kernel gives up after so long. Longer than weft holds any launch that others of the
-/// same process wait for.
+/// A spinning kernel gives up after this time. It is longer than weft holds any launch that others
+/// of the same process wait for.
 const SPIN_LIMIT: Duration = Duration::from_secs(10);
 
 fn main() -> Result<()> {
@@ -31,8 +31,8 @@ fn main() -> Result<()> {
     steady_memory(&gpu).context("free memory is steady")?;
     std::fs::write(&path, "{\"ok\":true}\n").context("cannot write the result")?;
     println!("weft-test-patterns: done");
-    // SAFETY: ends the process at once, which is what is tested; the line above is written, for
-    // stdout is flushed at its end of line or here.
+    // SAFETY: ends the process at once, which is the case under test; the line above is written,
+    // for stdout is flushed at its end of line or here.
     unsafe { libc::_exit(0) }
 }
 
@@ -80,8 +80,8 @@ fn spinning_kernel(gpu: &Gpu) -> Result<()> {
     Ok(())
 }
 
-/// While a thread captures in global mode, an unsafe call of anybody's spoils the capture: also one
-/// that the layer makes by itself.
+/// While a thread captures in global mode, an unsafe call of any thread spoils the capture: also
+/// one that the layer makes by itself.
 fn global_capture(gpu: &Gpu) -> Result<()> {
     let kernel = gpu.kernel("simgpu_fill")?;
     let (stream, other) = (gpu.stream()?, gpu.stream()?);
@@ -107,11 +107,11 @@ fn global_capture(gpu: &Gpu) -> Result<()> {
 unsafe extern "C" fn note(word: *mut c_void) {
     // SAFETY: the word is pinned memory of ours, alive for the life of the process.
     let words = unsafe { std::slice::from_raw_parts(word.cast::<AtomicU32>(), 2) };
-    // What the copy before has put into the first word is what the second one keeps.
+    // The second word keeps the value that the copy before has put into the first.
     words[1].store(words[0].load(Ordering::SeqCst), Ordering::SeqCst);
 }
 
-/// A host function runs after what is before it in its stream and before what is behind it.
+/// A host function runs after the work before it in its stream and before the work behind it.
 fn host_functions(gpu: &Gpu) -> Result<()> {
     let (kernel, copy) = (gpu.kernel("simgpu_fill")?, gpu.kernel("simgpu_copy")?);
     let (stream, data, words) = (gpu.stream()?, gpu.allocate(COUNT * 4)?, pinned(2)?);
@@ -123,7 +123,7 @@ fn host_functions(gpu: &Gpu) -> Result<()> {
             Argument::Wide(4),
         ];
         gpu.launch(copy, 1, 32, &mut arguments, stream)?;
-        // SAFETY: `note` touches the two words alone, which live for ever.
+        // SAFETY: `note` touches only the two words, which live for ever.
         unsafe { result::stream::launch_host_function(stream.0, note, words.as_ptr() as *mut c_void) }
             .context("cuLaunchHostFunc")?;
         fill(gpu, kernel, data, value + 1000, stream)?;
@@ -135,7 +135,7 @@ fn host_functions(gpu: &Gpu) -> Result<()> {
 }
 
 /// Each stream waits for the other in turn, with many launches in between: a layer that holds back
-/// one stream alone stops both.
+/// only one stream stops both.
 fn crossing_streams(gpu: &Gpu) -> Result<()> {
     let kernel = gpu.kernel("simgpu_fill")?;
     let (left, right) = (gpu.stream()?, gpu.stream()?);
@@ -159,8 +159,8 @@ fn crossing_streams(gpu: &Gpu) -> Result<()> {
     gpu.synchronize(right)
 }
 
-/// Free memory does not rise while a process does nothing but ask (a client that sizes its cache by
-/// it fails if it does).
+/// Free memory does not rise while a process only asks for it (a client that sizes its cache by it
+/// fails if it does).
 fn steady_memory(gpu: &Gpu) -> Result<()> {
     let held = gpu.allocate(1 << 20)?;
     let (first, total) = result::mem_get_info().context("cuMemGetInfo")?;

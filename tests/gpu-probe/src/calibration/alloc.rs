@@ -1,4 +1,4 @@
-//! What allocations cost the host.
+//! Host cost of allocations.
 
 use anyhow::Result;
 
@@ -18,14 +18,14 @@ pub const PROBE: Probe = Probe {
 
 /// Rounds.
 const ROUNDS: usize = 30;
-/// Sizes, and what they are called.
+/// Sizes and their names.
 const SIZES: [(&str, usize); 2] = [("2m", BLOCK_BYTES), ("64m", 64 << 20)];
 
 fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     for (name, bytes) in SIZES {
         let (mut plain_free, mut managed_free) = (Vec::new(), Vec::new());
-        // The room is asked for before the clock starts: the probe's own caution is no part of the
+        // The room is checked before the clock starts: the probe's own caution is no part of the
         // cost.
         let plain = bench.repeat(ROUNDS, |_| {
             let (memory, taken) = gpu.timed_plain(bytes, bytes)?;

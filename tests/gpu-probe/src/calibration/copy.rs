@@ -1,4 +1,4 @@
-//! Copies: rates of large ones, what small ones cost, and both ways at once.
+//! Copies: rates of large ones, cost of small ones, and both directions at once.
 
 use anyhow::Result;
 
@@ -18,7 +18,7 @@ pub const PROBE: Probe = Probe {
 
 /// A large copy: the rate of one this long is that of any longer one.
 const LARGE_BYTES: usize = 64 << 20;
-/// What is still measured where there is little memory.
+/// The smallest size to measure if there is little memory.
 const MIN_BYTES: usize = 4 << 20;
 /// A small one.
 const SMALL: usize = 4;
@@ -58,7 +58,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
             )
             .and("bytes", SMALL)
             .print();
-        // A small copy's time is no part of the rate.
+        // The latency of a small copy is not part of the rate.
         let large = timed(to, from, bytes, 20)?;
         report
             .samples(
@@ -79,8 +79,8 @@ fn run(bench: &ProbeBench) -> Result<()> {
             .print();
     }
 
-    // Both ways at once: from before the first to after the last, on a stream that waits for the
-    // other.
+    // Both directions at once: from before the first to after the last, on a stream that waits for
+    // the other.
     let (begun, ended) = (gpu.event()?, gpu.event()?);
     let both = bench.repeat(20, |_| {
         pair.around(stream, || {
@@ -110,7 +110,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
         ("pageable_to_host", &pageable, &device),
     ] {
         // The driver copies through buffers of its own, partly before the device begins: only the
-        // host's time is whole.
+        // host's time covers all of it.
         let whole = bench.repeat_calls(10, |_| {
             gpu.copy(to, from, bytes, stream)?;
             Ok(gpu.wait(stream)?)

@@ -1,5 +1,5 @@
-//! Cost of knowing kernel times: event pairs around each launch, and CUPTI's activity records,
-//! against bare launches.
+//! Cost of measuring kernel times: event pairs around each launch, and CUPTI's activity records,
+//! compared with bare launches.
 
 use std::time::Instant;
 
@@ -80,7 +80,7 @@ impl Cost {
     }
 }
 
-/// Launches, with an event before and after each where there are events.
+/// Bursts of launches, each with an event before and after it if there are events.
 fn bursts(bench: &ProbeBench, kernel: Kernel, stream: Stream, events: &[Event]) -> Result<Cost> {
     let gpu = &bench.gpu;
     let mut calls = Vec::new();

@@ -1,4 +1,4 @@
-//! Page faults: cost of touching managed memory that lies elsewhere, or nowhere.
+//! Page faults: cost of touching managed memory that is elsewhere, or nowhere.
 //!
 //! One thread touches one word after another and waits for each, so a fault's whole cost shows. The
 //! driver's density prefetch is part of it.
@@ -102,7 +102,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     );
     note(line.and("bytes", memory.bytes())).print();
 
-    // The reverse: the host touches what a kernel wrote.
+    // The reverse: the host touches pages that a kernel wrote.
     let mut back = Vec::new();
     bench.repeat(ROUNDS, |_| {
         gpu.launch(

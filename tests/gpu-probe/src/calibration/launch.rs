@@ -1,4 +1,5 @@
-//! Cost of a launch on the host, time until the device begins it, and from its end to the host.
+//! Host cost of a launch, time until the device begins it, and time from its end to the host's
+//! return.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -21,14 +22,15 @@ pub const PROBE: Probe = Probe {
 
 /// Launches between two waits: fewer than any driver's queue holds, so none waits for room.
 const BURST: usize = 200;
-/// Launches whose store is looked for.
+/// Launches whose store a thread waits to see.
 const STORES: usize = 500;
 /// Longest wait for one store.
 const BOUND: Duration = Duration::from_secs(10);
-/// Hold of the store behind a spinning kernel: time for the host to be in its wait, and for a
-/// thread to look at the word.
+/// Time for which a spinning kernel delays the store: the host reaches its wait, and a thread looks
+/// at the word.
 const WORK_NS: u64 = 300_000;
-/// Most time between two looks at the word: the error of what is measured, which is microseconds.
+/// Most time between two looks at the word: the error of the measured times, which are
+/// microseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(1);
 /// Measurements of each kind of wait.
 const WAITS: usize = 200;
@@ -92,8 +94,8 @@ fn run(bench: &ProbeBench) -> Result<()> {
     wait_return(bench, &word)
 }
 
-/// From the moment at which another thread sees the store of the last kernel to the return of the
-/// wait for it.
+/// Measures the time from the moment at which another thread sees the store of the last kernel to
+/// the return of the wait for it.
 fn wait_return(bench: &ProbeBench, word: &Memory<'_>) -> Result<()> {
     /// Waits for the stream or the event.
     type Wait<'a> = &'a dyn Fn() -> Result<(), CudaError>;
@@ -150,7 +152,7 @@ fn wait_return(bench: &ProbeBench, word: &Memory<'_>) -> Result<()> {
 }
 
 /// Nanoseconds from another thread's sight of `value` in the word to the return of `work`, negative
-/// if that came first; none if the thread had no core while the value came.
+/// if that came first. `None` if the thread had no core while the value came.
 fn seen_to_return(word: &Memory<'_>, value: u32, work: impl FnOnce() -> Result<(), CudaError>) -> Result<Option<f64>> {
     let ready = Barrier::new(2);
     std::thread::scope(|scope| {

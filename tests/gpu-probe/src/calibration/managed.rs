@@ -1,4 +1,4 @@
-//! Managed memory in its place against a plain allocation: one kernel that reads and writes.
+//! Resident managed memory compared with a plain allocation: one kernel that reads and writes.
 
 use anyhow::Result;
 
@@ -22,7 +22,7 @@ const LARGE_BYTES: usize = 256 << 20;
 const MIN_BYTES: usize = 8 << 20;
 /// Threads of a block.
 const BLOCK_THREADS: usize = 256;
-/// What a thread reads and writes.
+/// Bytes that a thread reads and writes.
 const BYTES_A_THREAD: usize = 16;
 /// Rounds.
 const ROUNDS: usize = 20;

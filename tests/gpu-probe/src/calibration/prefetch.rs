@@ -1,5 +1,5 @@
-//! Prefetches of managed memory: cost of a call on the host, rates each way, and whether both ways
-//! at once run at full rate.
+//! Prefetches of managed memory: host cost of a call, rates in each direction, and whether both
+//! directions at once run at full rate.
 
 use anyhow::Result;
 
@@ -21,10 +21,10 @@ pub const PROBE: Probe = Probe {
 const LARGE_BYTES: usize = 256 << 20;
 /// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
-/// Hold of a stream before calls that are to find work before them: longer than 32 calls take.
+/// Time for which a stream is held so that calls find work before them: longer than 32 calls take.
 const HOLD_NS: u64 = 20_000_000;
-/// Hold of both streams until two threads have begun. On a busy machine that mostly took more than
-/// 5 ms.
+/// Time for which both streams are held until two threads have begun. On a busy machine that
+/// usually took more than 5 ms.
 const BOTH_NS: u64 = 40_000_000;
 /// Rounds of a large move.
 const ROUNDS: usize = 8;
@@ -89,7 +89,7 @@ fn calls(bench: &ProbeBench, memory: &Memory<'_>) -> Result<()> {
         back.extend(each(Place::HOST)?);
         Ok(0.0)
     })?;
-    // With work before them in the stream, the driver may hand them to a thread of its own.
+    // If there is work before them in the stream, the driver may hand them to a thread of its own.
     let spin = gpu.kernel("gpu_probe_spin")?;
     let mut behind = Vec::new();
     bench.repeat(ROUNDS, |_| {
@@ -131,8 +131,8 @@ fn calls(bench: &ProbeBench, memory: &Memory<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One allocation leaves while another arrives, each from a thread and on a stream of its own,
-/// since a call may keep its thread.
+/// One allocation leaves while another arrives, each from its own thread and on its own stream,
+/// because a call may block its thread.
 fn both_ways(bench: &ProbeBench, one_way: f64) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, other, pair) = (gpu.stream()?, gpu.stream()?, bench.pair()?);

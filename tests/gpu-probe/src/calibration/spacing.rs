@@ -17,8 +17,8 @@ pub const PROBE: Probe = Probe {
 
 /// Kernels of a train.
 const TRAIN: usize = 200;
-/// Hold of the train, so that all of it is queued before its first kernel runs: twice the time of
-/// its launches at 10 us each.
+/// Time for which the train is held, so that all of it is queued before its first kernel runs:
+/// twice the time of its launches at 10 us each.
 const HOLD_NS: u64 = 4_000_000;
 /// Time of each stamping kernel: long enough that its successor is ready at its end.
 const STAMP_NS: u64 = 20_000;

@@ -1,6 +1,6 @@
-//! Two processes on one device, and three: cost of changing between them, time that each keeps it,
-//! wait of a small launch beside a busy neighbour. Without MPS (probe `switch`), and under a daemon
-//! whose pipe directory is given (probe `mps`).
+//! Two processes on one device, and three: cost of a switch between them, time that each keeps the
+//! device, wait of a small launch while another process is busy. Without MPS (probe `switch`), and
+//! under a daemon whose pipe directory is given (probe `mps`).
 //!
 //! Each process holds its stream up with a spinning kernel and queues many short stamping kernels
 //! behind it, so that all have work all the time.
@@ -38,13 +38,13 @@ pub const MPS_PROBE: Probe = Probe {
 /// Kernels of each process in a round.
 // 30 ms of work, so 60 ms in which slices of one or two milliseconds show.
 const KERNELS: usize = 3_000;
-/// Each kernel's time: well above what a launch costs the host, well below a slice.
+/// Each kernel's time: well above the host cost of a launch, well below a slice.
 const KERNEL_NS: u64 = 10_000;
-/// Hold of the stream: time to queue as much as a driver's queue holds.
+/// Time for which the stream is held: it suffices to fill a driver's queue.
 const HOLD_NS: u64 = 10_000_000;
 /// Rounds of each number of processes.
 const ROUNDS: usize = 5;
-/// Work of the busy neighbour, and of each of its kernels.
+/// Time of the busy process's work, and of each of its kernels.
 const BUSY_NS: u64 = 400_000_000;
 const BUSY_KERNEL_NS: u64 = 200_000;
 
@@ -72,7 +72,7 @@ fn without(bench: &ProbeBench) -> Result<()> {
     beside(bench, &mut peers)
 }
 
-/// A process's last instruction to the next one's first, over all rounds.
+/// Prints the time from a process's last instruction to the next one's first, over all rounds.
 fn switch_line(bench: &ProbeBench, name: &str, seen: &[SeenTurns]) {
     let switches = Samples::new(seen.iter().flat_map(|seen| seen.switches.iter().copied()));
     let mut line = bench.report.samples(name, "ns", Clock::Device, &switches);
@@ -149,7 +149,8 @@ fn stamps(line: &str) -> Result<Vec<Stamp>> {
     Ok(words.as_chunks::<4>().0.to_vec())
 }
 
-/// Time of a small launch and its wait, alone and beside a busy neighbour.
+/// Measures the time of a small launch and its wait, first by itself and then while another process
+/// is busy.
 fn beside(bench: &ProbeBench, peers: &mut [Peer]) -> Result<()> {
     let [busy, small, ..] = peers else {
         bail!("two processes are needed")
@@ -161,7 +162,7 @@ fn beside(bench: &ProbeBench, peers: &mut [Peer]) -> Result<()> {
         .and("note", "launch of an empty kernel and a wait for it, alone")
         .print();
     busy.tell("busy")?;
-    // A moment, so that the neighbour's work has begun.
+    // A moment, so that the other process's work has begun.
     std::thread::sleep(Duration::from_millis(50));
     let beside = small.ask_numbers("ping 50", left(bench.until))?;
     bench

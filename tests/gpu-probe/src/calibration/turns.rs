@@ -1,6 +1,7 @@
-//! From the stamps of several processes' kernels to the times at which each had the device. Pure.
+//! The times at which each of several processes had the device, from the stamps of their kernels.
+//! Pure.
 //!
-//! Each process sends one kernel after another. A kernel tells its begin, its end, and the two
+//! Each process sends one kernel after another. A kernel records its begin, its end, and the two
 //! readings of the device's clock around its longest pause. A preempted kernel paused; without
 //! preemption no pause exceeds a few clock steps.
 
@@ -8,7 +9,7 @@
 pub type Stamp = [u64; 4];
 
 /// Longest pause without preemption. The device's clock may step by 1 us; another process's turn
-/// takes two switches at least.
+/// takes at least two switches.
 const PAUSE_NS: u64 = 5_000;
 
 /// A stretch of time in which a process's kernels ran.
@@ -22,18 +23,19 @@ struct Piece {
 /// Findings.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SeenTurns {
-    /// From one process's last instruction to the next one's first, nanoseconds.
+    /// Times from one process's last instruction to the next one's first, nanoseconds.
     pub switches: Vec<f64>,
-    /// From the first to the last instruction of a turn that was neither the first nor the last.
+    /// Times from the first to the last instruction of a turn that was neither the first nor the
+    /// last, nanoseconds.
     pub turns: Vec<f64>,
-    /// The share of the time, while all had work, in which a kernel ran beside another process's.
+    /// The share of the time, while all had work, in which kernels of two processes ran at once.
     pub overlap: f64,
-    /// Kernels that were preempted.
+    /// Number of kernels that were preempted.
     pub preempted: usize,
 }
 
-/// The stretches of one process. `ns` is a kernel's own time: one that took longer without a pause
-/// was away at a time that it does not know.
+/// The stretches of one process. `ns` is a kernel's own time: a kernel that took longer without a
+/// pause was away at a time that it does not know.
 fn pieces(stamps: &[Stamp], process: usize, ns: u64, preempted: &mut usize) -> Vec<Piece> {
     let mut pieces = Vec::with_capacity(stamps.len());
     for &[from, to, pause, resume] in stamps {
@@ -81,7 +83,7 @@ pub fn seen(stamps: &[Vec<Stamp>], ns: u64) -> SeenTurns {
         seen.overlap = shared as f64 / (to - from) as f64;
     }
 
-    // Turns: stretches of one process with nothing of another between.
+    // Turns: stretches of one process without a piece of another between them.
     let mut turns: Vec<Piece> = Vec::new();
     for piece in all {
         match turns.last_mut() {
@@ -130,7 +132,7 @@ mod tests {
         let second = vec![[80_000, 150_000, 80_000, 80_000], [400_000, 410_000, 400_000, 400_000]];
         let seen = seen(&[first, second], 160_000);
         assert_eq!(seen.preempted, 1);
-        // Before the second process's first kernel, not both had work.
+        // Before the second process's first kernel, only one had work.
         assert_eq!(seen.switches, [50_000.0]);
     }
 

@@ -1,8 +1,8 @@
 //! The driver's C functions, bound by their exported names.
 //!
-//! A name without suffix is the oldest version of a function, whatever today's header makes of it:
-//! `cuMemPrefetchAsync` takes a device number, `cuMemPrefetchAsync_v2` a location (the header of
-//! CUDA 13 maps the plain name to it).
+//! A name without suffix is the oldest version of a function, even if today's header maps it to a
+//! newer one: `cuMemPrefetchAsync` takes a device number, `cuMemPrefetchAsync_v2` a location (the
+//! header of CUDA 13 maps the plain name to it).
 
 use std::ffi::{CStr, c_char};
 
@@ -12,7 +12,7 @@ use thiserror::Error;
 /// A stream, an event, a module, a function, a context.
 pub(super) type Handle = usize;
 
-/// What went wrong in a call of the driver.
+/// An error of a driver call.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CudaError {
     /// The driver answered with an error.
@@ -20,9 +20,9 @@ pub enum CudaError {
     Failed {
         /// The function.
         call: &'static str,
-        /// What it answered.
+        /// The driver's error code.
         code: u32,
-        /// The driver's name for that.
+        /// The driver's name for the code.
         name: String,
     },
     /// The driver has no such function.
@@ -37,7 +37,7 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    /// Whether the driver or the device lacks it, which is no failure of the probe.
+    /// Whether the driver or the device lacks the function, which is no failure of the probe.
     pub fn is_lack(&self) -> bool {
         // CUDA_ERROR_NOT_SUPPORTED
         matches!(self, CudaError::Missing(_) | CudaError::Failed { code: 801, .. })
@@ -58,7 +58,7 @@ impl Place {
     /// The first device.
     pub const DEVICE: Place = Place { kind: 1, id: 0 };
 
-    /// As older functions name it: a device number, or `CU_DEVICE_CPU`.
+    /// The place as older functions take it: a device number, or `CU_DEVICE_CPU`.
     pub(super) fn number(self) -> i32 {
         if self == Place::HOST { -1 } else { self.id }
     }
@@ -115,7 +115,7 @@ macro_rules! api {
         impl Api {
             /// Opens the driver.
             pub(super) fn open() -> Result<Api, CudaError> {
-                // SAFETY: a driver's constructors are what any CUDA program runs.
+                // SAFETY: a driver's constructors run in any CUDA program.
                 let library = unsafe { Library::new("libcuda.so.1") }.map_err(|error| CudaError::NoDriver(error.to_string()))?;
                 // Never closed: its threads and handlers must outlive us.
                 let library: &'static Library = Box::leak(Box::new(library));
@@ -133,8 +133,8 @@ macro_rules! api {
 
             $(
                 /// # Safety
-                /// As the driver's manual says: pointers must be valid for what the function reads
-                /// and writes.
+                /// As in the driver's manual: pointers must be valid for the memory that the
+                /// function reads and writes.
                 pub(super) unsafe fn $name(&self, $($arg: $ty),*) -> Result<(), CudaError> {
                     let function = self.$name.ok_or(CudaError::Missing(stringify!($name)))?;
                     // SAFETY: by this function's contract.

@@ -1,5 +1,5 @@
-//! CUPTI's activity records of kernels, where its library is found. The records are counted and
-//! thrown away.
+//! CUPTI's activity records of kernels, if its library is found. The records are counted and thrown
+//! away.
 
 use std::alloc::Layout;
 use std::ffi::CStr;
@@ -36,7 +36,8 @@ const PACKAGES: [&str; 3] = [
     "triton/backends/nvidia/lib/cupti",
 ];
 
-/// Usual places: by name alone, in toolkits, in the packages of every Python on the path.
+/// Usual places: the file names themselves, in toolkits, in the packages of every Python on the
+/// path.
 fn candidates() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
         .iter()
@@ -80,7 +81,8 @@ type Request = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 type Complete = extern "C" fn(usize, u32, *mut u8, usize, usize);
 type GetNext = unsafe extern "C" fn(*mut u8, usize, *mut *const u32) -> u32;
 
-/// Records seen so far, and how to walk a buffer: CUPTI's callbacks carry no data of ours.
+/// Number of records so far, and the function that walks a buffer: CUPTI's callbacks carry no data
+/// of ours.
 static RECORDS: AtomicU64 = AtomicU64::new(0);
 static GET_NEXT: std::sync::OnceLock<GetNext> = std::sync::OnceLock::new();
 
@@ -110,7 +112,7 @@ extern "C" fn complete(_context: usize, _stream: u32, buffer: *mut u8, _size: us
     }
     if let Some(next) = GET_NEXT.get() {
         let mut record = std::ptr::null();
-        // SAFETY: the buffer that `request` gave, of which so many bytes are filled; the walk ends
+        // SAFETY: the buffer that `request` gave, of which `valid` bytes are filled; the walk ends
         // with an error.
         while unsafe { next(buffer, valid, &mut record) } == 0 {
             RECORDS.fetch_add(1, Ordering::Relaxed);
@@ -129,7 +131,7 @@ impl Cupti {
         };
         let mut said = Vec::new();
         for path in candidates {
-            // SAFETY: the vendor's library, whose constructors are what any profiler runs.
+            // SAFETY: the vendor's library, whose constructors run in any profiler.
             match unsafe { Library::new(&path) } {
                 Ok(library) => {
                     // Never closed: it may have threads.
@@ -197,13 +199,13 @@ impl Cupti {
 }
 
 impl Tracing<'_> {
-    /// Records so far. The device must be idle.
+    /// Number of records so far. The device must be idle.
     pub fn records(&self) -> Result<u64> {
         self.0.activity(c"cuptiActivityFlushAll", FORCED)?;
         Ok(RECORDS.load(Ordering::Relaxed))
     }
 
-    /// Ends it.
+    /// Ends the recording.
     pub fn end(self) -> Result<()> {
         self.0.activity(c"cuptiActivityDisable", CONCURRENT_KERNEL)
     }

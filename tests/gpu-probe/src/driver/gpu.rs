@@ -52,7 +52,7 @@ impl Gpu {
     /// [`Gpu::open`] without kernels: no launch works.
     pub fn without_kernels() -> Result<Gpu, CudaError> {
         let api = Api::open()?;
-        // SAFETY: flags 0, as the manual says.
+        // SAFETY: flags 0, as the manual requires.
         unsafe { api.cuInit(0) }?;
         let (mut device, mut context) = (0, 0);
         // SAFETY: the out pointer is a local.
@@ -119,7 +119,7 @@ impl Gpu {
     /// The device's name.
     pub fn name(&self) -> Result<String, CudaError> {
         let mut name = [0u8; 256];
-        // SAFETY: the buffer is as large as is said.
+        // SAFETY: the buffer has the size that is passed.
         unsafe {
             self.api
                 .cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), 256, self.device)
@@ -250,7 +250,7 @@ impl Gpu {
         unsafe { self.api.cuEventSynchronize(event.0) }
     }
 
-    /// Has a stream wait for an event.
+    /// Makes a stream wait for an event.
     pub fn order(&self, stream: Stream, after: Event) -> Result<(), CudaError> {
         // SAFETY: both are handles of this driver.
         unsafe { self.api.cuStreamWaitEvent(stream.0, after.0, 0) }
@@ -311,11 +311,11 @@ impl Gpu {
         // Both allocations are that large, and outlive the stream's work because the probes wait
         // before they drop them.
         match (from.is_host(), to.is_host()) {
-            // SAFETY: as said above.
+            // SAFETY: as above.
             (true, _) => unsafe { self.api.cuMemcpyHtoDAsync_v2(target, source, bytes, stream.0) },
-            // SAFETY: as said above.
+            // SAFETY: as above.
             (false, true) => unsafe { self.api.cuMemcpyDtoHAsync_v2(target, source, bytes, stream.0) },
-            // SAFETY: as said above.
+            // SAFETY: as above.
             (false, false) => unsafe { self.api.cuMemcpyDtoDAsync_v2(target, source, bytes, stream.0) },
         }
     }
@@ -327,7 +327,7 @@ impl Gpu {
         unsafe { self.api.cuMemsetD8Async(memory.address(), value, bytes, stream.0) }
     }
 
-    /// Has the stream write a word into pinned memory.
+    /// Makes the stream write a word into pinned memory.
     pub fn write_word(&self, memory: &Memory<'_>, value: u32, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: an aligned word of an allocation that the device reaches.
         match unsafe { self.api.cuStreamWriteValue32_v2(stream.0, memory.address(), value, 0) } {
@@ -365,7 +365,8 @@ impl Gpu {
     /// `cuMemPrefetchBatchAsync`, all parts to one place.
     pub fn prefetch_batch(&self, parts: &[Part], place: Place, stream: Stream) -> Result<(), CudaError> {
         let (at, sizes) = columns(parts);
-        // SAFETY: arrays of as many entries as is said, one place, which begins with entry 0.
+        // SAFETY: arrays with the number of entries that is passed, one place, which begins with
+        // entry 0.
         unsafe {
             self.api
                 .cuMemPrefetchBatchAsync(at.as_ptr(), sizes.as_ptr(), parts.len(), &place, &0, 1, 0, stream.0)
@@ -375,7 +376,7 @@ impl Gpu {
     /// `cuMemDiscardBatchAsync`: the parts' contents may be lost.
     pub fn discard(&self, parts: &[Part], stream: Stream) -> Result<(), CudaError> {
         let (at, sizes) = columns(parts);
-        // SAFETY: arrays of as many entries as is said.
+        // SAFETY: arrays with the number of entries that is passed.
         unsafe {
             self.api
                 .cuMemDiscardBatchAsync(at.as_ptr(), sizes.as_ptr(), parts.len(), 0, stream.0)
@@ -385,7 +386,8 @@ impl Gpu {
     /// `cuMemDiscardAndPrefetchBatchAsync`, all parts to one place.
     pub fn discard_and_prefetch(&self, parts: &[Part], place: Place, stream: Stream) -> Result<(), CudaError> {
         let (at, sizes) = columns(parts);
-        // SAFETY: arrays of as many entries as is said, one place, which begins with entry 0.
+        // SAFETY: arrays with the number of entries that is passed, one place, which begins with
+        // entry 0.
         unsafe {
             self.api.cuMemDiscardAndPrefetchBatchAsync(
                 at.as_ptr(),
@@ -439,7 +441,7 @@ impl Part {
         self.at
     }
 
-    /// Its bytes.
+    /// Its size, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

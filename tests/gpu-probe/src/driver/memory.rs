@@ -1,9 +1,9 @@
-//! Allocations of every kind, freed when dropped, within what the machine can spare.
+//! Allocations of every kind, freed when dropped, bounded by the machine's free memory.
 //!
-//! Bounds (by the worst reading of the documentation, where excess managed memory may displace
-//! anyone's): plain memory a quarter of what is free; managed and pinned memory a quarter of what
-//! is free on the device *and* on the host, and 256 MiB. A probe that gets less than it can use is
-//! told.
+//! The bounds follow the worst reading of the documentation, in which excess managed memory may
+//! displace memory of any process. Plain memory is at most a quarter of the free memory. Managed
+//! and pinned memory is at most a quarter of the free memory on the device *and* on the host, and
+//! 256 MiB. A probe that gets less than it can use gets an error.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ enum MemoryKind {
     Managed,
     Pinned,
     Pageable,
-    /// A part of reserved addresses, which own what is mapped there.
+    /// A part of reserved addresses, which own the memory that is mapped there.
     Mapped,
 }
 
@@ -35,11 +35,11 @@ pub struct Memory<'g> {
     address: u64,
     bytes: usize,
     kind: MemoryKind,
-    /// What backs pageable memory.
+    /// The memory behind pageable memory.
     _backing: Option<Box<[u64]>>,
 }
 
-/// Bytes of `wanted` that may be had where `free` are free.
+/// Bytes of `wanted` that may be allocated if `free` bytes are free.
 fn share(wanted: usize, free: usize) -> usize {
     let most = wanted.min(free / 4);
     if most >= BLOCK_BYTES {
@@ -50,7 +50,7 @@ fn share(wanted: usize, free: usize) -> usize {
 }
 
 impl Gpu {
-    /// Bytes of `wanted` that may be had now: whole blocks, if one block at least.
+    /// Bytes of `wanted` that may be allocated now: whole blocks, if at least one block.
     pub fn room(&self, wanted: usize, least: usize, managed: bool) -> Result<usize> {
         let free = self.free_memory()?;
         let mut bytes = share(wanted, free);
@@ -71,7 +71,7 @@ impl Gpu {
         Ok(self.timed_plain(wanted, least)?.0)
     }
 
-    /// [`Gpu::plain`] with the time of the driver's call alone.
+    /// [`Gpu::plain`] with the time of only the driver's call.
     pub fn timed_plain(&self, wanted: usize, least: usize) -> Result<(Memory<'_>, Duration)> {
         let bytes = self.room(wanted, least, false)?;
         let mut address = 0;
@@ -87,7 +87,7 @@ impl Gpu {
         Ok(self.timed_managed(wanted, least)?.0)
     }
 
-    /// [`Gpu::managed`] with the time of the driver's call alone.
+    /// [`Gpu::managed`] with the time of only the driver's call.
     pub fn timed_managed(&self, wanted: usize, least: usize) -> Result<(Memory<'_>, Duration)> {
         /// `CU_MEM_ATTACH_GLOBAL`.
         const GLOBAL: u32 = 1;
@@ -151,7 +151,7 @@ impl Gpu {
 }
 
 impl Memory<'_> {
-    /// Address, on the device and, where the host reaches it, there.
+    /// Address on the device, and on the host if the host reaches the memory.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -170,7 +170,7 @@ impl Memory<'_> {
         !matches!(self.kind, MemoryKind::Plain | MemoryKind::Mapped)
     }
 
-    /// Bytes `from` to `from + bytes` of managed memory, cut where the allocation ends.
+    /// Bytes `from` to `from + bytes` of managed memory, cut at the end of the allocation.
     pub fn part(&self, from: usize, bytes: usize) -> Part {
         debug_assert_eq!(self.kind, MemoryKind::Managed);
         let from = from.min(self.bytes);
@@ -186,7 +186,7 @@ impl Memory<'_> {
     }
 
     /// Writes a word into every page from the host, which brings managed memory there. The device
-    /// may not be using it.
+    /// must not be using it.
     pub fn populate(&self, value: u8) {
         if self.is_reached_by_host() {
             host::write_pages(self.address, self.bytes, value);
@@ -208,7 +208,7 @@ impl Memory<'_> {
         unsafe { AtomicU32::from_ptr(word) }
     }
 
-    /// Sets the first words of host memory. The device may not be using it.
+    /// Sets the first words of host memory. The device must not be using it.
     pub fn set_words_64(&self, words: &[u64]) {
         let count = self.words_of_host(words);
         let to: *mut u64 = std::ptr::with_exposed_provenance_mut(self.address as usize);
@@ -216,7 +216,7 @@ impl Memory<'_> {
         unsafe { words.as_ptr().copy_to(to, count) };
     }
 
-    /// Whether host memory holds these words from its start on. The device may not be using it.
+    /// Whether host memory holds these words from its start on. The device must not be using it.
     pub fn holds(&self, words: &[u64]) -> bool {
         let count = self.words_of_host(words);
         let from: *const u64 = std::ptr::with_exposed_provenance(self.address as usize);
@@ -224,7 +224,7 @@ impl Memory<'_> {
         count == words.len() && unsafe { std::slice::from_raw_parts(from, count) } == words
     }
 
-    /// How many of these words the allocation has room for where the host reaches it.
+    /// Number of these words that fit in the allocation; 0 if the host does not reach it.
     fn words_of_host(&self, words: &[u64]) -> usize {
         if self.is_reached_by_host() {
             words.len().min(self.bytes / 8)
@@ -233,20 +233,20 @@ impl Memory<'_> {
         }
     }
 
-    /// The words of host memory, copied.
+    /// A copy of the words of host memory.
     pub fn words_64(&self, count: usize) -> Vec<u64> {
         let count = count.min(self.bytes / 8);
         if !self.is_reached_by_host() {
             return Vec::new();
         }
         let from: *const u64 = std::ptr::with_exposed_provenance(self.address as usize);
-        // SAFETY: the allocation holds as many aligned words, and the callers have waited for what
-        // writes them.
+        // SAFETY: the allocation holds as many aligned words, and the callers have waited for the
+        // work that writes them.
         (0..count)
             .map(|at| {
                 // SAFETY: inside the allocation.
                 let word = unsafe { from.add(at) };
-                // SAFETY: as said above.
+                // SAFETY: as above.
                 unsafe { word.read_volatile() }
             })
             .collect()
@@ -256,7 +256,7 @@ impl Memory<'_> {
 impl Drop for Memory<'_> {
     fn drop(&mut self) {
         // A probe that fails drops its memory while the device may be at work: freeing waits for
-        // it. Errors here follow errors that were told.
+        // it. Errors here follow errors that were reported.
         let _: Result<(), CudaError> = match self.kind {
             // SAFETY: allocated by this driver, freed once.
             MemoryKind::Plain | MemoryKind::Managed => unsafe { self.gpu.api.cuMemFree_v2(self.address) },

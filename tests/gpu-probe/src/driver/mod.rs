@@ -1,8 +1,8 @@
-//! The driver as the probes use it: opened by name, no toolkit, every result checked and told with
-//! the call's name.
+//! The driver as the probes use it: opened by name, without a toolkit, every result checked. An
+//! error names the call.
 //!
 //! `api.rs` binds the C functions (a missing one is an error of its call), `gpu.rs` gives them
-//! types that own what they allocate, `kernels.ptx` are the probes' kernels. All unsafe code about
+//! types that own their allocations, `kernels.ptx` are the probes' kernels. All unsafe code about
 //! CUDA is here.
 
 mod api;

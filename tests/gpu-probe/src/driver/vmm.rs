@@ -1,4 +1,5 @@
-//! Addresses and physical memory apart: what is mapped at an address may leave and be replaced.
+//! Addresses and physical memory managed separately: the memory at an address may leave and be
+//! replaced.
 //!
 //! Memory is mapped in pieces of one size, the first at the first address. A drop unmaps, releases
 //! and frees all of it.
@@ -15,7 +16,7 @@ pub struct Reserved<'g> {
     piece_bytes: usize,
     /// Handles, in the order of their addresses.
     pieces: Vec<u64>,
-    /// How many of them are mapped.
+    /// Number of mapped pieces.
     mapped: usize,
 }
 
@@ -45,13 +46,13 @@ impl Gpu {
 }
 
 impl Reserved<'_> {
-    /// Reserves the addresses. Nothing is there yet.
+    /// Reserves the addresses. No memory is mapped there yet.
     pub fn reserve(&mut self) -> Result<(), CudaError> {
         // SAFETY: the out pointer lives across the call.
         unsafe { self.gpu.api.cuMemAddressReserve(&mut self.address, self.bytes, 0, 0, 0) }
     }
 
-    /// Pieces that fit.
+    /// Number of pieces that fit.
     pub fn room(&self) -> usize {
         self.bytes / self.piece_bytes
     }
@@ -91,11 +92,11 @@ impl Reserved<'_> {
         unsafe { self.gpu.api.cuMemSetAccess(at, self.piece_bytes, &AccessDesc::BOTH, 1) }
     }
 
-    /// Unmaps the last piece and gives its memory back. The device may not be using it.
+    /// Unmaps the last piece and gives its memory back. The device must not be using it.
     pub fn unmap_release(&mut self) -> Result<(), CudaError> {
         if self.mapped == self.pieces.len() && self.mapped > 0 {
             self.mapped -= 1;
-            // SAFETY: mapped there; whoever calls has waited for the work on it.
+            // SAFETY: mapped there; the caller has waited for the work on it.
             unsafe { self.gpu.api.cuMemUnmap(self.place(self.mapped), self.piece_bytes) }?;
         }
         match self.pieces.pop() {
@@ -115,7 +116,7 @@ impl Reserved<'_> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        // An error here follows one that was told; the process ends soon.
+        // An error here follows one that was reported; the process ends soon.
         while !self.pieces.is_empty() {
             let _ = self.unmap_release();
         }

@@ -17,10 +17,10 @@ use crate::driver::{Kernel, Memory, Part, Place, Stream};
 pub const NO_LEDGER: &str =
     "the simulated device has no page ledger: managed memory is resident everywhere, only prefetches take time";
 
-/// Hold of a stream for many calls: a hundred of them at 50 us each.
+/// Time for which a stream is held while many calls are queued: a hundred of them at 50 us each.
 const HOLD_NS: u64 = 5_000_000;
 
-/// What the probes of this folder share: a stream, the sweeping kernel, an event pair.
+/// Tools of the probes of this folder: a stream, the sweeping kernel, an event pair.
 pub struct Tools<'b> {
     bench: &'b ProbeBench,
     /// The stream.

@@ -1,6 +1,6 @@
-//! Whether the host's page table shows which pages of managed memory a kernel pulled to the device.
-//! If so, working sets can be learnt without binary instrumentation: populate on the host, let a
-//! kernel touch a known part, and look which pages are no longer present.
+//! Whether the host's page table shows the pages of managed memory that a kernel pulled to the
+//! device. If so, working sets can be learnt without binary instrumentation: populate on the host,
+//! let a kernel touch a known part, and read which pages are no longer present.
 
 use anyhow::Result;
 
@@ -20,15 +20,15 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// Memory that is looked at.
+/// Memory whose pages are read.
 const BYTES: usize = 32 << 20;
 /// One touch in every second block: prefetches within a block show, and untouched blocks must not
 /// change.
 const STRIDE_BYTES: usize = 2 * BLOCK_BYTES;
-/// Place of a touch in its block: not its begin, so that what the driver brings around it shows on
-/// both sides.
+/// Offset of a touch in its block: not 0, so that the pages that the driver brings around it show
+/// on both sides.
 const OFFSET_BYTES: usize = 256 << 10;
-/// Touches one after another that share a block: 64 KiB apart.
+/// Distance of consecutive touches that share a block: 64 KiB.
 const DENSE_BYTES: usize = 64 << 10;
 
 fn run(bench: &ProbeBench) -> Result<()> {
@@ -75,7 +75,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     gpu.prefetch(memory.whole(), Place::DEVICE, stream)?;
     gpu.wait(stream)?;
     tell("on_device", &look()?);
-    // Evicted: later looks compare with what the host has mapped now.
+    // Evicted: later looks compare with the pages that the host has mapped now.
     gpu.prefetch(memory.whole(), Place::HOST, stream)?;
     gpu.wait(stream)?;
     let evicted = look()?;
@@ -83,7 +83,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     touch(bench, &memory, OFFSET_BYTES, STRIDE_BYTES)?;
     judged(&evicted, &look()?, OFFSET_BYTES, STRIDE_BYTES).print(bench, "after_eviction");
 
-    // Evicted, then read once by the host, which maps every page that came back.
+    // Evicted, then touched once by the host, which maps every page that came back.
     gpu.prefetch(memory.whole(), Place::HOST, stream)?;
     gpu.wait(stream)?;
     memory.populate(3);
@@ -114,7 +114,7 @@ fn touch(bench: &ProbeBench, memory: &Memory<'_>, offset: usize, stride: usize) 
     Ok(gpu.end_stream(stream)?)
 }
 
-/// How the page table changed under a known touch.
+/// Changes of the page table after a known touch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Judged {
     /// Share of touched pages that are no longer present.

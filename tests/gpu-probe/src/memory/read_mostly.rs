@@ -1,5 +1,5 @@
-//! Read-mostly memory keeps its copy on the host: does it leave the device without a copy, and by
-//! which calls?
+//! Read-mostly memory, which keeps its copy on the host: whether it leaves the device without a
+//! copy, and by which calls.
 //!
 //! Prefetches of such memory are documented to create copies, so one to the host should free
 //! nothing on the device. Ending the advice is documented to collapse the copies into the one at
@@ -46,7 +46,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
             first.push(tools.prefetch(memory.whole(), Place::DEVICE)?);
             leaving.push(tools.prefetch(memory.whole(), Place::HOST)?);
             again.push(tools.prefetch(memory.whole(), Place::DEVICE)?);
-            // A write ends the duplication: the pages are now on the device alone.
+            // A write ends the duplication: the pages are now only on the device.
             writing.push(tools.sweep(memory.whole())?);
             tools.prefetch(memory.whole(), Place::HOST)?;
             memory.populate(2);
@@ -70,7 +70,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     ways_out(bench, &tools)
 }
 
-/// Ways for memory on both places to leave the device.
+/// Ways for memory that is on both the device and the host to leave the device.
 #[derive(Clone, Copy)]
 enum ChangeWay {
     /// It stays: the measurements of memory that does not leave.
@@ -90,7 +90,7 @@ fn ways_out(bench: &ProbeBench, tools: &Tools<'_>) -> Result<()> {
         ("prefetch_to_host", ChangeWay::Prefetch, false),
         ("collapse_to_device", ChangeWay::CollapseToDevice, false),
         ("collapse_to_host", ChangeWay::CollapseToHost, false),
-        // On the device alone, as written there: leaving the first time takes a copy.
+        // Only on the device, because it was written there: leaving the first time takes a copy.
         ("collapse_to_host_written", ChangeWay::CollapseToHost, true),
     ];
     for (name, way, written) in ways {
@@ -125,7 +125,7 @@ fn ways_out(bench: &ProbeBench, tools: &Tools<'_>) -> Result<()> {
             freed.push(after.saturating_sub(before) as f64 / memory.bytes() as f64);
             gpu.read_mostly(all, true)?;
             again.push(tools.prefetch(all, Place::DEVICE)?);
-            // For the next round it is on the host alone.
+            // For the next round it is only on the host.
             gpu.read_mostly(all, false)?;
             tools.prefetch(all, Place::HOST)?;
             Ok(0.0)

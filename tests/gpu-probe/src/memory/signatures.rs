@@ -15,7 +15,7 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// Exported names; a plain one is the oldest form, whatever a newer header maps it to.
+/// Exported names; a plain one is the oldest form, even if a newer header maps it to another.
 const NAMES: [&std::ffi::CStr; 10] = [
     c"cuMemPrefetchAsync",
     c"cuMemPrefetchAsync_ptsz",

@@ -1,7 +1,7 @@
-//! Two jobs on managed memory, one evicted while the other runs: a switch by faults against a
+//! Two jobs on managed memory, one evicted while the other runs: a switch by faults compared with a
 //! switch by prefetches.
 //!
-//! Nothing is oversubscribed: each job has at most an eighth of what is free, both together 256
+//! Nothing is oversubscribed: each job has at most an eighth of the free memory, both together 256
 //! MiB, and a prefetch to the host evicts it. That moves the pages of a real switch over the link,
 //! without the risk.
 
@@ -25,22 +25,22 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// Memory of each job: both together have what one other probe has.
+/// Memory of each job: both together have as much as one other probe.
 const LARGE_BYTES: usize = 128 << 20;
 /// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 5;
-/// Size of a prefetch's piece, over which a kernel runs as soon as it is there.
+/// Size of a prefetch's piece. A kernel runs over each piece as soon as it has arrived.
 const PIECE_BYTES: usize = 16 << 20;
-/// Consecutive kernels beside a job that moves.
+/// Consecutive kernels that run while the other job moves its memory.
 const RUNS: usize = 100;
 /// Longest wait for one answer.
 const BOUND: Duration = Duration::from_secs(20);
 
 fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
-    // A quarter of what is free may be had at once; two jobs share that.
+    // A quarter of the free memory may be used at once; two jobs share it.
     let each = LARGE_BYTES
         .min(gpu.free_memory()? / 8)
         .min(crate::host::available_memory()? / 8);
@@ -67,13 +67,13 @@ fn run(bench: &ProbeBench) -> Result<()> {
     bench.repeat(ROUNDS, |_| {
         a.ask("in", BOUND)?;
         b.ask("out", BOUND)?;
-        // To B by faults: its kernel pulls everything.
+        // To B by faults: its kernel pulls all of it.
         by_faults.push(time(b, "run")?);
         resident.push(time(b, "run")?);
         // To B by a prefetch, then the same kernel.
         b.ask("out", BOUND)?;
         by_prefetch.push(time(b, "in and run")?);
-        // By prefetches in pieces, each run over as soon as it is there.
+        // By prefetches in pieces; a kernel runs over each as soon as it has arrived.
         b.ask("out", BOUND)?;
         by_pieces.push(time(b, "in and run by pieces")?);
         // The whole exchange, from B back to A: one after the other, and both at once.
@@ -115,7 +115,7 @@ fn beside(bench: &ProbeBench, a: &mut Peer, b: &mut Peer, bytes: usize) -> Resul
     let alone = a.ask_numbers("runs", BOUND)?;
     a.tell("runs")?;
     let mut moves = Vec::new();
-    // The runs last about as long as so many moves; later ones would be moves alone.
+    // The runs last about as long as these moves; later moves would have no runs next to them.
     let begin = Instant::now();
     let beside = loop {
         for way in ["out", "in"] {
@@ -185,7 +185,7 @@ impl SwapJob {
     }
 
     /// Device time of a prefetch in pieces on one stream; a kernel on another stream runs over each
-    /// as soon as it is there.
+    /// as soon as it has arrived.
     fn by_pieces(&self) -> Result<f64> {
         let gpu = self.gpu;
         let (sweep, stream, moving) = (gpu.kernel("gpu_probe_sweep")?, gpu.stream()?, gpu.stream()?);

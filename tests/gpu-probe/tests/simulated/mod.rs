@@ -11,8 +11,8 @@ use serde_json::Value;
 /// Longest a run may take: far more than any needs on a busy machine.
 const BOUND: Duration = Duration::from_secs(300);
 
-/// The simulated driver and its device's program. Cargo builds neither for a test program, so it is
-/// asked to.
+/// The simulated driver and its device's program. Cargo builds neither for a test program, so the
+/// test builds them.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -38,7 +38,7 @@ pub struct Device {
     variables: Vec<(&'static str, String)>,
 }
 
-/// What a run said and how it ended.
+/// The output of a run and its exit code.
 pub struct Run {
     pub lines: Vec<Value>,
     pub code: Option<i32>,
@@ -46,7 +46,7 @@ pub struct Run {
 }
 
 impl Device {
-    /// With this configuration file.
+    /// A device with this configuration file.
     pub fn new(config: &str) -> Device {
         let folder = tempfile::Builder::new().prefix("weft-probe").tempdir().unwrap();
         let library = built().join("libsimcuda.so");
@@ -58,7 +58,7 @@ impl Device {
         }
     }
 
-    /// None: something that is no driver lies where one is looked for.
+    /// No device: a file that is no driver is in the driver's place.
     pub fn none() -> Device {
         let folder = tempfile::Builder::new().prefix("weft-probe").tempdir().unwrap();
         std::fs::write(
@@ -72,13 +72,13 @@ impl Device {
         }
     }
 
-    /// With a variable more.
+    /// Adds an environment variable.
     pub fn with(mut self, name: &'static str, value: &str) -> Device {
         self.variables.push((name, value.to_owned()));
         self
     }
 
-    /// A file beside it.
+    /// Writes a file next to the driver. Returns its path.
     pub fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -98,7 +98,7 @@ impl Device {
             .stdin(Stdio::null())
             .stdout(std::fs::File::create(&out).unwrap())
             .stderr(std::fs::File::create(&errors).unwrap());
-        // What a developer has set must not decide a test.
+        // A developer's environment must not decide a test.
         for variable in [
             "SIMGPU_CALIBRATION",
             "SIMGPU_MEMORY",
@@ -150,7 +150,7 @@ impl Run {
             .unwrap_or_else(|| panic!("no value {probe} {name} in {:#?}\n{}", self.lines, self.stderr))
     }
 
-    /// Why a probe failed.
+    /// The reason why a probe failed.
     pub fn error(&self, probe: &str) -> Option<&str> {
         self.lines
             .iter()
@@ -166,7 +166,7 @@ impl Run {
         names.iter().filter_map(Value::as_str).collect()
     }
 
-    /// Asserts that everything went well.
+    /// Asserts that all probes succeeded.
     pub fn is_good(&self) -> &Run {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         let errors: Vec<_> = self.lines.iter().filter(|line| line["error"].is_string()).collect();

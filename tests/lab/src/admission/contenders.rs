@@ -1,9 +1,9 @@
-//! Orders of admission that weft's is compared with, and that it does not ship.
+//! Orders of admission that weft's is compared with, and that weft does not ship.
 #![forbid(unsafe_code)]
 
 use weft_admission::{AdmissionPolicy, CustomOrder, WaiterFit, Waiters};
 
-/// One job a device, in the order in which they came.
+/// One job per device, in order of arrival.
 pub const EXCLUSIVE: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
     name: "exclusive",
     next: |waiters: &Waiters<'_>| {
@@ -12,15 +12,15 @@ pub const EXCLUSIVE: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
     },
 });
 
-/// Of the jobs that fit the one that leaves least free. Nothing is reserved.
+/// The job that leaves the least memory free, among those that fit. Nothing is reserved.
 pub const BEST_FIT: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
     name: "best-fit",
     next: |waiters: &Waiters<'_>| fits(waiters).min_by_key(|fit| (fit.left, fit.at, fit.device)),
 });
 
-/// Of the jobs that fit the one that is expected to be shortest. Nothing is reserved.
+/// The job with the shortest expected run, among those that fit. Nothing is reserved.
 ///
-/// What waiting could be if large and long jobs were promised nothing.
+/// It shows the possible wait if large and long jobs had no promise.
 pub const SHORTEST: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
     name: "shortest",
     next: |waiters: &Waiters<'_>| {
@@ -34,7 +34,7 @@ pub const SHORTEST: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
     },
 });
 
-/// All of them.
+/// All contenders.
 pub const ALL: [AdmissionPolicy; 3] = [EXCLUSIVE, BEST_FIT, SHORTEST];
 
 fn fits(waiters: &Waiters<'_>) -> impl Iterator<Item = WaiterFit> {
@@ -51,7 +51,7 @@ mod tests {
     const GB: u64 = 1_000_000_000;
     const SECOND: u64 = 1_000_000_000;
 
-    /// The jobs that begin, in their order, when one that held all of a 16 GB device ends.
+    /// The jobs that begin, in their order, when a job that held all of a 16 GB device ends.
     fn begins(policy: AdmissionPolicy) -> Vec<u64> {
         let mut machine = Admission::new(AdmissionConfig {
             policy,

@@ -1,4 +1,4 @@
-//! What a run comes to, what it is held to, and how people read it.
+//! Figures of a run, their aims, and tables for people.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use super::least;
 use super::mix::{JobMix, ODD, S};
 use super::world::{AdmissionOutcome, AdmissionRule};
 
-/// The mean wait under `weft` is to be so many times below that under `exclusive`.
+/// The factor by which the mean wait under `weft` must be below that under `exclusive`.
 const BELOW_EXCLUSIVE: f64 = 3.0;
 
-/// One mix under one rule with one seed.
+/// The figures of one mix under one rule with one seed.
 #[derive(Debug, Clone, Serialize)]
 pub struct AdmissionRow {
     /// The mix.
@@ -23,47 +23,47 @@ pub struct AdmissionRow {
     pub seed: u64,
     /// The rule.
     pub rule: String,
-    /// Jobs.
+    /// Number of jobs.
     pub jobs: usize,
-    /// Times a job got no memory that it had said it would take.
+    /// Number of times that a job got no memory within its request.
     pub oom_by_neighbours: u32,
-    /// Times a job got no memory beyond what it had said.
+    /// Number of times that a job got no memory beyond its request.
     pub oom_by_itself: u32,
-    /// Seconds from a job's coming to the begin of the run that it ended with, in the mean.
+    /// Mean time from a job's arrival to the begin of the run with which it ended, s.
     pub wait_mean_s: f64,
-    /// What the mean wait is at least, whatever the order (see `least`), seconds.
+    /// The least mean wait under any order (see `least`), s.
     pub wait_least_s: f64,
-    /// The same for orders that keep for each job what it said, seconds.
+    /// The same for orders that keep for each job its requested memory, s.
     pub wait_least_kept_s: f64,
-    /// Of 100 jobs 95 waited no longer, seconds.
+    /// The wait that 95 of 100 jobs did not exceed, s.
     pub wait_p95_s: f64,
     /// The wait of the job with the largest peak, seconds.
     pub wait_largest_s: f64,
-    /// What of that it waited when it asked first, seconds. Whether it dies then because it takes
-    /// more than it had said, and comes again at the end of the queue, hangs on what happens to be
-    /// free at that moment under a rule; the time at which it first asks is the same under all, so
-    /// this is compared.
+    /// The part of that wait from its first request on, s. A job that takes more than its request
+    /// may die and come again at the end of the queue. That depends on the memory that happens to
+    /// be free at that moment under a rule. The time of its first request is the same under all
+    /// rules, so this is the figure to compare.
     pub wait_largest_first_s: f64,
-    /// Its patience and the longest that anything ran, seconds: what its wait may exceed that under
-    /// `fifo` by.
+    /// Its patience plus the longest run of any job, s: its wait may exceed that under `fifo` by
+    /// this.
     pub bound_s: f64,
-    /// The part of the devices' time that was asked for.
+    /// The part of the devices' time that jobs requested.
     pub busy: f64,
-    /// The part of the devices' memory that was held.
+    /// The part of the devices' memory that jobs held.
     pub memory: f64,
-    /// Seconds until the last job had ended.
+    /// Time until the last job ended, s.
     pub makespan_s: f64,
-    /// Jain's index over the users' mean slowdowns (from coming to end over its run alone): 1 is
-    /// all the same.
+    /// Jain's index over the users' mean slowdowns (time from arrival to end over the time of a
+    /// solo run): 1 means equal.
     pub jain: f64,
     /// The variance of the users' mean slowdowns.
     pub variance: f64,
-    /// What was foretold of the wait of each that had to wait, as it asked first, and what it was,
-    /// seconds. Empty where nobody foretells.
+    /// For each job that had to wait: the predicted wait at its first request, and the wait, s.
+    /// Empty if the rule predicts nothing.
     pub foretold: Vec<(f64, f64)>,
 }
 
-/// What a run comes to.
+/// The figures of a run.
 pub fn row(mix: &JobMix, seed: u64, rule: AdmissionRule, outcome: &AdmissionOutcome) -> AdmissionRow {
     let jobs = || mix.jobs.iter().zip(&outcome.fates);
     let mut waits: Vec<f64> = jobs()
@@ -120,10 +120,10 @@ fn seconds(ns: crate::Ns) -> f64 {
     ns as f64 / S as f64
 }
 
-/// How the begins that were foretold turned out, in a line: by how much later than foretold (a
-/// minus: sooner), and what part of those that were to wait for a minute or more waited between
-/// half and twice as long as foretold. Who comes later with a claim to go first (a user who had
-/// less, a shorter job) is not foretold, nor that estimates are wrong.
+/// The quality of predicted begins, in a line. First, how much later than predicted jobs began
+/// (negative: sooner). Then, of the jobs with a predicted wait of a minute or more, the part whose
+/// wait was between half and twice the prediction. A prediction does not cover later arrivals that
+/// may go first (a user who had less, a shorter job), nor wrong estimates.
 fn foretold(rows: &[AdmissionRow], mix: &str) -> Option<String> {
     let weft = AdmissionPolicy::Weft.name();
     let all: Vec<(f64, f64)> = of(rows, mix, weft)
@@ -152,14 +152,14 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// What is to be reached, and whether it was.
+/// An aim, and whether it was met.
 #[derive(Debug, Clone, Serialize)]
 pub struct AdmissionAim {
-    /// In words.
+    /// The aim in words.
     pub what: String,
     /// The figures.
     pub figures: String,
-    /// Whether it was reached.
+    /// Whether it was met.
     pub met: bool,
 }
 
@@ -173,7 +173,7 @@ fn names(rows: &[AdmissionRow]) -> Vec<&str> {
     names
 }
 
-/// The rows of a mix under a rule, one a seed.
+/// The rows of a mix under a rule, one for each seed.
 fn of<'a>(rows: &'a [AdmissionRow], mix: &'a str, rule: &'a str) -> impl Iterator<Item = &'a AdmissionRow> {
     rows.iter().filter(move |row| row.mix == mix && row.rule == rule)
 }
@@ -183,8 +183,8 @@ fn average(rows: &[AdmissionRow], mix: &str, rule: &str, figure: impl Fn(&Admiss
     mean(&figures)
 }
 
-/// How far the largest job's wait is above that under `fifo` and its bound, of all seeds where that
-/// is most, and the figures.
+/// The excess of the largest job's wait over that under `fifo` plus its bound, for the seed with
+/// the largest excess, and the figures.
 fn worst(rows: &[AdmissionRow], mix: &str, wait: fn(&AdmissionRow) -> f64) -> (f64, String) {
     let [weft, fifo] = [AdmissionPolicy::Weft, AdmissionPolicy::Fifo].map(AdmissionPolicy::name);
     let mut worst: Option<(f64, String)> = None;
@@ -215,8 +215,8 @@ fn worst(rows: &[AdmissionRow], mix: &str, wait: fn(&AdmissionRow) -> f64) -> (f
     (over, format!("{text}); seeds that miss it: {missed}"))
 }
 
-/// What is known of how little a mix's mean wait can be, beside an aim. It changes nothing about
-/// whether that is met.
+/// Lower bounds on a mix's mean wait, to print with an aim. They do not change whether the aim is
+/// met.
 fn possible(rows: &[AdmissionRow], mix: &str, met: bool, aim: f64) -> String {
     let [weft, shortest] = [AdmissionPolicy::Weft, contenders::SHORTEST].map(AdmissionPolicy::name);
     let least = average(rows, mix, weft, |row| row.wait_least_s);
@@ -237,7 +237,7 @@ fn possible(rows: &[AdmissionRow], mix: &str, met: bool, aim: f64) -> String {
     }
 }
 
-/// Judges them: waits in the mean over the seeds, the rest for each seed.
+/// Judges the aims: waits in the mean over the seeds, the rest for each seed.
 pub fn judge(rows: &[AdmissionRow]) -> Vec<AdmissionAim> {
     let [weft, fifo, exclusive] =
         [AdmissionPolicy::Weft, AdmissionPolicy::Fifo, contenders::EXCLUSIVE].map(AdmissionPolicy::name);
@@ -287,7 +287,7 @@ pub fn judge(rows: &[AdmissionRow]) -> Vec<AdmissionAim> {
     aims
 }
 
-/// For people: a table a mix, in the mean over the seeds.
+/// Tables for people: one for each mix, in the mean over the seeds.
 pub fn text(rows: &[AdmissionRow], abouts: &BTreeMap<String, &'static str>) -> String {
     let mut lines = Vec::new();
     for mix in names(rows) {

@@ -1,21 +1,21 @@
-//! What the mean wait of a mix is at least, whatever the order, even for one that knows everything
-//! beforehand.
+//! The least possible mean wait of a mix, under any order, even one that knows everything in
+//! advance.
 //!
-//! Each job is given a size, so that the sizes of jobs whose memory fits a device together never
+//! Each job has a size, such that the sizes of jobs whose memory fits a device together never
 //! exceed one (a dual feasible function of the memory: Lueker 1983; Fekete and Schepers 2001). Its
-//! work is its size times its run. All devices together do no more work a second than they are, so
-//! no order ends jobs sooner in the mean than serving that work by shortest remaining first, with
-//! pauses allowed and all devices on one job (Schrage 1968). What is left when each job's run is
-//! taken away is waiting. That company slows jobs is left out, which only lowers the bound: the
-//! same begins fit, too, when all run faster. So are runs that a job died in, and every size
+//! work is its size times its run. The devices do at most one second of work each per second. So no
+//! order ends jobs sooner in the mean than shortest remaining first, with pauses allowed and all
+//! devices on one job (Schrage 1968). The wait is the rest after each job's run is subtracted. The
+//! slowdown of jobs that share a device is left out, which only lowers the bound: the same begins
+//! fit, too, when all run faster. Runs in which a job died are left out as well. Every size
 //! function gives a bound of its own; the largest counts.
 //!
-//! There are two bounds. [`KeptMemory::Taken`] counts the memory that jobs take: it holds for every
-//! order, also for one that knows what jobs will take though they say otherwise.
-//! [`KeptMemory::Said`] holds for every order that keeps for a job what the job said, because it
-//! may take it: who keeps less has a neighbour's growth end in an out-of-memory error as soon as a
-//! job does take it. A job that said too little has what it takes, once it takes it; if it died for
-//! it before, its last run alone is more work than that.
+//! There are two bounds. [`KeptMemory::Taken`] counts the memory that jobs take. It holds for every
+//! order, also for one that knows the memory that jobs will take in spite of their requests.
+//! [`KeptMemory::Said`] holds for every order that keeps for a job its requested memory, because
+//! the job may take it. If an order keeps less, a neighbour's growth ends in an out-of-memory error
+//! as soon as a job takes its full request. A job that requested too little keeps its real memory
+//! once it takes it. If it died for that before, its last run by itself is more work than that.
 #![forbid(unsafe_code)]
 
 use super::mix::{JobMix, MixJob, S};
@@ -24,21 +24,22 @@ use super::world::{BEGINS, GROWN};
 /// The memory that is kept for a job while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptMemory {
-    /// What it takes.
+    /// The memory that it takes.
     Taken,
-    /// What it said, or what it takes where that is more.
+    /// The memory that it requested, or the memory that it takes if that is more.
     Said,
 }
 
-/// A way to give a part of a device a size.
+/// A function that gives a part of a device a size.
 #[derive(Debug, Clone, Copy)]
 enum Size {
-    /// As it is, but parts below this count nothing and those that leave less than it count one:
-    /// small ones that fit beside are let off.
+    /// The part itself, but parts below this value count nothing, and those that leave less than it
+    /// count one. It leaves out small jobs that fit next to others.
     Rounded(f64),
-    /// Only as many of them as fit are counted: those above a k-th of a device one (k - 1)-th each.
+    /// A count of the jobs of this part that fit: a part above a k-th of a device counts one (k -
+    /// 1)-th.
     Count(f64),
-    /// Between the two.
+    /// The mean of the two.
     Mean(f64, f64),
 }
 
@@ -68,7 +69,7 @@ impl Size {
     }
 }
 
-/// Seconds. 0 where the devices are not all alike.
+/// The least mean wait, s. 0 if the devices are not all alike.
 pub fn wait(mix: &JobMix, kept: KeptMemory) -> f64 {
     let Some(device) = mix.devices.first() else { return 0.0 };
     if mix.devices.iter().any(|other| other != device) {
@@ -98,11 +99,11 @@ pub fn wait(mix: &JobMix, kept: KeptMemory) -> f64 {
     Size::all().map(bound).fold(0.0, f64::max)
 }
 
-/// The sum of times from coming to end under shortest remaining first. Jobs are (comes, work), by
-/// arrival.
+/// The sum of times from arrival to end under shortest remaining first. Jobs are (arrival, work),
+/// by arrival.
 fn flow(jobs: &[(f64, f64)], speed: f64) -> f64 {
     let (mut now, mut sum, mut next) = (0.0, 0.0, 0);
-    // (comes, left)
+    // (arrival, work left)
     let mut here: Vec<(f64, f64)> = Vec::new();
     while next < jobs.len() || !here.is_empty() {
         let comes = jobs.get(next).map_or(f64::INFINITY, |(comes, _)| *comes);
@@ -135,8 +136,8 @@ mod tests {
 
     #[test]
     fn shortest_remaining_first_is_reckoned_right() {
-        // The second comes when the first has 6 left, takes 2; then the first: ends at 4 + 2 and
-        // 12.
+        // The second arrives when the first has 6 left, and takes 2. Then the first continues: they
+        // end at 4 + 2 and 12.
         assert_eq!(flow(&[(0.0, 10.0), (4.0, 2.0)], 1.0), 12.0 + 2.0);
         assert_eq!(flow(&[(0.0, 10.0), (20.0, 2.0)], 2.0), 5.0 + 1.0);
     }
@@ -156,7 +157,7 @@ mod tests {
 
     const DEVICE_BYTES: u64 = 80 * GB;
 
-    /// (comes, runs, takes, said): seconds and GB.
+    /// (arrives, runs, takes, requests): seconds and GB.
     fn mix(jobs: &[(u64, u64, u64, u64)], devices: usize) -> JobMix {
         let job = |(comes, run, peak, said): &(u64, u64, u64, u64)| MixJob {
             user: 0,
@@ -177,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Bytes that a job keeps on its device at a time, given when it began.
+    /// Bytes that a job keeps on its device at a time, given the time of its begin.
     fn keeps(job: &MixJob, kept: KeptMemory, began: u64, at: u64) -> u64 {
         let run = job.run / S;
         if at < began || at >= began + run {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     /// Tries every begin on a grid of five seconds and every device, and returns the least mean
-    /// wait. Runs are of 10 or 20 seconds, so that nothing happens between seconds.
+    /// wait. Runs take 10 or 20 seconds, so that nothing happens between seconds.
     fn best(mix: &JobMix, kept: KeptMemory) -> f64 {
         const GRID: u64 = 5;
         const LAST: u64 = 60;
@@ -234,11 +235,11 @@ mod tests {
         for kept in [KeptMemory::Taken, KeptMemory::Said] {
             let (bound, best) = (wait(&one_by_one, kept), best(&one_by_one, kept));
             assert_eq!(best, 10.0, "the two short ones first: 0, 10 and 20");
-            // While it has not grown the smallest takes 30 GB, and the second would fit beside it
-            // for a second; the bound sees that.
+            // Before it has grown the smallest takes 30 GB, and the second would fit next to it for
+            // a second; the bound covers that.
             assert!(bound > 8.0 && bound <= best, "{kept:?}: {bound}");
         }
-        // Small by what they take, large by what they say.
+        // Small in the memory that they take, large in the memory that they request.
         let said = mix(&[(0, 10, 30, 60), (0, 10, 30, 60)], 1);
         assert_eq!(
             (wait(&said, KeptMemory::Taken), best(&said, KeptMemory::Taken)),

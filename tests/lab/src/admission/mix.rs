@@ -1,8 +1,7 @@
-//! Jobs as several users bring them: how much memory, how long, how busy they keep the device, when
-//! they come.
+//! Jobs of several users: their memory, length, load and arrival times.
 //!
-//! A mix is its name and a seed. Estimates are wrong by up to two either way, evenly over the
-//! logarithm, memory and time each by itself.
+//! A name and a seed determine a mix. Estimates are wrong by a factor of up to two either way,
+//! evenly over the logarithm, memory and time independently.
 #![forbid(unsafe_code)]
 
 use crate::Ns;
@@ -13,38 +12,38 @@ pub const S: Ns = 1_000_000_000;
 /// A gigabyte.
 pub const GB: u64 = 1_000_000_000;
 
-/// What a process' context takes: between what 80 GB devices were seen to give (0.4 to 0.6 GB).
+/// Device memory of a process's context: within the range on 80 GB devices (0.4 to 0.6 GB).
 pub const CONTEXT_BYTES: u64 = GB / 2;
 
 /// One job.
 #[derive(Debug, Clone)]
 pub struct MixJob {
-    /// Whose.
+    /// Its user.
     pub user: u32,
-    /// When it comes.
+    /// Its arrival.
     pub arrives: Ns,
-    /// Bytes it takes at its peak.
+    /// Its peak memory, bytes.
     pub peak: u64,
-    /// Bytes that it says it takes.
+    /// The memory that it requests, bytes.
     pub said_peak: u64,
-    /// How long it runs with the device to itself.
+    /// Its run with the device to itself.
     pub run: Ns,
-    /// How long it says it runs.
+    /// The run that it declares.
     pub said_run: Ns,
-    /// The part of the device's time that it keeps it busy when alone.
+    /// The part of the device's time that it uses in a solo run.
     pub load: f64,
-    /// What else there is to say of it.
+    /// Its other properties.
     pub kind: Particular,
 }
 
-/// What most jobs of the mixes have in common, and some of [`odd`] have not.
+/// Properties that most jobs of the mixes share, and some of [`odd`] do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Particular {
-    /// Processes, each with a context.
+    /// Number of processes, each with a context.
     pub processes: u32,
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// Its memory is managed: of the device it keeps its contexts alone.
+    /// Whether its memory is managed: it then keeps only its contexts on the device.
     pub managed: bool,
 }
 
@@ -59,34 +58,34 @@ impl Default for Particular {
 }
 
 impl MixJob {
-    /// Bytes that its contexts take.
+    /// Size of its contexts, bytes.
     pub fn contexts(&self) -> u64 {
         CONTEXT_BYTES * u64::from(self.kind.processes)
     }
 
-    /// Bytes of the device that it keeps, of so many that it holds without contexts.
+    /// Bytes that it keeps on the device, if it holds `bytes` without contexts.
     pub fn on_device(&self, bytes: u64) -> u64 {
         self.contexts() + if self.kind.managed { 0 } else { bytes }
     }
 }
 
-/// Jobs, and the devices they run on.
+/// Jobs, and the devices that they run on.
 #[derive(Debug, Clone)]
 pub struct JobMix {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// In a line, for people.
+    /// A description in a line, for people.
     pub about: &'static str,
-    /// Bytes of each device.
+    /// Memory of each device, bytes.
     pub devices: Vec<u64>,
-    /// By arrival.
+    /// The jobs, by arrival.
     pub jobs: Vec<MixJob>,
-    /// Users who count for more than one other.
+    /// Weights of users that differ from 1.
     pub weights: Vec<(u32, u32)>,
 }
 
-/// What jobs of a kind are like: memory in GB, run in seconds, load; each evenly between the two,
-/// run over the logarithm.
+/// A kind of jobs: memory in GB, run in seconds, load; each evenly between the two values, the run
+/// over the logarithm.
 struct JobKind {
     peak: (f64, f64),
     run: (f64, f64),
@@ -112,7 +111,7 @@ const LARGE: JobKind = JobKind {
     load: (0.3, 0.6),
 };
 
-/// The device of the made mixes.
+/// Memory of the device of the generated mixes.
 const DEVICE_BYTES: u64 = 80 * GB;
 
 struct Maker {
@@ -160,12 +159,12 @@ impl Maker {
         });
     }
 
-    /// Pauses of a Poisson process, seconds.
+    /// A pause of a Poisson process, s.
     fn pause(&mut self, mean: f64) -> f64 {
         -(1.0 - self.random.unit()).ln() * mean
     }
 
-    /// A job of a kind by chance: 90 in 100 short, 8 middle, 2 large.
+    /// A random kind of job: 90 in 100 short, 8 middle, 2 large.
     fn usual(&mut self) -> &'static JobKind {
         match self.random.unit() {
             part if part < 0.90 => &SHORT,
@@ -174,7 +173,7 @@ impl Maker {
         }
     }
 
-    /// The next usual job of five users who bring one each so many seconds by chance.
+    /// The next usual job of five users, who together bring one each `mean` seconds at random.
     fn next(&mut self, at: &mut f64, mean: f64) {
         *at += self.pause(mean);
         let user = (self.random.unit() * 5.0) as u32;
@@ -194,7 +193,7 @@ impl Maker {
     }
 }
 
-/// The made mixes of a seed.
+/// The generated mixes of a seed.
 pub fn made(seed: u64, quick: bool) -> Vec<JobMix> {
     let count = if quick { 120 } else { 400 };
     vec![
@@ -210,12 +209,12 @@ pub fn made(seed: u64, quick: bool) -> Vec<JobMix> {
     ]
 }
 
-/// The mix of everything that the others leave out: it is held to this alone, that nobody gets no
-/// memory because of a neighbour.
+/// The mix of all cases that the others leave out. Its only aim: no job gets no memory because of a
+/// neighbour.
 pub const ODD: &str = "odd";
 
 fn odd(seed: u64, count: usize) -> JobMix {
-    // What a job is let in with that says nothing: the broker's own part of the device.
+    // The assumed memory of a job that declares none: the broker's own part of the device.
     const UNKNOWN: u64 = DEVICE_BYTES / 64;
     let mut maker = Maker::new(seed, 8);
     let mut at = 0.0;
@@ -331,17 +330,17 @@ fn two_devices(seed: u64, count: usize) -> JobMix {
 /// A pod of the public trace.
 #[derive(Debug, Clone, Copy)]
 pub struct Pod {
-    /// Seconds.
+    /// Its creation, s.
     pub came: f64,
-    /// Seconds.
+    /// Its run, s.
     pub ran: f64,
-    /// Of one GPU.
+    /// The part of one GPU that it requests.
     pub part: f64,
     /// Its number in the file.
     pub number: u64,
 }
 
-/// The pods of `openb_pod_list_default.csv` that asked for one GPU or a part of one, ran and ended.
+/// The pods of `openb_pod_list_default.csv` that requested one GPU or a part of one, ran and ended.
 pub fn pods(text: &str) -> Vec<Pod> {
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
@@ -374,15 +373,15 @@ pub fn pods(text: &str) -> Vec<Pod> {
     pods
 }
 
-/// So many pods of the trace in their order, on four devices. The part of a GPU that a pod asked
-/// for is taken as its part of the memory and its load. The trace is of 6,200 GPUs: the time
-/// between arrivals is stretched evenly until what the pods asked for (their parts times their
-/// runs) is nine tenths of what the four devices have. The trace names no users: a pod's number
-/// says whose of five it is.
+/// The mix of `count` pods of the trace in their order, on four devices. The part of a GPU that a
+/// pod requested is its part of the memory and its load. The trace is from 6,200 GPUs. So the time
+/// between arrivals is stretched evenly until the pods' requests (their parts times their runs) are
+/// nine tenths of the four devices' capacity. The trace names no users: a pod's number determines
+/// which of five users it belongs to.
 pub fn openb(pods: &[Pod], seed: u64, count: usize) -> Option<JobMix> {
     const DEVICES: usize = 4;
     const BUSY: f64 = 0.9;
-    // A day: the few pods that ran for weeks are services, and would be the whole of the figure.
+    // A day: the few pods that ran for weeks are services, and would dominate the figure.
     const LONGEST: f64 = 86_400.0;
     let room = pods.len().checked_sub(count)?;
     let mut maker = Maker::new(seed, 7);

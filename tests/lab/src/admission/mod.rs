@@ -1,13 +1,13 @@
-//! Admission in the lab: who gets device memory when, under the broker's own core, against plain
-//! orders and against no order at all.
+//! Admission in the lab: which jobs get device memory and when, under the broker's own core,
+//! compared with plain orders and with no order at all.
 //!
-//! * [`mix`]: jobs of several users, made or from a public trace; * [`world`]: one mix under one
-//!   rule in virtual time; * [`figures`]: what came of it; [`contenders`]: orders that weft does
-//!   not ship; [`least`]: what no order could do better than.
+//! * [`mix`]: jobs of several users, generated or from a public trace;
+//! * [`world`]: one mix under one rule in virtual time;
+//! * [`figures`]: the results; [`contenders`]: orders that weft does not ship; [`least`]: lower
+//!   bounds for any order.
 //!
-//! `scripts/lab admission` runs it. What holds: a run is its mix, its seed and its rule; the world
-//! counts the devices' memory by itself, so that what the core promises is checked and not
-//! believed.
+//! `scripts/lab admission` runs it. Invariants: a mix, a seed and a rule determine a run. The world
+//! counts the devices' memory by itself, so that the core's promises are checked, not trusted.
 #![forbid(unsafe_code)]
 
 pub mod contenders;
@@ -30,7 +30,8 @@ use serde::Serialize;
 use figures::{AdmissionAim, AdmissionRow};
 use world::AdmissionRule;
 
-/// Who gets device memory when: mixes of jobs under every policy of admission, in virtual time.
+/// Jobs and the times at which they get device memory: mixes under every policy of admission, in
+/// virtual time.
 ///
 ///   scripts/lab admission --check --json target/admission.json
 ///   scripts/lab admission --quick
@@ -38,13 +39,13 @@ use world::AdmissionRule;
 #[derive(Debug, Parser)]
 #[command(name = "scripts/lab admission", verbatim_doc_comment)]
 struct AdmissionOptions {
-    /// Fewer jobs, one seed: says whether it works
+    /// Fewer jobs, one seed: shows whether it works
     #[arg(long)]
     quick: bool,
-    /// Exit 1 where an aim is missed; which, with figures, comes last
+    /// Exit 1 if an aim is missed; the missed aims, with figures, come last
     #[arg(long)]
     check: bool,
-    /// Everything, for programs
+    /// All results, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Seeds
@@ -53,13 +54,13 @@ struct AdmissionOptions {
     /// Only these mixes
     #[arg(long)]
     mix: Vec<String>,
-    /// The public trace's folder; where none is named and ../shared/data/openb is not there, it is
-    /// left out
+    /// The public trace's folder. Without this option and without ../shared/data/openb, the trace
+    /// is left out
     #[arg(long, value_name = "FOLDER")]
     openb: Option<PathBuf>,
 }
 
-/// Where the public trace lies if nobody says another place.
+/// The public trace's folder if none is given.
 const OPENB: &str = "../shared/data/openb";
 
 #[derive(Debug, Serialize)]
@@ -71,7 +72,7 @@ struct AdmissionResults {
     rows: Vec<AdmissionRow>,
 }
 
-/// The subcommand, with the words after its name.
+/// Runs the subcommand with the words after its name.
 pub fn main(words: impl Iterator<Item = String>) -> ExitCode {
     let options = AdmissionOptions::parse_from(std::iter::once("scripts/lab admission".to_string()).chain(words));
     match run(&options) {
@@ -84,7 +85,7 @@ pub fn main(words: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// The public trace's pods. A folder that somebody named must hold it.
+/// The public trace's pods. If a folder is given, it must hold the trace.
 fn trace(named: Option<&Path>) -> Result<Option<Vec<mix::Pod>>> {
     let path = named.unwrap_or(Path::new(OPENB)).join("openb_pod_list_default.csv");
     if !path.exists() {
@@ -105,8 +106,8 @@ fn trace(named: Option<&Path>) -> Result<Option<Vec<mix::Pod>>> {
     Ok(Some(pods))
 }
 
-/// Opened before anything is run: a place that cannot be written to is an error at once, and a file
-/// of an earlier run is not taken for this one's.
+/// The output file, opened before anything runs: an unwritable path is an error at once, and a file
+/// of an earlier run is not mistaken for this one's.
 fn output(path: &Path) -> Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
@@ -114,7 +115,7 @@ fn output(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// The mixes of a seed that were asked for.
+/// The requested mixes of a seed.
 fn chosen(options: &AdmissionOptions, pods: Option<&[mix::Pod]>, seed: u64) -> Result<Vec<mix::JobMix>> {
     let mut mixes = mix::made(seed, options.quick);
     let count = if options.quick { 150 } else { 500 };
@@ -133,7 +134,7 @@ fn chosen(options: &AdmissionOptions, pods: Option<&[mix::Pod]>, seed: u64) -> R
     Ok(mixes)
 }
 
-/// How many aims were met, those that were, and last those missed.
+/// The number of aims that were met, then the met ones, and last the missed ones.
 fn verdict(aims: &[AdmissionAim]) -> String {
     let met = aims.iter().filter(|aim| aim.met).count();
     let mut lines = vec![format!("{met} of {} aims met\n", aims.len())];

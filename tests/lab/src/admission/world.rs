@@ -1,10 +1,10 @@
 //! One mix under one rule, in virtual time: the broker's own admission core, and devices whose
-//! memory is counted apart from it.
+//! memory is counted separately.
 //!
-//! A job begins with [`BEGINS`] of its peak and takes the rest when [`GROWN`] of its run is over.
-//! Jobs share a device's time: together they ask for the sum of their loads, and where that is
-//! above one each is slowed by it. A job that gets no memory dies and comes again with what it had
-//! come to know: its peak.
+//! A job begins with [`BEGINS`] of its peak and takes the rest after [`GROWN`] of its run. Jobs
+//! share a device's time: together they need the sum of their loads, and if that is above one, each
+//! is slowed by that factor. A job that gets no memory dies and comes again; it then knows its peak
+//! and requests it.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,30 +18,31 @@ use weft_admission::{
 use super::mix::{CONTEXT_BYTES, JobMix, MixJob, S};
 use crate::Ns;
 
-/// What of its peak a job takes at its begin: weights and the first batch.
+/// The part of its peak that a job takes at its begin: weights and the first batch.
 pub(super) const BEGINS: f64 = 0.6;
 
-/// The part of a run after which a job has taken all: the first step with everything in it.
+/// The part of a run after which a job has taken all its memory: the first complete step.
 pub(super) const GROWN: f64 = 0.1;
 
-/// Who got no memory with nobody to admit him tries again after so long, as people do.
+/// Time after which a job that got no memory tries again if there is no admission, as people do.
 const RETRY_NS: Ns = 600 * S;
 
-/// The way memory is given out.
+/// The way in which memory is given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmissionRule {
-    /// Everybody begins at once: a device without weft.
+    /// Every job begins at once: a device without weft.
     Nobody,
-    /// A policy of the core; jobs are held to what they were given, or (false) take what they like.
+    /// A policy of the core. `true`: jobs are held to their share; `false`: they take any memory
+    /// they need.
     Admit(AdmissionPolicy, bool),
-    /// Shortest first, which promises nothing, among jobs that say the truth about how long they
-    /// run, and (true) about their memory: no scheduler can know that. It tells how much of a wait
-    /// is owed to what is not known.
+    /// Shortest first, which promises nothing, among jobs that declare their true run, and (`true`)
+    /// their true memory: no scheduler can know that. It shows how much of a wait is due to missing
+    /// knowledge.
     Knows(bool),
 }
 
 impl AdmissionRule {
-    /// All that are compared.
+    /// All rules that are compared.
     pub fn all() -> Vec<AdmissionRule> {
         let mut all = vec![AdmissionRule::Nobody];
         all.extend(
@@ -55,7 +56,7 @@ impl AdmissionRule {
         all
     }
 
-    /// For people.
+    /// The name for people.
     pub fn name(self) -> String {
         match self {
             AdmissionRule::Nobody => "none".to_string(),
@@ -67,36 +68,35 @@ impl AdmissionRule {
     }
 }
 
-/// What became of a job.
+/// The outcome for a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fate {
-    /// How long it waited when it asked first, the time at which it asks being the same under every
-    /// rule.
+    /// Its wait from its first request. The time of that request is the same under every rule.
     pub first_wait: Option<Ns>,
-    /// How long it was expected to wait when it had just asked first, and had to wait.
+    /// Its expected wait at its first request, if it had to wait.
     pub expected_wait: Option<Ns>,
-    /// When the run began that it ended with.
+    /// The begin of the run with which it ended.
     pub began: Ns,
     /// When it ended.
     pub ended: Ns,
-    /// Times it got no memory that it had said it would take.
+    /// Number of times that it got no memory within its request.
     pub by_neighbours: u32,
-    /// Times it got no memory beyond what it had said.
+    /// Number of times that it got no memory beyond its request.
     pub by_itself: u32,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, Default)]
 pub struct AdmissionOutcome {
-    /// Of each job of the mix.
+    /// For each job of the mix.
     pub fates: Vec<Fate>,
-    /// When the last one ended.
+    /// The end of the last job.
     pub makespan: Ns,
-    /// The mean of what was asked of the devices' time, at most one each.
+    /// The mean requested part of the devices' time, at most one each.
     pub busy: f64,
-    /// The mean of what of the devices' memory was held.
+    /// The mean part of the devices' memory that was held.
     pub held: f64,
-    /// The longest that anything ran.
+    /// The longest run of any job.
     pub longest: Ns,
     /// Events of the core.
     pub events: u64,
@@ -117,15 +117,15 @@ struct AdmissionWorld<'a> {
     core: Admission,
     now: Ns,
     running: BTreeMap<usize, AdmissionRun>,
-    /// What each says it takes: what it came to know, once it died.
+    /// The memory that each job requests: its peak, once it has died.
     said: Vec<u64>,
-    /// When each comes next; `Ns::MAX`: it is here.
+    /// The next arrival of each; `Ns::MAX` if it is here.
     comes: Vec<Ns>,
     ends: Vec<usize>,
     outcome: AdmissionOutcome,
 }
 
-/// Runs it.
+/// Runs a mix under a rule.
 pub fn run(mix: &JobMix, rule: AdmissionRule) -> AdmissionOutcome {
     let policy = match rule {
         AdmissionRule::Admit(policy, _) => policy,
@@ -211,7 +211,7 @@ impl AdmissionWorld<'_> {
             .sum()
     }
 
-    /// What a job has still to do until it grows or ends.
+    /// The rest of a job's run until it grows or ends.
     fn left(&self, at: usize, run: &AdmissionRun) -> f64 {
         let whole = self.mix.jobs.get(at).map_or(0, |job| job.run) as f64;
         let until = if run.grown { whole } else { whole * GROWN };
@@ -255,7 +255,7 @@ impl AdmissionWorld<'_> {
     fn come(&mut self, at: usize) {
         let Some(job) = self.mix.jobs.get(at) else { return };
         if self.rule == AdmissionRule::Nobody {
-            // Everybody takes the device that was free most when he looked.
+            // Every job takes the device with the most free memory at its arrival.
             let free = |device: &usize| self.free(*device);
             if let Some(device) = (0..self.mix.devices.len()).max_by_key(free) {
                 self.begin(at, device);
@@ -270,8 +270,8 @@ impl AdmissionWorld<'_> {
             need: Need {
                 processes: job.kind.processes,
                 backing: match job.kind.managed {
-                    // A turn touches a third of it, as a step of training touches a layer's part
-                    // after the other.
+                    // A turn touches a third of it: a training step touches one layer's part after
+                    // the other.
                     true => Backing::Managed { working_set: said / 3 },
                     false => Backing::Device,
                 },
@@ -289,7 +289,8 @@ impl AdmissionWorld<'_> {
         self.expect(at, job);
     }
 
-    /// What `weft queue` would say of a job that has just asked: only for the rule that people see.
+    /// The expected wait that `weft queue` would report for a job that has just asked. Only for the
+    /// rule that people see.
     fn expect(&mut self, at: usize, job: &MixJob) {
         let number = Number(at as u64);
         if self.rule != AdmissionRule::Admit(AdmissionPolicy::Weft, true) || !self.core.waits(number) {
@@ -333,7 +334,7 @@ impl AdmissionWorld<'_> {
         self.take(at, job, first);
     }
 
-    /// Jobs whose time it is take all they need.
+    /// Jobs that have reached that point take all the memory they need.
     fn grow(&mut self) {
         let ready = |(at, run): (&usize, &AdmissionRun)| (!run.grown && self.left(*at, run) < 1.0).then_some(*at);
         let ready: Vec<usize> = self.running.iter().filter_map(ready).collect();
@@ -346,7 +347,7 @@ impl AdmissionWorld<'_> {
         }
     }
 
-    /// A job holds so much from now on, or dies.
+    /// A job holds `bytes` bytes from now on, or dies.
     fn take(&mut self, at: usize, job: &MixJob, bytes: u64) {
         let Some(run) = self.running.get(&at) else { return };
         let (device, held) = (run.device, run.held);
@@ -369,8 +370,8 @@ impl AdmissionWorld<'_> {
             }
             return;
         }
-        // Within what it said it is the neighbours' doing: alone on the device it would have had
-        // it.
+        // Within its request, the neighbours are the cause: with the device to itself it would have
+        // got the memory.
         let said = job.on_device(self.said.get(at).copied().unwrap_or(job.said_peak));
         let fate = self.outcome.fates.get_mut(at);
         if let Some(fate) = fate {
@@ -395,7 +396,8 @@ impl AdmissionWorld<'_> {
         self.ends.push(at);
     }
 
-    /// Ends what has run to its end, and tells of those who died. How many are done for good.
+    /// Ends the jobs that have run to their end, and reports those and the dead ones to the core.
+    /// Returns the number of jobs that completed.
     fn end(&mut self) -> usize {
         let ended = |(at, run): (&usize, &AdmissionRun)| (run.grown && self.left(*at, run) < 1.0).then_some(*at);
         let ended: Vec<usize> = self.running.iter().filter_map(ended).collect();
@@ -411,7 +413,7 @@ impl AdmissionWorld<'_> {
         ended.len()
     }
 
-    /// Tells the core of all that ended or died. What it lets in then may die at once, too.
+    /// Reports all ended and dead jobs to the core. A job that it then admits may die at once, too.
     fn bury(&mut self) {
         while let Some(at) = self.ends.pop() {
             if self.rule != AdmissionRule::Nobody {

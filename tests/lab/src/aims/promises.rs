@@ -1,4 +1,4 @@
-//! Aims on what users are promised: a slowdown, an SLO, the time of a token beside finetuning.
+//! Aims on promises to users: a slowdown, an SLO, the time of a token while finetuning runs.
 #![forbid(unsafe_code)]
 
 use super::{Aim, Judge, batch_of, interval, mean_of, name};
@@ -6,22 +6,22 @@ use crate::pairs::{CaseRow, LOADS, SLOWDOWNS};
 use crate::rule::Rule;
 use crate::seeds::geometric;
 
-/// Part of the cases in which a slowdown is to be kept.
+/// Part of the cases in which a slowdown must be kept.
 const KEPT: f64 = 0.99;
 
-/// Batch work, of alone, at each of [`SLOWDOWNS`].
+/// Batch work, as a part of that in a solo run, at each of [`SLOWDOWNS`].
 const DIAL_BATCH: [f64; 3] = [0.85, 0.90, 0.93];
 
-/// Part of the requests that is to be within the SLO.
+/// Part of the requests that must be within the SLO.
 const ATTAINED: f64 = 0.999;
 
-/// Batch work under an SLO, over what the device alone gives beside the same requests.
+/// Batch work under an SLO, over that under the device's own sharing with the same requests.
 const SLO_BATCH: f64 = 0.70;
 
-/// TPOT over alone.
+/// TPOT over that of the solo run.
 const TPOT: f64 = 1.02;
 
-/// Finetuning's work over what time slicing gives it.
+/// Finetuning's work over that under time slicing.
 const FINETUNE: f64 = 1.5;
 
 /// Rows of one kind.
@@ -29,18 +29,18 @@ fn of<'a>(rows: &'a [CaseRow], kind: &str) -> Vec<&'a CaseRow> {
     rows.iter().filter(|row| row.kind == kind).collect()
 }
 
-/// Those under one rule.
+/// The rows under one rule.
 fn under<'a>(rows: &[&'a CaseRow], rule: Rule) -> Vec<&'a CaseRow> {
     let rule = rule.to_string();
     rows.iter().filter(|row| row.figures.rule == rule).copied().collect()
 }
 
-/// Whether two rows are of the same jobs, seed and host.
+/// Whether two rows have the same jobs, seed and host.
 fn same_jobs(one: &CaseRow, other: &CaseRow) -> bool {
     one.jobs() == other.jobs() && one.figures.seed == other.figures.seed
 }
 
-/// All of them.
+/// Judges all of these aims.
 pub(super) fn judge(rows: &[CaseRow], aims: &mut Vec<Aim>) {
     dial(&of(rows, "dial"), aims);
     slo(&of(rows, "slo"), aims);
@@ -78,7 +78,7 @@ fn dial(rows: &[&CaseRow], aims: &mut Vec<Aim>) {
     }
 }
 
-/// Geometric means and worst cases of some rows.
+/// The geometric means and the worst case of some rows, as text.
 fn told(what: &str, rows: &[&CaseRow]) -> String {
     let over = |value: fn(&CaseRow) -> f64| geometric(rows.iter().map(|row| value(row)));
     let worst = rows.iter().map(|row| mean_of(row)).fold(0.0, f64::max);
@@ -99,7 +99,7 @@ fn slo(rows: &[&CaseRow], aims: &mut Vec<Aim>) {
             devices.push(row.device);
         }
     }
-    // What nothing was run for is not judged.
+    // Without rows, the aims are listed but not judged.
     if devices.is_empty() {
         devices = vec!["mps", "mps-shared"];
     }

@@ -14,7 +14,7 @@ use crate::rule::Rule;
 use crate::world::{Hosts, TokenTime};
 use crate::{MS, US, generate, pairs};
 
-/// A small case as it is run, under the three rules that aims speak of.
+/// A small case as it runs, under the three rules that the aims name.
 fn run() -> Vec<CaseRow> {
     let job =
         |name: &str, priority, trace| PlayedJob::new(name, priority, Arc::new(Program::of(&trace, 0, usize::MAX)));
@@ -53,8 +53,8 @@ fn run() -> Vec<CaseRow> {
         .collect()
 }
 
-/// The same with nothing left to wish for, in every group that an aim speaks of: weft, fikit, the
-/// device alone; then the same with a model held back.
+/// The same rows, altered so that every group of every aim is met: weft, fikit, the device's own
+/// rule; then the same with a model held back.
 fn good() -> Vec<CaseRow> {
     let mut rows = run();
     for row in &mut rows {
@@ -85,7 +85,7 @@ fn good() -> Vec<CaseRow> {
         .collect()
 }
 
-/// Cases of what users are promised, with nothing left to wish for.
+/// Cases of promises to users that meet every aim.
 fn promised(row: &CaseRow) -> Vec<CaseRow> {
     let of = |kind, device, rule: Rule, batch| {
         let mut row = CaseRow {
@@ -173,11 +173,11 @@ fn what_nothing_was_run_for_is_neither_met_nor_missed() {
     let aims = judge(&[], &[], &[]);
     assert!(aims.len() >= 18 && aims.iter().all(|aim| !aim.met && !aim.is_judged()));
     assert_eq!(AimVerdict::of(&aims), AimVerdict::Nothing);
-    // A frontier alone compares no rules that an aim speaks of.
+    // Only frontier rows compare no rules that an aim names.
     let mut rows = good();
     rows.iter_mut().for_each(|row| row.kind = "frontier");
     assert_eq!(AimVerdict::of(&judge(&rows, &[], &[])), AimVerdict::Nothing);
-    // Without weft's own rows as well.
+    // The same without weft's own rows.
     let mut rows = good();
     rows.retain(|row| !row.figures.rule.starts_with("weft"));
     assert_eq!(AimVerdict::of(&judge(&rows, &[], &[])), AimVerdict::Nothing);
@@ -220,7 +220,7 @@ fn every_aim_is_missed_by_figures_just_beyond_it() {
         ("mps, several", |rows| rows[18].figures.latency.mean *= 1.031),
         ("time-sliced, several", |rows| rows[21].figures.latency.p99 *= 1.081),
         ("pairs in which no other rule", |rows| {
-            // The device alone, in the first pair.
+            // The device's own rule, in the first pair.
             rows[14].figures.latency.mean = rows[12].figures.latency.mean * 1.004;
             rows[14].figures.batch_sum = rows[12].figures.batch_sum * 1.021;
         }),
@@ -294,7 +294,7 @@ fn a_case_of_the_table_is_the_same_pair() {
     table.iter_mut().for_each(|row| row.kind = "table");
     rows.extend(table);
     assert_eq!(together(&rows).len(), cases);
-    // Alone it is judged as one.
+    // Without the pair's own row it is judged as a pair.
     rows.retain(|row| row.kind == "table");
     let aims = judge(&rows, &[], &[]);
     let judged = |begin: &str| aims.iter().any(|aim| aim.aim.starts_with(begin) && aim.is_judged());
@@ -314,7 +314,7 @@ fn an_interval_needs_every_case_with_each_seed() {
     let rows: Vec<&CaseRow> = rows.iter().collect();
     assert_eq!(interval(&rows), " (+- 0.025 over 3 seeds)");
     assert_eq!(interval(&rows[1..2]), "");
-    // Another case, with one seed alone.
+    // Another case, with only one seed.
     assert_eq!(interval(&[&rows[..], &[&more]].concat()), "");
 }
 

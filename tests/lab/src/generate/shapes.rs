@@ -9,8 +9,9 @@
 //! | [`loader_stalls`] | an iteration is always the same, the pause before it is not |
 //! | [`syncs_after_every_kernel`] | a gap behind each kernel, too short for most |
 //!
-//! The kernels, their order and their mean times are the seed's: every step launches the same
-//! model. What varies from step to step is a few percent of each time, and what the shape is about.
+//! The seed determines the kernels, their order and their mean times: every step launches the same
+//! model. Each time varies from step to step by a few per cent, and the shape's own property
+//! varies.
 #![forbid(unsafe_code)]
 
 use weft_trace_format::Trace;
@@ -38,7 +39,7 @@ struct ShapedLaunch {
 struct Draw {
     random: Random,
     seed: u64,
-    /// Values varied so far: each gets a place of its own.
+    /// Number of values varied so far: each gets a place of its own.
     varied: u64,
 }
 
@@ -51,14 +52,14 @@ impl Draw {
         }
     }
 
-    /// As likely in each octave between the two.
+    /// A value with the same probability in each octave between the two.
     fn log_even(&mut self, low: Ns, high: Ns) -> Ns {
         let (low, high) = ((low as f64).ln(), (high as f64).ln());
         (low + self.random.unit() * (high - low)).exp() as Ns
     }
 
-    /// So many launches of `kernels` kernels: each place has a time of its own, so one kernel has
-    /// many.
+    /// A model of `launches` launches of `kernels` kernels. Each launch has a time of its own, so
+    /// one kernel has many times.
     fn model(&mut self, launches: u32, kernels: u32, host: (Ns, Ns), time: (Ns, Ns)) -> Vec<ShapedLaunch> {
         let means: Vec<Ns> = (0..kernels.max(1)).map(|_| self.log_even(time.0, time.1)).collect();
         (0..launches)
@@ -96,13 +97,13 @@ impl Draw {
 }
 
 /// A language model that serves: a prompt of eager kernels (its times grow with its length), then 4
-/// to 64 tokens, each one CUDA graph of 300 kernels; between two tokens the host samples.
+/// to 64 tokens, each one CUDA graph of 300 kernels. Between two tokens the host samples.
 pub fn decode_with_graphs(seed: u64, requests: usize) -> Trace {
     let mut draw = Draw::new(seed);
     let prompt = draw.model(120, 12, (3 * US, 9 * US), (20 * US, 400 * US));
     let nodes: Vec<Ns> = (0..300).map(|_| draw.log_even(2 * US, 25 * US)).collect();
     let mut builder = Builder::new("decode_with_graphs");
-    // The graph's nodes take the first numbers, the prompt's kernels those behind it.
+    // The graph's nodes take the first numbers, the prompt's kernels the next ones.
     let graph = builder.graph(&nodes);
     let token = nodes.iter().sum();
     for _ in 0..requests {
@@ -122,8 +123,8 @@ pub fn decode_with_graphs(seed: u64, requests: usize) -> Trace {
     builder.done()
 }
 
-/// A service whose requests come in bursts of up to 12 with hardly anything between, then nothing
-/// for 60 ms on the average.
+/// A service whose requests come in bursts of up to 12 with hardly any time between them, then a
+/// pause of 60 ms on average.
 pub fn bursty(seed: u64, requests: usize) -> Trace {
     let mut draw = Draw::new(seed);
     let model = draw.model(150, 20, (4 * US, 12 * US), (3 * US, 150 * US));
@@ -158,8 +159,7 @@ pub fn long_kernels(seed: u64, iterations: usize) -> Trace {
     builder.done()
 }
 
-/// Training whose data is there at once, but every tenth time on the average comes 20 to 200 ms
-/// late.
+/// Training whose data is usually present, but comes 20 to 200 ms late every tenth time on average.
 pub fn loader_stalls(seed: u64, iterations: usize) -> Trace {
     let mut draw = Draw::new(seed);
     let model = draw.model(600, 60, (3 * US, 14 * US), (3 * US, 500 * US));
@@ -178,7 +178,7 @@ pub fn loader_stalls(seed: u64, iterations: usize) -> Trace {
     builder.done()
 }
 
-/// A service that looks at the result of every kernel before it launches the next one.
+/// A service that reads the result of every kernel before it launches the next one.
 pub fn syncs_after_every_kernel(seed: u64, requests: usize) -> Trace {
     let mut draw = Draw::new(seed);
     let model = draw.model(60, 10, (5 * US, 80 * US), (8 * US, 300 * US));
@@ -194,10 +194,10 @@ pub fn syncs_after_every_kernel(seed: u64, requests: usize) -> Trace {
     builder.done()
 }
 
-/// One of the shapes: from a seed, with so many steps.
+/// A shape: a function of a seed and a number of steps.
 pub type Shape = fn(u64, usize) -> Trace;
 
-/// All of them, by name.
+/// All shapes, by name.
 pub const ALL: [(&str, Shape); 5] = [
     ("decode_with_graphs", decode_with_graphs),
     ("bursty", bursty),
@@ -243,7 +243,7 @@ mod tests {
             assert_eq!((trace.name.as_str(), trace.steps.len()), (name, 20));
             assert_eq!(trace, shape(7, 20), "{name}");
             assert_ne!(trace, shape(8, 20), "{name}");
-            // A longer one begins like a shorter one: the number of steps changes nothing else.
+            // A longer trace begins like a shorter one: the number of steps changes nothing else.
             assert_eq!(trace.steps[..5], shape(7, 5).steps[..], "{name}");
         }
     }
@@ -255,7 +255,7 @@ mod tests {
             for step in &trace.steps {
                 assert_eq!(kernels(step), kernels(&trace.steps[0]), "{name}");
                 for (here, first) in durations(step).into_iter().zip(durations(&trace.steps[0])) {
-                    // Four even draws end at 3.5 deviations to either side of their mean.
+                    // The sum of four even draws ends at 3.5 deviations to either side of its mean.
                     assert!(here.abs_diff(first) <= first * 25 / 100, "{name}: {here} {first}");
                 }
             }
@@ -298,7 +298,7 @@ mod tests {
         let short = |thinks: &[Ns], below: Ns| thinks.iter().filter(|think| **think < below).count();
         let bursty = thinks(&bursty(2, 400));
         let stalls = thinks(&loader_stalls(2, 400));
-        // Nothing between: most are tiny, some are long.
+        // Think times below 1 ms: most are tiny, some are long.
         assert!((200..380).contains(&short(&bursty, MS)), "{}", short(&bursty, MS));
         assert!(bursty.iter().any(|think| *think > 60 * MS));
         assert!((330..395).contains(&short(&stalls, MS)), "{}", short(&stalls, MS));

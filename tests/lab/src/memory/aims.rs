@@ -1,4 +1,4 @@
-//! What is to be reached, as it was set, and whether it was.
+//! The aims for memory beyond the device, and whether a run meets them.
 #![forbid(unsafe_code)]
 
 use super::contender::Contender;
@@ -13,10 +13,10 @@ const OVER_STOCK: [(u64, f64, f64); 3] = [(150, 11.05, 57.88), (200, 9.35, 44.79
 const OF_IDEAL: [(u64, f64, f64); 3] = [(150, 0.80, 0.75), (200, 0.65, 0.60), (300, 0.50, 0.45)];
 /// The same at the broker's default bound on being swapped out, both links.
 const AT_THE_DEFAULT: [(u64, f64); 2] = [(200, 0.95), (300, 0.60)];
-/// What may be lost where everything fits.
+/// The most throughput that may be lost when everything fits.
 const LOST: f64 = 0.006;
 
-/// What decoders at such a share of the device are to keep at the default.
+/// The share of throughput that decoders at this share of the device must keep at the default.
 pub(super) fn at_the_default(share: u64) -> f64 {
     let found = AT_THE_DEFAULT.iter().find(|(of, _)| *of >= share);
     found.map_or(0.0, |(_, aim)| *aim)
@@ -26,7 +26,7 @@ fn link(duplex: bool) -> &'static str {
     if duplex { "duplex" } else { "one way" }
 }
 
-/// One aim over cases: (what, value, limit); the value is to be the limit at least.
+/// One aim over cases: (case, value, limit); the value must be at least the limit.
 pub(super) fn at_least(aim: &str, cases: Vec<(String, Option<f64>, f64)>) -> Aim {
     let holds = |(_, value, limit): &&(String, Option<f64>, f64)| value.is_some_and(|value| value >= *limit);
     let held = cases.iter().filter(holds).count();
@@ -47,7 +47,7 @@ pub(super) fn at_least(aim: &str, cases: Vec<(String, Option<f64>, f64)>) -> Aim
     }
 }
 
-/// Judges what was run.
+/// Judges a study.
 pub fn judge(study: &Study) -> Vec<Aim> {
     let mixes: Vec<&str> = NAMES.into_iter().filter(|name| *name != "decoders").collect();
     let ran = |share: u64| study.rows.iter().any(|row| row.share == share);
@@ -55,7 +55,7 @@ pub fn judge(study: &Study) -> Vec<Aim> {
         study.mean(workloads, share, duplex, contender, |figures| figures.efficiency)
     };
     let ratio = |workloads: &[&str], share, duplex| {
-        // The mean of each mix's ratio, as the paper averages.
+        // The mean of each mix's ratio, as in the paper.
         let each: Vec<f64> = workloads
             .iter()
             .filter_map(|workload| {

@@ -1,23 +1,24 @@
-//! What no planner exceeds: several decoders in equal turns, none swapped out for longer than so
-//! long. Calculated, not run.
+//! An upper bound for any planner: several decoders in equal turns, each swapped out for at most a
+//! given time. It is calculated, not run.
 //!
 //! Each of `k` jobs touches all of its set in each period. Two things bound a round of their turns:
 //!
-//! * All that exceeds the device comes in before each job has seen its set once. Where the bound
-//!   leaves less time, a turn gets through a part of a period, and hardly anything is used twice
+//! * All bytes that exceed the device come in before each job has seen its set once. If the bound
+//!   leaves less time, a turn gets through a part of a period, and hardly any granule is used twice
 //!   before it leaves.
-//! * In longer turns the running job's set lies on the device for all of its turn. What the next
-//!   one needs comes into the room beside it, from which it displaces others'. So a round moves `L`
-//!   at least if nothing is held ready, `A` if all is, and for a share `s` that is not ready
-//!   `(1 - s) A + s L` takes no longer than `x + s L`, where `x` is what jobs run in the round.
+//! * In longer turns the running job's set is on the device for all of its turn. The next job's
+//!   granules come into the room next to it, and displace those of other jobs. So a round moves at
+//!   least `L` if nothing is held ready, and `A` if all is. For a share `s` that is not ready,
+//!   `(1 - s) A + s L` takes no longer than `x + s L`, where `x` is the own time of all jobs in
+//!   the round.
 //!
 //! In the last period of each turn granules are used for the last time, and others come in their
 //! place, `P` in the round. So `x (1 - L / A) = W - L + P (1 - L / A)` for a round of `W`.
 //!
-//! Turns that are not equal are not looked at. A planner could give one job nearly all of a second,
-//! and each other a step of a few microseconds within any bound. That has the throughput and the
-//! letter of the bound. But a job's next word comes after the others' long turns, later than in
-//! equal turns that are long enough.
+//! Unequal turns are not covered. A planner could give one job nearly all of a second, and each
+//! other job a step of a few microseconds within any bound. That has the throughput and keeps the
+//! bound literally. But a job's next token comes after the others' long turns, later than in equal
+//! turns that are long enough.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -29,20 +30,20 @@ use super::machine::link_of;
 use super::workload::{PagedJob, Workload};
 use crate::Ns;
 
-/// What decoders need of a device.
+/// The decoders' demand on a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DecodersBound {
     jobs: u64,
-    /// Time on the link of what exceeds the device, ns: the shortest in which each job has seen its
-    /// set once.
+    /// Time on the link of the bytes that exceed the device, ns: the shortest round in which each
+    /// job has seen its set once.
     pub excess: f64,
-    /// See the module, ns.
+    /// `L` of the module, ns. `ahead` is `A`, `periods` is `P`.
     least: f64,
     ahead: f64,
     periods: f64,
 }
 
-/// Granules that a job touches, and those that it writes.
+/// Number of granules that a job touches, and of those that it writes.
 fn touched(job: &PagedJob) -> (u64, u64) {
     let (mut all, mut written) = (BTreeSet::new(), BTreeSet::new());
     for touch in job.kernels.iter().flat_map(|kernel| &kernel.touches) {
@@ -56,7 +57,8 @@ fn touched(job: &PagedJob) -> (u64, u64) {
 }
 
 impl DecodersBound {
-    /// Of this workload on a device with this memory; none where all fits.
+    /// The bound for this workload on a device with this memory; `None` if all fits, or for fewer
+    /// than three jobs.
     pub fn of(workload: &Workload, memory: &MemorySettings) -> Option<DecodersBound> {
         let sets: Vec<(u64, u64)> = workload.jobs.iter().map(touched).collect();
         let jobs = sets.len() as u64;
@@ -87,7 +89,7 @@ impl DecodersBound {
         })
     }
 
-    /// The most of the throughput when all fits that is to be had with no job swapped out for
+    /// The largest possible part of the throughput when all fits, with no job swapped out for
     /// longer than this, ns.
     pub fn efficiency(&self, swapped_out: Ns) -> f64 {
         let round = swapped_out as f64 * self.jobs as f64 / (self.jobs - 1) as f64;
@@ -97,7 +99,8 @@ impl DecodersBound {
         whole.max(parts).clamp(0.0, 1.0)
     }
 
-    /// The shortest bound on being swapped out at which so much is to be had, ns; found by halving.
+    /// The shortest bound on being swapped out at which this efficiency is possible, ns; found by
+    /// halving.
     pub fn swapped_out(&self, efficiency: f64) -> Ns {
         let (mut low, mut high) = (0, 1 << 40);
         while low + 1 < high {
@@ -112,9 +115,9 @@ impl DecodersBound {
     }
 }
 
-/// Time of so many granules on a link, ns.
+/// Time of these numbers of granules on a link, ns.
 fn time(link: &Link, inward: f64, outward: f64) -> f64 {
-    // The link counts whole granules; a thousandth of one is as good as none.
+    // The link counts whole granules; the rounding error is a thousandth of one.
     const PARTS: f64 = 1000.0;
     link.time((inward * PARTS) as u64, (outward * PARTS) as u64) as f64 / PARTS
 }
@@ -131,7 +134,7 @@ mod tests {
         let at = |share| DecodersBound::of(&generate("decoders", memory.capacity, share, 1), &memory);
         assert_eq!(at(100), None);
         let three = at(300).expect("more than fits");
-        // Twice 17.2 GB less what nothing touches, at 41.7 GB/s.
+        // Twice 17.2 GB less the untouched bytes, at 41.7 GB/s.
         assert!((600.0..830.0).contains(&(three.excess / 1e6)), "{three:?}");
         // Below that a turn is a part of a period, and the share is that of the link.
         assert!(three.efficiency(500 * MS) < 0.1, "{}", three.efficiency(500 * MS));

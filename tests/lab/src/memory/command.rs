@@ -22,34 +22,33 @@ use crate::{MS, Ns};
 /// Jobs that together exceed the device's memory, in virtual time: the stock driver, weft, weft
 /// without each of its ideas, a model of MSched, others.
 ///
-///   scripts/lab memory                                         everything: tables, aims, plots
-///   under target/lab (minutes) scripts/lab memory --check --json target/lab/memory.json   exit 1
-///   where an aim is missed scripts/lab memory --quick                                 two
-///   workloads at 100 and 200 %: says whether it works scripts/lab memory --workload decoders
-///   --share 200 --slice 100 scripts/lab memory --only service                          a service
-///   beside a batch job, against XSched with paging scripts/lab memory --device rtx3080-like
-///   the memory and link of MSched's smaller test bed scripts/lab memory prediction --help
-///   how good templates are on recorded launches
+///   scripts/lab memory                   all runs: tables and aims (minutes)
+///   scripts/lab memory --check --json target/lab/memory.json
+///                                        exit 1 if an aim is missed
+///   scripts/lab memory --quick           two workloads at 100 and 200 %: shows whether it works
+///   scripts/lab memory --workload decoders --share 200 --slice 100
+///   scripts/lab memory --only service    a service with a batch job, against XSched with paging
+///   scripts/lab memory --device rtx3080-like
+///                                        the memory and link of MSched's smaller test bed
+///   scripts/lab memory prediction --help
+///                                        how good templates are on recorded launches
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory", verbatim_doc_comment)]
 struct MemoryOptions {
-    /// Exit 1 where an aim is missed; which, with figures, comes last
+    /// Exit 1 if an aim is missed; the missed aims, with figures, come last
     #[arg(long)]
     check: bool,
-    /// Everything, for programs
+    /// All results, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where plots of efficiency against slice length go
-    #[arg(long, value_name = "FOLDER", default_value = "target/lab")]
-    plots: PathBuf,
-    /// Two workloads, two shares, no plots
+    /// Two workloads, two shares
     #[arg(long)]
     quick: bool,
-    /// Only this part: jobs that take turns, or a service beside a batch job
+    /// Only this part: jobs that take turns, or a service with a batch job
     #[arg(long, value_enum)]
     only: Option<StudyPart>,
-    /// Whose memory and link: a file of tests/simgpu/calibration by name, or a path. Kernels take
-    /// what they take on an RTX 5080 all the same
+    /// The device's memory and link: a file of tests/simgpu/calibration by name, or a path. Kernel
+    /// times are those of an RTX 5080 in any case
     #[arg(
         long,
         visible_alias = "calibration",
@@ -69,27 +68,27 @@ struct MemoryOptions {
     /// Only these shares of the device, per cent
     #[arg(long)]
     share: Vec<u64>,
-    /// The common slice in ms, rather than the one that the model of MSched says
+    /// The common slice in ms, instead of the one from the model of MSched
     #[arg(long, value_name = "MS")]
     slice: Option<f64>,
     /// Seeds
     #[arg(long, value_delimiter = ',', default_value = "1")]
     seeds: Vec<u64>,
-    /// Threads to run on; all cores where 0
+    /// Threads to run on; 0 means all cores
     #[arg(long, default_value_t = 0)]
     threads: usize,
 }
 
-/// What may be run for itself.
+/// Parts that may be run separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum StudyPart {
     /// Jobs of one importance, in turns
     Turns,
-    /// A service beside a batch job
+    /// A service with a batch job
     Service,
 }
 
-/// What is written as JSON.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct MemoryResults<'a> {
     command: String,
@@ -100,7 +99,7 @@ struct MemoryResults<'a> {
     service: &'a [priority::ServiceRow],
 }
 
-/// A device's memory by a calibration, with the standard host's memory, and its slice, ns.
+/// A device's memory from its calibration, with the standard host's memory, and its slice, ns.
 fn memory_of(device: &str) -> Result<(MemorySettings, Ns)> {
     let figures = Calibration::load(device)
         .and_then(|calibration| calibration.figures())
@@ -191,13 +190,6 @@ fn run(options: &MemoryOptions) -> Result<bool> {
         write(path, &serde_json::to_string_pretty(&results)?)?;
     }
     if let Some(study) = &study {
-        if plan.curves {
-            for (share, svg) in report::plots(study) {
-                let path = options.plots.join(format!("memory-{share}.svg"));
-                write(&path, &svg)?;
-                eprintln!("{}", path.display());
-            }
-        }
         print!("{}", report::text(study));
     }
     print!("{}", priority::text(&service));
@@ -213,7 +205,7 @@ fn write(path: &std::path::Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// Runs the command with the program's arguments behind `memory`.
+/// Runs the command with the program's arguments after `memory`.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     let mut arguments = arguments.peekable();
     if arguments.peek().is_some_and(|first| first == "prediction") {

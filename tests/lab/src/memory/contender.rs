@@ -1,4 +1,4 @@
-//! What is compared.
+//! The contenders that are compared.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -6,14 +6,14 @@ use weft_paging::{Options, Overlap, Victims};
 
 use crate::{MS, Ns};
 
-/// A way to run jobs that do not fit.
+/// A way to run jobs whose memory exceeds the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
-    /// Everything fits: what there would be to gain.
+    /// Everything fits: the ceiling.
     Ideal,
-    /// The stock driver: demand paging under the device's own time slices. What published ratios
-    /// are over.
+    /// The stock driver: demand paging under the device's own time slices. Published ratios are
+    /// relative to it.
     Stock,
     /// The same with the density prefetcher's threshold at 1 %.
     StockTuned,
@@ -24,17 +24,17 @@ pub enum Contender {
     /// A model of MSched: its template prediction, OPT, both directions at once at a switch, the
     /// first kernel starts early. Always on the duplex link that its changed driver has.
     Msched,
-    /// weft, moving whole allocations rather than what is touched.
+    /// weft, moving whole allocations rather than only the touched parts.
     WholeAllocations,
     /// weft with LRU in place of OPT.
     Lru,
     /// weft.
     Weft,
-    /// weft moving nothing ahead of the switch, and starting when all is in.
+    /// weft without transfers before the switch; the job starts when all its memory is in.
     NoPipelining,
     /// weft copying dead data.
     NoDiscard,
-    /// weft copying what nobody writes.
+    /// weft copying data that no job writes.
     NoDuplication,
 }
 
@@ -54,17 +54,17 @@ pub const ALL: [Contender; 12] = [
     Contender::NoDuplication,
 ];
 
-/// How long a turn is.
+/// The length of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// So long on the clock.
+    /// This time on the clock.
     Wall(Ns),
-    /// So long of the job's own time; what it waits for memory comes on top.
+    /// This much of the job's own time; its waits for memory come on top.
     Own(Ns),
 }
 
 impl Contender {
-    /// How it is called.
+    /// Its name in tables and options.
     pub fn name(self) -> &'static str {
         match self {
             Contender::Ideal => "ideal",
@@ -82,7 +82,7 @@ impl Contender {
         }
     }
 
-    /// What the planner is set to; none where nothing is planned.
+    /// The planner's options; `None` if the contender has no planner.
     pub fn options(self) -> Option<Options> {
         let weft = Options::default();
         Some(match self {
@@ -119,7 +119,7 @@ impl Contender {
         })
     }
 
-    /// How long its turns are where the common slice is `slice` and the device's own is `device`.
+    /// The length of its turns, if the common slice is `slice` and the device's own is `device`.
     pub fn turn(self, slice: Ns, device: Ns) -> Length {
         match self {
             Contender::Stock | Contender::StockTuned => Length::Wall(device),
@@ -129,13 +129,13 @@ impl Contender {
         }
     }
 
-    /// Whether the link's kind makes a difference to it.
+    /// Whether the kind of link makes a difference to it.
     pub fn moves_ahead(self) -> bool {
         self.options().is_some() && self != Contender::Msched
     }
 }
 
-/// Which rule decides whether the batch job may launch.
+/// The rule that decides whether the batch job may launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchRule {
     /// There is no batch job.
@@ -175,7 +175,7 @@ pub const SIDES: [Side; 6] = [
 ];
 
 impl Side {
-    /// How it is called.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Side::Alone => "the service alone",
@@ -187,7 +187,7 @@ impl Side {
         }
     }
 
-    /// Who says whether the batch job may launch.
+    /// The rule for the batch job's launches.
     pub fn rule(self) -> LaunchRule {
         match self {
             Side::Alone => LaunchRule::Alone,
@@ -196,12 +196,12 @@ impl Side {
         }
     }
 
-    /// Whether the device holds everything.
+    /// Whether the device holds the memory of both jobs.
     pub fn fits(self) -> bool {
         matches!(self, Side::Alone | Side::XschedFits)
     }
 
-    /// Whether memory moves by the broker's planner.
+    /// Whether the broker's planner moves memory.
     pub fn planned(self) -> bool {
         self == Side::Weft
     }

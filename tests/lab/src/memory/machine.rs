@@ -1,15 +1,15 @@
 //! The machine: jobs take turns on a device whose memory they exceed.
 //!
 //! One job runs at a time. A kernel uses its regions block by block, its time spread over them by
-//! size; at a block that is not there it faults, or, where the planner says that the block is on
-//! its way, waits for it as a launch behind its prefetch's event does. Everything that moves goes
-//! through the simulated GPU's page ledger; what is to move when is decided by the broker's own
-//! planner ([`weft_paging`]), told what the daemon would tell it. An order takes
-//! effect [`ORDER_LATENCY_NS`] after it was given.
+//! size. At a missing block it faults. If the planner has promised the block, the kernel waits for
+//! it instead, like a launch behind its prefetch's event. Every transfer goes through the simulated
+//! GPU's page ledger. The broker's own planner ([`weft_paging`]) decides the transfers and their
+//! times, and gets the reports that the daemon would send it. An order takes effect
+//! [`ORDER_LATENCY_NS`] after it was given.
 //!
-//! What holds: the same workload, contender and setting give the same figures to the last digit.
-//! What is not modelled: the host's side of launches, switches of context (the same for all),
-//! kernels of two jobs side by side.
+//! Invariant: the same workload, contender and setting give the same figures to the last digit. Not
+//! modelled: the host's side of launches, switches of context (the same for all), kernels of two
+//! jobs that run at one time.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -29,14 +29,14 @@ use crate::{MS, Ns, US};
 
 pub mod service;
 
-/// From the planner's order to the driver's call: the client's helper is woken (25 to 65 us on a
-/// core that sleeps).
+/// Time from the planner's order to the driver's call: the client's helper is woken (25 to 65 us on
+/// a core that sleeps).
 const ORDER_LATENCY_NS: Ns = 50 * US;
 
-/// What the planner is told of a running job's progress at a time, at least.
+/// Own time of a running job after which its progress is reported to the planner.
 const PROGRESS_NS: Ns = 100 * US;
 
-/// How a run is set.
+/// The settings of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setting {
     /// The device's memory and link.
@@ -45,17 +45,17 @@ pub struct Setting {
     pub slice: Ns,
     /// The device's own slice.
     pub device_slice: Ns,
-    /// Who says how long turns are.
+    /// The source of turn lengths.
     pub turns: TurnSource,
 }
 
-/// Who says how long turns are.
+/// The source of turn lengths.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TurnSource {
     /// The common slice, whatever moves.
     Common,
-    /// The planner by this rule, as in the daemon: turns by the clock, measured anew after each,
-    /// and a part of the device kept free.
+    /// The planner by this rule, as in the daemon: turns by the clock, measured again after each,
+    /// and a part of the device is kept free.
     Rule(TurnRule),
 }
 
@@ -65,56 +65,57 @@ pub fn default_rule() -> TurnRule {
     TurnRule::new(core.max_swapped_out, core.swapped_out_limit)
 }
 
-/// What came of a run.
+/// The figures of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MachineFigures {
-    /// Of the time that passed, what jobs ran: throughput as a share of what it is when everything
-    /// fits.
+    /// Own time of all jobs as a part of the elapsed time: throughput as a share of that when
+    /// everything fits.
     pub efficiency: f64,
-    /// Seconds that passed.
+    /// Elapsed time, s.
     pub seconds: f64,
     /// The mean length of a turn on the clock, ms.
     pub turn_ms: f64,
-    /// The longest that a job was swapped out: from its turn's end to its next first step, ms.
+    /// The longest time that a job was swapped out: from its turn's end to its next first step, ms.
     pub away_ms: f64,
-    /// The longest that turns were said to swap a job out, ms; 0 where the planner was not asked.
+    /// The longest time swapped out that the planner's turns implied, ms; 0 if the planner does not
+    /// set turns.
     pub said_ms: f64,
-    /// The longest between two ends of a job's period (a decoder's words), ms.
+    /// The longest time between two ends of a job's period (a decoder's tokens), ms.
     pub gap_ms: f64,
-    /// Copied to the device, GB: prefetched and faulted.
+    /// Prefetched to the device, GB.
     pub prefetched_gb: f64,
-    /// See above.
+    /// Faulted to the device, GB.
     pub faulted_gb: f64,
     /// Copied to the host, GB.
     pub out_gb: f64,
-    /// Left for nothing, since the host had it, GB.
+    /// Dropped without a copy, because the host had it, GB.
     pub dropped_gb: f64,
-    /// Given up, GB.
+    /// Discarded, GB.
     pub discarded_gb: f64,
     /// Batches of faults.
     pub faults: u64,
-    /// What the device held at most, of its memory.
+    /// The largest part of the device's memory that was in use.
     pub fullest: f64,
 }
 
 struct Task {
     job: PagedJob,
-    /// Where it is: kernel, touch, bytes of the touch.
+    /// Its position: kernel, touch, bytes of the touch.
     at: (usize, usize, u64),
     own: Ns,
-    /// Own time that is less than a nanosecond.
+    /// Fraction of a nanosecond of own time.
     rest: f64,
-    /// When its last turn ended.
+    /// The end of its last turn.
     left: Option<Ns>,
-    /// When its last period ended.
+    /// The end of its last period.
     ended: Option<Ns>,
     /// Bytes of each kernel.
     sizes: Vec<u64>,
-    /// Faults when its present period began, and whether that was in the present turn.
+    /// Number of faults at the beginning of its present period, if that was in the present turn.
     begun: Option<u64>,
 }
 
-/// What of the books counts at a moment.
+/// Sums of transfers and faults at a moment.
 #[derive(Debug, Clone, Copy, Default)]
 struct PagingSums {
     prefetched: u64,
@@ -125,13 +126,13 @@ struct PagingSums {
     faults: u64,
 }
 
-/// The planner and its orders on their way.
+/// The planner and its orders in flight.
 struct PlannerState {
     planner: Planner,
     given: Vec<PagingOrder>,
     pending: VecDeque<(Ns, PagingOrder)>,
     tickets: HashMap<Ticket, OrderId>,
-    /// Own time of the running job that the planner was not told.
+    /// Own time of the running job that is not yet reported to the planner.
     untold: Ns,
 }
 
@@ -143,15 +144,15 @@ struct PagingMachine {
     fullest: u64,
     away: Ns,
     gap: Ns,
-    /// Turns now, where the planner says how long they are.
+    /// The present turns, if the planner sets their length.
     turns: TurnPlan,
     lateness: TurnLateness,
-    /// When the present turn's first step began.
+    /// The time of the present turn's first step.
     got_on: Ns,
     said: Ns,
 }
 
-/// Whose memory a task's is, for the planner.
+/// The planner's client for a task.
 fn client(task: usize) -> Client {
     Client(task as u64)
 }
@@ -168,7 +169,7 @@ fn bytes(range: plan::GranuleRange) -> Range {
     Range::new(range.first * BLOCK_BYTES, u64::from(range.count) * BLOCK_BYTES)
 }
 
-/// The link as the planner is told of it.
+/// The link in the planner's form.
 pub fn link_of(memory: &MemorySettings) -> Link {
     Link {
         inward: memory.to_device as f64 * 1e6,
@@ -178,7 +179,7 @@ pub fn link_of(memory: &MemorySettings) -> Link {
     }
 }
 
-/// What a job's kernels are predicted to touch.
+/// The predicted working set of a job's kernels.
 pub fn working_set(job: &PagedJob) -> WorkingSet {
     let (mut at, mut uses) = (0, Vec::new());
     for kernel in &job.kernels {
@@ -198,7 +199,7 @@ pub fn working_set(job: &PagedJob) -> WorkingSet {
                 add(all.first, all.end(), touch.access);
                 continue;
             }
-            // Granules at the ends that are written in part keep the rest of what they hold.
+            // Granules at the ends that are written in part keep the rest of their content.
             let whole = (touch.range.start.div_ceil(BLOCK_BYTES), touch.range.end() / BLOCK_BYTES);
             let whole = if whole.0 < whole.1 {
                 whole
@@ -239,12 +240,12 @@ impl PlannerState {
         })
     }
 
-    /// Keeps the part of the device free that the daemon does.
+    /// Keeps free the same part of the device as the daemon does.
     fn keep_reserve(&mut self, capacity: u64) {
         self.planner.lower_capacity(capacity / RESERVE_PART / BLOCK_BYTES);
     }
 
-    /// Takes what the planner orders now.
+    /// Takes the planner's present orders.
     fn take_orders(&mut self, now: Ns) {
         self.planner.orders(&mut self.given);
         self.pending
@@ -264,14 +265,14 @@ impl PagingMachine {
             memory.duplex = true;
         }
         let setting = Setting { memory, ..*setting };
-        // Waits are the planner's business here: what it does not promise is faulted for.
+        // The planner manages waits here: a block that it does not promise is faulted in.
         let mut pager = Pager::new(memory, false);
         pager.keep_evictions();
         for (owner, job) in (0..).zip(&workload.jobs) {
             for range in &job.allocations {
-                // Room on the host was looked at before.
+                // The caller has checked that the host has room.
                 let _ = pager.allocate(owner, *range);
-                // As weft takes memory: of copies that collapse the device's is left.
+                // As weft takes memory: of copies that collapse, the device's copy stays.
                 pager.prefer_device(0, owner, *range, true);
                 pager.fill_from_host(owner, *range);
             }
@@ -321,7 +322,7 @@ impl PagingMachine {
         }
     }
 
-    /// Lets the link and the planner work up to a time.
+    /// Advances the link and the planner to a time.
     fn pump(&mut self, to: Ns) {
         while let Some(next) = self.next_event() {
             if next > to {
@@ -371,7 +372,8 @@ impl PagingMachine {
         }
     }
 
-    /// Tells the planner what has ended, and what the driver evicted by itself.
+    /// Reports to the planner the orders that have ended, and the blocks that the driver evicted by
+    /// itself.
     fn hear(&mut self, now: Ns) {
         self.fullest = self.fullest.max(self.pager.ledger().used());
         let evicted = self.pager.take_evictions();
@@ -398,7 +400,7 @@ impl PagingMachine {
         }
     }
 
-    /// Has a part of a task's memory be on the device.
+    /// Brings a part of a task's memory to the device, and waits for it.
     fn get(&mut self, task: usize, range: Range, write: bool) {
         let owner = task as u32;
         if self.weft.is_none() {
@@ -408,7 +410,7 @@ impl PagingMachine {
             return;
         }
         while let Some(number) = self.pager.ledger().first_unready(owner, range, write) {
-            // A launch says where it stands.
+            // A launch reports the job's progress.
             if let Some(weft) = self.weft.as_mut().filter(|weft| weft.untold > 0) {
                 weft.planner.ran(client(task), std::mem::take(&mut weft.untold));
                 weft.take_orders(self.now);
@@ -494,7 +496,7 @@ impl PagingMachine {
 }
 
 impl PagingMachine {
-    /// Tells the planner that a task's turn begins, and the others' follow.
+    /// Gives the planner the order of turns, beginning with a task's, all of this length.
     fn plan_turn(&mut self, task: usize, length: Ns) {
         let count = self.tasks.len();
         let Some(weft) = &mut self.weft else { return };
@@ -506,8 +508,8 @@ impl PagingMachine {
         weft.take_orders(self.now);
     }
 
-    /// As the daemon does: a task's turn is as long as was measured up to the last one; then it is
-    /// measured anew.
+    /// As in the daemon: a task's turn has the length that was measured up to the last one; then it
+    /// is measured again.
     fn plan_measured_turn(&mut self, task: usize, rule: &TurnRule) -> Ns {
         if self.turns.length == 0 {
             self.plan_turn(task, rule.least);
@@ -530,7 +532,7 @@ impl PagingMachine {
         }
     }
 
-    /// Tells the planner when the turn of a task ends, as the daemon does.
+    /// Reports to the planner when the turn of a task ends, as the daemon does.
     fn announce_end(&mut self, task: usize, left: Ns) {
         if let Some(weft) = self.weft.as_mut().filter(|_| left >= plan::NEAREST_END_NS) {
             weft.planner.ran(client(task), std::mem::take(&mut weft.untold));
@@ -539,7 +541,7 @@ impl PagingMachine {
         }
     }
 
-    /// A turn of a task.
+    /// Runs one turn of a task.
     fn turn(&mut self, task: usize, length: Length, setting: &Setting) {
         let mut start = self.now;
         let length = match (setting.turns, length) {
@@ -574,7 +576,7 @@ impl PagingMachine {
                 Length::Wall(length) => (start + length).saturating_sub(self.now),
                 Length::Own(length) => (before + length).saturating_sub(self.tasks[task].own),
             };
-            // A kernel under way is not taken off the device: a turn by the rule ends with one.
+            // A running kernel is not taken off the device: a turn by the rule ends with a kernel.
             let (_, touch, bytes) = self.tasks[task].at;
             if left == 0 && (setting.turns == TurnSource::Common || (touch, bytes) == (0, 0)) {
                 break;
@@ -584,7 +586,8 @@ impl PagingMachine {
                 self.announce_end(task, left);
             }
             if self.weft.is_none() && self.tasks[task].at == (0, 0, 0) {
-                // A period with no fault is followed by others: nothing moves but by faults.
+                // After a period without faults the next periods have none either: only faults move
+                // memory here.
                 let period = self.tasks[task].job.period();
                 let faults = self.pager.usage(task as u32).faults;
                 if self.tasks[task].begun == Some(faults) && left > period {
@@ -622,17 +625,17 @@ impl PagingMachine {
     }
 }
 
-/// Turns that each job has before anything counts, and that count at least: of a common slice, and
-/// of a length that is measured, which takes some turns to settle.
+/// Turns of each job before the figures count, and the least number that count. The first pair is
+/// for a common slice, the second for a measured length, which takes some turns to become stable.
 const TURNS: (u32, u32) = (2, 3);
 const MEASURED_TURNS: (u32, u32) = (8, 6);
 
-/// Measured turns of each job after which it counts, though it is not through its period: in turns
-/// too short for what they move that may take an hour.
+/// Number of measured turns of each job after which it counts even if its period is not complete.
+/// In turns that are too short for their transfers, a period may take an hour.
 const MOST_MEASURED_TURNS: u32 = 100;
 
-/// Runs a workload under a contender: first until each job has been through a period (and some
-/// turns), then over at least another one.
+/// Runs a workload under a contender: first until each job has completed a period (and some turns),
+/// then over at least another one.
 pub fn run(contender: Contender, workload: &Workload, setting: &Setting) -> MachineFigures {
     let mut machine = PagingMachine::new(contender, workload, setting);
     let length = contender.turn(setting.slice, setting.device_slice);

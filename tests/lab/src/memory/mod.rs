@@ -11,12 +11,12 @@
 //! | `study.rs` | which runs are made, and how long turns are |
 //! | `aims.rs` | what is to be reached |
 //! | `bound.rs` | what no planner exceeds |
-//! | `report.rs` | tables and plots |
+//! | `report.rs` | tables |
 //! | `command.rs` | `weft-lab memory` |
 //! | `operands.rs` | what a framework says of its operations: it makes guesses of the simulated GPU exact |
 //! | `prediction.rs` | `weft-lab memory prediction`: how good templates are on recorded launches |
 //!
-//! What holds: all contenders meet the same jobs; the planner is the broker's, never a copy.
+//! Invariants: all contenders get the same jobs; the planner is the broker's, never a copy.
 #![forbid(unsafe_code)]
 
 pub mod aims;

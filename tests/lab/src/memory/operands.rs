@@ -1,18 +1,19 @@
-//! What a framework says of its operations makes guesses exact.
+//! Evidence made exact by a framework's record of its operations.
 //!
-//! `tests/clients/operands.py` writes which tensors each operation of a PyTorch program was given
-//! and made, and which launches were its. A kernel that uses whole tensors touches them to the
-//! byte, whatever closed library it is from, and the framework knows where they are. A guessed
-//! launch becomes exact where *every* pointer among its parameters is explained:
+//! `tests/clients/operands.py` writes the tensors that each operation of a PyTorch program received
+//! and made, and the launches of each operation. A kernel that uses whole tensors touches them to
+//! the byte, whatever closed library it is from, and the framework knows their addresses. A guessed
+//! launch becomes exact if *every* pointer among its parameters is explained:
 //!
 //! * it is the begin of one of the operation's tensors: the kernel touches that tensor, all of it
-//!   (operations that choose by data what they read are not taken so);
-//! * or of memory that the library took for the operation and whose size this launch or the nearest
-//!   before or after it states that uses it (one memory serves several steps, with other sizes): a
-//!   copy in another layout (cuDNN's `nchwToNhwcKernel` and `nhwcToNchwKernel` give images and the
-//!   elements of one, with padded channels), partial sums (cuBLAS's `splitKreduce_kernel` gives
-//!   their stride and number, and the matrix product before it writes them instead of its result),
-//!   the indices of a maximum (one of 64 bits an output, PyTorch's `max_pool_forward_nchw`);
+//!   (operations that choose by data which elements they read are excluded);
+//! * or of memory that the library took for the operation. Its size then follows from this launch,
+//!   or from the nearest launch before or after it that uses the memory (one memory serves several
+//!   steps, with other sizes). Such memory is: a copy in another layout (cuDNN's `nchwToNhwcKernel`
+//!   and `nhwcToNchwKernel` give images and the elements of one, with padded channels); partial
+//!   sums (cuBLAS's `splitKreduce_kernel` gives their stride and number, and the matrix product
+//!   before it writes them instead of its result); the indices of a maximum (one of 64 bits an
+//!   output, PyTorch's `max_pool_forward_nchw`);
 //! * or the kernel is one whose parameters have gaps with pointers that it does not use (PyTorch's
 //!   concatenation, cuDNN's batch normalisation), it is the operation's only one, and all the
 //!   operation's tensors are among its pointers.
@@ -26,18 +27,17 @@ use anyhow::{Context, Result};
 use weft_profiles::working_set::recording::{Recorded, Recording};
 use weft_profiles::working_set::{Access, Allocations, Certainty, Touched};
 
-/// A tensor: address, how it is used (0 read, 1 written, 2 both), and its runs of bytes: offset and
-/// size.
+/// A tensor: address, use (0 read, 1 written, 2 both), and its runs of bytes: offset and size.
 type Tensor = (u64, u8, Vec<(u64, u64)>);
 
-/// A line: the launches (behind the first number, up to the second), the name, whether whole
-/// tensors are used, and which.
+/// A line: the launches (after the first number, up to the second), the name, whether whole tensors
+/// are used, and the tensors.
 type Operation = (u64, u64, String, bool, Vec<Tensor>);
 
-/// Parameters with pointers in their gaps.
+/// Kernels whose parameters have pointers in their gaps.
 const WITH_GAPS: [&str; 2] = ["CatArrayBatchedCopy", "bn_fw_inf_"];
 
-/// Makes exact what these lines explain. Returns how many launches.
+/// Makes the launches exact that these lines explain. Returns their number.
 pub fn explain(recording: &mut Recording, lines: &str) -> Result<usize> {
     let mut explained = 0;
     for (number, line) in lines.lines().enumerate() {
@@ -53,7 +53,7 @@ pub fn explain(recording: &mut Recording, lines: &str) -> Result<usize> {
             .partition_point(|launch| launch.number <= *last)
             .max(from);
         let its = &recording.launches[from..to];
-        // All of the operation's launches, or their order says nothing.
+        // If some of the operation's launches are missing, their order means nothing.
         if its.len() as u64 != last - before {
             continue;
         }
@@ -91,20 +91,20 @@ fn pointers(launch: &Recorded, live: &Allocations) -> Vec<u64> {
         .collect()
 }
 
-/// What a launch says of memory that the library took for the operation. The same memory serves one
-/// step of an operation after the other, each with another size.
+/// A launch's statement on memory that the library took for the operation. The same memory serves
+/// one step of an operation after the other, each with another size.
 struct Stated {
-    /// Which of the operation's launches.
+    /// Index of the launch in the operation.
     launch: usize,
     address: u64,
     bytes: u64,
-    /// It fills that memory; else it takes what was put there.
+    /// Whether it fills that memory; otherwise it reads the content.
     fills: bool,
-    /// Partial sums.
+    /// Whether the memory holds partial sums.
     sums: bool,
 }
 
-/// What the library took for an operation, as its launches state it.
+/// Memory that the library took for an operation, as its launches state it.
 struct TakenOperands(Vec<Stated>);
 
 impl TakenOperands {
@@ -159,8 +159,9 @@ impl TakenOperands {
         TakenOperands(taken)
     }
 
-    /// What a launch of the operation has at this address: what it says itself, else what was put
-    /// there before it, or is taken from there after it; nothing where these differ.
+    /// The statement that applies to a launch at this address. The launch's own comes first, then
+    /// that of the last launch before it that fills the memory, or of the first after it that reads
+    /// it. `None` if these two differ.
     fn at(&self, launch: usize, address: u64) -> Option<&Stated> {
         let mine = || self.0.iter().filter(|one| one.address == address);
         let own = mine().find(|one| one.launch == launch);
@@ -174,7 +175,7 @@ impl TakenOperands {
     }
 }
 
-/// What one of an operation's launches touched, if all its pointers are explained.
+/// Memory that one of an operation's launches touched, if all its pointers are explained.
 fn touched(
     recording: &Recording,
     its: &[Recorded],
@@ -189,7 +190,7 @@ fn touched(
     let gaps = its.len() == 1
         && WITH_GAPS.iter().any(|name| symbol.contains(name))
         && tensors.iter().all(|(address, ..)| words.contains(address));
-    // A product whose partial sums are added by another kernel leaves the result to that one.
+    // If another kernel adds the partial sums of a product, that kernel writes the result.
     let sums = |word: &u64| taken.at(number, *word).is_some_and(|one| one.sums);
     let partial = !symbol.contains("splitKreduce_kernel") && words.iter().any(sums);
     let mut found = Vec::new();

@@ -1,21 +1,21 @@
 //! `weft-lab memory prediction`: templates learnt from one recording, judged on another one of the
 //! same model.
 //!
-//! Recordings are what the simulated GPU's ledger said of each launch (`WEFT_EVIDENCE`, see
-//! `tests/clients/test_prediction.py`). What holds: no launch that is judged was used to fit, and
-//! the judged run is another process, whose memory lies elsewhere. Launches whose kernels were
-//! never seen count in full.
+//! A recording is the simulated GPU's page ledger for each launch (`WEFT_EVIDENCE`, see
+//! `tests/clients/test_prediction.py`). Invariants: no judged launch was used to fit. The judged
+//! run is another process, whose memory has other addresses. Launches whose kernels were never seen
+//! count in full.
 //!
-//! Each launch's evidence is exact or a guess, and says which ([`Certainty`]): the simulated GPU
-//! knows what some kernels touch from their parameters, and guesses at the others (matrix products,
-//! convolutions and other libraries' kernels, which it does not run) by what it has met before, so
-//! that the same launch may be said to touch 448 KB once and 784 KB another time. No template can
-//! foretell that. (What the host's page table showed is what the simulated GPU did, and its guesses
-//! are what it did: what is learnt from there is judged by what it says by itself, in granules.)
-//! Where a file of the same name and `.operands` lies beside a recording, what the framework says
-//! of its tensors explains many of these launches ([`super::operands`]), and they count as exact.
-//! The aims are judged on the exact launches; the guessed ones are printed beside them, with their
-//! share.
+//! Each launch's evidence is marked as exact or as a guess ([`Certainty`]). The simulated GPU knows
+//! the regions of some kernels from their parameters. For the others (matrix products, convolutions
+//! and other libraries' kernels, which it does not run) it guesses from launches that it has met
+//! before. So the same launch may be recorded with 448 KB once and with 784 KB another time. No
+//! template can predict that. (A host's page table shows the actions of the simulated GPU, guesses
+//! included. So templates learnt from a page table are judged by the GPU's own evidence, in
+//! granules.) Operands: a file of the same name and `.operands` may lie next to a recording. The
+//! framework's tensors in it then explain many of these launches ([`super::operands`]), and they
+//! count as exact. The aims are judged on the exact launches; the guessed ones are printed next to
+//! them, with their share.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -33,40 +33,41 @@ use weft_profiles::working_set::{
 
 use super::operands;
 
-/// What moves is pages: MSched's are 4 KB.
+/// The unit of transfers: MSched's pages are 4 KB.
 const PAGE: u64 = 4096;
 
-/// MSched's means: a quarter of a per cent of what is touched is not predicted, and nothing is
+/// MSched's means: a quarter of a per cent of the touched memory is not predicted, and nothing is
 /// predicted that is not touched.
 const MOST_MISSED: f64 = 0.0025;
 const MOST_TOO_MUCH: f64 = 0.0;
 
-/// Of templates that were learnt from granules, judged in granules: a driver brings up to twice
-/// what was touched, and on the average a third more.
+/// The limit for templates that were learnt from granules, judged in granules: a driver brings up
+/// to twice the touched bytes, and on average a third more.
 const MOST_TOO_MUCH_IN_GRANULES: f64 = 0.25;
 
-/// A launch's prediction, ns.
+/// The most time for a launch's prediction, ns.
 const MAX_PREDICTION_NS: f64 = 1_000.0;
 
 /// Templates learnt from one recording of a model, judged on another.
 ///
-///   weft-lab memory prediction resnet50=learn.evidence,judge.evidence gpt2=a,b --check --json
-///   prediction.json pytest tests/clients/test_prediction.py           makes the recordings with
-///   PyTorch on the simulated GPU, then this
+///   weft-lab memory prediction resnet50=learn.evidence,judge.evidence gpt2=a,b \
+///     --check --json prediction.json
+///   pytest tests/clients/test_prediction.py     makes the recordings with PyTorch on the
+///                                               simulated GPU, then runs this
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory prediction", verbatim_doc_comment)]
 struct PredictionOptions {
     /// MODEL=LEARN,JUDGE: a model's name and two recordings
     #[arg(required = true, value_name = "MODEL=LEARN,JUDGE")]
     models: Vec<String>,
-    /// Exit 1 where an aim is missed; which, with figures, comes last
+    /// Exit 1 if an aim is missed; the missed aims, with figures, come last
     #[arg(long)]
     check: bool,
-    /// Everything, for programs
+    /// All results, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// So many kernels that miss most are named, per model, with what was learnt of them and behind
-    /// which words of their parameters it is missed
+    /// Number of kernels to list per model, those with the most misses first. Each has its
+    /// templates and the words of its parameters behind which memory is missed
     #[arg(long, default_value_t = 0)]
     worst: usize,
 }
@@ -79,15 +80,16 @@ struct PredictionRow {
     /// Regions behind pointers by template: fixed, linear, strided, recalled.
     templates: [usize; 4],
     fitted_launches: usize,
-    /// Learnt from granules, and judged in them: their size. 0: to the byte, and in pages.
+    /// Granule size, if templates were learnt from granules and are judged in them. 0: to the byte,
+    /// and in pages.
     granule: u64,
     /// Judged launches that the framework's operands made exact.
     by_operands: usize,
-    /// Of launches whose evidence is exact: what the aims are about.
+    /// Launches whose evidence is exact: the aims are about these.
     exact: PredictionPart,
-    /// Of launches whose evidence is a guess.
+    /// Launches whose evidence is a guess.
     guessed: PredictionPart,
-    /// ns to predict a launch: of all judged launches one after the other, the median of rounds.
+    /// Time to predict a launch, ns: all judged launches one after the other, the median of rounds.
     predict_ns: f64,
 }
 
@@ -100,7 +102,7 @@ struct PredictionPart {
     of_bytes: f64,
     /// Launches of kernels that were never seen.
     unknown: u64,
-    /// Parts of all bytes.
+    /// As parts of all bytes.
     false_negatives: f64,
     false_positives: f64,
     /// Means over launches, as MSched gives them.
@@ -125,7 +127,8 @@ impl PredictionPart {
     }
 }
 
-/// A recording, and how many of its launches the operands beside it explain, where they are asked.
+/// A recording, and the number of its launches that the operands file next to it explains, if
+/// `explained` is set.
 fn read(path: &Path, explained: bool) -> Result<(Recording, usize)> {
     let bytes = std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     let mut recording = Recording::read(&bytes).with_context(|| path.display().to_string())?;
@@ -149,7 +152,7 @@ fn read(path: &Path, explained: bool) -> Result<(Recording, usize)> {
     Ok((recording, explained))
 }
 
-/// What a launch's job held.
+/// The allocations of a launch's job at that launch.
 fn held<'a>(recording: &'a Recording, launch: &Recorded) -> Result<&'a Allocations> {
     let live = recording.allocations.get(launch.allocations);
     live.context("a launch without its allocations")
@@ -161,7 +164,7 @@ fn row(
     (judge, by_operands): (&Recording, usize),
     worst: usize,
 ) -> Result<PredictionRow> {
-    // Learnt from granules, it is judged in granules: they are what moves.
+    // Templates learnt from granules are judged in granules: these are the unit of transfers.
     let page = learn.granule.unwrap_or(PAGE);
     let mut fitter = match learn.granule {
         Some(_) => Fitter::of_residency(),
@@ -216,12 +219,12 @@ fn row(
     })
 }
 
-/// What is wrong of one kernel.
+/// The errors for one kernel.
 #[derive(Debug, Default)]
 struct OfKernel {
     evaluation: Evaluation,
-    /// Bytes of pieces that no one region covers, by the words that point at their begin: offsets
-    /// in the parameters.
+    /// Bytes of pieces that no single region covers, by the words that point at their begin:
+    /// offsets in the parameters.
     behind: BTreeMap<Vec<u16>, u64>,
 }
 
@@ -241,7 +244,7 @@ impl OfKernel {
         }
     }
 
-    /// The words behind which most is missed.
+    /// The words behind which the most bytes are missed.
     fn worst_words(&self) -> String {
         let mut words: Vec<_> = self.behind.iter().collect();
         words.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
@@ -253,7 +256,7 @@ impl OfKernel {
     }
 }
 
-/// Says of which kernels most is wrong, exact ones first, and what was learnt of them.
+/// Prints the kernels with the most errors, exact ones first, and their templates.
 fn name_worst(
     model: &str,
     (learn, judge): (&Recording, &Recording),
@@ -294,7 +297,7 @@ fn name_worst(
     }
 }
 
-/// A kernel's templates: how many words have each, and the first places in the parameters.
+/// A kernel's templates: the number of words with each, and the first offsets in the parameters.
 fn words(sets: &WorkingSets, kernel: u64) -> String {
     let mut by_name: BTreeMap<String, Vec<u16>> = BTreeMap::new();
     for word in sets.kernel(kernel).into_iter().flat_map(|known| &known.words) {
@@ -339,15 +342,15 @@ fn judged(options: &PredictionOptions) -> Result<Vec<PredictionRow>> {
             .and_then(|(model, files)| Some((model, files.split_once(',')?)));
         let (model, (learn, judge)) = parts.with_context(|| format!("{given}: give MODEL=LEARN,JUDGE"))?;
         let learn = read(Path::new(learn), true)?.0;
-        // What the page table shows is what the simulated GPU did, its guesses too: what the
-        // framework says of those launches it did not do.
+        // The page table shows the actions of the simulated GPU, guesses included. It did not do
+        // the accesses that the framework reports for those launches.
         let (judge, by_operands) = read(Path::new(judge), learn.granule.is_none())?;
         rows.push(row(model, &learn, (&judge, by_operands), options.worst)?);
     }
     Ok(rows)
 }
 
-/// Aims that are missed, with figures.
+/// The missed aims, with figures.
 fn missed(rows: &[PredictionRow]) -> Vec<String> {
     let mut missed = Vec::new();
     for row in rows {
@@ -430,7 +433,7 @@ fn print_rows(rows: &[PredictionRow]) {
     }
 }
 
-/// The command.
+/// Runs the command.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     let options =
         PredictionOptions::parse_from(std::iter::once("weft-lab memory prediction".to_string()).chain(arguments));
@@ -466,7 +469,7 @@ mod tests {
 
     use super::*;
 
-    /// A job whose kernel writes as many bytes as its argument says, at this address, in launches
+    /// A job whose kernel writes the number of bytes in its argument, at this address, in launches
     /// of these sizes.
     fn recording(base: u64, sizes: &[u32], kernel: u64) -> Recording {
         let mut live = Allocations::new();

@@ -1,20 +1,21 @@
-//! A service beside a batch job that leave each other too little memory: which runs are made, what
-//! they are to reach, and how they are told.
+//! A service and a batch job that leave each other too little memory: the runs, their aims, and
+//! their tables.
 //!
-//! MSched states a p99 4.06 times lower and 2.43 times the batch work than XSched with demand
-//! paging, each the mean over a batch job that does inference and one that trains. It states
-//! neither how often requests come nor at what times. Both matter: below a load the service alone
-//! is hardly faster than under XSched; above one its queue under XSched has no end, and any ratio
-//! can be had by looking for longer. So loads and ways for requests to come are run as [`SWEEP`]
-//! says, every figure is printed, with what the service alone would reach as the ceiling, and one
-//! scene is judged, by a rule that was set before anything of it was run:
+//! MSched reports a p99 4.06 times lower and 2.43 times the batch work of XSched with demand
+//! paging. Each is the mean over a batch job that does inference and one that trains. It reports
+//! neither the rate of requests nor their arrival times. Both matter. Below a certain load even a
+//! service with the device to itself is hardly faster than under XSched. Above a certain load its
+//! queue under XSched grows without end, and a longer run gives any ratio. So the runs cover the
+//! loads and the kinds of arrival in [`SWEEP`], and every figure is printed. The ceiling is the
+//! service's figure with the device to itself. One scene is judged, by a rule that was set before
+//! any of its runs:
 //!
-//! * Requests come at random by the clock (Poisson). Who waits for a latency-critical service is
-//!   many people that know nothing of each other, and a slow answer keeps nobody else from asking;
-//!   in a closed loop the slow contender is simply asked less.
-//! * The load is the highest of the sweep at which every contender, beside both batch jobs, is busy
-//!   for at most [`STABLE`] of the time: nobody runs such a service nearer to its limit, and no
-//!   contender is judged by a queue that grows.
+//! * Requests come at random by the clock (Poisson). The clients of a latency-critical service are
+//!   many people who do not know each other, and a slow answer keeps no other client from sending.
+//!   In a closed loop the slow contender simply gets fewer requests.
+//! * The load is the highest of the sweep at which every contender, with either batch job, is busy
+//!   for at most [`STABLE`] of the time. No operator runs such a service nearer to its limit, and
+//!   no contender is judged by a growing queue.
 //! * The aims are on the mean over the two batch jobs, as MSched's are, on each kind of link.
 #![forbid(unsafe_code)]
 
@@ -31,15 +32,14 @@ use super::workload;
 use crate::Ns;
 use crate::aims::Aim;
 
-/// What the service and the batch job have, of sixteen parts of the device: 6 and 12 GB of 16, as
-/// MSched compares itself with XSched.
+/// Memory of the service and the batch job, in sixteenths of the device: 6 and 12 GB of 16, as in
+/// MSched's comparison with XSched.
 const SHARES: (u64, u64) = (6, 12);
 
-/// Per cent of the device that the service asks for: of the time, what its requests would take
-/// alone.
+/// Loads, per cent of the device: the time of its requests in a solo run, as a part of all time.
 const LOADS: [u64; 4] = [10, 20, 30, 40];
 
-/// How requests come, at which of these loads: what is judged at all of them, the others at two for
+/// Kinds of arrival, and the loads of each: the judged kind at all of them, the others at two for
 /// comparison.
 const SWEEP: [(RequestKind, &[u64]); 3] = [
     (RequestKind::Poisson, &LOADS),
@@ -47,18 +47,19 @@ const SWEEP: [(RequestKind, &[u64]); 3] = [
     (RequestKind::Closed, &[20, CLOSED]),
 ];
 
-/// See the module.
+/// The most that a contender may be busy in the judged scene, as a part of the time. See the
+/// module.
 const STABLE: f64 = 0.7;
 
-/// Of the closed loop, the load whose table is printed whole: that of the scheduler's lab.
+/// The load of the closed loop whose table is printed in full: that of the scheduler's lab.
 const CLOSED: u64 = 40;
 
-/// MSched against XSched with demand paging (arXiv 2512.24637): the service's p99 so many times
-/// lower, the batch job's throughput so many times higher.
+/// MSched against XSched with demand paging (arXiv 2512.24637): the factor by which the service's
+/// p99 is lower, and the factor by which the batch job's throughput is higher.
 const P99: f64 = 4.06;
 const BATCH: f64 = 2.43;
 
-/// See [`RequestArrivals`].
+/// The kind of [`RequestArrivals`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RequestKind {
@@ -79,7 +80,7 @@ impl RequestKind {
         }
     }
 
-    /// Requests that take so long alone, for so many per cent of the device.
+    /// Arrivals of requests that take `request` in a solo run, at `load` per cent of the device.
     fn arrivals(self, request: Ns, load: u64) -> RequestArrivals {
         let apart = request * 100 / load;
         match self {
@@ -90,16 +91,16 @@ impl RequestKind {
     }
 }
 
-/// What is to be run.
+/// The runs to make, and their settings.
 #[derive(Debug, Clone)]
 pub struct ServicePlan {
-    /// The device's memory and link; of the link both kinds are run.
+    /// The device's memory and link; both kinds of link are run.
     pub memory: MemorySettings,
     /// The device's own slice.
     pub device_slice: Ns,
     /// Requests that count.
     pub requests: usize,
-    /// Which seeds.
+    /// The seeds.
     pub seeds: Vec<u64>,
     /// Threads.
     pub threads: usize,
@@ -108,11 +109,11 @@ pub struct ServicePlan {
 /// One run.
 #[derive(Debug, Clone, Serialize)]
 pub struct ServiceRow {
-    /// What the batch job does.
+    /// The batch job's work.
     pub workload: &'static str,
     /// How requests come.
     pub kind: RequestKind,
-    /// Per cent of the device that they ask for.
+    /// Load of the requests, per cent of the device.
     pub load: u64,
     /// The contender.
     pub side: Side,
@@ -120,7 +121,7 @@ pub struct ServiceRow {
     pub duplex: bool,
     /// The seed.
     pub seed: u64,
-    /// What came of it.
+    /// The figures.
     #[serde(flatten)]
     pub served: ServedRequests,
 }
@@ -178,7 +179,7 @@ pub fn make(plan: &ServicePlan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec
                         duplex,
                         seed,
                     };
-                    // Who moves nothing ahead has no use for the link's other way.
+                    // A contender that moves nothing ahead cannot use the link's other direction.
                     let links: &[bool] = if side.planned() { &[true, false] } else { &[true] };
                     cases.extend(links.iter().map(|duplex| case(*duplex)));
                 }
@@ -194,7 +195,7 @@ fn scenes() -> impl Iterator<Item = (RequestKind, u64)> {
         .flat_map(|(kind, loads)| loads.iter().map(move |load| (kind, *load)))
 }
 
-/// The rows of one scene beside one batch job, or beside both.
+/// The rows of one scene with one batch job, or with both.
 #[derive(Clone, Copy)]
 struct SceneRows<'a> {
     rows: &'a [ServiceRow],
@@ -203,7 +204,7 @@ struct SceneRows<'a> {
 }
 
 impl SceneRows<'_> {
-    /// The mean over seeds of a contender's figure beside one batch job.
+    /// The mean over seeds of a contender's figure with one batch job.
     fn of(&self, workload: &str, side: Side, duplex: bool, what: fn(&ServedRequests) -> f64) -> Option<f64> {
         let of = |row: &&ServiceRow| {
             (row.kind, row.load) == (self.kind, self.load)
@@ -214,13 +215,13 @@ impl SceneRows<'_> {
         mean(self.rows.iter().filter(of).map(|row| what(&row.served)))
     }
 
-    /// How many times lower a contender's p99 is than XSched's with paging.
+    /// The factor by which a contender's p99 is lower than XSched's with paging.
     fn p99(&self, workload: &str, side: Side, duplex: bool) -> Option<f64> {
         let p99 = |side| self.of(workload, side, duplex, |served| served.p99_ms);
         Some(p99(Side::Xsched)? / p99(side)?)
     }
 
-    /// How many times as much the batch job does as beside XSched with paging.
+    /// The batch job's work over that under XSched with paging.
     fn batch(&self, workload: &str, side: Side, duplex: bool) -> Option<f64> {
         let batch = |side| self.of(workload, side, duplex, |served| served.batch);
         Some(batch(side)? / batch(Side::Xsched)?)
@@ -249,7 +250,7 @@ fn workloads(rows: &[ServiceRow]) -> Vec<&'static str> {
     names
 }
 
-/// The scene that is judged: see the module. None where no load of the sweep is stable.
+/// The judged scene: see the module. `None` if no load of the sweep is stable.
 fn judged(rows: &[ServiceRow]) -> Option<SceneRows<'_>> {
     let scene = |load| SceneRows {
         rows,
@@ -260,8 +261,8 @@ fn judged(rows: &[ServiceRow]) -> Option<SceneRows<'_>> {
     LOADS.into_iter().rev().map(scene).find(stable)
 }
 
-/// Judges weft against XSched with paging, on both links. Beside the p99's ratio stands what it
-/// would be if the service had the device for itself: no contender can do better than that.
+/// Judges weft against XSched with paging, on both links. Next to the p99's ratio stands the ratio
+/// for a service with the device to itself: no contender can do better than that.
 pub fn judge(rows: &[ServiceRow]) -> Vec<Aim> {
     let scene = judged(rows);
     let each = |what: &dyn Fn(SceneRows, &str) -> Option<f64>| {
@@ -300,8 +301,8 @@ pub fn judge(rows: &[ServiceRow]) -> Vec<Aim> {
     ]
 }
 
-/// The runs as tables for people: every scene in a line, then the judged one and the scheduler's
-/// lab's with all contenders.
+/// The runs as tables for people: every scene in a line. Then the judged scene and the scheduler's
+/// lab's scene with all contenders.
 pub fn text(rows: &[ServiceRow]) -> String {
     let mut text = String::new();
     if rows.is_empty() {
@@ -336,7 +337,7 @@ fn shown(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-/// What weft reaches and what could be reached, scene by scene.
+/// The result of weft and the ceiling, scene by scene.
 fn sweep(text: &mut String, rows: &[ServiceRow]) {
     let _ = writeln!(
         text,
@@ -390,7 +391,7 @@ fn sweep(text: &mut String, rows: &[ServiceRow]) {
     }
 }
 
-/// All contenders of one scene beside one batch job.
+/// All contenders of one scene with one batch job.
 fn whole(text: &mut String, scene: SceneRows, workload: &str) {
     let _ = writeln!(
         text,

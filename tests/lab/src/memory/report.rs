@@ -6,7 +6,6 @@ use std::fmt::Write;
 use super::contender::Contender;
 use super::machine::MachineFigures;
 use super::study::{Study, StudyRow, TurnsBy, mean};
-use crate::report::svg::{Plot, Series};
 
 /// The figures as text.
 pub fn text(study: &Study) -> String {
@@ -173,43 +172,4 @@ fn bounded(text: &mut String, study: &Study) {
             one.needs_ms,
         );
     }
-}
-
-/// Efficiency against the slice, as one SVG a share.
-pub fn plots(study: &Study) -> Vec<(u64, String)> {
-    [150, 200, 300].map(|share| (share, plot(study, share))).to_vec()
-}
-
-fn plot(study: &Study, share: u64) -> String {
-    let kinds: [(&str, Contender, bool); 4] = [
-        ("weft, duplex", Contender::Weft, true),
-        ("weft, one way", Contender::Weft, false),
-        ("MSched (model)", Contender::Msched, true),
-        ("stock, in turns", Contender::StockTurns, true),
-    ];
-    let mut series: Vec<Series> = kinds
-        .map(|(name, contender, duplex)| {
-            let of = |row: &&StudyRow| row.share == share && row.contender == contender && row.duplex == duplex;
-            let point = |row: &StudyRow| (row.slice_ms, row.figures.efficiency * 100.0);
-            Series {
-                name: name.to_owned(),
-                points: study.curves.iter().filter(of).map(point).collect(),
-                line: true,
-            }
-        })
-        .into();
-    let published = super::study::PUBLISHED.iter().find(|(of, _)| *of == share);
-    series.extend(published.map(|(_, efficiency)| Series {
-        name: "MSched, published".to_owned(),
-        points: vec![(study.slice_ms, efficiency * 100.0)],
-        line: false,
-    }));
-    Plot {
-        title: format!("Several decoders, {share} % of the device"),
-        x: "slice, ms".to_owned(),
-        y: "% of the throughput when all fits".to_owned(),
-        log_x: true,
-        series,
-    }
-    .draw()
 }

@@ -1,4 +1,4 @@
-//! Which runs are made, and the slice at which they are.
+//! The runs of the study, and the fit of their slice.
 //!
 //! | runs | turns |
 //! |---|---|
@@ -8,10 +8,11 @@
 //! | [`Study::short`] | 20 to 50 ms: what planning is worth where moves do not hide |
 //! | [`Study::curves`] | 10 to 600 ms: decoders |
 //!
-//! Long slices hide any migration, and MSched does not say which slice its figures are from. So the
-//! slice is the one at which a model of MSched (this laboratory's machine with the planner set to
-//! do what MSched does, on the duplex link that it measured) comes nearest to its published shares
-//! of what fits: [`PUBLISHED`]. All contenders that take turns have this slice.
+//! Long slices hide any migration, and MSched does not publish the slice of its figures. So the
+//! slice is fitted with a model of MSched: this laboratory's machine with the planner set to
+//! MSched's behaviour, on the duplex link that it measured. The slice is the one at which the model
+//! comes nearest to the published shares of the throughput when all fits: [`PUBLISHED`]. All
+//! contenders that take turns have this slice.
 #![forbid(unsafe_code)]
 
 use std::sync::Mutex;
@@ -28,21 +29,21 @@ use super::machine::{MachineFigures, Setting, TurnSource, default_rule, run};
 use super::workload::{NAMES, generate};
 use crate::{MS, Ns};
 
-/// Per cent of the device, and what MSched keeps of the throughput when all fits, several decoders
-/// (arXiv 2512.24637, MultiLLM).
+/// Per cent of the device, and the part that MSched keeps of the throughput when all fits, several
+/// decoders (arXiv 2512.24637, MultiLLM).
 pub const PUBLISHED: [(u64, f64); 3] = [(150, 0.7409), (200, 0.5823), (300, 0.4301)];
 
-/// Slices that are looked at, ms.
+/// Slices to try in the fit, ms.
 const SLICES: [u64; 12] = [10, 20, 35, 50, 75, 100, 130, 170, 220, 300, 400, 600];
 
-/// How turns of decoders are bounded, beside the default.
+/// Bounds on turns of decoders, besides the default.
 pub const BOUNDS: [TurnsBy; 3] = [TurnsBy::Lengthened(2_000), TurnsBy::Kept(1_000), TurnsBy::Kept(3_000)];
 
-/// Slices of the short turns, ms, and what is run in them: memory that is read, written and both.
+/// Slices of the short turns, ms, and their workloads: memory that is read, written and both.
 const SHORT: [u64; 3] = [20, 35, 50];
 const SHORT_WORKLOADS: [&str; 3] = ["decoders", "rodinia", "hybrid"];
 
-/// Who plans turns of its own length.
+/// Contenders that plan turns of their own length.
 const PLANNED: [Contender; 6] = [
     Contender::Weft,
     Contender::WholeAllocations,
@@ -51,10 +52,10 @@ const PLANNED: [Contender; 6] = [
     Contender::NoDiscard,
     Contender::NoDuplication,
 ];
-/// Who has turns as long as weft's at the default.
+/// Contenders whose turns are as long as weft's at the default.
 const IN_THE_SAME_TURNS: [Contender; 2] = [Contender::StockTurns, Contender::Msched];
 
-/// Who says how long a run's turns are.
+/// The source of a run's turn lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TurnsBy {
@@ -64,8 +65,8 @@ pub enum TurnsBy {
     Default,
     /// The planner, with no job swapped out for longer than this, ms.
     Kept(u64),
-    /// The planner by the default, with turns lengthened up to this where they are too short
-    /// (`weft broker --swapped-out-limit`), ms.
+    /// The planner by the default. If turns are too short, they are lengthened up to this (`weft
+    /// broker --swapped-out-limit`), ms.
     Lengthened(u64),
 }
 
@@ -79,7 +80,7 @@ impl TurnsBy {
         })
     }
 
-    /// No job is to be swapped out for longer, ms.
+    /// The longest time that a job may be swapped out, ms.
     pub fn bound_ms(self) -> f64 {
         match self {
             TurnsBy::Slice => f64::INFINITY,
@@ -89,24 +90,24 @@ impl TurnsBy {
     }
 }
 
-/// What is to be run.
+/// The runs to make, and their settings.
 #[derive(Debug, Clone)]
 pub struct StudyPlan {
-    /// The device's memory and link; of the link both kinds are run.
+    /// The device's memory and link; both kinds of link are run.
     pub memory: MemorySettings,
     /// The device's own slice.
     pub device_slice: Ns,
-    /// The common slice; found where it is not given.
+    /// The common slice; `None` means that it is fitted.
     pub slice: Option<Ns>,
-    /// Which workloads.
+    /// The workloads.
     pub workloads: Vec<&'static str>,
     /// Per cent of the device.
     pub shares: Vec<u64>,
-    /// Which contenders.
+    /// The contenders.
     pub contenders: Vec<Contender>,
-    /// Which seeds.
+    /// The seeds.
     pub seeds: Vec<u64>,
-    /// Whether efficiency is run against the slice, and short turns.
+    /// Whether to run efficiency against the slice, and short turns.
     pub curves: bool,
     /// Threads.
     pub threads: usize,
@@ -127,40 +128,40 @@ pub struct StudyRow {
     pub seed: u64,
     /// The slice, ms.
     pub slice_ms: f64,
-    /// Who says how long turns are.
+    /// The source of turn lengths.
     pub turns: TurnsBy,
-    /// What came of it.
+    /// The figures.
     #[serde(flatten)]
     pub figures: MachineFigures,
 }
 
-/// How the slice was found.
+/// The fit of the slice.
 #[derive(Debug, Clone, Serialize)]
 pub struct SliceFit {
     /// The slice, ms.
     pub slice_ms: f64,
-    /// Per cent of the device, MSched's published share, the model's at this slice.
+    /// Per cent of the device, MSched's published share, the model's share at this slice.
     pub points: Vec<(u64, f64, f64)>,
 }
 
-/// Decoders with nobody swapped out for longer than so long.
+/// Decoders with a bound on the time that a job is swapped out.
 #[derive(Debug, Clone, Serialize)]
 pub struct BoundRow {
     /// The run.
     #[serde(flatten)]
     pub row: StudyRow,
-    /// What no planner exceeds by the bound in force ([`DecodersBound`]).
+    /// The efficiency that no planner exceeds at the bound in force ([`DecodersBound`]).
     pub bound: f64,
-    /// The shortest bound on being swapped out at which it could have the aim, ms.
+    /// The shortest bound on being swapped out at which the aim is possible, ms.
     pub needs_ms: f64,
-    /// Link's time of what exceeds the device, ms.
+    /// Time on the link of the bytes that exceed the device, ms.
     pub excess_ms: f64,
 }
 
-/// Everything.
+/// All results.
 #[derive(Debug, Clone, Serialize)]
 pub struct Study {
-    /// How the slice was found; none where it was given.
+    /// How the slice was fitted; `None` if it was given.
     pub fit: Option<SliceFit>,
     /// The common slice, ms.
     pub slice_ms: f64,
@@ -176,7 +177,7 @@ pub struct Study {
     pub curves: Vec<StudyRow>,
 }
 
-/// A run that is to be made.
+/// A run to make.
 #[derive(Debug, Clone, Copy)]
 struct StudyCase {
     workload: &'static str,
@@ -214,7 +215,7 @@ impl StudyCase {
     }
 }
 
-/// Runs cases on so many threads; rows come in the cases' order.
+/// Runs cases on `threads` threads; rows come in the cases' order.
 pub(super) fn run_each<C: Sync, R: Send>(
     cases: &[C],
     threads: usize,
@@ -259,7 +260,7 @@ fn of_decoders(contender: Contender, share: u64, duplex: bool, slice: Ns) -> Stu
     }
 }
 
-/// Between two looked-at slices efficiency is taken to be straight over the slice.
+/// Efficiency at slice `x`: linear between two slices of the fit.
 fn between(points: &[(f64, f64)], x: f64) -> f64 {
     let at = points
         .partition_point(|(slice, _)| *slice < x)
@@ -268,7 +269,7 @@ fn between(points: &[(f64, f64)], x: f64) -> f64 {
     y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 }
 
-/// Finds the slice, and says how near the model comes.
+/// Fits the slice, and returns how near the model comes.
 fn fit(plan: &StudyPlan, progress: &(dyn Fn(usize, usize) + Sync)) -> (SliceFit, Vec<StudyRow>) {
     let cases: Vec<StudyCase> = PUBLISHED
         .iter()
@@ -311,8 +312,8 @@ fn cases_of(plan: &StudyPlan, slice: Ns) -> Vec<StudyCase> {
             for &share in &plan.shares {
                 for &contender in &plan.contenders {
                     for duplex in [true, false] {
-                        // Who moves nothing ahead has the same figures on either link, but for
-                        // stock's evictions, which wait for nothing.
+                        // A contender that moves nothing ahead has the same figures on either link,
+                        // but for stock's evictions, which wait for nothing.
                         if duplex || contender.moves_ahead() {
                             cases.push(StudyCase {
                                 workload,
@@ -332,7 +333,7 @@ fn cases_of(plan: &StudyPlan, slice: Ns) -> Vec<StudyCase> {
     cases
 }
 
-/// A plan of what does not fit, for those of some contenders that were asked for.
+/// The part of a plan in which jobs exceed the device, for the requested ones of these contenders.
 fn beyond(plan: &StudyPlan, contenders: impl Iterator<Item = Contender>) -> StudyPlan {
     StudyPlan {
         shares: plan.shares.iter().copied().filter(|share| *share > 100).collect(),
@@ -343,7 +344,7 @@ fn beyond(plan: &StudyPlan, contenders: impl Iterator<Item = Contender>) -> Stud
     }
 }
 
-/// Short turns, on the link that carries both ways.
+/// Runs short turns, on the link that carries both ways.
 fn short_turns(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Vec<StudyRow> {
     let mut short = beyond(plan, PLANNED.into_iter().chain(IN_THE_SAME_TURNS));
     short.workloads.retain(|name| SHORT_WORKLOADS.contains(name));
@@ -355,7 +356,7 @@ fn short_turns(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync))
     run_all(&cases, plan, &|done, of| progress("short turns", done, of))
 }
 
-/// What a broker without options does, and decoders by other bounds.
+/// Runs a broker without options, and decoders by other bounds.
 fn at_the_default(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> (Vec<StudyRow>, Vec<BoundRow>) {
     let mut cases = cases_of(&beyond(plan, PLANNED.into_iter()), 0);
     for case in &mut cases {
@@ -404,7 +405,7 @@ fn bounded(plan: &StudyPlan, row: StudyRow) -> Option<BoundRow> {
     let workload = generate(row.workload, memory.capacity, row.share, row.seed);
     let bound = DecodersBound::of(&workload, &memory)?;
     let in_force = match row.turns {
-        // The second bound is in force where turns had to be longer.
+        // The second bound is in force if turns had to be longer.
         TurnsBy::Lengthened(_) => row.figures.said_ms.max(TurnsBy::Default.bound_ms()),
         turns => turns.bound_ms(),
     };
@@ -459,7 +460,7 @@ pub fn make(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) ->
 }
 
 impl StudyPlan {
-    /// Everything, or a tenth of it.
+    /// The full plan, or a tenth of it.
     pub fn new(memory: MemorySettings, device_slice: Ns, quick: bool) -> StudyPlan {
         StudyPlan {
             memory,
@@ -484,8 +485,8 @@ impl StudyPlan {
 }
 
 impl Study {
-    /// The mean over seeds and these workloads of some figure at the common slice; none where
-    /// nothing was run.
+    /// The mean of a figure at the common slice over seeds and these workloads; `None` if there are
+    /// no such runs.
     pub fn mean(
         &self,
         workloads: &[&str],
@@ -498,7 +499,7 @@ impl Study {
     }
 }
 
-/// As [`Study::mean`], over these rows.
+/// Like [`Study::mean`], over these rows.
 pub fn mean(
     rows: &[StudyRow],
     workloads: &[&str],

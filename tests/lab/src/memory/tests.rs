@@ -1,4 +1,4 @@
-//! What holds of the machine, on a device small enough for short runs.
+//! Invariants of the machine, on a device small enough for short runs.
 
 use simgpu_engine::memory::MemorySettings;
 use weft_profiles::working_set::Access;
@@ -27,7 +27,8 @@ fn what_fits_runs_as_if_alone() {
     for name in ["decoders", "rodinia"] {
         let mut setting = setting(true);
         let workload = generate(name, setting.memory.capacity, 100, 1);
-        // Sizes are rounded up to blocks, which on so small a device is more than was asked for.
+        // Sizes are rounded up to blocks, which on this small device gives more than the requested
+        // share.
         setting.memory.capacity = workload.jobs.iter().map(PagedJob::bytes).sum();
         for contender in [Contender::Ideal, Contender::Stock, Contender::Weft] {
             let figures = run(contender, &workload, &setting);
@@ -84,8 +85,8 @@ fn what_is_written_whole_is_predicted_to_be_dead_before() {
 
 #[test]
 fn turns_keep_the_bound_and_are_lengthened_only_where_they_may_be_and_must() {
-    // The link and the kernels are those of a device 8 times as large, so bounds shrink with it.
-    // On a much smaller one the granules in flight take as long as a turn.
+    // The link and the kernels are those of a device 8 times as large, so bounds shrink with it. On
+    // a much smaller one the granules in flight take as long as a turn.
     let at = |share, bounds: [u64; 2]| {
         let mut setting = setting(true);
         setting.memory.capacity = 2 << 30;
@@ -106,7 +107,7 @@ fn turns_keep_the_bound_and_are_lengthened_only_where_they_may_be_and_must() {
     assert!(kept.efficiency < 0.2, "{kept:?}");
     assert!(longer.efficiency > 0.8, "{longer:?}");
     assert!(longer.said_ms > bound && longer.said_ms <= 4.0 * bound, "{longer:?}");
-    // No word comes sooner in turns that are too short for it.
+    // No token comes sooner in turns that are too short for it.
     assert!(kept.gap_ms > 0.8 * longer.gap_ms, "{kept:?} {longer:?}");
     let two = at(200, [500, 0]);
     assert!(two.efficiency > 0.5 && two.away_ms <= bound, "{two:?}");

@@ -1,14 +1,14 @@
-//! Jobs that compete for memory: what each allocates, and what its kernels touch in what order for
-//! how long.
+//! Jobs that compete for memory: their allocations, and the regions that their kernels touch, with
+//! order and times.
 //!
 //! A job repeats a period (a decoded token, a training step, a batch). Its kernels' regions follow
 //! the proportions that MSched (arXiv 2512.24637, section 2.1 of the project's facts) measured:
 //! most are *fixed*, some *linear* in a launch argument (a growing KV cache, a batch), a few
-//! *strided*; under one per cent of Rodinia's accesses go through pointers that no template
+//! *strided*. Under one per cent of Rodinia's accesses go through pointers that no template
 //! predicts. Weights are only read; activations are overwritten whole, read, and then dead;
 //! training reads them once more, backwards.
 //!
-//! Kernel times are what an RTX 5080 takes for the bytes (960 GB/s, of which kernels reach three
+//! Kernel times are those of an RTX 5080 for the bytes (960 GB/s, of which kernels reach three
 //! quarters) or the operations (40 TFLOP/s), whichever is longer, and 2.5 us at least.
 #![forbid(unsafe_code)]
 
@@ -18,51 +18,51 @@ use weft_profiles::working_set::Access;
 use crate::Ns;
 use crate::random::{at as draw, factor};
 
-/// Bytes a kernel moves in a nanosecond: three quarters of an RTX 5080's 960 GB/s.
+/// Bytes that a kernel moves in a nanosecond: three quarters of an RTX 5080's 960 GB/s.
 const BYTES_A_NS: f64 = 720.0;
 /// Operations a kernel does in a nanosecond.
 const FLOP_A_NS: f64 = 40_000.0;
-/// The smallest kernel.
+/// Time of the smallest kernel.
 const SMALLEST: f64 = 2_500.0;
 
 /// A region that a kernel uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Touch {
-    /// Where, in the job's own addresses.
+    /// Its bytes, in the job's own addresses.
     pub range: Range,
-    /// How.
+    /// Whether it is read, written or both.
     pub access: Access,
-    /// No template predicts it.
+    /// Whether no template predicts it.
     pub hidden: bool,
 }
 
 /// A launch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PagedKernel {
-    /// How long it runs when all is there.
+    /// Its time when all its memory is present.
     pub time: Ns,
-    /// What it touches, in order; its time is spread over them by size.
+    /// The regions that it touches, in order; its time is spread over them by size.
     pub touches: Vec<Touch>,
 }
 
 /// A job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PagedJob {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Its allocations.
     pub allocations: Vec<Range>,
-    /// One period.
+    /// The kernels of one period.
     pub kernels: Vec<PagedKernel>,
 }
 
 impl PagedJob {
-    /// How long a period takes when all is there.
+    /// Time of a period when all its memory is present.
     pub fn period(&self) -> Ns {
         self.kernels.iter().map(|kernel| kernel.time).sum()
     }
 
-    /// All that it has.
+    /// Size of all its allocations.
     pub fn bytes(&self) -> u64 {
         self.allocations.iter().map(|range| range.len).sum()
     }
@@ -71,24 +71,24 @@ impl PagedJob {
 /// Jobs that share a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
-    /// Whether the aims for decoders hold for it, or those for mixes.
+    /// Whether the aims for decoders apply to it, or those for mixes.
     pub decoders: bool,
-    /// Per cent of the device that all jobs have together.
+    /// Memory of all jobs together, per cent of the device.
     pub share: u64,
     /// The jobs.
     pub jobs: Vec<PagedJob>,
 }
 
-/// Which workloads there are.
+/// The names of the workloads.
 pub const NAMES: [&str; 5] = ["decoders", "vectors", "rodinia", "cnns", "hybrid"];
 
-/// A workload of which all jobs together have `share` per cent of `capacity` bytes.
+/// A workload whose jobs together have `share` per cent of `capacity` bytes.
 pub fn generate(name: &'static str, capacity: u64, share: u64, seed: u64) -> Workload {
     let total = capacity / 100 * share;
     let jobs = match name {
-        // MSched's own: eight of 8 GB on 16 GB in its demonstration, two for each 100 % here.
+        // MSched's own: its demonstration has eight of 8 GB on 16 GB, two for each 100 % here.
         "decoders" => {
             let count = share / 50;
             (0..count).map(|n| decoder(total / count, place(seed, n))).collect()
@@ -114,27 +114,27 @@ pub fn generate(name: &'static str, capacity: u64, share: u64, seed: u64) -> Wor
     }
 }
 
-/// How long a request of 6 GB takes follows from the model of [`network`], 529 ms on 16 GB, and is
-/// not set to anything. Whether a ResNet152 would take so long on an RTX 5080:
+/// A service of `service` bytes and a batch job of `batch` bytes, both modelled on ResNet152 (the
+/// model of MSched's comparison with XSched). The batch job is inference on batches of its own
+/// size, or training.
+///
+/// The time of a request of 6 GB, 529 ms on 16 GB, follows from the model of [`network`]; it was
+/// not tuned. A ResNet152 on an RTX 5080 would take about the same time:
 ///
 /// * Pictures. In PyTorch a picture of 224 x 224 needs at most its block's input, a convolution's
 ///   result and its normalised copy at once, each 256 x 56 x 56 x 4 bytes = 3.2 MB, and a smaller
 ///   one in the first block: 10 to 13 MB. So 6 GB are a batch of some 460 to 570.
-/// * Operations: 11.6 G multiply-adds = 23 GFLOP a picture, at 40 of the 56 TFLOP/s that the card's
-///   data sheet says for FP32 and TF32: 0.58 ms.
+/// * Operations: 11.6 G multiply-adds = 23 GFLOP a picture, at 40 of the 56 TFLOP/s for FP32 and
+///   TF32 in the card's data sheet: 0.58 ms.
 /// * Bytes: 22.6 M activations of 4 bytes = 90 MB. Convolutions read and write them once (180 MB,
-///   hidden behind the operations), normalisation, ReLU and sums go over them again (some 420 MB,
-///   at 720 GB/s): 0.58 ms more where nothing fuses them, little where something does.
+///   hidden behind the operations). Normalisation, ReLU and sums go over them again (some 420 MB,
+///   at 720 GB/s): 0.58 ms more if they are not fused, little if they are.
 /// * So 460 to 570 pictures take 0.27 s (all fused) to 0.66 s (nothing fused). The model's 0.53 s
 ///   lies between.
 /// * Against a measurement: a public benchmark (pytorch-image-models,
 ///   `results/benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv`) has ResNet152 at 1,942 pictures a
-///   second on an RTX 4090, which has about the same bandwidth (1,008 to 960 GB/s), with 2 bytes an
-///   element. With 4 bytes twice as much moves: about 1.0 ms a picture, 0.46 to 0.57 s.
-///
-/// A service of `service` bytes and a batch job of `batch` bytes, both in the likeness of ResNet152
-/// (what MSched compares itself with XSched by); the batch job is another service's worth of
-/// pictures, or training.
+///   second on an RTX 4090 with 2 bytes an element. That card has about the same bandwidth (1,008
+///   to 960 GB/s). With 4 bytes twice as much moves: about 1.0 ms a picture, 0.46 to 0.57 s.
 pub fn service(service: u64, batch: u64, training: bool, seed: u64) -> Workload {
     Workload {
         name: if training {
@@ -155,13 +155,13 @@ fn place(seed: u64, job: u64) -> [u64; 2] {
     [seed, job]
 }
 
-/// Lays allocations out one after the other, each from a block's begin on.
+/// Lays allocations out one after the other, each from the begin of a block.
 #[derive(Default)]
 struct WorkloadBuilder {
     next: u64,
     allocations: Vec<Range>,
     kernels: Vec<PagedKernel>,
-    /// Decides by how much kernels differ.
+    /// Determines by how much kernels differ.
     seed: [u64; 2],
 }
 
@@ -180,7 +180,7 @@ impl WorkloadBuilder {
         range
     }
 
-    /// A kernel that moves what it touches and does so many operations.
+    /// Adds a kernel that moves the bytes that it touches and does `flop` operations.
     fn kernel(&mut self, flop: f64, touches: &[(Range, Access)]) {
         let bytes: u64 = touches.iter().map(|(range, _)| range.len).sum();
         let time = (bytes as f64 / BYTES_A_NS).max(flop / FLOP_A_NS).max(SMALLEST);
@@ -211,7 +211,7 @@ fn whole(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES)
 }
 
-/// A part of a range by per mille.
+/// A part of a range, in per mille.
 fn part(range: Range, from: u64, to: u64) -> Range {
     let at = |n: u64| range.len / 1000 * n;
     Range::new(range.start + at(from), at(to) - at(from))
@@ -219,9 +219,9 @@ fn part(range: Range, from: u64, to: u64) -> Range {
 
 use Access::{Read, ReadWrite, Write};
 
-/// A decoder of so many bytes in the likeness of Llama3-8B in 8 bits under llama.cpp: 32 layers,
-/// one monolithic block of weights (MSched: 7.6 GB of weights, 0.3 GB of activations, kernels that
-/// touch 16 KB to 60 MB), a cache of keys and values of which a quarter is filled, and scratch.
+/// A decoder of `bytes` bytes modelled on Llama3-8B in 8 bits under llama.cpp. It has 32 layers,
+/// one monolithic block of weights, a cache of keys and values of which a quarter is filled, and
+/// scratch. (MSched: 7.6 GB of weights, 0.3 GB of activations, kernels that touch 16 KB to 60 MB.)
 fn decoder(bytes: u64, seed: [u64; 2]) -> PagedJob {
     const LAYERS: u64 = 32;
     let mut b = WorkloadBuilder::new(seed);
@@ -230,8 +230,8 @@ fn decoder(bytes: u64, seed: [u64; 2]) -> PagedJob {
     let weights = b.allocate(bytes - whole(cache_bytes) - whole(scratch_bytes));
     let cache = b.allocate(cache_bytes);
     let scratch = b.allocate(scratch_bytes);
-    // Of 8.03 GB: 32 layers of 218 MB, and 525 MB of words at each end, of which the first are
-    // looked up one at a time.
+    // The 8.03 GB are 32 layers of 218 MB, and 525 MB of embeddings at each end. The first of these
+    // are looked up one token at a time.
     let ends = weights.len / 1000 * 65;
     let layer_bytes = (weights.len - 2 * ends) / LAYERS;
     let x = part(scratch, 0, 125);
@@ -251,7 +251,7 @@ fn decoder(bytes: u64, seed: [u64; 2]) -> PagedJob {
         }
         b.kernel(0.0, &[(line(x), ReadWrite)]);
         b.kernel(0.0, &[(line(keys), ReadWrite), (line(values), ReadWrite)]);
-        // Linear in the number of words so far; strided over heads.
+        // Linear in the number of tokens so far; strided over heads.
         b.kernel(
             0.0,
             &[
@@ -272,7 +272,7 @@ fn decoder(bytes: u64, seed: [u64; 2]) -> PagedJob {
     b.done("decoder".to_owned())
 }
 
-/// `c = a + b` over and over, in 16 launches each over a part.
+/// `c = a + b` over and over, in 16 launches, each over a part.
 fn vectors(bytes: u64, seed: [u64; 2]) -> PagedJob {
     let mut b = WorkloadBuilder::new(seed);
     let arrays = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
@@ -368,8 +368,8 @@ fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> PagedJob {
                         (state, ReadWrite),
                     ],
                 );
-                // The neighbours of a few: where they lie stands in device memory. 0.92 % of what
-                // Rodinia touches is of this kind.
+                // The neighbours of a few nodes: their addresses are in device memory. 0.92 % of
+                // the bytes that Rodinia touches are of this kind.
                 let hidden = Range::new(edges.start + edges.len / 13 * level, edges.len / 100);
                 if let Some(kernel) = b.kernels.last_mut() {
                     kernel.touches.push(Touch {
@@ -385,15 +385,16 @@ fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> PagedJob {
 }
 
 /// A convolutional network on large batches: 120 layers, activations that are written whole, read
-/// by the next layer, and dead; in training kept and read once more, backwards, with gradients and
-/// the optimiser's state. ResNet-like: 0.7 ms of a batch's picture for 230 MB of activations moved.
+/// by the next layer, and dead. Training keeps them and reads them once more, backwards, with
+/// gradients and the optimiser's state. ResNet-like: 0.7 ms for a picture of the batch, for 230 MB
+/// of activations moved.
 fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> PagedJob {
     const LAYERS: u64 = 120;
     /// Operations for each byte of activations that a convolution reads and writes: 23 GFLOP for
     /// 230 MB.
     const FLOP_A_BYTE: f64 = 100.0;
     let mut b = WorkloadBuilder::new(seed);
-    // Weights of 60 to 140 MB beside batches of gigabytes: a fiftieth, of VGG more.
+    // Weights of 60 to 140 MB with batches of gigabytes: a fiftieth, for VGG more.
     let weights = b.allocate(bytes / if which == 1 { 20 } else { 50 });
     let of = |n: u64, range: Range| Range::new(range.start + range.len / LAYERS * n, range.len / LAYERS);
     if training {
@@ -430,7 +431,7 @@ fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> PagedJob {
         }
         return b.done("cnn training".to_owned());
     }
-    // What the allocator keeps for inference: four parts that layers take in turns (a block's input
+    // The allocator's pool for inference: four parts that layers take in turns (a block's input
     // stays for its sum).
     let pool = b.allocate(bytes - weights.len);
     let parts: Vec<Range> = (0..4).map(|n| part(pool, n * 250, n * 250 + 250)).collect();

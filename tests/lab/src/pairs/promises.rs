@@ -1,5 +1,5 @@
-//! Cases that judge what users are promised: `--slowdown`, `--slo`, and a language model beside
-//! finetuning.
+//! Cases that judge promises to users: `--slowdown`, `--slo`, and a language model while finetuning
+//! runs.
 #![forbid(unsafe_code)]
 
 use simgpu_engine::{Mode, SmLimits};
@@ -12,16 +12,16 @@ use crate::rule::Rule;
 /// The kinds of cases that are made here.
 pub(super) const KINDS: [&str; 3] = ["dial", "slo", "llm"];
 
-/// Per cent of `--slowdown`.
+/// Values of `--slowdown`, per cent.
 pub(crate) const SLOWDOWNS: [u32; 3] = [2, 5, 10];
 
-/// Loads, in per cent of the rate at which the service answers alone.
+/// Loads, per cent of the rate at which the service answers in a solo run.
 pub(crate) const LOADS: [u32; 3] = [40, 55, 70];
 
-/// The SLO, over the service's p99 alone at the same arrivals.
+/// The SLO, over the service's p99 in a solo run with the same arrivals.
 pub(crate) const SLO_OF_P99: f64 = 1.2;
 
-/// What a job of these models' training is called finetuning of.
+/// Models whose training is called finetuning.
 const FINETUNED: [&str; 3] = ["gpt2", "llama", "bert_base"];
 
 /// Requests of a language model: they have some 3,000 tokens, and each token is a figure.
@@ -30,7 +30,7 @@ const LLM_REQUESTS: u64 = 200;
 /// An A100 whose SMs kernels share.
 const SHARED: Mode = Mode::MpsShared(SmLimits::A100_LIKE);
 
-/// A kind in a sentence.
+/// A sentence that describes a kind.
 pub(super) fn describe(kind: &str) -> &'static str {
     match kind {
         "dial" => {
@@ -88,7 +88,7 @@ pub(super) fn cases_of(parts: &CaseParts<'_>, out: &mut Vec<Case>) {
     let mut decoders = vec![generated("decode with graphs", 0, shapes::decode_with_graphs, seed)];
     let recorded = services.iter().filter(|(name, _)| name == "llama_graph");
     decoders.extend(recorded.map(|(name, program)| job(name, 0, program, Some(THINK_NS))));
-    // What time slicing gives is what finetuning is judged against.
+    // Finetuning is judged against its work under time slicing.
     let mut modes = plan.modes(&[Mode::Mps, SHARED, Mode::TimeSlice]);
     if !modes.contains(&Mode::TimeSlice) {
         modes.push(Mode::TimeSlice);

@@ -1,8 +1,8 @@
 //! A count-based window: while the most important job has nothing on the device, the others may
-//! have so many kernels there.
+//! have a fixed number of kernels there.
 //!
-//! What several layers do that know nothing about kernel times. Permission is a word in shared
-//! memory, so no hop is charged: the best case of the idea.
+//! Several layers without knowledge of kernel times do this. Permission is a word in shared memory,
+//! so no hop is charged: the best case of the idea.
 #![forbid(unsafe_code)]
 
 use super::{JobView, LabPolicy};
@@ -15,7 +15,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// With so many kernels.
+    /// The rule with this number of kernels.
     pub fn new(window: usize) -> Count {
         Count { window: window.max(1) }
     }

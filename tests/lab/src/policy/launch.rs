@@ -1,4 +1,5 @@
-//! What rules may know of a launch: the profile's time and what its identity tells.
+//! A rule's knowledge of a launch: the profile's time, and the properties that follow from its
+//! identity.
 #![forbid(unsafe_code)]
 
 use simgpu_engine::{KernelShape, SmLimits};
@@ -6,26 +7,26 @@ use weft_kernel_id::KernelId;
 
 use crate::Ns;
 
-/// Which part of the device a kernel keeps busiest.
+/// The part of the device that a kernel keeps busiest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelClass {
     /// Its arithmetic.
     Compute,
     /// Its memory.
     Memory,
-    /// None of them, or nothing is known.
+    /// None of them, or unknown.
     #[default]
     Neither,
 }
 
-/// What a kernel takes of the device, as far as its identity tells.
+/// A kernel's needs on the device, as far as they follow from its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KernelNeeds {
-    /// SMs that all its blocks take at once; more than the device has where they do not fit.
+    /// SMs that all its blocks take at once; if they do not fit, more than the device has.
     pub sms: u32,
-    /// Its blocks.
+    /// Number of its blocks.
     pub blocks: u32,
-    /// What it keeps busy.
+    /// The part of the device that it keeps busiest.
     pub class: KernelClass,
 }
 
@@ -35,8 +36,8 @@ const COMPUTE: [&str; 12] = [
 ];
 
 impl KernelNeeds {
-    /// Of a kernel on an A100, whose recordings the lab replays. Registers are not in an identity:
-    /// a usual number is taken. A graph takes all SMs.
+    /// The needs of a kernel on an A100, whose recordings the lab replays. Registers are not in an
+    /// identity: a usual number is taken. A graph takes all SMs.
     pub fn of(id: &KernelId) -> KernelNeeds {
         let limits = SmLimits::A100_LIKE;
         if id.graph_kernels().is_some() {
@@ -69,21 +70,21 @@ impl KernelNeeds {
     }
 }
 
-/// A launch as a rule sees it.
+/// A rule's view of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LaunchView {
-    /// The profile's mean device time, ns; 0 where it knows none.
+    /// The profile's mean device time, ns; 0 if the profile does not know the kernel.
     pub time: Ns,
-    /// What it takes of the device.
+    /// Its needs on the device.
     pub needs: KernelNeeds,
     /// Whether it is a copy or a fill.
     pub transfer: bool,
 }
 
-/// How a rewritten kernel runs.
+/// The pieces in which a rewritten kernel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelPieces {
-    /// Pieces, of equal length.
+    /// Number of pieces, of equal length.
     pub count: u32,
     /// Time of them all, in thousandths of the kernel's own.
     pub permille: Ns,
@@ -96,10 +97,10 @@ mod tests {
     #[test]
     fn a_kernel_is_known_by_its_grid_and_its_name() {
         let id = |name: &str, grid, block, shared| KernelNeeds::of(&KernelId::new(1, name, grid, block, shared));
-        // Registers: 65,536 / (256 x 64) = 4 blocks an SM.
+        // Registers: 65,536 / (256 x 64) = 4 blocks per SM.
         let gemm = id("ampere_sgemm_128x64_nn", [40, 2, 1], [256, 1, 1], 0);
         assert_eq!((gemm.sms, gemm.blocks, gemm.class), (20, 80, KernelClass::Compute));
-        // Shared memory: 164 KiB / 49 KiB = 3 blocks an SM.
+        // Shared memory: 164 KiB / 49 KiB = 3 blocks per SM.
         let add = id("vectorized_elementwise_kernel", [1_000, 1, 1], [128, 1, 1], 48 << 10);
         assert_eq!((add.sms, add.class), (334, KernelClass::Memory));
         let graph = KernelNeeds::of(&KernelId::graph(7, 20));

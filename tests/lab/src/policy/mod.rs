@@ -1,8 +1,8 @@
-//! Rules of other projects, for comparison: each decides on its own whether a job's next launch may
+//! Rules of other projects, for comparison: each decides by itself whether a job's next launch may
 //! go to the device.
 //!
-//! They see more than they would in life (no lane, no lost message) and pay the hops that their
-//! design pays. None of them is part of weft.
+//! They see more than they would on a real machine (no lane, no lost message) and pay the hops of
+//! their design. None of them is part of weft.
 #![forbid(unsafe_code)]
 
 mod count;
@@ -26,63 +26,64 @@ pub use xsched::Xsched;
 use crate::Ns;
 use crate::cost::AddedCost;
 
-/// What a policy sees of a job.
+/// A policy's view of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobView {
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// Its work on the device, launches.
+    /// Number of its launches on the device.
     pub outstanding: usize,
-    /// Of them, those that are no copies.
+    /// The number of those that are no copies.
     pub kernels: usize,
-    /// Calls that its host made and that its queue still holds.
+    /// Number of calls that its host made and that its queue still holds.
     pub queued: usize,
-    /// A launch of it waits for permission.
+    /// Whether one of its launches waits for permission.
     pub waits: bool,
-    /// When it last launched or its work last ended.
+    /// Time of its last launch or of the last end of its work.
     pub active_at: Ns,
-    /// A request of it has come and is not answered.
+    /// Whether a request of it has come and is not answered.
     pub in_request: bool,
-    /// What a request takes alone, about, ns.
+    /// Approximate time of a request in a solo run, ns.
     pub request_time: Ns,
-    /// The launch that is asked for, where one is.
+    /// The launch that asks for permission, if there is one.
     pub next: LaunchView,
-    /// The launch that went last.
+    /// The last launch that went.
     pub last: LaunchView,
 }
 
 impl JobView {
-    /// Whether nobody is more important.
+    /// Whether no job is more important.
     pub fn is_foreground(&self, jobs: &[JobView]) -> bool {
         jobs.iter().all(|view| view.priority >= self.priority)
     }
 }
 
-/// Which hosts may leave calls behind before these may go.
+/// The hosts that may leave calls behind before these may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostQueue {
-    /// Nobody's: a host waits with its first launch that may not go.
+    /// No hosts: each waits with its first launch that may not go.
     None,
-    /// Those of background jobs: kernels from the first that may not go on, as many as
-    /// `Hosts::queue` of the world says. It is weft's launch queue, which bounds their predicted
-    /// work too; rules that know no kernel times cannot.
+    /// Hosts of background jobs: they leave kernels behind, from the first that may not go, up to
+    /// `Hosts::queue` of the world. It is weft's launch queue, which bounds their predicted work
+    /// too; rules without kernel times cannot.
     #[default]
     Background,
-    /// Everybody's, all calls that need not block, always, without a bound: XSched's.
+    /// All hosts: they always leave all calls behind that need not block, without a bound:
+    /// XSched's.
     All {
-        /// A foreground job's call takes 1 us of its host, and not what the launch takes: another
-        /// core makes that.
+        /// A foreground job's call takes 1 us of its host instead of the launch's time: another
+        /// core makes the launch.
         spares_launches: bool,
     },
 }
 
 /// A rule.
 pub trait LabPolicy: std::fmt::Debug + Send {
-    /// Whether the job's next launch may go now. Asked at the launch, and again after everything
-    /// that happens while it waits.
+    /// Whether the job's next launch may go now. Called at the launch, and again after every event
+    /// while it waits.
     fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool;
 
-    /// Something changed: a launch went, work ended, somebody waits.
+    /// A change happened: a launch went, work ended, a job waits.
     fn changed(&mut self, _now: Ns, _job: usize, _jobs: &[JobView]) {}
 
     /// A launch of the job went to the device. It is in [`JobView::outstanding`] already.
@@ -90,13 +91,13 @@ pub trait LabPolicy: std::fmt::Debug + Send {
         self.changed(now, job, jobs);
     }
 
-    /// Which hosts may leave calls behind that may not go yet. A rule that is silent on it gets
-    /// what weft gives to background jobs.
+    /// The hosts that may leave calls behind that may not go yet. By default it is as in weft:
+    /// background jobs.
     fn host_queue(&self) -> HostQueue {
         HostQueue::Background
     }
 
-    /// What it adds to calls.
+    /// Time that it adds to calls.
     fn added(&self) -> AddedCost {
         AddedCost::default()
     }
@@ -106,21 +107,21 @@ pub trait LabPolicy: std::fmt::Debug + Send {
         false
     }
 
-    /// Whether [`JobView::next`] was rewritten so that it can be stopped; if so, how it runs.
+    /// The pieces of [`JobView::next`], if it was rewritten so that it can be stopped.
     fn pieces(&self, _job: usize, _jobs: &[JobView]) -> Option<KernelPieces> {
         None
     }
 
-    /// Whether a rewritten kernel may go on to its next piece. Asked at the end of each, and after
-    /// everything that happens while it is stopped.
+    /// Whether a rewritten kernel may continue with its next piece. Called at the end of each
+    /// piece, and after every event while it is stopped.
     fn may_go_on(&self, _job: usize, _jobs: &[JobView]) -> bool {
         true
     }
 
-    /// The time that [`LabPolicy::next_wake`] named has come.
+    /// Called at the time that [`LabPolicy::next_wake`] returned.
     fn wake(&mut self, _now: Ns) {}
 
-    /// When to ask again although nothing happened.
+    /// The time at which to ask again even if nothing happened.
     fn next_wake(&self, _now: Ns) -> Option<Ns> {
         None
     }

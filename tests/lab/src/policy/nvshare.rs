@@ -1,6 +1,6 @@
 //! nvshare's turns (source 1a8f211): one job at a time has the device, first come first served, for
-//! 30 seconds while others want it. Who has had its time launches no more, drains, and passes the
-//! device on; who is idle for 5 seconds passes it on as well.
+//! 30 seconds while others want it. A job whose time is over launches no more, drains, and passes
+//! the device on; a job that is idle for 5 seconds passes it on as well.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use crate::{Ns, US};
 
 const SECOND: Ns = 1_000_000 * US;
 
-/// How long an idle owner keeps the device.
+/// Time for which an idle owner keeps the device.
 const IDLE_NS: Ns = 5 * SECOND;
 
 /// The rule.
@@ -23,7 +23,7 @@ pub struct Nvshare {
 }
 
 impl Nvshare {
-    /// With turns of so long; 30 seconds is the project's own.
+    /// The rule with turns of this length; 30 seconds is the project's own.
     pub fn new(quantum: Ns) -> Nvshare {
         Nvshare {
             quantum,
@@ -32,7 +32,7 @@ impl Nvshare {
         }
     }
 
-    /// Passes the device on where it is time.
+    /// Passes the device on if it is time.
     fn turn(&mut self, now: Ns, jobs: &[JobView]) {
         if let Some((owner, since)) = self.owner {
             let view = jobs[owner];
@@ -59,7 +59,7 @@ impl LabPolicy for Nvshare {
         self.turn(now, jobs);
         match self.owner {
             Some((owner, since)) if owner == job => {
-                // Its time is over: it drains.
+                // If its time is over, it drains.
                 self.queue.is_empty() || now < since + self.quantum
             }
             Some(_) => {
@@ -86,7 +86,7 @@ impl LabPolicy for Nvshare {
             return None;
         }
         let over = since + self.quantum;
-        // Past its time it drains; the end of its work asks again. An idle owner is looked at every
+        // After its time it drains; the end of its work asks again. An idle owner is checked every
         // second.
         let look = now - now % SECOND + SECOND;
         Some(if now < over { over.min(look) } else { look })

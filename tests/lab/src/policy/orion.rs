@@ -1,28 +1,29 @@
 //! Orion's rule (EuroSys'24; source 0b898e6, `busy_wait_profile` of
 //! `src/scheduler/scheduler_eval.cpp`). The paper's full text was not at hand.
 //!
-//! What the source says. Clients' calls go into queues without a bound, which one thread polls. The
-//! high-priority client's next operation goes at once. Of each best-effort client one operation may
-//! go a poll:
+//! From the source: clients' calls go into queues without a bound, which one thread polls. The
+//! high-priority client's next operation goes at once. In each poll, one operation of each
+//! best-effort client may go:
 //!
 //! * a copy, a fill, an allocation: at once;
 //! * a kernel, while the high-priority client has launched nothing of a request: at once;
-//! * else a kernel that takes at most `sm_threshold` SMs (all of the device's, where a service is
-//!   the high-priority client) and whose class is not that of the high-priority client's last
-//!   kernel. Compute and memory are classes; a kernel of none is unlike every other.
+//! * otherwise a kernel that takes at most `sm_threshold` SMs (all of the device's, if the
+//!   high-priority client is a service) and whose class is not that of the high-priority client's
+//!   last kernel. Compute and memory are classes; a kernel of no class differs from every other.
 //!
-//! Once best-effort kernels of more than `depth` went in all, all must end before the next. The
-//! high-priority client's stream has the highest priority. `depth` is set by hand in the source's
-//! experiments: 160 us beside ResNet50, 100 us beside MobileNetV2. The paper is said to name 2.5 %
-//! of a request, which fits both; that is taken here.
+//! If the best-effort kernels that went since all had ended exceed `depth` in sum, all must end
+//! before the next. The high-priority client's stream has the highest priority. `depth` is set by
+//! hand in the source's experiments: 160 us with ResNet50, 100 us with MobileNetV2. According to
+//! others the paper names 2.5 % of a request, which fits both; that is used here.
 //!
-//! Where it is silent: nothing is said of graphs; here one counts as a kernel of all SMs.
+//! Not in the source: graphs. Here one counts as a kernel of all SMs.
 //!
-//! Names. High-priority client: the most important jobs. Best-effort: the others. Its profile by
-//! Nsight Compute: [`super::LaunchView`]. Recordings have no counters, so the class is told from
-//! the kernel's name. The first ten iterations of a best-effort client, which go unconditionally in
-//! the source, are left out. The SMs of kernels of one poll are not added up. Where kernels take
-//! turns on the device nobody gains by running beside another: that half of Orion is not judged.
+//! Names: the high-priority client is the most important job (or jobs); the best-effort clients are
+//! the others. Its profile by Nsight Compute is [`super::LaunchView`]. Recordings have no counters,
+//! so the class follows from the kernel's name. The first ten iterations of a best-effort client,
+//! which go unconditionally in the source, are left out. The SMs of kernels of one poll are not
+//! added up. If kernels take turns on the device, no kernel gains by running together with another:
+//! that half of Orion is not judged.
 #![forbid(unsafe_code)]
 
 use super::{JobView, KernelClass, KernelNeeds, LabPolicy};
@@ -34,16 +35,16 @@ const DEPTH_PERMILLE: u64 = 25;
 /// The rule.
 #[derive(Debug)]
 pub struct Orion {
-    /// SMs that a best-effort kernel may take beside the high-priority client's.
+    /// SMs that a best-effort kernel may take while the high-priority client's kernel runs.
     sm_threshold: u32,
-    /// Best-effort work that went since all had ended, ns.
+    /// Sum of the best-effort work that went since all had ended, ns.
     sum: Ns,
-    /// That was more than the depth: all must end.
+    /// Whether the sum exceeded the depth: then all must end.
     large_found: bool,
 }
 
 impl Orion {
-    /// On a device of so many SMs.
+    /// The rule for a device of this many SMs.
     pub fn new(sms: u32) -> Orion {
         Orion {
             sm_threshold: sms,
@@ -52,7 +53,7 @@ impl Orion {
         }
     }
 
-    /// Whether a kernel may go beside the high-priority client's last one.
+    /// Whether a kernel may go next to the high-priority client's last one.
     fn fits_beside(&self, kernel: KernelNeeds, beside: KernelNeeds) -> bool {
         let unlike = kernel.class == KernelClass::Neither
             || beside.class == KernelClass::Neither
@@ -117,7 +118,7 @@ mod tests {
     }
 
     /// A service of 10 ms whose last kernel was a matrix product, in a request or not, and a batch
-    /// job that asks for this kernel.
+    /// job that wants to launch this kernel.
     fn jobs(in_request: bool, next: LaunchView) -> [JobView; 2] {
         let service = JobView {
             in_request,
@@ -161,7 +162,7 @@ mod tests {
     fn beyond_the_depth_all_must_end() {
         let mut rule = Orion::new(108);
         let mut jobs = jobs(false, kernel(10, KernelClass::Memory, 100 * US));
-        // 2.5 % of 10 ms: the third kernel passes it.
+        // 2.5 % of 10 ms: the third kernel exceeds it.
         for out in 1..=3 {
             assert!(rule.may_launch(0, 1, &jobs), "{out}");
             (jobs[1].outstanding, jobs[1].last) = (out, jobs[1].next);

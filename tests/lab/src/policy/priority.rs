@@ -1,9 +1,9 @@
-//! MPS with client priorities, and nobody between jobs and device: what NVIDIA offers without any
-//! scheduler (`CUDA_MPS_CLIENT_PRIORITY`; stream priorities within one process).
+//! MPS with client priorities, and no launch control between jobs and device: NVIDIA's own means
+//! without a scheduler (`CUDA_MPS_CLIENT_PRIORITY`; stream priorities within one process).
 //!
-//! What the documentation says: the work of a client of higher priority goes first where both have
-//! some. It is silent on what that means within the device. Here, kernel by kernel: of the kernels
-//! that are ready the most important job's begins first, and what runs is not stopped. Under time
+//! From the documentation: if several clients have work, that of the client of higher priority goes
+//! first. The meaning within the device is not documented. Here, kernel by kernel: among the ready
+//! kernels the most important job's begins first, and running kernels are not stopped. Under time
 //! slices it does nothing.
 #![forbid(unsafe_code)]
 

@@ -1,21 +1,23 @@
-//! REEF's rule as far as it can be kept on a GPU whose driver is closed, REEF-N (OSDI'22; source
-//! 1f14e33, `src/reef/server/scheduler.cpp`). The paper's full text was not at hand.
+//! REEF's rule as far as a GPU with a closed driver allows it, REEF-N (OSDI'22; source 1f14e33,
+//! `src/reef/server/scheduler.cpp`). The paper's full text was not at hand.
 //!
-//! What the source says. While a real-time task is there, from its arrival to its end, best-effort
-//! kernels are not launched, and those on the device are got rid of. Else each best-effort queue
+//! From the source: while a real-time task is present, from its arrival to its end, best-effort
+//! kernels are not launched, and those on the device are removed. Otherwise each best-effort queue
 //! has as many kernels on the device as its device queue holds (`be_stream_device_queue_cap`, 2),
 //! and the rest waits in a queue of the host. A real-time task's arrival clears the host queue.
-//! Each best-effort kernel of the device queue begins with a look at a flag and ends at once when
-//! that is set. The running one is killed on AMD's open driver; on NVIDIA's it is waited for.
+//! Each best-effort kernel of the device queue begins with a look at a flag and ends at once if the
+//! flag is set. On AMD's open driver the running kernel is killed; on NVIDIA's the task waits for
+//! it.
 //!
-//! Where it is silent: the source is for AMD's devices. How many kernels REEF-N leaves on the
-//! device is not in it; the same are taken.
+//! Not in the source, which is for AMD's devices: the number of kernels that REEF-N leaves on the
+//! device; the same number is used.
 //!
-//! Names. Real-time task: a request of the most important job. Best-effort kernels that are on the
-//! device but have not begun cannot be taken back here; the device's priorities stand in for that:
-//! they run when the request leaves the device idle, at most one a request and job. Dynamic kernel
-//! padding (blocks of best-effort kernels in the SMs that a real-time kernel leaves) is left out,
-//! as kernels take turns on the device here: batch work is told too low by that.
+//! Names: a real-time task is a request of the most important job. Best-effort kernels that are on
+//! the device but have not begun cannot be taken back here. The device's priorities stand in for
+//! that: these kernels run when the request leaves the device idle, at most one per request and
+//! job. Dynamic kernel padding (blocks of best-effort kernels in the SMs that a real-time kernel
+//! leaves) is left out, because kernels take turns on the device here. Batch work is reported too
+//! low by that amount.
 #![forbid(unsafe_code)]
 
 use super::{JobView, LabPolicy};

@@ -1,34 +1,34 @@
 //! Tally's priority rule (ASPLOS'25; source 02d6da0, `src/tally/scheduler/priority.cpp`). The
-//! paper's full text was not at hand; its bound is told by others.
+//! paper's full text was not at hand; its bound is from other papers.
 //!
-//! What the source says. A server holds every client's kernels. It launches all of the
-//! highest-priority client's. A client below has at most one kernel on the device, and only while
-//! those above have none there, launched or waiting. Copies do not count. A kernel that the
-//! high-priority client's arrival finds is stopped. For that the PTX of low-priority kernels is
-//! rewritten: into slices of the grid, or into blocks that persist and look at a flag between two
-//! pieces of work. Among the ways to rewrite a kernel a profile finds one whose estimated time to
-//! stop is below a bound: 0.1 ms in the source, 0.0316 ms in the paper. For slices the server
-//! provides for 30 % of overhead: `slices = ceil(1.3 * time / bound)`, one for each block at most.
-//! A kernel below the bound stays as it is.
+//! From the source: a server holds every client's kernels. It launches all of the highest-priority
+//! client's. A lower client has at most one kernel on the device, and only while those above have
+//! none there, launched or waiting. Copies do not count. A kernel that runs at the high-priority
+//! client's arrival is stopped. For that the PTX of low-priority kernels is rewritten: into slices
+//! of the grid, or into blocks that persist and look at a flag between two pieces of work. Among
+//! the ways to rewrite a kernel a profile finds one whose estimated time to stop is below a bound:
+//! 0.1 ms in the source, 0.0316 ms in the paper. For slices the server allows 30 % of overhead:
+//! `slices = ceil(1.3 * time / bound)`, at most one for each block. A kernel below the bound stays
+//! unchanged.
 //!
-//! Where it is silent: how long the flag takes to be seen. Nothing is charged for it.
+//! Not in the source: the time until the flag is seen. Nothing is charged for it.
 //!
-//! Names. A kernel of the profile's time `t` above the bound runs in `slices` pieces of equal
+//! Names: a kernel with the profile's time `t` above the bound runs in `slices` pieces of equal
 //! length and takes `1.3 * t` in all. Each piece but the first begins if the jobs above have
-//! nothing on the device; else it waits until they have nothing and takes the way of a launch to
-//! the device. The high-priority client's kernels are not rewritten. Graphs, and kernels that no
-//! profile knows, are not either. Batch work is counted without the overhead, gaps are filled with
-//! it. That rewritten kernels may compute other results, and that libraries without PTX are
-//! replaced by slower ones, costs nothing here.
+//! nothing on the device. Otherwise it waits until they have nothing and then takes as long as a
+//! launch to reach the device. The high-priority client's kernels are not rewritten. Neither are
+//! graphs, nor kernels that no profile knows. Batch work is counted without the overhead, gaps are
+//! filled with it. Rewritten kernels may compute other results, and libraries without PTX are
+//! replaced by slower ones; neither costs anything here.
 #![forbid(unsafe_code)]
 
 use super::{JobView, KernelPieces, LabPolicy};
 use crate::Ns;
 
-/// Time, ns, within which a low-priority kernel is to stop.
+/// Time, ns, within which a low-priority kernel must stop.
 const BOUND_NS: Ns = 31_600;
 
-/// What a rewritten kernel takes, in thousandths of the original.
+/// Time of a rewritten kernel, in thousandths of the original.
 const REWRITTEN_PERMILLE: u64 = 1_300;
 
 /// The rule.
@@ -96,7 +96,7 @@ mod tests {
         assert!(rule.may_launch(0, 1, &jobs) && rule.may_launch(0, 2, &jobs));
         jobs[2].kernels = 1;
         assert!(!rule.may_launch(0, 1, &jobs) && !rule.may_launch(0, 2, &jobs));
-        // It goes on, and stops for any of those above.
+        // It continues, and stops for any job above it.
         assert!(rule.may_go_on(2, &jobs));
         jobs[1].kernels = 1;
         assert!(rule.may_go_on(1, &jobs) && !rule.may_go_on(2, &jobs));

@@ -1,25 +1,26 @@
 //! XSched's highest-priority-first at level 1 (OSDI'25; source bd494cb, `policy/hpf`; 382a5d8,
 //! `preempt/src/xqueue`).
 //!
-//! What the source says. A launch copies its parameters into a queue without a bound and returns. A
+//! From the source: a launch copies its parameters into a queue without a bound and returns. A
 //! worker forwards the queue's commands and keeps at most `threshold` (16) in flight. Every
 //! `batch`th (8th) can be waited for: at the threshold the worker waits for the first of those, and
-//! goes on with as many. So it is for every queue, the most important one too. A server hears of
-//! each queue's ready and idle edges, and suspends every queue below the highest ready priority.
+//! then forwards as many again. This holds for every queue, the most important one too. A server
+//! receives each queue's ready and idle edges, and suspends every queue below the highest ready
+//! priority.
 //!
-//! Where the source is silent: how long an edge takes. Each reaches the server, and the server's
-//! word the client, after one hop together (25-65 us to wake a sleeping core; 45 us here): what the
-//! client gates by is that much old.
+//! Not in the source: the time of an edge. The edge to the server and the server's order to the
+//! client take one hop together (25-65 us to wake a sleeping core; 45 us here). The state by which
+//! the client gates is old by that time.
 //!
 //! Names: a queue is a job's ([`HostQueue::All`]), whatever its streams. A queue is ready from its
 //! first command to the end of its last. The worker of an idle queue sleeps, as the source's does,
 //! and so does a host that waits; each is woken in 25-65 us. In the source a worker whose queue is
 //! empty waits for all work in flight before it takes the next command; here it does not.
 //!
-//! The worker makes the service's launches on a core of its own, which any rule could have. So that
-//! rules are compared and not cores, a foreground call takes its host as long as the launch. With
-//! [`Xsched::spares_launches`] it takes the 1 us that XSched's were measured to take: a service
-//! whose host is its slower part is then quicker than alone.
+//! The worker makes the service's launches on a core of its own, which any rule could have. To
+//! compare rules and not cores, a foreground call takes its host as long as the launch. With
+//! [`Xsched::spares_launches`] it takes 1 us, as measured for XSched: a service that is limited by
+//! its host is then faster than in a solo run.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -27,20 +28,20 @@ use std::collections::VecDeque;
 use super::{HostQueue, JobView, LabPolicy};
 use crate::{Ns, US};
 
-/// From an edge to the suspension or resumption of others.
+/// Time from an edge to the suspension or resumption of others.
 const HOP_NS: Ns = 45 * US;
 
-/// Commands from one that can be waited for to the next.
+/// Distance in commands between two that can be waited for.
 const BATCH: u64 = 8;
 
-/// What the worker of a queue knows.
+/// A worker's knowledge of its queue.
 #[derive(Debug, Clone, Copy, Default)]
 struct Forwarded {
-    /// Commands forwarded.
+    /// Number of forwarded commands.
     forwarded: u64,
-    /// Commands of which it knows that they have ended.
+    /// Number of commands that it knows to have ended.
     known: u64,
-    /// Ready as it is, as the others' clients know it.
+    /// Whether it is ready, and whether the other jobs' clients know it as ready.
     ready: (bool, bool),
 }
 
@@ -52,12 +53,12 @@ pub struct Xsched {
     spares_launches: bool,
     /// By job.
     queues: Vec<Forwarded>,
-    /// Edges on their way: when they arrive, of whom, which.
+    /// Edges in flight: arrival time, job, whether ready.
     edges: VecDeque<(Ns, usize, bool)>,
 }
 
 impl Xsched {
-    /// With this in-flight window; 16 is the project's own.
+    /// The rule with this in-flight window; 16 is the project's own.
     pub fn new(window: usize) -> Xsched {
         let threshold = window.max(1) as u64;
         Xsched {
@@ -70,7 +71,7 @@ impl Xsched {
         }
     }
 
-    /// The same, and its worker's core saves the service the time of its launches.
+    /// The same rule, but its worker's core saves the service the time of its launches.
     pub fn spares_launches(self) -> Xsched {
         Xsched {
             spares_launches: true,
@@ -155,7 +156,7 @@ mod tests {
         }
     }
 
-    /// How many launches job 0 makes until the rule stops it.
+    /// Number of launches that job 0 makes until the rule stops it.
     fn forwards(rule: &mut Xsched, mut jobs: Vec<JobView>) -> usize {
         let mut count = 0;
         while rule.may_launch(0, 0, &jobs) && count < 100 {
@@ -170,7 +171,7 @@ mod tests {
     fn a_worker_forwards_sixteen_and_goes_on_by_eights() {
         let mut rule = Xsched::new(16);
         assert_eq!(forwards(&mut rule, vec![view(0, 0)]), 16);
-        // Seven have ended: the eighth is what it waits for.
+        // Seven have ended: it waits for the eighth.
         assert_eq!(forwards(&mut rule, vec![view(0, 9)]), 0);
         assert_eq!(forwards(&mut rule, vec![view(0, 8)]), 8);
         // All have ended.

@@ -3,13 +3,16 @@
 
 use std::fmt::Write;
 
-use super::svg::escape;
 use super::{length_name, packed};
-use crate::lost::per_cent;
 use crate::measure::Spent;
-use crate::pairs::{CaseRow, DEVICES};
+use crate::pairs::CaseRow;
 use crate::seeds::geometric;
 use crate::why::{CAUSES, Causes, UnfilledCauses};
+
+/// A part in per cent of the whole; 0 if the whole is 0.
+fn per_cent(part: f64, of: f64) -> f64 {
+    if of == 0.0 { 0.0 } else { 100.0 * part / of }
+}
 
 /// Sums over cases of one device and rule.
 #[derive(Debug, Clone)]
@@ -163,74 +166,4 @@ fn line(out: &mut String, causes: &Causes, of: f64) {
         let _ = write!(out, " {:>7.1}", per_cent(*time as f64, of));
     }
     out.push('\n');
-}
-
-/// For the page: why filling falls short of the packer.
-pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
-    out.push_str(
-        "<h2>Why gap time was not filled</h2><p>Every moment of a gap in which the device ran nothing is put down to one cause; of several background jobs the one counts that was nearest to \
-         running. In per cent of the gap time. A packer that knows everything in advance, and never lets a kernel outlast a gap, leaves what is missing from its own column to 100; what it leaves lies under granularity and host. \
-         A host that waited at its gate while the service worked is later in the next gap: what <b>host</b> has beyond what the packer leaves is due to that.</p><ul>",
-    );
-    for (short, what) in CAUSES {
-        let _ = writeln!(out, "<li><b>{short}</b>: {}</li>", escape(what));
-    }
-    out.push_str("</ul>\n");
-    let name = |row: &CaseRow| (!row.is_apart() && row.closed).then(|| "closed loop".to_string());
-    for device in DEVICES.map(|(device, _)| device) {
-        let groups = groups(rows, name);
-        let mine: Vec<&CauseGroup> = groups.iter().filter(|group| group.device == device).collect();
-        if mine.is_empty() {
-            continue;
-        }
-        let _ = write!(
-            out,
-            "<h3>{device}: cases in a closed loop</h3><table><tr><th>policy</th><th>batch</th><th>gaps</th><th>cases</th><th>seconds</th><th>filled</th><th>packer</th><th>gated packer</th>"
-        );
-        for (short, _) in CAUSES {
-            let _ = write!(out, "<th>{short}</th>");
-        }
-        out.push_str("</tr>\n");
-        for group in mine {
-            let _ = write!(
-                out,
-                "<tr><td>{}</td><td>{:.3}</td><td>all</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td>",
-                group.rule,
-                geometric(group.batch.iter().copied()),
-                group.cases,
-                group.gap_ms / 1e3,
-                per_cent(group.filled_ms, group.gap_ms),
-                packers_part(group.device, group.packer_ms, group.gap_ms),
-                packers_part(group.device, group.gated_ms, group.gap_ms)
-            );
-            cells(out, &group.why.sum(), group.gap_ms * 1e6);
-            if group.rule != "weft" && group.rule != "fikit" {
-                continue;
-            }
-            for (at, (spent, causes)) in group.spent.iter().zip(&group.why.0).enumerate() {
-                let there = spent.there as f64;
-                if spent.there == 0 {
-                    continue;
-                }
-                let _ = write!(
-                    out,
-                    "<tr><td>{}</td><td></td><td>{}</td><td></td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td></td>",
-                    group.rule,
-                    escape(&length_name(at)),
-                    there / 1e9,
-                    per_cent(spent.filled as f64, there),
-                    packers_part(group.device, spent.packer as f64, there)
-                );
-                cells(out, causes, there);
-            }
-        }
-        out.push_str("</table>\n");
-    }
-}
-
-fn cells(out: &mut String, causes: &Causes, of: f64) {
-    for time in causes {
-        let _ = write!(out, "<td>{:.1}</td>", per_cent(*time as f64, of));
-    }
-    out.push_str("</tr>\n");
 }

@@ -1,16 +1,11 @@
-//! What came of it, for people: text for the terminal, one page with plots.
+//! The results as text for the terminal.
 #![forbid(unsafe_code)]
 
 pub mod causes;
-mod headline;
-mod page;
-mod promised;
 mod summary;
-pub(crate) mod svg;
 
 use std::fmt::Write;
 
-pub use page::{ENOUGH, PageBlock, PageOrigin, page};
 pub use summary::{SeedFigures, Summary};
 
 use crate::Ns;
@@ -19,6 +14,9 @@ use crate::measure::{EDGES, Spent};
 use crate::pairs::CaseRow;
 use crate::seeds::OverSeeds;
 use crate::seeds::geometric;
+
+/// Requests that a figure is to rest on.
+pub const ENOUGH: u64 = 1_000;
 
 /// One line a rule.
 pub fn text(rows: &[CaseRow]) -> String {

@@ -1,6 +1,6 @@
-//! The daemon's half: how the broker waits, and what it tells the core of the lanes. Follows
-//! `broker/daemon/src` (`scheduler`, `lanes`) step by step; how to wait is decided by the daemon's
-//! own `waiting`.
+//! The daemon's half: the broker's waits, and its reports to the core on the lanes. It follows
+//! `broker/daemon/src/scheduling` step by step; the daemon's own `thread_sleep` chooses how
+//! to wait.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use super::process::JobProcess;
 use crate::job::PlayedJob;
 use crate::{Ns, US};
 
-/// The daemon's: shortest time between two requests to a foreground job to ring when idle.
+/// Shortest time between two requests to a foreground job to ring when idle, as in the daemon.
 const RING_PAUSE_NS: Ns = 1_000 * US;
-/// A turn of a spinning broker.
+/// Time of a turn of a spinning broker.
 pub(super) const ITERATION_NS: Ns = US;
 
 /// The daemon.
@@ -23,9 +23,9 @@ pub(super) struct Broker {
     core: Core,
     waiting: Waiting,
     wait: Wait,
-    /// Whether it napped last.
+    /// Whether its last wait was a nap.
     naps: bool,
-    /// The valid turn, and its time, ns.
+    /// The token of the valid turn, and its time, ns.
     token: u32,
     next: Ns,
     last_record: Ns,
@@ -56,7 +56,8 @@ impl Broker {
         self.core.snapshot()
     }
 
-    /// What the core believes: background work that is out, ns, and the end of foreground work.
+    /// The core's beliefs: background work on its way or on the device, ns, and the end of
+    /// foreground work.
     pub(super) fn believes(&self) -> (Ns, Ns) {
         let snapshot = self.core.snapshot();
         let foreground_jobs = snapshot.clients.iter().filter(|client| client.mode == "foreground");
@@ -74,7 +75,7 @@ impl Broker {
         self.core.snapshot().counters.events
     }
 
-    /// How to wait now, and until when.
+    /// The kind of the next wait, and its end.
     fn choose(&self, now: Ns, alone: bool) -> (Wait, Ns) {
         let next_wake = self.core.next_wake(now);
         let wait = self.waiting.choose(
@@ -87,14 +88,14 @@ impl Broker {
             },
         );
         let at = match wait {
-            // A spin sees changes at once; without any, the turn that is due comes next.
+            // A spinning broker sees changes at once; without any, the turn that is due comes next.
             Wait::Spin => next_wake.unwrap_or(now).max(now + ITERATION_NS),
             Wait::Nap(time) | Wait::Doze(time) | Wait::Sleep(time) => now + time.as_nanos() as Ns,
         };
         (wait, at)
     }
 
-    /// Tells the core of all jobs, before anything runs.
+    /// Reports all jobs to the core, before anything runs.
     pub(super) fn attach_all(&mut self, processes: &mut [JobProcess]) {
         for (job, process) in processes.iter_mut().enumerate() {
             let config = self.core.config();
@@ -120,12 +121,12 @@ impl Broker {
         }
     }
 
-    /// Whether it sees what changes at once.
+    /// Whether it sees changes at once.
     pub(super) fn spins(&self) -> bool {
         self.wait == Wait::Spin
     }
 
-    /// Brings the next turn forward to `at`: its token, unless one comes earlier anyway.
+    /// Brings the next turn forward to `at`. Returns its token, unless a turn comes earlier anyway.
     pub(super) fn bring_forward(&mut self, at: Ns) -> Option<u32> {
         if at >= self.next {
             return None;
@@ -135,7 +136,7 @@ impl Broker {
         Some(self.token)
     }
 
-    /// Goes to wait; says until when, if nothing happens. `late`: how much later a sleep ends.
+    /// Begins a wait. Returns its end if nothing happens. `late`: how much later a sleep ends.
     pub(super) fn begin_wait(&mut self, now: Ns, late: Ns, processes: &mut [JobProcess]) -> Ns {
         let (wait, at) = self.choose(now, processes.len() == 1);
         self.wait = wait;
@@ -149,7 +150,7 @@ impl Broker {
         at + if self.spins() { 0 } else { late }
     }
 
-    /// Begins a turn, if this token's is the one that counts: says so.
+    /// Begins a turn if this token is the valid one. Returns whether it did.
     pub(super) fn begin_turn(&self, token: u32, now: Ns, processes: &mut [JobProcess]) -> bool {
         if self.token != token {
             return false;
@@ -162,7 +163,7 @@ impl Broker {
         true
     }
 
-    /// Reads all lanes and tells the core.
+    /// Reads all lanes and reports to the core.
     pub(super) fn read_lanes(&mut self, now: Ns, processes: &mut [JobProcess]) {
         self.background_waits = false;
         for (job, process) in processes.iter_mut().enumerate() {
@@ -190,7 +191,7 @@ impl Broker {
                     self.events.push((now, Event::Renewed { client, total }));
                 }
             }
-            // Told again after other news, as the daemon does; first what is in the word.
+            // Repeated after other news, as in the daemon; first the content of the credit word.
             if lane.waiting != lane.told_wait || (progressed && lane.waiting.is_some()) {
                 lane.told_wait = lane.waiting;
                 if lane.waiting.is_some() {
@@ -219,12 +220,12 @@ impl Broker {
         }
     }
 
-    /// What the core has decided since the last call.
+    /// The core's decisions since the last call.
     pub(super) fn take_decisions(&mut self) -> Vec<Decision> {
         std::mem::take(&mut self.decisions)
     }
 
-    /// Tells the core what came of decisions.
+    /// Reports the results of decisions to the core.
     pub(super) fn tell(&mut self, now: Ns, answers: Vec<Event>) {
         for event in answers {
             self.core.handle(now, event, &mut self.decisions);
@@ -252,8 +253,8 @@ fn want_bells_in_nap(now: Ns, processes: &mut [JobProcess]) {
     }
 }
 
-/// Sets the bells before a sleep (`Some(true)`: of all, `Some(false)`: not of foreground jobs) and
-/// after it (`None`).
+/// Sets the bells before a sleep (`Some(true)`: for all jobs, `Some(false)`: not for foreground
+/// jobs) and after it (`None`).
 fn want_bells(processes: &mut [JobProcess], by_anybody: Option<bool>) {
     for process in processes {
         let lane = &mut process.lane;

@@ -1,4 +1,4 @@
-//! What the rule adds to a job's calls now ([`crate::cost`]).
+//! Time that the rule adds to a job's calls now ([`crate::cost`]).
 #![forbid(unsafe_code)]
 
 use weft_scheduler::Mode;
@@ -7,7 +7,7 @@ use super::LabMachine;
 use crate::cost::{AddedCost, WEFT_ALONE_NS, WEFT_BACKGROUND_NS, WEFT_FOREGROUND_NS};
 
 impl LabMachine {
-    /// What the rule adds to a job's calls now.
+    /// Time that the rule adds to a job's calls now.
     pub(super) fn added(&self, job: usize) -> AddedCost {
         if !self.hosts.launch_costs {
             return AddedCost::default();

@@ -1,6 +1,6 @@
-//! The interposer's half: a launch passes by its job's mode, is recorded, and tells what of it has
-//! ended. Decides by `weft_gate`, whose first module says where the lab differs; the order of steps
-//! follows `interposer/src/throttle`.
+//! The interposer's half: a launch passes by its job's mode and is recorded, and its end is
+//! reported. The rules are those of `weft_gate`, whose first module lists the lab's differences;
+//! the order of steps follows `interposer/src/throttle`.
 
 use weft_gate::active_streams::RemainingWork;
 use weft_gate::charge::{self, QUEUED_WORK_RATIO};
@@ -18,10 +18,10 @@ use super::{LabMachine, MachineEvent};
 use crate::Ns;
 use crate::job::{Play, name_of};
 
-/// What the gate says.
+/// The gate's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gate {
-    /// Go.
+    /// The launch may go.
     Open,
     /// The device decides: look again at this time.
     Later(Ns),
@@ -29,7 +29,7 @@ enum Gate {
     Shut,
 }
 
-/// Whether the interposer takes it for a transfer: bytes, or a small one.
+/// Bytes of a call that the interposer counts as a transfer.
 fn transfer_bytes(play: &Play) -> Option<u64> {
     match play {
         Play::Copy { bytes, .. } => Some(*bytes),
@@ -44,7 +44,7 @@ impl LabMachine {
         self.hosts.slowed(DEFAULT_LONGEST_WAIT_NS)
     }
 
-    /// Predicted work, ns, that the launch queue holds at most.
+    /// The most predicted work, ns, that the launch queue holds.
     pub(super) fn queued_work(&self) -> Ns {
         self.longest_wait() / QUEUED_WORK_RATIO
     }
@@ -54,7 +54,7 @@ impl LabMachine {
         self.epochs.iter().take(usize::from(priority)).sum()
     }
 
-    /// Whether the head of the queue may go now; else it waits.
+    /// Whether the head of the queue may go now; otherwise it waits.
     pub(super) fn permitted(&mut self, job: usize, call: Queued, play: &Play) -> bool {
         let now = self.now;
         let allowed = if self.own.is_some() {
@@ -143,7 +143,7 @@ impl LabMachine {
         self.processes[job].lane.free_at.saturating_sub(self.now)
     }
 
-    /// Work, ns, that has not begun: it lies behind a fence that is not reached.
+    /// Work, ns, that has not begun: it is behind a fence that is not reached.
     fn behind(&self, job: usize) -> Ns {
         let streams = self.processes[job].streams.iter();
         let first = |stream: &super::process::ProcessStream| {
@@ -154,7 +154,7 @@ impl LabMachine {
         streams.filter_map(first).sum()
     }
 
-    /// Takes the credit for a launch, or says when to look again without the broker.
+    /// Takes the credit for a launch, or returns when to look again without the broker.
     fn ask_gate(&mut self, job: usize, waiting: &WaitingLaunch) -> Gate {
         let now = self.now;
         let lane = &self.processes[job].lane;
@@ -198,10 +198,10 @@ impl LabMachine {
         self.at(at, MachineEvent::Gate { job: job as u16, token });
     }
 
-    /// The bell of a lane rings: a thread that sleeps on it wakes later, one that spins sees it.
+    /// Rings the bell of a lane: a thread that sleeps on it wakes later, one that spins sees it.
     pub(super) fn bell(&mut self, job: usize) {
         let lane = &self.processes[job].lane;
-        // A launch that waits for the device alone sees its orders all the time.
+        // A launch that waits only for the device sees its orders all the time.
         if lane.paced.is_some() && self.now < lane.look_at {
             let now = self.now;
             return self.look_later(job, now);
@@ -278,7 +278,7 @@ impl LabMachine {
             process.waits.push((since, now));
         }
         process.stands(now, Stand::Away);
-        // The launch that waited goes; those behind it ask on their own.
+        // The launch that waited goes; those behind it ask by themselves.
         self.launch_head(job);
         self.launch_queued(job);
     }
@@ -315,7 +315,7 @@ impl LabMachine {
         gained > 0
     }
 
-    /// `Orders::replenish`, and the upper bound of the predicted end.
+    /// Renews the credit as in `Orders::replenish`, and the upper bound of the predicted end.
     fn renew(&mut self, job: usize) {
         let above = self.sum_above(self.processes[job].job.priority);
         let now = self.now;
@@ -388,7 +388,7 @@ impl LabMachine {
         process.lane.issued += cost;
         process.lane.free_at = run_ahead::end_after_launch(process.lane.free_at, now, cost);
         let issued = at.issued;
-        // The stream's record was written before this.
+        // The stream's in-flight entry was made before this.
         if let Some(last) = at.in_flight.back_mut() {
             last.upto = issued;
         }

@@ -1,4 +1,4 @@
-//! A job's lane, and what its client keeps beside it: plain values, for one thread in virtual time.
+//! A job's lane, and its client's state for it: plain values, for one thread in virtual time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -21,21 +21,21 @@ pub(super) struct WaitingLaunch {
     pub(super) since: Ns,
 }
 
-/// On which news a client rings for the broker.
+/// The news for which a client rings for the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GateBell {
     None,
-    /// Its becoming idle.
+    /// The job becomes idle.
     Idle,
-    /// All.
+    /// All news.
     All,
 }
 
-/// A job's lane, and what its client keeps beside it.
+/// A job's lane, and its client's state for it.
 #[derive(Debug)]
 pub(super) struct GateLane {
     pub(super) profile: Option<Arc<Profile>>,
-    /// By which copies are charged more than on a real device.
+    /// Factor on the charge of copies, relative to a real device.
     pub(super) dilation: f64,
     pub(super) costs: HashMap<u64, Ns>,
     pub(super) unknown: Ns,
@@ -49,9 +49,9 @@ pub(super) struct GateLane {
     pub(super) settled: Ns,
     /// The launch that waits for the broker.
     pub(super) waiting: Option<WaitingLaunch>,
-    /// The launch that waits for the device alone, under a run-ahead window.
+    /// The launch that waits only for the device, under a run-ahead window.
     pub(super) paced: Option<WaitingLaunch>,
-    /// Deadline of the run-ahead window, ns, under which the broker was told of the wait.
+    /// Deadline of the run-ahead window, ns, under which the wait was reported to the broker.
     pub(super) came_under: Option<Ns>,
     pub(super) window: Option<RunAheadWindow>,
     pub(super) renewed: Ns,
@@ -59,13 +59,14 @@ pub(super) struct GateLane {
     pub(super) free_at: Ns,
     pub(super) told: (Ns, Ns, Ns),
     pub(super) told_wait: Option<WaitingLaunch>,
-    /// What the broker wants to be rung for, and when it last asked a foreground job for its end.
+    /// The news for which the broker wants to be rung, and the time of its last request to a
+    /// foreground job to ring at its end.
     pub(super) bell: GateBell,
     pub(super) bell_asked: Option<Ns>,
-    /// Whether the last record told was its becoming idle.
+    /// Whether the last reported record was that the job became idle.
     pub(super) told_idle: bool,
     pub(super) records: Vec<(Ns, Event)>,
-    /// Whether the device times launches, and kernels that ended since.
+    /// Whether the device times launches, and the number of kernels that ended since.
     pub(super) timed: bool,
     pub(super) ended: u64,
     /// Streams with work, by the interposer's own rule.
@@ -73,7 +74,7 @@ pub(super) struct GateLane {
     /// Times, ns: work was last seen to end, or began; a fence was last due.
     pub(super) progress: Ns,
     pub(super) last_fence: Ns,
-    /// The valid look at the gate, and its time, ns.
+    /// The token of the valid look at the gate, and its time, ns.
     pub(super) token: u32,
     pub(super) look_at: Ns,
 }

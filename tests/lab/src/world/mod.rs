@@ -1,20 +1,20 @@
 //! A machine in virtual time: a GPU (the engine of the simulated one), jobs that launch from host
-//! threads, and what stands between.
+//! threads, and the launch control between them.
 //!
 //! Events are exact: there is no grid of time. At one instant the device comes first, then the
 //! host, in the order in which events were set.
 //!
 //! * `play` moves the jobs: threads, waits, how far a host may be ahead of the device.
 //! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` and `turn`
-//!   are the daemon's: when it looks, what it tells the core, when its orders arrive. They follow
-//!   `interposer/src/throttle` and `broker/daemon/src` step by step. The core is the real one, and
-//!   so are the gate's rules (`weft_gate`).
-//! * `cost` is what the rule adds to a call.
+//!   are the daemon's: the times of its looks, its reports to the core, the arrival of its orders.
+//!   They follow `interposer/src/throttle` and `broker/daemon/src` step by step. The core is the
+//!   real one, and so are the gate's rules (`weft_gate`).
+//! * `cost` is the time that the rule adds to a call.
 //! * `queue` holds calls that their hosts left behind: weft's launch queue, or another rule's.
-//! * `process` and `lane` hold what the others work on.
+//! * `process` and `lane` hold the data of the other modules.
 //!
-//! Kernels share the device under [`simgpu_engine::Mode::MpsShared`] only. Each takes what the
-//! shape of its blocks needs ([`crate::job::Program::shapes`]).
+//! Kernels share the device only under [`simgpu_engine::Mode::MpsShared`]. Each takes the resources
+//! of its blocks' shape ([`crate::job::Program::shapes`]).
 //!
 //! Not modelled: memory, hosts that run out of cores.
 #![forbid(unsafe_code)]
@@ -50,14 +50,15 @@ pub use stand::{HeldReason, Stand, StandChange};
 use broker::Broker;
 use process::JobProcess;
 
-/// A job's launches that the driver takes ahead of the device: channels hold about a thousand.
+/// The most launches of a job that the driver takes ahead of the device: channels hold about a
+/// thousand.
 pub const AHEAD: usize = 1_000;
 
 /// Shortest time, ns, from the end of work to the return of a host thread that spins for it, CUDA's
-/// default: what the host alone takes. A calibration's `wait_return_ns` may be longer.
+/// default: the time of the host itself. A calibration's `wait_return_ns` may be longer.
 pub const SYNC_RETURN_NS: Ns = 2 * US;
 
-/// How quick the host is.
+/// The speed of the host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hosts {
     /// Wake-up of a sleeping thread, ns: measured 25 to 65 us for a sleeping core.
@@ -69,21 +70,22 @@ pub struct Hosts {
     /// Time, ns, that a background job spins at the gate before it sleeps.
     pub gate_spin: Ns,
     /// Launches that a background job may defer at a closed gate (`interposer/src/deferred` holds
-    /// 1,024); 0, as with `WEFT_QUEUE=off`: it waits with the first.
+    /// 1,024). 0, as with `WEFT_QUEUE=off`: it waits with the first.
     pub queue: usize,
-    /// Whether wake-up hints are told: the first copy of an idle job.
+    /// Whether wake-up hints are sent: the first copy of an idle job.
     pub stirs: bool,
-    /// Whether calls take what the rule adds to them (`cost`).
+    /// Whether calls take the time that the rule adds to them (`cost`).
     pub launch_costs: bool,
     /// Time, ns, from the end of work to the return of a host thread that spins for it.
     pub sync_return: Ns,
-    /// How many times slower than a real one the device is, as weft is told (`--dilation`). Times
-    /// of this machine are wall times then; jobs' and the device's are already so much longer.
+    /// The factor by which the device is slower than a real one, as weft knows it (`--dilation`).
+    /// Times of this machine are wall times then; the jobs' and the device's times already include
+    /// the factor.
     pub dilation: f64,
 }
 
 impl Hosts {
-    /// A time on a real device, ns, on this one.
+    /// A real device's time, ns, on this one.
     pub fn slowed(&self, real: Ns) -> Ns {
         (real as f64 * self.dilation) as Ns
     }
@@ -106,7 +108,7 @@ impl Default for Hosts {
     }
 }
 
-/// What stands between the jobs and the device.
+/// The launch control between the jobs and the device.
 #[derive(Debug)]
 pub enum LaunchControl {
     /// Nothing.
@@ -124,17 +126,17 @@ pub struct MachineSetup {
     pub device: Settings,
     /// The host.
     pub hosts: Hosts,
-    /// What stands between.
+    /// The launch control.
     pub control: LaunchControl,
-    /// The jobs, each with what weft knows of it.
+    /// The jobs, each with weft's profile of it.
     pub jobs: Vec<(PlayedJob, Option<Arc<Profile>>)>,
-    /// All chance.
+    /// The seed of all chance.
     pub seed: u64,
-    /// Requests that the first job answers at least before the run ends.
+    /// The least number of requests that the first job answers before the run ends.
     pub requests: u64,
     /// Shortest run, ns of virtual time.
     pub least: Ns,
-    /// Longest run, ns of virtual time, whatever was answered.
+    /// Longest run, ns of virtual time, whatever the number of answers.
     pub longest: Ns,
 }
 
@@ -156,16 +158,17 @@ pub struct KernelPiece {
     pub op: u32,
     /// Hash of the kernel.
     pub kernel: u64,
-    /// Time, ns, that it takes alone: less than from start to end where it shared SMs.
+    /// Time, ns, that it takes with the device to itself. That is less than from start to end if it
+    /// shared SMs.
     pub alone: Ns,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone)]
 pub struct MachineRun {
     /// By job.
     pub jobs: Vec<JobRun>,
-    /// Everything that the compute engine ran, in order of start.
+    /// All pieces that the compute engine ran, in order of start.
     pub pieces: Vec<KernelPiece>,
     /// Length of the run, ns.
     pub span: Ns,
@@ -173,13 +176,13 @@ pub struct MachineRun {
     pub device: Settings,
     /// See [`Hosts::sync_return`].
     pub sync_return: Ns,
-    /// All chance.
+    /// The seed of all chance.
     pub seed: u64,
     /// Switches between contexts.
     pub switches: u64,
     /// Events of the engine, the host and the broker.
     pub events: u64,
-    /// The core at the end.
+    /// The core's state at the end.
     pub snapshot: Option<Snapshot>,
     /// Each job's credit word at the end.
     pub credit: Vec<i64>,
@@ -190,7 +193,7 @@ pub struct MachineRun {
 /// An event of the host. Small, since there are millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum MachineEvent {
-    /// A host thread gets to an operation.
+    /// A host thread reaches an operation.
     Call { job: u16, op: u32 },
     /// A request begins.
     Begin { job: u16 },
@@ -200,11 +203,11 @@ enum MachineEvent {
     Gate { job: u16, token: u32 },
     /// A turn of the broker.
     Turn { token: u32 },
-    /// The drain thread comes to the next deferred launch.
+    /// The drain thread reaches the next deferred launch.
     Issue { job: u16 },
-    /// A rewritten kernel that was stopped goes on.
+    /// A rewritten kernel that was stopped continues.
     GoOn { job: u16 },
-    /// The time that a rule of the lab's own asked for.
+    /// The time that a rule of the lab's own requested.
     Ask,
 }
 
@@ -237,11 +240,11 @@ impl LabMachine {
         LabMachine::numbered(setup, 0)
     }
 
-    /// [`LabMachine::new`] with jobs numbered from `first` in all chance: a job alone then behaves
-    /// as in a set.
+    /// [`LabMachine::new`] with jobs numbered from `first` for all chance: a job in a solo run then
+    /// behaves as in a set.
     pub fn numbered(setup: MachineSetup, first: usize) -> LabMachine {
         let device = Settings {
-            // Copies come with their duration: a byte takes a nanosecond.
+            // The duration of a copy is given in bytes: a byte takes a nanosecond.
             copy_latency: 0,
             to_device: 1_000,
             to_host: 1_000,

@@ -1,4 +1,5 @@
-//! How jobs move: requests begin, threads make their calls, calls return, the device reports.
+//! The progress of jobs: requests begin, threads make their calls, calls return, the device
+//! reports.
 
 use simgpu_engine::{Direction, KernelShape, OpId, Segment, Work};
 use weft_scheduler::{Client, Event};
@@ -10,7 +11,7 @@ use crate::Ns;
 use crate::job::{JobOp, NONE, Play};
 
 impl LabMachine {
-    /// Sets a job's first request in motion.
+    /// Schedules a job's first request.
     pub(super) fn first_request(&mut self, job: usize) {
         let process = &mut self.processes[job];
         let wait = if process.job.arrivals.is_closed() {
@@ -57,12 +58,12 @@ impl LabMachine {
         };
         process.next_arrival = next;
         self.at(next, MachineEvent::Begin { job: job as u16 });
-        // One that has come already waits for this one alone.
+        // A request that has already come waits only for this answer.
         self.views[job].in_request = next <= now;
         self.ask_own(None);
     }
 
-    /// The thread goes on to `op` at `from`.
+    /// The thread continues to `op` at `from`.
     fn then(&mut self, job: usize, op: u32, what: &JobOp, from: Ns) {
         let process = &self.processes[job];
         let host = process
@@ -101,7 +102,7 @@ impl LabMachine {
         self.make(job, call, what.play);
     }
 
-    /// A call that is no work on the device.
+    /// Makes a call that is no work on the device.
     fn make(&mut self, job: usize, call: Queued, play: Play) {
         let now = self.now;
         let Queued { op, deferred, .. } = call;
@@ -163,7 +164,7 @@ impl LabMachine {
         }
     }
 
-    /// Makes calls from the head of the queue as far as the driver and the gate let it.
+    /// Makes calls from the head of the queue as far as the driver and the gate allow it.
     pub(super) fn launch_queued(&mut self, job: usize) {
         while let Some(call) = self.processes[job].queue.front().copied() {
             let what = self.op(job, call);
@@ -185,7 +186,7 @@ impl LabMachine {
         }
     }
 
-    /// The head of the queue goes.
+    /// Launches the head of the queue.
     pub(super) fn launch_head(&mut self, job: usize) {
         if let Some(call) = self.processes[job].queue.front().copied() {
             let what = self.op(job, call);
@@ -252,7 +253,7 @@ impl LabMachine {
                 }
             },
         }
-        // By the mode that the call was made in: the launch may change it.
+        // By the mode at the time of the call: the launch may change it.
         let took = program.launch_cost + self.added(job).launch;
         self.launched(job, stream, play);
         if call.deferred {
@@ -281,7 +282,7 @@ impl LabMachine {
         at.last_op = submitted.unwrap_or(OpId::DONE);
     }
 
-    /// A call has returned: what follows it begins.
+    /// Handles the return of a call: the operations that follow it begin.
     pub(super) fn returned(&mut self, job: usize, op: u32, at: Ns) {
         let process = &mut self.processes[job];
         process.remaining -= 1;
@@ -302,7 +303,7 @@ impl LabMachine {
         }
     }
 
-    /// The first operation of a stream has ended.
+    /// Handles the end of a stream's first operation.
     pub(super) fn done(&mut self, job: usize, stream: usize, start: Ns, end: Ns, segments: &[Segment]) {
         let process = &mut self.processes[job];
         let at = &mut process.streams[stream];
@@ -314,7 +315,7 @@ impl LabMachine {
             at.reached = flight.upto;
         }
         if flight.compute && process.lane.timed && flight.kernel != 0 {
-            /// One kernel in so many is timed.
+            /// One kernel in this many is timed.
             const TIMED: u64 = 16;
             process.lane.ended += 1;
             if process.lane.ended.is_multiple_of(TIMED) {
@@ -358,7 +359,7 @@ impl LabMachine {
         self.ask_own(Some(job));
     }
 
-    /// Threads that waited for the device go on.
+    /// Threads whose wait for the device is over continue.
     fn go_on(&mut self, job: usize) {
         let mut at = 0;
         while at < self.processes[job].waiters.len() {

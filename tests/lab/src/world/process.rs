@@ -1,4 +1,4 @@
-//! A job at work: its host threads, its work on the device, its lane.
+//! The state of a running job: its host threads, its work on the device, its lane.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,39 +12,39 @@ use super::stand::{Stand, StandChange};
 use crate::Ns;
 use crate::job::{Play, PlayedJob};
 
-/// What a job got.
+/// The outcome of a run for one job.
 #[derive(Debug, Clone)]
 pub struct JobRun {
     /// The job.
     pub job: PlayedJob,
     /// Latency of each request from its arrival to its answer.
     pub latencies: Vec<Ns>,
-    /// When each request arrived.
+    /// Arrival time of each request.
     pub arrivals: Vec<Ns>,
-    /// Time its kernels ran.
+    /// Time for which its kernels ran.
     pub compute: Ns,
-    /// Of that, what they took longer than their own time since they were rewritten.
+    /// The part of it that rewritten kernels took beyond their own time.
     pub rewritten: Ns,
     /// Waits at the gate (weft) or for permission: from, to.
     pub waits: Vec<(Ns, Ns)>,
-    /// Where its next launch stood, as that changed.
+    /// The states of its next launch, from the time of each change on.
     pub stands: Vec<StandChange>,
     /// Operations begun.
     pub ops: u64,
-    /// Tokens of its requests, where its waits return with them.
+    /// Tokens of its requests, if its waits return with tokens.
     pub tokens: Vec<TokenTime>,
 }
 
-/// A token and the one before it in the same request.
+/// The time between a token and the one before it in the same request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenTime {
     /// The request, from 0.
     pub request: u64,
-    /// From the return of the wait for the one before to that of the wait for this, ns.
+    /// Time from the return of the previous token's wait to that of this one's, ns.
     pub time: Ns,
 }
 
-/// Work on its way through a stream.
+/// Work in flight in a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InFlight {
     /// Time, ns, at which the device could see it.
@@ -53,15 +53,15 @@ pub(super) struct InFlight {
     pub(super) op: u32,
     /// Hash of the kernel.
     pub(super) kernel: u64,
-    /// What its blocks take.
+    /// Its blocks' resources.
     pub(super) shape: KernelShape,
-    /// Time, ns, that it takes alone; `None`: as long as it runs.
+    /// Time, ns, that it takes with the device to itself; `None`: the time that it runs.
     pub(super) alone: Option<Ns>,
-    /// Runs on the compute engine.
+    /// Whether it runs on the compute engine.
     pub(super) compute: bool,
     /// Whether it is the last kernel of its launch.
     pub(super) last: bool,
-    /// The stream's account up to here, ns, and whether a fence stands behind it.
+    /// The stream's account up to here, ns, and whether a fence is behind it.
     pub(super) upto: Ns,
     pub(super) marked: bool,
 }
@@ -71,7 +71,7 @@ pub(super) struct InFlight {
 pub(super) struct ProcessStream {
     pub(super) id: StreamId,
     pub(super) in_flight: VecDeque<InFlight>,
-    /// Operations submitted and ended, with waits.
+    /// Operations submitted and ended, waits included.
     pub(super) submitted: u64,
     pub(super) done: u64,
     /// Time of the last end, ns.
@@ -85,12 +85,12 @@ pub(super) struct ProcessStream {
     pub(super) settled: Ns,
 }
 
-/// What a host thread waits for.
+/// The condition that a host thread waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum WaitTarget {
-    /// Nothing of the job on the device.
+    /// None of the job's work is on the device.
     All,
-    /// So many operations of a stream.
+    /// This many operations of a stream have ended.
     Stream { stream: u16, upto: u64 },
 }
 
@@ -102,7 +102,7 @@ pub(super) struct HostWaiter {
     pub(super) synced: SyncResult,
 }
 
-/// What the return of a waiting call says has ended.
+/// The work that has ended when a waiting call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SyncResult {
     All,
@@ -117,7 +117,7 @@ pub(super) struct Queued {
     /// Its request, and the operations before that.
     pub(super) request: u64,
     pub(super) base: u32,
-    /// Whether its host was told that it is launched, and went on.
+    /// Whether its host got the return of the launch, and continued.
     pub(super) deferred: bool,
     /// Whether its host waits for room to defer it.
     pub(super) room: bool,
@@ -125,26 +125,26 @@ pub(super) struct Queued {
     pub(super) cost: Ns,
 }
 
-/// A rewritten kernel that does not run between two of its pieces.
+/// A rewritten kernel that is stopped between two of its pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoppedKernel {
-    /// What its stream waits for.
+    /// The operation that its stream waits for.
     pub(super) gate: OpId,
-    /// Whether the word to go on is on its way.
+    /// Whether the permission to continue is on its way.
     pub(super) goes_on: bool,
 }
 
-/// A job at work.
+/// The state of a running job.
 #[derive(Debug)]
 pub(super) struct JobProcess {
     pub(super) job: PlayedJob,
-    /// Number in all chance.
+    /// Its number for all chance.
     pub(super) number: u64,
     pub(super) context: ContextId,
     pub(super) streams: Vec<ProcessStream>,
     /// Last record of each event: stream, operations before it, the operation.
     pub(super) events: Vec<Option<(u16, u64, OpId)>>,
-    /// The request at work: number, arrival, operations not returned yet, operations before it.
+    /// The current request: number, arrival, operations not returned yet, operations before it.
     pub(super) request: u64,
     pub(super) arrived: Ns,
     pub(super) remaining: usize,
@@ -153,33 +153,34 @@ pub(super) struct JobProcess {
     pub(super) next_arrival: Ns,
     /// Launches on the device.
     pub(super) outstanding: usize,
-    /// Of them, those that are no copies.
+    /// The number of those that are no copies.
     pub(super) kernels: usize,
     /// Operations that wait to be launched, in order.
     pub(super) queue: VecDeque<Queued>,
-    /// How many of them are deferred, and their predicted time, ns.
+    /// Number of them that are deferred, and their predicted time, ns.
     pub(super) left: (usize, Ns),
-    /// How many wait for room.
+    /// Number of them that wait for room.
     pub(super) roomless: usize,
     /// Time, ns, at which the drain thread is free again.
     pub(super) issuer_free: Ns,
-    /// Time, ns, for which it was asked to come again.
+    /// Time, ns, at which it was scheduled to come again.
     pub(super) issuer_asked: Ns,
     pub(super) waiters: Vec<HostWaiter>,
-    /// Rewritten kernels that do not run between two of their pieces.
+    /// Rewritten kernels that are stopped between two of their pieces.
     pub(super) stopped: Vec<StoppedKernel>,
-    /// Time, ns, that rewritten kernels take longer than their own.
+    /// Time, ns, that rewritten kernels took beyond their own.
     pub(super) rewritten: Ns,
     pub(super) latencies: Vec<Ns>,
     pub(super) arrivals: Vec<Ns>,
     pub(super) tokens: Vec<TokenTime>,
-    /// Time, ns, at which the last wait of the request at work returned.
+    /// Time, ns, at which the last wait of the current request returned.
     pub(super) token_at: Option<Ns>,
     pub(super) lane: GateLane,
     /// Time, ns, since which the head of the queue waits for permission.
     pub(super) held_since: Option<Ns>,
     pub(super) waits: Vec<(Ns, Ns)>,
-    /// Where its next launch stood, as that changed; and the device time of that launch, ns.
+    /// The states of its next launch, from the time of each change on; and the device time of that
+    /// launch, ns.
     pub(super) stands: Vec<StandChange>,
     pub(super) wanted: Ns,
 }
@@ -244,7 +245,7 @@ impl JobProcess {
         }
     }
 
-    /// Notes where its next launch stands.
+    /// Records the state of its next launch.
     pub(super) fn stands(&mut self, now: Ns, stand: Stand) {
         if self.stands.last().is_some_and(|last| last.stand == stand) {
             return;
@@ -256,14 +257,14 @@ impl JobProcess {
         self.stands.push(StandChange { at: now, stand, time });
     }
 
-    /// Notes the launch that it wants to make.
+    /// Records the launch that it wants to make.
     pub(super) fn wants(&mut self, seed: u64, call: Queued, play: &Play) {
         if let Play::Compute { duration, .. } | Play::Copy { duration, .. } = *play {
             self.wanted = self.job.device_time(seed, self.number, call.request, call.op, duration);
         }
     }
 
-    /// A wait of the request at work returns.
+    /// Records the return of a wait of the current request.
     pub(super) fn token(&mut self, at: Ns) {
         if let Some(before) = self.token_at.replace(at) {
             self.tokens.push(TokenTime {

@@ -1,4 +1,4 @@
-//! Launch queues: calls whose hosts went on before they were made. One thread of the job's makes
+//! Launch queues: calls whose hosts continued before they were made. One thread of the job makes
 //! them later, in their order.
 #![forbid(unsafe_code)]
 
@@ -11,21 +11,22 @@ use crate::{Ns, US};
 /// Time, ns, to leave a launch behind in weft's queue: its parameters are copied.
 pub const DEFER_NS: Ns = US / 2;
 
-/// Time, ns, that a call takes of its host where each one goes into a queue: XSched's return in
-/// 800 to 1,500 ns on the simulated driver.
+/// Host time, ns, of a call if every call goes into a queue: XSched's return in 800 to 1,500 ns on
+/// the simulated driver.
 pub const QUEUED_CALL_NS: Ns = US;
 
-/// What a job's queue takes.
+/// The capacity of a job's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueueRoom {
-    /// Calls.
+    /// Number of calls.
     calls: usize,
     /// Predicted device time of them, ns.
     work: Ns,
 }
 
 impl LabMachine {
-    /// The thread that makes the calls of an idle queue sleeps, where all calls go through queues.
+    /// Wakes the thread that makes the calls of an idle queue, if all calls go through queues: it
+    /// sleeps then.
     fn wake_issuer(&mut self, job: usize) {
         if self.queues_all() && self.processes[job].outstanding == 0 {
             let awake = self.wake_up();
@@ -34,8 +35,9 @@ impl LabMachine {
         }
     }
 
-    /// When a host thread goes on whose wait is over now: it spins for the device, or sleeps until
-    /// the thread that makes its calls has seen the end. A blocking copy goes past the queue.
+    /// The time at which a host thread continues whose wait is over now. It spins for the device,
+    /// or sleeps until the thread that makes its calls has seen the end. A blocking copy does not
+    /// go through the queue.
     pub(super) fn wait_returns(&mut self, job: usize, op: u32) -> Ns {
         let process = &self.processes[job];
         let what = process.job.program.step_of(process.request).ops[op as usize].play;
@@ -50,7 +52,7 @@ impl LabMachine {
         self.own.as_ref().map(|own| own.host_queue())
     }
 
-    /// Time, ns, that a call takes of its host when it is left behind.
+    /// Host time, ns, of a call that is left behind.
     fn time_to_leave(&self, job: usize) -> Ns {
         match self.queue_kind() {
             Some(HostQueue::All { spares_launches }) => {
@@ -85,8 +87,9 @@ impl LabMachine {
         QueueRoom { calls, work: Ns::MAX }
     }
 
-    /// Whether the host may go on before this call is made. In weft's queue: plain kernels, where
-    /// the gate does not let them go at once, and fills and copies on the device behind them.
+    /// Whether the host may continue before this call is made. In weft's queue these are plain
+    /// kernels that the gate does not let go at once, and fills and copies on the device behind
+    /// them.
     pub(super) fn defers(&mut self, job: usize, play: &Play) -> bool {
         if self.queues_all() {
             return !matches!(play, Play::Sync(_) | Play::Copy { waits: true, .. });
@@ -108,12 +111,12 @@ impl LabMachine {
     /// Whether this call takes its place behind others, or becomes the first of a queue.
     pub(super) fn goes_in_order(&self, job: usize, play: &Play) -> bool {
         let works = matches!(play, Play::Compute { .. } | Play::Copy { .. });
-        // Whatever is behind a launch that was left behind waits with it, or is left behind too.
+        // Every call behind a launch that was left behind waits with it, or is left behind too.
         works || self.processes[job].left.0 > 0
     }
 
-    /// Hosts that wait for room in the launch queue go on as far as there is some: in launches, and
-    /// in predicted work. One alone always has room.
+    /// Hosts that wait for room in the launch queue continue as far as there is room: in launches,
+    /// and in predicted work. A single launch always has room.
     pub(super) fn leave_behind(&mut self, job: usize) {
         let took = self.time_to_leave(job);
         while self.processes[job].roomless > 0 {
@@ -139,7 +142,7 @@ impl LabMachine {
         }
     }
 
-    /// The head leaves the queue.
+    /// Removes the head from the queue.
     pub(super) fn leaves_queue(&mut self, job: usize) {
         let process = &mut self.processes[job];
         if let Some(call) = process.queue.pop_front().filter(|call| call.deferred) {
@@ -149,7 +152,7 @@ impl LabMachine {
         }
     }
 
-    /// Whether the thread that makes this call is still in the driver with the one before; if so,
+    /// Whether the thread that makes this call is still in the driver with the one before. If so,
     /// it comes again.
     pub(super) fn issuer_works(&mut self, job: usize, call: Queued) -> bool {
         let now = self.now;

@@ -1,5 +1,5 @@
-//! Rules of the lab's own ([`crate::policy`]) in the place of weft's gate: who is asked when, and
-//! who asks again.
+//! Rules of the lab's own ([`crate::policy`]) in the place of weft's gate: the times at which each
+//! job asks, and asks again.
 #![forbid(unsafe_code)]
 
 use simgpu_engine::{KernelShape, OpId, Work};
@@ -12,11 +12,11 @@ use crate::job::{NONE, Play, name_of};
 use crate::policy::{KernelPieces, LaunchView};
 
 impl LabMachine {
-    /// Tells a rule of the lab's own what profiles know, and the device what it says of priorities;
-    /// before anything runs.
+    /// Gives a rule of the lab's own the profiles, and the device its priorities; before anything
+    /// runs.
     pub(super) fn begin_own(&mut self) {
         if self.broker.is_some() {
-            // As `weft run` tells MPS (`broker/cli/src/device_share.rs`).
+            // As `weft run` sets it for MPS (`broker/cli/src/device_share.rs`).
             for (process, view) in self.processes.iter().zip(&self.views) {
                 let below_normal = i32::from(view.priority >= FIRST_BELOW_NORMAL);
                 self.engine.set_context_priority(process.context, below_normal).ok();
@@ -35,7 +35,7 @@ impl LabMachine {
         }
     }
 
-    /// What the rule sees of a launch.
+    /// The rule's view of a launch.
     fn launch_view(&self, job: usize, play: &Play) -> LaunchView {
         let process = &self.processes[job];
         let name = name_of(play);
@@ -63,7 +63,7 @@ impl LabMachine {
         allowed
     }
 
-    /// A launch went, for a rule of the lab's own.
+    /// Reports a launch to a rule of the lab's own.
     pub(super) fn own_launched(&mut self, job: usize) {
         let now = self.now;
         if let Some(own) = &mut self.own {
@@ -73,8 +73,8 @@ impl LabMachine {
         }
     }
 
-    /// A job's queue is in use, or empty; a request of it came, or was answered: for a rule of the
-    /// lab's own.
+    /// Reports to a rule of the lab's own that a job's queue is in use, or empty, or that a request
+    /// of it came, or was answered.
     pub(super) fn view_changed(&mut self, job: usize) {
         let now = self.now;
         if let Some(own) = &mut self.own {
@@ -83,7 +83,7 @@ impl LabMachine {
         }
     }
 
-    /// How the kernel that is launched now runs, if it was rewritten.
+    /// The pieces of the kernel that is launched now, if it was rewritten.
     pub(super) fn pieces_of(&self, job: usize, play: &Play) -> Option<KernelPieces> {
         match play {
             Play::Compute { graph: NONE, .. } => self.own.as_ref()?.pieces(job, &self.views),
@@ -114,7 +114,7 @@ impl LabMachine {
         }
     }
 
-    /// A piece of a rewritten kernel has ended, and there is another.
+    /// Handles the end of a rewritten kernel's piece that is not the last.
     pub(super) fn piece_ended(&mut self, job: usize, gate: OpId) {
         let goes_on = self.own.as_ref().is_none_or(|own| own.may_go_on(job, &self.views));
         if goes_on {
@@ -125,7 +125,7 @@ impl LabMachine {
         }
     }
 
-    /// A stopped kernel is launched again.
+    /// Launches a stopped kernel again.
     pub(super) fn go_on_with_kernel(&mut self, job: usize) {
         let stopped = &mut self.processes[job].stopped;
         if let Some(at) = stopped.iter().position(|kernel| kernel.goes_on) {
@@ -134,7 +134,7 @@ impl LabMachine {
         }
     }
 
-    /// Kernels that were stopped are launched again, where they may be.
+    /// Launches stopped kernels again, if they may continue.
     fn ask_for_stopped(&mut self, job: usize) {
         let Some(own) = &self.own else { return };
         if !own.may_go_on(job, &self.views) {
@@ -151,14 +151,14 @@ impl LabMachine {
         }
     }
 
-    /// Brings the view of a job's work on the device up to date.
+    /// Updates the view of a job's work on the device.
     pub(super) fn count_on_device(&mut self, job: usize) {
         let (process, view) = (&self.processes[job], &mut self.views[job]);
         (view.outstanding, view.kernels) = (process.outstanding, process.kernels);
         view.active_at = self.now;
     }
 
-    /// Something changed for a rule of the lab's own: those who wait ask again.
+    /// After a change, waiting jobs ask a rule of the lab's own again.
     pub(super) fn ask_own(&mut self, ended: Option<usize>) {
         if self.own.is_none() {
             return;
@@ -189,12 +189,12 @@ impl LabMachine {
     }
 }
 
-/// Of `count` pieces of a grid, the blocks of one: together they are the grid.
+/// The blocks of one of `count` pieces of a grid: together they are the grid.
 fn part_of_grid(shape: KernelShape, piece: Ns, count: Ns) -> KernelShape {
     let blocks = u64::from(shape.blocks);
     let part = blocks * (piece + 1) / count - blocks * piece / count;
     KernelShape {
-        // A grid that is not known stays so; that of a kernel has a block at least.
+        // An unknown grid stays unknown; that of a kernel has at least one block.
         blocks: shape.blocks.min(part.max(1) as u32),
         ..shape
     }

@@ -1,4 +1,4 @@
-//! The broker's turns: when they come, and how it carries out what the core decides.
+//! The broker's turns: their times, and how the broker carries out the core's decisions.
 #![forbid(unsafe_code)]
 
 use weft_scheduler::{Decision, Event, Mode};
@@ -9,7 +9,7 @@ use super::stand::{HeldReason, Stand};
 use super::{LabMachine, MachineEvent};
 use crate::Ns;
 
-/// The daemon's: rounds of decisions and what came of them in one turn.
+/// The most rounds of decisions and their results in one turn, as in the daemon.
 const ROUNDS: usize = 16;
 
 impl LabMachine {
@@ -21,7 +21,7 @@ impl LabMachine {
         self.plan_turn();
     }
 
-    /// A client rings with its news, if it is asked to. `idle`: the news is that it became idle.
+    /// A client rings with its news, if that is wanted. `idle`: the news is that it became idle.
     pub(super) fn ring(&mut self, job: usize, idle: bool) {
         let Some(broker) = &self.broker else { return };
         let wanted = &mut self.processes[job].lane.bell;
@@ -36,7 +36,7 @@ impl LabMachine {
         }
     }
 
-    /// A lane changed: a broker that spins sees it.
+    /// Schedules a turn after a change of a lane, if the broker spins and so sees it.
     pub(super) fn news(&mut self) {
         if self.broker.as_ref().is_some_and(|broker| broker.spins()) {
             self.turn_at(self.now + ITERATION_NS);
@@ -150,7 +150,7 @@ impl LabMachine {
         }
     }
 
-    /// Notes after a turn of the broker why waiting jobs still wait.
+    /// Records after a turn of the broker why waiting jobs still wait.
     pub(super) fn note_stands(&mut self) {
         let mut seen = None;
         for job in 0..self.processes.len() {
@@ -181,7 +181,7 @@ impl LabMachine {
         }
     }
 
-    /// Whether the core was told that all foreground jobs' work has ended.
+    /// Whether the end of all foreground jobs' work has been reported to the core.
     fn foreground_jobs_seen(&self) -> bool {
         self.processes
             .iter()
@@ -189,7 +189,7 @@ impl LabMachine {
             .all(|process| process.lane.told_idle)
     }
 
-    /// Tells the core all that is left at the end: its books are then compared with the words.
+    /// Reports the rest to the core at the end: its books are then compared with the words.
     pub(super) fn settle_accounts(&mut self) {
         if self.broker.is_some() {
             self.read_lanes();

@@ -1,5 +1,5 @@
-//! Sharing in virtual time: jobs on the simulated GPU's engine, the core between them, and what
-//! each job gets.
+//! Sharing in virtual time: jobs on the simulated GPU's engine, the core between them, and each
+//! job's figures.
 #![forbid(unsafe_code)]
 
 mod job;
@@ -78,11 +78,12 @@ fn no_request_waits_longer_than_the_bound() {
     for policy in FILLING {
         let weft = under(policy);
         let longest_kernel = 400.0 * US as f64;
-        // The work that was out at the request, a switch to and fro for each slice of it, and the
-        // minimum share.
+        // The work that was out at the request, a switch in each direction for each slice of it,
+        // and the minimum share.
         let bound =
             Config::default().delay_bound as f64 / 2.0 + longest_kernel + 4.0 * 100.0 * US as f64 + longest_kernel;
-        // `weft` learns in a few requests how late the service's work ends beside others.
+        // `weft` learns in a few requests how late the service's work ends while others share the
+        // device.
         let delay = weft.latency_behind("service", 8, 1.0) - alone.latency("service", 0.5);
         assert!(delay <= bound, "{policy}: {delay} of {bound}");
     }

@@ -179,7 +179,7 @@ impl World {
             }
             self.broker();
         }
-        // At the end everything is told and answered.
+        // At the end all is reported and answered.
         self.arrive(Ns::MAX);
         self.next_look = 0;
         self.broker();
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// A job goes on as far as it can at this time.
+    /// Runs a job as far as it can at this time.
     fn step(&mut self, index: usize) {
         loop {
             let now = self.now;

@@ -69,7 +69,7 @@ fn one_line(error: &toml::de::Error) -> String {
     text
 }
 
-/// Refuses what no file may hold.
+/// Refuses a value that no file may hold.
 pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
     let name = &key.name;
     let said = KINDS.iter().find_map(|kind| value.source.strip_prefix(kind));
@@ -81,7 +81,7 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
         ));
     }
     let number = value.value;
-    // From 2^53 on a float does not tell neighbouring whole numbers apart.
+    // From 2^53 on a float does not distinguish neighbouring whole numbers.
     if !number.is_finite() || !(0.0..=9_007_199_254_740_992.0).contains(&number) {
         return Err(format!("{name} = {number}: not a number from 0 up"));
     }

@@ -1,7 +1,7 @@
-//! Calibration files: the figures of one GPU, each with its source. `README.md` beside this package
-//! has the format, `keys.toml` the keys.
+//! Calibration files: the figures of one GPU, each with its source. This package's `README.md` has
+//! the format, `keys.toml` the keys.
 //!
-//! What holds: a [`Calibration`] was checked whole (keys, sources, numbers, base), so its readers
+//! Invariant: a [`Calibration`] was checked whole (keys, sources, numbers, base), so its readers
 //! need no checks. The program contains all files of this folder.
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ mod embedded {
     include!(concat!(env!("OUT_DIR"), "/files.rs"));
 }
 
-/// Calibration where no file is named.
+/// Calibration if no file is named.
 pub const STANDARD: &str = "a100-like";
 
 /// Reason for which a calibration cannot be used, one line.
@@ -41,7 +41,7 @@ pub enum CalibrationError {
     Malformed {
         /// The file.
         origin: String,
-        /// What is wrong, and what to do.
+        /// The mistake, and the remedy.
         what: String,
     },
 }
@@ -87,7 +87,7 @@ impl Calibration {
         }
     }
 
-    /// A file of this folder by name, or any file by its path (what has a slash or ends in
+    /// A file of this folder by name, or any file by its path (a text with a slash or with the end
     /// `.toml`).
     pub fn load(name_or_path: &str) -> Result<Calibration, CalibrationError> {
         if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
@@ -132,7 +132,7 @@ impl Calibration {
         })
     }
 
-    /// Sets a value. Refuses what a file may not hold.
+    /// Sets a value. Refuses one that a file may not hold.
     pub fn set(&mut self, key: &str, value: Value) -> Result<(), CalibrationError> {
         let malformed = |what| CalibrationError::Malformed {
             origin: self.gpu.clone(),

@@ -1,4 +1,4 @@
-//! The files of this folder, what is refused, and the way there and back.
+//! The files of this folder, refused files, and the way there and back.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 use simgpu_calibration::{Calibration, STANDARD, Value, keys, names};

@@ -3,7 +3,8 @@
 //!
 //! ```toml
 //! [device]
-//! calibration = "a100-like"     # figures of this GPU (tests/simgpu/calibration), by name or path; what stands beside it goes over it
+//! # Figures of a GPU (tests/simgpu/calibration), by name or path; the keys below override them.
+//! calibration = "a100-like"
 //! mode = "timeslice"            # or "mps"
 //! slice_ns = 1500000
 //! switch_ns = 100000
@@ -358,7 +359,7 @@ impl Config {
         config.checked()
     }
 
-    /// Reduces the device to so many multiprocessors: threads at once and bandwidth within it
+    /// Reduces the device to `processors` multiprocessors: threads at once and bandwidth within it
     /// shrink in proportion. Kernels with a time of their own keep it.
     fn divide(&mut self, processors: u32) {
         let part = |whole: u64| (whole * u64::from(processors) / u64::from(model().processors)).max(1);
@@ -510,7 +511,7 @@ mod tests {
             (paging.to_device, paging.both_ways, paging.threshold),
             (41_700, 63_500, 1)
         );
-        // A fault of 31,790 ns less what 64 KiB take at 41.7 GB/s.
+        // A fault of 31,790 ns less the time of 64 KiB at 41.7 GB/s.
         assert_eq!((paging.fault_batch, paging.evict_block), (30_219, 77_000));
     }
 

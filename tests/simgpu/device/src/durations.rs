@@ -115,8 +115,8 @@ fn quantile(points: &[(f64, u64)], share: f64) -> Ns {
     points.last().map_or(0, |(_, ns)| *ns)
 }
 
-/// Whether `text` fits `pattern`, where `*` is any text and `?` any one byte. Linear, but each star
-/// is tried again at most once a byte.
+/// Whether `text` fits `pattern`, in which `*` is any text and `?` any one byte. Linear, but each
+/// star is tried again at most once a byte.
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! SIMGPU_DEVICES=40GiB,16GiB                  # two GPUs
-//! SIMGPU_DEVICES=40GiB:10GiB@2+5GiB@1,16GiB   # the first is divided into two MIG instances, of 2 and of 1 sevenths of its multiprocessors
+//! # The first is divided into two MIG instances, of 2 and of 1 sevenths of its multiprocessors.
+//! SIMGPU_DEVICES=40GiB:10GiB@2+5GiB@1,16GiB
 //! ```
 //!
 //! Each device and each instance is a process with a socket of its own, so none delays another. All
@@ -64,14 +65,14 @@ impl Device {
     fn whole(gpu: usize, memory: Option<u64>) -> Device {
         let mut uuid = FIRST;
         // Machines that run side by side in folders of their own differ; a UUID has 42 bits to
-        // spare beside version and variant.
+        // spare besides version and variant.
         let seed = std::env::var_os("SIMGPU_SOCKET").map_or(0, |socket| seed(socket.as_encoded_bytes()));
         let [a, b, c, d, e, f, ..] = seed.to_le_bytes();
         (uuid[4], uuid[5], uuid[7], uuid[9]) = (a, b, c, d);
         uuid[6] |= e & 0x0f;
         uuid[8] |= f & 0x3f;
         let step = u8::try_from(gpu).unwrap_or(u8::MAX);
-        // Also in the first byte, so that a prefix tells devices apart, as with real ones.
+        // Also in the first byte, so that a prefix identifies a device, as with real ones.
         uuid[0] = uuid[0].wrapping_add(step.wrapping_mul(0x11));
         uuid[15] += step;
         Device {
@@ -144,7 +145,7 @@ impl Device {
     }
 }
 
-/// Hash that tells sockets apart (FNV-1a); 0 without one.
+/// A hash that differs between sockets (FNV-1a); 0 without one.
 fn seed(socket: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     match socket {

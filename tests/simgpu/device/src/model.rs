@@ -1,4 +1,4 @@
-//! The GPU model that the device imitates: what its driver and NVML answer, as far as models
+//! The GPU model that the device imitates: the answers of its driver and NVML, as far as models
 //! differ.
 //!
 //! `SIMGPU_MODEL`: `a100` (the default) or `h100`. Speed and memory are the calibration's.
@@ -24,7 +24,7 @@ pub struct Model {
     pub key: &'static str,
     /// Name that clients print.
     pub name: &'static str,
-    /// Calibration, where no other is named.
+    /// Calibration if no other is named.
     pub calibration: &'static str,
     /// Compute capability, major and minor.
     pub capability: (i32, i32),

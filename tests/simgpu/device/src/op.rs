@@ -1,4 +1,4 @@
-//! Operations of a stream, and what a client learns of them.
+//! Operations of a stream, and the news that a client gets of them.
 #![forbid(unsafe_code)]
 
 pub use simgpu_engine::{Direction, Ns};
@@ -44,7 +44,7 @@ pub struct Launch {
     /// Running time, device ns. `None`: by the device's table ([`crate::Durations`]).
     pub duration: Option<Ns>,
     /// Whether the kernel spins on something of the host: it runs until [`crate::Link::host_done`],
-    /// for `duration` at most (`None`: 100 ms). [`Effects::reached`] tells its start.
+    /// for `duration` at most (`None`: 100 ms). [`Effects::reached`] reports its start.
     pub held: bool,
 }
 
@@ -92,7 +92,7 @@ pub enum Op {
     /// Ends when the other operation of this link has ended.
     WaitFor(Seq),
     /// Stops the stream until [`crate::Link::host_done`]: host functions, `cuStreamWaitValue`,
-    /// conditional nodes. [`Effects::reached`] tells that the stream got there.
+    /// conditional nodes. [`Effects::reached`] reports that the stream got there.
     Host,
 }
 
@@ -116,7 +116,7 @@ pub struct Touch {
     pub write: bool,
 }
 
-/// What goes with an operation. The default is an operation of which no news is wanted.
+/// Details of an operation. The default is an operation of which no news is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extra {
     /// Handed to [`Effects`] with the operation's news. 0: no news, except of [`Op::Host`] and held
@@ -148,7 +148,7 @@ pub enum Status {
     Pending,
     /// It has ended and its effect has been performed.
     Done(Times),
-    /// Ended so long ago that its times are forgotten: its slot among [`crate::WINDOW`] was used
+    /// Ended long ago, so that its times are forgotten: its slot among [`crate::WINDOW`] was used
     /// again. [`Effects::ended`] has the times once.
     LongDone,
     /// It never ends: the device is gone, or this is a child of fork.
@@ -162,7 +162,7 @@ impl Status {
     }
 }
 
-/// What a client does when the device has done its part. The thread that polls or waits calls it:
+/// A client's actions when the device has done its part. The thread that polls or waits calls them:
 /// one call at a time, in the order in which operations ended.
 ///
 /// A call may not block on the device: `wait`, `poll`, `status` or `submit` of the link would wait

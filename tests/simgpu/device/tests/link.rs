@@ -164,7 +164,7 @@ fn a_status_is_never_behind_the_time() {
         while link.now() < due {
             std::hint::spin_loop();
         }
-        // Nobody waits for it, so the device has slept so far.
+        // No thread waits for it, so the device has slept so far.
         assert!(link.status(seq).is_done());
     }
 }

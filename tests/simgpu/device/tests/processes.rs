@@ -233,7 +233,7 @@ fn when_the_device_is_killed_those_who_wait_hear_of_it() {
     ));
     assert!(matches!(link.context(), Err(LinkError::Lost)));
     assert!(place.socket().exists(), "what is left is stale");
-    // The stale socket and locks are in nobody's way.
+    // The stale socket and locks block no new device.
     let again = place.open();
     let stream = again.stream(again.context().unwrap(), 0).unwrap();
     let seq = again.submit(stream, kernel(1_000), Extra::default()).unwrap();

@@ -1,9 +1,9 @@
-//! What crosses the C boundary: results, handles and pointers that a client hands in.
+//! Types that cross the C boundary: results, handles and pointers that a client hands in.
 //!
-//! Pointers arrive wrapped in [`Out`] and [`In`], which are made by the C ABI only (they are
-//! argument types of exported functions): that they are null or valid is the client's side of the
-//! contract, and this file is the one place that dereferences them. Results are plain integers,
-//! since a client may know codes that we do not.
+//! Pointers arrive wrapped in [`Out`] and [`In`]. Only the C ABI makes them (they are argument
+//! types of exported functions). By the API's contract the client passes null or a valid pointer,
+//! and only this file dereferences it. Results are plain integers, since a client may know codes
+//! that we do not.
 
 use std::ffi::CStr;
 
@@ -11,7 +11,7 @@ use std::ffi::CStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Error(pub(crate) u32);
 
-/// What every entry point answers.
+/// The result of every entry point.
 pub(crate) type R<T = ()> = Result<T, Error>;
 
 /// Codes of the public header.
@@ -60,7 +60,7 @@ pub(crate) type Handle = usize;
 /// A device address.
 pub(crate) type DevicePtr = u64;
 
-/// Where a result goes.
+/// A place for a result.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
@@ -89,7 +89,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// Writes the result where the client asked for it.
+    /// Writes the result if the client asked for it.
     pub(crate) fn set_if(self, value: T) {
         let _ = self.set(value);
     }
@@ -149,7 +149,7 @@ impl Out<u8> {
     }
 }
 
-/// Where an argument comes from.
+/// A place that an argument comes from.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct In<T>(*const T);
@@ -208,7 +208,7 @@ impl<T> In<T> {
         self.0.addr()
     }
 
-    /// A place the client named by its address (a field of one of its structs, say).
+    /// A place the client named by its address, for example a field of one of its structs.
     pub(crate) fn from_address(address: usize) -> In<T> {
         In(std::ptr::with_exposed_provenance(address))
     }
@@ -225,7 +225,7 @@ impl In<u8> {
         Ok(text.to_string_lossy().into_owned())
     }
 
-    /// Looks at the first `count` bytes where they are.
+    /// Reads the first `count` bytes in place.
     pub(crate) fn with_bytes<T>(self, count: usize, look: impl FnOnce(&[u8]) -> T) -> R<T> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);

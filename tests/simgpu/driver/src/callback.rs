@@ -11,8 +11,8 @@ pub(crate) fn block_to_shared(address: usize) -> Option<impl Fn(u32) -> u32> {
     Some(move |size: u32| u32::try_from(function(size.cast_signed())).unwrap_or(u32::MAX / 2))
 }
 
-/// The function that a client of module tools has called for each function: what the client wants
-/// with it, the function, its module.
+/// The function that a client of module tools has called for each function: the client's data, the
+/// function, its module.
 #[cfg(feature = "cuda-runtime")]
 pub(crate) fn visit(address: usize) -> Option<extern "C" fn(usize, usize, usize)> {
     if address == 0 {

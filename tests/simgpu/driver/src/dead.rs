@@ -1,15 +1,15 @@
-//! What a handle does whose object is gone or never was.
+//! The result of a call with a handle whose object is gone or never was.
 //!
 //! A real driver's handles are addresses. It follows most of them without a look, so a destroyed
 //! one is a crash, or damage that shows later. Here such a call is refused with
-//! `CUDA_ERROR_INVALID_HANDLE`, which is kinder than what a job meets. With
+//! `CUDA_ERROR_INVALID_HANDLE`, which is kinder than a real driver. With
 //! `SIMGPU_DEAD_HANDLES=abort` it ends the process, with one line that names the call, the handle
-//! and its kind. Null is refused by both, and so are a kernel's handle where a function's belongs
-//! and the reverse.
+//! and its kind. Null is refused by both. So are a kernel's handle in place of a function's, and
+//! the reverse.
 //!
-//! With `SIMGPU_DEAD_HANDLES=reuse` the next object of the kind gets the handle of the one that was
-//! destroyed last, as with a real driver, whose memory for it comes from the same place. What was
-//! kept by that handle is then about another object.
+//! With `SIMGPU_DEAD_HANDLES=reuse` the next object of the kind gets the handle of the last one
+//! that was destroyed. A real driver does the same, since both objects get their memory from the
+//! same place. Data that was kept under that handle is then about another object.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -19,11 +19,11 @@ use crate::abi::{Error, Handle};
 use crate::registry::{Kind, kind_of};
 
 thread_local! {
-    /// The entry point that the thread is in; kept only where it may be asked for.
+    /// The entry point that the thread is in; kept only if it may be needed.
     static CALL: Cell<&'static str> = const { Cell::new("a call") };
 }
 
-/// What becomes of them.
+/// The treatment of a dead handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dead {
     Refused,
@@ -48,8 +48,8 @@ pub(crate) fn is_followed() -> bool {
     dead() == Dead::Followed
 }
 
-/// Does the next object of a kind get the handle of the last one that went? Nodes do not: what a
-/// copy of a graph was copied from is kept here by their handles.
+/// Does the next object of a kind get the handle of the last one that went? Nodes do not: a copy of
+/// a graph remembers the nodes that it was made from by their handles.
 pub(crate) fn is_reused(kind: Kind) -> bool {
     dead() == Dead::Reused && !matches!(kind, Kind::Node | Kind::UserObject | Kind::Conditional)
 }
@@ -62,8 +62,8 @@ pub(crate) fn entered(name: &'static str) {
     }
 }
 
-/// What an object of this kind is called, where a handle of it is an address on a real driver. The
-/// others are numbers, which it looks up.
+/// The C type of this kind of object, if its handle is an address on a real driver. The other
+/// handles are numbers, which a real driver looks up.
 fn followed(kind: Kind) -> Option<&'static str> {
     Some(match kind {
         Kind::Context => "CUcontext",

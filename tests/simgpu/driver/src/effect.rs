@@ -1,4 +1,4 @@
-//! What an operation does to memory and to the client once the device has taken the time for it.
+//! An operation's effect on memory and on the client, once the device has taken the time for it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const LONG_BYTES: u64 = 512 << 10;
 
 /// Runs when an operation has ended.
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
-/// Asked again and again until it says true.
+/// Asked again and again until it returns true.
 pub(crate) type Condition = Box<dyn FnMut() -> bool + Send>;
 
 /// The time of one record, kept by the record's effect: the link forgets the times of old
@@ -36,32 +36,32 @@ pub(crate) enum Effect {
     Mark(Arc<Mark>),
     /// Anything short: an executed kernel, a stream write, giving memory back.
     Run(Action),
-    /// As `Run`, at once even if no thread waits: the host may be looking at what it writes, or it
-    /// takes the host long.
+    /// As `Run`, at once even if no thread waits: the host may be looking at the bytes, or the
+    /// action takes the host long.
     RunPromptly(Action),
-    /// What needs to know when the operation ran. The flag: at once, even if no thread waits.
+    /// A function that needs the operation's times. The flag: at once, even if no thread waits.
     Timed(Box<dyn FnOnce(Times) + Send>, bool),
-    /// The client's function; the stream goes on when it has returned.
+    /// The client's function; the stream continues when it has returned.
     Call(Action),
-    /// The stream goes on when this says true.
+    /// The stream continues when this returns true.
     Until(Condition),
-    /// The stream goes on when this operation, of another device, has ended.
+    /// The stream continues when this operation, of another device, has ended.
     Ended(Seq),
-    /// A held kernel: it ends when `spinning` says true, or when its time is over; then `give_up`
-    /// is called.
+    /// A held kernel. It ends when `spinning` returns true, or when its time is over; then
+    /// `give_up` is called.
     Spin {
         /// Has the host released it?
         spinning: Condition,
-        /// What it still does when the host never did.
+        /// Its last action if the host never releases it.
         give_up: Action,
     },
 }
 
 impl Effect {
-    /// An action that writes `bytes` bytes. `host_may_look`: where the client may be looking.
+    /// An action that writes `bytes` bytes. `host_may_look`: the client may be reading there.
     pub(crate) fn of_bytes(bytes: u64, host_may_look: bool, action: impl FnOnce() + Send + 'static) -> Effect {
         // Memory that a device would write takes this host's time: it is spent while the device
-        // goes on, not by the thread that waits at last.
+        // runs on, not by the thread that waits at last.
         if host_may_look || bytes >= LONG_BYTES {
             Effect::RunPromptly(Box::new(action))
         } else {

@@ -5,8 +5,7 @@ use crate::abi::{Error, Out, R};
 use crate::export::export;
 use crate::names;
 
-/// Result, name without its `CUDA_` prefix where `CUDA_ERROR_` stands before it, and a text of
-/// ours.
+/// Result, name, and a text of ours.
 const RESULTS: &[(u32, &str, &str)] = &[
     (0, "CUDA_SUCCESS", "no error"),
     (1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"),

@@ -30,11 +30,11 @@ pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     pub(crate) flags: u32,
     recorded: Mutex<Recorded>,
-    /// What other processes know of it, if they may.
+    /// The state that other processes share, if they may.
     pub(crate) shared: Option<Arc<Shared>>,
 }
 
-/// What was last recorded.
+/// The last record.
 #[derive(Default)]
 struct Recorded {
     /// The record on the device; `Seq::NONE` before the first.

@@ -58,7 +58,7 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// How much to say.
+/// The amount of debug output.
 fn level() -> u32 {
     static LEVEL: OnceLock<u32> = OnceLock::new();
     *LEVEL.get_or_init(|| {
@@ -137,7 +137,7 @@ pub(crate) fn absent(name: &str, said: &AtomicBool) -> u32 {
     Error::NOT_SUPPORTED.0
 }
 
-/// Says once that a call is answered with less than a real driver would.
+/// Reports once that a call is answered with less than a real driver would.
 #[cold]
 pub(crate) fn note(what: &str, said: &AtomicBool) {
     if level() >= 1 && !said.swap(true, Ordering::Relaxed) {

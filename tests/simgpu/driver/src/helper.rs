@@ -2,8 +2,8 @@
 //! wait for.
 //!
 //! A host function never runs on a thread of the client's, and the link's callback must not block.
-//! So what the device reached is queued. Both threads start with their first job and end
-//! with the process.
+//! So operations that the device reached are queued. Both threads start with their first job and
+//! end with the process.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,11 +33,11 @@ fn calls() -> &'static Mutex<Sender<(Seq, Action)>> {
     CALLS.get_or_init(|| starter("simcuda-host", run_calls))
 }
 
-/// Something to look at until it is so.
+/// A condition that is checked until it holds.
 struct Watch {
     seq: Seq,
     condition: Condition,
-    /// For a held kernel, which may end by itself: what to do then.
+    /// For a held kernel, which may end by itself: the action then.
     give_up: Option<Action>,
 }
 
@@ -118,7 +118,7 @@ fn run_watches(queue: Receiver<Watch>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
         watched.retain_mut(|watch| {
-            // A condition that panics is met: its stream must not stand for ever.
+            // A condition that panics counts as met: its stream must not wait for ever.
             if catch_unwind(AssertUnwindSafe(|| (watch.condition)())).unwrap_or(true) {
                 done(watch.seq);
                 return false;

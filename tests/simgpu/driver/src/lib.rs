@@ -1,8 +1,8 @@
 //! The simulated `libcuda.so.1`: a driver whose device is the process `simgpu-device`.
 //!
-//! Real clients load it in place of NVIDIA's. Device memory is host memory; an operation goes to
-//! the device as a name or a size, takes there the time it takes, and has its effect here when the
-//! device says that it has ended. Kernels have none, but for a few that are really executed
+//! Real clients load it in place of NVIDIA's. Device memory is host memory. An operation goes to
+//! the device as a name or a size, takes its time there, and has its effect here when the device
+//! reports that it has ended. Kernels have no effect, except a few that are really executed
 //! (`kernels`).
 //!
 //! A module uses those of its own row or of rows above it:
@@ -18,14 +18,13 @@
 //! | 6 | `graph` | graphs, captures, instantiated graphs |
 //! | 7 | `api`, `init`, `runtime`, `lookup`, `tools`, `tensor_map` | calls that need all of this; how clients find us |
 //!
-//! `scripts/layers` refuses a circle. What a lower module needs from a higher one comes to it as a
-//! value (an effect, a condition, a point in a capture), or as a function that `init` registers. An
-//! entry point lies beside the state that it asks or changes. It lies in `api` if its call may go
-//! into a capture, or ends what several modules hold.
+//! `scripts/layers` refuses a circle. A lower module gets things from a higher one as a value (an
+//! effect, a condition, a point in a capture), or as a function that `init` registers. An entry
+//! point lies in the module that keeps the state it reads or changes. It lies in `api` if its call
+//! may go into a capture, or ends objects that several modules hold.
 //!
-//! What holds: results are plain integers, no panic leaves an entry point, an entry point that is
-//! not implemented says so (801), and what is handed to clients as a handle is never followed
-//! without a check.
+//! Invariants: results are plain integers, and no panic leaves an entry point. An entry point that
+//! is not implemented answers 801. A handle of a client is never followed without a check.
 
 mod abi;
 mod api;

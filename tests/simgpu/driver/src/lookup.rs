@@ -10,7 +10,7 @@ use crate::export::export;
 use crate::runtime::table as table_of;
 use crate::table_log::tell;
 
-/// What the build script makes of the symbol table.
+/// Code that the build script makes from the symbol table.
 mod generated {
     #![allow(non_snake_case, clashing_extern_declarations)]
     use super::{Address, Symbol};
@@ -19,7 +19,7 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
-/// Where an entry point lies.
+/// The address of an entry point.
 pub(crate) struct Address(*const ());
 
 // SAFETY: the address of a function; never dereferenced as data.
@@ -35,7 +35,7 @@ pub(crate) struct Symbol {
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;
-/// Results that `cuGetProcAddress_v2` also reports beside its own: found, no such name, or the
+/// Results that `cuGetProcAddress_v2` also reports as well as its own: found, no such name, or the
 /// version asked for is too old.
 const FOUND: u32 = 0;
 const UNKNOWN_NAME: u32 = 1;
@@ -51,11 +51,12 @@ fn by_base() -> &'static HashMap<&'static str, &'static [Symbol]> {
     })
 }
 
-/// The newest symbol of a name that is not newer than `version`, in the flavour asked for where
-/// there is one.
+/// The newest symbol of a name that is not newer than `version`, in the flavour asked for if there
+/// is one.
 fn find(name: &str, version: u32, flags: u64) -> Result<*const (), u32> {
     let group = by_base().get(name).ok_or(UNKNOWN_NAME)?;
-    // What came after the version we report does not exist for a client, though it is exported.
+    // An entry point newer than the version we report does not exist for a client, though it is
+    // exported.
     let mut known = group.iter().filter(|symbol| symbol.since <= VERSION).peekable();
     if known.peek().is_none() {
         return Err(UNKNOWN_NAME);

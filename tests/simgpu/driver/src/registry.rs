@@ -1,9 +1,10 @@
 //! Handles: opaque numbers for the objects a client may hold.
 //!
 //! A handle carries the kind of its object and a generation, so a stale or a wrong handle is
-//! refused, not followed. A client's mistake shows as the driver's error code, or, where `dead`
-//! says so, as an end of the process that names it. Handles look like aligned user-space pointers,
-//! since clients compare and hash them as such. They are never 0, 1 or 2, which mean streams.
+//! refused, not followed. A client's mistake shows as the driver's error code. With
+//! `SIMGPU_DEAD_HANDLES=abort` (`dead`) it ends the process with a line that names the mistake.
+//! Handles look like aligned user-space pointers, since clients compare and hash them as such. They
+//! are never 0, 1 or 2, which mean streams.
 //!
 //! [`Registry::get`] and [`Registry::remove`] are for handles that a call brought,
 //! [`Registry::find`] and [`Registry::take`] for those that this library kept.

@@ -1,16 +1,16 @@
-//! What the CUDA runtime library asks of its driver beyond the driver API: export tables and a
-//! self-test.
+//! The interfaces that the CUDA runtime library needs from its driver beyond the driver API: export
+//! tables and a self-test.
 //!
 //! Provenance and reason. The runtime (cudart, also inside cuBLAS, cuDNN, PyTorch and cupy) refuses
 //! a driver whose export tables and self-test answer it does not know. This driver answers so that
 //! real, unmodified PyTorch and cupy can be *tested* on a machine without a GPU, and for nothing
 //! else. All of it is this one file, behind a cargo feature that is off by default and that test
-//! and demo scripts turn on. Without it the clients of the driver API alone still work.
+//! and demo scripts turn on. Without it, clients that use only the driver API still work.
 //!
-//! The tables' identities, which of their slots matter and what they return were learnt by watching
-//! which calls the runtime makes; their names, and the self-test's construction and key, are what
-//! the open-source project ZLUDA publishes (MIT OR Apache-2.0, crate `dark_api`). The self-test is
-//! HMAC (RFC 2104) over MD2 (RFC 1319).
+//! The tables' identities, the slots that matter and their results were learnt by watching which
+//! calls the runtime makes. Their names, and the self-test's construction and key, are published by
+//! the open-source project ZLUDA (MIT OR Apache-2.0, crate `dark_api`). The self-test is HMAC (RFC
+//! 2104) over MD2 (RFC 1319).
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -28,8 +28,8 @@ use crate::device::{self, VERSION};
 use crate::module::MODULES;
 use crate::state;
 
-/// Tables by identity. Those that are not here are refused, which every runtime accepts: what only
-/// profilers ask for, and f8cff951-..., which drivers 535 to 555 refuse, too.
+/// Tables by identity. Tables that are not here are refused, which every runtime accepts: those
+/// that only profilers ask for, and f8cff951-..., which drivers 535 to 555 refuse, too.
 const INTERFACE: [u8; 16] = *b"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9";
 const HOOKS: [u8; 16] = *b"\xa0\x94\x79\x8c\x2e\x74\x2e\x74\x93\xf2\x08\x00\x20\x0c\x0a\x66";
 const THREAD: [u8; 16] = *b"\x42\xd8\x5a\x81\x23\xf6\xcb\x47\x82\x98\xf6\xe7\x8a\x3a\xec\xdc";
@@ -38,11 +38,11 @@ const CHECKS: [u8; 16] = *b"\x26\x3e\x88\x60\x7c\xd2\x61\x43\x92\xf6\xbb\xd5\x00
 const INTEGRITY: [u8; 16] = *b"\xd4\x08\x20\x55\xbd\xe6\x70\x4b\x8d\x34\xba\x12\x3c\x66\xe1\xf2";
 const CONTEXT_TOOLS: [u8; 16] = *b"\x21\x31\x8c\x60\x97\x14\x32\x48\x8c\xa6\x41\xff\x73\x24\xc8\xf2";
 
-// Those below have published names at most. Their sizes are those of drivers 535 to 555; their
-// answers let the libraries that were watched go on by ordinary calls.
+// Those below have published names at most. Their sizes are those of drivers 535 to 555; with their
+// answers the libraries that were watched continue by ordinary calls.
 
-/// Of the cache of compiled code, with [`CODE_CACHE`]: NVRTC and nvJitLink ask here for what was
-/// compiled before.
+/// With [`CODE_CACHE`], the table of the cache of compiled code: NVRTC and nvJitLink look here for
+/// code that was compiled before.
 const COMPILED: [u8; 16] = *b"\xda\x91\x51\xd3\x3a\xe6\xcc\x41\xa5\xc0\x4f\x26\xd5\x33\xe3\x28";
 /// Asked for by compilers that were given [`COMPILED`], and by cuBLAS on sm_90 in its first product
 /// of half precision. Refused there, cuBLAS follows the null pointer.
@@ -57,8 +57,8 @@ const KEY: [u8; 16] = *b"\x14\x6A\xDD\xAE\x53\xA9\xA7\x52\xAA\x08\x41\x36\x0B\xF
 
 type Slot = usize;
 
-/// All tables; they stay where they are for the life of the process, as their addresses are part of
-/// the self-test.
+/// All tables. They never move for the life of the process, as their addresses are part of the
+/// self-test.
 struct Tables {
     interface: [Slot; 13],
     hooks: [Slot; 7],
@@ -73,8 +73,8 @@ struct Tables {
     setting: [Slot; 2],
 }
 
-/// A table whose first word is its size in bytes; slots that are not given are null, as nobody
-/// calls them.
+/// A table whose first word is its size in bytes. Slots that are not given are null, since no
+/// client calls them.
 fn sized<const N: usize>(slots: &[(usize, Slot)]) -> [Slot; N] {
     let mut table = [0; N];
     table[0] = N * size_of::<Slot>();
@@ -163,8 +163,8 @@ extern "C" fn nothing() -> u32 {
     0
 }
 
-/// Hands each function of a module to the client's function, with what the client wants with it.
-/// Answers 1: cuFFT takes 0 for a failure.
+/// Hands each function of a module to the client's function, with the client's own data. Answers 1:
+/// cuFFT takes 0 for a failure.
 extern "C" fn each_function(context: Handle, module: Handle, visit: usize, data: usize) -> u32 {
     let all = || {
         by_handle(context)?;
@@ -192,7 +192,7 @@ extern "C" fn thread_context(context: Out<Handle>) -> u32 {
     code(context.set(current::handle()))
 }
 
-/// Buffers that the runtime keeps hooks in; it alone reads and writes them.
+/// Buffers that the runtime keeps hooks in; only the runtime reads and writes them.
 struct Buffer<const N: usize>(UnsafeCell<[Slot; N]>);
 
 // SAFETY: this library never touches the contents, it only hands out the address.
@@ -217,7 +217,7 @@ extern "C" fn hooks_small(address: Out<usize>, count: Out<usize>) -> u32 {
     hand_out(&SMALL, address, count)
 }
 
-/// What libraries keep with a context: by context and key, with the function that ends it.
+/// Values that libraries keep with a context: by context and key, with the function that ends it.
 type Stored = HashMap<(Handle, usize), (usize, usize)>;
 static STORAGE_MAP: Mutex<Option<Stored>> = Mutex::new(None);
 
@@ -256,7 +256,8 @@ extern "C" fn context_number(context: Handle, number: Out<u64>) -> u32 {
     code(by_handle(context).and_then(|context| number.set(context.id)))
 }
 
-/// Answers the runtime's self-test: a code over who and where we are.
+/// Answers the runtime's self-test: a code over the identity of the process, the thread, the tables
+/// and the devices.
 extern "C" fn self_test(version: u32, seconds: u64, answer: Out<[u8; 16]>) -> u32 {
     let tables = tables();
     // SAFETY: takes no argument and cannot fail.
@@ -276,7 +277,7 @@ extern "C" fn self_test(version: u32, seconds: u64, answer: Out<[u8; 16]>) -> u3
     message.extend(seconds.to_le_bytes());
     if let Ok(driver) = state::driver() {
         for device in &driver.devices {
-            // Of an instance the GPU's.
+            // For a MIG instance, the UUID of its GPU.
             message.extend(driver.whole(device).uuid);
             for part in [device.pci.0, device.pci.1, device.pci.2] {
                 message.extend(part.to_le_bytes());

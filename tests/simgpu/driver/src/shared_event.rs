@@ -1,9 +1,10 @@
 //! Events that processes share: a small file that all of them have open counts an event's records,
 //! and those that the device has passed.
 //!
-//! A wait stands for what any process had recorded when it was made. The records of a process that
-//! died count as passed: the device has dropped its work. The opener finds the file through
-//! `/proc`, so it must be the same user's, and keeps it open as long as it has the event.
+//! A wait covers the records that any process had made when the wait was made. The records of a
+//! process that died count as passed: the device has dropped its work. The opener finds the file
+//! through `/proc`, so it must run as the same user. It keeps the file open as long as it has the
+//! event.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +16,7 @@ use rustix::process::{Pid, test_kill_process};
 use crate::abi::{Error, R};
 use crate::fd;
 
-/// What a `CUipcEventHandle` holds: a mark, process, file.
+/// The content of a `CUipcEventHandle`: a mark, process, file.
 pub(crate) type Bytes = [u64; 8];
 
 /// `CUipcEventHandle` as an argument: by value, which for this size is on the stack.

@@ -1,4 +1,4 @@
-//! What the process has of the driver: the links to its devices, and whether it is initialised.
+//! The process's state of the driver: the links to its devices, and whether it is initialised.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;

@@ -1,5 +1,6 @@
-//! Tensor maps (`CUtensorMap`, 128 opaque bytes): what kernels of compute capability 9.0 have
-//! tensors described by. No kernel here reads one, so it holds an address and what it was made by.
+//! Tensor maps (`CUtensorMap`, 128 opaque bytes): descriptions of tensors for kernels of compute
+//! capability 9.0. No kernel here reads one, so it holds an address and the arguments that it was
+//! made from.
 #![deny(unsafe_code)]
 
 use simgpu_device::model::model;
@@ -19,7 +20,7 @@ fn encode(map: Out<Map>, kind: u64, rank: u32, at: DevicePtr, sizes: In<u64>) ->
     if model().clusters == 0 {
         return Err(Error::NOT_SUPPORTED);
     }
-    // Sixteen bytes is what the interface asks of an address.
+    // The interface requires an address aligned to sixteen bytes.
     if rank == 0 || rank > MOST || at == 0 || !at.is_multiple_of(16) {
         return Err(Error::INVALID_VALUE);
     }

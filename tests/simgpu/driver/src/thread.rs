@@ -15,7 +15,7 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) {
     let blocked = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) } == 0;
     let started = std::thread::Builder::new().name(name.to_string()).spawn(body);
     if blocked {
-        // SAFETY: the set is what the call above wrote.
+        // SAFETY: the call above wrote the set.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     }
     if let Err(error) = started {

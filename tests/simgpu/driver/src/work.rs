@@ -1,6 +1,6 @@
-//! What can be put on a stream, as a value: it runs now, or is kept in a graph and runs many times.
+//! An operation for a stream, as a value: it runs now, or is kept in a graph and runs many times.
 //!
-//! `api/enqueue.rs` takes it for a client's call (a capturing stream passes it on to `graph`),
+//! `api/enqueue.rs` makes it from a client's call (a capturing stream passes it on to `graph`).
 //! [`Work::submit`] puts it on the device (a graph replays its nodes with it).
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::stream::memop::MemOp;
 /// One operation.
 #[derive(Clone)]
 pub(crate) enum Work {
-    /// A kernel, with its own copy of its parameters where anything reads them.
+    /// A kernel, with its own copy of its parameters if anything reads them.
     Kernel(Arc<Launch>),
     /// A copy of any shape.
     Copy(Copy),
@@ -99,8 +99,8 @@ impl HostCall {
         Ok(HostCall::Callback { callback, stream, data })
     }
 
-    /// The effect that calls it. Where a kernel has failed a function is not called, and a callback
-    /// is told.
+    /// The effect that calls it. If a kernel has failed, a function is not called, and a callback
+    /// gets the error.
     fn effect(self, context: Arc<Context>) -> Effect {
         Effect::Call(Box::new(move || self.run_in(context.check())))
     }
@@ -110,7 +110,7 @@ impl HostCall {
         self.run_in(Ok(()));
     }
 
-    /// Calls it where work before it may have failed: a callback is told how, a function is not
+    /// Calls it after work that may have failed: a callback gets the error, a function is not
     /// called then.
     fn run_in(self, state: R) {
         match (self, state) {

@@ -1,7 +1,7 @@
 //! How fast the engine is: `cargo run --release -p simgpu-engine --example events`.
 //!
 //! An event here is an operation that goes all the way: submitted, started, ended, taken out. The
-//! engine's own count of internal events is printed beside it.
+//! engine's own count of internal events is also printed.
 
 use std::time::Instant;
 
@@ -29,7 +29,7 @@ fn main() {
         ("a hundred contexts in slices", Settings::default(), 100, 1, 64),
     ] {
         let mut best = (0.0f64, 0.0f64);
-        // The best of three: what else the machine does can only slow it down.
+        // The best of three: other load on the machine can only slow it down.
         for _ in 0..3 {
             let (operations, events) = measure(settings, contexts, streams, depth);
             if operations > best.0 {

@@ -1,4 +1,4 @@
-//! The compute engine: which context has it, what runs.
+//! The compute engine: its current context, and the work that runs.
 //!
 //! Time slices: `holder` is the context that has the engine or is about to. It is not in the line.
 //! A slice begins when a context gets the engine and is renewed as long as no other context wants
@@ -58,7 +58,7 @@ impl Compute {
         }
     }
 
-    /// Ends what ends now: a switch or a kernel.
+    /// Ends a switch or a kernel that ends now.
     pub(crate) fn end_due(&mut self, state: &mut EngineState) {
         match self.doing {
             Doing::Switching { until } if until <= state.now() => {
@@ -70,7 +70,7 @@ impl Compute {
         }
     }
 
-    /// Decides what the engine does now.
+    /// Decides the engine's next step.
     pub(crate) fn choose(&mut self, state: &mut EngineState) {
         match state.settings().mode {
             Mode::Mps => self.choose_shared(state),

@@ -1,8 +1,8 @@
-//! The engine: what a caller can do with it, and in which order things happen at one instant.
+//! The engine: the calls of a caller, and the order of events at one instant.
 //!
-//! What holds between calls: every stream's head is blocked by something that will move it on (a
+//! Invariants between calls: every stream's head is blocked by something that will move it on (a
 //! timer, an engine, another operation, the caller), no engine that has ready work is idle, and all
-//! that happened up to now can be taken as output.
+//! events up to now can be taken as output.
 
 use crate::compute::Compute;
 use crate::copies::CopyEngine;
@@ -81,15 +81,15 @@ impl Engine {
         ContextId(self.state.add_context())
     }
 
-    /// Under MPS what is ready of the context with the lowest `priority` number goes first
-    /// (`CUDA_MPS_CLIENT_PRIORITY`); what runs is not stopped. Contexts begin with 0. Under
-    /// [`crate::Mode::MpsShared`] it counts for what becomes ready from now on.
+    /// Under MPS the ready work of the context with the lowest `priority` number goes first
+    /// (`CUDA_MPS_CLIENT_PRIORITY`); running work is not stopped. Contexts begin with 0. Under
+    /// [`crate::Mode::MpsShared`] it counts for work that becomes ready from now on.
     pub fn set_context_priority(&mut self, context: ContextId, priority: i32) -> Result<(), EngineError> {
         self.state.set_context_priority(context.0, priority)
     }
 
-    /// Ends a context as its process's death does: all its work is gone at once, also what runs.
-    /// Streams that waited for it go on.
+    /// Ends a context as its process's death does: all its work is gone at once, also running work.
+    /// Streams that waited for it continue.
     pub fn remove_context(&mut self, context: ContextId) -> Result<(), EngineError> {
         if !self.state.has_context(context.0) {
             return Err(EngineError::NoContext);
@@ -123,8 +123,8 @@ impl Engine {
         self.submit_touching(at, stream, work, tag, Vec::new())
     }
 
-    /// [`Engine::submit`] for a kernel of known shape: in [`Mode::MpsShared`] it takes what its
-    /// blocks need. One of unknown shape takes all SMs.
+    /// [`Engine::submit`] for a kernel of known shape: in [`Mode::MpsShared`] it takes the part of
+    /// the SMs that its blocks need. One of unknown shape takes all SMs.
     pub fn submit_shaped(
         &mut self,
         at: Ns,
@@ -167,7 +167,7 @@ impl Engine {
     }
 
     /// Ends a host operation, or a held kernel, at time `at`. One that has not been reached yet
-    /// will end when it is. One that has ended is left alone.
+    /// will end when it is. One that has ended does not change.
     pub fn release(&mut self, at: Ns, op: OpId) -> Result<(), EngineError> {
         self.arrive(at);
         if self.state.is_done(op.0) {

@@ -1,5 +1,5 @@
-//! Managed memory on the device: what operations touch, prefetches as operations, and when the
-//! ledger's news is the engine's.
+//! Managed memory on the device: touches of operations, prefetches as operations, and the time at
+//! which the ledger's news is the engine's.
 //!
 //! A kernel, copy or memset pays at its start for all pages that are missing then: it takes that
 //! much longer. Meanwhile the pager's clock is ahead of the engine's ([`crate::memory::Pager`]), so
@@ -15,9 +15,9 @@ use crate::time::{Ns, earlier};
 /// Managed memory that an operation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Touch {
-    /// Whose.
+    /// The owner of the memory.
     pub owner: Owner,
-    /// Which. What of it is not managed memory costs nothing.
+    /// The bytes touched. The part that is not managed memory costs nothing.
     pub range: Range,
     /// Whether it is written.
     pub write: bool,
@@ -83,7 +83,7 @@ impl Paging {
         }
     }
 
-    /// How long an operation that starts now stands still for what it touches.
+    /// The time for which an operation that starts now stands still for the memory it touches.
     pub(crate) fn stall(&mut self, now: Ns, touches: &[Touch]) -> Ns {
         let mut time = now;
         for touch in touches {

@@ -14,7 +14,7 @@ pub enum Mode {
     /// fill it.
     Mps,
     /// Kernels of all contexts share SMs block by block: a GPU under MPS with kernels of any size.
-    /// Priorities say whose blocks begin next; contexts have them too
+    /// Priorities decide whose blocks begin next; contexts have them too
     /// ([`crate::Engine::set_context_priority`]).
     MpsShared(SmLimits),
 }
@@ -75,7 +75,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Time for which `work` occupies its engine, or its stream alone; zero for work that occupies
+    /// Time for which `work` occupies its engine, or only its stream; zero for work that occupies
     /// neither.
     pub fn duration(&self, work: Work) -> Ns {
         match work {

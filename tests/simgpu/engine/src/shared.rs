@@ -3,12 +3,12 @@
 //! A kernel of `W` waves and duration `D` has blocks of `D / W` each. A block begins as soon as its
 //! part of an SM is free, and is not stopped. Kernels are dispatched in one order, by the priority
 //! of the context, that of the stream, then by readiness. A kernel begins blocks only after all
-//! blocks of those before it have begun. So what a last wave leaves is the next kernel's, and a
-//! more important kernel takes what ending blocks leave.
+//! blocks of those before it have begun. So the room that a last wave leaves is the next kernel's,
+//! and a more important kernel takes the room that ending blocks leave.
 //!
 //! Blocks that begin together are one [`BlockGroup`], whose end is the kernel's progress at that
-//! moment. While a kernel is first in the order, its ending blocks are replaced by its own, and
-//! nobody sees it: whole rounds of that are worked out at once. The engine is called only when
+//! moment. While a kernel is first in the order, its own blocks replace its ending blocks without
+//! any outside effect: whole rounds of that are worked out at once. The engine is called only when
 //! parts of SMs change hands or a kernel ends.
 
 use std::collections::VecDeque;
@@ -40,7 +40,7 @@ struct SharedKernel {
     resident: u64,
     /// In the order of their ends, all within the progress of one block.
     groups: VecDeque<BlockGroup>,
-    /// Begin, and time that it takes alone.
+    /// Begin, and the duration that it takes without other kernels.
     begun: Option<(Ns, Ns)>,
     /// Progress of a whole block.
     block: u128,
@@ -107,8 +107,8 @@ impl SharedKernel {
         self.begun.is_some() && self.waiting == 0 && self.resident == 0
     }
 
-    /// When it next leaves a part of the device, if `renews` says right whether it renews its
-    /// blocks. `None`: never, as things are.
+    /// The time when it next leaves a part of the device, if `renews` is right about whether it
+    /// renews its blocks. `None`: never, as things are.
     fn leaves(&self, now: Ns, renews: bool) -> Option<Ns> {
         let first = self.groups.front()?;
         if !renews {
@@ -209,7 +209,7 @@ impl SharedCompute {
         self.kernels.insert(at, kernel);
     }
 
-    /// The first kernel in order that has blocks to begin: it alone begins any.
+    /// The first kernel in order that has blocks to begin: only it begins any.
     fn head(&self) -> Option<usize> {
         self.kernels.iter().position(|kernel| kernel.waiting > 0)
     }
@@ -229,7 +229,7 @@ impl SharedCompute {
         }
     }
 
-    /// Ends what ends now.
+    /// Ends the blocks and kernels that end now.
     pub(crate) fn end_due(&mut self, state: &mut EngineState) {
         if self.next.is_none_or(|next| next > state.now()) {
             return;
@@ -247,7 +247,7 @@ impl SharedCompute {
         }
     }
 
-    /// Begins what can begin now.
+    /// Begins the blocks that can begin now.
     pub(crate) fn choose(&mut self, state: &mut EngineState) {
         self.show(state);
         for kernel in &mut self.kernels {
@@ -263,7 +263,7 @@ impl SharedCompute {
                 kernel.block = block_progress(alone);
             }
             if kernel.block == 0 {
-                // It leaves what it takes at once.
+                // It leaves its part at once.
                 kernel.waiting = 1;
             }
             self.free -= kernel.begin_blocks(self.free);
@@ -289,7 +289,7 @@ impl SharedCompute {
 
     fn set_next(&mut self, now: Ns) {
         self.next = match self.kernels.as_slice() {
-            // Nobody else sees what it leaves.
+            // No other kernel sees the part that it leaves.
             [alone] => alone.ends(now),
             kernels => {
                 let head = self.head();

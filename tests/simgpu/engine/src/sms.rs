@@ -1,17 +1,17 @@
-//! What an SM holds, and what of it the blocks of a kernel take.
+//! Capacity of an SM, and the part of it that the blocks of a kernel take.
 //!
 //! A block takes the part of an SM that it needs most of: with `r` blocks of its kind in an SM it
-//! takes `1 / r`. All SMs are one pool: where on the device a part is free makes no difference.
+//! takes `1 / r`. All SMs are one pool: the place of a free part makes no difference.
 
 use crate::time::Ns;
 
 /// An SM in units: the least common multiple of 1 to 32, so that `1 / r` of it is a whole number.
 const SM_UNITS: u64 = 144_403_552_893_600;
 
-/// Most blocks that [`SmLimits::blocks`] may say.
+/// Largest value of [`SmLimits::blocks`].
 const MAX_BLOCKS_PER_SM: u32 = 32;
 
-/// Most SMs that [`SmLimits::sms`] may say: [`SM_UNITS`] times this fits in 64 bits.
+/// Largest value of [`SmLimits::sms`]: [`SM_UNITS`] times this fits in 64 bits.
 const MAX_SMS: u32 = 65_536;
 
 /// Shared memory that the system takes of each block, bytes (CUDA C++ Programming Guide, compute
@@ -31,7 +31,7 @@ pub struct SmLimits {
     pub shared_bytes: u32,
     /// Registers of an SM.
     pub registers: u32,
-    /// Registers a thread that are taken for a kernel of which they are not known. Convolutions and
+    /// Assumed registers a thread of a kernel whose registers are not known. Convolutions and
     /// matrix products have 96 to 255, elementwise kernels 16 to 40.
     pub usual_registers: u32,
     /// How much longer blocks take, in thousandths, while others' blocks have all the rest of the
@@ -64,7 +64,7 @@ impl SmLimits {
         u64::from(self.sms.clamp(1, MAX_SMS)) * SM_UNITS
     }
 
-    /// What a kernel asks of the device.
+    /// The demand of a kernel on the device.
     pub(crate) fn need(&self, shape: KernelShape) -> BlockNeed {
         let resident = u64::from(self.resident(shape));
         let slots = u64::from(self.sms.clamp(1, MAX_SMS)) * resident;
@@ -97,22 +97,22 @@ impl SmLimits {
     }
 }
 
-/// What is known of a kernel's blocks. The default is a kernel of unknown shape: one wave of blocks
-/// that have an SM each.
+/// A kernel's blocks, as far as they are known. The default is a kernel of unknown shape: one wave
+/// of blocks that have an SM each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct KernelShape {
-    /// Blocks of the grid; 0 where unknown.
+    /// Blocks of the grid; 0 if unknown.
     pub blocks: u32,
     /// Threads of a block.
     pub threads: u32,
     /// Shared memory of a block, bytes.
     pub shared_bytes: u32,
-    /// Registers of a thread; 0 where unknown.
+    /// Registers of a thread; 0 if unknown.
     pub registers: u32,
 }
 
 impl KernelShape {
-    /// Of a launch with this grid and block. A grid of nothing is an unknown one.
+    /// The shape of a launch with this grid and block. A grid without blocks has an unknown shape.
     pub fn of(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> KernelShape {
         let product = |sides: [u32; 3]| sides.into_iter().fold(1, u32::saturating_mul);
         KernelShape {
@@ -130,20 +130,21 @@ impl KernelShape {
     }
 }
 
-/// What a kernel asks of the device.
+/// The demand of a kernel on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockNeed {
     pub blocks: u64,
-    /// Of each block.
+    /// SM units of each block.
     pub units: u64,
-    /// Rounds in which a device that has nothing else runs the blocks.
+    /// Rounds in which an otherwise idle device runs the blocks.
     pub waves: u64,
 }
 
 /// Progress of a kernel in a nanosecond at full speed, for each of its waves.
 pub(crate) const PROGRESS_PER_NS: u64 = 1 << 20;
 
-/// Progress that a block makes from its begin to its end, of a kernel that takes `duration` alone.
+/// Progress of a block from its begin to its end, for a kernel that takes `duration` without
+/// others.
 pub(crate) fn block_progress(duration: Ns) -> u128 {
     u128::from(duration) * u128::from(PROGRESS_PER_NS)
 }

@@ -1,9 +1,9 @@
-//! Contexts, streams and operations; how streams move on, and what each operation did.
+//! Contexts, streams and operations; how streams move on, and the outcome of each operation.
 //!
 //! The engines ([`crate::compute`], [`crate::copies`]) decide which ready operation runs when. They
-//! take it from here, and say here when it ran, stopped or ended.
+//! take it from here, and report here when it ran, stopped or ended.
 //!
-//! What holds between calls of [`crate::Engine`]: the head of every stream is blocked by something
+//! Invariant between calls of [`crate::Engine`]: the head of every stream is blocked by something
 //! that will move it on (a timer, an engine, another operation, the caller).
 
 use std::cmp::Reverse;
@@ -18,7 +18,7 @@ use crate::time::{Ns, earlier};
 use crate::work::{Direction, OpId, Output, Segment, StreamId, Work};
 use crate::{ContextId, ContextUsage, KernelShape, Settings, Usage};
 
-/// Where an operation is.
+/// An operation's place on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// Behind others in its stream, or not ready by time.
@@ -64,7 +64,7 @@ struct EngineStream {
     ops: VecDeque<SlabKey>,
     /// Work ever submitted: the sum of the durations that are known in advance.
     submitted: Ns,
-    /// Of that, work that has ended.
+    /// The part of `submitted` that has ended.
     ended: Ns,
     closing: bool,
     /// A timer will look at the head.
@@ -179,8 +179,8 @@ impl EngineState {
         self.contexts.get(context).is_some()
     }
 
-    /// Where a context stands under MPS: its own priority, then that of its next operation's
-    /// stream. Lower numbers go first. Zeroes for a context that is gone.
+    /// A context's rank under MPS: its own priority, then that of its next operation's stream.
+    /// Lower numbers go first. Zeroes for a context that is gone.
     pub(crate) fn rank(&self, context: SlabKey) -> (i32, i32) {
         let rank = |context: &EngineContext| (context.priority, context.compute.priority().unwrap_or(0));
         self.contexts.get(context).map_or((0, 0), rank)
@@ -363,8 +363,8 @@ impl EngineState {
             begin = begin.max(stream.free_at);
         }
         match head.work {
-            // Until the stream gets there only the clock moves it on. Then the client is told, and
-            // a thread that sleeps until this time looks again.
+            // Until the stream gets there, only the clock moves it on. Then the client gets the
+            // news, and a thread that sleeps until this time looks again.
             Work::Host if !head.released => return Some(if head.start.is_some() { Ns::MAX } else { begin }),
             Work::WaitFor(OpId(other)) if depth > 0 => {
                 if let Some(other) = self.earliest_end(other, depth - 1, ran) {
@@ -432,8 +432,8 @@ impl EngineState {
         None
     }
 
-    /// Ends what can end at the head of a stream. Answers the engine that the first other operation
-    /// needs, if it needs one.
+    /// Ends operations that can end at the head of a stream. Returns the engine that the first
+    /// other operation needs, if it needs one.
     fn move_on(&mut self, stream: SlabKey) -> Option<Ready> {
         loop {
             let state = self.streams.get_mut(stream)?;
@@ -587,7 +587,7 @@ impl EngineState {
         }
     }
 
-    /// Ends the head of a stream now: reports it and wakes what waited for it.
+    /// Ends the head of a stream now: reports it and wakes the operations that waited for it.
     fn end(&mut self, key: SlabKey) {
         let Some(op) = self.ops.remove(key) else { return };
         if let Some(stream) = self.streams.get_mut(op.stream) {
@@ -698,7 +698,7 @@ impl EngineState {
         self.end(key);
     }
 
-    /// The shared compute engine ends an operation that takes `alone` when it has the device.
+    /// The shared compute engine ends an operation that takes `alone` on an otherwise idle device.
     pub(crate) fn end_shared(&mut self, key: SlabKey, alone: Ns) {
         if let Some(usage) = self.usage_of(key) {
             usage.compute += alone;

@@ -1,4 +1,4 @@
-//! Sums of what the engine did.
+//! Sums of the engine's work.
 
 use crate::Ns;
 
@@ -31,7 +31,7 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextUsage {
     /// Time of its kernels and memsets. In [`crate::Mode::MpsShared`], of those that ended: the
-    /// time that they take alone.
+    /// time that they take without others.
     pub compute: Ns,
     /// Time of its copies on each copy engine.
     pub copies: [Ns; 2],

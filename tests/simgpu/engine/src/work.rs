@@ -1,4 +1,4 @@
-//! Work that can be submitted, and what comes out.
+//! Work that can be submitted, and the outputs.
 
 use crate::memory::{Owner, Range};
 use crate::slab::SlabKey;
@@ -40,7 +40,7 @@ pub enum Work {
         /// Running time when the kernel has the GPU.
         duration: Ns,
         /// Whether [`crate::Engine::release`] ends it, after `duration` at the latest: a kernel
-        /// that spins on a word of the host. [`Output::Reached`] tells its start.
+        /// that spins on a word of the host. [`Output::Reached`] reports its start.
         held: bool,
     },
     /// A copy.
@@ -81,7 +81,7 @@ pub enum Work {
     },
     /// Ends when the other operation has ended.
     WaitFor(OpId),
-    /// Ends by [`crate::Engine::release`]. [`Output::Reached`] tells when the stream got to it.
+    /// Ends by [`crate::Engine::release`]. [`Output::Reached`] reports when the stream got to it.
     Host,
 }
 

@@ -1,4 +1,4 @@
-//! What holds whatever is submitted, checked on random schedules.
+//! Invariants of any submission, checked on random schedules.
 
 #[path = "../../../bounded.rs"]
 mod bounded;
@@ -32,9 +32,9 @@ enum What {
     Marker,
     /// With a time or without.
     Record(bool),
-    /// Waits for the operation so many before this one.
+    /// Waits for the operation that is this number of places before this one.
     WaitFor(usize),
-    /// Released so long after it was reached.
+    /// Released this long after it was reached.
     Host(Ns),
 }
 
@@ -90,14 +90,14 @@ fn script() -> impl Strategy<Value = Script> {
     })
 }
 
-/// What came of a script.
+/// The outcome of a script.
 #[derive(Debug, PartialEq)]
 struct Record {
     outputs: Vec<Output>,
     went: HashMap<u64, Went>,
     ops: Vec<OpId>,
     submitted: Vec<Ns>,
-    /// For some operations, what was foretold as their earliest end.
+    /// For some operations, the predicted earliest end.
     foretold: Vec<(u64, Ns)>,
     usage: simgpu_engine::Usage,
     contexts: Vec<Option<simgpu_engine::ContextUsage>>,
@@ -383,7 +383,7 @@ proptest! {
     fn it_does_not_matter_when_one_looks(script in script(), stride in 1..500u64) {
         let mut whole = run(&script, None);
         let mut pieces = run(&script, Some(stride));
-        // Looking is no event.
+        // A query is no event.
         whole.usage.events = 0;
         pieces.usage.events = 0;
         prop_assert_eq!(whole, pieces);
@@ -411,7 +411,7 @@ proptest! {
             .map(|context| engine.context_usage(*context).unwrap().compute)
             .collect();
         let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
-        // A context may be a turn ahead; and what runs now is not booked yet.
+        // A context may be a turn ahead, and running work is not booked yet.
         prop_assert!(most - least <= 2 * (slice + kernel), "{:?}", shares);
     }
 

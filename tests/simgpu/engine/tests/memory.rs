@@ -1,4 +1,5 @@
-//! The page ledger under any sequence of calls, and its costs where they can be added up by hand.
+//! The page ledger under any sequence of calls, and its costs in cases that can be added up by
+//! hand.
 
 #[path = "../../../bounded.rs"]
 mod bounded;
@@ -7,7 +8,7 @@ use bounded::Bounded;
 use proptest::prelude::*;
 use simgpu_engine::memory::{BLOCK_BYTES, MemoryError, MemorySettings, PAGE_BYTES, PagePlace, Pager, Range};
 
-/// Two owners with so many blocks each.
+/// The owners, and the number of blocks of each.
 const OWNERS: u32 = 2;
 const BLOCKS: u64 = 12;
 
@@ -93,7 +94,7 @@ fn check(pager: &Pager, written: &[std::collections::BTreeSet<u64>]) {
         };
         assert_eq!(usage.allocated, places(pager, owner).count() as u64 * PAGE_BYTES);
         assert_eq!(usage.on_host, count(&[PagePlace::Host, PagePlace::Both]));
-        // What is on its way counts as resident.
+        // Pages on their way to the device count as resident.
         assert!(usage.resident >= count(&[PagePlace::Device, PagePlace::Both]));
         if !pager.is_moving() {
             assert_eq!(usage.resident, count(&[PagePlace::Device, PagePlace::Both]));
@@ -136,8 +137,9 @@ fn play(calls: &[Call], duplex: bool, waits: bool) {
                 let end = pager.touch(now, owner, range, write);
                 assert!(end >= now);
                 now = end;
-                // A touch of one block is found. Of several, one that was there already may have
-                // gone for another; prefetches under way take room too.
+                // A touch of one block is found. If a touch covers several blocks, one that was
+                // there already may have been evicted for another; prefetches under way take room
+                // too.
                 let one = range.start / BLOCK_BYTES == (range.end() - 1) / BLOCK_BYTES;
                 if quiet && one && pager.ledger().room() >= 2 * BLOCK_BYTES {
                     assert!(pager.ledger().is_ready(owner, range, write));
@@ -237,7 +239,7 @@ fn on_the_host(settings: MemorySettings, blocks: u64) -> Pager {
     pager
 }
 
-/// What a block's transfer takes alone.
+/// Transfer time of a block with nothing else on the link.
 const BLOCK_NS: u64 = (BLOCK_BYTES * 1_000).div_ceil(41_700);
 const HALF_NS: u64 = (BLOCK_BYTES * 500).div_ceil(41_700);
 
@@ -300,8 +302,8 @@ fn what_is_mostly_read_leaves_for_nothing_until_it_is_written() {
     );
 }
 
-/// As the driver documents it and its kernel module does it: a prefetch of what is mostly read
-/// creates a copy.
+/// By the driver's documentation and its kernel module, a prefetch of read-mostly memory creates a
+/// copy.
 #[test]
 fn a_prefetch_to_the_host_of_what_is_mostly_read_copies_once_and_frees_nothing() {
     let mut pager = on_the_host(settings(true), 2);
@@ -327,7 +329,7 @@ fn a_prefetch_to_the_host_of_what_is_mostly_read_copies_once_and_frees_nothing()
     assert_eq!(usage.on_host, 2 * BLOCK_BYTES);
 }
 
-/// The ways out: the copies collapse where the memory prefers to be.
+/// The ways out: the copies collapse at the preferred location.
 #[test]
 fn copies_collapse_to_the_preferred_location_and_else_to_the_host() {
     for device in [false, true] {
@@ -414,7 +416,7 @@ fn swap(duplex: bool) -> u64 {
 #[test]
 fn a_duplex_link_swaps_as_much_faster_as_calibrated() {
     assert_eq!(swap(false), 8 * BLOCK_NS);
-    // One way alone at the beginning and the end: 41.7, both ways between: 63.5.
+    // One way at the beginning and the end: 41.7, both ways between: 63.5.
     let fast = swap(true);
     assert!(
         fast < 8 * BLOCK_NS * 80 / 100 && fast > 8 * BLOCK_NS * 417 / 635,

@@ -46,7 +46,7 @@ fn a_record_takes_its_stream_its_time_and_the_event_is_its_end() {
             engine.submit(0, stream, kernel(100), 2 * tag).unwrap();
             engine.submit(0, stream, Work::Record { timed }, 2 * tag + 1).unwrap();
         }
-        // Each pair of events on an idle stream reads the record's own time beside the kernel's.
+        // Each pair of events on an idle stream shows the record's own time plus the kernel's.
         for (tag, work) in [
             (30, Work::Record { timed }),
             (31, kernel(100)),
@@ -56,7 +56,7 @@ fn a_record_takes_its_stream_its_time_and_the_event_is_its_end() {
         }
         engine.advance_to(10_000);
         let went = drain(&mut engine);
-        // As many more as there are records, beside the gaps that are there without them.
+        // One cost for each record, in addition to the gaps that are there without records.
         assert_eq!(went[&18].start, 9 * (100 + GAP + cost));
         assert_eq!((went[&1].start, went[&1].end), (100, 100 + cost));
         assert_eq!(went[&32].end - went[&30].end, 100 + cost);

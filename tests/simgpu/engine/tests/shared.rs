@@ -25,7 +25,7 @@ fn blocks(count: u32) -> KernelShape {
     }
 }
 
-/// An engine with one stream in each of so many contexts.
+/// An engine with one stream in each of `contexts` contexts.
 fn engine(contention: u32, contexts: usize) -> (Engine, Vec<ContextId>, Vec<StreamId>) {
     let mut engine = Engine::new(Settings {
         mode: Mode::MpsShared(limits(contention)),
@@ -109,7 +109,7 @@ fn a_last_wave_leaves_room() {
     engine.advance_to(10_000);
     let went = drain(&mut engine);
     assert_eq!(times(&went[&0]), (0, 1_100));
-    // A hundred blocks begin beside the last eight of the other, eight after them.
+    // A hundred blocks begin next to the last eight of the other, eight after them.
     assert_eq!(times(&went[&1]), (1_000, 1_400));
 }
 

@@ -1,4 +1,5 @@
-//! Contexts on the compute engine: time slices, switches, MPS; and the copy engines beside it.
+//! Contexts on the compute engine (time slices, switches, MPS), and the copy engines in parallel
+//! with it.
 
 mod common;
 

@@ -66,7 +66,7 @@ fn a_wait_holds_its_stream_until_the_other_operation_ends() {
     assert!(drain(&mut engine).is_empty());
     engine.advance_to(5_000);
     assert!(engine.is_done(first));
-    // An id of what has ended is as good as none.
+    // An id of an ended operation is as good as none.
     engine.submit(6_000, b, Work::WaitFor(first), 4).unwrap();
     engine.submit(6_000, b, Work::WaitFor(OpId::DONE), 5).unwrap();
     engine.advance_to(6_000);

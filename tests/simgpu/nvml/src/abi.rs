@@ -1,6 +1,6 @@
 //! The C boundary.
 //!
-//! Pointers arrive wrapped in [`Out`] and [`Text`], made by the C ABI alone. By contract they are
+//! Pointers arrive wrapped in [`Out`] and [`Text`], made only by the C ABI. By contract they are
 //! null or valid, and only this file follows them.
 
 use std::ffi::{CStr, c_char};
@@ -117,7 +117,7 @@ pub(crate) fn answer(name: &str, body: impl FnOnce() -> R) -> u32 {
     code
 }
 
-/// Answer for what the simulated device lacks.
+/// Answer for features that the simulated device lacks.
 pub(crate) fn absent(name: &str) -> u32 {
     trace(name, Error::NOT_SUPPORTED.0);
     Error::NOT_SUPPORTED.0

@@ -1,5 +1,6 @@
 //! Facts of every device, equal to the simulated driver's (`driver/src/device`), as a test checks.
-//! `simgpu_device::machine` lists the devices, `simgpu_device::model` has what differs by model.
+//! `simgpu_device::machine` lists the devices, `simgpu_device::model` has the values that differ by
+//! model.
 #![forbid(unsafe_code)]
 
 /// CUDA version that the driver supports.

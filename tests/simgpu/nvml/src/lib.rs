@@ -13,7 +13,7 @@
 //! | `system.rs`, `device.rs`, `usage.rs` | the entry points |
 //!
 //! Every other name of the public header (`names.txt`) answers "not supported", as a real board
-//! does for what it lacks.
+//! does for features that it lacks.
 
 mod abi;
 mod device;

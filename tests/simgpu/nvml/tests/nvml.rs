@@ -1,4 +1,5 @@
-//! The library as a client sees it, beside the simulated driver: what both say must agree.
+//! The library as a client sees it, loaded together with the simulated driver: their answers must
+//! agree.
 #![allow(missing_docs)]
 
 use std::ffi::{CStr, CString, c_char};
@@ -48,7 +49,7 @@ struct Process {
     instances: [u32; 2],
 }
 
-/// Where cargo puts libraries; asks it to bring them up to date.
+/// Cargo's folder for libraries; asks cargo to bring them up to date.
 fn libraries() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let profile = program.parent().and_then(|deps| deps.parent()).expect("cargo's layout");
@@ -140,7 +141,7 @@ fn what_clients_ask_agrees_with_the_driver() {
         SUCCESS
     );
 
-    // Without a device: its memory is free, nobody is on it, and asking starts none.
+    // Without a device, its memory is free, it has no processes, and a query starts none.
     let alone = memory(nvml, device);
     assert_eq!(alone[2], 0);
     assert!(processes(nvml, device).is_empty());
@@ -252,7 +253,7 @@ fn what_clients_ask_agrees_with_the_driver() {
     );
     assert!(rates.iter().all(|rate| *rate <= 100), "{rates:?}");
 
-    // Fields are each answered by themselves; what the device lacks says so.
+    // Each field is answered by itself; a field that the device lacks has its own result.
     let mut field = [0u8; 40];
     assert_eq!(
         call!(nvml, nvmlDeviceGetFieldValues(device => Handle, 1 => i32, &mut field => *mut [u8; 40])),

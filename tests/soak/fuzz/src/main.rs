@@ -1,6 +1,6 @@
-//! What reads bytes from outside, under libFuzzer, which is led by what the bytes reach.
-//! `WEFT_FUZZ` names the target; with `WEFT_FUZZ_SEEDS=FOLDER` its first inputs are written there
-//! and nothing is run. All targets are one program, since linking one costs seconds.
+//! The readers of bytes from outside, under libFuzzer, which is led by coverage. `WEFT_FUZZ` names
+//! the target; with `WEFT_FUZZ_SEEDS=FOLDER` its first inputs are written there and nothing is run.
+//! All targets are one program, since linking one costs seconds.
 //!
 //! | target | bytes | what reads them |
 //! |---|---|---|
@@ -13,8 +13,8 @@
 //! | ledger | the broker's book on the disk | admission |
 //! | known | what brokers know of devices | admission |
 //!
-//! A panic, an overflow or a promise that does not hold ends the run, and so does an input that has
-//! more memory taken for it than [`targets::most`] says.
+//! A panic, an overflow or a broken promise ends the run, and so does an input for which more
+//! memory is taken than [`targets::most`] allows.
 #![no_main]
 
 mod memory;

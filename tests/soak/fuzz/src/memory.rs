@@ -1,5 +1,5 @@
-//! How much memory an input has taken for it. Who sends a few bytes must not get a machine's memory
-//! for them; libFuzzer by itself sees only what is touched.
+//! Memory that is taken for an input. A sender of a few bytes must not get a machine's memory for
+//! them; libFuzzer by itself sees only touched memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for Counted {
     }
 }
 
-/// Runs with at most so many bytes more than are taken already.
+/// Runs with a bound on the bytes that are taken in addition to the present ones.
 pub fn within(bytes: usize, body: impl FnOnce()) {
     MOST.store(TAKEN.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
     body();

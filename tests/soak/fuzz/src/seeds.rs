@@ -1,5 +1,5 @@
-//! The inputs that each target begins with: sound ones, so that the fuzzer need not find out by
-//! itself what a file looks like.
+//! The inputs that each target begins with: sound ones, so that the fuzzer need not find out the
+//! format of a file by itself.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -168,7 +168,7 @@ fn desk() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What an honest client writes into a fresh lane, as writes of words.
+/// The records that an honest client writes into a fresh lane, as writes of words.
 fn lane_writes(records: u64) -> Vec<u8> {
     let (lane, fresh) = (Box::<Lane>::default(), Box::<Lane>::default());
     for at in 0..records {
@@ -196,8 +196,8 @@ fn lane_writes(records: u64) -> Vec<u8> {
     lane.reports.waiting.store(1, Ordering::Relaxed);
     let words = |lane: &Lane| -> Vec<u64> {
         let start = std::ptr::from_ref(lane).cast::<AtomicU64>();
-        // SAFETY: a lane is made of atomics alone, without padding that anybody reads, is aligned
-        // to more than eight bytes and is that large.
+        // SAFETY: a lane is made only of atomics, without padding that is ever read, is aligned to
+        // more than eight bytes and is that large.
         let words = unsafe { std::slice::from_raw_parts(start, size_of::<Lane>() / 8) };
         words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
     };
@@ -226,7 +226,7 @@ fn with(how: u8, body: &[u8]) -> Vec<u8> {
     [&[how], body].concat()
 }
 
-/// What stands behind a file's header.
+/// The bytes behind a file's header.
 fn body(file: &[u8]) -> &[u8] {
     file.get(32..).unwrap_or_default()
 }

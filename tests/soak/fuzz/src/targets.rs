@@ -1,4 +1,4 @@
-//! The targets: what is done with the bytes, and what must hold then.
+//! The targets: the actions on the bytes, and their invariants.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -32,15 +32,15 @@ pub enum Target {
     Trace,
     /// A ledger.
     Ledger,
-    /// What is known.
+    /// Facts of devices.
     Known,
 }
 
 impl Target {
-    /// As they are called.
+    /// Their names.
     pub const NAMES: [&str; 8] = ["packet", "desk", "lane", "turn", "profile", "trace", "ledger", "known"];
 
-    /// The one that is called so.
+    /// The target of this name.
     pub fn named(name: &str) -> Option<Target> {
         const ALL: [Target; 8] = [
             Target::Packet,
@@ -60,7 +60,7 @@ impl Target {
 /// Bytes of memory that an input may have taken for it.
 pub fn most(target: Target) -> usize {
     match target {
-        // The decoders' own limit, and what is made of it.
+        // The decoders' own limit, and the values made from it.
         Target::Profile | Target::Trace => 3 * codec::MAX_BYTES as usize,
         // A packet holds 60 KiB.
         Target::Packet | Target::Desk => 16 << 20,
@@ -68,7 +68,7 @@ pub fn most(target: Target) -> usize {
     }
 }
 
-/// Does with the bytes what the broker would.
+/// Does the broker's work on the bytes.
 pub fn run(target: Target, data: &[u8]) {
     match target {
         Target::Packet => drop(transport::read(data)),
@@ -82,7 +82,7 @@ pub fn run(target: Target, data: &[u8]) {
     }
 }
 
-/// Pieces of the input: how many bytes, then the bytes.
+/// Pieces of the input: the number of bytes, then the bytes.
 fn pieces(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (&[who, length], rest) = data.split_first_chunk::<2>()?;
@@ -128,8 +128,8 @@ fn lane(data: &[u8]) {
     thread_local!(static LANE: Box<Lane> = Box::default());
     LANE.with(|lane| {
         let start = std::ptr::from_ref::<Lane>(lane).cast::<AtomicU64>();
-        // SAFETY: a lane is made of atomics alone, without padding that anybody reads, is aligned
-        // to more than eight bytes and is that large.
+        // SAFETY: a lane is made only of atomics, without padding that is ever read, is aligned to
+        // more than eight bytes and is that large.
         let words: &[AtomicU64] = unsafe { std::slice::from_raw_parts(start, WORDS) };
         let mut reader = Reader::default();
         let mut touched = Vec::with_capacity(64);
@@ -148,7 +148,7 @@ fn lane(data: &[u8]) {
     });
 }
 
-/// All that is new: never more than a ring and an idleness before each.
+/// Reads all that is new: never more than a ring and an idleness before each.
 fn read(reader: &mut Reader, lane: &Lane) {
     let (lost, malformed) = (reader.lost(), reader.malformed());
     let found = std::iter::from_fn(|| reader.next(lane)).take(3 * RECORDS).count();
@@ -180,8 +180,8 @@ impl World {
     }
 }
 
-/// Two clients come, write what they like, and go. The scheduler must take it, and hold nothing of
-/// them in the end.
+/// Two clients come, write anything, and go. The scheduler must accept it, and keep nothing of them
+/// in the end.
 fn turn(data: &[u8]) {
     thread_local!(static WORLD: RefCell<Option<World>> = RefCell::new(World::open()));
     WORLD.with_borrow_mut(|place| {
@@ -228,8 +228,8 @@ fn turn(data: &[u8]) {
     });
 }
 
-/// The bytes as they are, or behind a header that fits them (the first byte says which): who forges
-/// a file forges its checksum, too.
+/// The bytes as they are, or behind a header that fits them (by the first byte): a forger of a file
+/// forges its checksum, too.
 fn file(data: &[u8], magic: [u8; 8], version: u8) -> Vec<u8> {
     let Some((&how, body)) = data.split_first() else {
         return Vec::new();
@@ -256,7 +256,8 @@ fn profile(data: &[u8]) {
     let Ok(profile) = codec::decode(&file(data, codec::MAGIC, codec::VERSION), path) else {
         return;
     };
-    // What is believed can be shown, asked and written, and is the same when it is read again.
+    // A profile that is accepted can be shown, asked and written, and is the same when it is read
+    // again.
     drop(weft_profiles::json::to_json(&profile));
     let _ = profile.typical_cost();
     let again = codec::encode(&profile, path).expect("what was read can be written");

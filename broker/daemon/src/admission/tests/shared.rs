@@ -3,6 +3,7 @@
 
 use super::*;
 use weft_admission::DeviceId;
+use weft_api::placement::Offer;
 
 const ANN: u32 = 61001;
 const BEA: u32 = 61002;

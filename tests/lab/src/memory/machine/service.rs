@@ -1,8 +1,8 @@
-//! A service that somebody waits for beside a batch job, on a device that does not hold both:
-//! XSched's rule with demand paging, and weft.
+//! A latency-critical service and a batch job, on a device that does not hold both: XSched's rule
+//! with demand paging, and weft.
 //!
-//! MSched compares itself with XSched so (a ResNet152 of 6 GB beside one of 12 GB on 16 GB).
-//! Requests come as [`RequestArrivals`] says and are answered one after the other; the batch job
+//! MSched compares itself with XSched in the same way (a ResNet152 of 6 GB with one of 12 GB on 16
+//! GB). Requests come by [`RequestArrivals`] and are answered one after the other; the batch job
 //! always has work.
 //!
 //! | | XSched ([`LaunchRule::Xsched`]) | weft ([`LaunchRule::Weft`]) |
@@ -12,9 +12,10 @@
 //! | the batch job's next kernel | when the request is answered | the same |
 //! | memory | faults | the broker's planner: the service is pinned, as the daemon pins a foreground job; the batch job moves its own through what is left |
 //!
-//! What favours XSched: the hop that its suspension takes is not modelled, nor its launches' cost.
-//! What is the same for both: requests, thoughts, kernels, the page ledger. A rule may be had with
-//! the other's memory ([`Side::planned`]), which says how much of a difference is whose.
+//! In favour of XSched: neither the hop of its suspension nor its launches' cost is modelled. The
+//! same for both: requests, think times, kernels, the page ledger. One side has weft's rule with
+//! the other's memory ([`Side::planned`]): it separates the effect of the rule from that of the
+//! memory.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -29,34 +30,35 @@ use weft_paging::ResidencySlot;
 /// XSched's in-flight window, the default of its sources.
 const WINDOW: usize = 16;
 
-/// What weft lets be on the device beside the foreground job: the broker's default.
+/// Batch kernels that weft lets onto the device with the foreground job: the broker's default bound
+/// on their time.
 const DELAY_BOUND_NS: Ns = 500 * US;
 
-/// The batch job goes on for so long before it is looked again whether a request has come.
+/// The longest time that the batch job runs before the next check for a request.
 const BATCH_STRETCH_NS: Ns = 20 * MS;
 
-/// Requests that nobody counts: memory finds its place.
+/// Requests that do not count: memory settles in its place.
 const WARM: usize = 5;
 
 /// The service is the first job of the workload, the batch job the second one.
 const SERVICE: usize = 0;
 const BATCH: usize = 1;
 
-/// When requests come.
+/// When requests arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestArrivals {
-    /// One client: it sends its next request when it has the answer and has thought for so long in
-    /// the mean, at random. A slow service is asked less.
+    /// One client: it sends its next request when it has the answer and has thought for this time
+    /// in the mean, at random. A slow service gets fewer requests.
     Closed(Ns),
-    /// Many clients who know nothing of each other: at random by the clock, so far apart in the
-    /// mean, whatever became of those before (a Poisson stream).
+    /// Many clients who do not know each other: at random by the clock, with this mean distance,
+    /// independently of earlier requests (a Poisson stream).
     Poisson(Ns),
-    /// By the clock, so far apart: a camera, say.
+    /// By the clock, with this distance: for example a camera.
     Fixed(Ns),
 }
 
 impl RequestArrivals {
-    /// As often, each behind the answer to the one before it.
+    /// The same distance, but from the answer to the previous request.
     fn answered(self) -> RequestArrivals {
         match self {
             RequestArrivals::Closed(time) | RequestArrivals::Poisson(time) | RequestArrivals::Fixed(time) => {
@@ -65,7 +67,7 @@ impl RequestArrivals {
         }
     }
 
-    /// When the next request comes, if it is `now` and the last one came at `last`.
+    /// The next request's arrival, if it is `now` and the last one came at `last`.
     fn next(self, now: Ns, last: Ns, random: &mut Random) -> Ns {
         let mut about = |mean: Ns| (-(1.0 - random.unit()).ln() * mean as f64) as Ns;
         match self {
@@ -76,30 +78,30 @@ impl RequestArrivals {
     }
 }
 
-/// What came of it.
+/// The figures of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ServedRequests {
-    /// Latency of requests from when they came to their answer, so with what they waited for those
-    /// before them, ms.
+    /// Latency of requests from arrival to answer, including the wait for the requests before them,
+    /// ms.
     pub mean_ms: f64,
     /// The 99th percentile.
     pub p99_ms: f64,
-    /// Of the time that passed, the part in which a request waited or was worked on. Near 1 more
-    /// comes than is answered, and latencies say only how long was looked.
+    /// The part of the time in which a request waited or was worked on. Near 1, requests come
+    /// faster than they are answered, and latencies depend only on the length of the run.
     pub busy: f64,
-    /// What the batch job ran of the time that passed.
+    /// The part of the time in which the batch job ran.
     pub batch: f64,
     /// Copied for the service in this time, GB: by faults, ahead.
     pub service_gb: (f64, f64),
-    /// The same of the batch job.
+    /// The same for the batch job.
     pub batch_gb: (f64, f64),
-    /// What the device held at most, of its memory.
+    /// The largest part of the device's memory that was in use.
     pub fullest: f64,
 }
 
 impl PagingMachine {
-    /// The batch kernels that are on the device now: up to which it goes on whatever comes, as the
-    /// number of kernels from the present one.
+    /// Number of batch kernels on the device now, counted from the present one. They run to their
+    /// end in any case.
     fn on_device(&self, rule: LaunchRule) -> usize {
         let kernels = &self.tasks[BATCH].job.kernels;
         let at = self.tasks[BATCH].at.0;
@@ -117,8 +119,7 @@ impl PagingMachine {
         }
     }
 
-    /// Goes on with a job until some time, or until it has gone through so many kernels. True if it
-    /// has.
+    /// Runs a job until `until`, or through `kernels` kernels. True if it has run them all.
     fn go_on(&mut self, task: usize, until: Ns, kernels: &mut usize) -> bool {
         while *kernels > 0 && self.now < until {
             let before = self.tasks[task].at.0;
@@ -132,8 +133,8 @@ impl PagingMachine {
         *kernels == 0
     }
 
-    /// As [`PagingMachine::step`], but as much of a touch at once as is there and has nothing
-    /// happen meanwhile: the same times, sooner computed.
+    /// Like [`PagingMachine::step`], but for as many bytes of a touch as are present and pass
+    /// without an event. The times are the same; the computation is faster.
     fn stride(&mut self, task: usize, until: Ns) {
         let state = &self.tasks[task];
         let (number, which, done) = state.at;
@@ -142,7 +143,8 @@ impl PagingMachine {
         let rest = super::Range::new(touch.range.start + done, touch.range.len - done);
         let size = state.sizes[number].max(1) as f64;
         let time = |len: u64| kernel.time as f64 * len as f64 / size + state.rest;
-        // As far as nothing happens, by blocks; then as far as it is there.
+        // First up to the next event, in whole blocks; then up to the first block that is not
+        // ready.
         let quiet = self.next_event().map_or(until, |event| event.min(until));
         let fits = quiet.saturating_sub(self.now) as f64 * size / kernel.time.max(1) as f64;
         let mut end = rest.end();
@@ -167,7 +169,7 @@ impl PagingMachine {
         let end = self.now + time as Ns;
         let touches = kernel.touches.len();
         let kernels = state.job.kernels.len();
-        // The driver's list of what was used last is by touches.
+        // The driver's list of recent use goes by touches.
         self.pager.touch(self.now, task as u32, rest, touch.access.writes());
         let state = &mut self.tasks[task];
         state.own += time as Ns;
@@ -188,7 +190,7 @@ impl PagingMachine {
         }
     }
 
-    /// Tells the planner that the other job's kernels run from now on.
+    /// Reports to the planner that the other job's kernels run from now on.
     fn settle(&mut self, task: usize) {
         if let Some(weft) = &mut self.weft {
             weft.planner.ran(client(task), std::mem::take(&mut weft.untold));
@@ -196,8 +198,8 @@ impl PagingMachine {
         }
     }
 
-    /// The timeline as the daemon makes it beside a foreground job: the background job, then the
-    /// foreground job, which may come at any time.
+    /// Makes the timeline as the daemon does when it has a foreground job: the background job, then
+    /// the foreground job, which may come at any time.
     fn plan_batch(&mut self, since: &mut Ns) {
         let Some(weft) = &mut self.weft else { return };
         let length = weft.planner.turns(&default_rule()).length;
@@ -214,7 +216,7 @@ impl PagingMachine {
     }
 }
 
-/// Runs so many requests.
+/// Runs `requests` requests that count.
 pub fn serve(
     side: Side,
     workload: &Workload,
@@ -256,15 +258,15 @@ pub fn serve(
             busy = 0;
             arrival = machine.now;
         }
-        // What nobody counts leaves no queue behind: the first requests bring all of the service's
-        // memory by faults.
+        // The requests that do not count leave no queue behind: the first ones bring all of the
+        // service's memory by faults.
         arrival = if request < WARM {
             arrivals.answered().next(machine.now, arrival, &mut random)
         } else {
             arrivals.next(machine.now, arrival, &mut random)
         };
-        // One that came while another was answered finds nothing of the batch job's on the device:
-        // nothing of it was let there meanwhile.
+        // If a request came while another was answered, no batch kernel is on the device: none was
+        // let there meanwhile.
         let waited = arrival < machine.now;
         if rule == LaunchRule::Alone {
             machine.pump(arrival);
@@ -291,7 +293,7 @@ pub fn serve(
             machine.go_on(SERVICE, until, &mut left);
             machine.settle(SERVICE);
         }
-        // From its arrival on (the batch job's last step may have gone on over it), or from the
+        // Busy since its arrival (the batch job's last step may have ended after it), or since the
         // answer before it.
         busy += machine.now - if waited { taken_up } else { arrival };
         if request >= WARM {
@@ -325,7 +327,7 @@ mod tests {
     use crate::memory::contender::SIDES;
     use crate::memory::workload;
 
-    /// A quarter of a gigabyte, so that runs are short.
+    /// The device has a quarter of a gigabyte, so that runs are short.
     fn scene(training: bool) -> (Workload, Setting) {
         let memory = MemorySettings {
             capacity: 256 << 20,
@@ -350,14 +352,14 @@ mod tests {
         let took = period as f64 / MS as f64;
         assert!((half.mean_ms / took - 1.0).abs() < 1e-3, "{half:?}, {took} ms");
         assert!((half.busy - 0.5).abs() < 0.05 && half.batch == 0.0, "{half:?}");
-        // More than it can answer: the queue grows by half a request with each.
+        // More requests than it can answer: the queue grows by half a request with each.
         let (few, many) = (
             at(RequestArrivals::Fixed(period / 2), 10),
             at(RequestArrivals::Fixed(period / 2), 40),
         );
-        // It is idle until the first one comes, half a request's time of forty.
+        // It is idle until the first one comes: half a request's time out of forty.
         assert!(many.busy > 0.98 && many.mean_ms > 2.0 * few.mean_ms, "{few:?} {many:?}");
-        // A client who waits for its answer asks for no more than can be answered.
+        // A client who waits for its answer sends no more requests than can be answered.
         let closed = at(RequestArrivals::Closed(0), 40);
         assert!((closed.mean_ms / took - 1.0).abs() < 1e-3, "{closed:?}");
     }

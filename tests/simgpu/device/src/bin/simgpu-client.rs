@@ -1,15 +1,15 @@
 //! A small client of the simulated device, for tests, measurements and trying things out.
 //!
-//! It finds its device as every client does (`SIMGPU_SOCKET` …). It says `ready DEVICE_PID` when it
-//! is attached, then does as told:
+//! It finds its device as every client does (`SIMGPU_SOCKET` …). It prints `ready DEVICE_PID` when
+//! it is attached, then obeys its command:
 //!
 //! * `run COUNT NS`: COUNT kernels of NS each on one stream, then prints when they began and ended;
 //! * `sync COUNT NS`: the same, waiting for each; prints the times a wait took;
-//! * `burst COUNT`: COUNT submissions with nobody waiting; prints nanoseconds each;
+//! * `burst COUNT`: COUNT submissions while no thread waits; prints nanoseconds each;
 //! * `stay`: reserves 1 MiB and stays until standard input ends;
 //! * `hang`: reserves 1 MiB, starts a kernel that never ends, waits for it;
 //! * `flood`: submits without end on four streams;
-//! * `fork`: forks; the child tries to use the link, says what it got, and outlives the parent's
+//! * `fork`: forks; the child tries to use the link, prints the result, and outlives the parent's
 //!   end by staying until standard input ends.
 
 use std::io::Read;

@@ -1,8 +1,8 @@
 //! Finding the device, or starting it.
 //!
-//! Of many clients without a device one takes the start lock and starts it; the others look for its
-//! socket every few milliseconds. The device holds a second lock for its life, so two never serve
-//! one socket. Every step has a bound.
+//! If several clients find no device, one takes the start lock and starts it; the others look for
+//! its socket every few milliseconds. The device holds a second lock for its life, so two never
+//! serve one socket. Every step has a bound.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Time for a started device to listen before it is started again.
 const START: Duration = Duration::from_secs(3);
 
-/// The start lock's file beside the socket.
+/// The start lock's file, next to the socket.
 const START_LOCK: &str = "start";
 
 /// How to find the device.
@@ -34,12 +34,12 @@ const START_LOCK: &str = "start";
 pub struct Options {
     /// Socket of the device. `None`: [`default_socket`].
     pub socket: Option<PathBuf>,
-    /// Program `simgpu-device`. `None`: `SIMGPU_DEVICE_BIN`, else in `../bin` of or beside the
-    /// library or program that holds this code.
+    /// Program `simgpu-device`. `None`: `SIMGPU_DEVICE_BIN`, else in the folder of the library or
+    /// program that holds this code, or in `../bin` of that folder.
     pub program: Option<PathBuf>,
     /// Name of this client in the device's log. `None`: the process's name.
     pub name: Option<String>,
-    /// Variables for a device that this client starts, beside the client's own.
+    /// Variables for a device that this client starts, in addition to the client's own.
     pub variables: Vec<(&'static str, String)>,
     /// Priority of this client's contexts under MPS; a lower number goes first.
     pub client_priority: i32,
@@ -172,8 +172,8 @@ impl Starter<'_> {
                 }
             }
         }
-        // A holder for so long may be dead, with a forked child that keeps its descriptor. Two
-        // starts do no harm: the device has a lock of its own.
+        // A process that has held the lock for this long may be dead, with a forked child that
+        // keeps its descriptor. Two starts do no harm: the device has a lock of its own.
         if self.lock.is_some() || self.since.elapsed() >= START {
             self.start()?;
             self.started = Some(Instant::now());
@@ -210,7 +210,7 @@ impl Starter<'_> {
         };
         let mut command = Command::new(&program);
         command.arg("serve").arg("--detach").arg("--socket").arg(self.path);
-        // The device is no job: what is preloaded into jobs must not come with it.
+        // The device is no job: libraries that are preloaded into jobs must not come with it.
         command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
         command.envs(self.options.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -224,8 +224,8 @@ impl Starter<'_> {
     }
 }
 
-/// The program `simgpu-device`: by the environment, else in `../bin` of or beside what holds this
-/// code.
+/// The program `simgpu-device`: by the environment, else in the folder of the file that holds this
+/// code, or in `../bin` of that folder.
 fn find_program() -> Result<PathBuf, LinkError> {
     const NAME: &str = "simgpu-device";
     if let Some(path) = std::env::var_os("SIMGPU_DEVICE_BIN").filter(|path| !path.is_empty()) {
@@ -235,7 +235,7 @@ fn find_program() -> Result<PathBuf, LinkError> {
     let here = this_object();
     let real = here.as_deref().and_then(|path| path.canonicalize().ok());
     for directory in here.iter().chain(&real).filter_map(|path| path.parent()) {
-        // The last is where cargo puts programs, seen from its test programs.
+        // Cargo puts programs in the last one, seen from its test programs.
         for place in [directory.join("../bin"), directory.to_owned(), directory.join("..")] {
             let program = place.join(NAME);
             if program.is_file() {

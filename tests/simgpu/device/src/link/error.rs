@@ -2,7 +2,7 @@
 
 use crate::config::ConfigError;
 
-/// Reason for which the device did not do what it was asked.
+/// Reason for which the device did not serve a request.
 #[derive(Debug)]
 pub enum LinkError {
     /// The configuration cannot be used.

@@ -2,8 +2,8 @@
 //!
 //! * [`connect`]: finding or starting the device.
 //! * [`submit`]: contexts, streams, names and operations, towards the device.
-//! * [`news`]: what comes back, and waiting for it.
-//! * [`guard`]: telling a forked child from its parent. [`error`]: why something was not done.
+//! * [`news`]: the way back, and waiting for it.
+//! * [`guard`]: telling a forked child from its parent. [`error`]: reasons for a refusal.
 
 mod connect;
 mod error;
@@ -160,15 +160,15 @@ impl Link {
         }
     }
 
-    /// Returns device memory; at most what this link holds.
+    /// Returns device memory; at most the amount that this link holds.
     pub fn release(&self, bytes: u64) {
         if self.usable() {
             self.board.release(self.welcome.client, bytes);
         }
     }
 
-    /// Makes addresses of this process managed memory, if the host can hold what all processes
-    /// have.
+    /// Makes addresses of this process managed memory, if the host can hold the managed memory of
+    /// all processes.
     pub fn manage(&self, start: u64, bytes: u64) -> Result<(), LinkError> {
         self.check()?;
         if !self.board.manage(self.welcome.client, bytes) {
@@ -181,7 +181,7 @@ impl Link {
         })
     }
 
-    /// Ends what [`Link::manage`] made.
+    /// Takes back a range of [`Link::manage`].
     pub fn unmanage(&self, start: u64, bytes: u64) -> Result<(), LinkError> {
         self.check()?;
         self.tell(&Record::Manage {
@@ -204,7 +204,7 @@ impl Link {
         })
     }
 
-    /// Which pages (64 KiB) of this link's managed memory lie on the device alone: for each of
+    /// Which pages (64 KiB) of this link's managed memory lie only on the device: for each of
     /// `count` blocks (2 MiB) from `first` on one bit a page, the lowest first. Costs a round trip.
     pub fn on_device(&self, first: u64, count: usize) -> Result<Vec<u32>, LinkError> {
         self.check()?;
@@ -274,7 +274,7 @@ impl Drop for Link {
     }
 }
 
-/// What tests of lying clients need.
+/// Access for tests of lying clients.
 #[cfg(test)]
 pub(crate) mod test_access {
     use super::{Lane, Link, OwnedFd};

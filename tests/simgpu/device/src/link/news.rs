@@ -1,8 +1,8 @@
-//! What comes back from the device: taking news, performing effects, waiting.
+//! The way back from the device: taking news, performing effects, waiting.
 //!
-//! One thread at a time takes news and performs the effects. A waiting thread tells the device what
-//! for, and sleeps on the lane's bell. No sleep exceeds [`SLICE`]; after each the device's life is
-//! checked.
+//! One thread at a time takes news and performs the effects. A waiting thread names to the device
+//! the operation that it waits for, and sleeps on the lane's bell. No sleep exceeds [`SLICE`].
+//! After each, the thread checks that the device is alive.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -108,14 +108,15 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A number that tells living threads apart: the address of a thread-local.
+/// A number unique among living threads: the address of a thread-local.
 fn thread() -> usize {
     thread_local!(static OWN: u8 = const { 0 });
     OWN.with(|own| std::ptr::from_ref(own).addr())
 }
 
 impl Link {
-    /// Takes the news that the device has told and performs the effects. Does not wake the device.
+    /// Takes the news that the device has reported and performs the effects. Does not wake the
+    /// device.
     pub fn poll(&self) {
         if !self.usable() {
             return;
@@ -175,8 +176,8 @@ impl Link {
         }
     }
 
-    /// What is known without asking the device or taking news: cheap, but `Pending` may be out of
-    /// date.
+    /// An operation's status without asking the device or taking news: cheap, but `Pending` may be
+    /// out of date.
     pub fn known(&self, seq: Seq) -> Status {
         if seq == Seq::NONE {
             return Status::Done(Times::default());
@@ -316,7 +317,7 @@ impl Link {
         }
     }
 
-    /// Has the device tell everything up to now.
+    /// Has the device report everything up to now.
     pub(super) fn refresh(&self) -> Result<(), LinkError> {
         let request = self.lane.refresh.fetch_add(1, Ordering::SeqCst) + 1;
         loop {

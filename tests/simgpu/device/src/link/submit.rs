@@ -1,4 +1,4 @@
-//! What goes to the device: contexts, streams, names, operations.
+//! The way to the device: contexts, streams, names, operations.
 //!
 //! The outbox's lock orders a client's submissions. It is never held while waiting for a stream,
 //! the lane or the window, so other threads can do what ends the wait.
@@ -48,7 +48,7 @@ struct StreamState {
     marks: VecDeque<Seq>,
 }
 
-/// What a submission has to wait for.
+/// The bound that a submission has to wait for.
 enum Full {
     Stream(Option<Seq>),
     Window,
@@ -121,7 +121,7 @@ impl Link {
         Ok(ctx)
     }
 
-    /// Ends a context with its streams and work at once; its operations are told as ended now.
+    /// Ends a context with its streams and work at once; its operations are reported as ended now.
     /// Memory reserved in it is the caller's to release.
     pub fn close_context(&self, ctx: Ctx) -> Result<(), LinkError> {
         self.check()?;
@@ -191,7 +191,7 @@ impl Link {
             name: name.to_owned(),
         };
         // Under the lock, so the message precedes any launch that uses the id. If it cannot be sent
-        // the device is gone, as the next wait will tell.
+        // the device is gone, and the next wait will fail.
         let _ = wire::send(&self.socket, &message, &[]);
         NameId(id)
     }
@@ -244,7 +244,7 @@ impl Link {
         }
     }
 
-    /// What is too full for a submission to `stream`, if anything.
+    /// The bound that leaves no room for a submission to `stream`, if any.
     fn room(&self, outbox: &mut Outbox, stream: Stream, touches: usize) -> Result<Option<Full>, LinkError> {
         let has_slot = outbox.has_slot();
         let state = outbox.stream(stream).ok_or(LinkError::Unknown)?;

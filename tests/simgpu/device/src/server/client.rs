@@ -61,7 +61,7 @@ pub(super) struct Client {
     pub(super) prompts: VecDeque<OpId>,
     /// Records taken from the lane; the lane's own index is for the client.
     pub(super) taken: u64,
-    /// News told.
+    /// News reported.
     pub(super) told: u64,
     /// Last refresh that was served.
     pub(super) refreshed: u64,
@@ -69,7 +69,7 @@ pub(super) struct Client {
     pub(super) has_news: bool,
     /// Whether a prompt operation has news.
     pub(super) has_prompt_news: bool,
-    /// What the next operation uses.
+    /// Touches of the next operation.
     pub(super) touches: Vec<Touch>,
     /// Reason to cut it off.
     pub(super) cut: Option<String>,

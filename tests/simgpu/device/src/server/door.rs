@@ -128,7 +128,7 @@ impl Door {
         events.iter().filter_map(caller).collect()
     }
 
-    /// Takes the socket of a visitor that has something to say.
+    /// Takes the socket of a visitor that has a message.
     pub(super) fn take_visitor(&mut self, number: u32) -> Option<OwnedFd> {
         let (socket, _) = self.visitors.remove(&number)?;
         let _ = epoll::delete(&self.epoll, &socket);
@@ -145,7 +145,7 @@ impl Door {
         std::mem::take(&mut self.questions)
     }
 
-    /// Watches the socket of a client, and its process where possible.
+    /// Watches the socket of a client, and its process if possible.
     pub(super) fn watch(&self, number: usize, socket: &OwnedFd, pidfd: Option<&OwnedFd>) -> io::Result<()> {
         let data = epoll::EventData::new_u64;
         epoll::add(

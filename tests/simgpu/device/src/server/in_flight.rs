@@ -12,7 +12,7 @@ pub(super) struct Meta {
     pub(super) seq: Seq,
     pub(super) ctx: u32,
     pub(super) stream: u32,
-    /// Of the stream.
+    /// Priority of the stream.
     pub(super) priority: i32,
     pub(super) submitted: Ns,
     pub(super) op: Op,

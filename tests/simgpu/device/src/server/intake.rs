@@ -1,4 +1,4 @@
-//! What goes into the engine: the clients' records by their time stamps.
+//! The way into the engine: the clients' records by their time stamps.
 //!
 //! A record is an allegation. One that no honest client writes condemns its client and never
 //! reaches the engine.
@@ -25,15 +25,15 @@ const HELD_KERNEL_NS: Ns = 100_000_000;
 /// walk through.
 const MAX_RANGE_BYTES: u64 = 1 << 42;
 
-/// Records of a client after which it is told that there is room.
+/// Records of a client after which it is notified that there is room.
 const MAKE_ROOM_EVERY: u64 = 256;
 
 impl DeviceProcess {
-    /// Takes all present records, brings the engine to now and collects what happened.
+    /// Takes all present records, brings the engine to now and collects the events.
     pub(super) fn take_in(&mut self) {
         let mut now = wall_now();
-        // What each client had written at the begin: one that writes without end does not keep the
-        // device here.
+        // The number of records that each client had written at the begin: a client that writes
+        // without end does not keep the device here.
         let mut limits = Vec::with_capacity(self.clients.len());
         let mut heap = BinaryHeap::new();
         for (number, client) in self.clients.iter_mut().enumerate() {
@@ -127,7 +127,7 @@ impl DeviceProcess {
             Record::Submit { stream, seq, op, extra } => self.submit(number, at, stream, seq, op, extra),
             Record::HostDone(seq) => {
                 if let Some(op) = client.pending(seq) {
-                    // Of the wrong kind: nothing to release.
+                    // The wrong kind of operation: nothing to release.
                     let _ = self.engine.release(at, op);
                 }
                 Ok(())

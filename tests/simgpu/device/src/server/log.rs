@@ -1,5 +1,5 @@
-//! The log, `SIMGPU_LOG`: one JSON object a line for what reached the device, in the order of the
-//! operations' ends.
+//! The log, `SIMGPU_LOG`: one JSON object a line for each operation that reached the device, in the
+//! order of the operations' ends.
 //!
 //! ```json
 //! {"t":5000,"end":47000,"submitted":0,"pid":17,"process":"python","ctx":0,"stream":1,"seq":3,"op":"kernel","name":"axpy","grid":[4,1,1],"block":[256,1,1],"shared":0,"bytes":null,"direction":null,"graph":null}
@@ -7,11 +7,12 @@
 //!
 //! Times are device ns. `op` is kernel, copy, memset, event, wait or host; with `log_switches` also
 //! switch. A kernel that was stopped for another context has `"slices":[[from,to],…]`. One that
-//! went with its context while it ran has `"aborted":true`; what had not begun by then has no line.
-//! An operation on a stream of another priority than 0 has `"priority":-1`.
+//! went with its context while it ran has `"aborted":true`; an operation that had not begun by then
+//! has no line. An operation on a stream of another priority than 0 has `"priority":-1`.
 //!
 //! The file is appended to, and written out before the device sleeps and before it answers a status
-//! request. If it cannot be written the device goes on without it, and the status says so.
+//! request. If it cannot be written the device continues without it, and the status reports the
+//! error.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;

@@ -2,16 +2,17 @@
 //!
 //! A turn:
 //!
-//! * handle sockets: clients come, leave or say something ([`door`]);
+//! * handle sockets: clients come, leave or send a message ([`door`]);
 //! * take all submissions by their time stamps and bring the engine to now ([`intake`]);
-//! * tell the clients what ended, wake those that wait, find the next wake-up ([`outlet`]);
+//! * report ended operations to the clients, wake those that wait, find the next wake-up
+//!   ([`outlet`]);
 //! * sleep.
 //!
 //! Submissions carry their time, so computed times do not depend on when the device looks. It wakes
 //! when a client asks (a thread begins to wait, a ring is half full, something prompt was
 //! submitted), when something awaited can have ended, and when a socket has news.
 //!
-//! Clients are not trusted: one that says something impossible is cut off; the others do not
+//! Clients are not trusted: one that sends an impossible message is cut off; the others do not
 //! notice.
 
 mod client;
@@ -291,7 +292,7 @@ impl DeviceProcess {
         let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else {
             return;
         };
-        // A condemned client that still lives hears of it at once.
+        // A condemned client that still lives learns of it at once.
         client.lane.cut_off();
         futex::ring(&client.lane.bell);
         futex::ring(&client.lane.prompt_bell);

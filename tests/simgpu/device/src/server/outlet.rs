@@ -1,5 +1,4 @@
-//! What comes out of the engine: news for the clients, lines of the log, the time of the next
-//! wake-up.
+//! The engine's outputs: news for the clients, lines of the log, the time of the next wake-up.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -16,10 +15,10 @@ use crate::shared::futex;
 use crate::shared::lane::{ANY, News};
 
 /// Oldest prompt operations of a client that count for the next wake-up. Later ones are due later,
-/// save for other streams.
+/// except those of other streams.
 const PROMPTS: usize = 64;
 
-/// With more of them the device wakes at least so often (device time).
+/// With more of them the device wakes at least once in this interval (device time).
 const PROMPT_BEAT_NS: Ns = 1_000_000;
 
 impl DeviceProcess {
@@ -148,7 +147,7 @@ impl DeviceProcess {
     }
 }
 
-/// Bits of the pages of a client's block that lie on the device alone.
+/// Bits of the pages of a client's block that lie only on the device.
 fn on_device(ledger: &Ledger, owner: u32, block: u64) -> u32 {
     let Some(start) = block.checked_mul(BLOCK_BYTES) else {
         return 0;

@@ -28,7 +28,7 @@ pub(super) fn for_all_users() -> bool {
     std::env::var_os("SIMGPU_USERS").is_some_and(|users| users == "all")
 }
 
-/// A listening socket, owned by this device alone.
+/// A listening socket, owned only by this device.
 pub struct Started {
     pub(super) listener: OwnedFd,
     pub(super) socket: PathBuf,
@@ -36,7 +36,7 @@ pub struct Started {
 
 /// Takes the socket's lock and listens. `None`: another device serves the socket.
 ///
-/// With `detach`, the calling process ends here with success, and a child goes on in a session of
+/// With `detach`, the calling process ends here with success, and a child continues in a session of
 /// its own. To be called before any thread is started.
 pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
     if let Some(directory) = socket.parent() {
@@ -57,7 +57,7 @@ pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
     }
     // Held until the process ends, however it ends.
     std::mem::forget(lock);
-    // The lock's holder owns the path: what is there is a dead device's.
+    // The lock's holder owns the path: a file there is a dead device's.
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

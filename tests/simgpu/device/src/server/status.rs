@@ -1,4 +1,4 @@
-//! What `simgpu-device status` prints.
+//! The output of `simgpu-device status`.
 #![forbid(unsafe_code)]
 
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Clients that lie. Each does something no honest client does, by way of the lane or the socket;
-//! it loses its link, and nobody else notices.
+//! Clients that lie. Each breaks a rule that every honest client keeps, by way of the lane or the
+//! socket. It loses its link, and the other clients do not notice.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -383,7 +383,7 @@ fn strangers_at_the_door_are_shown_out() {
     let socket = talk(br#"{"Attach":{"version":77,"name":"old"}}"#);
     let (answer, _) = wire::receive_bytes(&socket).unwrap().unwrap();
     assert!(String::from_utf8(answer).unwrap().contains("client of version 77"));
-    // One that says nothing at all is in nobody's way.
+    // A client that sends nothing at all blocks no other client.
     let _silent = connect_to(&running.socket()).unwrap();
     let another = running.open();
     drop(another);

@@ -77,7 +77,7 @@ impl Board {
         take(&self.managed, client, bytes, self.host.load(Ordering::Relaxed))
     }
 
-    /// Returns managed memory, at most what the client has.
+    /// Returns managed memory, at most the client's amount.
     pub(crate) fn unmanage(&self, client: usize, bytes: u64) {
         give(&self.managed, client, bytes);
     }
@@ -99,7 +99,7 @@ impl Board {
         }
     }
 
-    /// Returns a client's memory, at most what it holds.
+    /// Returns a client's memory, at most the amount that it holds.
     pub(crate) fn release(&self, client: usize, bytes: u64) {
         give(&self.held, client, bytes);
     }

@@ -32,7 +32,7 @@ pub(crate) const NEWS: usize = 2 * SLOTS;
 /// Threads of a client whose waits the device knows at once. More wait by asking every millisecond.
 pub(crate) const WAITERS: usize = 64;
 
-/// Most blocks in one answer about where pages lie.
+/// Most blocks in one answer about the place of pages.
 pub(crate) const BLOCKS: usize = 512;
 
 /// Wanted by a thread that waits for any news.
@@ -54,7 +54,7 @@ impl Seq {
     }
 }
 
-/// What happened to an operation.
+/// News about an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum News {
     Ended { seq: Seq, start: Ns, end: Ns },
@@ -89,7 +89,7 @@ pub(crate) struct Lane {
     pub(crate) prompt_bell: AtomicU32,
     /// Number of waiting threads.
     pub(crate) waiting: AtomicU32,
-    /// What each waits for: a seq, [`ANY`], or 0.
+    /// The seq that each waits for, or [`ANY`], or 0.
     waiters: [AtomicU64; WAITERS],
     /// Counts the client's requests for up-to-date news.
     pub(crate) refresh: AtomicU64,
@@ -99,10 +99,10 @@ pub(crate) struct Lane {
     /// itself releases something.
     pub(crate) bound: AtomicU64,
     pub(crate) bound_count: AtomicU64,
-    /// Blocks to be told of with the next news: number of the first, and count.
+    /// Blocks to report with the next news: number of the first, and count.
     first_block: AtomicU64,
     asked_blocks: AtomicU64,
-    /// The device's answer: for each block one bit a page that lies on the device alone.
+    /// The device's answer: for each block one bit a page that lies only on the device.
     on_device: [AtomicU32; BLOCKS],
     submitted: Index,
     taken: Index,
@@ -174,7 +174,7 @@ impl Lane {
         })
     }
 
-    /// Asks which pages of these blocks the device alone has, with the next request for news. A
+    /// Asks which pages of these blocks lie only on the device, with the next request for news. A
     /// count of 0 asks for none.
     pub(crate) fn ask_blocks(&self, first: u64, count: usize) {
         self.first_block.store(first, Ordering::SeqCst);
@@ -186,12 +186,12 @@ impl Lane {
         self.on_device.iter().map(|pages| pages.load(Ordering::SeqCst))
     }
 
-    /// Number of news heard so far.
+    /// Number of news taken so far.
     pub(crate) fn heard_so_far(&self) -> u64 {
         self.heard.0.load(Ordering::Acquire)
     }
 
-    /// Tells the device what this thread waits for. `None`: too many wait.
+    /// Announces to the device the seq that this thread waits for. `None`: too many wait.
     pub(crate) fn begin_waiting(&self, wanted: u64) -> Option<usize> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let free = self.waiters.iter().position(|waiter| {
@@ -245,7 +245,7 @@ impl Lane {
     }
 
     /// Writes news at `index`, the device's own count. False: the client does not listen, or lied
-    /// about what it heard.
+    /// about the number of news that it took.
     pub(crate) fn tell(&self, index: u64, news: News) -> bool {
         let unheard = index.wrapping_sub(self.heard.0.load(Ordering::Acquire));
         if unheard >= NEWS as u64 {
@@ -264,7 +264,7 @@ impl Lane {
         true
     }
 
-    /// What the client's threads wait for.
+    /// The seqs that the client's threads wait for.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = u64> {
         let some = self.waiting.load(Ordering::SeqCst) != 0;
         self.waiters

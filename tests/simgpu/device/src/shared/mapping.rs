@@ -15,8 +15,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// drop, and all zeroes is a good initial value.
 pub(crate) unsafe trait Shared: Sync {}
 
-// SAFETY: atomics throughout, in arrays and transparent wrappers; `initialise` writes what must not
-// be zero.
+// SAFETY: atomics throughout, in arrays and transparent wrappers; `initialise` writes the words
+// that must not be zero.
 unsafe impl Shared for super::lane::Lane {}
 // SAFETY: the same.
 unsafe impl Shared for super::board::Board {}
@@ -75,7 +75,7 @@ impl<T: Shared> Deref for Mapping<T> {
 
     fn deref(&self) -> &T {
         // SAFETY: `at` points to a live mapping of `size_of::<T>()` bytes, page-aligned; the seal
-        // keeps the file that long, and `Shared` says that whatever is in it is a `T`.
+        // keeps the file that long, and by `Shared` any content of it is a `T`.
         unsafe { self.at.as_ref() }
     }
 }

@@ -1,4 +1,4 @@
-//! Submissions as words: what a client writes into its lane, and what the device reads.
+//! Submissions as words, written by a client into its lane and read by the device.
 //!
 //! A record is ten words, of which a kind uses some. Words without sense are [`Malformed`].
 #![forbid(unsafe_code)]
@@ -75,7 +75,7 @@ const TOUCH: u64 = 16;
 const PREFER_DEVICE: u64 = 17;
 const EVENT_RECORD: u64 = 18;
 
-// Flags beside the kind in word 0.
+// Flags in word 0, next to the kind.
 const PROMPT: u64 = 0x100;
 const HELD: u64 = 0x200;
 const TIMED: u64 = 0x400;

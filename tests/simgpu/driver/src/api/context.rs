@@ -36,7 +36,7 @@ fn pushed(handle: Handle) -> R<Arc<Context>> {
     }
 }
 
-/// Ends what belongs to a context: streams, events, modules, memory.
+/// Ends the objects of a context: streams, events, modules, memory.
 pub(super) fn empty(driver: &Driver, context: &Arc<Context>) {
     let _ = synchronize_context(driver, context);
     stream::forget_context(context);

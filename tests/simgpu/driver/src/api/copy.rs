@@ -1,4 +1,4 @@
-//! What clients' copies have in common: into a capture, from staged memory, with or without a wait.
+//! The common parts of clients' copies: into a capture, from staged memory, with or without a wait.
 #![forbid(unsafe_code)]
 
 use crate::abi::{Handle, R};

@@ -67,7 +67,7 @@ fn wait(stream: Handle, event: Handle, flags: u32) -> R {
     if stream.is_capturing() || captured.is_some() {
         return capture_wait(&stream, &event, captured, flags);
     }
-    // Also where the device has passed it: what reaches the device is the same in every run.
+    // Also if the device has passed it: the same operations reach the device in every run.
     if let Some(shared) = event.shared.clone().filter(|shared| shared.told() > 0) {
         let number = shared.told();
         let passed = Box::new(move || shared.has_passed(number));

@@ -116,7 +116,7 @@ fn set_params(handle: Handle, offset: i32, bytes: &[u8]) -> R {
     let function = function::of_handle(handle)?;
     let offset = usize::try_from(offset).map_err(|_| Error::INVALID_VALUE)?;
     let mut set = lock(&function.legacy);
-    // 4 KiB is what parameters could take at most in those days.
+    // Parameters could take at most 4 KiB in those days.
     if offset + bytes.len() > 4096 {
         return Err(Error::INVALID_VALUE);
     }

@@ -1,5 +1,5 @@
-//! The calls that need more than their own topic: what may go into a capture, and what ends a
-//! context. All other entry points lie beside what they ask or change.
+//! The calls that need more than their own topic: calls that may go into a capture, and calls that
+//! end a context. All other entry points lie in the modules whose state they read or change.
 #![deny(unsafe_code)]
 
 mod context;

@@ -1,4 +1,4 @@
-//! The entry points about streams, but for captures (`graph/capture`) and other topics' work.
+//! The entry points about streams, except captures (`graph/capture`) and other topics' work.
 #![deny(unsafe_code)]
 
 use simgpu_device::lock::lock;
@@ -31,7 +31,7 @@ fn create(out: Out<Handle>, flags: u32, priority: i32) -> R {
 
 fn destroy(stream: Handle) -> R {
     state::driver()?;
-    // Work on it goes on; the link keeps the stream until it has ended.
+    // Work on it continues; the link keeps the stream until it has ended.
     let stream = STREAMS.remove(stream)?;
     stream_destroyed(&stream);
     stream.context.check()

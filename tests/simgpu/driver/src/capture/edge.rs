@@ -1,4 +1,4 @@
-//! Edges: what a node of a graph comes after.
+//! Edges: the nodes that a node of a graph comes after.
 #![forbid(unsafe_code)]
 
 use crate::abi::Handle;

@@ -1,7 +1,8 @@
-//! Captures as streams and events know them: that one goes on, and what comes next in it.
+//! Captures as streams and events know them: whether one is in progress, and the edges for its next
+//! operation.
 //!
-//! What a capture records belongs to `graph/capture`. What is forbidden meanwhile stands in
-//! `rules.rs`.
+//! `graph/capture` keeps the recorded graph. `rules.rs` lists the calls that are forbidden
+//! meanwhile.
 #![forbid(unsafe_code)]
 
 pub(crate) mod edge;
@@ -93,12 +94,12 @@ impl Capture {
     }
 }
 
-/// What a capturing stream knows.
+/// A capturing stream's part in its capture.
 pub(crate) struct CaptureSlot {
     pub(crate) capture: Arc<Capture>,
-    /// What the stream's next operation comes after.
+    /// The edges that the stream's next operation comes after.
     pub(crate) after: Vec<Edge>,
-    /// What `cuStreamGetCaptureInfo` last showed: the client may look at it until its next call on
+    /// The last answer of `cuStreamGetCaptureInfo`: the client may read it until its next call on
     /// the stream.
     pub(crate) shown: (Vec<Handle>, Vec<EdgeData>),
 }

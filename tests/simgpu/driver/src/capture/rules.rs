@@ -1,4 +1,4 @@
-//! What is forbidden while a capture is going on, as CUDA's manual has it.
+//! Calls that are forbidden while a capture is in progress, by CUDA's manual.
 //!
 //! - A captured stream or event has no state on the device: to synchronise with it or to query it
 //!   is an error and spoils the capture. The same holds for the context that such a stream belongs
@@ -19,7 +19,7 @@ use simgpu_device::lock::lock;
 use crate::abi::{Error, R};
 use crate::capture::{Capture, Mode};
 
-/// Captures going on: one load tells every other call that there are none.
+/// Captures in progress: with one load every other call learns that there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static GOING_ON: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 
@@ -27,7 +27,7 @@ thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// Sets the calling thread's mode and answers what it was.
+/// Sets the calling thread's mode and returns the mode before.
 pub(crate) fn exchange(mode: Mode) -> Mode {
     MODE.try_with(|own| own.replace(mode)).unwrap_or(Mode::Global)
 }
@@ -91,8 +91,8 @@ pub(crate) fn may_use_legacy(context: u64) -> R {
     })
 }
 
-/// A question about the legacy default stream: an error where its use would be, but one that spoils
-/// nothing.
+/// A query of the legacy default stream: an error if its use would be one, but it spoils no
+/// capture.
 #[inline]
 pub(crate) fn may_use_legacy_quietly(context: u64) -> R {
     if COUNT.load(Ordering::Acquire) == 0 {

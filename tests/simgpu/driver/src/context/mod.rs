@@ -53,7 +53,7 @@ pub(crate) struct Limits(pub(crate) [usize; 7]);
 impl Default for Limits {
     fn default() -> Self {
         // Stack of a thread, printf buffer, malloc heap, sync depth, pending launches, L2
-        // granularity, persisting L2: what the programming guide names as defaults.
+        // granularity, persisting L2: the programming guide's defaults.
         Limits([1024, 1 << 20, 8 << 20, 2, 2048, 64, 0])
     }
 }
@@ -153,7 +153,7 @@ pub(crate) fn primary_of(device: usize) -> R<&'static Arc<Context>> {
     primaries()?.get(device).ok_or(Error::INVALID_DEVICE)
 }
 
-/// What `cuCtxGetApiVersion` answers for contexts that no version asked for.
+/// The answer of `cuCtxGetApiVersion` for contexts that no version asked for.
 const PRIMARY_API_VERSION: u32 = 3020;
 
 impl Context {
@@ -180,7 +180,7 @@ impl Context {
         *lock(&self.retained) = 0;
     }
 
-    /// Ends the context's use; what belongs to it is gone.
+    /// Ends the context's use; all that belongs to it is gone.
     pub(crate) fn end(&self) {
         self.alive.store(false, Ordering::Release);
     }

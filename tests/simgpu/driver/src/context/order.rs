@@ -1,9 +1,9 @@
 //! The legacy default stream's order, made of waits.
 //!
-//! An operation on the legacy stream begins after all that the blocking streams of its context had
-//! when it was submitted. What they get later begins after it. Both are an `Op::WaitFor` in front.
-//! Waits for what has ended, or was already waited for, are left out: a program with one stream
-//! has none.
+//! An operation on the legacy stream begins after all operations that the blocking streams of its
+//! context had when it was submitted. Their later operations begin after it. Both are an
+//! `Op::WaitFor` in front. A wait for work that has ended, or that was already waited for, is left
+//! out: a program with one stream has none.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use simgpu_device::lock::lock;
 
 use crate::state::Driver;
 
-/// What a context knows about its blocking streams.
+/// A context's record of its blocking streams.
 #[derive(Default)]
 pub(crate) struct Order {
     /// The legacy stream's last operation.
@@ -49,7 +49,7 @@ impl Orphans {
         orphans.iter().map(|orphan| orphan.seq).collect()
     }
 
-    /// What the legacy stream has to wait for; it is asked once.
+    /// The operations that the legacy stream has to wait for; it is asked once.
     fn for_legacy(&self) -> Vec<Seq> {
         let mut orphans = lock(&self.0);
         let ahead = orphans
@@ -106,7 +106,7 @@ impl Order {
         waits
     }
 
-    /// What the next operation of a blocking stream has to wait for.
+    /// The operation that the next one of a blocking stream has to wait for.
     pub(crate) fn waits_of(&mut self, tail: &Arc<Tail>) -> Option<Seq> {
         let legacy = self.legacy;
         let member = self

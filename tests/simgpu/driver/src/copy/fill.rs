@@ -27,7 +27,7 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    /// Checks what the API demands of it, whatever its address means.
+    /// Checks the API's demands on it; of the address only the alignment.
     pub(crate) fn check_shape(&self) -> R {
         let row = self
             .width

@@ -61,7 +61,7 @@ pub(crate) struct Copy {
 /// A copy on its way.
 struct CopyJob {
     copy: Copy,
-    /// The rows, one after another, where the client may change its buffer before the copy runs.
+    /// The rows, one after another, if the client may change its buffer before the copy runs.
     staged: Option<Vec<u8>>,
 }
 
@@ -124,7 +124,7 @@ impl Copy {
         }
     }
 
-    /// The managed memory at its ends, with what lies between rows.
+    /// The managed memory at its ends, including the gaps between rows.
     fn touches(&self) -> Vec<Touch> {
         let span = |place: &Place, write| {
             let end = place.row(self.rows.max(1) - 1, self.layers.max(1) - 1) + self.width;
@@ -141,7 +141,7 @@ impl Copy {
         self.submit_with(driver, stream, graph, None)
     }
 
-    /// As `submit`, with the rows where the client may change its buffer before.
+    /// As `submit`, with the rows if the client may change its buffer before the copy runs.
     pub(crate) fn submit_with(&self, driver: &Driver, stream: &Stream, graph: u64, staged: Option<Vec<u8>>) -> R<Seq> {
         self.check()?;
         if self.bytes() == 0 {

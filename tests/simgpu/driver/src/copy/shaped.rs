@@ -28,7 +28,8 @@ struct End2D {
     pitch: usize,
 }
 
-/// `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER`: where one has a reserved word the other has a context.
+/// `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER`: a reserved word of the first is a context in the
+/// second.
 #[repr(C)]
 #[derive(Debug, Clone, std::marker::Copy)]
 pub(crate) struct Copy3D {

@@ -1,9 +1,10 @@
-//! What `cuDeviceGetAttribute` answers: a consistent sm_80 device in the likeness of an A100, or an
-//! sm_90 one in that of an H100.
+//! The answers of `cuDeviceGetAttribute`: a consistent sm_80 device in the likeness of an A100, or
+//! an sm_90 one in that of an H100.
 //!
-//! Numbers are those of the public header's `CUdevice_attribute`. `simgpu_device::model` has what
-//! the models differ in, with its sources. The rest is what `deviceQuery` and the programming guide
-//! say of both. Deliberately off: multicast and fabric handles, which need several GPUs.
+//! Numbers are those of the public header's `CUdevice_attribute`. `simgpu_device::model` has the
+//! values that differ between the models, with their sources. The rest comes from `deviceQuery` and
+//! the programming guide, and holds for both. Deliberately off: multicast and fabric handles, which
+//! need several GPUs.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -35,8 +36,8 @@ pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// Bytes of constant memory.
 pub(crate) const CONSTANT: u32 = 65536;
 
-/// Does this process share the device under MPS? Its own environment says so, as with a real
-/// driver, where it names the daemon's pipe.
+/// Does this process share the device under MPS? Its own environment decides. With a real driver
+/// the environment names the daemon's pipe.
 fn mps() -> bool {
     static MPS: OnceLock<bool> = OnceLock::new();
     *MPS.get_or_init(|| Config::from_environment().is_ok_and(|config| config.device.mode == Sharing::Mps))

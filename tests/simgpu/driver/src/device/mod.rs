@@ -1,5 +1,5 @@
-//! The device queries. Devices are numbered as the process sees them (`visible.rs`); what there is
-//! at all says `simgpu_device::machine`.
+//! The device queries. Devices are numbered as the process sees them (`visible.rs`).
+//! `simgpu_device::machine` lists all devices.
 #![deny(unsafe_code)]
 
 pub(crate) mod attributes;
@@ -48,7 +48,7 @@ export! {
     }
 
     fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: i32) {
-        // Of an instance the first version tells the GPU's, the second its own.
+        // For an instance, the first version answers its GPU's UUID, the second its own.
         uuid.set(state::driver()?.whole(get(device)?).uuid)
     }
 
@@ -117,8 +117,8 @@ export! {
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, source: i32, target: i32) {
-        // A device is no peer of itself. Of others it can do nothing: no access, no atomics, no
-        // rank; copies go through the host.
+        // A device is no peer of itself. It has no access to other devices, no atomics and no rank;
+        // copies go through the host.
         if check(source)? == check(target)? || !(1..=4).contains(&attribute) {
             return Err(Error::INVALID_DEVICE);
         }

@@ -1,4 +1,4 @@
-//! What the device does of managed memory.
+//! The device's support of managed memory.
 //!
 //! `SIMGPU_MANAGED=off` makes a device without managed memory, `SIMGPU_MANAGED=no-prefetch` one
 //! whose driver refuses prefetches.
@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-/// What the device does of managed memory.
+/// The device's support of managed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Support {
     /// All.
@@ -17,7 +17,7 @@ pub(crate) enum Support {
     None,
 }
 
-/// What the device does of managed memory, by `SIMGPU_MANAGED`.
+/// The device's support of managed memory, by `SIMGPU_MANAGED`.
 pub(crate) fn support() -> Support {
     static SUPPORT: OnceLock<Support> = OnceLock::new();
     *SUPPORT.get_or_init(|| match std::env::var("SIMGPU_MANAGED").as_deref() {

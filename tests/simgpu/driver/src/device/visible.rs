@@ -4,12 +4,11 @@
 //! By the programming guide: an entry is a number, or a UUID or a part of one that begins no other;
 //! a list is read up to the first entry that names no device; a device that is named twice makes it
 //! invalid; an empty one hides all. By NVIDIA's MIG user guide: a GPU that is divided stands for
-//! its first instance, an instance is named by its own UUID (`MIG-...`), a process sees one
-//! instance only, and no undivided GPU beside one.
+//! its first instance, an instance is named by its own UUID (`MIG-...`), and a process sees one
+//! instance only, with no undivided GPU in addition.
 //!
 //! `CUDA_DEVICE_ORDER` changes nothing: numbers follow the PCI bus, and as all GPUs are equally
-//! fast the fastest-first order is the same. A value that is none is no error, as with the real
-//! driver.
+//! fast the fastest-first order is the same. An invalid value is no error, as with the real driver.
 #![forbid(unsafe_code)]
 
 use simgpu_device::machine::{Device, Gpu};
@@ -20,14 +19,14 @@ pub(crate) fn devices(variable: Option<&str>, gpus: &[Gpu]) -> Vec<Device> {
         None => gpus.iter().map(first).collect(),
         Some(list) => listed(list, gpus),
     };
-    // One instance, and nothing beside it.
+    // One instance, and nothing else.
     match seen.iter().find(|device| device.instance.is_some()) {
         Some(instance) => vec![instance.clone()],
         None => seen,
     }
 }
 
-/// What a GPU stands for.
+/// The device that a GPU stands for.
 fn first(gpu: &Gpu) -> Device {
     gpu.instances.first().unwrap_or(&gpu.whole).clone()
 }

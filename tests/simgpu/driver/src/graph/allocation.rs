@@ -1,12 +1,12 @@
 //! The memory of one allocation node and its clones.
 //!
-//! The address is fixed when the node is made, so that later nodes can name it. Here the memory is
-//! taken then too, once. While a graph holds the node, a free outside (`cuMemFree`,
-//! `cuMemFreeAsync`) ends the client's use of it and no more. When the last graph that holds it is
-//! gone, the memory is given back. If a launch has left it in the client's hands, it stays, and is
-//! an ordinary allocation from then on.
+//! The address is fixed when the node is made, so that later nodes can name it. The memory is also
+//! taken then, once. While a graph holds the node, a free outside (`cuMemFree`, `cuMemFreeAsync`)
+//! ends only the client's use of it. When the last graph that holds it is gone, the memory is given
+//! back. If a launch has left it in the client's hands, it stays, and is an ordinary allocation
+//! from then on.
 //!
-//! So a graph's memory shows as used from its making to its end, where CUDA shows it from its first
+//! So a graph's memory shows as used from its making to its end. CUDA shows it from its first
 //! launch.
 #![forbid(unsafe_code)]
 
@@ -55,7 +55,7 @@ impl Drop for Allocation {
         if !owned::remove(self.params.address)
             && let Ok(driver) = state::driver()
         {
-            // Refused only where the context that it was taken in has gone, and the memory with it.
+            // Refused only if the context that it was taken in has gone, and the memory with it.
             let _ = memory::free(driver, self.params.address);
         }
     }

@@ -1,10 +1,10 @@
 //! Conditional nodes: IF, WHILE and SWITCH over a value that kernels set on the device.
 //!
-//! Here kernels do not run, so nothing ever sets the value: it is what the client gave as the
-//! default for each launch, or 0 without one. IF runs its first body where that is not 0, else its
-//! second if there is one; SWITCH runs the body of that number; WHILE runs its body **once** where
-//! the value is not 0, since the kernel that would end the loop computes nothing. A test that needs
-//! another count sets `SIMGPU_WHILE_TRIPS`.
+//! Kernels do not run here, so nothing ever sets the value. It is the client's default for each
+//! launch, or 0 without one. IF runs its first body if the value is not 0, else its second if there
+//! is one. SWITCH runs the body of that number. WHILE runs its body **once** if the value is not 0,
+//! since the kernel that would end the loop computes nothing. A test that needs another count sets
+//! `SIMGPU_WHILE_TRIPS`.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ pub(crate) static VALUES: Registry<Value> = Registry::new(HandleKind::Conditiona
 /// One value on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// What it is at each launch of the graph.
+    /// Its value at each launch of the graph.
     pub(crate) at_launch: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Making graphs, the edges in them, and what they hold: conditional values, the client's objects.
+//! Making graphs, the edges in them, and the objects that they hold: conditional values, the
+//! client's objects.
 #![deny(unsafe_code)]
 
 use crate::abi::{Error, Handle, In, Out, R};

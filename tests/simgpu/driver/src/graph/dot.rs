@@ -7,7 +7,7 @@ use crate::graph::model::{Body, Graph, kind};
 use crate::graph::query::all_edges;
 use crate::work::Work;
 
-/// What a node is called in the picture.
+/// A node's name in the picture.
 fn label(body: &Body) -> String {
     let name = match body.kind() {
         kind::KERNEL => "kernel",

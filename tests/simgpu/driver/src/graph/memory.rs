@@ -1,6 +1,6 @@
 //! Allocation and free nodes, made by hand or by capturing stream-ordered allocation.
 //!
-//! `allocation.rs` says when the memory is taken and given back.
+//! `allocation.rs` takes the memory and gives it back.
 #![deny(unsafe_code)]
 
 use std::sync::Arc;
@@ -32,7 +32,8 @@ pub(crate) fn capture_alloc(stream: &Arc<Stream>, bytes: u64) -> R<u64> {
     Ok(address)
 }
 
-/// `cuMemFreeAsync` on a capturing stream: only what a graph allocated can be freed in a graph.
+/// `cuMemFreeAsync` on a capturing stream: only memory that a graph allocated can be freed in a
+/// graph.
 pub(crate) fn capture_free(stream: &Arc<Stream>, address: u64) -> R {
     if !owned::owns(address) {
         return Err(Error::INVALID_VALUE);
@@ -86,8 +87,8 @@ export! {
 
     fn cuDeviceSetGraphMemAttribute(device: i32, which: u32, value: In<u64>) {
         let device = device::check(device)?;
-        // Only the high-water marks can be set, and only to zero: they start again from what there
-        // is.
+        // Only the high-water marks can be set, and only to zero: they start again from the present
+        // use.
         if !matches!(which, 1 | 3) || value.get()? != 0 {
             return Err(Error::INVALID_VALUE);
         }

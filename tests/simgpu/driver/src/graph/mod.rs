@@ -12,11 +12,11 @@
 //! | `conditional.rs` | which body a conditional node chooses |
 //! | `user_object.rs` | the client's own objects |
 //!
-//! Only `api/` uses this module: what is put on a capturing stream goes to `capture` and `memory`.
+//! Only `api/` uses this module: work on a capturing stream goes to `capture` and `memory`.
 //!
-//! What holds: a graph's nodes are copies of what was asked (parameters included), so the client
-//! may reuse its memory at once. A launched graph is a set of ordinary operations on the launching
-//! stream and on hidden ones, between the stream's earlier work and its later work.
+//! Invariants: a graph's nodes are copies of the client's arguments (parameters included), so the
+//! client may reuse its memory at once. A launched graph is a set of ordinary operations on the
+//! launching stream and on hidden ones, between the stream's earlier work and its later work.
 #![deny(unsafe_code)]
 
 mod add;

@@ -1,8 +1,8 @@
-//! A graph as a value: nodes, what each does, and which come after which.
+//! A graph as a value: nodes, the action of each, and their order.
 //!
 //! Nodes and graphs have handles of their own registries, so a stale handle is refused. An edge is
-//! kept with its later node. A clone has new handles and remembers of which node each of its nodes
-//! is the copy.
+//! kept with its later node. A clone has new handles and remembers the original of each of its
+//! nodes.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ pub(crate) static GRAPHS: Registry<Graph> = Registry::new(Kind::Graph);
 pub(crate) static NODES: Registry<Node> = Registry::new(Kind::Node);
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
-/// What one node does.
+/// The action of one node.
 #[derive(Clone)]
 pub(crate) enum Body {
     /// Anything that a stream can do.
@@ -103,7 +103,7 @@ impl Body {
     }
 }
 
-/// What one conditional node holds.
+/// The value, the choice and the bodies of one conditional node.
 pub(crate) struct Conditional {
     pub(crate) value: Handle,
     pub(crate) choice: Choice,
@@ -162,12 +162,12 @@ struct State {
 }
 
 impl Node {
-    /// What it does, as of now.
+    /// Its action, as of now.
     pub(crate) fn body(&self) -> Body {
         lock(&self.state).body.clone()
     }
 
-    /// Changes what it does.
+    /// Changes its action.
     pub(crate) fn set_body(&self, body: Body) {
         let mut state = lock(&self.state);
         // The old one may hold a graph's memory, whose release takes other locks: not under this
@@ -178,7 +178,7 @@ impl Node {
         drop((old, shown));
     }
 
-    /// Keeps the addresses of a launch's parameters, and answers where they are.
+    /// Keeps the addresses of a launch's parameters, and returns the address of that list.
     pub(crate) fn show(&self, launch: &Arc<Launch>, addresses: Vec<usize>) -> usize {
         let mut state = lock(&self.state);
         let known = state.shown.take().filter(|(of, _)| Arc::ptr_eq(of, launch));
@@ -186,7 +186,7 @@ impl Node {
         shown.1.as_ptr().expose_provenance()
     }
 
-    /// What it comes after.
+    /// The edges from the nodes before it.
     pub(crate) fn after(&self) -> Vec<Edge> {
         lock(&self.state).after.clone()
     }
@@ -365,8 +365,8 @@ impl Graph {
         }
     }
 
-    /// A copy, the graphs inside its nodes included. Refused, as by the real driver, where there is
-    /// a conditional node.
+    /// A copy, the graphs inside its nodes included. Refused, as by the real driver, if there is a
+    /// conditional node.
     pub(crate) fn clone_graph(&self) -> R<Arc<Graph>> {
         let sorted = self.sorted()?;
         if sorted.iter().any(|node| matches!(node.body(), Body::Conditional(_))) {

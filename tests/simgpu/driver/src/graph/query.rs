@@ -1,8 +1,8 @@
 //! Asking graphs what is in them.
 //!
-//! Lists follow one rule: with a null array the count alone is answered; with an array, up to the
-//! given count is written, what is left of the array is set to null, and the count becomes what was
-//! written.
+//! Lists follow one rule. With a null array, only the count is answered. With an array, up to the
+//! given count is written, the rest of the array is set to null, and the count becomes the number
+//! of entries that were written.
 #![deny(unsafe_code)]
 
 use crate::abi::{Error, Handle, In, Out, R};
@@ -23,7 +23,7 @@ fn list(out: Out<Handle>, count: Out<usize>, handles: &[Handle]) -> R {
     count.set(handles.len().min(room))
 }
 
-/// Answers edges as two lists of handles, with their data where there is room for it.
+/// Answers edges as two lists of handles, with their data if there is room for it.
 fn edge_lists(
     firsts: Out<Handle>,
     seconds: Out<Handle>,

@@ -2,7 +2,7 @@
 //!
 //! The destructor runs on the thread that gave up the last reference, at once: graphs give theirs
 //! up when they are destroyed. (CUDA runs it on a thread of its own and forbids it to call the
-//! driver; what the client sees is the same.)
+//! driver; the client sees the same.)
 #![deny(unsafe_code)]
 
 use std::collections::HashMap;
@@ -52,12 +52,12 @@ pub(crate) fn release(handle: Handle, count: u32) -> R {
     Ok(())
 }
 
-/// What a graph or an instantiated graph holds, by object.
+/// The references that a graph or an instantiated graph holds, by object.
 #[derive(Default)]
 pub(crate) struct References(HashMap<Handle, u32>);
 
 impl References {
-    /// Takes `count` references in: the caller's where `moved` says so, else new ones.
+    /// Takes `count` references in: the caller's if `moved` is set, else new ones.
     pub(crate) fn add(&mut self, object: Handle, count: u32, moved: bool) -> R {
         if !moved {
             retain(object, count)?;

@@ -1,4 +1,4 @@
-//! What an executed kernel gets and does: parameters, the memory it may reach, its effect.
+//! An executed kernel's parameters, the memory that it may reach, and its effect.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) trait Memory {
 pub(crate) struct Call<'a> {
     /// The parameter buffer.
     pub(crate) buffer: &'a [u8],
-    /// Where each parameter lies in it.
+    /// The place of each parameter in the buffer.
     pub(crate) params: &'a [Param],
 }
 
@@ -39,12 +39,12 @@ impl<'a> Call<'a> {
         self.buffer.get(at..at + size).ok_or(Fault::Parameters)
     }
 
-    /// Parameter `n` as an unsigned number, whatever its size up to eight bytes.
+    /// Parameter `n` as an unsigned number, of any size up to eight bytes.
     pub(crate) fn unsigned(&self, n: usize) -> Result<u64, Fault> {
         unsigned(self.bytes(n)?)
     }
 
-    /// Parameter `n` as a signed number, whatever its size up to eight bytes.
+    /// Parameter `n` as a signed number, of any size up to eight bytes.
     pub(crate) fn signed(&self, n: usize) -> Result<i64, Fault> {
         let bytes = self.bytes(n)?;
         let value = unsigned(bytes)?;
@@ -64,30 +64,30 @@ pub(crate) fn unsigned(bytes: &[u8]) -> Result<u64, Fault> {
         .fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-/// What a kernel does to memory when it ends.
+/// The change that a kernel makes to memory when it ends.
 pub(crate) type Compute = dyn Fn(&Call<'_>, &dyn Memory) -> Result<(), Fault> + Send + Sync;
 
-/// What is known about a kernel's effect.
+/// A kernel's effect, as far as it is known.
 #[derive(Clone)]
 pub(crate) enum Effect {
     /// Computes something at its end.
     Compute(Arc<Compute>),
-    /// Runs until a word of the host says so.
+    /// Runs until a word of the host has the expected value.
     Spin(fn(&Call<'_>) -> Result<Spin, Fault>),
     /// Reads the device's clock.
     Clocked(fn(&Call<'_>) -> Result<Clocked, Fault>),
 }
 
-/// What a kernel writes that ran from one time to another, device nanoseconds.
+/// The stores of a kernel that ran from one time to another, device nanoseconds.
 pub(crate) type Written = dyn FnOnce(&dyn Memory, (u64, u64)) -> Result<(), Fault> + Send;
 
 /// One launch of a kernel that reads the device's clock, or whose stores the host waits for.
 pub(crate) struct Clocked {
-    /// How long it runs, device nanoseconds; `None`: as its shape says.
+    /// Run time, device nanoseconds; `None`: derived from the launch's shape.
     pub(crate) duration: Option<u64>,
-    /// Where it writes, if it does: into host memory it does so at once.
+    /// Address that it writes, if it writes. A store into host memory happens at once.
     pub(crate) to: Option<u64>,
-    /// What it does when it ends.
+    /// The effect at its end.
     pub(crate) end: Box<Written>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn pieces(
     size: usize,
     mut piece: impl FnMut(u64, usize) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    /// Bytes of one piece: fits the first-level cache beside its result.
+    /// Bytes of one piece: it fits the first-level cache together with its result.
     const PIECE_BYTES: usize = 16 << 10;
     let step = (PIECE_BYTES / size.max(1)).max(1);
     let mut first = 0;
@@ -109,7 +109,7 @@ pub(crate) fn pieces(
     Ok(())
 }
 
-/// What the watched word must be.
+/// The value that ends the spin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
     /// Anything but zero.
@@ -127,7 +127,7 @@ pub(crate) struct Spin {
     pub(crate) until: Until,
     /// Device nanoseconds after which it gives up.
     pub(crate) limit: u64,
-    /// What it writes into the word when it gives up.
+    /// The value that it writes into the word when it gives up.
     pub(crate) given_up: Option<u32>,
 }
 
@@ -143,7 +143,7 @@ impl Spin {
         })
     }
 
-    /// What is left to do when the time is over and the word was not set.
+    /// The last write when the time is over and the word was not set.
     pub(crate) fn give_up(&self, memory: &dyn Memory) -> Result<(), Fault> {
         self.given_up
             .map_or(Ok(()), |word| memory.write(self.word, &word.to_le_bytes()))

@@ -3,8 +3,8 @@
 //!
 //! `function(data, params, count)` gets an address for each parameter, as `cuLaunchKernel` does;
 //! device addresses among their values are addresses of the process, so it computes in place. It
-//! runs when the kernel ends, on whichever thread performs effects, and may not call the driver. A
-//! test so decides what a client reads back: a stop flag, a count of tokens, a loss.
+//! runs when the kernel ends, on any thread that performs effects, and may not call the driver. So
+//! a test decides the values that a client reads back: a stop flag, a count of tokens, a loss.
 #![deny(unsafe_code)]
 
 use std::collections::HashMap;

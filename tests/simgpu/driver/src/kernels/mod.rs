@@ -8,12 +8,12 @@
 //! | `torch/` | the PyTorch kernels on whose values programs branch |
 //! | `given.rs` | those whose effect a test gives, by name |
 //!
-//! `call.rs` is what a kernel gets and does; `touching.rs` says what any kernel touches. [`find`]
-//! knows a kernel by its symbol alone, once, when it is loaded.
+//! `call.rs` defines a kernel's parameters and its effect; `touching.rs` derives the bytes that any
+//! kernel touches. [`find`] recognizes a kernel by its symbol only, once, when it is loaded.
 //!
-//! What holds: this module computes and never blocks. It reaches memory through [`Memory`] only, so
+//! Invariants: this module computes and never blocks. It reaches memory through [`Memory`] only, so
 //! an address outside every allocation is a [`Fault`] and no crash. A kernel whose name or
-//! parameters are not understood to the last bit is left alone: no effect is better than a wrong
+//! parameters are not understood to the last bit is not computed: no effect is better than a wrong
 //! one.
 #![deny(unsafe_code)]
 

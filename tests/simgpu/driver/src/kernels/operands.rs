@@ -21,7 +21,7 @@ pub(crate) struct Used {
     pub(crate) access: Access,
 }
 
-/// What was used from which address on: the tensors of a process, as far as its operations show
+/// Sizes of the operands by first address: the tensors of a process, as far as its operations show
 /// them.
 #[derive(Debug, Default)]
 pub(crate) struct Operands {

@@ -2,11 +2,11 @@
 //! measures a GPU, `gpu_probe_*` (`tests/gpu-probe/src/driver/kernels.ptx`).
 //!
 //! The program's other kernels are only timed, as any kernel is: an empty one takes the shortest
-//! time, a sweep what its shape says. A touch finds its memory resident wherever it was, since this
-//! device has no page ledger.
+//! time, and the time of a sweep comes from its shape. The memory that a touch uses is derived as
+//! for any kernel (`touching.rs`).
 //!
-//! A stamp tells no pause: its first and last reading are known, when a slice's end froze it is
-//! not.
+//! A stamp shows no pause: its first and last readings are known, but not the time at which a
+//! slice's end froze it.
 #![forbid(unsafe_code)]
 
 use super::call::{Call, Clocked, Effect, Fault};
@@ -62,7 +62,7 @@ mod tests {
 
     const PTX: &str = include_str!("../../../../gpu-probe/src/driver/kernels.ptx");
 
-    /// What a launch with these parameters is, laid out as the PTX declares them.
+    /// A launch with these parameters, laid out as the PTX declares them.
     fn clocked(name: &str, values: &[u64]) -> Clocked {
         let module = ptx::read(PTX).unwrap();
         let params = module.kernel(name).unwrap().params.as_deref().unwrap();

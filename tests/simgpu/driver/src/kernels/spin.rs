@@ -1,10 +1,10 @@
-//! Kernels that spin on a word of the host: ours, and the one with which XLA's auto-tuner holds the
-//! device back.
+//! Kernels that spin on a word of the host: our own, and the kernel with which XLA's auto-tuner
+//! holds the device back.
 //!
-//! They run on the device as *held* kernels: the driver watches the word and tells the device when
-//! it changes. The simulated device runs one kernel at a time, so kernels of other streams stand
-//! behind a spinning one too; a program whose word is set by another kernel of its own waits for
-//! the limit.
+//! They run on the device as *held* kernels: the driver watches the word and notifies the device
+//! when it changes. The simulated device runs one kernel at a time, so kernels of other streams
+//! also wait behind a spinning one. A program whose word is set by another of its own kernels waits
+//! for the limit.
 #![forbid(unsafe_code)]
 
 use super::call::{Call, Effect, Fault, Spin, Until};
@@ -22,8 +22,8 @@ pub(super) fn ours(call: &Call<'_>) -> Result<Spin, Fault> {
 /// XLA's `DelayKernel(volatile GpuSemaphoreState *semaphore, GpuSemaphoreState target)`: gives up
 /// after 2e8 cycles and then sets the state "timed out", 2.
 fn delay(call: &Call<'_>) -> Result<Spin, Fault> {
-    /// 2e8 cycles at the boost clock of the simulated device, 1.41 GHz, rounded to what the client
-    /// expects: about 100 ms.
+    /// 2e8 cycles at the boost clock of the simulated device, 1.41 GHz, rounded to the client's
+    /// expectation: about 100 ms.
     const LIMIT_NS: u64 = 141_800_000;
     let target = u32::try_from(call.unsigned(1)?).map_err(|_| Fault::Parameters)?;
     Ok(Spin {

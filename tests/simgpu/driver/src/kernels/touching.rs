@@ -1,6 +1,7 @@
 //! Which bytes a kernel touches, from its symbol, parameters and shape.
 //!
-//! Kernels are timed, not run, so what one would touch on hardware is derived. Sources, best first:
+//! Kernels are timed, not run, so the bytes that one would touch on hardware are derived. Sources,
+//! best first:
 //!
 //! * PyTorch's elementwise kernels carry the number of elements and the strides. The symbol names
 //!   the type. Results are written, operands read.
@@ -8,14 +9,15 @@
 //!   block, the chunk and the tensors that it works on.
 //! * PyTorch's random fills carry the number of elements.
 //! * The parameters of matrix products, convolutions, reductions and all others are not documented.
-//!   These kernels are taken to use whole **operands**: an operand is as large as earlier
-//!   operations used it from its address on ([`Operands`]). One that was not used before is taken
-//!   for the result. Its size is that of all tiles where the symbol names the tile
+//!   These kernels are assumed to use whole **operands**: an operand is as large as earlier
+//!   operations used it from its address on ([`Operands`]). An operand that was not used before is
+//!   assumed to be the result. Its size is that of all tiles if the symbol names the tile
 //!   (`sgemm_128x64`), else 16 bytes a thread.
 //!
-//! [`Touching::exact`] says that the parameters name these bytes, and that all of them were
-//! understood. The last kind is never exact. Of the others, what names no types is not, nor what
-//! has more runs of bytes than are told. Evidence made of a guess carries the mark too.
+//! [`Touching::exact`] means that the parameters name these bytes and that all of them were
+//! understood. The last kind is never exact. A kernel of the other kinds is not exact if it names
+//! no types, or if it has more runs of bytes than are reported. Evidence made from a guess carries
+//! the same mark.
 #![forbid(unsafe_code)]
 
 use super::call::{Call, unsigned};
@@ -23,8 +25,8 @@ use super::torch::touching as torch;
 
 pub(crate) use super::operands::{Access, Operands, Used};
 
-/// What a thread of a kernel is taken to touch behind each of its pointers where nothing better is
-/// known: as much as default kernel times assume that it reads and writes.
+/// Bytes that a thread of a kernel is assumed to touch behind each of its pointers if nothing
+/// better is known: as many as default kernel times assume that it reads and writes.
 const BYTES_A_THREAD: u64 = 16;
 
 /// How one kernel's launches use memory.
@@ -69,7 +71,7 @@ fn tile(symbol: &str) -> Option<u64> {
         .map(|tile| tile * element)
 }
 
-/// What one launch uses.
+/// The bytes that one launch uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Touching {
     /// In no order; they may overlap.
@@ -78,8 +80,8 @@ pub(crate) struct Touching {
     pub(crate) exact: bool,
 }
 
-/// What a launch uses. `within` says what is left of the allocation behind an address of the memory
-/// that is looked at.
+/// The bytes that a launch uses. `within` returns the bytes that are left of the allocation behind
+/// an address; it covers only the memory of interest.
 pub(crate) fn used(
     pattern: &Pattern,
     call: &Call<'_>,

@@ -18,11 +18,12 @@ use crate::module::function::Function;
 use crate::space::raw;
 use crate::space::table::{Side, is_mapped, is_reachable, side};
 
-/// A kernel that takes this host longer is executed while the device goes on, not by the thread
+/// A kernel that takes this host longer is executed while the device runs on, not by the thread
 /// that waits at last. Waking another thread takes about as long.
 const LONG: Duration = Duration::from_micros(20);
 
-/// The memory a kernel sees: what the driver has handed out, and host memory the device can reach.
+/// The memory a kernel sees: memory that the driver has handed out, and host memory the device can
+/// reach.
 struct Reachable;
 
 fn check(address: u64, size: usize) -> Result<(), Fault> {
@@ -73,8 +74,8 @@ pub(super) fn effect(
         Executed::Compute(compute) => {
             let (compute, params, layout) = (compute.clone(), params.buffer.clone(), layout.to_vec());
             let name = function.name.clone();
-            // Of other kernels not all is known, so theirs is more likely a gap of this simulation
-            // than a mistake of the client's.
+            // Other kernels are not fully known, so their failure is more likely a gap of this
+            // simulation than a mistake of the client.
             let (is_ours, context) = (name.starts_with("simgpu_"), context.clone());
             let (slow, was_slow) = (function.is_slow.clone(), function.is_slow.load(Ordering::Relaxed));
             let run = Box::new(move || {

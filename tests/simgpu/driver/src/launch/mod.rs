@@ -50,13 +50,13 @@ const CLUSTER: u32 = 4;
 pub(crate) struct Launch {
     pub(crate) function: Arc<Function>,
     pub(crate) shape: Shape,
-    /// Empty where the image does not say what parameters there are.
+    /// Empty if the image does not describe the parameters.
     pub(crate) params: Params,
     pub(crate) attributes: Vec<Attribute>,
 }
 
 impl Shape {
-    /// Refuses what no launch on this device may have.
+    /// Refuses a shape that no launch on this device may have.
     pub(crate) fn check(&self, function: &Function) -> R {
         let within =
             |values: [u32; 3], limits: [u32; 3]| values.iter().zip(limits).all(|(v, limit)| *v > 0 && *v <= limit);
@@ -100,8 +100,8 @@ pub(crate) fn check_attributes(function: &Function, shape: &Shape, attributes: &
                     attribute.value[1] as u32,
                 ];
                 let blocks = u64::from(x).saturating_mul(y.into()).saturating_mul(z.into());
-                // One block a cluster is no cluster. Kernels may ask for twice what always can be
-                // had.
+                // One block a cluster is no cluster. Kernels may ask for twice the size that is
+                // always available.
                 if blocks == 0 || blocks > u64::from(2 * model().clusters).max(1) {
                     return Err(Error::INVALID_VALUE);
                 }
@@ -112,7 +112,7 @@ pub(crate) fn check_attributes(function: &Function, shape: &Shape, attributes: &
     Ok(())
 }
 
-/// What a launch touches of managed memory.
+/// The managed memory that a launch touches.
 fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
     let call = Call {
         buffer: &params.buffer,
@@ -177,7 +177,7 @@ pub(crate) fn submit(driver: &Driver, stream: &Stream, function: &Function, shap
     }
     let params = match function.executed {
         Some(_) => given.pack(function)?,
-        // A kernel that is only timed runs whatever its parameters look like.
+        // A kernel that is only timed runs with any parameters.
         None => given.pack(function).unwrap_or_default(),
     };
     let effect = execute::effect(function, &params, &mut op, &stream.context);

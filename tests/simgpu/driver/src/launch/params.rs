@@ -8,7 +8,7 @@ use crate::module::function::Function;
 const BUFFER_POINTER: usize = 1;
 const BUFFER_SIZE: usize = 2;
 
-/// Parameters as the client gives them; what they point to is valid during the client's call only.
+/// Parameters as the client gives them; their pointers are valid only during the client's call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Given {
     /// An address for each parameter.
@@ -47,7 +47,7 @@ impl Given {
         }
     }
 
-    /// Copies them, as far as the image says what there is.
+    /// Copies them, as far as the image describes them.
     pub(crate) fn pack(self, function: &Function) -> R<Params> {
         match self {
             Given::Nothing => Ok(Params::default()),
@@ -70,8 +70,7 @@ impl Given {
     }
 }
 
-/// A launch's own copy of its parameters; where each lies stands in the function
-/// (`Function::params`).
+/// A launch's own copy of its parameters. The function has the place of each (`Function::params`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Params {
     /// The parameter buffer.

@@ -1,5 +1,5 @@
-//! Arrays, kept as pitched linear device memory: what is copied in comes out again. There are no
-//! textures.
+//! Arrays, kept as pitched linear device memory: data that is copied in comes out again. There are
+//! no textures.
 #![deny(unsafe_code)]
 
 use crate::abi::{Error, Handle, In, Out, R};

@@ -1,8 +1,8 @@
 //! Hands out device memory: small blocks share chunks of one granule, large ones have chunks of
 //! their own.
 //!
-//! The device's memory is taken chunk by chunk, as the real driver does, so what `cuMemGetInfo`
-//! shows moves in steps of 2 MiB. Whatever is handed out reads as zero.
+//! The device's memory is taken chunk by chunk, as the real driver does, so the figures of
+//! `cuMemGetInfo` move in steps of 2 MiB. All memory that is handed out reads as zero.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::abi::{Error, R};
 use crate::space::{GRANULE, raw, space};
 use crate::state::Driver;
 
-/// Alignment of every block: what the real driver guarantees is 256, what it gives is 512.
+/// Alignment of every block: the real driver guarantees 256 and gives 512.
 const ALIGN: u64 = 512;
 /// Blocks from this size on have chunks of their own.
 const LARGE: u64 = GRANULE / 2;
@@ -31,18 +31,18 @@ struct Chunk {
 /// One heap.
 #[derive(Default)]
 pub(crate) struct Heap {
-    /// Whose memory it hands out.
+    /// Device whose memory it hands out.
     pub(crate) device: usize,
     chunks: BTreeMap<u64, Chunk>,
     /// Bytes taken from the device.
     pub(crate) reserved: u64,
-    /// Keep at least so much when blocks come back.
+    /// Bytes to keep, at least, when blocks come back.
     pub(crate) keep: u64,
     /// Take no more than this from the device; 0: no limit.
     pub(crate) limit: u64,
 }
 
-/// What `cuMemAlloc` hands out, by device.
+/// The heaps that `cuMemAlloc` takes from, by device.
 static HEAPS: Mutex<BTreeMap<usize, Heap>> = Mutex::new(BTreeMap::new());
 
 /// Runs `body` on the heap of a device.

@@ -1,7 +1,7 @@
-//! Memory handles for other processes: which process has the memory, and where in its file.
+//! Memory handles for other processes: the process that has the memory, and the offset in its file.
 //!
-//! The opener maps the same pages (through `/proc`, so it must be the same user's) and keeps them
-//! as long as it wants; the memory counts against the device once, for the process that allocated
+//! The opener maps the same pages (through `/proc`, so it must run as the same user) and keeps them
+//! as long as it wants. The memory counts against the device once, for the process that allocated
 //! it.
 #![deny(unsafe_code)]
 
@@ -21,7 +21,7 @@ use crate::space::{GRANULE, Zone, space, zone};
 use crate::state;
 use crate::stream::synchronize_context;
 
-/// What a handle holds: a mark, process, file, offset, room, offset of the pointer, size.
+/// The content of a handle: a mark, process, file, offset, room, offset of the pointer, size.
 type Bytes = [u64; 8];
 
 /// `CUipcMemHandle` as an argument: by value, which for this size is on the stack.

@@ -1,7 +1,7 @@
 //! Managed memory's advice, prefetches, discards and range attributes.
 //!
-//! Where memory lies and what moves is the device's ledger's business (`paging.rs`). What is kept
-//! here is what range attributes answer: advice and the last prefetch, page by page.
+//! The device's ledger decides where memory lies and which pages move (`paging.rs`). This module
+//! keeps only the values that range attributes answer: advice and the last prefetch, page by page.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::{device, stream};
 const HOST: i32 = -1;
 const NOWHERE: i32 = -2;
 
-/// What was advised about a page, and where it was prefetched to last.
+/// Advice about a page, and the destination of its last prefetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Advice {
     read_mostly: bool,
@@ -53,8 +53,8 @@ struct Part {
     pages: std::ops::Range<usize>,
 }
 
-/// By allocation, so that a new allocation at an old address starts afresh. What is not there has
-/// no advice.
+/// Advice by allocation, so that a new allocation at an old address starts afresh. An allocation
+/// without an entry has no advice.
 static ADVICE: Mutex<BTreeMap<u64, Vec<Advice>>> = Mutex::new(BTreeMap::new());
 
 /// An allocation is gone.
@@ -62,7 +62,7 @@ pub(super) fn forget(id: u64) {
     lock(&ADVICE).remove(&id);
 }
 
-/// Changes what is kept of each page of a part.
+/// Changes the advice that is kept of each page of a part.
 fn keep(part: &Part, change: impl Fn(&mut Advice)) {
     let mut all = lock(&ADVICE);
     let pages = all.entry(part.id).or_insert_with(|| vec![Advice::default(); part.all]);
@@ -73,7 +73,7 @@ fn keep(part: &Part, change: impl Fn(&mut Advice)) {
         .for_each(change);
 }
 
-/// What all pages of a part have in common; `differ` where they have not.
+/// The value that all pages of a part have in common; `differ` if they differ.
 fn common<T: PartialEq>(part: &Part, of: impl Fn(&Advice) -> T, differ: T) -> T {
     let all = lock(&ADVICE);
     let Some(pages) = all.get(&part.id).and_then(|pages| pages.get(part.pages.clone())) else {
@@ -156,7 +156,7 @@ fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
             start: pointer,
             bytes: size as u64,
         },
-        // What is in another device's ledger stays as it is.
+        // Memory in another device's ledger stays as it is.
         false => Op::Marker,
     };
     stream.submit(driver, op, None, 0)?;
@@ -171,7 +171,7 @@ fn discard(pointer: DevicePtr, size: usize, stream: Handle) -> R {
     if stream.is_capturing() {
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
-    // What was there may be lost; it stays, but need not be moved.
+    // The content may be lost. It stays, but need not be moved.
     let op = match part.device == stream.context.device() {
         true => Op::Discard {
             start: pointer,

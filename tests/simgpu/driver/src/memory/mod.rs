@@ -1,4 +1,5 @@
-//! Memory: device, pinned, managed, pools, the virtual memory API, arrays, and what a pointer is.
+//! Memory: device, pinned, managed, pools, the virtual memory API, arrays, and properties of a
+//! pointer.
 //!
 //! | file | what |
 //! |---|---|
@@ -65,7 +66,7 @@ pub(super) fn discard(driver: &Driver, allocation: &Allocation) -> R {
 /// `cuMemFree`: like the real driver it waits for the context's work first, so that nothing still
 /// uses the memory.
 pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
-    // What belongs to a graph stays with it: the client only ends its own use.
+    // Memory of a graph stays with it: the client only ends its own use.
     if at == 0 || owned::ends(at) {
         return Ok(());
     }
@@ -96,7 +97,7 @@ pub(crate) fn free_on(driver: &Driver, stream: &Stream, at: u64) -> R {
     }
 }
 
-/// Gives back what a context that ends has not freed.
+/// Gives back the memory that a context has not freed when it ends.
 pub(crate) fn forget_context(driver: &Driver, context: &Context) {
     for allocation in of_context(context.id) {
         // Pools and physical allocations belong to the device, not to a context.

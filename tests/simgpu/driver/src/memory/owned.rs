@@ -73,8 +73,8 @@ pub(crate) fn begins(address: u64) {
     mark(address, true);
 }
 
-/// A client's free, or a free node: ends the use of a graph's memory, and says whether it was
-/// one's.
+/// Ends the use of a graph's memory, for a client's free or a free node. Returns whether the
+/// address was a graph's.
 #[inline]
 pub(crate) fn ends(address: u64) -> bool {
     mark(address, false)
@@ -94,7 +94,7 @@ pub(crate) fn attribute(device: usize, attribute: u32) -> R<u64> {
     }
 }
 
-/// Begins the high-water marks again, from what there is.
+/// Restarts the high-water marks from the present use.
 pub(crate) fn reset_high(device: usize) {
     let now = total(&lock(&OWNED), device);
     lock(&HIGH).insert(device, now);

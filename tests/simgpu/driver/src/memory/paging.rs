@@ -1,16 +1,18 @@
-//! Managed memory in the device's page ledger: what is allocated, and what operations touch.
+//! Managed memory in the device's page ledger: allocations, and the bytes that operations touch.
 //!
 //! Managed allocations begin at multiples of 2 MiB and count in whole pages of 64 KiB. They take
-//! room on the host when they are allocated, and on the device page by page, so they may exceed it.
-//! What the host's own code touches is not seen. Memory counts as filled by the host when it is
-//! allocated, and what lies on the device stays there though the host reads it.
+//! room on the host when they are allocated, and on the device page by page. So they may exceed the
+//! device's memory. The driver does not see accesses by the host's own code. Memory counts as
+//! filled by the host when it is allocated. Pages on the device stay there even if the host reads
+//! them.
 //!
-//! `kernels/touching.rs` says what a kernel touches. What is known to be written ends advice that
-//! it is mostly read, as memsets and copies into it do; what is only guessed does not.
+//! `kernels/touching.rs` derives the bytes that a kernel touches. A write that is known, by a
+//! kernel, a memset or a copy, ends the advice that the memory is read mostly. A guessed write does
+//! not.
 //!
-//! `simgpuTouches` tells a client what its thread's last launch touched, exact or guessed: the
-//! evidence that working sets are learnt from. `simgpuLaunches` counts launches, so that a client
-//! that knows more of one (a framework knows its tensors) can say of which.
+//! `simgpuTouches` returns the bytes that the calling thread's last launch touched, exact or
+//! guessed. Working sets are learnt from this evidence. `simgpuLaunches` counts launches. A client
+//! that knows more about a launch (a framework knows its tensors) names the launch by this count.
 #![deny(unsafe_code)]
 
 use std::cell::RefCell;
@@ -33,14 +35,14 @@ use crate::state::Driver;
 /// Managed allocations of the process: launches look for pointers only while there are any.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// What operations used from which address on.
+/// Sizes of the operands that operations used, by first address.
 static OPERANDS: Mutex<Operands> = Mutex::new(Operands::new());
 
 /// Launches of the process while it had managed memory.
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The number of the thread's last launch, from 1 on, and what it used.
+    /// The number of the thread's last launch, from 1 on, and the bytes that it used.
     static LAST: RefCell<(u64, Touching)> = const { RefCell::new((0, Touching { parts: Vec::new(), exact: false })) };
 }
 
@@ -88,7 +90,7 @@ fn within(address: u64) -> Option<u64> {
     Some((found.start + found.size).saturating_sub(address))
 }
 
-/// What of some bytes is managed memory that a copy or memset uses.
+/// The managed memory among these bytes, as a touch by a copy or memset.
 pub(crate) fn touch(start: u64, bytes: u64, write: bool) -> Option<Touch> {
     if bytes == 0 || !any() {
         return None;
@@ -98,11 +100,11 @@ pub(crate) fn touch(start: u64, bytes: u64, write: bool) -> Option<Touch> {
     Some(Touch { start, bytes, write })
 }
 
-/// Most touches of one launch that the device is told. Beyond that, near runs of bytes are joined.
+/// Most touches of one launch that go to the device. Beyond that, near runs of bytes are joined.
 const MOST_TOUCHES: usize = 256;
 
-/// What the device is told of a launch. It counts whole pages, so successive runs of bytes in one
-/// page or in neighbouring pages are one touch.
+/// A launch's touches as the device gets them. The device counts whole pages, so successive runs of
+/// bytes in one page or in neighbouring pages are one touch.
 fn in_pages(parts: &[Used]) -> Vec<Touch> {
     let join = |near: u64| {
         let mut touches: Vec<Touch> = Vec::new();
@@ -134,7 +136,7 @@ fn in_pages(parts: &[Used]) -> Vec<Touch> {
     touches
 }
 
-/// What a launch of a kernel with this pattern touches. `shape`: blocks, and threads of each.
+/// The touches of a launch of a kernel with this pattern. `shape`: blocks, and threads of each.
 pub(crate) fn touches(pattern: &Pattern, call: &Call<'_>, shape: (u64, u64)) -> Vec<Touch> {
     if !any() {
         return Vec::new();
@@ -145,11 +147,13 @@ pub(crate) fn touches(pattern: &Pattern, call: &Call<'_>, shape: (u64, u64)) -> 
     touches
 }
 
-/// Not of CUDA's: what the calling thread's last launch touched, as evidence for working sets.
-/// Three words each: address, bytes, and 0 for what was read, 1 for what was
-/// overwritten as a whole, 2 for both. `what` has three words: how many there are, of which the
-/// first `room` are told; 1 where it is exact, 0 where it is guessed; and the launch's number in
-/// its process, from 1 on. Nothing where the process has no managed memory.
+/// Bytes that the calling thread's last launch touched, as evidence for working sets. CUDA has no
+/// such function.
+/// Each entry has three words: address, bytes, and the access. The access is 0 for bytes that were
+/// read, 1 for bytes that were overwritten as a whole, and 2 for both. `what` has three words: the
+/// number of entries, of which `list` gets the first `room`; 1 if they are exact, 0 if they are
+/// guessed; and the launch's number in its process, from 1 on. All are zero before the thread's
+/// first launch with managed memory in the process.
 #[allow(non_snake_case, unsafe_code, reason = "a C symbol")]
 #[unsafe(no_mangle)]
 pub extern "C" fn simgpuTouches(list: Out<u64>, room: usize, what: Out<u64>) -> u32 {

@@ -1,4 +1,4 @@
-//! What a pointer is: `cuPointerGetAttribute` and its siblings.
+//! Properties of a pointer: `cuPointerGetAttribute` and its siblings.
 #![deny(unsafe_code)]
 
 use crate::abi::{DevicePtr, Error, Handle, In, Out, R};
@@ -98,7 +98,7 @@ export! {
         let found = find(pointer);
         for at in 0..count as usize {
             let attribute = attributes.at(at).get()?;
-            // A batch never fails for what a pointer is not; the answer stays zero.
+            // A batch never fails for an attribute that the pointer lacks; the answer stays zero.
             let _ = write(data.at(at).get()?, attribute, pointer, found.as_ref());
         }
         Ok(())

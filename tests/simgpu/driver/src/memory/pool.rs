@@ -1,8 +1,8 @@
 //! Memory pools: stream-ordered allocation.
 //!
 //! A freed block belongs to its stream until the stream has got to the free. Until then only that
-//! stream may have it again, whose work is ordered anyway; after that every stream. Blocks come
-//! from the pool's own heap, which keeps what the release threshold says.
+//! stream may have it again, since its work is ordered anyway. After that every stream may. Blocks
+//! come from the pool's own heap, which keeps as many bytes as the release threshold allows.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::stream::Stream;
 
 /// Every pool of the process.
 pub(crate) static POOLS: Registry<Pool> = Registry::new(HandleKind::Pool);
-/// The devices' current pools, where they are not the default ones.
+/// Current pools of the devices, if they are not the default ones.
 pub(crate) static CURRENT: Mutex<BTreeMap<usize, Handle>> = Mutex::new(BTreeMap::new());
 
 /// Destroyed pools of which the client still has memory.
@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     pub(crate) used: u64,
     pub(crate) used_high: u64,
     pub(crate) reserved_high: u64,
-    /// Attributes 1 to 3, which say when blocks may be used again; all on, as by default.
+    /// Attributes 1 to 3, which allow blocks to be used again early; all on, as by default.
     pub(crate) reuse: [i32; 3],
 }
 
@@ -195,7 +195,7 @@ pub(super) fn free_after(pool: Handle, stream: u64, seq: Seq, block: &Allocation
     Ok(())
 }
 
-/// At a synchronisation: pools give the device what they have beyond their release threshold.
+/// At a synchronisation: pools give the device all memory beyond their release threshold.
 pub(crate) fn synchronized(driver: &Driver) {
     if WAITING.load(Ordering::Relaxed) == 0 {
         return;
@@ -219,8 +219,8 @@ pub(crate) fn give(driver: &Driver, pool: Handle, at: u64, room: u64) {
     }
 }
 
-/// Gives a destroyed pool's memory back, once its streams are done with it; what is still allocated
-/// stays until freed.
+/// Gives a destroyed pool's memory back, once its streams are done with it; blocks that are still
+/// allocated stay until freed.
 fn drain(driver: &Driver, pool: &Pool) -> R {
     let mut inner = lock(&pool.inner);
     for block in &inner.waiting {

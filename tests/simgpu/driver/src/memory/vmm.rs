@@ -1,8 +1,8 @@
 //! The virtual memory API: addresses and memory separately.
 //!
-//! Memory of `cuMemCreate` is a piece of a file (its own, where the client wants to export it);
-//! mapping puts the file at reserved addresses. What was taken counts against the device from
-//! create to the last release and unmap.
+//! Memory of `cuMemCreate` is a piece of a file; it has a file of its own if the client wants to
+//! export it. Mapping puts the file at reserved addresses. The memory counts against the device
+//! from create to the last release and unmap.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use crate::{device, fd};
 static ALLOCATIONS: Registry<Physical> = Registry::new(HandleKind::Allocation);
 /// Reserved ranges.
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
-/// What is mapped where.
+/// Mappings by address.
 static MAPPED: Mutex<BTreeMap<u64, Mapping>> = Mutex::new(BTreeMap::new());
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
@@ -79,7 +79,7 @@ impl Properties {
         (2..=4).contains(&self.location.kind)
     }
 
-    /// Whose memory it is; checked when it was made.
+    /// Device that has the memory; checked when the memory was made.
     fn device(&self) -> usize {
         usize::try_from(self.location.id).unwrap_or(0)
     }
@@ -271,8 +271,8 @@ export! {
         if zone(pointer) != Zone::Reserved || reservation(pointer).is_none() || size == 0 {
             return Err(Error::INVALID_VALUE);
         }
-        // Mapped memory is always readable and writable here; what is refused is what does not
-        // exist.
+        // Mapped memory is always readable and writable here. Only a device or a mapping that does
+        // not exist is refused.
         for wanted in access.list(count)? {
             if wanted.location.kind == Location::DEVICE {
                 device::check(wanted.location.id)?;

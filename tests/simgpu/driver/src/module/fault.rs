@@ -1,8 +1,8 @@
-//! Launches that fail because a test says so: `SIMGPU_FAULT=PART[:N[:CODE]]`.
+//! Launches that fail because a test asks for it: `SIMGPU_FAULT=PART[:N[:CODE]]`.
 //!
-//! The N-th launch (the first, if it is not said) of the process's kernels with PART in their
-//! symbol ends with an error: 700, an illegal address, if none is said. From then on its context
-//! answers all calls about work with that error, as a real one does until the process ends.
+//! The N-th launch (by default the first) of the process's kernels with PART in their symbol ends
+//! with an error (by default 700, an illegal address). From then on its context answers all calls
+//! about work with that error, as a real one does until the process ends.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::Error;
 
-/// What the variable says.
+/// The content of the variable.
 struct Asked {
     part: String,
     at: u64,

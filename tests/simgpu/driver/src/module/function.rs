@@ -1,4 +1,4 @@
-//! Functions: what an image says about a kernel, what the client set, and what follows from both.
+//! Functions: a kernel's description in its image, the client's settings, and the results of both.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -21,7 +21,7 @@ pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(Kind::Function);
 /// Every kernel of the process.
 pub(crate) static KERNELS: Registry<LibraryKernel> = Registry::new(Kind::Kernel);
 
-/// Registers that a kernel is taken to use where its image does not say.
+/// Assumed registers of a kernel if its image does not give them.
 const REGISTERS: u32 = 32;
 
 /// One function.
@@ -34,9 +34,9 @@ pub(crate) struct Function {
     kernel: Kernel,
     /// Set for the kernels that are really executed.
     pub(crate) executed: Option<kernels::Effect>,
-    /// What launches of it may fail with, where it is known.
+    /// The error that launches of it may fail with, if one is known.
     pub(crate) fault: Option<fault::Fault>,
-    /// What it touches.
+    /// The bytes that it touches.
     pub(crate) pattern: kernels::touching::Pattern,
     /// Executing it was seen to take this host long.
     pub(crate) is_slow: Arc<AtomicBool>,
@@ -55,7 +55,7 @@ pub(crate) struct LibraryKernel {
     pub(crate) function: Arc<Function>,
 }
 
-/// What the launch functions of before CUDA 4 set on a function.
+/// Settings that the launch functions of before CUDA 4 put on a function.
 pub(crate) struct Legacy {
     pub(crate) block: [u32; 3],
     pub(crate) shared: u32,
@@ -90,7 +90,7 @@ impl Function {
         self.max_dynamic.load(Ordering::Relaxed)
     }
 
-    /// Parameters, none where the image does not say.
+    /// Parameters; none if the image does not describe them.
     pub(crate) fn params(&self) -> &[Param] {
         self.kernel.params.as_deref().unwrap_or(&[])
     }

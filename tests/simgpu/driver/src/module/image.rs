@@ -1,9 +1,9 @@
-//! Images as the client hands them in: found, measured, kept, and read when something in them is
-//! asked for.
+//! Images as the client hands them in: found, measured, kept, and read when a caller needs their
+//! content.
 //!
-//! A client hands in an address and no length. What the runtime hands in is a wrapper around data
-//! that is part of the program and stays; everything else is copied, since the client may free it
-//! after the call.
+//! A client hands in an address and no length. The runtime hands in a wrapper around data that is
+//! part of the program and stays. Every other image is copied, since the client may free it after
+//! the call.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -55,7 +55,7 @@ fn length(address: usize) -> R<usize> {
     match kind::extent(&prefix).map_err(|_| Error::INVALID_IMAGE)? {
         Extent::Bytes(bytes) => size(bytes),
         Extent::Tables(bytes) => {
-            // A cubin: the section table says how far it reaches.
+            // A cubin: the section table gives its extent.
             let bytes = In::<u8>::from_address(address).bytes(size(bytes)?)?;
             size(kind::cubin_extent(&bytes).map_err(|_| Error::INVALID_IMAGE)?)
         }
@@ -63,8 +63,7 @@ fn length(address: usize) -> R<usize> {
     }
 }
 
-/// Reads an image as strictly as a driver does. [`weft_image`] alone makes the best of what it is
-/// given.
+/// Reads an image as strictly as a driver does. [`weft_image`] itself is lenient.
 fn read(bytes: &[u8]) -> R<Module> {
     let (major, minor) = model().capability;
     let arch = u32::try_from(10 * major + minor).unwrap_or(0);
@@ -77,7 +76,7 @@ fn read(bytes: &[u8]) -> R<Module> {
     match kind {
         Kind::Ptx if !is_whole(bytes) => Err(Error::INVALID_PTX),
         Kind::Cubin if !is_code(bytes) => Err(Error::INVALID_IMAGE),
-        // Machine code is that of its major architecture, for devices not older than it says.
+        // Machine code fits its major architecture, on devices that are not older than its own.
         Kind::Cubin if module.arch != 0 && (module.arch / 10 != arch / 10 || module.arch > arch) => {
             Err(Error::NO_BINARY_FOR_GPU)
         }
@@ -147,7 +146,7 @@ impl Image {
         }
     }
 
-    /// An image the driver has read from a file, say.
+    /// An image that the driver itself holds, for example from a file.
     pub(crate) fn owned(bytes: Vec<u8>) -> Image {
         Image {
             bytes: Bytes::Owned(bytes),
@@ -162,7 +161,7 @@ impl Image {
         Ok(Image::owned(bytes))
     }
 
-    /// Refuses at once what is no image at all; the rest shows when it is read.
+    /// Refuses at once bytes that are no image at all; other faults show when it is read.
     pub(crate) fn check(self) -> R<Image> {
         match &self.bytes {
             Bytes::Owned(bytes) if kind::kind(bytes) == Kind::Unknown => Err(Error::INVALID_IMAGE),
@@ -170,7 +169,7 @@ impl Image {
         }
     }
 
-    /// What is in it.
+    /// Its content.
     pub(crate) fn module(&self) -> R<&Module> {
         let result = self.read.get_or_init(|| match &self.bytes {
             Bytes::Owned(bytes) => read(bytes),

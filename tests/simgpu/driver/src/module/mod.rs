@@ -120,7 +120,7 @@ impl Module {
     }
 }
 
-/// Ends a module. Launches on their way keep what they need.
+/// Ends a module. Launches on their way keep the parts that they need.
 pub(crate) fn unload(handle: Handle) -> R {
     MODULES.take(handle).ok_or(Error::INVALID_HANDLE)?.drop_parts();
     Ok(())

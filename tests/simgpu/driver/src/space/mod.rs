@@ -1,10 +1,11 @@
-//! The address space: where device, pinned and reserved addresses lie, and what backs them.
+//! The address space: the ranges for device, pinned and reserved addresses, and the memory behind
+//! them.
 //!
 //! Device memory is host memory at fixed high addresses, sparse (`MAP_NORESERVE`), in one memfd a
-//! process, so that another process can map a piece of it (IPC handles). Memory that was
-//! given back is punched out, and reads as zero when it is handed out again.
+//! process, so that another process can map a piece of it (IPC handles). Memory that was given back
+//! is punched out, and reads as zero when it is handed out again.
 //!
-//! This file alone maps and unmaps. `raw.rs` alone reads and writes. `table.rs` knows every
+//! Only this file maps and unmaps. Only `raw.rs` reads and writes. `table.rs` knows every
 //! allocation.
 
 pub(crate) mod raw;
@@ -21,14 +22,14 @@ use simgpu_device::lock::lock;
 
 use crate::abi::{Error, R};
 
-/// Granularity of device memory: what the real driver maps and accounts.
+/// Granularity of device memory: the real driver's unit for maps and accounts.
 pub(crate) const GRANULE: u64 = 2 << 20;
 /// Page of the devices' ledgers of managed memory.
 pub(crate) const LEDGER_PAGE_BYTES: u64 = 64 << 10;
 /// Granularity of pinned memory.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Where the ranges begin: far from heap, stacks and libraries, below the 47 bits of user space.
+/// Begin of the ranges: far from heap, stacks and libraries, below the 47 bits of user space.
 const BASE: u64 = 0x2000_0000_0000;
 /// Room for device memory: sixteen times the largest device that is worth simulating.
 const DEVICE_ROOM_BYTES: u64 = 1 << 40;
@@ -45,7 +46,7 @@ const PINNED_BASE: u64 = BASE + DEVICE_ROOM_BYTES;
 const RESERVED_BASE: u64 = PINNED_BASE + PINNED_ROOM_BYTES;
 const END: u64 = RESERVED_BASE + RESERVED_ROOM_BYTES;
 
-/// What an address can be, by where it lies.
+/// The kind of memory at an address, by the range that it lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Zone {
     /// `cuMemAlloc`, pools, managed memory, arrays, module variables.
@@ -162,7 +163,7 @@ impl Space {
         let physical = sparse_file("simcuda-physical", PHYSICAL_ROOM_BYTES)?;
         let read_write = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: FIXED_NOREPLACE maps nothing where something is mapped already.
+        // SAFETY: FIXED_NOREPLACE maps nothing if something is mapped already.
         os(unsafe { rustix::mm::mmap(address(BASE), DEVICE_ROOM_BYTES as usize, read_write, flags, &device, 0) })?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: as above.
@@ -200,7 +201,7 @@ impl Space {
     }
 
     /// Takes device addresses out of the process's page table until they are used again. The file
-    /// keeps what they hold.
+    /// keeps their content.
     pub(crate) fn hide(&self, at: u64, size: u64) {
         if zone(at) != Zone::Device || size == 0 || zone(at + size - 1) != Zone::Device {
             return;

@@ -1,4 +1,4 @@
-//! Touches bytes at addresses: the one place of the driver where device memory is read and written.
+//! Accesses to bytes at addresses. Only this file of the driver reads and writes device memory.
 //!
 //! Callers have checked that the addresses lie in memory the driver knows (which stays mapped for
 //! the life of the process, given back or not) or were handed in by the client as its own.

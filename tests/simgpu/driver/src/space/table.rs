@@ -1,4 +1,4 @@
-//! Every allocation of the process by its address, and what an address is to copies and kernels.
+//! Every allocation of the process by its address, and how copies and kernels treat an address.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 use crate::abi::Handle;
 use crate::space::{Zone, zone};
 
-/// What an allocation is.
+/// The origin of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `cuMemAlloc`.
@@ -41,7 +41,7 @@ pub(crate) struct Allocation {
     /// As it was taken.
     pub(crate) room: u64,
     pub(crate) kind: Kind,
-    /// Whose memory it is.
+    /// Device that has the memory.
     pub(crate) device: usize,
     pub(crate) context: u64,
     pub(crate) context_handle: Handle,
@@ -155,7 +155,7 @@ pub(crate) fn is_reachable(address: u64, size: u64) -> bool {
     }
 }
 
-/// What was allocated in a context and is still there.
+/// Allocations that were made in a context and are still there.
 pub(crate) fn of_context(context: u64) -> Vec<Allocation> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     table

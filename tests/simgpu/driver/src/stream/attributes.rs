@@ -14,7 +14,7 @@ pub(crate) const PRIORITY: u32 = 8;
 /// Access policy window, synchronisation policy, priority, memory domain map and memory domain.
 const KNOWN: [u32; 5] = [1, 3, PRIORITY, 9, 10];
 
-/// What was set on a stream.
+/// Values that were set on a stream.
 #[derive(Default, Clone)]
 pub(crate) struct Attributes(BTreeMap<u32, Value>);
 

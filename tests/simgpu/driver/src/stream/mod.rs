@@ -28,12 +28,12 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 pub(crate) const LEGACY: Handle = 1;
 /// Handle of the calling thread's default stream.
 pub(crate) const PER_THREAD: Handle = 2;
-/// Least and greatest stream priority: what compute capability 8.0 reports.
+/// Least and greatest stream priority, as compute capability 8.0 reports them.
 pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
 /// `CU_STREAM_NON_BLOCKING`.
 pub(crate) const NON_BLOCKING: u32 = 1;
 
-/// How a stream stands to the legacy default stream.
+/// A stream's order relative to the legacy default stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// It is that stream.
@@ -58,13 +58,13 @@ pub(crate) struct Stream {
     pub(crate) link: LinkStream,
     /// The last operation submitted.
     tail: Arc<Tail>,
-    /// Keeps `tail` in step with the link where the context's order lock is not taken.
+    /// Keeps `tail` in step with the link if the context's order lock is not taken.
     submitting: Mutex<()>,
     /// How full the stream is.
     depth: submit::Depth,
-    /// Set while a capture records the stream: one load tells the launch path.
+    /// Set while a capture records the stream: the launch path reads it with one load.
     capturing: AtomicBool,
-    /// What the capture knows; belongs to `graph`.
+    /// The stream's part in the capture; belongs to `graph`.
     pub(crate) capture: Mutex<Option<CaptureSlot>>,
     pub(crate) attributes: Mutex<attributes::Attributes>,
 }
@@ -99,7 +99,8 @@ impl Stream {
         Stream::make(driver, context, Kind::Legacy, 0, 0, LEGACY).map(Arc::new)
     }
 
-    /// A stream that no client knows and that orders itself with nothing: a branch of a graph, say.
+    /// A stream that no client knows and that orders itself with nothing, for example a branch of a
+    /// graph.
     pub(crate) fn internal(driver: &Driver, context: &Arc<Context>, priority: i32) -> R<Arc<Stream>> {
         Stream::make(driver, context, Kind::NonBlocking, NON_BLOCKING, priority, 0).map(Arc::new)
     }
@@ -125,7 +126,7 @@ impl Stream {
         self.priority.load(Ordering::Relaxed)
     }
 
-    /// Sets the priority, within what there is.
+    /// Sets the priority, within the bounds.
     pub(crate) fn set_priority(&self, priority: i32) {
         let (least, greatest) = PRIORITIES;
         self.priority.store(priority.clamp(greatest, least), Ordering::Relaxed);
@@ -151,7 +152,8 @@ impl Stream {
         self.wait(driver, self.last())
     }
 
-    /// Waits for an operation of the stream. A kernel that failed before it is told here.
+    /// Waits for an operation of the stream. The error of a kernel that failed before it is
+    /// returned here.
     pub(crate) fn wait(&self, driver: &Driver, seq: Seq) -> R {
         driver.timeline.wait(seq)?;
         self.context.check()

@@ -99,7 +99,7 @@ impl Stream {
         let own: Vec<Touch>;
         let touches = match touches.is_empty() || driver.devices.len() == 1 {
             true => touches,
-            // What is in another device's ledger this one knows nothing of.
+            // This ledger does not know memory that is in another device's ledger.
             false => {
                 let device = self.context.device();
                 let here = |touch: &&Touch| table::find(touch.start).is_some_and(|found| found.device == device);
@@ -113,7 +113,7 @@ impl Stream {
         Ok(seq)
     }
 
-    /// Has what is submitted next wait for an operation of another stream.
+    /// Makes the next operation wait for an operation of another stream.
     pub(crate) fn wait_for(&self, driver: &Driver, seq: Seq) -> R {
         if !driver.timeline.is_known_done(seq) {
             self.submit(driver, Op::WaitFor(seq), None, 0)?;

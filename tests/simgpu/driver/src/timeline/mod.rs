@@ -1,9 +1,10 @@
 //! The driver's side of the links to the devices.
 //!
-//! An operation goes out with an effect. The effect is performed when the device says that the
-//! operation has ended. Effects run one at a time, in the order in which operations ended, on the
-//! thread that polls or waits; prompt ones may run on the link's own. An effect may not call into
-//! the link. What takes longer than a copy, or runs the client's code, goes to `helper.rs`.
+//! An operation goes out with an effect. The driver performs the effect when the device reports
+//! that the operation has ended. Effects run one at a time, in the order in which operations ended,
+//! on the thread that polls or waits; prompt ones may run on the link's own. An effect may not call
+//! into the link. An effect that takes longer than a copy, or that runs the client's code, goes to
+//! `helper.rs`.
 //!
 //! There is one link a device. Numbers of contexts, streams and operations carry their device in
 //! the top four bits (0 for the first). Only this file puts the bits there and takes them away.
@@ -34,10 +35,11 @@ use crate::thread;
 
 /// Longest sleep of the thread that takes prompt news. Any bound would do: news wakes it.
 const NEWS_SLICE: Duration = Duration::from_secs(5);
-/// Maps of effects: so many that threads which submit and the one that performs rarely meet.
+/// Number of the maps of effects: high enough that threads which submit rarely meet the thread that
+/// performs effects.
 const SHARDS: usize = 16;
 
-/// Tokens are counted up, so the low bits alone spread them.
+/// A hasher for tokens. Tokens are counted up, so their low bits are enough to spread them.
 #[derive(Default)]
 pub(crate) struct TokenHasher(u64);
 
@@ -92,15 +94,15 @@ pub(crate) type Reached = fn(Effect, Seq);
 impl Effects for Performer {
     fn ended(&self, token: u64, _seq: Seq, times: Times) {
         if let Some(effect) = self.pending.take(token) {
-            // A panic, of an executed kernel say, must not end the thread that takes the news. It
-            // is told on stderr.
+            // A panic, for example of an executed kernel, must not end the thread that takes the
+            // news. The panic is printed on stderr.
             let _ = catch_unwind(AssertUnwindSafe(|| effect.perform(times)));
         }
     }
 
     fn reached(&self, token: u64, seq: Seq, _at: u64) {
-        // Taken out here: what a host operation does happens when the stream gets to it, and its
-        // end has no effect.
+        // Taken out here: the action of a host operation happens when the stream gets to it, and
+        // its end has no effect.
         if let Some(effect) = self.pending.take(token) {
             (self.reached)(effect, here_seq(self.device, seq));
         }
@@ -147,11 +149,11 @@ struct Way {
 pub(crate) struct Timeline {
     ways: Vec<Way>,
     pending: Arc<Pending>,
-    /// Names are told to all devices in one order, so that a name has the same number on each.
+    /// Held while a name goes to all devices in one order, so that it has the same number on each.
     naming: Mutex<()>,
 }
 
-/// Turns the link's errors into results, and tells them on stderr. A lost device is told once.
+/// Turns the link's errors into results, and prints them on stderr. A lost device is printed once.
 fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
     move |error| {
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -263,7 +265,7 @@ impl Timeline {
         let _one = lock(&self.naming);
         let mut all = self.ways.iter().map(|way| way.link.name(name));
         let first = all.next().unwrap_or(NameId::NONE);
-        // Told to each, whatever the answer. If a name's numbers differ, it has none: on one
+        // Sent to each device, whatever the answer. If a name's numbers differ, it has none: on one
         // device the number would be another kernel's.
         if all.fold(true, |same, other| same & (other == first)) {
             first
@@ -314,7 +316,7 @@ impl Timeline {
         Ok(seq)
     }
 
-    /// Performs the effects of what has ended by now.
+    /// Performs the effects of the operations that have ended by now.
     pub(crate) fn poll(&self) {
         for way in &self.ways {
             way.link.poll();
@@ -362,14 +364,14 @@ impl Timeline {
         Ok(())
     }
 
-    /// Which pages of managed memory lie on the device alone: see [`Link::on_device`].
+    /// The pages of managed memory that lie only on the device: see [`Link::on_device`].
     pub(crate) fn on_device(&self, device: usize, first: u64, count: usize) -> R<Vec<u32>> {
         self.link(device)?
             .on_device(first, count)
             .map_err(refused("a look at memory"))
     }
 
-    /// Lets a stream go on that stopped at a host operation, or ends a held kernel.
+    /// Continues a stream that stopped at a host operation, or ends a held kernel.
     pub(crate) fn host_done(&self, seq: Seq) {
         let (device, seq) = there_seq(seq);
         let Ok(link) = self.link(device) else { return };
@@ -391,7 +393,7 @@ impl Timeline {
     }
 
     pub(crate) fn unmanage(&self, device: usize, start: u64, bytes: u64) {
-        // Of a device that is gone nothing needs to be taken back.
+        // If the device is gone, there is nothing to take back.
         if let Ok(link) = self.link(device) {
             let _ = link.unmanage(start, bytes);
         }
@@ -416,7 +418,7 @@ impl Timeline {
     }
 }
 
-/// Starts the thread on which prompt effects are performed where no client thread waits.
+/// Starts the thread that performs prompt effects while no client thread waits.
 fn take_news(link: Arc<Link>) {
     let body = move || while link.wait_for_news(NEWS_SLICE).is_ok() {};
     thread::start("simcuda-news", body);

@@ -1,16 +1,17 @@
-//! Managed pages that lie on the device alone are not in the process's page table
-//! (`/proc/self/pagemap`), as with a real driver, which takes a page from the host when it moves.
+//! Managed pages that lie only on the device are not in the process's page table
+//! (`/proc/self/pagemap`). A real driver does the same: it takes a page from the host when the page
+//! moves.
 //!
-//! Only with `SIMGPU_PAGE_TABLE=on`: each call that sees work end (a wait, a query that says
+//! Only with `SIMGPU_PAGE_TABLE=on`: each call that sees work end (a wait, a query that answers
 //! "done") then costs a round trip to the device.
 //!
-//! Modelled: when such a call returns, the pages that the ended work left on the device alone are
+//! Modelled: when such a call returns, the pages that the ended work left only on the device are
 //! gone from the table. A page that comes back is in the table when the host uses it, not before.
 //! No prefetch puts it there.
 //!
 //! Not modelled: the host's use of a page on the device does not move it. The page is then in the
-//! table and, by the ledger, on the device. Pages that another process's work displaced are looked
-//! at when this process uses them again.
+//! table and, by the ledger, on the device. If another process's work displaces pages, they are
+//! checked when this process uses them again.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -23,10 +24,10 @@ use simgpu_device::{Op, Seq, Touch};
 use crate::space::{GRANULE, LEDGER_PAGE_BYTES as PAGE, space};
 use crate::timeline::{Timeline, device_of};
 
-/// Operations not seen to have ended yet, with what they use.
+/// Operations not seen to have ended yet, with the memory that they use.
 static UNDER_WAY: Mutex<Vec<(Seq, Touch)>> = Mutex::new(Vec::new());
 
-/// There are some.
+/// Whether there are any.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Most operations that are followed: more than a client has between two waits. Beyond that the

@@ -1,4 +1,4 @@
-//! What copies, fills and executed kernels do to memory.
+//! Effects of copies, fills and executed kernels on memory.
 
 use crate::client::{self, isolated};
 

@@ -1,5 +1,4 @@
-//! What a call with a destroyed handle does: refused as a rule, the end of the process where that
-//! is asked for.
+//! Calls with a destroyed handle: refused by default, the end of the process if that is asked for.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -24,7 +23,7 @@ const MISUSES: &[Misuse] = &[
         assert_eq!(cu.cuEventDestroy_v2(event), SUCCESS);
         cu.cuEventDestroy_v2(event)
     }),
-    // What a context takes along.
+    // Objects that a context takes along.
     ("cuEventQuery", "CUevent", |cu| {
         let mut context: Handle = 0;
         assert_eq!(cu.cuCtxCreate_v2(&mut context, 0, 0), SUCCESS);
@@ -80,8 +79,7 @@ fn a_dead_handle_ends_the_process_where_that_is_asked_for() {
     );
 }
 
-/// Null is looked at by a real driver too; so is whether a kernel's handle stands where a
-/// function's belongs.
+/// A real driver also checks for null, and for a kernel's handle in place of a function's.
 #[test]
 fn what_a_driver_looks_at_is_refused_all_the_same() {
     let strict = [("SIMGPU_DEAD_HANDLES", "abort")];

@@ -1,4 +1,4 @@
-//! What a driver says of images that are none, or none for this device.
+//! A driver's answers to images that are none, or none for this device.
 
 use crate::client::{Cuda, SUCCESS, isolated};
 

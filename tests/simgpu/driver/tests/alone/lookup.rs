@@ -53,7 +53,7 @@ fn lookups_agree_with_the_table_for_every_version_and_flavour() {
                 }
             }
             assert!(found > 5000, "{found}");
-            // What the runtime asks first.
+            // The runtime's first question.
             let (mut address, mut status) = (1, 9);
             ok!(cu.cuGetProcAddress_v2(c"".as_ptr().cast(), &mut address, 0, 0, &mut status));
             assert_eq!((address, status), (0, 1));
@@ -69,7 +69,7 @@ fn lookups_agree_with_the_table_for_every_version_and_flavour() {
 fn what_is_not_implemented_says_so() {
     isolated("what_is_not_implemented_says_so", &[], |cu, _| {
         cu.start();
-        // SAFETY: an entry point that takes whatever it is given.
+        // SAFETY: an entry point that takes any arguments.
         let absent = *unsafe { cu.library().get::<extern "C" fn() -> u32>(b"cuTexRefCreate\0") }.unwrap();
         assert_eq!(absent(), 801);
         let mut name = std::ptr::null();

@@ -1,4 +1,4 @@
-//! Managed memory: prefetches take time only for what lies elsewhere.
+//! Managed memory: prefetches take time only for pages that lie elsewhere.
 
 use crate::client::{self, Cuda, Handle, INVALID_VALUE, isolated};
 
@@ -6,16 +6,16 @@ use crate::client::{self, Cuda, Handle, INVALID_VALUE, isolated};
 const NOT_SUPPORTED: u32 = 801;
 
 const MIB: usize = 1 << 20;
-/// Bytes a microsecond each way of the standard calibration, and what a copy costs beside.
+/// Bytes a microsecond each way of the standard calibration, and the additional cost of a copy.
 const RATE: f64 = 22_200.0;
 const LATENCY_US: f64 = 4.0;
 /// `CUmemLocation` in one word: kind, number.
 const DEVICE: u64 = 1;
 const HOST: u64 = 2;
 
-/// Device time of what `body` puts on the stream, as the MiB it moved at the link's rate, less the
-/// latencies of so many copies. The stream stands still until all of it is queued, so that the
-/// host's pace does not count.
+/// Device time of the work that `body` puts on the stream, as the MiB it moved at the link's rate,
+/// less the latencies of `copies` copies. The stream stands still until all of it is queued, so
+/// that the host's pace does not count.
 fn moved(cu: &Cuda, stream: Handle, copies: usize, body: impl FnOnce()) -> f64 {
     let (from, to) = (cu.event(), cu.event());
     let gate = cu.gate(stream);
@@ -83,17 +83,18 @@ fn what_is_discarded_or_mostly_read_leaves_for_nothing() {
         about(in_one_call, 0.0);
         ok!(cu.cuMemAdvise(at, 64 * MIB, 1, 0));
         about(moved(cu, s, 4, || batch(DEVICE)), 64.0);
-        // There are copies on both sides now, which such prefetches leave alone.
+        // There are copies on both sides now, which such prefetches do not move.
         about(moved(cu, s, 0, || batch(HOST)), 0.0);
         about(moved(cu, s, 0, || batch(DEVICE)), 0.0);
-        // Ended, the copies become one, where they had better be: on the device, or on the host.
+        // At the end of the advice the copies become one, at the preferred place: on the device, or
+        // on the host.
         for (place, again) in [(0, 0), (-1, 4)] {
             ok!(cu.cuMemAdvise(at, 64 * MIB, 3, place));
             let moves = moved(cu, s, 0, || ok!(cu.cuMemAdvise(at, 64 * MIB, 2, 0)));
             about(moves, 0.0);
             ok!(cu.cuMemAdvise(at, 64 * MIB, 1, 0));
             about(moved(cu, s, again, || batch(DEVICE)), 16.0 * again as f64);
-            // Of what is the device's alone, a copy is made once.
+            // Pages that lie only on the device are copied once.
             let missing = 4 - again;
             about(moved(cu, s, missing, || batch(HOST)), 16.0 * missing as f64);
         }
@@ -161,8 +162,8 @@ fn what_an_operation_touches_comes_by_faults() {
         assert_eq!(counted("faulted"), 8 * MIB as u64);
         // Two batches of 256 faults of 4 KiB for each block of 2 MiB.
         assert_eq!(counted("faults"), 8);
-        // A kernel that fills: its pointer is in managed memory, and 4 MiB is what its threads
-        // reach at 16 bytes each.
+        // A kernel that fills: its pointer is in managed memory, and its threads reach 4 MiB at 16
+        // bytes each.
         let to = at + (32 * MIB) as u64;
         let fill = cu.function("simgpu_fill\0");
         let (value, count) = (5_u64, 1024_u64);

@@ -1,5 +1,5 @@
-//! Allocation: capacity, pools, the virtual memory API, what a pointer is, what ends with a
-//! context.
+//! Allocation: capacity, pools, the virtual memory API, properties of a pointer, objects that end
+//! with a context.
 
 use crate::client::{self, isolated};
 

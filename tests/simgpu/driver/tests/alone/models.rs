@@ -1,4 +1,4 @@
-//! The device in the likeness of an A100 and of an H100, and which export tables were asked for.
+//! The device in the likeness of an A100 and of an H100, and the export tables that were asked for.
 
 use crate::client::{Cuda, INVALID_VALUE, NO_DEVICE, NOT_FOUND, SUCCESS, isolated};
 
@@ -23,7 +23,7 @@ fn an_a100_unless_said() {
     });
 }
 
-/// A tensor map of two dimensions; what the driver says.
+/// The driver's answer to a tensor map of two dimensions.
 fn tensor_map(cu: &Cuda, at: u64) -> u32 {
     let mut map = [0u64; 16];
     let (sizes, strides, boxes, steps) = ([64u64, 64], [128u64], [32u32, 32], [1u32, 1]);

@@ -1,4 +1,5 @@
-//! Several processes, and processes that fork: one device, and what happens when one of them ends.
+//! Several processes, and processes that fork: one device, and the effects of the end of one of
+//! them.
 
 use crate::client::{self, IpcHandle, Role, isolated, listen, say};
 
@@ -43,7 +44,7 @@ fn a_killed_process_leaves_nothing_behind() {
             ok!(cu.launch(cu.function("simgpu_spin\0"), &[word, u64::MAX / 4], s));
             cu.fill(a, 1, 16, s);
             say("running");
-            // Until it is killed, or whoever was to kill it is gone.
+            // Until it is killed, or the process that was to kill it is gone.
             listen();
             return;
         }
@@ -106,7 +107,7 @@ fn in_child(body: impl FnOnce() -> u32) -> u32 {
     assert!(pid >= 0);
     if pid == 0 {
         let code = body();
-        // SAFETY: ends the child without running what the parent registered.
+        // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(i32::try_from(code).unwrap()) };
     }
     let mut status = 0;

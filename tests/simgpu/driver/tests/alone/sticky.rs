@@ -1,5 +1,5 @@
-//! What a kernel that fails leaves behind: its error, from then on, for whatever is about work in
-//! its context.
+//! The error that a failed kernel leaves behind: all calls about work in its context answer it from
+//! then on.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,7 +8,7 @@ use crate::client::{self, Cuda, SUCCESS, isolated};
 const ILLEGAL_ADDRESS: u32 = 700;
 const LAUNCH_FAILED: u32 = 719;
 
-/// What callbacks were told.
+/// The status that callbacks got.
 static TOLD: AtomicU32 = AtomicU32::new(u32::MAX);
 static CALLED: AtomicU32 = AtomicU32::new(0);
 
@@ -20,7 +20,7 @@ extern "C" fn told(_: usize, status: u32, _: usize) {
     TOLD.store(status, Ordering::Relaxed);
 }
 
-/// All that is about work says `error`; what is not works.
+/// All calls about work answer `error`; other calls work.
 fn is_broken(cu: &Cuda, error: u32, (event, stream, at): (usize, usize, u64)) {
     let mut word = [0; 4];
     let mut other = 0;
@@ -56,7 +56,7 @@ fn an_illegal_address_stays() {
         cu.start();
         let (event, stream, at) = (cu.event(), cu.stream(1), cu.alloc(4096));
         let gate = cu.gate(stream);
-        // Memory that nobody has.
+        // Memory that was never allocated.
         ok!(cu.launch(cu.function("simgpu_fill\0"), &[0xdead_0000, 1, 4], stream));
         ok!(cu.cuLaunchHostFunc(stream, called, 0));
         ok!(cu.cuStreamAddCallback(stream, told, 0, 0));
@@ -82,7 +82,7 @@ fn a_launch_fails_that_was_said_to() {
         cu.start();
         let (event, stream, at) = (cu.event(), cu.stream(1), cu.alloc(4096));
         for number in 1..=3 {
-            // Of other kernels none.
+            // Other kernels do not fail.
             ok!(cu.launch(cu.function("simgpu_copy\0"), &[at, at + 64, 4], stream));
             cu.fill(at, number, 4, stream);
             let expected = if number < 3 { SUCCESS } else { LAUNCH_FAILED };
@@ -92,7 +92,7 @@ fn a_launch_fails_that_was_said_to() {
     });
 }
 
-/// Work of other contexts goes on, and so does that of other processes.
+/// Work of other contexts continues, and so does that of other processes.
 #[test]
 fn a_failed_kernel_breaks_its_context_alone() {
     isolated("a_failed_kernel_breaks_its_context_alone", &[], |cu, _| {

@@ -41,7 +41,7 @@ fn an_event_orders_two_streams() {
         ok!(cu.cuStreamSynchronize(first));
         let seen = cu.words(a + 32, 4);
         assert!(seen == [5; 4] || seen == [6; 4], "{seen:?}: not before the event");
-        // An event that was never recorded holds nobody.
+        // An event that was never recorded blocks no stream.
         ok!(cu.cuStreamWaitEvent(second, cu.event(), 0));
         ok!(cu.cuStreamSynchronize(second));
     });
@@ -74,7 +74,8 @@ fn the_legacy_stream_stands_behind_and_before_blocking_streams() {
             let (a, blocking, free) = (cu.alloc(64), cu.stream(0), cu.stream(1));
             let gate = cu.gate(blocking);
             cu.fill(a, 1, 1, blocking);
-            // Legacy after blocking, blocking after legacy; a non-blocking stream beside both.
+            // Legacy after blocking, blocking after legacy; a non-blocking stream independent of
+            // both.
             ok!(cu.cuMemcpyDtoDAsync_v2(a + 4, a, 4, 0));
             let other = cu.stream(0);
             ok!(cu.cuMemcpyDtoDAsync_v2(a + 8, a + 4, 4, other));
@@ -222,8 +223,7 @@ fn event_times_are_the_devices() {
         let a = cu.alloc(64 << 20);
         ok!(cu.cuMemcpyDtoDAsync_v2(a, a, 4, s));
         let host = cu.pinned(64 << 20);
-        // All of it is there before the first of it runs: what this process is late with is no
-        // device time.
+        // All of it is there before the first of it runs: this process's delays are no device time.
         let gate = cu.gate(s);
         ok!(cu.cuEventRecord(from, s));
         ok!(cu.cuMemcpyHtoDAsync_v2(a, host as *const u8, 64 << 20, s));
@@ -313,7 +313,7 @@ fn a_full_stream_stops_nobody_else() {
             });
             std::thread::sleep(std::time::Duration::from_millis(50));
             assert_eq!(done.load(Ordering::Acquire), 0, "more than a channel holds");
-            // Another blocking stream of the same context goes on, and opens the gate.
+            // Another blocking stream of the same context continues, and opens the gate.
             let other = cu.stream(0);
             ok!(cu.cuMemsetD32Async(a + 4, 7, 1, other));
             ok!(cu.cuStreamSynchronize(other));

@@ -100,7 +100,7 @@ fn a_kernel_node_tells_its_parameters() {
         (params.function, params.grid, params.block),
         (c.fill, [1, 1, 1], [32, 1, 1])
     );
-    // What cuDNN does: read a node, make another graph of what it says.
+    // As cuDNN: read a node, make another graph from its parameters.
     let copy = c.graph();
     let mut again = 0;
     assert_eq!(c.cuGraphAddKernelNode_v2(&mut again, copy, null(), 0, &params), SUCCESS);
@@ -179,7 +179,7 @@ fn a_child_graph_stands_in_its_nodes_place() {
         SUCCESS
     );
     c.add_copy(outer, &[child], a + 12, a + 8, 4);
-    // The node has a copy: what becomes of the original does not matter.
+    // The node has a copy: the original does not matter.
     assert_eq!(c.cuGraphDestroy(inner), SUCCESS);
     let mut held = 0;
     assert_eq!(c.cuGraphChildGraphNodeGetGraph(child, &mut held), SUCCESS);
@@ -229,13 +229,13 @@ fn events_and_host_functions_are_nodes() {
         SUCCESS
     );
     assert_eq!(c.kinds(graph), [6, 3, 7]);
-    // The event that it waits for comes after a kernel that spins until the host says so.
+    // The event that it waits for comes after a kernel that spins until the host sets a word.
     let mut flag: *mut u32 = null_mut();
     assert_eq!(c.cuMemHostAlloc(&mut flag, 4, 0), SUCCESS);
     // SAFETY: four bytes of pinned memory.
     unsafe { flag.write_volatile(0) };
     let spinning = c.stream();
-    let limit = 20_000_000_000; // the test's end, were nobody to set the word
+    let limit = 20_000_000_000; // the test's end, if the word is never set
     assert_eq!(c.launch(c.spin, &[flag.addr() as u64, limit], spinning), SUCCESS);
     assert_eq!(c.cuEventRecord(wait, spinning), SUCCESS);
     let exec = c.instantiate(graph);
@@ -320,7 +320,8 @@ fn captured_allocation_replays_and_is_freed_outside() {
     assert_eq!(c.cuStreamSynchronize(s), SUCCESS);
     c.run(exec, s);
     assert_eq!(c.cuMemFree_v2(at), SUCCESS);
-    // What the last launch leaves allocated outlives the graphs, until the client frees it.
+    // The memory that the last launch leaves allocated outlives the graphs, until the client frees
+    // it.
     c.run(exec, s);
     assert_eq!(c.cuGraphExecDestroy(exec), SUCCESS);
     assert_eq!(c.cuGraphDestroy(graph), SUCCESS);

@@ -1,4 +1,4 @@
-//! Capturing streams: what is recorded, what replays, what is forbidden.
+//! Capturing streams: recorded calls, replayed graphs, forbidden calls.
 
 use std::sync::Mutex;
 
@@ -37,7 +37,7 @@ fn a_launch_is_one_unit_in_its_streams_order() {
     let c = cuda();
     let (a, s) = (c.words(64), c.stream());
     let graph = c.graph();
-    // Two branches that are slower than what follows on the stream.
+    // Two branches that are slower than the next operation on the stream.
     for branch in 0..2 {
         let mut last = c.add_fill(graph, &[], a + 128 * branch, 1, 32);
         for step in 2..20 {
@@ -79,8 +79,7 @@ fn streams_fork_and_join_by_events() {
     assert_eq!(nodes.len(), 4);
     assert_eq!(c.after(nodes[1]), [nodes[0]]);
     assert_eq!(c.after(nodes[2]), [nodes[0]]);
-    // Nodes are named by where they lie, which says nothing about the order in which they were
-    // made.
+    // Nodes are named by their address, which does not depend on the order in which they were made.
     let (mut joined, mut branches) = (c.after(nodes[3]), vec![nodes[1], nodes[2]]);
     joined.sort_unstable();
     branches.sort_unstable();
@@ -272,7 +271,7 @@ fn capture_tells_its_graph_and_takes_other_dependencies() {
     assert_eq!((info, status, count), (SUCCESS, 1, 1));
     assert!(id > 0);
     assert!(!nodes.is_null());
-    // A node of our own goes in, and the capture goes on behind it.
+    // A node of our own goes in, and the capture continues behind it.
     let own = c.add_fill(graph, &c.nodes(graph), a, 2, 4);
     const SET: u32 = 1;
     assert_eq!(c.cuStreamUpdateCaptureDependencies(s, &own, 1, SET), SUCCESS);

@@ -7,7 +7,7 @@ use crate::cuda::*;
 
 #[test]
 fn parameters_change_before_each_replay() {
-    // What XLA does: every kernel node's parameters are rewritten before each launch.
+    // As XLA: every kernel node's parameters are rewritten before each launch.
     let c = cuda();
     let (a, s, graph) = (c.words(64), c.stream(), c.graph());
     let mut nodes = Vec::new();
@@ -102,7 +102,7 @@ fn captured(c: &Cuda, s: Handle, at: u64, values: &[u32]) -> Handle {
 
 #[test]
 fn a_graph_of_the_same_shape_updates_it() {
-    // What llama.cpp does: captures anew and updates the instantiated graph.
+    // As llama.cpp: captures anew and updates the instantiated graph.
     let c = cuda();
     let (a, s) = (c.words(8), c.stream());
     let graph = captured(&c, s, a, &[1, 2, 3]);
@@ -123,7 +123,7 @@ fn a_graph_of_the_same_shape_updates_it() {
     c.run(exec, s);
     assert_eq!(c.read(a, 5), [5, 7, 8, 9, 0]);
 
-    // More nodes, other kinds, other edges: refused, and the exec goes on as it was.
+    // More nodes, other kinds, other edges: refused, and the exec stays as it was.
     const TOPOLOGY_CHANGED: u32 = 2;
     const NODE_TYPE_CHANGED: u32 = 3;
     let longer = captured(&c, s, a, &[1, 2, 3, 4]);
@@ -236,7 +236,7 @@ fn event_times_around_a_launch_span_its_kernels() {
     assert_eq!(c.cuMemHostAlloc(&mut flag, 4, 0), SUCCESS);
     // SAFETY: four bytes of pinned memory.
     unsafe { flag.write_volatile(0) };
-    // A kernel that gives up after 3 ms of the device's time, since nobody sets the word; then one
+    // A kernel that gives up after 3 ms of the device's time, since the word is never set; then one
     // more.
     let given = Given::new(&[flag.addr() as u64, 3_000_000]);
     let mut spin = 0;

@@ -74,7 +74,7 @@ extern "C" fn double(data: usize, params: *const usize, count: usize) {
     // SAFETY: the addresses of eight-byte parameters.
     let value = |address: usize| unsafe { *(address as *const u64) };
     let (address, words) = (value(params[0]) as *mut u32, value(params[1]) as usize);
-    // SAFETY: device memory of so many words, which nothing else uses now.
+    // SAFETY: device memory of `words` words, which nothing else uses now.
     let words = unsafe { std::slice::from_raw_parts_mut(address, words) };
     words.iter_mut().for_each(|word| *word = *word * 2 + data as u32);
 }

@@ -6,7 +6,7 @@ use super::range::{PAGES, mask};
 /// No block.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A block of 2 MiB, or what is allocated of it.
+/// A block of 2 MiB, or the part of it that is allocated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     pub(super) owner: Owner,
@@ -60,9 +60,9 @@ impl Block {
     }
 }
 
-/// What the density prefetcher adds: for each faulted page the largest part of the block of which
-/// more than `threshold` per cent is there or faulted. `there` are the pages on the device, `valid`
-/// those that may be brought.
+/// The pages that the density prefetcher adds: for each faulted page the largest part of the block
+/// of which more than `threshold` per cent is there or faulted. `there` are the pages on the
+/// device, `valid` those that may be brought.
 pub(super) fn widen(faulted: u32, there: u32, valid: u32, threshold: u32) -> u32 {
     if threshold >= 100 {
         return 0;

@@ -1,6 +1,6 @@
-//! Residency without time, and what each change moves.
+//! Residency without time, and the bytes that each change moves.
 //!
-//! What holds after every call: `used` is the room of pages on the device and on their way to or
+//! Invariants after every call: `used` is the room of pages on the device and on their way to or
 //! from it. It is at most [`Ledger::room`], except while room is being made for plain memory. An
 //! owner's usage is the sum over its blocks. A block is in the order of eviction exactly if it
 //! takes room on the device.
@@ -39,15 +39,15 @@ impl std::error::Error for MemoryError {}
 pub enum PagePlace {
     /// Never touched, or discarded.
     Nowhere,
-    /// On the host alone.
+    /// Only on the host.
     Host,
-    /// On the device alone.
+    /// Only on the device.
     Device,
     /// On both, with equal content.
     Both,
 }
 
-/// What handling one block's faults moves, bytes.
+/// The data that moves to handle one block's faults, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fault {
     /// Copied to the device.
@@ -74,7 +74,7 @@ pub struct Ledger {
     used: u64,
     /// Device memory that cannot move.
     plain: u64,
-    /// Of that, memory for which room has been made.
+    /// The part of `plain` for which room has been made.
     plain_there: u64,
     allocated: u64,
     /// Managed bytes on the host, of all owners.
@@ -519,7 +519,7 @@ impl Ledger {
         faulted | widen(faulted, block.held(), block.valid, self.settings.threshold)
     }
 
-    /// Brings pages at once. Answers what that moved.
+    /// Brings pages at once. Returns the bytes that moved.
     pub(super) fn fault_in(&mut self, at: u32, pages: u32) -> Fault {
         let before = self.blocks[at as usize].held();
         let copied = self.begin_arrival(at, pages);

@@ -1,5 +1,5 @@
-//! The page ledger: where each page of managed memory lies, what missing pages cost a kernel, and
-//! what moves over the link when.
+//! The page ledger: the place of each page of managed memory, the time that missing pages cost a
+//! kernel, and the moves over the link.
 //!
 //! | file | what |
 //! |---|---|
@@ -16,8 +16,8 @@
 //!
 //! * A **page** is 64 KiB, the driver's leaf. A **block** is 2 MiB, the unit of eviction and of the
 //!   density prefetcher. A page lies on the device, on the host, on both (read-mostly) or nowhere
-//!   (never touched, or discarded). The driver has no dirty bit: a page on the device alone is
-//!   copied when it leaves, a page on both is dropped.
+//!   (never touched, or discarded). The driver has no dirty bit: a page that lies only on the
+//!   device is copied when it leaves, a page on both is dropped.
 //! * Touching a page that is not on the device is a **fault**. The driver handles
 //!   [`MemorySettings::batch_faults`] faults of 4 KiB at once. Each block of a batch costs
 //!   [`MemorySettings::fault_batch`], then its evictions, then its data; the kernel stands still
@@ -29,10 +29,10 @@
 //!   directions run at once, otherwise in turns.
 //! * Prefetches copy **read-mostly** memory. One towards the host leaves the device's copy and its
 //!   room. Ending the advice collapses the copies into the one at the preferred location, else into
-//!   the host's. A write leaves the writer's copy alone; making room leaves the host's.
+//!   the host's. A write leaves only the writer's copy; making room leaves the host's.
 //! * Room on the host is taken at allocation: an eviction never finds the host full.
 //!
-//! What holds after every call: pages on the device and on their way to or from it fit the
+//! Invariants after every call: pages on the device and on their way to or from it fit the
 //! capacity, allocated memory fits the host's limit, and each written page lies somewhere.
 //!
 //! Not modelled: 4 KiB residency, access counters, remote mappings (`accessed by`, or a preferred

@@ -7,8 +7,8 @@
 //! next.
 //!
 //! [`Pager::touch`] and [`Pager::take_plain`] let time pass to their end, so the pager's clock can
-//! be ahead of its caller's. What a caller asks for at an earlier time then counts from the
-//! pager's.
+//! be ahead of its caller's. A caller's request at an earlier time then counts from the pager's
+//! time.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,13 +24,13 @@ pub struct Ticket(u64);
 const IN: usize = 0;
 const OUT: usize = 1;
 
-/// What is to move of one block.
+/// The pages of one block that are to move.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     owner: Owner,
     number: u64,
     pages: u32,
-    /// Its prefetch; `None` where the driver makes room.
+    /// Its prefetch; `None` if the driver makes room.
     ticket: Option<Ticket>,
     /// Blocks evicted for it, see [`Pager::want_room`].
     displaced: u32,
@@ -140,7 +140,8 @@ impl Pager {
         self.ledger.fill_from_host(owner, range);
     }
 
-    /// Sets how much device memory cannot move, up to the capacity, and evicts what is in the way.
+    /// Sets the amount of device memory that cannot move, up to the capacity, and evicts blocks in
+    /// the way.
     pub fn set_plain(&mut self, at: Ns, size: u64) {
         self.advance_to(at);
         let plain = self.ledger.plain();
@@ -198,7 +199,8 @@ impl Pager {
         lost
     }
 
-    /// Takes device memory that cannot move, evicting what is in the way. Answers when it is there.
+    /// Takes device memory that cannot move, evicting blocks in the way. Returns the time when it
+    /// is there.
     pub fn take_plain(&mut self, at: Ns, size: u64) -> Result<Ns, MemoryError> {
         self.advance_to(at);
         self.ledger.take_plain(size)?;
@@ -216,7 +218,7 @@ impl Pager {
     }
 
     /// Appends a prefetch to its direction's queue. Towards the host, read-mostly memory is copied
-    /// where the host has none, and stays on the device.
+    /// if the host has no copy, and stays on the device.
     pub fn prefetch(&mut self, at: Ns, owner: Owner, range: Range, to_host: bool) -> Ticket {
         self.enqueue(at, owner, range, to_host, false)
     }
@@ -343,7 +345,7 @@ impl Pager {
         }
     }
 
-    /// Starts what can start now.
+    /// Starts the moves that can start now.
     fn begin(&mut self) {
         loop {
             // On a one-way link the direction that did not move last goes first.
@@ -428,8 +430,8 @@ impl Pager {
         true
     }
 
-    /// Makes room for a piece that finds the device full: waits for what is leaving, else evicts a
-    /// block. Answers whether anything changed.
+    /// Makes room for a piece that finds the device full: waits for pages that are leaving, else
+    /// evicts a block. Returns whether anything changed.
     ///
     /// Faults may take that room, and lose it to the piece's next attempt. Each evicted block
     /// leaves room for at least a page, so a piece with as many evictions as it can have pages is
@@ -531,8 +533,8 @@ impl Pager {
         }
     }
 
-    /// Handles a batch's faults in one block. Answers when, and whether the pages came. Where
-    /// nothing can make room, the kernel reads them over the link.
+    /// Handles a batch's faults in one block. Returns the time when it is done, and whether the
+    /// pages came. If nothing can make room, the kernel reads them over the link.
     fn handle(&mut self, time: Ns, at: u32, faulted: u32) -> (Ns, bool) {
         let time = time + self.ledger.settings.fault_batch;
         self.advance_to(time);

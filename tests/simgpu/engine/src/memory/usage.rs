@@ -1,4 +1,4 @@
-//! Counts of an owner: bytes, except where noted.
+//! Counts of an owner: bytes unless noted.
 
 /// One owner's memory and traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -44,7 +44,7 @@ fn begin_new(stream: Handle, mode: u32) -> R {
     begun
 }
 
-/// Where the answers of `cuStreamGetCaptureInfo` go; those not asked for are null.
+/// Places for the answers of `cuStreamGetCaptureInfo`; those not asked for are null.
 struct Answers {
     status: Out<u32>,
     id: Out<u64>,

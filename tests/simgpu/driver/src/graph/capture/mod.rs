@@ -1,9 +1,9 @@
 //! Recording streams into a graph.
 //!
 //! A capture begins on one stream, its origin. Other streams join by waiting for an event that was
-//! recorded in it, and are joined back by the origin waiting for an event of theirs. Each stream of
-//! the capture keeps the nodes that its next operation will come after. What is not allowed
-//! meanwhile stands in `capture/rules.rs`.
+//! recorded in it. They are joined back when the origin waits for an event of theirs. Each stream
+//! of the capture keeps the nodes that its next operation will come after. `capture/rules.rs` lists
+//! the calls that are forbidden meanwhile.
 //!
 //! A capture that met a forbidden call is invalid: every further call on its streams fails, and so
 //! does its end, after which the streams are ordinary again.
@@ -25,10 +25,10 @@ use crate::graph::model::{Body, Graph, NODES};
 use crate::stream::{Kind, Stream};
 use crate::work::Work;
 
-/// What the captures going on record, by their numbers.
+/// The recordings of the captures in progress, by capture number.
 static RECORDINGS: Mutex<BTreeMap<u64, Arc<Recording>>> = Mutex::new(BTreeMap::new());
 
-/// What one capture records.
+/// The graph and the streams of one capture.
 struct Recording {
     graph: Arc<Graph>,
     /// Origin first.
@@ -41,7 +41,7 @@ impl Recording {
     }
 }
 
-/// What a capture records, while it goes on.
+/// The recording of a capture that is in progress.
 fn recording(capture: &Capture) -> R<Arc<Recording>> {
     let found = lock(&RECORDINGS).get(&capture.id).cloned();
     found.ok_or(Error::STREAM_CAPTURE_INVALIDATED)
@@ -57,7 +57,7 @@ fn stop(capture: &Capture) -> R<Arc<Recording>> {
 /// Runs `with` on the slot of a capturing stream whose capture is still valid.
 fn slot<T>(stream: &Stream, with: impl FnOnce(&mut CaptureSlot) -> R<T>) -> R<T> {
     let mut slot = lock(&stream.capture);
-    // Empty where another thread ended the capture between the caller's look and now.
+    // Empty if another thread ended the capture between the caller's look and now.
     let slot = slot.as_mut().ok_or(Error::STREAM_CAPTURE_INVALIDATED)?;
     slot.capture.check()?;
     with(slot)
@@ -150,7 +150,7 @@ pub(crate) fn capture_body(stream: &Arc<Stream>, body: Body) -> R<Handle> {
     })
 }
 
-/// Records what a client put on a capturing stream.
+/// Records a client's work on a capturing stream.
 pub(crate) fn capture_work(stream: &Arc<Stream>, work: Work) -> R {
     capture_body(stream, Body::Work(work)).map(drop)
 }
@@ -171,7 +171,7 @@ pub(crate) fn capture_record(stream: &Arc<Stream>, event: &Arc<Event>, flags: u3
     Ok(())
 }
 
-/// `cuStreamWaitEvent` where the stream, the event or both belong to a capture.
+/// `cuStreamWaitEvent` if the stream, the event or both belong to a capture.
 pub(crate) fn capture_wait(stream: &Arc<Stream>, event: &Arc<Event>, captured: Option<CapturedEvent>, flags: u32) -> R {
     if stream.is_capturing() {
         if flags & event::EXTERNAL != 0 {
@@ -179,7 +179,7 @@ pub(crate) fn capture_wait(stream: &Arc<Stream>, event: &Arc<Event>, captured: O
         }
         return slot(stream, |slot| {
             let Some(point) = captured else {
-                // What is outside the capture cannot be waited for from inside it.
+                // Work outside the capture cannot be waited for from inside it.
                 slot.capture.invalidate();
                 return Err(Error::STREAM_CAPTURE_ISOLATION);
             };

@@ -96,7 +96,7 @@ export! {
     }
 
     fn cuGraphExecGetFlags(exec: Handle, flags: Out<u64>) {
-        // What counts for one launch is not reported.
+        // The flag that counts for one launch only is not reported.
         flags.set(EXECS.get(exec)?.flags & !2)
     }
 

@@ -1,8 +1,8 @@
 //! Launching: the items become operations on the launching stream and on hidden ones.
 //!
-//! A chain stays on the launching stream. What runs beside it goes to hidden streams, which begin
-//! with a wait for the point where the graph began. An edge between two streams is a wait. At the
-//! end the launching stream waits for all that is still open. So the graph is one unit in its
+//! A chain stays on the launching stream. Work parallel to it goes to hidden streams, which begin
+//! with a wait for the point at which the graph began. An edge between two streams is a wait. At
+//! the end the launching stream waits for all that is still open. So the graph is one unit in its
 //! stream's order, and its kernels overlap as their edges allow.
 #![forbid(unsafe_code)]
 
@@ -21,13 +21,13 @@ use crate::state::Driver;
 use crate::stream::Stream;
 use crate::work::Work;
 
-/// Most hidden streams of one instantiated graph: a context has so many hardware queues. A wider
-/// graph shares them.
+/// Most hidden streams of one instantiated graph: the number of hardware queues of a context. A
+/// wider graph shares them.
 const BRANCHES: usize = 31;
 /// Numbers the launches, for the device's log.
 static LAUNCHES: AtomicU64 = AtomicU64::new(1);
 
-/// Which item goes where.
+/// The branch of each item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// For each item: its branch (0 is the launching stream) and the items it has to wait for.
@@ -60,7 +60,7 @@ impl Plan {
                 shared = shared % BRANCHES + 1;
                 shared
             });
-            // What is earlier on the same branch has ended anyway.
+            // Earlier work on the same branch has ended anyway.
             let waits: Vec<usize> = item
                 .after
                 .iter()
@@ -216,13 +216,13 @@ mod tests {
         let roots = vec![&[][..]; 100];
         let plan = Plan::new(&items(&roots));
         assert_eq!(plan.width, BRANCHES + 1);
-        // One branch more than hidden streams: the launching one has the first root alone.
+        // There is one branch more than hidden streams: the launching one has only the first root.
         assert_eq!(plan.places.iter().filter(|(branch, _)| *branch == 0).count(), 1);
         assert_eq!(plan.open.len(), BRANCHES);
     }
 
-    /// What is known to have ended when an item begins, by streams being first in, first out and by
-    /// the waits.
+    /// The items that are known to have ended when an item begins. Streams are first in, first out,
+    /// and the waits add to that.
     fn known_before(plan: &Plan) -> Vec<Vec<bool>> {
         let mut before: Vec<Vec<bool>> = Vec::new();
         let mut tails: Vec<Option<usize>> = vec![None; plan.width];

@@ -1,8 +1,8 @@
-//! Instantiated graphs: what a graph was when it was instantiated, flattened, changed in place and
-//! launched.
+//! Instantiated graphs: the state of a graph when it was instantiated, flattened, changed in place
+//! and launched.
 //!
 //! The nodes of a child graph take its node's place, and so do those of the bodies that a
-//! conditional node chooses. What stays is a list in which every item comes after all that it
+//! conditional node chooses. The result is a list in which every item comes after all that it
 //! depends on. Changes address an item by the handle of the node that it came from.
 #![deny(unsafe_code)]
 
@@ -44,7 +44,7 @@ struct Inner {
     /// The last operation of the last launch: the next launch comes after it, on whichever stream
     /// it is.
     last: Seq,
-    /// Hidden streams for what runs beside the launching stream, by context.
+    /// Hidden streams for work parallel to the launching stream, by context.
     branches: HashMap<u64, Vec<Arc<Stream>>>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Item {
     pub(crate) node: Handle,
     /// The child and conditional nodes around that, outermost first.
     pub(crate) parents: Vec<Handle>,
-    /// What it does; never a graph.
+    /// Its action; never a graph.
     pub(crate) body: Body,
     /// Items before this one that it comes after.
     pub(crate) after: Vec<usize>,
@@ -188,7 +188,7 @@ impl Exec {
         Ok(before)
     }
 
-    /// A graph of the same items: what a launch into a capture records.
+    /// A graph of the same items, for a launch into a capture.
     pub(crate) fn as_graph(&self) -> R<Arc<Graph>> {
         let graph = Graph::create();
         let mut made: Vec<Handle> = Vec::new();

@@ -58,7 +58,7 @@ impl Params {
         self.0.offset_bytes(UNION)
     }
 
-    /// The node that they describe. Fills in what the driver has to tell (an address, the bodies).
+    /// The node that they describe. Fills in the driver's answers (an address, the bodies).
     fn make(self) -> R<Body> {
         Ok(match self.kind()? {
             kind::KERNEL => self.member::<Params2>().get()?.body(Vec::new())?,
@@ -94,7 +94,7 @@ impl Params {
         }
     }
 
-    /// Writes what a node is.
+    /// Writes a node's parameters.
     fn show(self, node: &Node) -> R {
         let body = node.body();
         self.0.set(body.kind())?;

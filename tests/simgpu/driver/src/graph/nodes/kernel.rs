@@ -12,7 +12,7 @@ use crate::launch::{Attribute, Given, Launch, Shape};
 use crate::module::function;
 use crate::work::Work;
 
-/// `CUDA_KERNEL_NODE_PARAMS_v1`; the second version goes on where this one ends.
+/// `CUDA_KERNEL_NODE_PARAMS_v1`, which is also the beginning of the second version.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Params {
@@ -68,7 +68,7 @@ fn launch(body: &Body) -> R<&Arc<Launch>> {
     }
 }
 
-/// What a node was made from, with addresses of the node's own copies of the parameters.
+/// The parameters that a node was made from, with addresses of the node's own copies.
 fn params(node: &Node) -> R<Params> {
     let body = node.body();
     let launch = launch(&body)?;
@@ -82,8 +82,8 @@ fn params(node: &Node) -> R<Params> {
             places.iter().map(|param| start + param.offset as usize).collect(),
         );
     } else if !buffer.is_empty() {
-        // Of an image that does not say what parameters there are: the buffer as it was given. The
-        // size's own place follows the list.
+        // The image does not describe the parameters: the buffer as it was given. The place of its
+        // size follows the list.
         let list = vec![1, start, 2, 0, 0, buffer.len()];
         extra = node.show(launch, list);
     }

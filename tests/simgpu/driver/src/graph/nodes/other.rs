@@ -62,7 +62,7 @@ impl BatchParams {
                     flags: 0,
                 })
             }
-            // Recorded from a stream, which hands over what to do and not how it was asked for.
+            // Recorded from a stream, which hands over the operations and not the call's arguments.
             Body::Work(Work::MemOps(_)) => Err(Error::NOT_SUPPORTED),
             _ => Err(Error::INVALID_VALUE),
         }

@@ -1,7 +1,7 @@
 //! `torch.arange`: `elementwise_kernel_with_index(n, lambda {start, step}, out)`.
 //!
-//! The lambdas for the types are told apart by their number in the symbol: the place of the type in
-//! the source's dispatch. The sizes of start and step (`at::acc_type`) are checked against it.
+//! The lambdas for the types are distinguished by their number in the symbol: the place of the type
+//! in the source's dispatch. The sizes of start and step (`at::acc_type`) are checked against it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -28,7 +28,7 @@ pub(super) enum Family {
     },
 }
 
-/// Where the functor of an elementwise kernel stands in its symbol.
+/// The family of an elementwise kernel and the functor in its symbol.
 pub(super) fn parse(symbol: Symbol<'_>) -> Option<(Family, Functor)> {
     if let Some(rest) = symbol.after("_ZN2at6native29vectorized_elementwise_kernelILi") {
         let (_, rest) = rest.number()?;
@@ -60,7 +60,7 @@ pub(super) fn find(name: &str) -> Option<Arc<Compute>> {
     }))
 }
 
-/// A tensor: where it is and what its elements are.
+/// A tensor: its address and the type of its elements.
 #[derive(Debug, Clone, Copy)]
 struct Tensor {
     at: u64,

@@ -7,7 +7,7 @@
 use super::symbol::Symbol;
 use super::value::{Type, Value};
 
-/// What is computed.
+/// The operation that a functor computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     /// The constant.
@@ -22,7 +22,7 @@ pub(crate) enum Op {
     Max,
     /// The smaller, or a NaN.
     Min,
-    /// The second operand where the first is true, else the third.
+    /// The second operand if the first is true, else the third.
     Where,
     /// `GE`, `GT`, `LE`, `LT` by the constant's number.
     Compare,
@@ -39,7 +39,7 @@ pub(crate) enum Op {
     Not,
 }
 
-/// Where the operands come from.
+/// The sources of the operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operands {
     /// None, but the constant.
@@ -61,7 +61,7 @@ pub(crate) enum Operands {
 pub(crate) struct Functor {
     pub(super) op: Op,
     pub(super) operands: Operands,
-    /// Type of the operands, but for the condition of [`Op::Where`].
+    /// Type of the operands, except the condition of [`Op::Where`].
     pub(super) of: Type,
     /// Type of the result.
     pub(super) to: Type,
@@ -110,7 +110,7 @@ impl Functor {
                 ((4usize.next_multiple_of(size) + size).next_multiple_of(8) + 8, 8)
             }
             (Op::Compare | Op::CompareEqual, Operands::Two) => (4, 4),
-            // That pointer alone.
+            // Only that pointer.
             (Op::Where, _) => (8, 8),
             (_, Operands::ConstantFirst | Operands::ConstantSecond) => {
                 let align = math.max(if self.inner == 4 { 4 } else { 1 });
@@ -123,7 +123,7 @@ impl Functor {
         }
     }
 
-    /// The functor that stands here in a symbol, and what follows it.
+    /// The functor at this place of a symbol, and the rest of the symbol.
     pub(super) fn parse(symbol: Symbol<'_>) -> Option<Functor> {
         if let Some(rest) = symbol.after("NS0_11FillFunctorI") {
             let (of, _) = rest.element()?;
@@ -317,7 +317,7 @@ impl Functor {
     }
 }
 
-/// What comes with each launch.
+/// Values that come with each launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Constants {
     scalar: Value,
@@ -325,7 +325,7 @@ pub(super) struct Constants {
     relation: u8,
 }
 
-/// What follows `name`, which stands in an unnamed namespace of some file.
+/// The rest after `name`, which stands in an unnamed namespace of some file.
 fn local_name<'a>(symbol: Symbol<'a>, name: &str) -> Option<Symbol<'a>> {
     let (length, rest) = symbol.number()?;
     let namespace = rest.0.get(..length)?;
@@ -335,7 +335,7 @@ fn local_name<'a>(symbol: Symbol<'a>, name: &str) -> Option<Symbol<'a>> {
         .flatten()
 }
 
-/// What follows the last `Ul` (the arguments of the innermost lambda) before the kernel's own
+/// The rest after the last `Ul` (the arguments of the innermost lambda) before the kernel's own
 /// arguments.
 fn last_lambda(symbol: Symbol<'_>) -> Option<Symbol<'_>> {
     // Lambdas without arguments are those around it: `UlvE_`, numbered from the second on.
@@ -369,7 +369,7 @@ fn bits(a: Value, b: Value, with: impl Fn(i128, i128) -> i128) -> Value {
     }
 }
 
-/// The first where `first` likes their order; a NaN goes before everything.
+/// `a` if `first` accepts the order of the two, else `b`; a NaN goes before everything.
 fn extreme(a: Value, b: Value, first: impl Fn(std::cmp::Ordering) -> bool) -> Value {
     match compare(a, b) {
         Some(order) => {

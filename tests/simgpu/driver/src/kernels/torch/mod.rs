@@ -1,14 +1,14 @@
 //! PyTorch's kernels on whose values programs branch.
 //!
 //! A loop that ends on a flag on the device (text generation's stop test, a sampler's count of
-//! tokens) never ends where kernels do nothing. So these are computed: fills, copies with and
-//! without a change of type, comparisons, bit and truth operations, small arithmetic, ranges, and
-//! reductions of them to one value. Large tensors are left alone but for fills and plain copies:
-//! no program branches on them, and the job's own cores would pay (`value::is_too_large`).
+//! tokens) never ends if kernels do nothing. So these are computed: fills, copies with and without
+//! a change of type, comparisons, bit and truth operations, small arithmetic, ranges, and
+//! reductions of them to one value. Large tensors are skipped, except by fills and plain copies: no
+//! program branches on them, and the job's own cores would pay (`value::is_too_large`).
 //!
 //! Symbols and parameter layouts are those of PyTorch 2.15 (CUDA 13.2) and 2.7 (CUDA 12.6), read
-//! from their libraries with `weft-image`'s example program. A layout that differs by a byte from
-//! what is expected is left alone.
+//! from their libraries with `weft-image`'s example program. A kernel whose layout differs by a
+//! byte from the expected one is not computed.
 #![forbid(unsafe_code)]
 
 mod arange;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use super::call::Compute;
 
-/// What the kernel of this symbol computes.
+/// The computation of the kernel with this symbol.
 pub(super) fn find(name: &str) -> Option<Arc<Compute>> {
     elementwise::find(name)
         .or_else(|| arange::find(name))

@@ -1,4 +1,4 @@
-//! `reduce_kernel`: sums, products, extremes, truth over dimensions, and where an extreme is.
+//! `reduce_kernel`: sums, products, extremes, truth over dimensions, and the place of an extreme.
 //!
 //! The kernel's one parameter is a `ReduceOp`: the operation's own state, the identity, a
 //! `ReduceConfig` of sixteen words, an offset calculator for the inputs of one output, one for
@@ -15,7 +15,7 @@ use super::strided::Walk;
 use super::symbol::Symbol;
 use super::value::{Type, Value, is_too_large};
 
-/// What is computed of all inputs of one output.
+/// The operation over all inputs of one output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
     Sum,
@@ -114,7 +114,7 @@ impl Reduction {
         identity_end.next_multiple_of(4)
     }
 
-    /// Bytes of what is carried from input to input: a value, or a value with its index.
+    /// Bytes of the state carried from input to input: a value, or a value with its index.
     fn carried(&self) -> u64 {
         match self.op {
             Op::ArgMax | Op::ArgMin => 16,
@@ -209,7 +209,7 @@ fn run(reduction: Reduction, call: &Call<'_>, memory: &dyn Memory) -> Result<(),
         number(tail_at + 57, 1)?,
         number(tail_at + 60, 4)?,
     );
-    // A reduction in several launches, or with several results, is left alone.
+    // A reduction in several launches, or with several results, is not computed.
     if element != reduction.carried() || accumulate != 0 || is_final != 1 || results != 1 {
         return Err(Fault::Parameters);
     }

@@ -2,8 +2,8 @@
 //!
 //! For `n` tensors the lambda holds, each at its alignment: the offset calculator `{int dims; {u32
 //! divisor, m1, shift}[25]; u32 strides[25][n]}`, the `n` pointers, the functor, the `n` element
-//! types where types change, and the pointer to the host's half that the compiler adds to a lambda
-//! for host and device. Strides are in bytes.
+//! types if types change, and the pointer to the host's half that the compiler adds to a lambda for
+//! host and device. Strides are in bytes.
 #![forbid(unsafe_code)]
 
 use super::super::call::unsigned;
@@ -18,12 +18,12 @@ pub(super) struct Lambda<'a> {
     pub(super) offsets: &'a [u8],
     pub(super) pointers: &'a [u8],
     pub(super) functor: &'a [u8],
-    /// `c10::ScalarType` of each tensor, where types change.
+    /// `c10::ScalarType` of each tensor, if types change.
     pub(super) types: &'a [u8],
 }
 
 impl<'a> Lambda<'a> {
-    /// Takes a lambda apart; `None` where its size is not what these pieces make.
+    /// Takes a lambda apart; `None` if its size is not the sum of these pieces.
     pub(super) fn read(bytes: &'a [u8], tensors: usize, functor: (usize, usize), cast: bool) -> Option<Lambda<'a>> {
         let offsets_end = 4 + DIMENSIONS * (DIVIDER + 4 * tensors);
         let pointers_at = offsets_end.next_multiple_of(8);
@@ -70,8 +70,8 @@ impl Walk {
     }
 
     /// The bytes that it walks of one tensor, with elements of this size: offset and size of each
-    /// run, by offset. False where there would be more than `most` (or strides that go back): one
-    /// run from the first to the last byte then.
+    /// run, by offset. If there would be more than `most` runs, or if strides go back: false, and
+    /// one run from the first to the last byte.
     pub(super) fn runs(&self, tensor: usize, element: u64, most: usize) -> (Vec<(u64, u64)>, bool) {
         let mut dimensions: Vec<(u64, u64)> = self
             .dimensions
@@ -84,8 +84,8 @@ impl Walk {
             .iter()
             .map(|(size, stride)| (size - 1).saturating_mul(*stride))
             .sum();
-        // From the innermost dimension out, as long as each begins where the one before ends or
-        // before.
+        // From the innermost dimension out, while each dimension begins at or before the end of the
+        // one before.
         let mut run = element;
         let mut outer = Vec::new();
         let mut count = 1u64;

@@ -1,4 +1,4 @@
-//! What PyTorch's kernels touch, of those whose parameters are understood: see
+//! Bytes that PyTorch's kernels touch, if their parameters are understood: see
 //! [`crate::kernels::touching`].
 #![forbid(unsafe_code)]
 
@@ -13,8 +13,8 @@ use super::value::Type;
 /// Elements of a chunk of a list of tensors (`kChunkSize` of MultiTensorApply.cuh).
 const CHUNK: u64 = 65536;
 
-/// Tensors of a launch at most, by the depth of the list: with 4 KB of parameters, with 32 KB (CUDA
-/// 13), and both where scalars come along.
+/// Most tensors of a launch, by the depth of the list: with 4 KB of parameters, with 32 KB (CUDA
+/// 13), and both again for a list with scalars.
 const TENSORS: [[u64; 5]; 4] = [
     [110, 64, 48, 36, 30],
     [770, 448, 336, 252, 210],
@@ -22,8 +22,7 @@ const TENSORS: [[u64; 5]; 4] = [
     [672, 448, 336, 252, 210],
 ];
 
-/// Blocks of a launch at most, and bytes of a number of a tensor, with 4 KB and with 32 KB of
-/// parameters.
+/// Most blocks of a launch, and bytes of a tensor's number, with 4 KB and with 32 KB of parameters.
 const BLOCKS: [(u64, u64); 2] = [(320, 1), (2240, 2)];
 
 /// Most runs of bytes that describe one tensor. A tensor with more counts as one run: a guess.
@@ -32,8 +31,8 @@ const MOST_RUNS: usize = 1024;
 /// How a kernel uses memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// `(n, functor, pointers, …)`: contiguous elements, of this size where the functor does not
-    /// say. True: the loader and the storer name the types.
+    /// `(n, functor, pointers, …)`: contiguous elements, of this size if the functor does not name
+    /// it. True: the loader and the storer name the types.
     Contiguous(Option<Functor>, bool, u64),
     /// `(n, lambda)`: by strides. True: the lambda names the types.
     Strided(Option<Functor>, bool, u64),
@@ -83,8 +82,8 @@ pub(crate) fn pattern(symbol: &str) -> Option<Pattern> {
     None
 }
 
-/// The element size that a symbol names first: of a functor's types or of a lambda's parameters; 4
-/// where it names none.
+/// The element size that a symbol names first, in a functor's types or in a lambda's parameters; 4
+/// if it names none.
 fn element(symbol: Symbol<'_>) -> u64 {
     for (text, bytes) in [
         ("N3c104HalfE", 2),
@@ -108,7 +107,7 @@ fn lists(symbol: Symbol<'_>) -> Option<Lists> {
         Some((_, rest)) => *rest,
         None => symbol.find("TensorListMetadataI")?,
     };
-    // The fused optimizers' list holds something else beside.
+    // The fused optimizers' list also holds other values.
     if symbol.has("FusedOptimizer") {
         return None;
     }
@@ -128,18 +127,20 @@ fn lists(symbol: Symbol<'_>) -> Option<Lists> {
     })
 }
 
-/// What a launch uses, and whether that is exact; `None` where its parameters are not as expected.
+/// The parts that a launch uses, and whether they are exact; `None` if its parameters are not as
+/// expected.
 pub(crate) fn used(pattern: &Pattern, call: &Call<'_>, blocks: u64) -> Option<(Vec<Used>, bool)> {
     match pattern {
         Pattern::Contiguous(functor, cast, element) => contiguous(call, *functor, *cast, *element),
         Pattern::Strided(functor, cast, element) => strided(call, *functor, *cast, *element),
-        // Where no list is known to be the result, any may be written.
+        // If no list is known to be the result, any list may be written.
         Pattern::Lists(lists) => Some((lists.used(call.bytes(0).ok()?, blocks)?, lists.result.is_some())),
         Pattern::Random(element) => {
             let count = u64::try_from(call.signed(0).ok()?).ok()?;
             let words = (2..call.params.len()).filter_map(|at| call.bytes(at).ok());
             let pointers = words.flat_map(|bytes| bytes.chunks_exact(8));
-            // What is no pointer of managed memory falls out where allocations are known.
+            // The caller knows the allocations and drops values that do not point to managed
+            // memory.
             let used = |pointer: &[u8]| {
                 Some(Used {
                     start: unsigned(pointer).ok()?,
@@ -157,7 +158,7 @@ fn first_is_written(at: usize) -> Access {
     if at == 0 { Access::Write } else { Access::Read }
 }
 
-/// Contiguous elements. Exact where the functor's types are known.
+/// Contiguous elements. Exact if the functor's types are known.
 fn contiguous(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u64) -> Option<(Vec<Used>, bool)> {
     let count = u64::try_from(call.signed(0).ok()?).ok()?;
     let pointers = call.bytes(2).ok()?.as_chunks::<8>().0;
@@ -192,7 +193,7 @@ fn contiguous(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u6
 }
 
 /// The lambda of `elementwise_kernel`: an offset calculator for `n` tensors, then `n` pointers.
-/// Exact where the functor's types are known.
+/// Exact if the functor's types are known.
 fn strided(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u64) -> Option<(Vec<Used>, bool)> {
     let bytes = call.bytes(1).ok()?;
     let count = u64::try_from(call.signed(0).ok()?).ok()?;
@@ -241,7 +242,7 @@ impl Lists {
     fn used(&self, bytes: &[u8], blocks: u64) -> Option<Vec<Used>> {
         let word = |at: u64, size: u64| unsigned(bytes.get(at as usize..(at + size) as usize)?).ok();
         let depth = self.depth;
-        // Which of the layouts it is, its size says.
+        // The size of the parameter identifies the layout.
         let (tensors, (most, number)) = (0..2).find_map(|large| {
             let kind = if self.scalar > 0 { 2 } else { 0 } + large;
             let (tensors, (most, number)) = (TENSORS[kind][depth as usize - 1], BLOCKS[large]);

@@ -1,7 +1,7 @@
 //! Element types and single values of PyTorch tensors, and how values change type.
 //!
-//! Conversions are those of C++ on the device for values that fit; what C++ leaves undefined (a
-//! float too large for an integer) saturates here.
+//! Conversions are those of C++ on the device for values that fit. A conversion that C++ leaves
+//! undefined (a float too large for an integer) saturates here.
 #![forbid(unsafe_code)]
 
 /// An element type.
@@ -85,7 +85,7 @@ impl Type {
     }
 }
 
-/// One value, of whatever type.
+/// One value, of any type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value {
     /// Every integer type and bool: 64-bit unsigned numbers need the room.
@@ -211,8 +211,8 @@ fn bfloat16_bits(value: f32) -> u16 {
 }
 
 /// Elements of the largest integer or truth tensor that is computed element by element: a batch of
-/// tokens, flags or lengths. An element costs 20 to 60 ns, so this is up to ten times what a real
-/// launch takes the host.
+/// tokens, flags or lengths. An element costs 20 to 60 ns, so this is up to ten times the host's
+/// cost of a real launch.
 const LARGEST_ELEMENTS: u64 = 1024;
 /// Elements of the largest float tensor that is computed: hot loops are full of these, and programs
 /// hardly branch on them.

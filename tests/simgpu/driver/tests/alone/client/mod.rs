@@ -2,8 +2,7 @@
 //! own.
 //!
 //! [`isolated`] starts the test program again for one test, so that a test can fork, be killed, set
-//! variables and find a driver that nobody has used. [`Role`]s are further processes on the same
-//! device.
+//! variables and find an unused driver. [`Role`]s are further processes on the same device.
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(non_snake_case, reason = "the API's own names")]
 #![allow(missing_docs, reason = "the API's own names")]
@@ -182,17 +181,17 @@ pub struct Config {
     pub count: u32,
 }
 
-/// The variable that tells a process which test it runs.
+/// The variable with the name of the test that a process runs.
 const TEST: &str = "SIMGPU_TEST";
-/// The variable that tells a further process what it is to do.
+/// The variable with the role of a further process.
 const ROLE: &str = "SIMGPU_TEST_ROLE";
 /// The variable with the file that a test leaves to show that it ran.
 const BEGUN: &str = "SIMGPU_TEST_BEGUN";
 /// Longest a test may take: far more than any needs on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// The library under test. Cargo builds no `cdylib` for a test program, so it is asked to, and the
-/// device's program with it; where both are up to date that is a look at some files.
+/// The library under test. Cargo builds no `cdylib` for a test program, so it is asked to, and to
+/// build the device's program too. If both are up to date, cargo only checks some files.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(build)
@@ -240,8 +239,8 @@ fn wait(mut child: Child, what: &str) {
 }
 
 /// Runs a test in a process of its own on a device of its own, with these variables set. In a
-/// further process of the test ([`Role::start`]) `body` is told its role; in the first one the role
-/// is empty.
+/// further process of the test ([`Role::start`]) `body` gets its role; in the first one the role is
+/// empty.
 ///
 /// A test's module is a file of its name.
 #[track_caller]
@@ -270,7 +269,7 @@ pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda,
         .env("SIMGPU_SOCKET", directory.path().join("device.sock"))
         .env("SIMGPU_TEST_LIBRARY", library())
         .env(BEGUN, directory.path().join("begun"));
-    // What a developer has set must not decide a test.
+    // A developer's settings must not decide a test.
     for variable in [
         "SIMGPU_CONFIG",
         "SIMGPU_CALIBRATION",
@@ -351,8 +350,8 @@ impl Role {
     }
 }
 
-/// How a further process of the running test ends that is given nothing and ends by itself, and
-/// what it says on stderr.
+/// Exit status and stderr of a further process of the running test that gets no input and ends by
+/// itself.
 pub fn ends(role: &str) -> (std::process::ExitStatus, String) {
     let test = std::env::var(TEST).unwrap();
     let mut command = again(&test);
@@ -366,19 +365,19 @@ pub fn ends(role: &str) -> (std::process::ExitStatus, String) {
     (done.status, String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
-/// What a further process says to the first.
+/// Sends a line from a further process to the first.
 pub fn say(line: &str) {
     println!("say:{line}");
 }
 
-/// What the first process tells a further one.
+/// Reads a line from the first process, in a further one.
 pub fn listen() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().to_string()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is() {
@@ -539,7 +538,7 @@ impl Gate<'_> {
     /// Opens it without waiting, for work that may break the context at once; returns the stream
     /// that opens it.
     pub fn open_soon(&self) -> Handle {
-        // A stream of its own, so that nothing orders it behind what it opens.
+        // A stream of its own, so that nothing orders it behind the work that it opens.
         let stream = self.cuda.stream(1);
         ok!(self.cuda.cuStreamWriteValue32_v2(stream, self.word, 1, 0));
         stream

@@ -201,7 +201,8 @@ pub struct AllocParams {
     pub address: u64,
 }
 
-/// The driver, initialised, with a context current in the calling thread, and nobody else in it.
+/// The driver, initialised, with a context current in the calling thread; no other test uses it
+/// meanwhile.
 pub struct Cuda {
     pub api: &'static Api,
     pub context: Handle,
@@ -221,8 +222,8 @@ impl std::ops::Deref for Cuda {
     }
 }
 
-/// The library under test. Cargo builds no `cdylib` for a test program, so it is asked to, and the
-/// device's program with it; where both are up to date that is a look at some files.
+/// The library under test. Cargo builds no `cdylib` for a test program, so it is asked to, and to
+/// build the device's program too. If both are up to date, cargo only checks some files.
 fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let profile = program.parent().and_then(|deps| deps.parent()).expect("cargo's layout");
@@ -311,7 +312,7 @@ impl Given {
 }
 
 impl Cuda {
-    /// Device memory for so many words, all zero.
+    /// Device memory for `count` words, all zero.
     pub fn words(&self, count: usize) -> u64 {
         let mut at = 0;
         assert_eq!(self.cuMemAlloc_v2(&mut at, 4 * count), SUCCESS);

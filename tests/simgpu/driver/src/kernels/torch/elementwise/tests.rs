@@ -272,7 +272,7 @@ fn what_is_not_understood_is_left_alone() {
     let memory = Bytes::new(64);
     let before = bytes(&memory, 0, 64);
     let n = 3i32.to_le_bytes();
-    // A functor of another size, a pointer too many, a type nobody knows.
+    // A functor of another size, one pointer too many, an unknown type.
     let wrong = [0u8; 8];
     assert!(run(FILL, &[(0, &n), (4, &wrong), (16, &pointers(&memory, &[0]))], &memory).is_err());
     assert!(run(FILL, &[(0, &n), (4, &n), (8, &pointers(&memory, &[0, 0]))], &memory).is_err());

@@ -1,0 +1,167 @@
+//! Questions and answers of `weft status`, `queue`, `metrics`, `set`, `profile` and `stop`, as JSON
+//! over the broker's socket.
+//!
+//! The transport checks that both sides are one user's, or says whose the question is. Questions
+//! reach the scheduler only through its mailbox.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::history::{HistoryQuery, HistoryRow, RecordedJob};
+use super::paths::Places;
+use super::status::{Sampled, Status};
+use weft_protocol::latency_budget::LatencyBudget;
+use weft_protocol::transport::{self, client};
+
+/// Longest wait for an answer. Only writing a profile to a slow disk takes long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A question to the broker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// Asks which broker is there.
+    Ping,
+    /// Asks for the whole status.
+    Status,
+    /// The jobs that wait for device memory or have it.
+    Queue,
+    /// The best device for a job that has not begun.
+    Place(Box<super::placement::Seeker>),
+    /// Changes matching clients.
+    Set {
+        /// Client number to match.
+        client: Option<u64>,
+        /// Process id to match.
+        pid: Option<u32>,
+        /// Name of the job to match, all its processes.
+        #[serde(default)]
+        job: Option<String>,
+        /// 0 (most important) to 9; `None`: as it is.
+        priority: Option<u8>,
+        /// What they may lose as foreground jobs; what is not said stays.
+        #[serde(default)]
+        budget: LatencyBudget,
+    },
+    /// Notes that the asker ends these clients.
+    Cancelled {
+        /// Their numbers.
+        clients: Vec<u64>,
+    },
+    /// Sets a user's weight in waiting for device memory.
+    Weight {
+        /// The user's label.
+        user: String,
+        /// The weight, at least 1.
+        weight: u32,
+    },
+    /// Makes a profile of an ended job's usage.
+    ProfileKeep {
+        /// The profile's name.
+        name: String,
+        /// The job's first process; `None`: the last job that ended.
+        pid: Option<u32>,
+    },
+    /// Starts sampling into a profile anew.
+    ProfileBegin {
+        /// The profile's name.
+        name: String,
+    },
+    /// Writes the samples; asks how far sampling came.
+    ProfileFlush {
+        /// The profile's name.
+        name: String,
+    },
+    /// Ends sampling; writes the profile.
+    ProfileEnd {
+        /// The profile's name.
+        name: String,
+    },
+    /// Jobs that ended, from disk; a guest of a shared broker gets their own.
+    History(HistoryQuery),
+    /// The metrics, as text.
+    Metrics {
+        /// In OpenMetrics; else in Prometheus' text format 0.0.4.
+        openmetrics: bool,
+    },
+    /// What was recorded of attached jobs; and of those that ended, if wanted, as for `History`.
+    Recorded(Option<HistoryQuery>),
+    /// Ends the broker.
+    Stop,
+}
+
+/// The broker's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// Answer to a ping.
+    Pong {
+        /// Process id.
+        pid: u32,
+        /// Protocol version.
+        protocol: u32,
+        /// Package version.
+        version: String,
+    },
+    /// The whole status.
+    Status(Box<Status>),
+    /// The jobs that wait for device memory or have it.
+    Queue(Box<super::queue::Queue>),
+    /// The best device.
+    Placed(super::placement::Place),
+    /// Number of changed clients.
+    Set(usize),
+    /// A job's observed usage; the asking process writes the profile.
+    Learnt(super::peak_usage::PeakUsage),
+    /// The written profile.
+    Kept(super::status::KeptProfile),
+    /// The samples so far.
+    Sampled(Sampled),
+    /// Jobs that ended, the newest first.
+    History(Vec<HistoryRow>),
+    /// The metrics.
+    Metrics(String),
+    /// Jobs with what was recorded of them: attached ones, then those that ended.
+    Recorded(Vec<RecordedJob>),
+    /// The question could not be served, and why.
+    Sorry(String),
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not reached, or not in time.
+    #[error(transparent)]
+    Transport(#[from] transport::Error),
+    /// The answer could not be parsed.
+    #[error("cannot parse the broker's answer: use weft and broker of one build")]
+    Unclear(#[from] serde_json::Error),
+    /// The broker could not serve the question.
+    #[error("{0}")]
+    Sorry(String),
+}
+
+impl Error {
+    /// Whether no broker listens.
+    pub fn is_nobody(&self) -> bool {
+        matches!(self, Error::Transport(transport::Error::NoBroker(_)))
+    }
+}
+
+/// Asks the broker one question.
+pub fn ask(places: &Places, question: &Question) -> Result<Answer, Error> {
+    let answer = client::ask(places.socket(), &serde_json::to_string(question)?, PATIENCE)?;
+    match serde_json::from_str(&answer)? {
+        Answer::Sorry(why) => Err(Error::Sorry(why)),
+        answer => Ok(answer),
+    }
+}
+
+/// Whether a broker answers.
+pub fn pings(places: &Places) -> bool {
+    matches!(ask(places, &Question::Ping), Ok(Answer::Pong { .. }))
+}

@@ -1,0 +1,349 @@
+//! What weft did for one job: what it had of the GPU, what it lost, what it cost and won.
+//!
+//! The daemon's `outcomes` says how it comes about.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+use weft_protocol::lane;
+
+use super::formatting::{count, duration, percent};
+
+/// What weft did for one job. Times by predictions are estimates.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Seconds since it attached, until its end.
+    pub ran_s: f64,
+    /// Part of that without another job beside it, or waiting for device memory, seconds.
+    pub alone_s: f64,
+    /// Part of that as a foreground job beside others, seconds.
+    pub foreground_s: f64,
+    /// Part of that as a background job, seconds.
+    pub background_s: f64,
+    /// GPU time that it had in all, ns, estimated; `None`: nothing to estimate from.
+    pub gpu_ns: Option<u64>,
+    /// Part of that beside other jobs, ns.
+    pub gpu_shared_ns: u64,
+    /// Kernel and graph launches.
+    pub launches: u64,
+    /// Part of the launches beside other jobs of which its profile has times; `None`: there were
+    /// none.
+    pub launches_known: Option<f64>,
+    /// What it lost to background jobs as a foreground job; `None`: nothing was measured.
+    pub lost: Option<LatenessSum>,
+    /// The same, measured at the requests that it marked: their time beside others against their
+    /// mean time alone. `None`: it marks none, or too few alone to know that time.
+    #[serde(default)]
+    pub lost_at_requests: Option<LatenessSum>,
+    /// What it cost foreground jobs as a background job; `None`: nothing was measured.
+    pub cost: Option<LatenessSum>,
+    /// Requests of foreground jobs at which that was measured; 0: at their waits.
+    #[serde(default)]
+    pub cost_requests: u64,
+    /// What it won as a background job; `None`: it was none.
+    pub won: Option<Won>,
+    /// How long the requests took that it marked; `None`: it marked none.
+    #[serde(default)]
+    pub requests: Option<Requests>,
+    /// Launches that passed the gate without credit, after the longest wait.
+    pub forced_launches: u64,
+    /// Times that it was let on because its own work did not end.
+    pub stuck_grants: u64,
+    /// Bytes of managed memory moved for it, to the device or to the host.
+    pub memory_moved: u64,
+    /// Where its protection, or that of others from it, does not work.
+    pub warnings: Vec<Warning>,
+}
+
+/// Lateness at a foreground job's waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatenessSum {
+    /// Its sum, ns. Below zero where measurements scatter.
+    pub ns: i64,
+    /// Part of what the judged stretches would have taken alone.
+    pub part: f64,
+    /// Judged waits or requests; 0 for what a background job cost.
+    pub waits: u64,
+}
+
+/// Marked requests, from each one's own begin to its own end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// With no other job attached.
+    pub alone: Option<RequestTimes>,
+    /// Beside other jobs.
+    pub beside: Option<RequestTimes>,
+}
+
+/// How long requests took. Quantiles are exact to 2 %.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestTimes {
+    /// How many.
+    pub count: u64,
+    /// Mean, ns.
+    pub mean_ns: u64,
+    /// Median, ns.
+    pub p50_ns: u64,
+    /// 99th percentile, ns.
+    pub p99_ns: u64,
+}
+
+impl Requests {
+    /// Those that a lane tells of; `None`: none were marked.
+    pub fn of(times: &lane::MarkedRequests) -> Option<Requests> {
+        let counts = |durations: &lane::Durations| durations.counts().unwrap_or_default();
+        Requests::of_counts(&counts(&times.alone), &counts(&times.beside))
+    }
+
+    /// Those of these counts; `None`: there are none.
+    pub fn of_counts(alone: &lane::DurationCounts, beside: &lane::DurationCounts) -> Option<Requests> {
+        let of = |counts: &lane::DurationCounts| {
+            counts.figures().map(|figures| RequestTimes {
+                count: figures.count,
+                mean_ns: figures.mean,
+                p50_ns: figures.p50,
+                p99_ns: figures.p99,
+            })
+        };
+        let requests = Requests {
+            alone: of(alone),
+            beside: of(beside),
+        };
+        (requests != Requests::default()).then_some(requests)
+    }
+
+    /// For people: `1,200 requests: mean 8.1 ms, p99 9.4 ms beside others; 8.0 ms, 9.1 ms alone`.
+    fn text(&self) -> String {
+        let figures = |times: RequestTimes| format!("{}, p99 {}", duration(times.mean_ns), duration(times.p99_ns));
+        let number = |times: Option<RequestTimes>| times.map_or(0, |times| times.count);
+        let all = count(number(self.alone) + number(self.beside), "request", "requests");
+        let parts = [(self.beside, "with other jobs"), (self.alone, "alone")];
+        let parts = parts
+            .into_iter()
+            .filter_map(|(times, how)| times.map(|times| format!("mean {} {how}", figures(times))));
+        format!("{all}: {}", parts.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Background work won, estimated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Won {
+    /// GPU time beyond that of exclusive use, ns. There a background job has nothing while a
+    /// foreground job is attached.
+    pub over_exclusive_ns: u64,
+    /// The most GPU time that plain sharing would have given, ns: what foreground jobs left while
+    /// it had work, in equal parts among background jobs; no more than it had and was held.
+    pub plain_ns: u64,
+    /// Part of that which it had; `None`: nothing was left.
+    pub of_plain: Option<f64>,
+}
+
+/// What does not work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WarningKind {
+    /// A background job's kernels are longer than the delay bound.
+    LongKernels,
+    /// A foreground job beside others has no profile.
+    NoProfile,
+    /// The profile is of other code, of another GPU, or cannot be read.
+    WrongProfile,
+    /// Two jobs have the same first priority.
+    SamePriority,
+    /// Another broker has the device.
+    OtherBroker,
+    /// Launches passed the gate without credit.
+    ForcedLaunches,
+    /// A background job has no profile, and the foreground job loses by it.
+    BackgroundNoProfile,
+    /// A foreground job loses more to background jobs than it may.
+    OverSlowdown,
+    /// The device takes turns between processes.
+    NoMps,
+}
+
+/// One place where protection does not work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warning {
+    /// What it is.
+    pub kind: WarningKind,
+    /// The client that it is about; `None`: its device.
+    pub client: Option<u64>,
+    /// UUID of the device, in hexadecimal, where one is meant and known.
+    pub device: Option<String>,
+    /// What, where, and what to do, in one line.
+    pub text: String,
+}
+
+impl Outcome {
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let ran = |seconds: f64| duration((seconds.max(0.0) * 1e9) as u64);
+        let mut parts = Vec::new();
+        let shared = self.foreground_s + self.background_s;
+        let role = match (self.foreground_s > 0.0, self.background_s > 0.0) {
+            (false, false) => "alone on the GPU".to_string(),
+            (true, false) => format!("{} of it as the foreground job", ran(self.foreground_s)),
+            (false, true) => format!("{} of it in the background", ran(self.background_s)),
+            (true, true) => format!(
+                "{} of it as the foreground job, {} in the background",
+                ran(self.foreground_s),
+                ran(self.background_s)
+            ),
+        };
+        parts.push(format!("ran {}, {role}", ran(self.ran_s)));
+        parts.push(match self.gpu_ns {
+            Some(ns) => format!("had about {} of GPU time", duration(ns)),
+            None => count(self.launches, "launch", "launches"),
+        });
+        // What it felt goes before what its waits saw.
+        if let Some(lost) = self.lost_at_requests.or(self.lost) {
+            let requests = self.lost_at_requests.map_or(0, |lost| lost.waits);
+            parts.push(format!(
+                "lost {} ({}) to background jobs{}",
+                duration(lost.ns.max(0) as u64),
+                percent(lost.part.max(0.0)),
+                at_requests(requests)
+            ));
+        }
+        if let Some(won) = self.won {
+            let of_plain = match won.of_plain {
+                Some(part) => format!(", about {} of the maximum under plain sharing", percent(part)),
+                None => String::new(),
+            };
+            parts.push(format!(
+                "won about {} over exclusive use{of_plain}",
+                duration(won.over_exclusive_ns)
+            ));
+        }
+        if let Some(cost) = self.cost {
+            parts.push(format!(
+                "cost the foreground job {} ({}){}",
+                duration(cost.ns.max(0) as u64),
+                percent(cost.part.max(0.0)),
+                at_requests(self.cost_requests)
+            ));
+        }
+        if let Some(requests) = self.requests {
+            parts.push(requests.text());
+        }
+        if shared > 0.0 && self.launches_known.is_some_and(|known| known > 0.0) {
+            let known = self.launches_known.unwrap_or(0.0);
+            parts.push(format!("{} of its launches known by profile", percent(known)));
+        }
+        if self.forced_launches > 0 {
+            parts.push(format!("{} forced", count(self.forced_launches, "launch", "launches")));
+        }
+        if self.memory_moved > 0 {
+            parts.push(format!(
+                "{} of memory moved",
+                weft_protocol::amount::shown(self.memory_moved)
+            ));
+        }
+        parts.join("; ")
+    }
+
+    /// The lines for the end of the job of this name: the outcome, and its warnings.
+    pub fn end_lines(&self, name: &str) -> Vec<String> {
+        let warnings = self.warnings.iter().map(|warning| {
+            let own = warning.client.and(warning.text.strip_prefix(name));
+            let text = own.and_then(|text| text.strip_prefix(": ")).unwrap_or(&warning.text);
+            format!("warning: {text}")
+        });
+        [self.line()].into_iter().chain(warnings).collect()
+    }
+}
+
+/// Where a lateness was measured, if it was at marked requests.
+fn at_requests(requests: u64) -> String {
+    match requests {
+        0 => String::new(),
+        _ => format!(", measured at {}", count(requests, "request", "requests")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marked_requests_are_told_alone_and_beside_others() {
+        let times = lane::MarkedRequests::default();
+        assert_eq!(Requests::of(&times), None);
+        times.beside.add(8_000_000);
+        let beside = Requests::of(&times).expect("some");
+        // The middle of a bucket, so within 2 %.
+        assert_eq!(beside.text(), "1 request: mean 8.00 ms, p99 8.06 ms beside others");
+        times.alone.add(4_000_000);
+        let both = Requests::of(&times).expect("some");
+        assert_eq!(
+            both.text(),
+            "2 requests: mean 8.00 ms, p99 8.06 ms beside others, mean 4.00 ms, p99 4.03 ms alone"
+        );
+        // A row of before is read as it was.
+        let old = serde_json::to_value(Outcome::default()).expect("JSON");
+        let mut old = old.as_object().expect("an object").clone();
+        old.remove("requests");
+        let read: Outcome = serde_json::from_value(old.into()).expect("an outcome");
+        assert_eq!(read, Outcome::default());
+    }
+
+    #[test]
+    fn a_line_says_what_was_lost_and_won() {
+        let alone = Outcome {
+            ran_s: 2.5,
+            alone_s: 2.5,
+            launches: 12,
+            ..Outcome::default()
+        };
+        assert_eq!(alone.line(), "ran 2.50 s, alone on the GPU; 12 launches");
+        let foreground = Outcome {
+            ran_s: 60.0,
+            foreground_s: 50.0,
+            gpu_ns: Some(20_000_000_000),
+            launches_known: Some(1.0),
+            lost: Some(LatenessSum {
+                ns: 35_000_000,
+                part: 0.0017,
+                waits: 812,
+            }),
+            ..Outcome::default()
+        };
+        assert_eq!(
+            foreground.line(),
+            "ran 60.0 s, 50.0 s of it as the foreground job; had about 20.0 s of GPU time; \
+             lost 35.0 ms (0.17 %) to background jobs; 100 % of its launches known by profile"
+        );
+        let background = Outcome {
+            ran_s: 60.0,
+            background_s: 50.0,
+            gpu_ns: Some(24_000_000_000),
+            cost: Some(LatenessSum {
+                ns: -5,
+                part: -0.1,
+                waits: 0,
+            }),
+            won: Some(Won {
+                over_exclusive_ns: 24_000_000_000,
+                plain_ns: 30_000_000_000,
+                of_plain: Some(0.8),
+            }),
+            forced_launches: 1,
+            memory_moved: 3 << 30,
+            warnings: vec![Warning {
+                kind: WarningKind::ForcedLaunches,
+                client: Some(1),
+                device: None,
+                text: "train.py: what, where, what to do".to_string(),
+            }],
+            ..Outcome::default()
+        };
+        let lines = background.end_lines("train.py");
+        assert_eq!(
+            lines[0],
+            "ran 60.0 s, 50.0 s of it in the background; had about 24.0 s of GPU time; \
+             won about 24.0 s over exclusive use, about 80 % of the maximum under plain sharing; \
+             cost the foreground job 0 (0 %); 1 launch forced; 3.00 GiB of memory moved"
+        );
+        assert_eq!(lines[1], "warning: what, where, what to do");
+    }
+}

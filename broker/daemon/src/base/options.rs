@@ -1,0 +1,222 @@
+//! The options of a broker.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_admission::UserCap;
+use weft_api::metrics_address::MetricsAddress;
+use weft_scheduler::Config;
+
+/// The users a broker serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Door {
+    /// The user who runs it.
+    #[default]
+    Private,
+    /// All users, or those of a group.
+    Shared {
+        /// If set, only this group.
+        group: Option<u32>,
+    },
+}
+
+impl Door {
+    /// Whether other users than the broker's own are served.
+    pub fn is_shared(self) -> bool {
+        self != Door::Private
+    }
+}
+
+/// Whether the scheduler thread may spin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Spin {
+    /// If the machine has more than two cores
+    #[default]
+    Auto,
+    /// While a background job waits and a gap is near
+    Yes,
+    /// Never
+    No,
+}
+
+impl Spin {
+    /// The word on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Spin::Auto => "auto",
+            Spin::Yes => "yes",
+            Spin::No => "no",
+        }
+    }
+
+    /// The decision on this machine. On two cores, a spin takes the core of a job's own thread.
+    pub fn decided(self) -> bool {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        match self {
+            Spin::Auto => cores > 2,
+            Spin::Yes => true,
+            Spin::No => false,
+        }
+    }
+}
+
+/// Default bound on a wait at the gate.
+///
+/// A last resort: the core prevents starvation, and clients of a dead broker free themselves. A
+/// launch per second passes whatever fails.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Default limit on users' priorities: that of a job which asks for none.
+pub const USUAL_PRIORITY: u8 = 5;
+
+/// A figure of users, and of all of whom nothing is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserFigures<T> {
+    /// By uid.
+    pub users: BTreeMap<u32, T>,
+    /// Of all others but root and the broker's own user.
+    pub others: Option<T>,
+}
+
+impl<T> Default for UserFigures<T> {
+    fn default() -> UserFigures<T> {
+        UserFigures {
+            users: BTreeMap::new(),
+            others: None,
+        }
+    }
+}
+
+impl<T: Copy> UserFigures<T> {
+    /// The figure of a user; `None`: there is none.
+    pub fn of(&self, uid: u32) -> Option<T> {
+        let guest = uid != 0 && uid != rustix::process::geteuid().as_raw();
+        self.users.get(&uid).copied().or(self.others.filter(|_| guest))
+    }
+}
+
+/// Of several figures for a user the last one counts. `None`: all others.
+impl<T> FromIterator<(Option<u32>, T)> for UserFigures<T> {
+    fn from_iter<I: IntoIterator<Item = (Option<u32>, T)>>(figures: I) -> UserFigures<T> {
+        let mut all = UserFigures::default();
+        for (who, figure) in figures {
+            match who {
+                Some(uid) => drop(all.users.insert(uid, figure)),
+                None => all.others = Some(figure),
+            }
+        }
+        all
+    }
+}
+
+/// Rights of a shared broker's users, by uid.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Weights of users; default 1.
+    pub weights: BTreeMap<u32, u32>,
+    /// Most important priority of users' jobs; default [`USUAL_PRIORITY`].
+    pub priorities: BTreeMap<u32, u8>,
+    /// Most jobs of a user at once.
+    pub jobs: UserFigures<u32>,
+    /// Most device memory of a user's jobs at once, bytes.
+    pub memory: UserFigures<u64>,
+}
+
+impl Rights {
+    /// What a user's jobs may have at once.
+    pub fn cap(&self, uid: u32) -> UserCap {
+        UserCap {
+            jobs: self.jobs.of(uid),
+            memory: self.memory.of(uid),
+        }
+    }
+
+    /// The priority that a user's job gets.
+    pub fn allows(&self, uid: u32, asked: u8) -> u8 {
+        asked.max(self.priorities.get(&uid).copied().unwrap_or(USUAL_PRIORITY))
+    }
+}
+
+/// The options of a broker.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The users it serves.
+    pub door: Door,
+    /// Rights of a shared broker's users.
+    pub rights: Rights,
+    /// Settings of the core. Unless set by the owner, the switch cost is 0 under MPS.
+    pub core: Config,
+    /// Whether the owner set the switch cost: clients' words do not count.
+    pub switch_cost_said: bool,
+    /// Ends the broker after so long without a client.
+    pub idle_exit: Option<Duration>,
+    /// Bound on a launch's wait at the gate. It is longer for jobs that are swapped out for longer,
+    /// unless the owner set it.
+    pub longest_wait: Duration,
+    /// Whether the owner set `longest_wait`.
+    pub longest_wait_said: bool,
+    /// Whether the scheduler thread may spin.
+    pub spin: Spin,
+    /// Whether served jobs are sampled, to correct their profiles.
+    pub refine: bool,
+    /// How many times slower than a real device this one is.
+    pub dilation: f64,
+    /// The order in which jobs get device memory.
+    pub admission: weft_admission::AdmissionPolicy,
+    /// File for decisions and records.
+    pub trace: Option<PathBuf>,
+    /// Where metrics are served, beside the socket that is always there.
+    pub metrics: Vec<MetricsAddress>,
+    /// Level of the log, unless `WEFT_LOG` says it.
+    pub log: Option<String>,
+    /// Where the options come from; read again on SIGHUP.
+    pub source: Option<OptionsSource>,
+}
+
+/// Where a broker's options come from.
+#[derive(Clone)]
+pub struct OptionsSource(Arc<dyn Fn() -> Result<Options, String> + Send + Sync>);
+
+impl OptionsSource {
+    /// The options that `read` finds; an error is one line.
+    pub fn new(read: impl Fn() -> Result<Options, String> + Send + Sync + 'static) -> OptionsSource {
+        OptionsSource(Arc::new(read))
+    }
+
+    /// The options as they are written down now.
+    pub fn read(&self) -> Result<Options, String> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for OptionsSource {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("OptionsSource")
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            door: Door::default(),
+            rights: Rights::default(),
+            core: Config::default(),
+            switch_cost_said: false,
+            idle_exit: None,
+            longest_wait: LONGEST_WAIT,
+            longest_wait_said: false,
+            spin: Spin::default(),
+            refine: false,
+            dilation: 1.0,
+            admission: weft_admission::AdmissionPolicy::default(),
+            trace: None,
+            metrics: Vec::new(),
+            log: None,
+            source: None,
+        }
+    }
+}

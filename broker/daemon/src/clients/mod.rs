@@ -1,0 +1,4 @@
+//! The table of attached clients.
+#![forbid(unsafe_code)]
+
+pub mod registry;

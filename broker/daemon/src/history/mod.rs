@@ -1,0 +1,912 @@
+//! Jobs that ended, on disk, in a SQLite file of bounded size.
+//!
+//! What holds:
+//! * A thread of its own writes; whoever has news puts it into a bounded queue and goes on. A full
+//!   queue drops the row and counts it.
+//! * The file has [`MOST_ROWS`] rows and [`MOST_BYTES`] bytes at most. The oldest rows of the user
+//!   who has the most go first.
+//! * It is opened for each batch of rows. So a file that was deleted or set aside meanwhile is no
+//!   trouble, and several brokers of one user write to one file.
+//! * A file that is none, or is damaged, is renamed to `history.sqlite.damaged`, said in one line,
+//!   and a new one is begun. Who writes, or renames, holds the folder's lock: what one process
+//!   found damaged may be another's new file by then.
+//!
+//! SQLite and no file of lines: a power cut in the middle of a write loses no older row, the oldest
+//! go without copying the rest, several processes may write, and people ask it in SQL.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, params};
+use weft_api::history::{HistoryQuery, HistoryRow};
+
+use crate::base::job_end::JobEnd;
+use crate::base::thread_priority::ThreadPriority;
+use weft_api::paths::Places;
+use weft_api::recording::JobRecording;
+use weft_api::status::{Ending, Exit};
+
+mod open_books;
+mod recordings;
+
+pub use open_books::{BookChange, OpenBook, RowKey};
+pub use recordings::read_recorded;
+
+/// Rows kept: months of a busy machine.
+pub const MOST_ROWS: u64 = 10_000;
+
+/// Bytes of the file at most. A row takes one to three thousand.
+pub const MOST_BYTES: u64 = 32 << 20;
+
+/// Part of the rows that goes at once where the file is full.
+const GOES_AT_ONCE: u64 = 10;
+
+/// Rows that may wait for the disk.
+const WAITING_ROWS: usize = 1024;
+
+/// Longest wait for another process that writes.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time between two tries for the folder's lock.
+const LOCK_PERIOD: Duration = Duration::from_millis(5);
+
+/// Longest wait for the last rows when the broker ends: twice [`EXIT_PATIENCE`], and a slow disk.
+const LAST_ROWS: Duration = Duration::from_secs(4);
+
+/// Longest wait for the ends of the processes of one batch. A client ends as its process exits.
+const EXIT_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Version of the tables, in `user_version`.
+const SCHEMA_VERSION: i64 = 3;
+
+const SCHEMA: &str = "
+    CREATE TABLE jobs (
+        id INTEGER PRIMARY KEY,
+        ended_ms INTEGER NOT NULL,
+        ran_s REAL NOT NULL,
+        uid INTEGER NOT NULL,
+        pid INTEGER NOT NULL,
+        client INTEGER NOT NULL,
+        priority INTEGER NOT NULL,
+        command TEXT NOT NULL,
+        profile TEXT,
+        device TEXT,
+        ending TEXT NOT NULL,
+        gpu_ns INTEGER,
+        lost_ns INTEGER,
+        cost_ns INTEGER,
+        outcome TEXT NOT NULL,
+        name TEXT,
+        exit_code INTEGER,
+        exit_signal INTEGER,
+        cancelled INTEGER
+    );
+    CREATE INDEX jobs_ended ON jobs (ended_ms);
+    CREATE INDEX jobs_user ON jobs (uid);
+    PRAGMA user_version = 3;";
+
+/// Makes version 2 of version 1, which had no names.
+const WITH_NAMES: &str = "
+    ALTER TABLE jobs ADD COLUMN name TEXT;
+    PRAGMA user_version = 2;";
+
+/// Makes version 3 of version 2, which knew no exit codes.
+const WITH_EXITS: &str = "
+    ALTER TABLE jobs ADD COLUMN exit_code INTEGER;
+    ALTER TABLE jobs ADD COLUMN exit_signal INTEGER;
+    ALTER TABLE jobs ADD COLUMN cancelled INTEGER;
+    CREATE INDEX jobs_user ON jobs (uid);
+    PRAGMA user_version = 3;";
+
+/// Why the history cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// No folder for it is known.
+    #[error("no folder for the history of jobs: set WEFT_STATE_DIR or HOME")]
+    NoPlace,
+    /// The folder or file cannot be made.
+    #[error("the history of jobs at {path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Of a newer weft.
+    #[error("the history of jobs at {path} is of a newer weft (format {version}): use the newer weft command")]
+    Newer {
+        /// Which.
+        path: PathBuf,
+        /// Its version.
+        version: i64,
+    },
+    /// SQLite's own.
+    #[error("the history of jobs at {path}: {source}")]
+    Sql {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+impl HistoryError {
+    /// Whether the file is damaged, or none of SQLite's.
+    fn is_damage(&self) -> bool {
+        let HistoryError::Sql { source, .. } = self else {
+            return false;
+        };
+        match source {
+            rusqlite::Error::SqliteFailure(failure, said) => {
+                // A file of SQLite's without the table is not ours, or lost its first page.
+                matches!(failure.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+                    || said
+                        .as_deref()
+                        .is_some_and(|said| said.starts_with("no such table") || said.starts_with("no such column"))
+            }
+            rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => true,
+            _ => false,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let HistoryError::Sql { source, .. } = self else {
+            return false;
+        };
+        source.sqlite_error_code() == Some(ErrorCode::DiskFull)
+    }
+}
+
+/// The file of a broker's jobs: `WEFT_STATE_DIR`, else the state folder of the user. A shared
+/// broker's is `/var/lib/weft`, or beside its socket if that is not the usual one.
+pub fn file(places: &Places) -> Result<PathBuf, HistoryError> {
+    let shared = places.is_shared().then(|| places.socket());
+    file_from(|name| std::env::var_os(name).filter(|value| !value.is_empty()), shared)
+}
+
+/// As [`file()`], of a broker that knows whether it is shared.
+pub fn file_of(places: &Places, shared: bool) -> Result<PathBuf, HistoryError> {
+    let shared = shared.then(|| places.socket());
+    file_from(|name| std::env::var_os(name).filter(|value| !value.is_empty()), shared)
+}
+
+fn file_from(variable: impl Fn(&str) -> Option<OsString>, shared: Option<&Path>) -> Result<PathBuf, HistoryError> {
+    const NAME: &str = "history.sqlite";
+    if let Some(folder) = variable("WEFT_STATE_DIR") {
+        return Ok(PathBuf::from(folder).join(NAME));
+    }
+    if let Some(socket) = shared {
+        if socket == Path::new(weft_protocol::transport::path::SHARED) {
+            return Ok(Path::new("/var/lib/weft").join(NAME));
+        }
+        let mut name = socket.file_name().unwrap_or_default().to_os_string();
+        name.push(".");
+        name.push(NAME);
+        return Ok(socket.with_file_name(name));
+    }
+    let state = variable("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute());
+    let state = state.or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".local/state")));
+    Ok(state.ok_or(HistoryError::NoPlace)?.join("weft").join(NAME))
+}
+
+/// Adds rows. Makes folder and file if missing; a damaged file is set aside first.
+pub fn add(path: &Path, rows: &[HistoryRow]) -> Result<Option<String>, HistoryError> {
+    make(path)?;
+    let _lock = lock_folder(path);
+    match add_once(path, rows, MOST_ROWS, MOST_BYTES) {
+        Err(error) if error.is_damage() => {
+            let said = set_aside(path)?;
+            add_once(path, rows, MOST_ROWS, MOST_BYTES)?;
+            Ok(said)
+        }
+        other => other.map(|()| None),
+    }
+}
+
+/// Reads rows, the newest first. No file: no rows. A damaged file is set aside, and the second
+/// value says so.
+pub fn read(path: &Path, query: &HistoryQuery) -> Result<(Vec<HistoryRow>, Option<String>), HistoryError> {
+    let there = || path.exists().then(|| read_once(path, query));
+    match there() {
+        None => return Ok((Vec::new(), None)),
+        Some(Ok(rows)) => return Ok((rows, None)),
+        Some(Err(_)) => {}
+    }
+    // Another process may have set it aside while it was read. Nobody does from here on.
+    let _lock = lock_folder(path);
+    match there() {
+        Some(Err(error)) if error.is_damage() => Ok((Vec::new(), set_aside(path)?)),
+        found => found.unwrap_or_else(|| Ok(Vec::new())).map(|rows| (rows, None)),
+    }
+}
+
+/// The lock of the file's folder, until it is dropped. `None`: the folder has none, or it took too
+/// long; then what the lock is for is risked rather than the rows.
+fn lock_folder(path: &Path) -> Option<File> {
+    let folder = File::open(path.parent()?).ok()?;
+    let begin = Instant::now();
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Some(folder),
+            Err(TryLockError::WouldBlock) if begin.elapsed() < BUSY_PATIENCE => std::thread::sleep(LOCK_PERIOD),
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Renames a damaged file, in place of one renamed before. `None`: another process did.
+fn set_aside(path: &Path) -> Result<Option<String>, HistoryError> {
+    let aside = with_end(path, ".damaged");
+    // A journal of the damaged file would be played into the new one.
+    let _ = std::fs::remove_file(with_end(path, "-journal"));
+    match std::fs::rename(path, &aside) {
+        Ok(()) => Ok(Some(format!(
+            "the history of jobs was damaged: it was renamed to {}, and a new file is created",
+            aside.display()
+        ))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(HistoryError::File {
+            path: path.to_path_buf(),
+            source,
+        }),
+    }
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(end);
+    PathBuf::from(name)
+}
+
+fn add_once(path: &Path, rows: &[HistoryRow], most_rows: u64, most_bytes: u64) -> Result<(), HistoryError> {
+    let failed = |source| HistoryError::Sql {
+        path: path.to_path_buf(),
+        source,
+    };
+    make(path)?;
+    let mut file = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let version = version(&file, path)?;
+    if version < SCHEMA_VERSION {
+        // Two brokers may be here: the second finds what the first made.
+        let transaction = file.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate);
+        let transaction = transaction.map_err(failed)?;
+        match self::version(&transaction, path)? {
+            0 => transaction.execute_batch(SCHEMA),
+            1 => transaction
+                .execute_batch(WITH_NAMES)
+                .and_then(|()| transaction.execute_batch(WITH_EXITS)),
+            2 => transaction.execute_batch(WITH_EXITS),
+            _ => Ok(()),
+        }
+        .map_err(failed)?;
+        transaction.commit().map_err(failed)?;
+    }
+    let page: i64 = file
+        .query_row("PRAGMA page_size", [], |row| row.get(0))
+        .map_err(failed)?;
+    let most_pages = (most_bytes as i64 / page.max(1)).max(1);
+    file.pragma_update(None, "max_page_count", most_pages).map_err(failed)?;
+    for attempt in 0.. {
+        match insert(&mut file, rows, most_rows).map_err(failed) {
+            Err(error) if error.is_full() && attempt < 3 => {
+                make_room(&mut file).map_err(failed)?;
+            }
+            other => return other,
+        }
+    }
+    Ok(())
+}
+
+fn insert(file: &mut Connection, rows: &[HistoryRow], most_rows: u64) -> rusqlite::Result<()> {
+    let transaction = file.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    {
+        let mut insert = transaction.prepare(
+            "INSERT INTO jobs (ended_ms, ran_s, uid, pid, client, priority, command, profile, device, ending,
+             gpu_ns, lost_ns, cost_ns, outcome, name, exit_code, exit_signal, cancelled)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+        )?;
+        for row in rows {
+            let outcome = &row.outcome;
+            insert.execute(params![
+                row.ended_ms as i64,
+                outcome.ran_s,
+                row.uid,
+                row.pid,
+                row.client as i64,
+                row.priority,
+                row.command,
+                row.profile,
+                row.device,
+                ending_name(row.ending),
+                outcome.gpu_ns.map(|ns| ns as i64),
+                outcome.lost.map(|lost| lost.ns),
+                outcome.cost.map(|cost| cost.ns),
+                serde_json::to_string(outcome).unwrap_or_default(),
+                row.name,
+                row.exit.code,
+                row.exit.signal,
+                row.exit.cancelled,
+            ])?;
+        }
+    }
+    let rows: i64 = transaction.query_row("SELECT count(*) FROM jobs", [], |row| row.get(0))?;
+    let over = rows - most_rows as i64;
+    if over > 0 {
+        // No user's jobs push those of another out.
+        transaction.execute(
+            "DELETE FROM jobs WHERE id IN (SELECT id FROM
+                (SELECT id, row_number() OVER (PARTITION BY uid ORDER BY id DESC) AS own FROM jobs)
+             ORDER BY own DESC, id LIMIT ?1)",
+            [over],
+        )?;
+    }
+    transaction.commit()
+}
+
+/// Deletes as much as a tenth of the rows, so that new ones find pages: the oldest of the user
+/// whose rows take the most.
+fn make_room(file: &mut Connection) -> rusqlite::Result<()> {
+    file.execute(
+        "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE uid =
+            (SELECT uid FROM jobs GROUP BY uid ORDER BY sum(length(outcome) + length(command)) DESC LIMIT 1)
+         ORDER BY id LIMIT 1 + (SELECT count(*) FROM jobs) / ?1)",
+        [GOES_AT_ONCE as i64],
+    )?;
+    Ok(())
+}
+
+fn read_once(path: &Path, query: &HistoryQuery) -> Result<Vec<HistoryRow>, HistoryError> {
+    let failed = |source| HistoryError::Sql {
+        path: path.to_path_buf(),
+        source,
+    };
+    let file = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let newer = match version(&file, path)? {
+        0 => return Ok(Vec::new()),
+        // Read only: it stays as it is until a row is added.
+        1 => "NULL, NULL, NULL, NULL",
+        2 => "name, NULL, NULL, NULL",
+        _ => "name, exit_code, exit_signal, cancelled",
+    };
+    let mut rows = file
+        .prepare(&format!(
+            "SELECT ended_ms, uid, pid, client, priority, command, profile, device, ending, outcome, {newer} FROM jobs
+             WHERE ended_ms >= ?1 AND (?2 IS NULL OR uid = ?2) ORDER BY id DESC LIMIT ?3",
+        ))
+        .map_err(failed)?;
+    let since = query
+        .since_ms
+        .map_or(0, |since| i64::try_from(since).unwrap_or(i64::MAX));
+    let last = query
+        .last
+        .map_or(i64::MAX, |last| i64::try_from(last).unwrap_or(i64::MAX));
+    let found = rows.query_map(params![since, query.uid, last], |row| {
+        let outcome: String = row.get(9)?;
+        let ending: String = row.get(8)?;
+        Ok(HistoryRow {
+            ended_ms: row.get::<_, i64>(0)? as u64,
+            uid: row.get(1)?,
+            pid: row.get(2)?,
+            client: row.get::<_, i64>(3)? as u64,
+            name: row.get(10)?,
+            priority: row.get(4)?,
+            command: row.get(5)?,
+            profile: row.get(6)?,
+            device: row.get(7)?,
+            ending: ending_of(&ending),
+            exit: Exit {
+                code: row.get(11)?,
+                signal: row.get(12)?,
+                cancelled: row.get::<_, Option<bool>>(13)?.unwrap_or(false),
+            },
+            // Fields of another build are left out.
+            outcome: serde_json::from_str(&outcome).unwrap_or_default(),
+        })
+    });
+    found.map_err(failed)?.collect::<Result<_, _>>().map_err(failed)
+}
+
+fn ending_name(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Goodbye => "goodbye",
+        Ending::Vanished => "vanished",
+        Ending::Detached => "detached",
+    }
+}
+
+fn ending_of(name: &str) -> Ending {
+    match name {
+        "goodbye" => Ending::Goodbye,
+        "detached" => Ending::Detached,
+        _ => Ending::Vanished,
+    }
+}
+
+/// Makes the folder (0700) and the file (0600) if missing: command lines are the user's own.
+fn make(path: &Path) -> Result<(), HistoryError> {
+    let failed = |source| HistoryError::File {
+        path: path.to_path_buf(),
+        source,
+    };
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(failed)?;
+    }
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path);
+    file.map(drop).map_err(failed)
+}
+
+fn open(path: &Path, flags: OpenFlags) -> Result<Connection, HistoryError> {
+    let failed = |source| HistoryError::Sql {
+        path: path.to_path_buf(),
+        source,
+    };
+    let file = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(failed)?;
+    file.busy_timeout(BUSY_PATIENCE).map_err(failed)?;
+    Ok(file)
+}
+
+/// Version of the file's tables; 0: there are none yet.
+fn version(file: &Connection, path: &Path) -> Result<i64, HistoryError> {
+    let version = file.query_row("PRAGMA user_version", [], |row| row.get(0));
+    let version = version.map_err(|source| HistoryError::Sql {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    match version {
+        0..=SCHEMA_VERSION => Ok(version),
+        version => Err(HistoryError::Newer {
+            path: path.to_path_buf(),
+            version,
+        }),
+    }
+}
+
+/// A job that ended, or whose broker ends.
+#[derive(Debug)]
+pub struct EndedJob {
+    /// Its row, without the process's end.
+    pub row: HistoryRow,
+    /// The end of its process; `None`: that runs on.
+    pub end: Option<Arc<JobEnd>>,
+    /// What was recorded of it.
+    pub recording: Option<JobRecording>,
+    /// Its book at the broker before this one, and at this one for the next.
+    pub books: BookChange,
+}
+
+/// The thread's queue.
+#[derive(Debug, Clone)]
+pub struct HistoryWriter {
+    rows: Option<SyncSender<EndedJob>>,
+    dropped: Arc<AtomicU64>,
+    books: Arc<OnceLock<Vec<OpenBook>>>,
+}
+
+impl HistoryWriter {
+    /// A writer without a thread: nothing is kept.
+    pub fn deaf() -> HistoryWriter {
+        HistoryWriter {
+            rows: None,
+            dropped: Arc::default(),
+            books: Arc::new(OnceLock::from(Vec::new())),
+        }
+    }
+
+    /// Queues a job. Never waits.
+    pub fn put(&self, ended: EndedJob) {
+        if let Some(rows) = &self.rows
+            && rows.try_send(ended).is_err()
+        {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Books of jobs that ran on as the last broker ended; `None`: not read from the disk yet.
+    pub fn open_books(&self) -> Option<&[OpenBook]> {
+        self.books.get().map(Vec::as_slice)
+    }
+}
+
+/// Waits for the last rows when the broker ends, bounded.
+#[derive(Debug)]
+pub struct HistoryEnd(Receiver<()>);
+
+impl HistoryEnd {
+    /// Waits until all rows are written, at most [`LAST_ROWS`]. All writers must be gone.
+    pub fn wait(self) {
+        let _ = self.0.recv_timeout(LAST_ROWS);
+    }
+}
+
+/// Starts the thread that writes to `path`.
+pub fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd)> {
+    let (rows, incoming) = sync_channel(WAITING_ROWS);
+    let (done, ended) = sync_channel(1);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let lost = Arc::clone(&dropped);
+    let books = Arc::new(OnceLock::new());
+    let found = Arc::clone(&books);
+    std::thread::Builder::new().name("weft-history".into()).spawn(move || {
+        ThreadPriority::Last.take();
+        let read = open_books::load(&path).unwrap_or_else(|error| {
+            log::warn!("{error}; outcomes of running jobs start from zero");
+            Vec::new()
+        });
+        let _ = found.set(read);
+        write_all(&path, &incoming, &lost);
+        let _ = done.try_send(());
+    })?;
+    let writer = HistoryWriter {
+        rows: Some(rows),
+        dropped,
+        books,
+    };
+    Ok((writer, HistoryEnd(ended)))
+}
+
+fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
+    let mut failing = false;
+    while let Ok(first) = incoming.recv() {
+        let (mut rows, mut recordings, mut books) = (Vec::new(), Vec::new(), Vec::new());
+        let deadline = Instant::now() + EXIT_PATIENCE;
+        for mut ended in [first].into_iter().chain(incoming.try_iter()) {
+            ended.row.exit = ended.end.map_or_else(Exit::default, |end| end.wait(deadline));
+            rows.push(ended.row);
+            recordings.push(ended.recording);
+            books.push(ended.books);
+        }
+        match add(path, &rows) {
+            Ok(said) => {
+                failing = false;
+                if let Some(said) = said {
+                    log::warn!("{said}");
+                }
+            }
+            // Once, until it works again.
+            Err(error) if !std::mem::replace(&mut failing, true) => {
+                log::warn!("{error}; ended jobs are not recorded");
+            }
+            Err(_) => {}
+        }
+        if !failing && let Err(error) = recordings::add(path, &rows, &recordings) {
+            log::warn!("{error}; the recordings of {} jobs are lost", rows.len());
+        }
+        // Only with its row is a part's row replaced.
+        if !failing && let Err(error) = open_books::change(path, &books) {
+            log::warn!("{error}; outcomes of jobs that still run start from zero");
+        }
+        let lost = dropped.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            log::warn!("the disk is slow: {lost} ended jobs are not in the history");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_api::outcome::{LatenessSum, Outcome};
+
+    fn row(number: u64) -> HistoryRow {
+        HistoryRow {
+            ended_ms: 1_000 + number,
+            uid: (number % 2) as u32,
+            pid: 7,
+            client: number,
+            name: (!number.is_multiple_of(3)).then(|| format!("train{number}")),
+            priority: 5,
+            command: format!("python train{number}.py"),
+            profile: None,
+            device: Some("a GPU".to_string()),
+            ending: Ending::Goodbye,
+            exit: Exit {
+                code: (!number.is_multiple_of(3)).then_some(number as i32 % 3),
+                signal: (number.is_multiple_of(3)).then_some(9),
+                cancelled: number.is_multiple_of(5),
+            },
+            outcome: Outcome {
+                ran_s: 1.5,
+                gpu_ns: Some(number),
+                cost: Some(LatenessSum {
+                    ns: -3,
+                    part: 0.25,
+                    waits: 0,
+                }),
+                ..Outcome::default()
+            },
+        }
+    }
+
+    fn ended(row: HistoryRow) -> EndedJob {
+        EndedJob {
+            row,
+            end: None,
+            recording: None,
+            books: BookChange::default(),
+        }
+    }
+
+    fn rows(range: std::ops::Range<u64>) -> Vec<HistoryRow> {
+        range.map(row).collect()
+    }
+
+    fn all(path: &Path) -> Vec<HistoryRow> {
+        read(path, &HistoryQuery::default()).expect("read").0
+    }
+
+    #[test]
+    fn what_was_written_is_read_newest_first() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a/b/history.sqlite");
+        assert_eq!(all(&path), []);
+        assert_eq!(add(&path, &rows(0..3)).expect("written"), None);
+        add(&path, &rows(3..5)).expect("written");
+        let mut expected = rows(0..5);
+        expected.reverse();
+        assert_eq!(all(&path), expected);
+        let asked = |query| {
+            let found = read(&path, &query).expect("read").0;
+            found.iter().map(|row| row.client).collect::<Vec<_>>()
+        };
+        let last = HistoryQuery {
+            last: Some(2),
+            ..HistoryQuery::default()
+        };
+        assert_eq!(asked(last), [4, 3]);
+        let since = HistoryQuery {
+            since_ms: Some(1_002),
+            uid: Some(0),
+            ..HistoryQuery::default()
+        };
+        assert_eq!(asked(since), [4, 2]);
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().expect("one"))), (0o600, 0o700));
+    }
+
+    #[test]
+    fn rows_and_bytes_are_bounded_and_the_oldest_go() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        for begin in (0..100).step_by(10) {
+            add_once(&path, &rows(begin..begin + 10), 25, MOST_BYTES).expect("written");
+        }
+        let kept: Vec<u64> = all(&path).iter().map(|row| row.client).collect();
+        assert_eq!(kept, (75..100).rev().collect::<Vec<_>>());
+        const SMALL_BYTES: u64 = 64 << 10;
+        for begin in (100..2_000).step_by(10) {
+            add_once(&path, &rows(begin..begin + 10), MOST_ROWS, SMALL_BYTES).expect("written");
+        }
+        assert!(std::fs::metadata(&path).expect("there").len() <= SMALL_BYTES);
+        let kept = all(&path);
+        assert!((20..1_000).contains(&kept.len()), "{}", kept.len());
+        assert_eq!(kept.first().map(|row| row.client), Some(1_999));
+    }
+
+    #[test]
+    fn no_user_pushes_the_rows_of_another_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        let of = |uid: u32, range: std::ops::Range<u64>| {
+            let rows = range.map(|number| HistoryRow { uid, ..row(number) });
+            rows.collect::<Vec<_>>()
+        };
+        add_once(&path, &of(61_002, 0..30), 100, MOST_BYTES).expect("written");
+        for begin in (100..1_000).step_by(50) {
+            add_once(&path, &of(61_001, begin..begin + 50), 100, MOST_BYTES).expect("written");
+        }
+        let count = |uid| all(&path).iter().filter(|row| row.uid == uid).count();
+        assert_eq!((count(61_002), count(61_001)), (30, 70));
+        const SMALL_BYTES: u64 = 128 << 10;
+        for begin in (1_000..3_000).step_by(50) {
+            add_once(&path, &of(61_001, begin..begin + 50), MOST_ROWS, SMALL_BYTES).expect("written");
+        }
+        assert_eq!(count(61_002), 30, "a full file");
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_by_who_meets_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        let aside = folder.path().join("history.sqlite.damaged");
+        std::fs::write(&path, vec![b'x'; 5_000]).expect("written");
+        let said = add(&path, &rows(0..1)).expect("written").expect("said");
+        assert!(
+            said.contains("history.sqlite.damaged") && said.lines().count() == 1,
+            "{said}"
+        );
+        assert_eq!(std::fs::read(&aside).expect("there")[0], b'x');
+        assert_eq!(all(&path).len(), 1);
+        // In the middle of a file that was good.
+        add(&path, &rows(1..200)).expect("written");
+        let mut bytes = std::fs::read(&path).expect("there");
+        bytes[1_024..].fill(0xa5);
+        std::fs::write(&path, bytes).expect("written");
+        let (found, said) = read(&path, &HistoryQuery::default()).expect("read");
+        assert!(found.is_empty() && said.is_some());
+        add(&path, &rows(0..1)).expect("written");
+        assert_eq!(all(&path).len(), 1);
+        // Tables of somebody else.
+        std::fs::remove_file(&path).expect("there");
+        let other = Connection::open(&path).expect("open");
+        other
+            .execute_batch("CREATE TABLE x (y); PRAGMA user_version = 1")
+            .expect("made");
+        drop(other);
+        assert!(add(&path, &rows(0..1)).expect("written").is_some());
+        // An empty file is a new one.
+        std::fs::write(&path, "").expect("written");
+        assert_eq!(add(&path, &rows(0..1)).expect("written"), None);
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_once_by_many_who_meet_it() {
+        for _ in 0..20 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("history.sqlite");
+            std::fs::write(&path, vec![b'x'; 5_000]).expect("written");
+            let said = std::thread::scope(|scope| {
+                let threads = (0..8).map(|number| {
+                    let path = &path;
+                    scope.spawn(move || match number % 2 {
+                        0 => add(path, &rows(number..number + 1)).expect("written"),
+                        _ => read(path, &HistoryQuery::default()).expect("read").1,
+                    })
+                });
+                let threads: Vec<_> = threads.collect();
+                let said = threads
+                    .into_iter()
+                    .filter_map(|thread| thread.join().expect("no panic"));
+                said.count()
+            });
+            assert_eq!(said, 1);
+            let mut kept: Vec<u64> = all(&path).iter().map(|row| row.client).collect();
+            kept.sort_unstable();
+            assert_eq!(kept, [0, 2, 4, 6]);
+        }
+    }
+
+    #[test]
+    fn a_file_without_names_is_read_and_then_gets_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        // As version 1 made it.
+        let old = Connection::open(&path).expect("open");
+        let first = SCHEMA.replace(
+            ",\n        name TEXT,\n        exit_code INTEGER,\n        exit_signal INTEGER,\n        cancelled INTEGER\n",
+            "\n",
+        );
+        let first = first.replace("    CREATE INDEX jobs_user ON jobs (uid);\n", "");
+        let first = first.replace("user_version = 3", "user_version = 1");
+        assert!(!first.contains("name") && !first.contains("exit") && !first.contains("jobs_user"));
+        old.execute_batch(&first).expect("made");
+        old.execute(
+            "INSERT INTO jobs (ended_ms, ran_s, uid, pid, client, priority, command, ending, outcome)
+             VALUES (1000, 1.5, 0, 7, 1, 5, 'python train.py', 'goodbye', '{}')",
+            [],
+        )
+        .expect("written");
+        drop(old);
+        let kept = all(&path);
+        assert_eq!((kept.len(), kept[0].client, &kept[0].name), (1, 1, &None));
+        // It was called well, which nobody knew.
+        assert_eq!(kept[0].exit.words(kept[0].ending), "ended");
+        // By several at once.
+        std::thread::scope(|scope| {
+            for number in 2..6 {
+                let path = &path;
+                scope.spawn(move || assert_eq!(add(path, &rows(number..number + 1)).expect("written"), None));
+            }
+        });
+        let kept = all(&path);
+        assert_eq!((kept.len(), &kept[4].name), (5, &None));
+        let mut named: Vec<_> = kept.iter().filter_map(|row| row.name.as_deref()).collect();
+        named.sort_unstable();
+        assert_eq!(named, ["train2", "train4", "train5"]);
+    }
+
+    #[test]
+    fn a_newer_file_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        add(&path, &rows(0..1)).expect("written");
+        let newer = Connection::open(&path).expect("open");
+        newer
+            .pragma_update(None, "user_version", SCHEMA_VERSION + 1)
+            .expect("set");
+        drop(newer);
+        assert!(matches!(
+            add(&path, &rows(1..2)),
+            Err(HistoryError::Newer { version, .. }) if version == SCHEMA_VERSION + 1
+        ));
+        assert!(matches!(
+            read(&path, &HistoryQuery::default()),
+            Err(HistoryError::Newer { .. })
+        ));
+    }
+
+    #[test]
+    fn two_processes_may_write_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for number in 0..10 {
+                        add(&path, &rows(number..number + 1)).expect("written");
+                    }
+                });
+            }
+        });
+        assert_eq!(all(&path).len(), 40);
+    }
+
+    #[test]
+    fn a_thread_writes_and_whoever_puts_never_waits() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.sqlite");
+        let (writer, end) = start(path.clone()).expect("started");
+        for number in 0..20 {
+            writer.put(ended(row(number)));
+        }
+        drop(writer);
+        end.wait();
+        assert_eq!(all(&path).len(), 20);
+        HistoryWriter::deaf().put(ended(row(0)));
+        // A folder that cannot be made costs the rows alone.
+        std::fs::write(folder.path().join("taken"), "").expect("written");
+        let (writer, end) = start(folder.path().join("taken/history.sqlite")).expect("started");
+        writer.put(ended(row(0)));
+        drop(writer);
+        end.wait();
+    }
+
+    #[test]
+    fn the_file_lies_in_the_state_folder() {
+        let from = |set: &[(&str, &str)], shared: Option<&str>| {
+            let variable = |name: &str| {
+                let found = set.iter().find(|(called, _)| *called == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            file_from(variable, shared.map(Path::new))
+                .ok()
+                .map(|path| path.display().to_string())
+        };
+        let all = [("WEFT_STATE_DIR", "/w"), ("XDG_STATE_HOME", "/x"), ("HOME", "/h")];
+        assert_eq!(from(&all, None).as_deref(), Some("/w/history.sqlite"));
+        assert_eq!(from(&all[1..], None).as_deref(), Some("/x/weft/history.sqlite"));
+        assert_eq!(
+            from(&all[2..], None).as_deref(),
+            Some("/h/.local/state/weft/history.sqlite")
+        );
+        assert_eq!(from(&[], None), None);
+        let usual = weft_protocol::transport::path::SHARED;
+        assert_eq!(
+            from(&all[1..], Some(usual)).as_deref(),
+            Some("/var/lib/weft/history.sqlite")
+        );
+        assert_eq!(
+            from(&[], Some("/a/b.sock")).as_deref(),
+            Some("/a/b.sock.history.sqlite")
+        );
+        assert_eq!(from(&all, Some("/a/b.sock")).as_deref(), Some("/w/history.sqlite"));
+    }
+}

@@ -1,0 +1,445 @@
+//! The profile writer: makes profiles of stage-1 samples, on a thread since disks are slow.
+//!
+//! It writes every few seconds while samples come, when a client ends, and when `weft profile`
+//! asks. A killed job loses the last seconds. Samples of served jobs enter profiles at the job's
+//! end (`refining`). A failed write changes no file and shows in `weft status`.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use weft_kernel_id::KernelId;
+use weft_profiles::refine::Timed;
+use weft_profiles::working_set::KernelWorkingSet;
+use weft_profiles::{Aggregator, Gpu};
+
+use super::refining::{RefineOutcome, Refining};
+use crate::clients::registry::Entry;
+use weft_api::profile_path;
+use weft_api::status::Sampled;
+use weft_protocol::Ns;
+
+/// Time between writes of a profile.
+const FLUSH: Duration = Duration::from_secs(3);
+
+/// A stage-1 sample or launches, for the profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observation {
+    /// Kernel and number of launches.
+    Launches(u64, u64),
+    /// Kernel, time, gap.
+    Sample(u64, Ns, Option<Ns>),
+    /// A launch timed while its job was served, and when. The scheduler adds the co-runners.
+    Served(Timed, Ns),
+}
+
+/// A message to the profile writer.
+#[derive(Debug)]
+pub enum ProfileMessage {
+    /// A client attached that samples or refines its profile.
+    Attached(Arc<Entry>),
+    /// A client named a kernel: client, hash, identity.
+    Named(u64, u64, KernelId),
+    /// A client uses this device.
+    Device(u64, Gpu),
+    /// A kernel's working set, as a client saw it.
+    WorkingSet(u64, KernelWorkingSet),
+    /// Samples of a client.
+    Seen(u64, Vec<Observation>),
+    /// A client ended.
+    Gone(Arc<Entry>),
+    /// `weft profile` begins, for this profile.
+    Begin(String),
+    /// `weft profile` asks for the state, with everything written.
+    Flush(String, Sender<Sampled>),
+    /// `weft profile` ends.
+    End(String, Sender<Sampled>),
+    /// The broker ends.
+    Stop,
+}
+
+/// A handle to the profile writer.
+#[derive(Debug, Clone)]
+pub struct ProfileWriter {
+    tells: Sender<ProfileMessage>,
+    failures: Arc<AtomicU64>,
+}
+
+impl ProfileWriter {
+    /// A handle without a thread: messages are dropped.
+    pub fn deaf() -> ProfileWriter {
+        ProfileWriter {
+            tells: channel().0,
+            failures: Arc::default(),
+        }
+    }
+
+    /// Sends a message. Never waits.
+    pub fn tell(&self, tell: ProfileMessage) {
+        // It ends last; if it died, only profiles are lost.
+        let _ = self.tells.send(tell);
+    }
+
+    /// Sends samples of a client.
+    pub fn seen(&self, client: u64, seen: Vec<Observation>) {
+        if !seen.is_empty() {
+            self.tell(ProfileMessage::Seen(client, seen));
+        }
+    }
+
+    /// Asks, and waits for the disk; `None` after 8 s.
+    pub fn ask(&self, question: impl FnOnce(Sender<Sampled>) -> ProfileMessage) -> Option<Sampled> {
+        const PATIENCE: Duration = Duration::from_secs(8);
+        let (way, answer) = channel();
+        self.tell(question(way));
+        answer.recv_timeout(PATIENCE).ok()
+    }
+
+    /// Profile writes that failed.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}
+
+/// Starts the thread.
+pub fn start(gauges: impl Fn(String) + Send + 'static) -> std::io::Result<(ProfileWriter, JoinHandle<()>)> {
+    let (tells, incoming) = channel();
+    let failures = Arc::new(AtomicU64::new(0));
+    let profile_writer = ProfileWriter {
+        tells,
+        failures: Arc::clone(&failures),
+    };
+    let thread = std::thread::Builder::new().name("weft-keeper".into()).spawn(move || {
+        Thread {
+            jobs: HashMap::new(),
+            of: HashMap::new(),
+            refining: Refining::default(),
+            failures,
+            complain: Box::new(gauges),
+        }
+        .run(&incoming);
+    })?;
+    Ok((profile_writer, thread))
+}
+
+/// One profile being taken.
+#[derive(Debug)]
+struct Job {
+    aggregator: Aggregator,
+    names: HashSet<u64>,
+    active: HashMap<u64, Arc<Entry>>,
+    clients: u64,
+    launches_ended: u64,
+    samples: u64,
+    dirty: bool,
+    written: Instant,
+    asked_for: bool,
+    file: Option<PathBuf>,
+    trouble: Option<String>,
+    /// Whether the older profile of this name was set aside.
+    set_aside: bool,
+    kept: Option<String>,
+}
+
+impl Job {
+    fn new(asked_for: bool) -> Job {
+        Job {
+            aggregator: Aggregator::new(),
+            names: HashSet::new(),
+            active: HashMap::new(),
+            clients: 0,
+            launches_ended: 0,
+            samples: 0,
+            dirty: false,
+            written: Instant::now(),
+            asked_for,
+            file: None,
+            trouble: None,
+            set_aside: false,
+            kept: None,
+        }
+    }
+
+    /// Adds the clients' memory peaks and run times.
+    ///
+    /// Peaks of clients present together are summed: for admission, too much is safer. A later
+    /// client takes an ended one's place. Called before each client is removed.
+    fn measure(&mut self) {
+        let mut together = 0u64;
+        for entry in self.active.values() {
+            together = together.saturating_add(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
+            self.aggregator.ran(entry.ran());
+        }
+        self.aggregator.memory(together);
+    }
+
+    fn sampled(&self) -> Sampled {
+        let now: u64 = self.active.values().map(|entry| launches(entry)).sum();
+        Sampled {
+            active: self.active.len() as u64,
+            clients: self.clients,
+            launches: self.launches_ended + now,
+            samples: self.samples,
+            kernels: self.names.len() as u64,
+            file: self.file.clone(),
+            trouble: self.trouble.clone(),
+            kept: self.kept.clone(),
+        }
+    }
+}
+
+fn launches(entry: &Entry) -> u64 {
+    let counters = &entry.lane.counters;
+    counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed)
+}
+
+struct Thread {
+    jobs: HashMap<String, Job>,
+    /// Profile by client.
+    of: HashMap<u64, String>,
+    /// Profiles corrected by the jobs served with them.
+    refining: Refining,
+    failures: Arc<AtomicU64>,
+    complain: Box<dyn Fn(String) + Send>,
+}
+
+impl Thread {
+    fn run(mut self, incoming: &Receiver<ProfileMessage>) {
+        loop {
+            match incoming.recv_timeout(FLUSH) {
+                Ok(ProfileMessage::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(tell) => self.take(tell),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let due: Vec<String> = self
+                .jobs
+                .iter()
+                .filter(|(_, job)| job.dirty && job.written.elapsed() >= FLUSH)
+                .map(|(called, _)| called.clone())
+                .collect();
+            for called in due {
+                self.write(&called);
+            }
+        }
+        for called in self.jobs.keys().cloned().collect::<Vec<_>>() {
+            self.write(&called);
+        }
+    }
+
+    fn take(&mut self, tell: ProfileMessage) {
+        match tell {
+            ProfileMessage::Attached(entry) if entry.refines => self.refining.attached(entry),
+            ProfileMessage::Attached(entry) => {
+                let Some(called) = entry.profile.clone() else { return };
+                let job = self.jobs.entry(called.clone()).or_insert_with(|| Job::new(false));
+                job.clients += 1;
+                job.active.insert(entry.client, Arc::clone(&entry));
+                self.of.insert(entry.client, called);
+            }
+            ProfileMessage::Named(client, hash, id) => {
+                self.refining.named(client, hash, &id);
+                if let Some(job) = self.job(client)
+                    && job.names.len() < weft_profiles::MAX_KERNELS
+                {
+                    job.names.insert(hash);
+                    job.aggregator.named(hash, id);
+                    job.dirty = job.samples > 0;
+                }
+            }
+            ProfileMessage::WorkingSet(client, set) => {
+                if let Some(job) = self.job(client) {
+                    job.aggregator.working_set(set);
+                    job.dirty = true;
+                }
+            }
+            ProfileMessage::Device(client, gpu) => {
+                self.refining.device(client, &gpu);
+                if let Some(job) = self.job(client) {
+                    job.aggregator.device(gpu);
+                }
+            }
+            ProfileMessage::Seen(client, seen) => {
+                for one in &seen {
+                    if let Observation::Served(timed, _) = one {
+                        self.refining.timed(client, timed);
+                    }
+                }
+                if let Some(job) = self.job(client) {
+                    for one in seen {
+                        match one {
+                            Observation::Launches(hash, times) => {
+                                job.aggregator.launched(hash, times);
+                                job.dirty |= job.samples > 0;
+                            }
+                            Observation::Sample(hash, time, gap) => {
+                                job.aggregator.sampled(hash, time, gap);
+                                job.samples += 1;
+                                job.dirty = true;
+                            }
+                            Observation::Served(..) => {}
+                        }
+                    }
+                }
+            }
+            ProfileMessage::Gone(entry) => self.gone(&entry),
+            ProfileMessage::Begin(called) => {
+                let mut job = Job::new(true);
+                if let Some(old) = self.jobs.remove(&called) {
+                    job.active = old.active;
+                    job.clients = job.active.len() as u64;
+                }
+                self.jobs.insert(called, job);
+            }
+            ProfileMessage::Flush(called, answer) => {
+                self.write(&called);
+                let _ = answer.send(self.jobs.get(&called).map(Job::sampled).unwrap_or_default());
+            }
+            ProfileMessage::End(called, answer) => {
+                self.write(&called);
+                let sampled = match self.jobs.get_mut(&called) {
+                    Some(job) if !job.active.is_empty() => {
+                        job.asked_for = false;
+                        job.sampled()
+                    }
+                    _ => self.jobs.remove(&called).map(|job| job.sampled()).unwrap_or_default(),
+                };
+                let _ = answer.send(sampled);
+            }
+            ProfileMessage::Stop => {}
+        }
+    }
+
+    fn job(&mut self, client: u64) -> Option<&mut Job> {
+        self.jobs.get_mut(self.of.get(&client)?)
+    }
+
+    fn gone(&mut self, entry: &Arc<Entry>) {
+        match self.refining.gone(entry) {
+            RefineOutcome::Goes | RefineOutcome::Stays => {}
+            RefineOutcome::Refined(refined) => log::info!(
+                "the profile of process {} and its peers was refined while they were served: {} kernels added, {} corrected, {} confirmed",
+                entry.pid,
+                refined.added,
+                refined.replaced,
+                refined.confirmed
+            ),
+            RefineOutcome::Trouble(said) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                log::warn!("{said}");
+                (self.complain)(said);
+            }
+        }
+        let Some(called) = self.of.remove(&entry.client) else {
+            return;
+        };
+        if let Some(job) = self.jobs.get_mut(&called) {
+            job.measure();
+            job.launches_ended += launches(entry);
+            job.active.remove(&entry.client);
+        }
+        self.write(&called);
+        if self
+            .jobs
+            .get(&called)
+            .is_some_and(|job| job.active.is_empty() && !job.asked_for)
+        {
+            self.jobs.remove(&called);
+        }
+    }
+
+    /// Writes a profile if it has changed.
+    fn write(&mut self, called: &str) {
+        let Some(job) = self.jobs.get_mut(called) else { return };
+        if !job.dirty {
+            return;
+        }
+        job.dirty = false;
+        job.written = Instant::now();
+        job.measure();
+        let taken = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs());
+        let saved = profile_path::locate(called).and_then(|(store, name)| {
+            // `weft profile` samples anew; the old profile may be better.
+            if job.asked_for && !job.set_aside {
+                job.kept = store.set_aside(&name)?;
+                job.set_aside = true;
+            }
+            let profile = job.aggregator.clone().finish(&name, taken);
+            store.save(&profile)
+        });
+        match saved {
+            Ok(file) => {
+                job.file = Some(file);
+                job.trouble = None;
+            }
+            Err(error) => {
+                let said = error.to_string();
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                if job.trouble.as_deref() != Some(&said) {
+                    log::warn!("{said}");
+                    (self.complain)(said.clone());
+                }
+                job.trouble = Some(said);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::registry::NewEntry;
+    use weft_protocol::transport::map::SharedLane;
+
+    fn process(client: u64, peak: u64) -> Arc<Entry> {
+        let lane = SharedLane::lane().expect("a lane");
+        lane.counters.memory_peak.store(peak, Ordering::Relaxed);
+        Arc::new(Entry::new(NewEntry {
+            client,
+            pid: client as u32,
+            command: String::new(),
+            profile: Some("gang".into()),
+            loaded: None,
+            trouble: None,
+            profiling: true,
+            priority: 0,
+            lane: Arc::new(lane),
+        }))
+    }
+
+    #[test]
+    fn a_job_takes_what_its_processes_take_together() {
+        let mut thread = Thread {
+            jobs: HashMap::new(),
+            of: HashMap::new(),
+            refining: Refining::default(),
+            failures: Arc::default(),
+            complain: Box::new(|_| {}),
+        };
+        let taken = |thread: &Thread| {
+            let job = thread.jobs.get("gang").expect("it was asked for");
+            job.aggregator.clone().finish("gang", 0).memory_peak
+        };
+        thread.take(ProfileMessage::Begin("gang".into()));
+        let (first, second) = (process(1, 3_000), process(2, 2_000));
+        for entry in [&first, &second] {
+            thread.take(ProfileMessage::Attached(Arc::clone(entry)));
+        }
+        thread.take(ProfileMessage::Gone(first));
+        assert_eq!(taken(&thread), 5_000);
+        // After the first's end, the second's peak does not add.
+        second.lane.counters.memory_peak.store(4_500, Ordering::Relaxed);
+        thread.take(ProfileMessage::Gone(second));
+        assert_eq!(taken(&thread), 5_000);
+        let third = process(3, 4_900);
+        thread.take(ProfileMessage::Attached(Arc::clone(&third)));
+        thread.take(ProfileMessage::Gone(third));
+        assert_eq!(taken(&thread), 5_000, "it came after them");
+    }
+}

@@ -1,0 +1,44 @@
+"""README names the versions that the tests really install."""
+
+import re
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# A client's name in README's table: its file in scripts/requirements, its package there.
+PACKAGES = {
+    "PyTorch": ("torch", "torch"),
+    "Triton": ("torch", "triton"),
+    "CuPy": ("torch", "cupy-cuda13x"),
+    "Numba": ("torch", "numba"),
+    "tinygrad": ("torch", "tinygrad"),
+    "JAX": ("jax", "jax"),
+    "ONNX Runtime": ("onnx", "onnxruntime-gpu"),
+    "transformers": ("hf", "transformers"),
+    "vLLM": ("vllm", "vllm"),
+    "Ray": ("ray", "ray"),
+}
+
+
+def rows():
+    """client -> version, of README's table."""
+    table = (ROOT / "README.md").read_text().split("## Tested with")[1].split("##")[0]
+    found = {}
+    for line in re.findall(r"^\| ([^|]+) \| ([\d., ]+) \|", table, re.MULTILINE):
+        names, versions = (part.split(", ") for part in line)
+        if len(names) == len(versions):
+            found |= dict(zip(names, versions))
+    return found
+
+
+class Versions(unittest.TestCase):
+    def test_each_version_of_readme_is_the_one_that_is_installed(self):
+        found = rows()
+        self.assertEqual(set(PACKAGES), set(found))
+        for name, (file, package) in PACKAGES.items():
+            text = (ROOT / "scripts" / "requirements" / f"{file}.txt").read_text()
+            self.assertIn(f"\n{package}=={found[name]}\n", f"\n{text}", name)
+
+
+if __name__ == "__main__":
+    unittest.main()
