@@ -59,7 +59,7 @@ fn failed() {
 
 fn say(place: &str, what: &str) {
     if !SAID.swap(true, Ordering::Relaxed) {
-        log::error!("a part of weft failed{place}{what}; the job goes on without it");
+        log::error!("a part of weft failed{place}{what}; the job continues without it");
     }
 }
 

@@ -68,7 +68,7 @@ fn begin() {
     };
     match throttle::begin(driver(), settings, watch) {
         Ok(()) => deferred::start(),
-        Err(why) => log::warn!("this job runs as without weft: {why}"),
+        Err(why) => log::warn!("this job runs without weft: {why}"),
     }
 }
 

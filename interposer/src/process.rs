@@ -99,7 +99,7 @@ pub fn watch_end(at_end: extern "C" fn(c_int, *mut c_void), at_quick_end: extern
         // SAFETY: as above.
         let _ = unsafe { at_quick_exit(at_quick_end) };
         if result != 0 {
-            log::debug!("the process's end will look like a kill: no room for another exit handler");
+            log::debug!("the broker will see the exit of this process as a kill: cannot add an exit handler");
         }
     });
 }
@@ -112,7 +112,7 @@ pub fn watch_forks(in_child: extern "C" fn()) {
         // SAFETY: a function of this never unloaded library that does only what a forked child may.
         let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if result != 0 {
-            log::warn!("forked children can not be told apart: error {result}");
+            log::warn!("cannot detect forked children: error {result}");
         }
     });
 }

@@ -47,7 +47,7 @@ pub(crate) const FORMAT: Format<{ MAX_BYTES as usize }> = Format {
     oldest: OLDEST,
     wording: &Wording {
         name: "profile",
-        not_ours: "is not a profile of weft: remove it and take the profile again",
+        not_ours: "is not a weft profile: remove it and take the profile again",
         again: "take the profile again",
         smaller: "take the profile again",
         full: " (the profile that was there before is unchanged: make room and take it again)",
@@ -115,7 +115,7 @@ mod tests {
         let file = encode(&sample(), path()).unwrap();
         for length in 0..file.len() {
             let error = decode(&file[..length], path()).unwrap_err();
-            let expected = if length < 9 { "not a profile" } else { "truncated" };
+            let expected = if length < 9 { "not a weft profile" } else { "truncated" };
             assert!(error.to_string().contains(expected), "{length}: {error}");
         }
         let mut longer = file;

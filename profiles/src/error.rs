@@ -14,10 +14,10 @@ pub enum Error {
     )]
     Name(String),
     /// No directory is known.
-    #[error("no place for profiles: set WEFT_PROFILE_DIR, or HOME")]
+    #[error("no folder for profiles: set WEFT_PROFILE_DIR or HOME")]
     NoDirectory,
     /// No profile has this name.
-    #[error("there is no profile {name:?} at {}: take it with `weft profile --name {name} -- COMMAND`", path.display())]
+    #[error("no profile {name:?} at {}: record it with `weft profile --name {name} -- COMMAND`", path.display())]
     Missing {
         /// Name of the profile.
         name: String,

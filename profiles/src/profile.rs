@@ -235,14 +235,14 @@ impl Profile {
             .iter()
             .all(|kernel| kernel.time.is_sound() && kernel.gap.is_sound())
         {
-            return Some("a distribution that cannot be");
+            return Some("an impossible distribution");
         }
         let launches = self
             .kernels
             .iter()
             .try_fold(self.unlisted, |sum, kernel| sum.checked_add(kernel.launches));
         if launches.is_none() {
-            return Some("more launches than can be");
+            return Some("an impossible number of launches");
         }
         self.working_sets.unsound()
     }

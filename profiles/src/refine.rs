@@ -85,11 +85,11 @@ pub struct Refined {
 #[derive(Debug, thiserror::Error)]
 pub enum Unrefined {
     /// Too few samples.
-    #[error("{0} timed launches say too little")]
+    #[error("{0} timed launches are too few")]
     Few(u64),
     /// The samples are of another job.
     #[error(
-        "profile {name:?} stays as it is: it knows the kernels of {known} of {samples} launches that were timed, so it is of another job or of other code; take it again"
+        "profile {name:?} was not changed: it knows the kernels of only {known} of {samples} timed launches, so it is of another job or other code; take it again"
     )]
     AnotherJob {
         /// Name of the profile.

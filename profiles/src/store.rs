@@ -226,7 +226,7 @@ mod tests {
         let error = Store::at("/nowhere").load("bert").unwrap_err().to_string();
         assert_eq!(
             error,
-            "there is no profile \"bert\" at /nowhere/bert.profile: take it with `weft profile --name bert -- COMMAND`"
+            "no profile \"bert\" at /nowhere/bert.profile: record it with `weft profile --name bert -- COMMAND`"
         );
     }
 
@@ -344,8 +344,8 @@ mod tests {
         let huge = File::create(directory.path().join("huge.profile")).unwrap();
         huge.set_len(codec::MAX_BYTES + 1).unwrap();
         for (name, expected) in [
-            ("text", "is not a profile of weft"),
-            ("empty", "is not a profile of weft"),
+            ("text", "is not a weft profile"),
+            ("empty", "is not a weft profile"),
             ("dir", "cannot read"),
             ("huge", "too large"),
         ] {

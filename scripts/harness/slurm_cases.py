@@ -185,7 +185,7 @@ def wrong_values_are_refused(play):
             ), f"{command}: {done}"
     script = "#!/bin/sh\n#SBATCH --gpu-mem=much\ntrue\n"
     done = cluster.run(["sbatch"], user="ann", given=script)
-    assert done.returncode and "weft: --gpu-mem: much is no amount" in done.stderr, done
+    assert done.returncode and "weft: --gpu-mem: much is not an amount" in done.stderr, done
     done = cluster.run(["sbatch", "--gpu-mem=81G", "--wrap=true"], user="ann")
     assert done.returncode and "weft: 81 GiB of GPU memory" in done.stderr, done
     assert not cluster.must(["squeue", "-h"]), "something was submitted"

@@ -49,7 +49,7 @@ impl FromStr for AdmissionPolicy {
         let named = AdmissionPolicy::ALL.iter().find(|(_, name)| *name == text);
         named.map(|(policy, _)| *policy).ok_or_else(|| {
             let names: Vec<&str> = AdmissionPolicy::ALL.iter().map(|(_, name)| *name).collect();
-            format!("{text} is none of {}", names.join(", "))
+            format!("{text} is not one of {}", names.join(", "))
         })
     }
 }

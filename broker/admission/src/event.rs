@@ -128,7 +128,7 @@ pub enum Never {
         memory: u64,
     },
     /// Host memory.
-    #[error("it needs {} of the host, and managed jobs may take {}", shown(*need), shown(*memory))]
+    #[error("it needs {} of host memory, and managed jobs may take {}", shown(*need), shown(*memory))]
     Host {
         /// Bytes needed.
         need: u64,
@@ -136,7 +136,7 @@ pub enum Never {
         memory: u64,
     },
     /// Link time.
-    #[error("moving what it touches in a round takes longer than the link may be used")]
+    #[error("moving the memory that it touches in a round would take longer than the allowed link time")]
     Link,
     /// An administrator's cap on its user's memory.
     #[error("it needs {}, and its user may have {} of device memory at once (a cap of this broker)", shown(*need), shown(*most))]
@@ -163,7 +163,7 @@ pub enum Never {
     #[error("its user may run no jobs here (a cap of this broker)")]
     NoJobs,
     /// None of the devices it may use is present.
-    #[error("none of the devices it may use is here")]
+    #[error("this machine has none of the devices that it may use")]
     NoDevice,
 }
 
@@ -171,6 +171,6 @@ pub enum Never {
 fn whose(processes: u32) -> String {
     match processes {
         0 | 1 => "contexts".to_string(),
-        many => format!("the contexts of {many} processes, as LOCAL_WORLD_SIZE says or as many came"),
+        many => format!("the contexts of {many} processes, from LOCAL_WORLD_SIZE or the number attached"),
     }
 }

@@ -1,4 +1,4 @@
-//! Metrics of a real broker: what `weft metrics` prints, the socket, and what is refused.
+//! Tests of a real broker's metrics: the output of `weft metrics`, the socket, and refusals.
 
 mod common;
 
@@ -83,7 +83,7 @@ fn jobs_are_told_by_command_and_socket_and_counters_stay() {
         "{answer}"
     );
     assert_eq!(launches(&answer), Some(40.0), "{answer}");
-    // A client whose counters fall, as a faulty one may: they stay for people who add them up.
+    // A faulty client's counters may fall; the metrics must not, because users sum them.
     service
         .lane()
         .counters

@@ -213,7 +213,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     operation::supervisor::ready();
     let why = acceptor.keep(&mut listener);
     operation::supervisor::stopping();
-    log::info!("ends: {why}; {} clients go on as without weft", registry.count());
+    log::info!("ends: {why}; {} clients continue without weft", registry.count());
     // Threads that end let clients go, which frees no memory.
     admission.close();
     // The socket goes first: later clients start or find another broker.
@@ -244,14 +244,14 @@ fn keep_history(places: &Places, options: &Options) -> (history::HistoryWriter, 
     let file = match history::file_of(places, options.door.is_shared()) {
         Ok(file) => file,
         Err(error) => {
-            log::warn!("{error}; jobs that end are not kept");
+            log::warn!("{error}; ended jobs are not recorded");
             return (history::HistoryWriter::deaf(), None);
         }
     };
     match history::start(file) {
         Ok((writer, end)) => (writer, Some(end)),
         Err(error) => {
-            log::warn!("no thread for the history of jobs could be started: {error}; jobs that end are not kept");
+            log::warn!("cannot start the thread for the history of jobs: {error}; ended jobs are not recorded");
             (history::HistoryWriter::deaf(), None)
         }
     }

@@ -6,7 +6,7 @@ const MIN_PLAIN_BYTES: f64 = 1_048_576.0;
 
 /// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. `g` and `GiB`: powers of 1024; `GB`: of 1000.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text} is no amount of memory: write 12GiB, 500MB or a number of bytes");
+    let wrong = || format!("{text} is not an amount of memory: write 12GiB, 500MB or a number of bytes");
     let trimmed = text.trim();
     let split = trimmed
         .find(|letter: char| letter.is_ascii_alphabetic())

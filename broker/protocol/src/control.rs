@@ -236,7 +236,7 @@ pub enum ToClient {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// Another protocol version.
-    #[error("the broker speaks protocol {broker}, this job's libweft {client}: use the weft and libweft of one build")]
+    #[error("the broker uses protocol {broker}, this job's libweft {client}: use weft and libweft of one build")]
     Version {
         /// The broker's.
         broker: u32,
@@ -247,7 +247,7 @@ pub enum Refusal {
     #[error("the broker belongs to another user")]
     User,
     /// Priority out of range.
-    #[error("priority {0} is not in 0 (most important) to 9")]
+    #[error("priority {0} is not between 0 (most important) and 9")]
     Priority(u8),
     /// The profile cannot be used.
     #[error("profile {name}: {why}")]
@@ -258,7 +258,7 @@ pub enum Refusal {
         why: String,
     },
     /// The broker has its limit of clients.
-    #[error("the broker has its limit of {0} clients")]
+    #[error("the broker is at its limit of {0} clients")]
     Full(usize),
     /// A shared broker believes only the kernel's process ids.
     #[error("the shared broker cannot see this process (it is in a pid namespace that is not below the broker's)")]

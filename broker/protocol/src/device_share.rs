@@ -72,7 +72,7 @@ impl SmShare {
         let percent = text.trim().strip_suffix('%').map(str::trim_end);
         percent
             .and_then(SmShare::from_percentage)
-            .ok_or_else(|| format!("{text} is no part of the SMs: write 25%, a whole number from 1% to 100%"))
+            .ok_or_else(|| format!("{text} is not a part of the SMs: write 25%, a whole number from 1% to 100%"))
     }
 
     /// The share of a value of [`ACTIVE_THREADS`], if it is a whole number.

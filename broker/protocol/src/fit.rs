@@ -25,7 +25,7 @@ impl ProfileFit {
         let kernels = if *seen == 1 { "kernel" } else { "kernels" };
         let fits = format!("profile {profile} knows {known} of the {seen} {kernels} that this job has launched so far");
         match self.is_poor() {
-            true => format!("{fits}: is it another job's? (weft profile --name {profile} -- COMMAND takes it anew)"),
+            true => format!("{fits}: is it of another job? (weft profile --name {profile} -- COMMAND records it anew)"),
             false => fits,
         }
     }

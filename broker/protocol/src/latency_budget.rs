@@ -56,7 +56,7 @@ pub fn part(slowdown: u32) -> f64 {
 
 /// Nanoseconds of `50ms`, `1.5s` or `200us`; from 1 us to an hour.
 pub fn parse_slo(text: &str) -> Result<Ns, String> {
-    let wrong = || format!("{text} is no time: write 50ms, 1.5s or 200us, from 1us to 3600s");
+    let wrong = || format!("{text} is not a time: write 50ms, 1.5s or 200us, from 1us to 3600s");
     let trimmed = text.trim();
     let split = trimmed
         .find(|letter: char| letter.is_ascii_alphabetic())

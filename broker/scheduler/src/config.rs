@@ -70,7 +70,7 @@ impl fmt::Display for PolicyName {
 
 /// Error: no policy has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {0:?}: choose weft, fikit, exclusive or timeslice")]
+#[error("unknown policy {0:?}: choose weft, fikit, exclusive or timeslice")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyName {
@@ -304,7 +304,7 @@ mod tests {
         let error = "fair".parse::<PolicyName>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "no policy is called \"fair\": choose weft, fikit, exclusive or timeslice"
+            "unknown policy \"fair\": choose weft, fikit, exclusive or timeslice"
         );
     }
 

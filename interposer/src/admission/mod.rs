@@ -348,7 +348,8 @@ impl DeviceAdmission {
         let admission_slot = &link.lane.admission_slot;
         let heard = admission_slot.state() == AdmissionState::Admitted;
         if backing_mode::decide(asked && heard && admission_slot.is_managed()) && asked {
-            let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
+            let note =
+                "its memory is managed, because it did not fit as device memory next to other jobs (WEFT_BACKING=auto)";
             link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
             // The broker gets this with the question.
@@ -388,7 +389,7 @@ impl DeviceAdmission {
                     if link.broker_runs() && now.saturating_sub(since) < LONGEST_END_NS {
                         gone = None;
                     } else if now.saturating_sub(*gone.get_or_insert(now)) > ABSENCE_TIMEOUT_NS {
-                        log::warn!("the broker is gone: this job begins as without weft");
+                        log::warn!("the broker is gone: this job begins without weft");
                         return AdmissionAnswer::Begin;
                     }
                 }
@@ -399,7 +400,7 @@ impl DeviceAdmission {
                     if settings.no_wait {
                         link.messages.hear(REASON_TIMEOUT);
                         report::always(&format!(
-                            "no device memory now (number {} in the queue) and --no-wait: ends with exit code {TRY_AGAIN}",
+                            "no device memory is free (number {} in the queue) and --no-wait is set: exits with code {TRY_AGAIN}",
                             link.lane.admission_slot.position.load(Ordering::Relaxed)
                         ));
                         link.messages.put(ToBroker::WaitsNoMore);
@@ -411,7 +412,7 @@ impl DeviceAdmission {
                 }
             }
             if state == AdmissionState::Waits && beat.is_dead(now) {
-                log::warn!("the broker keeps no queue any more: this job begins as without weft");
+                log::warn!("the broker no longer keeps a queue: this job begins without weft");
                 return AdmissionAnswer::Begin;
             }
             if settings.wait.is_some_and(|wait| waited > wait) && waits {
@@ -553,7 +554,7 @@ impl DeviceAdmission {
     fn advise(&self, link: &BrokerLink) {
         if !self.is_declared(link) && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
-                "no more device memory is free, and nothing was said of what this job takes: when it has ended, weft queue lists what it took, weft profile keep makes that a profile, and with --profile it begins when so much is free",
+                "no more device memory is free, and this job has neither --memory nor a profile: when it has ended, make a profile of its memory use (weft queue, weft profile keep); with --profile it begins when that is free",
             );
         }
     }

@@ -34,7 +34,7 @@ pub enum Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::NoProgram => write!(out, "there is no program weft beside libweft.so"),
+            Failure::NoProgram => write!(out, "there is no program weft next to libweft.so"),
             Failure::Folder(why) => write!(out, "{why}"),
             Failure::System(why) => write!(out, "{why}"),
         }

@@ -24,7 +24,7 @@ impl RequestedBacking {
             Some("managed") => Ok(RequestedBacking::Managed),
             Some("auto") => Ok(RequestedBacking::Auto),
             Some(other) => Err(format!(
-                "{VARIABLE}={other} is none of device, managed, auto; taken as device"
+                "{VARIABLE}={other} is not one of device, managed, auto; using device"
             )),
         }
     }

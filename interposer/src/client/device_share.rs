@@ -30,7 +30,7 @@ impl DeviceShare {
         let client_priority = variable(CLIENT_PRIORITY);
         let (wanted, complaint) = match parse_switch(variable(SWITCH).as_deref().unwrap_or_default()) {
             Ok(wanted) => (wanted, None),
-            Err(wrong) => (true, Some(format!("{wrong}; taken as on"))),
+            Err(wrong) => (true, Some(format!("{wrong}; using on"))),
         };
         // Another client priority is the user's word that the job is a normal client.
         let others = client_priority.as_deref().is_some_and(|said| said != BELOW_NORMAL);
@@ -50,10 +50,12 @@ impl DeviceShare {
         let mut parts = Vec::new();
         if mps == Some(true) {
             if self.below_normal {
-                parts.push(format!("it is below normal ({CLIENT_PRIORITY}={BELOW_NORMAL})"));
+                parts.push(format!(
+                    "its priority is below normal ({CLIENT_PRIORITY}={BELOW_NORMAL})"
+                ));
             }
             if self.lowers_streams {
-                parts.push("priorities of its streams are lowered as far as their order allows".to_string());
+                parts.push("its streams' priorities are lowered as far as their order allows".to_string());
             }
         }
         match self.limit(mps) {

@@ -40,7 +40,7 @@ impl EvidenceSource {
             None | Some("" | "auto" | "ledger") => Ok(EvidenceSource::Ledger),
             Some("residency") => Ok(EvidenceSource::Residency),
             Some(other) => Err(format!(
-                "{EVIDENCE_FROM}={other} is none of auto, ledger, residency; taken as auto"
+                "{EVIDENCE_FROM}={other} is not one of auto, ledger, residency; using auto"
             )),
         }
     }
@@ -106,7 +106,7 @@ impl Settings {
             Some("off") => Purpose::Off,
             Some(other) => {
                 complaints.push(format!(
-                    "WEFT_MODE={other} is none of serve, profile, trace, off; taken as serve"
+                    "WEFT_MODE={other} is not one of serve, profile, trace, off; using serve"
                 ));
                 Purpose::Serve
             }
@@ -117,7 +117,7 @@ impl Settings {
             Some((_, Some(priority))) => priority,
             Some((text, None)) => {
                 complaints.push(format!(
-                    "WEFT_PRIORITY={text} is no whole number from 0 (most important) to 9, nor high, normal, low or idle; this job runs at {PRIORITY_OF_A_MISTAKE}, the lowest"
+                    "WEFT_PRIORITY={text} is not a whole number from 0 (most important) to 9, nor high, normal, low or idle; this job runs at {PRIORITY_OF_A_MISTAKE}, the lowest"
                 ));
                 PRIORITY_OF_A_MISTAKE
             }
@@ -126,20 +126,20 @@ impl Settings {
             None | Some("1") => true,
             Some("0") => false,
             Some(other) => {
-                complaints.push(format!("WEFT_AUTOSTART={other} is neither 0 nor 1; taken as 1"));
+                complaints.push(format!("WEFT_AUTOSTART={other} is neither 0 nor 1; using 1"));
                 true
             }
         };
         if let Some(socket) = variable("WEFT_SOCKET").filter(|socket| !socket.starts_with('/')) {
             complaints.push(format!(
-                "WEFT_SOCKET={socket} counts from the folder that each process is in: jobs in other folders look for other brokers"
+                "WEFT_SOCKET={socket} is relative to each process's folder: jobs in other folders look for other brokers; use an absolute path"
             ));
         }
         let outcome = match variable("WEFT_OUTCOME").as_deref() {
             None | Some("off") => false,
             Some("on") => true,
             Some(other) => {
-                complaints.push(format!("WEFT_OUTCOME={other} is neither on nor off; taken as off"));
+                complaints.push(format!("WEFT_OUTCOME={other} is neither on nor off; using off"));
                 false
             }
         };
@@ -148,20 +148,20 @@ impl Settings {
             None => usual_spin,
             Some((Ok(spin), text)) => {
                 if spin > LONGEST_SPIN_NS {
-                    complaints.push(format!("WEFT_SPIN_NS={text} is too long; taken as {LONGEST_SPIN_NS}"));
+                    complaints.push(format!("WEFT_SPIN_NS={text} is too long; using {LONGEST_SPIN_NS}"));
                 }
                 spin.min(LONGEST_SPIN_NS)
             }
             Some((Err(_), text)) => {
                 complaints.push(format!(
-                    "WEFT_SPIN_NS={text} is no number of nanoseconds; taken as {usual_spin}"
+                    "WEFT_SPIN_NS={text} is not a number of nanoseconds; using {usual_spin}"
                 ));
                 usual_spin
             }
         };
         let queue = variable("WEFT_QUEUE").filter(|queue| !["on", "always", "off", "0"].contains(&queue.as_str()));
         if let Some(queue) = queue {
-            complaints.push(format!("WEFT_QUEUE={queue} is none of on, off and always; taken as on"));
+            complaints.push(format!("WEFT_QUEUE={queue} is not one of on, off, always; using on"));
         }
         if let Err(complaint) = RequestedBacking::parse(variable(VARIABLE).as_deref()) {
             complaints.push(complaint);
@@ -170,7 +170,7 @@ impl Settings {
             complaints.push(complaint);
         }
         let mut said = |name: &str, complaint: String| {
-            complaints.push(format!("{name}: {complaint}; taken as not said"));
+            complaints.push(format!("{name}: {complaint}; ignored"));
         };
         let slowdown = variable("WEFT_SLOWDOWN").map(|text| latency_budget::parse_slowdown(&text));
         let slo = variable("WEFT_SLO").map(|text| latency_budget::parse_slo(&text));
@@ -184,7 +184,7 @@ impl Settings {
         let memory = variable("WEFT_MEMORY").and_then(|text| match amount::parse(&text) {
             Ok(bytes) => Some(bytes),
             Err(complaint) => {
-                complaints.push(format!("WEFT_MEMORY: {complaint}; taken as not said"));
+                complaints.push(format!("WEFT_MEMORY: {complaint}; ignored"));
                 None
             }
         });
@@ -192,7 +192,7 @@ impl Settings {
             let known = matches!(text.as_str(), "short" | "medium" | "long");
             if !known {
                 complaints.push(format!(
-                    "WEFT_DURATION={text} is none of short, medium, long; taken as not said"
+                    "WEFT_DURATION={text} is not one of short, medium, long; ignored"
                 ));
             }
             known
@@ -205,7 +205,7 @@ impl Settings {
                 Ok(seconds) => Some(seconds.saturating_mul(1_000_000_000)),
                 Err(_) => {
                     complaints.push(format!(
-                        "WEFT_WAIT={text} is neither a whole number of seconds nor no; taken as without end"
+                        "WEFT_WAIT={text} is neither a whole number of seconds nor no; waiting without limit"
                     ));
                     None
                 }
@@ -291,7 +291,7 @@ mod tests {
         ]);
         assert!(settings.outcome);
         assert_eq!(settings.name.as_deref(), Some("resnet prod"));
-        assert_eq!(complaints, ["WEFT_SPIN_NS=99999999999 is too long; taken as 10000000"]);
+        assert_eq!(complaints, ["WEFT_SPIN_NS=99999999999 is too long; using 10000000"]);
         assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
         assert_eq!(settings.profile.as_deref(), Some("resnet"));
         assert!(!settings.autostart && settings.explicit);

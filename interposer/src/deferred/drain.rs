@@ -123,7 +123,7 @@ pub fn start() {
     let builder = Builder::new().name("weft-queue".into()).stack_size(STACK_BYTES);
     if thread::spawn(builder, work).is_err() {
         stop();
-        log::info!("launches are not left behind at the gate: no thread could be had for them");
+        log::info!("launches are not deferred at the gate: cannot start a thread for them");
     }
 }
 

@@ -351,10 +351,10 @@ fn say_why_not() {
     if let Some(why) = GIVEN_UP.get() {
         SAID.call_once(|| match why {
             Why::Newer(name) => log::warn!(
-                "launches are not left behind at the gate: {name} is newer than this weft, and calls of it would pass them by"
+                "launches are not deferred at the gate: {name} is newer than this weft, and its calls would overtake them"
             ),
             Why::Table => log::info!(
-                "launches are not left behind at the gate: this device is newer than those that weft was tried with, and calls by a private table of its driver might pass them by"
+                "launches are not deferred at the gate: this device is newer than those that weft was tried with, and calls through a private table of its driver might overtake them"
             ),
         });
     }

@@ -581,7 +581,7 @@ hooks! {
                 physical.changed(true, claimed);
             });
             static SAID: AtomicBool = AtomicBool::new(false);
-            unmanageable("what the job maps itself (cuMemCreate)", &SAID);
+            unmanageable("memory that the job maps itself (cuMemCreate)", &SAID);
             true
         })
     }

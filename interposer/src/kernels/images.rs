@@ -129,7 +129,7 @@ fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
     let module = match weft_image::read(image, architecture()) {
         Ok(module) => module,
         Err(why) => {
-            log::debug!("an image of {} bytes tells no parameters: {why}", image.len());
+            log::debug!("an image of {} bytes lists no parameters: {why}", image.len());
             return HashMap::new();
         }
     };

@@ -31,7 +31,7 @@ extern "C" fn at_end() {
     };
     crate::report::start();
     log::warn!(
-        "{} was opened past weft, by a library in a scope or namespace of its own (RTLD_DEEPBIND, dlmopen): what that did on the device weft neither saw nor held",
+        "{} was opened past weft, by a library in a scope or namespace of its own (RTLD_DEEPBIND, dlmopen): weft neither saw nor held its work on the device",
         String::from_utf8_lossy(&path)
     );
 }

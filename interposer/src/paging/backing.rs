@@ -79,7 +79,7 @@ pub fn tried(name: &str) -> bool {
     if !tried {
         report::once(
             &SAID,
-            "WEFT_BACKING=auto means device memory on this device: managed memory beyond a device was tried on the simulated one alone (managed asks for it)",
+            "WEFT_BACKING=auto uses device memory on this device: managed memory larger than a device was tried only on the simulated one (set managed to use it)",
         );
     }
     tried
@@ -141,7 +141,7 @@ pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
             capacity::stays_plain(
                 &NO_DRIVER,
                 &format!(
-                    "the driver gives no managed memory (error {}): this allocation stays device memory",
+                    "the driver does not provide managed memory (error {}): this allocation stays device memory",
                     error.0
                 ),
             );

@@ -129,7 +129,7 @@ pub fn start(link: &'static BrokerLink) {
         }
     });
     if let Err(why) = spawned {
-        log::warn!("no thread could be started for the job's memory, which moves on demand: {why}");
+        log::warn!("cannot start a thread for the job's memory, which moves on demand: {why}");
     }
 }
 

@@ -95,7 +95,7 @@ pub fn is_on() -> bool {
 /// Turns observation off: read-mostly memory keeps its host copy.
 pub fn turn_off() {
     if ON.swap(false, Ordering::Relaxed) {
-        log::info!("memory that is mostly read lies on host and device: no more launches are observed");
+        log::info!("read-mostly memory is both on host and device: launches are no longer observed");
     }
 }
 
@@ -381,7 +381,9 @@ fn usable(table: &File, stream: CuStream) -> bool {
     let shows = try_out(table, stream);
     USABLE.store(if shows.is_ok() { SHOWS } else { HIDES }, Ordering::Relaxed);
     match shows {
-        Ok(()) => log::info!("the host's page table shows what the device touches: working sets are learnt from it"),
+        Ok(()) => log::info!(
+            "the host's page table shows the memory that the device touches: working sets are learnt from it"
+        ),
         Err(why) => log::warn!("working sets cannot be learnt from the host's page table here: {why}"),
     }
     shows.is_ok()
@@ -393,7 +395,7 @@ fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
     let mut at = 0;
     // SAFETY: valid out-parameter.
     if !unsafe { calls::cuMemAllocManaged(&mut at, bytes as usize, ATTACH_GLOBAL) }.ok() {
-        return Err("the driver gives no managed memory");
+        return Err("the driver does not provide managed memory");
     }
     let tried = try_on(table, stream, at, bytes);
     // SAFETY: taken above, known to no other code.

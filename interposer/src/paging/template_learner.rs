@@ -205,7 +205,7 @@ impl Learner {
             }
             match File::create_new(&path).and_then(|mut file| file.write_all(&beginning).map(|()| file)) {
                 Ok(file) => learner.evidence = Some(file),
-                Err(why) => log::warn!("{EVIDENCE}={}: {why}; nothing is written there", path.display()),
+                Err(why) => log::warn!("{EVIDENCE}={}: {why}; the file is not written", path.display()),
             }
         }
         ON.store(true, Ordering::Release);
@@ -224,12 +224,12 @@ impl Learner {
             return Vec::new();
         };
         if let Some(Err(why)) = self.evidence.as_mut().map(|file| file.write_all(&records)) {
-            log::warn!("{EVIDENCE}: {why}; nothing more is written there");
+            log::warn!("{EVIDENCE}: {why}; writing stops");
             self.evidence = None;
         }
         match Recording::read(&[recording::MAGIC.as_slice(), &records].concat()) {
             Ok(recording) => self.observe(recording),
-            Err(why) => log::warn!("what launches touched was noted wrongly, and is not learnt from: {why}"),
+            Err(why) => log::warn!("the notes on memory touched by launches are invalid and not learnt from: {why}"),
         }
         let (observed, passed, vain, took) = residency_probe::statistics();
         if observed >= 2 * self.said.max(1) {

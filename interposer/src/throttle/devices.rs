@@ -321,7 +321,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
     let mut session = match Session::make(first.driver, settings) {
         Ok(session) => session,
         Err(why) => {
-            log::info!("on a further device this job runs as without weft: {why}");
+            log::info!("on another device this job runs without weft: {why}");
             return None;
         }
     };

@@ -75,7 +75,7 @@ pub fn start(session: &'static Session, path: PathBuf) {
         done();
     });
     if let Err(why) = spawned {
-        log::warn!("this job runs without weft: no thread could be started: {why}");
+        log::warn!("this job runs without weft: cannot start a thread: {why}");
         return;
     }
     let deadline = clock::now() + FIRST_ATTEMPT.as_nanos() as u64;
@@ -265,9 +265,9 @@ impl Helper {
         let loud = (self.session.link.settings.explicit || certain) && !self.warned;
         if loud {
             self.warned = true;
-            log::warn!("this job runs as without weft: {why}");
+            log::warn!("this job runs without weft: {why}");
         } else {
-            log::info!("this job runs as without weft: {why}");
+            log::info!("this job runs without weft: {why}");
         }
     }
 
@@ -332,7 +332,7 @@ impl Helper {
             }
         }
         if again {
-            let note = format!("attached again after its broker was gone ({} times so far)", self.lost);
+            let note = format!("attached again after losing its broker ({} times so far)", self.lost);
             let _ = channel.send(ToBroker::Note(note));
         }
         self.channel = Some(channel);
@@ -507,7 +507,7 @@ impl Helper {
             mem::forget(channel);
         }
         let text =
-            format!("the broker let go ({why}); this job runs on as without weft and looks for a broker once a second");
+            format!("the broker is lost ({why}); this job continues without weft and looks for a broker once a second");
         if self.session.link.settings.explicit && self.lost == 1 {
             log::warn!("{text}");
         } else {

@@ -421,7 +421,7 @@ impl RecorderState {
                 return;
             }
             if clock::now().saturating_sub(begin) > PATIENCE.as_nanos() as Ns {
-                self.writer.end("the device did not end its work in time");
+                self.writer.end("the device did not finish its work in time");
                 self.pending.clear();
                 self.first = self.next;
                 return;

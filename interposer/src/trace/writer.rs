@@ -79,7 +79,7 @@ impl Writer {
         // The thread blocks the job's signals.
         let thread = Builder::new().name("weft-trace".into());
         spawn(thread, move || write_all(file, &named, &incoming, &known))
-            .map_err(|error| format!("no thread could be started: {error}"))?;
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Writer {
             path,
             orders,
@@ -131,7 +131,7 @@ impl Writer {
 
     /// Ends the recording; the file gets the reason.
     pub fn end(&mut self, why: &str) {
-        log::warn!("the recording ends here: {why}; what was recorded before is kept");
+        log::warn!("the recording ends here: {why}; the earlier part is kept");
         raw::append(&mut self.buffer, &Record::Ended(why.to_string()));
         let last = std::mem::take(&mut self.buffer);
         self.shared.waiting.fetch_add(last.len(), Ordering::AcqRel);
@@ -150,7 +150,7 @@ impl Writer {
         let asked = self.orders.send(WriteOrder::Answer(answer)).is_ok();
         if asked && answered.recv_timeout(patience).is_err() && !self.shared.failed.load(Ordering::Relaxed) {
             log::warn!(
-                "{} bytes of the recording are lost: {} takes too long",
+                "{} bytes of the recording are lost: writing {} takes too long",
                 self.shared.waiting.load(Ordering::Relaxed),
                 self.path.display()
             );
@@ -166,7 +166,7 @@ fn write_all(mut file: File, path: &Path, incoming: &Receiver<WriteOrder>, share
                 if let Err(error) = file.write_all(&bytes) {
                     shared.failed.store(true, Ordering::Relaxed);
                     log::warn!(
-                        "the recording ends here: cannot write {}: {error}; what was written before is kept",
+                        "the recording ends here: cannot write {}: {error}; the earlier part is kept",
                         path.display()
                     );
                     return;

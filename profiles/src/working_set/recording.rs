@@ -28,7 +28,7 @@ const MAX_ITEMS: u32 = 1_048_576;
 #[non_exhaustive]
 pub enum RecordingError {
     /// Another kind of file, or another version.
-    #[error("it is no recording of launches that this weft can read")]
+    #[error("not a recording of launches that this weft can read")]
     Foreign,
     /// Broken at this byte.
     #[error("broken at byte {0}")]

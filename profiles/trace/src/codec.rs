@@ -29,7 +29,7 @@ pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
     oldest: VERSION,
     wording: &Wording {
         name: "trace",
-        not_ours: "is not a launch trace of weft: give a file that `weft profile --trace FILE` wrote",
+        not_ours: "is not a weft launch trace: give a file that `weft profile --trace FILE` wrote",
         again: "record it again",
         smaller: "record fewer steps",
         full: " (a file that was there before is unchanged: make room and record it again)",
@@ -42,7 +42,7 @@ pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
 #[non_exhaustive]
 pub enum TraceError {
     /// The trace to be written is unsound.
-    #[error("the trace for {path} is not sound ({why}): it was not written")]
+    #[error("the trace for {path} is invalid ({why}): it was not written")]
     Unsound {
         /// Path of the file to be written.
         path: String,
@@ -120,7 +120,11 @@ mod tests {
         let file = encode(&sample(), path()).unwrap();
         for length in 0..file.len() {
             let error = decode(&file[..length], path()).unwrap_err().to_string();
-            let expected = if length < 9 { "not a launch trace" } else { "truncated" };
+            let expected = if length < 9 {
+                "not a weft launch trace"
+            } else {
+                "truncated"
+            };
             assert!(error.contains(expected), "{length}: {error}");
         }
         for at in 0..file.len() {
@@ -148,7 +152,7 @@ mod tests {
     fn a_profile_is_no_trace() {
         let profile = weft_profiles::codec::encode(&weft_profiles::Profile::default(), path()).unwrap();
         let error = decode(&profile, path()).unwrap_err().to_string();
-        assert!(error.contains("is not a launch trace"), "{error}");
+        assert!(error.contains("is not a weft launch trace"), "{error}");
     }
 
     #[test]
@@ -156,7 +160,7 @@ mod tests {
         let mut trace = sample();
         trace.kernels.pop();
         let error = encode(&trace, path()).unwrap_err().to_string();
-        assert!(error.contains("not sound"), "{error}");
+        assert!(error.contains("is invalid"), "{error}");
         let file = FORMAT.encode(&PackedTrace::of(&trace), path()).unwrap();
         let error = decode(&file, path()).unwrap_err().to_string();
         assert!(error.contains("corrupt (a "), "{error}");

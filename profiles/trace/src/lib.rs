@@ -304,7 +304,7 @@ impl Trace {
             .flat_map(|kernel| &kernel.nodes)
             .all(|node| plain(node.kernel))
         {
-            return Some("a graph's node is no kernel");
+            return Some("a graph's node is not a kernel");
         }
         for step in &self.steps {
             for (at, operation) in step.operations.iter().enumerate() {
@@ -315,7 +315,7 @@ impl Trace {
                 }
                 let before = at.checked_sub(1).and_then(|before| step.operations.get(before));
                 if operation.handed_over && before.is_none_or(|before| before.thread == operation.thread) {
-                    return Some("an operation that was handed over by nobody");
+                    return Some("an operation that no other thread handed over");
                 }
             }
         }

@@ -265,7 +265,7 @@ mod tests {
         }
         std::fs::write(&path, "weftTRAC").unwrap();
         let error = Recording::load(&path).unwrap_err().to_string();
-        assert!(error.contains("is not a launch trace"), "{error}");
+        assert!(error.contains("is not a weft launch trace"), "{error}");
     }
 
     #[test]

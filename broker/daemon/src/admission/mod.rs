@@ -92,7 +92,7 @@ impl AdmissionHandle {
         let ledger = file.and_then(|file| match Ledger::begin(file) {
             Ok(ledger) => Some(ledger),
             Err(error) => {
-                log::warn!("no thread to keep the book: {error}");
+                log::warn!("cannot start the thread that writes the job table: {error}");
                 None
             }
         });

@@ -107,7 +107,7 @@ pub fn begin(otherwise: Option<&str>, by_option: bool, own: Option<PathBuf>) -> 
         log::set_max_level(otherwise.and_then(level).unwrap_or(LevelFilter::Info));
     }
     if let Some(unknown) = unknown {
-        log::warn!("WEFT_LOG={unknown} is none of off, error, warn, info, debug, trace; taken as info");
+        log::warn!("WEFT_LOG={unknown} is not one of off, error, warn, info, debug, trace; using info");
     }
     LogFile { lines, ended }
 }

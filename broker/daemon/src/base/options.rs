@@ -34,7 +34,7 @@ impl Door {
 /// Whether the scheduler thread may spin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Spin {
-    /// Where the machine has more than two cores
+    /// If the machine has more than two cores
     #[default]
     Auto,
     /// While a background job waits and a gap is near

@@ -109,7 +109,7 @@ const WITH_EXITS: &str = "
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// No folder for it is known.
-    #[error("no place for the history of jobs: set WEFT_STATE_DIR, or HOME")]
+    #[error("no folder for the history of jobs: set WEFT_STATE_DIR or HOME")]
     NoPlace,
     /// The folder or file cannot be made.
     #[error("the history of jobs at {path}: {source}")]
@@ -120,7 +120,7 @@ pub enum HistoryError {
         source: std::io::Error,
     },
     /// Of a newer weft.
-    #[error("the history of jobs at {path} is of a newer weft (format {version}): use that weft's command")]
+    #[error("the history of jobs at {path} is of a newer weft (format {version}): use the newer weft command")]
     Newer {
         /// Which.
         path: PathBuf,
@@ -250,7 +250,7 @@ fn set_aside(path: &Path) -> Result<Option<String>, HistoryError> {
     let _ = std::fs::remove_file(with_end(path, "-journal"));
     match std::fs::rename(path, &aside) {
         Ok(()) => Ok(Some(format!(
-            "the history of jobs was damaged: it is now {}, and a new one is begun",
+            "the history of jobs was damaged: it was renamed to {}, and a new file is created",
             aside.display()
         ))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -547,7 +547,7 @@ pub(crate) fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd
     std::thread::Builder::new().name("weft-history".into()).spawn(move || {
         ThreadPriority::Last.take();
         let read = open_books::load(&path).unwrap_or_else(|error| {
-            log::warn!("{error}; outcomes of jobs that run begin anew");
+            log::warn!("{error}; outcomes of running jobs start from zero");
             Vec::new()
         });
         let _ = found.set(read);
@@ -582,20 +582,20 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
             }
             // Once, until it works again.
             Err(error) if !std::mem::replace(&mut failing, true) => {
-                log::warn!("{error}; jobs that end are not kept");
+                log::warn!("{error}; ended jobs are not recorded");
             }
             Err(_) => {}
         }
         if !failing && let Err(error) = recordings::add(path, &rows, &recordings) {
-            log::warn!("{error}; what was recorded of {} jobs is not kept", rows.len());
+            log::warn!("{error}; the recordings of {} jobs are lost", rows.len());
         }
         // Only with its row is a part's row replaced.
         if !failing && let Err(error) = open_books::change(path, &books) {
-            log::warn!("{error}; outcomes of jobs that run on begin anew");
+            log::warn!("{error}; outcomes of jobs that still run start from zero");
         }
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            log::warn!("the disk is slow: {lost} jobs that ended are not in the history");
+            log::warn!("the disk is slow: {lost} ended jobs are not in the history");
         }
     }
 }

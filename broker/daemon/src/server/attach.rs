@@ -105,7 +105,7 @@ impl PendingClient {
         loop {
             let packet = receive_plain(&self.socket, self.socket.passes(), "a client", limit)?;
             let Packet::Profile { bytes, last } = packet else {
-                return Err(Error::Nonsense("a client sent something else than its profile"));
+                return Err(Error::Nonsense("a client sent another message instead of its profile"));
             };
             fits &= all.len() + bytes.len() <= MAX_PROFILE_BYTES;
             if fits {
@@ -113,7 +113,7 @@ impl PendingClient {
             }
             match (last, fits, all.is_empty()) {
                 (false, ..) => {}
-                (true, false, _) => return Ok(Err("it is larger than the 4 MiB that a shared broker takes")),
+                (true, false, _) => return Ok(Err("it is larger than 4 MiB, the limit of a shared broker")),
                 (true, true, true) => return Ok(Err("it cannot be read")),
                 (true, true, false) => return Ok(Ok(all)),
             }
@@ -155,7 +155,7 @@ impl PendingClient {
         drop(own);
         let (receiver, first) = server.accept().map_err(|_| Error::Gone)?;
         let Up::Open(sender) = first else {
-            return Err(Error::Nonsense("a client's channel began with another message"));
+            return Err(Error::Nonsense("a client's channel began with an unexpected message"));
         };
         sender
             .send(ToClient::Welcome { client, costs })
@@ -188,7 +188,7 @@ impl PendingClient {
         const COSTS_BYTES: usize = LONGEST / 20 - 16;
         let house = host
             .house_of(self.uid)?
-            .ok_or(Error::Nonsense("this broker has no guests"))?;
+            .ok_or(Error::Nonsense("this broker serves no other users"))?;
         let packet = Packet::Lane { channel: String::new() };
         let descriptors = [lane.memory(), house.epoch_page.memory(), house.bell.as_fd()];
         fds::send(&self.socket, &packet, &descriptors, limit)?;

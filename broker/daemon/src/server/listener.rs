@@ -109,7 +109,7 @@ impl Listener {
         {
             return Err(Error::Folder {
                 path: path.to_path_buf(),
-                why: "is there and no socket; remove it, or set WEFT_SOCKET to another path".into(),
+                why: "exists and is not a socket; remove it, or set WEFT_SOCKET to another path".into(),
             });
         }
         raise_descriptor_limit();
@@ -136,9 +136,9 @@ impl Listener {
             Door::Shared { group: None } => 0o666,
         };
         fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))
-            .map_err(Error::io("setting who may use the broker's socket"))?;
+            .map_err(Error::io("setting the permissions of the broker's socket"))?;
         listen(&socket, BACKLOG).map_err(Error::system("listening"))?;
-        let facts = fs::symlink_metadata(&fresh).map_err(Error::io("looking at the broker's socket"))?;
+        let facts = fs::symlink_metadata(&fresh).map_err(Error::io("examining the broker's socket"))?;
         fs::rename(&fresh, path).map_err(Error::io("putting the broker's socket in place"))?;
         Ok(Listener::of(socket, path, &facts, door, passes, lock))
     }
@@ -358,7 +358,7 @@ impl Listener {
         match listen_to(socket, said, self.door) {
             Ok(incoming) => self.said.push_back(incoming),
             Err(Error::Gone) => {}
-            Err(why) => user_log::line(uid, Level::Warn, format_args!("a connection was not let in: {why}")),
+            Err(why) => user_log::line(uid, Level::Warn, format_args!("a connection was refused: {why}")),
         }
     }
 }
@@ -415,7 +415,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
             },
             socket,
         })),
-        Ok(_) => Err(Error::Nonsense("it began with what only a broker says")),
+        Ok(_) => Err(Error::Nonsense("it began with a message that only a broker sends")),
     }
 }
 
@@ -434,7 +434,7 @@ fn lock(path: &Path) -> Result<File, Error> {
         .truncate(false)
         .mode(0o600)
         .open(with_suffix(path, ".lock"))
-        .map_err(Error::io("opening the lock beside the broker's socket"))?;
+        .map_err(Error::io("opening the lock next to the broker's socket"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(Error::Taken(path.to_path_buf())),

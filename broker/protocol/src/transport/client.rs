@@ -102,7 +102,7 @@ impl Channel {
             },
             Way::Packets => match fds::take(&self.socket)? {
                 Some((Packet::Tell(message), _)) => Ok(Some(message)),
-                Some(_) => Err(Error::Nonsense("the broker sent what is no message")),
+                Some(_) => Err(Error::Nonsense("the broker sent an invalid message")),
                 None => Ok(None),
             },
         }
@@ -149,7 +149,7 @@ pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
                 });
             }
             Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
-                return Err(Error::Nonsense("what is at the socket's path is not weft's socket"));
+                return Err(Error::Nonsense("the socket at this path is not weft's"));
             }
             Err(errno) => return Err(Error::system("connecting to the broker")(errno)),
         }
@@ -208,11 +208,15 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     let name = match packet {
         Packet::Lane { channel } => channel,
         Packet::Refused(why) => return Err(Error::Refused(why)),
-        _ => return Err(Error::Nonsense("the broker answered a hello with something else")),
+        _ => {
+            return Err(Error::Nonsense(
+                "the broker answered a hello with an unexpected message",
+            ));
+        }
     };
     let [lane, epoch_page, bell]: [OwnedFd; 3] = descriptors
         .try_into()
-        .map_err(|_| Error::Nonsense("the broker sent another number of descriptors"))?;
+        .map_err(|_| Error::Nonsense("the broker sent a wrong number of descriptors"))?;
     let (client, costs, way) = if name.is_empty() {
         let (client, costs) = welcomed(&socket, limit)?;
         (client, costs, Way::Packets)
@@ -234,7 +238,9 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
                 | ToClient::Outcome(_)
                 | ToClient::WorkingSets(_),
             ) => {
-                return Err(Error::Nonsense("the broker said something else before it welcomed"));
+                return Err(Error::Nonsense(
+                    "the broker sent an unexpected message before its welcome",
+                ));
             }
             Err(TryRecvError::Empty) => return Err(limit.late("the broker")),
             Err(TryRecvError::IpcError(_)) => return Err(Error::Gone),
@@ -265,7 +271,11 @@ fn welcomed(socket: &OwnedFd, limit: TimeLimit) -> Result<(u64, Vec<(u64, Ns)>),
                 }
             }
             Packet::Refused(why) => return Err(Error::Refused(why)),
-            _ => return Err(Error::Nonsense("the broker said something else before it welcomed")),
+            _ => {
+                return Err(Error::Nonsense(
+                    "the broker sent an unexpected message before its welcome",
+                ));
+            }
         }
     }
 }
@@ -313,7 +323,11 @@ pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Erro
                 }
             }
             Packet::Refused(why) => return Err(Error::Refused(why)),
-            _ => return Err(Error::Nonsense("the broker answered a question with something else")),
+            _ => {
+                return Err(Error::Nonsense(
+                    "the broker answered a question with an unexpected message",
+                ));
+            }
         }
     }
 }

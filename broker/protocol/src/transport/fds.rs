@@ -43,7 +43,7 @@ pub fn standard_taken() -> Vec<OwnedFd> {
 pub fn enough(socket: &OwnedFd) -> Result<(), Error> {
     let copies: Result<Vec<_>, _> = (0..TO_ATTACH).map(|_| fcntl_dupfd_cloexec(socket, 3)).collect();
     copies.map(drop).map_err(Error::system(
-        "this process can open too few files more to attach to the broker",
+        "this process cannot open enough files to attach to the broker: raise its limit (ulimit -n)",
     ))
 }
 
@@ -148,7 +148,7 @@ pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Re
             broker: VERSION,
             client: other,
         })),
-        Err(Unpack::Nonsense) => Err(Error::Nonsense("what answers at the socket is not weft")),
+        Err(Unpack::Nonsense) => Err(Error::Nonsense("the process at the socket is not weft")),
     }
 }
 

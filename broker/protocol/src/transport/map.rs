@@ -175,11 +175,11 @@ impl<T: Plain> Place<T> {
 
     /// Maps a broker's memory there, unless it is too small or can shrink.
     pub fn put(&self, memory: &OwnedFd) -> Result<(), Error> {
-        let facts = fstat(memory).map_err(Error::system("looking at shared memory"))?;
+        let facts = fstat(memory).map_err(Error::system("examining shared memory"))?;
         if usize::try_from(facts.st_size).unwrap_or(0) < length::<T>() {
-            return Err(Error::Nonsense("the broker's shared memory has another size"));
+            return Err(Error::Nonsense("the broker's shared memory has the wrong size"));
         }
-        let seals = fcntl_get_seals(memory).map_err(Error::system("looking at the seals of shared memory"))?;
+        let seals = fcntl_get_seals(memory).map_err(Error::system("examining the seals of shared memory"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Error::Nonsense("the broker's shared memory is not sealed"));
         }

@@ -135,7 +135,7 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
     let facts = match fs::metadata(folder) {
         Ok(facts) => facts,
         Err(_) if make.is_none() => return Err(Error::NoBroker(path.to_path_buf())),
-        Err(why) => return refuse(&format!("cannot look at the folder of the broker's socket: {why}")),
+        Err(why) => return refuse(&format!("cannot examine the folder of the broker's socket: {why}")),
     };
     if !facts.is_dir() {
         return refuse("is not a folder; set WEFT_SOCKET to a path in a folder of your own");
@@ -150,7 +150,7 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
     }
     if facts.mode() & 0o022 != 0 {
         return refuse(
-            "others can write to the folder of the broker's socket; chmod 700 it, or set WEFT_SOCKET to a path in another folder",
+            "other users can write to the folder of the broker's socket; chmod 700 it, or set WEFT_SOCKET to a path in another folder",
         );
     }
     Ok(facts.uid())

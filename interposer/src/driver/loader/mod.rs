@@ -163,22 +163,22 @@ fn explain(error: &OpenError) -> String {
             let variable = search::VARIABLE;
             let why = search::named().map_or(
                 "no libcuda.so.1 on LD_LIBRARY_PATH, in the linker's cache or in the usual folders".to_string(),
-                |named| format!("{variable}={} is none", named.display()),
+                |named| format!("{variable}={} is not one", named.display()),
             );
             format!(
                 "no NVIDIA driver found: {why}; this process gets CUDA_ERROR_NO_DEVICE \
-                 ({variable}=/path/to/libcuda.so.1 names one)"
+                 (set {variable}=/path/to/libcuda.so.1)"
             )
         }
         OpenError::Ourselves(path) => format!(
             "no NVIDIA driver found: {} is weft itself; this process gets CUDA_ERROR_NO_DEVICE \
-             ({}=/path/to/libcuda.so.1 names the driver)",
+             (set {}=/path/to/libcuda.so.1)",
             path.display(),
             search::VARIABLE
         ),
         OpenError::Copy(path) => format!(
             "no NVIDIA driver found: {} is a copy of weft, so two copies of weft are in this process, which gets \
-             CUDA_ERROR_NO_DEVICE ({}=/path/to/libcuda.so.1 names the driver)",
+             CUDA_ERROR_NO_DEVICE (set {}=/path/to/libcuda.so.1)",
             path.display(),
             search::VARIABLE
         ),
