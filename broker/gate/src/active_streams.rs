@@ -33,8 +33,8 @@ const RECORDED: u32 = 1 << 31;
 /// Events after one stream's work. PyTorch's allocators add their own.
 const EVENTS: usize = 4;
 
-/// Streams that wait for one stream's work: one that works together with it, and one where all
-/// join.
+/// Streams that wait for one stream's work: one that works together with it, and one that all
+/// streams join.
 const WAITERS: usize = 2;
 
 /// Handles of streams, on one cache line, because a synchronisation looks at all.

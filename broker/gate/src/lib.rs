@@ -22,7 +22,7 @@
 //!
 //! * Credit word: the lab keeps values of its own, and a grant there forgives a debt.
 //! * Run-ahead window: in the simulation it renews credit and holds back no launch. In the lab a
-//!   launch takes no credit between [`run_ahead::DEVICE_WAIT_NS`] and its report to the broker.
+//!   launch takes no credit from [`run_ahead::DEVICE_WAIT_NS`] until it has reported to the broker.
 //! * [`wait::GateWait::look`]: the lab polls before each look. It knows neither a stuck device nor
 //!   a stopped broker. A launch that goes because of a change of mode is not charged.
 //! * Fences while credit is plenty: the simulation has none.
