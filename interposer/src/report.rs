@@ -60,7 +60,7 @@ pub fn always(text: &str) {
     }
 }
 
-/// Logs a warning unless `said` is set, and sets it.
+/// Logs a warning unless this flag is set, and sets it.
 pub fn once(said: &AtomicBool, text: &str) {
     if !said.swap(true, Ordering::Relaxed) {
         start();

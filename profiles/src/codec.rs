@@ -1,4 +1,4 @@
-//! The bytes of a profile, known to this module alone.
+//! The bytes of a profile, which only this module knows.
 //!
 //! [`crate::format`] has the header; the body is a [`Profile`] in bincode 2's standard
 //! configuration.
@@ -11,8 +11,8 @@
 //! | 4 | another kind of template ([`crate::working_set::Template::Table`], the last). A body of version 3 is one of version 4 without any |
 //! | 5 | number of refining runs, after the run time. A body of version 4 lacks it |
 //!
-//! A field is added or changed only with a new version. Old versions are read, and written as the
-//! newest. A decoded body is checked for soundness.
+//! A field is added or changed only with a new version. This build reads old versions and writes
+//! the newest. It checks a decoded body for soundness.
 
 use std::{borrow::Cow, path::Path};
 

@@ -1,4 +1,4 @@
-//! Errors of profiles. Each message is one line that says what, where and what to do.
+//! Errors of profiles. Each message is one line with the fault, its place and the remedy.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub enum Error {
     Missing {
         /// Name of the profile.
         name: String,
-        /// Path where it was expected.
+        /// Its expected path.
         path: PathBuf,
     },
     /// The profile is of another GPU.

@@ -1,13 +1,13 @@
-//! Whether a profile fits its job: how many launched kernels it knows.
+//! Fit of a profile to its job: the part of the launched kernels that the profile knows.
 #![forbid(unsafe_code)]
 
 /// Launches before a profile is judged: a job may prepare with kernels that it launches only once.
 pub const MIN_LAUNCHES: u64 = 512;
 
-/// How much of a job its profile knows.
+/// Numbers of kernels that a job launched and that its profile knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProfileFit {
-    /// Of those, with times in the profile.
+    /// Launched kernels and graphs with times in the profile.
     pub known: u64,
     /// Kernels and graphs launched so far.
     pub seen: u64,

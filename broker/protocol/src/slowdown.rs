@@ -1,5 +1,5 @@
-//! Slowdowns as text. Other programs than weft's build this file too (`deploy/slurm/spank`), so it
-//! uses nothing but the standard library.
+//! Slowdowns as text. Programs outside weft build this file too (`deploy/slurm/spank`), so it uses
+//! only the standard library.
 #![forbid(unsafe_code)]
 
 /// A slowdown of 100 %, in parts per million.
@@ -25,7 +25,7 @@ pub fn parse_slowdown(text: &str) -> Result<u32, String> {
     Ok((part * f64::from(SLOWDOWN_ONE_PPM)).round() as u32)
 }
 
-/// Text of a slowdown that [`parse_slowdown`] reads as the same.
+/// Text of a slowdown that [`parse_slowdown`] parses to the same value.
 pub fn slowdown_text(slowdown: u32) -> String {
     format!("{}%", f64::from(slowdown) / 10_000.0)
 }

@@ -1,6 +1,6 @@
 //! The environment's settings. Pure: variables in, settings and warnings out.
 //!
-//! A warning is one line: what is wrong, where, and the value taken instead.
+//! A warning is one line: the fault, its place, and the value used instead.
 #![forbid(unsafe_code)]
 
 use weft_protocol::control::LONGEST_JOB_NAME;
@@ -12,7 +12,7 @@ use super::device_share::DeviceShare;
 
 pub const DEFAULT_PRIORITY: u8 = 5;
 
-/// Priority for an invalid value: a typing error may slow its own job, never a more important one.
+/// Priority for an invalid value. A typing error may slow its own job, never a more important one.
 const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 
 /// Time to spin at the gate: below one wake-up of a sleeping core (25-65 us).
@@ -20,12 +20,12 @@ const SPIN_NS: Ns = 20_000;
 
 const LONGEST_SPIN_NS: Ns = 10_000_000;
 
-/// With this few cores, spinning blocks the awaited thread.
+/// Most cores with which spinning blocks the awaited thread.
 const FEW_CORES: usize = 2;
 
 pub const EVIDENCE_FROM: &str = "WEFT_EVIDENCE_FROM";
 
-/// Source of evidence of what launches touch.
+/// Source of evidence of the memory that launches touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvidenceSource {
     /// The simulated GPU's ledger, if there is one.
@@ -59,12 +59,12 @@ pub enum Purpose {
 pub struct Settings {
     pub purpose: Purpose,
     pub priority: u8,
-    /// `WEFT_SLOWDOWN`, `WEFT_SLO`: what the job may lose as a foreground job.
+    /// `WEFT_SLOWDOWN`, `WEFT_SLO`: the latency that the job may lose as a foreground job.
     pub budget: LatencyBudget,
-    /// What the device itself is asked.
+    /// Requests to the device itself.
     pub device_share: DeviceShare,
     pub profile: Option<String>,
-    /// `WEFT_AUTOSTART`: whether a missing broker is started.
+    /// `WEFT_AUTOSTART`: whether to start a missing broker.
     pub autostart: bool,
     /// `WEFT_SPIN_NS`: spin at the gate before sleeping.
     pub spin: Ns,
@@ -76,17 +76,17 @@ pub struct Settings {
     pub wait: Option<Ns>,
     /// `WEFT_WAIT=no`: end instead of waiting for memory.
     pub no_wait: bool,
-    /// `WEFT_GANG`: common to the processes of one job.
+    /// `WEFT_GANG`: name shared by the processes of one job.
     pub gang: String,
     /// `LOCAL_WORLD_SIZE`, from torchrun: processes of the job on a device.
     pub processes: u32,
     /// `WEFT_USER`: user for fair shares.
     pub user: String,
-    /// `WEFT_NAME`: what people call the job.
+    /// `WEFT_NAME`: the user's name for the job.
     pub name: Option<String>,
-    /// `WEFT_OUTCOME`: whether what weft did is printed at the job's end.
+    /// `WEFT_OUTCOME`: whether to print the outcome at the job's end.
     pub outcome: bool,
-    /// A setting needs a broker: its absence is worth a warning.
+    /// Whether a setting needs a broker: its absence is then worth a warning.
     pub explicit: bool,
 }
 

@@ -1,8 +1,9 @@
-//! What weft did for the job, on stderr at its end (`WEFT_OUTCOME=on`, which `weft run` sets).
+//! Lines on stderr at a job's end with the job's outcome (`WEFT_OUTCOME=on`, which `weft run`
+//! sets).
 //!
-//! The broker knows it, and answers one message. The wait for the answer is bounded, and a broker
-//! that is gone or stands still costs the line alone. It runs in the process's own exit handlers:
-//! the exit code and stdout stay the job's.
+//! The broker knows the outcome, and answers with one message. The wait for the answer is bounded.
+//! If the broker is gone or has stopped, only the lines are lost. The code runs in the process's
+//! own exit handlers: the exit code and stdout stay the job's.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,14 +17,14 @@ use crate::client::link::BrokerLink;
 use crate::report;
 
 /// Longest wait for the lines. A running broker answers in some milliseconds, on a busy machine in
-/// some dozens.
+/// some dozens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 const UNASKED: u32 = 0;
 const AWAITED: u32 = 1;
 const HEARD: u32 = 2;
 
-/// Whether the lines of one session were asked for and came.
+/// Whether the lines of one session were requested and received.
 #[derive(Debug, Default)]
 pub(super) struct EndLines {
     state: AtomicU32,
@@ -48,7 +49,8 @@ impl EndLines {
     }
 }
 
-/// Asks for the lines of these sessions and waits until they are printed, bounded for all together.
+/// Requests the lines of these sessions and waits until they are printed. One bound holds for all
+/// sessions together.
 pub(super) fn print(sessions: impl Iterator<Item = (&'static BrokerLink, &'static EndLines)> + Clone) {
     let wanted = sessions.filter(|(link, _)| {
         let counters = &link.lane.counters;
@@ -70,7 +72,7 @@ pub(super) fn print(sessions: impl Iterator<Item = (&'static BrokerLink, &'stati
         while lines.awaited() {
             let now = clock::now();
             if now >= deadline {
-                // Too late lines must not come into the next program's output.
+                // Lines that are too late must not appear in the next program's output.
                 state.store(HEARD, Ordering::Release);
                 break;
             }

@@ -1,15 +1,15 @@
-//! The bytes of a trace, known to this module alone.
+//! The bytes of a trace, which only this module knows.
 //!
 //! [`weft_profiles::format`] has the header; the body is the packed trace in bincode 2's standard
 //! configuration.
 //!
 //! Steps repeat sequences of calls, so `pack.rs` keeps each sequence once. A call's times vary
-//! little, so each is kept as its distance from the call's median, on a grid of 32 places an octave
-//! (`quantise.rs`). A small distance takes half a byte (`nibbles.rs`). A ResNet-50 request of 160
-//! launches takes some 200 bytes.
+//! little. So each time is stored as its distance from the call's median, on a grid of 32 places
+//! per octave (`quantise.rs`). A small distance takes half a byte (`nibbles.rs`). A ResNet-50
+//! request of 160 launches takes some 200 bytes.
 //!
-//! An operation of a step takes at least half a byte, so a small file cannot unfold into a large
-//! memory. A decoded body is checked for soundness.
+//! An operation of a step takes at least half a byte, so a small file cannot expand to a large
+//! amount of memory. A decoded body is checked for soundness.
 
 use std::{io::Write, path::Path};
 
@@ -37,7 +37,7 @@ pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
     },
 };
 
-/// Errors of a trace. Each message is one line that says what, where and what to do.
+/// Errors of a trace. Each message is one line with the fault, its place and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -46,7 +46,7 @@ pub enum TraceError {
     Unsound {
         /// Path of the file to be written.
         path: String,
-        /// What is wrong with the trace.
+        /// The trace's fault.
         why: &'static str,
     },
     /// The trace's file is wrong.
@@ -110,7 +110,7 @@ mod tests {
             let file = encode(&trace, path()).unwrap();
             let read = decode(&file, path()).unwrap();
             assert_eq!(read, trace.quantised());
-            // Times on the grid stay where they are.
+            // Times on the grid do not change.
             assert_eq!(encode(&read, path()).unwrap(), file);
         }
     }

@@ -125,7 +125,7 @@ fn files_that_are_none_are_told_in_one_line() {
         let error = Trace::load(&at(name)).unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{name}: {error}");
     }
-    // A directory stands where the file should be: the old state stays.
+    // A directory has the place of the file: the old state stays.
     let error = sample().save(&at("nowhere/x.trace")).unwrap_err().to_string();
     assert!(error.contains("cannot write"), "{error}");
 }

@@ -1,7 +1,7 @@
-//! The client's half: attach to a broker, or ask it a question.
+//! The client's half: attaches to a broker, or asks it a question.
 //!
 //! ipc-channel's send may block, and raises SIGPIPE when the broker is gone. A job uses its
-//! [`Channel`] on the helper thread alone, with all signals blocked.
+//! [`Channel`] only on the helper thread, which blocks all signals.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -33,7 +33,7 @@ const PIECE: usize = wire::LONGEST - 64;
 /// Pause before another connect to a full queue.
 const FULL_QUEUE: Duration = Duration::from_millis(2);
 
-/// What an attached client holds.
+/// Handles and costs of an attached client.
 #[derive(Debug)]
 pub struct Attached {
     /// Its number at this broker.
@@ -65,16 +65,16 @@ enum Way {
         up: IpcSender<Up>,
         down: IpcReceiver<ToClient>,
     },
-    /// The rendezvous socket: a shared broker believes no announced length.
+    /// The rendezvous socket: a shared broker does not trust announced lengths.
     Packets,
 }
 
-/// A shared broker with a message unread for so long counts as gone.
+/// Time after which a shared broker with an unread message counts as gone.
 const UNREAD: Duration = Duration::from_secs(5);
 
 impl Channel {
-    /// Whether the socket is still ours: a program that closes foreign descriptors may have reused
-    /// its number. If not, nothing may be sent or closed by number.
+    /// Whether the socket is still weft's. A program that closes foreign descriptors may have
+    /// reused its number. In that case weft must not send or close by number.
     pub fn intact(&self) -> bool {
         inode(&self.socket) == Some(self.inode)
     }
@@ -84,8 +84,8 @@ impl Channel {
         match &self.way {
             Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
             Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], TimeLimit::new(UNREAD)) {
-                // Dropped, as it fits no packet: a graph of thousands of kernels is known by its
-                // hash alone.
+                // Dropped, as it fits no packet: a graph of thousands of kernels is known only by
+                // its hash.
                 Err(Error::Nonsense(_)) => Ok(()),
                 sent => sent,
             },
@@ -108,7 +108,7 @@ impl Channel {
         }
     }
 
-    /// The broker's process; `None`: its pid namespace is not seen from here.
+    /// The broker's process; `None`: its pid namespace is not visible from here.
     pub fn broker(&self) -> Option<u32> {
         peer::peer(&self.socket).ok()?.pid
     }
@@ -123,7 +123,7 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|facts| facts.st_ino)
 }
 
-/// Connects to the broker at `path`. The folder's owner must be this user, root, or root's grantee.
+/// Connects to the broker at `path`. Its folder must be this user's or root's, or a gift of root's.
 #[doc(hidden)]
 pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
     let trusted = path::trusted(path)?;
@@ -186,8 +186,8 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             .unwrap_or(0);
         hello.command.truncate(end);
     }
-    // Keeps weft's descriptors above 2 meanwhile: a program that closed its standard ones may write
-    // there.
+    // Keeps weft's descriptors above 2 meanwhile. A program that closed its standard descriptors
+    // may write to those numbers.
     let _standard = fds::standard_taken();
     let socket = reach(path, limit)?;
     fds::enough(&socket)?;
@@ -199,7 +199,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     fds::send(&socket, &Packet::Hello(hello), &[], limit)?;
     if let Some(bytes) = profile {
         match bring(&socket, &bytes, limit) {
-            // The broker's last packet says why.
+            // The broker's last packet gives the reason.
             Ok(()) | Err(Error::Gone) => {}
             Err(why) => return Err(why),
         }
@@ -343,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    /// Far from [`super::super::HANDSHAKE`], which was told whatever the limit was.
+    /// Far from [`super::super::HANDSHAKE`], so that an error with the wrong limit shows.
     const WITHIN: Duration = Duration::from_millis(30);
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
         let deaf = socket_with(AddressFamily::UNIX, kind, flags, None).expect("a socket");
         bind(&deaf, &SocketAddrUnix::new(&path).expect("short")).expect("bound");
         listen(&deaf, 0).expect("listens");
-        // Nobody accepts: the queue is full after a few.
+        // No broker accepts: the queue is full after a few connections.
         let mut queue = Vec::new();
         let why = loop {
             assert!(queue.len() < 100, "the queue has no end");
