@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "}}")?;
 
-    // By name, so that a hook reads its own in a const.
+    // By name, so that a hook reads its own rule in a const.
     writeln!(
         out,
         "/// What each symbol does about deferred launches.\n#[allow(non_upper_case_globals, dead_code, missing_docs)]\npub mod queue_rule {{\nuse weft_symbols::QueueRule;"
@@ -203,7 +203,7 @@ fn passed_on(name: &'static str) -> Entry<'static> {
     }
 }
 
-/// Stream-ordered kind of an entry, as the session is told.
+/// Stream-ordered kind of an entry, in the form that the session takes.
 fn op(entry: &Entry<'_>) -> &'static str {
     let named = |parts: [&str; 2]| parts.iter().any(|part| entry.base.contains(part));
     match entry.class {
@@ -217,7 +217,7 @@ fn op(entry: &Entry<'_>) -> &'static str {
     }
 }
 
-/// Place of the amount that a copy or fill moves.
+/// Place of the amount that a copy or fill moves, in the call's arguments.
 fn moves(entry: &Entry<'_>) -> String {
     // Bytes per element of a fill, from its name.
     let unit = match entry.base {

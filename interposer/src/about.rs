@@ -1,4 +1,5 @@
-//! Queries by other programs: whether this library is in a process, and what passed through it.
+//! Queries by other programs: whether this library is in a process, and which calls passed through
+//! it.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -65,7 +66,7 @@ pub extern "C" fn weft_graph(exec: usize) -> u64 {
 ///
 /// * `driver`: path of the real driver
 /// * `unknown`: driver functions handed out beyond the symbol table
-/// * `tables`: private tables asked for
+/// * `tables`: private tables that were requested
 /// * `beyond`: functions of the open driver beyond the symbol table
 ///
 /// # Safety

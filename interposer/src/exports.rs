@@ -1,13 +1,14 @@
 //! The exported entry points and their slots.
 //!
-//! An export is one instruction: a jump through the symbol's slot. A slot points
-//! 1. until the symbol's first call at its stub: the binder then opens the driver and looks the
-//!    symbol up;
-//! 2. at weft's hook, if there is one and the driver has the symbol;
-//! 3. else at the driver's function: a pass-through costs one jump. A stream-ordered call goes to a
-//!    stub that tells the session, a call that must not overtake launches to one that checks the
-//!    [queue](deferred);
-//! 4. at weft's own answer if the symbol or the driver is missing.
+//! An export is one instruction: a jump through the symbol's slot. A slot points to one of four
+//! places:
+//! 1. Until the symbol's first call, its stub: the binder then opens the driver and looks the
+//!    symbol up.
+//! 2. Weft's hook, if there is one and the driver has the symbol.
+//! 3. Otherwise the driver's function: a pass-through costs one jump. A stream-ordered call goes to
+//!    a stub that informs the session. A call that must not overtake launches goes to a stub that
+//!    checks the [queue](deferred).
+//! 4. Weft's own answer, if the symbol or the driver is missing.
 //!
 //! A slot leaves 1 once, and returns once if its hook depends on a later decision
 //! ([`choose_anew`]). Stack arguments stay untouched, so any signature passes. No function here may
@@ -37,13 +38,13 @@ extern "C" fn no_driver() -> CuResult {
     CuResult::NO_DEVICE
 }
 
-/// Answers for a symbol that the driver calls while being opened, because its own references bind
-/// to weft.
+/// Answers for a symbol that the driver calls while it is being opened, because its own references
+/// bind to weft.
 extern "C" fn not_yet() -> CuResult {
     CuResult::NOT_INITIALIZED
 }
 
-/// Symbols bound so far: `weft doctor` and the tests see by it that calls come through weft.
+/// Symbols bound so far. `weft doctor` and the tests see from it that calls come through weft.
 pub fn bound() -> u64 {
     BOUND.load(Ordering::Relaxed)
 }
@@ -81,8 +82,8 @@ fn choose_anew(at: usize) {
     }
 }
 
-/// Binds a symbol at its first call; returns where to go on. [`binder`] has saved the caller's
-/// arguments.
+/// Binds a symbol at its first call; returns the address at which the call continues. [`binder`]
+/// has saved the caller's arguments.
 extern "C" fn bind(at: u32) -> *const () {
     // Opening the driver reads files.
     let _whole = thread::uncancelled();
@@ -112,9 +113,9 @@ extern "C" fn bind(at: u32) -> *const () {
     target
 }
 
-/// Common end of all stubs: saves every register that can carry an argument, binds, restores, goes
-/// on. `r11` holds the symbol's number. The stack pointer is 8 off a multiple of 16, as at every
-/// function's start.
+/// Common end of all stubs: saves every register that can carry an argument, binds, restores,
+/// continues. `r11` holds the symbol's number. The stack pointer is 8 off a multiple of 16, as at
+/// every function's start.
 #[unsafe(naked)]
 unsafe extern "C" fn binder() {
     std::arch::naked_asm!(
@@ -162,8 +163,8 @@ unsafe extern "C" fn binder() {
     )
 }
 
-/// Common code of stream-ordered symbols without a hook: tells the session, then goes on to the
-/// driver with the caller's arguments and return address. No such function takes floating-point
+/// Common code of stream-ordered symbols without a hook. It informs the session, then continues to
+/// the driver with the caller's arguments and return address. No such function takes floating-point
 /// arguments.
 #[unsafe(naked)]
 unsafe extern "C" fn ordered_gate() {
@@ -194,8 +195,8 @@ unsafe extern "C" fn ordered_gate() {
 }
 
 /// Common code of symbols without a hook that must not overtake the launch queue: two instructions
-/// more than a jump while the queue is empty. Otherwise the call goes on where [`deferred::gate`]
-/// says. The driver's function was looked up before a slot led here.
+/// more than a jump while the queue is empty. Otherwise the call continues at the address that
+/// [`deferred::gate`] returns. The driver's function was looked up before a slot led here.
 #[unsafe(naked)]
 unsafe extern "C" fn queue_gate() {
     std::arch::naked_asm!(

@@ -1,4 +1,4 @@
-//! Internal errors: counted, logged once, and the job's call goes on to the driver.
+//! Internal errors: counted and logged once; the job's call still reaches the driver.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
@@ -31,14 +31,15 @@ pub fn counted() -> u64 {
 }
 
 /// Runs bookkeeping that the job's call does not depend on. A panic ends here, counted and logged
-/// once. The thread is not cancelled meanwhile.
+/// once. The thread cannot be cancelled meanwhile.
 #[inline(always)]
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     let _whole = thread::uncancelled();
     caught(work)
 }
 
-/// `guarded` where nanoseconds count: `work` has no cancellation point, or handles it.
+/// As [`guarded`], for code in which nanoseconds count: `work` has no cancellation point, or
+/// handles it.
 #[inline(always)]
 pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -59,7 +60,7 @@ fn failed() {
 
 fn say(place: &str, what: &str) {
     if !SAID.swap(true, Ordering::Relaxed) {
-        log::error!("a part of weft failed{place}{what}; the job goes on without it");
+        log::error!("a part of weft failed{place}{what}; the job continues without it");
     }
 }
 

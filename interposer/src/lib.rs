@@ -2,12 +2,12 @@
 //!
 //! A job started with this library in `LD_PRELOAD` finds it wherever it looks for the NVIDIA
 //! driver. It exports every driver function; most calls take one jump to the real driver. Weft
-//! looks at launches and calls ordered among them, loading of code, synchronisation, memory.
+//! hooks launches, calls ordered among launches, loading of code, synchronisation, and memory.
 //!
-//! | module | holds |
+//! | module | contains |
 //! | --- | --- |
-//! | [`driver`] | the real driver: finding it, its symbol table, weft's own calls |
-//! | [`kernels`] | which kernel a handle is, and its parameters |
+//! | [`driver`] | the real driver: the search for it, its symbol table, weft's own calls |
+//! | [`kernels`] | the kernel behind a handle, and its parameters |
 //! | [`client`] | the process as a client of the broker: link, settings, clock |
 //! | [`throttle`] | control of launches: gate, streams, modes |
 //! | [`admission`] | whether the job may begin, and its memory quota |
@@ -15,14 +15,14 @@
 //! | [`deferred`] | launches that a background job defers at a closed gate |
 //! | [`paging`] | managed memory in place of device memory |
 //! | [`trace`] | trace mode: records every call of marked steps |
-//! | [`lifecycle`] | cuInit, forks, the end, and the modules told of each |
-//! | [`hooks`] | the calls that weft looks at |
-//! | [`exports`] | the exported entry points and where each leads |
+//! | [`lifecycle`] | cuInit, forks, the end, and the modules that handle them |
+//! | [`hooks`] | the calls that weft hooks |
+//! | [`exports`] | the exported entry points and their targets |
 //! | [`lookup`] | how clients find functions: `dlopen`, `dlsym` |
 //! | [`about`] | this library's answers to other programs |
 //! | [`internal_error`], [`report`], [`lock`], [`thread`], [`process`] | used by all modules |
 //!
-//! Invariant: weft is a guest in the job. No job crashes, hangs or computes something else because
+//! Invariant: weft is a guest in the job. No job crashes, hangs or computes other results because
 //! of it. No panic crosses a hook, no error of weft reaches the job, nothing is written to stdout,
 //! no wait is unbounded. Nothing happens before the first driver call.
 #![cfg_attr(

@@ -1,12 +1,12 @@
-//! Turning points of the process, and the modules told of each: `cuInit`, a fork, the end, and the
-//! ends of contexts and streams.
+//! Turning points of the process, and the modules that handle them: `cuInit`, a fork, the end, and
+//! the ends of contexts and streams.
 //!
 //! This module is above the session, the memory and the launch queue, which do not know each
 //! other's ends.
 //!
-//! `_exit` and `_Exit` run no handlers, so weft wraps them to issue queued launches first. They may
-//! be called anywhere, in signal handlers and in children that share memory (`vfork`): so no lock
-//! and no allocation. A signal that ends the process bypasses this.
+//! `_exit` and `_Exit` run no handlers, so weft wraps them to issue queued launches first. A
+//! program may call them anywhere, in signal handlers and in children that share memory (`vfork`).
+//! So the wrappers take no lock and allocate nothing. A signal that ends the process bypasses them.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -29,7 +29,7 @@ pub fn starts() -> Option<process::StartMark> {
 }
 
 /// Begins the session after a successful `cuInit`; cheap after the first call. Waits for a broker
-/// at most 5 s.
+/// for at most 5 s.
 pub fn initialised() {
     if process::is_copy() {
         in_child();
@@ -68,7 +68,7 @@ fn begin() {
     };
     match throttle::begin(driver(), settings, watch) {
         Ok(()) => deferred::start(),
-        Err(why) => log::warn!("this job runs as without weft: {why}"),
+        Err(why) => log::warn!("this job runs without weft: {why}"),
     }
 }
 
@@ -118,7 +118,7 @@ pub fn context_ending() -> throttle::ContextEnding {
     throttle::context_ending()
 }
 
-/// Forgets what was made in an ended context. 0: an unknown context.
+/// Forgets all objects made in an ended context. 0: an unknown context.
 pub fn context_ended(context: usize) {
     trace::context_ended(context);
     deferred::context_ended(context);
@@ -131,7 +131,7 @@ pub fn stream_ending(stream: Stream) {
     throttle::stream_ending(stream);
 }
 
-/// Ends the process once queued launches are issued.
+/// Ends the process after queued launches are issued.
 ///
 /// # Safety
 /// As `_exit`.

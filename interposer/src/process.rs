@@ -1,15 +1,15 @@
 //! The C library's turning points of a process: a fork and the end.
 //!
-//! A forked child owns nothing of its parent's session. Its handler runs in one thread among locks
-//! that others held: it makes one system call per mapping and stores a few words. It closes and
-//! joins nothing.
+//! A forked child owns nothing of its parent's session. Its handler runs in one thread, while locks
+//! may be held by threads that no longer exist. It makes one system call per mapping and stores a
+//! few words. It closes and joins nothing.
 //!
-//! An orderly end stores one word in the lane, by which `weft status` tells it from a kill. It
-//! sends and closes nothing: other exit handlers may still launch kernels. It waits, bounded, for
-//! queued launches alone.
+//! An orderly end stores one word in the lane, from which `weft status` sees that it was no kill.
+//! It sends and closes nothing: other exit handlers may still launch kernels. It waits, bounded,
+//! and only for queued launches.
 //!
-//! A child made past the C library (`clone`, `_Fork`) runs no handler. It is known by a page that
-//! the kernel wipes in every copy of the process's memory.
+//! A child made without the C library (`clone`, `_Fork`) runs no handler. It is recognised by a
+//! page that the kernel wipes in every copy of the process's memory.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -28,14 +28,15 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 const PAGE_BYTES: usize = 4096;
 
 /// Whether this process is a copy of the one that began the session: a child that has not begun its
-/// own. A child that shares its parent's memory is none.
+/// own session. A child that shares its parent's memory is not a copy.
 #[inline]
 pub fn is_copy() -> bool {
     // SAFETY: null, or a page that is never unmapped.
     unsafe { MARK.load(Ordering::Acquire).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)
 }
 
-/// Marks the process that begins a session. Without room, or before Linux 4.14, copies go unknown.
+/// Marks the process that begins a session. Without memory, or before Linux 4.14, copies stay
+/// unknown.
 pub fn mark() {
     if MARK.load(Ordering::Acquire).is_null() {
         // SAFETY: a new mapping of its own.
@@ -62,16 +63,16 @@ pub fn mark() {
     }
 }
 
-/// A page by which `weft status` knows a process that is about to attach: its driver starts up,
-/// which takes seconds on a busy machine.
+/// A page that shows `weft status` that a process is about to attach. Its driver starts up, which
+/// takes seconds on a busy machine.
 #[derive(Debug)]
 pub struct StartMark(*mut c_void);
 
-/// Maps that page. `None`: there is no room, or no such system call.
+/// Maps that page. `None`: there is no memory, or no such system call.
 pub fn mark_start() -> Option<StartMark> {
     let file = memfd_create(c"weft-starts", MemfdFlags::CLOEXEC).ok()?;
     ftruncate(&file, PAGE_BYTES as u64).ok()?;
-    // SAFETY: a new mapping of its own, which nobody reads.
+    // SAFETY: a new mapping of its own, which no code reads.
     let page = unsafe { mmap(ptr::null_mut(), PAGE_BYTES, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
     page.ok().map(StartMark)
 }
@@ -88,8 +89,8 @@ unsafe extern "C" {
     fn at_quick_exit(at_end: extern "C" fn()) -> c_int;
 }
 
-/// Registers `at_end` for `exit` and a return from `main`, which hand it the exit code, and
-/// `at_quick_end` for `quick_exit`, which tells no code.
+/// Registers `at_end` for `exit` and a return from `main`, which pass the exit code, and
+/// `at_quick_end` for `quick_exit`, which passes no code.
 pub fn watch_end(at_end: extern "C" fn(c_int, *mut c_void), at_quick_end: extern "C" fn()) {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
@@ -99,7 +100,7 @@ pub fn watch_end(at_end: extern "C" fn(c_int, *mut c_void), at_quick_end: extern
         // SAFETY: as above.
         let _ = unsafe { at_quick_exit(at_quick_end) };
         if result != 0 {
-            log::debug!("the process's end will look like a kill: no room for another exit handler");
+            log::debug!("the broker will see the exit of this process as a kill: cannot add an exit handler");
         }
     });
 }
@@ -112,7 +113,7 @@ pub fn watch_forks(in_child: extern "C" fn()) {
         // SAFETY: a function of this never unloaded library that does only what a forked child may.
         let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if result != 0 {
-            log::warn!("forked children can not be told apart: error {result}");
+            log::warn!("cannot detect forked children: error {result}");
         }
     });
 }

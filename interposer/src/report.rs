@@ -47,7 +47,7 @@ pub fn start() {
         let _ = log::set_logger(&Stderr);
         crate::internal_error::watch();
         if !LEVELS.contains(&wanted.as_str()) {
-            log::warn!("{VARIABLE}={wanted} is none of off, error, warn, info, debug, trace; taken as warn");
+            log::warn!("{VARIABLE}={wanted} is not one of off, error, warn, info, debug, trace; using warn");
         }
     });
 }
@@ -60,7 +60,7 @@ pub fn always(text: &str) {
     }
 }
 
-/// Logs a warning unless `said` is set, and sets it.
+/// Logs a warning unless this flag is set, and sets it.
 pub fn once(said: &AtomicBool, text: &str) {
     if !said.swap(true, Ordering::Relaxed) {
         start();

@@ -29,7 +29,7 @@ pub fn id() -> u32 {
     if known != 0 { known } else { ask() }
 }
 
-/// A number unique among living threads, read by one instruction: from the address of the thread's
+/// A number unique among living threads, read with one instruction from the address of the thread's
 /// control block. Thread-local storage costs a preloaded library 3 to 5 ns per launch.
 #[inline(always)]
 pub fn mark() -> u32 {
@@ -61,7 +61,8 @@ unsafe extern "C" {
 
 const CANCEL_DISABLE: std::ffi::c_int = 1;
 
-/// Defers cancellation of the calling thread while it lives, to the job's next cancellation point.
+/// Deferral of the calling thread's cancellation, to the job's next cancellation point after its
+/// drop.
 ///
 /// The C library cancels by unwinding the stack from calls such as `nanosleep`, `read` and `write`.
 /// Catching panics would stop that unwinding and abort the process.
@@ -71,7 +72,7 @@ pub struct Uncancelled {
     before: Option<std::ffi::c_int>,
 }
 
-/// Defers cancellation, by two stores in the thread's memory.
+/// Defers cancellation, with two stores to the thread's memory.
 pub fn uncancelled() -> Uncancelled {
     let mut before = 0;
     // SAFETY: valid out-parameter.

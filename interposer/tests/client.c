@@ -1,4 +1,4 @@
-/* A client of the driver in C: finds functions in every way that real clients do. What it saw goes to stdout as "key value" lines.
+/* A client of the driver in C: finds functions in every way that real clients do. It prints its results to stdout as "key value" lines.
  * Built by the tests; LINKED builds the variant that is linked against libcuda.so.1. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -142,14 +142,14 @@ static int launch(const char *driver) {
     get(&function, view, "of_view");
     launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 
-    /* A kernel whose module is gone is nobody's; a capture leaves no trace. */
+    /* A kernel whose module is unloaded has no name; a capture leaves no trace. */
     unload(other);
     launch((void *)0x123450, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
     void *stream = (void *)0x9000, *graph = NULL;
     begin(stream, 0);
     launch(function, 7, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
     end(stream, &graph);
-    /* The driver under its own file name, which nothing is put in the place of. */
+    /* The driver under its own file name, which nothing replaces. */
     void *own = dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
     unsigned long long (*arrived)(void) = own ? (unsigned long long (*)(void))dlsym(own, "nullcuda_launches") : NULL;
     if (arrived) printf("arrived %llu\n", arrived());
@@ -157,7 +157,7 @@ static int launch(const char *driver) {
     return 0;
 }
 
-/* What a job does over and over: a launch, a fill, a wait. */
+/* The calls that a job repeats: a launch, a fill, a wait. */
 static int work(const char *driver) {
     void *handle = dlopen("libcuda.so.1", RTLD_NOW);
     if (!handle) return 2;
@@ -187,7 +187,7 @@ static int work(const char *driver) {
     return 0;
 }
 
-/* Threads that launch, while others load code, look kernels up and unload it again. */
+/* Threads that launch while others load code, look up kernels and unload the code again. */
 enum { LAUNCHERS = 3, LOADERS = 2, TURNS = 20000 };
 static void *shared_handle;
 static void *shared_kernels[4];
@@ -239,7 +239,7 @@ static int threads(const char *driver) {
     return 0;
 }
 
-/* An explicit graph and every way it can change. Each launch shows which graph it is now: the tests read the log. */
+/* An explicit graph and every way in which it can change. Each launch logs the graph's current identity, which the tests read. */
 static int graph(void) {
     void *handle = dlopen("libcuda.so.1", RTLD_NOW);
     if (!handle) return 2;
@@ -308,7 +308,7 @@ static int graph(void) {
     printf("loop %llx\n", identity(loop));
     end(exec);
     printf("ended %llx\nsame_still %llx\n", identity(exec), identity(same));
-    /* Many nodes, of which one is another kernel in the graph that the first is updated from. */
+    /* Many nodes. In the graph that the first graph is updated from, one of them is another kernel. */
     void *large[2], *follows, *wanted;
     for (int which = 0; which < 2; which++) {
         create(&large[which], 0);

@@ -1,5 +1,5 @@
-//! Whatever way a client takes to the driver's functions, it gets ours, and every other lookup is
-//! as without weft.
+//! A client that finds the driver's functions in any way gets weft's, and every other lookup is as
+//! without weft.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 
 use support::{Said, bare, compile, run, stage, under_weft};
 
-/// Every answer of a client that opened the driver in some way.
+/// Checks every answer of a client that opened the driver in some way.
 fn all_ours(said: &Said) {
     assert!(said.success, "{said:#?}");
     assert_eq!(said.get("init"), "0");
@@ -26,7 +26,7 @@ fn all_ours(said: &Said) {
     ] {
         assert_eq!(said.get(key), format!("libweft.so {symbol}"), "{key} of {said:#?}");
     }
-    // A driver's names have no versions: asked for in one they are found neither without weft nor
+    // A driver's names have no versions: with a version they are found neither without weft nor
     // with it.
     assert_eq!(said.get("dlvsym"), "none");
     assert_eq!(said.get("absent"), "none");
@@ -74,8 +74,8 @@ fn by_being_linked() {
 
 #[test]
 fn as_the_library_itself() {
-    // No preload: our folder comes first on the library path and has us under both names, beside a
-    // copy under another inode.
+    // No preload: weft's folder comes first on the library path and has weft under both names, with
+    // a copy under another inode next to it.
     let ours = stage().folder.join("ours");
     let copies = stage().folder.join("copies");
     for folder in [&ours, &copies] {
@@ -184,8 +184,8 @@ fn other_lookups_are_as_without_weft() {
     assert_eq!(with.number("counter_opened"), 0);
 }
 
-/// A driver from another time: without most functions, with one that the table has never heard of,
-/// and with an address of its own for one function.
+/// A driver from another time: without most functions, with one that the table does not know, and
+/// with an address of its own for one function.
 const OTHER_TIMES: &str = r#"
 #include <string.h>
 int cuInit(unsigned flags) { return 0; }
@@ -241,17 +241,17 @@ fn other_times(name: &str, link: &str) {
         .args(["open", "libcuda.so.1"])
         .env("LD_LIBRARY_PATH", &folder));
     assert!(said.success, "{said:#?}");
-    // We export this one, the driver does not have it.
+    // Weft exports this one, the driver does not have it.
     assert_eq!(said.get("lacking"), "none");
     // The table does not know this one: the driver's own, and counted.
     assert_eq!(said.get("unknown"), "libcuda.so.1 cuFutureThing");
     assert!(said.number("counter_unknown") >= 1);
     assert_eq!(said.get("beyond"), "cuFutureThing");
     assert_eq!(said.get("driver"), library.to_str().unwrap());
-    // The driver hands out an address of its own: the table says whose it is.
+    // The driver returns an address of its own: the table shows whose it is.
     assert_eq!(said.get("v2_launch"), "libweft.so cuLaunchKernel");
     assert_eq!(said.get("v2_alloc_old"), "libweft.so cuMemAlloc_v2");
-    // A name that means another function by now.
+    // A name that means another function in newer versions.
     assert_eq!(said.get("v2_alias"), "libweft.so cuGraphInstantiateWithFlags");
     assert_eq!(said.number("counter_troubles"), 0);
 }

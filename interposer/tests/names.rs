@@ -1,5 +1,4 @@
-//! Every kind of handle that can be launched is known by its kernel's name, its module and its
-//! shape.
+//! Weft knows every kind of launchable handle by its kernel's name, its module and its shape.
 
 mod support;
 
@@ -69,11 +68,11 @@ fn a_graph_is_what_it_is_made_of_now() {
     assert_eq!(BTreeSet::from(others).len(), others.len(), "{others:?}");
     assert!(!others.contains(&made));
     assert_eq!(said.get("ended"), "0");
-    // Not all nodes are read after each update, and yet what changed is seen.
+    // Not all nodes are read after each update, and the change is still seen.
     assert_eq!(said.get("unchanged_by_updates"), "1");
     assert_eq!(said.get("followed"), "1");
-    // The body of a conditional node counts once: here the same two kernels as in the graph with a
-    // child.
+    // The body of a conditional node counts once. Here it has the same two kernels as the graph
+    // with a child.
     assert_ne!(said.get("empty_loop"), said.get("loop"));
     assert_eq!(said.get("loop"), made);
     // The child's kernels count: two kernels in the graph as made.
@@ -99,7 +98,7 @@ fn threads_launch_while_others_load_and_unload() {
             .filter(|line| line.contains(&format!(" is {name} of module")))
             .count()
     };
-    // Four kernels in three shapes each, told once each however many threads launch them.
+    // Four kernels in three shapes each, reported once each however many threads launch them.
     for name in ["k0", "k1", "k2", "k3"] {
         assert_eq!(told(name), 3, "{name}");
     }

@@ -1,8 +1,8 @@
-//! A panic inside weft is not the job's: the call it happened in goes through to the driver, it is
-//! counted, it is said once.
+//! A panic inside weft does not reach the job. The call in which it happened still reaches the
+//! driver; the panic is counted, and reported once.
 //!
-//! Debug builds of the library panic where `WEFT_TEST_PANIC` says, so the panic is a real one,
-//! raised below a hook that the C client called.
+//! Debug builds of the library panic at the place that `WEFT_TEST_PANIC` names. So the panic is a
+//! real one, raised below a hook that the C client called.
 #![cfg(debug_assertions)]
 
 mod support;
@@ -14,12 +14,12 @@ use support::{Said, run, stage, under_weft};
 use weft_daemon::server::{Attached, Host, Incoming, Listener};
 use weft_protocol::lane::{Mode, flags};
 
-/// What the client does of each.
+/// Number of times that the client makes each call.
 const TIMES: i64 = 20;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs the client beside a broker of the test's that gives it these orders.
+/// Runs the client with a broker that the test plays, which gives it these orders.
 fn worked(place: &str, mode: Mode, flags: u32) -> (Said, Attached) {
     let path = stage().folder.join(format!("{place}.sock"));
     let host = Host::make().unwrap();
@@ -50,7 +50,7 @@ fn worked(place: &str, mode: Mode, flags: u32) -> (Said, Attached) {
     })
 }
 
-/// How often weft said that it failed, and the standard library that something panicked.
+/// Number of reports of weft's failure, and of the standard library's panics.
 fn said(client: &Said) -> (usize, usize) {
     let lines = |text: &str| client.stderr.lines().filter(|line| line.contains(text)).count();
     (lines("a part of weft failed"), lines("panicked"))
@@ -71,7 +71,7 @@ fn a_panic_in_any_part_of_a_call_is_not_the_jobs() {
         let (client, broker) = worked(place, mode, flags);
         assert!(client.success, "{place}: {client:#?}");
         assert_eq!(client.number("arrived"), TIMES, "{place}: {client:#?}");
-        // Launches that had arrived when the last fill did, plus one.
+        // Number of launches that had arrived at the last fill, plus one.
         assert_eq!(client.number("filled"), TIMES + 1, "{place}: {client:#?}");
         assert_eq!(client.number("wrong"), 0, "{place}: {client:#?}");
         assert!(client.number("waited") >= TIMES, "{place}: {client:#?}");

@@ -1,8 +1,8 @@
 //! Readable names for symbols.
 //!
-//! A demangled kernel of a template library has thousands of characters. [`short`] keeps what tells
-//! kernels apart: the function without namespaces, and its first template arguments without theirs.
-//! `at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>,
+//! A demangled kernel of a template library has thousands of characters. [`short`] keeps the parts
+//! that separate kernels: the function without namespaces, and its first template arguments without
+//! theirs. `at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>,
 //! std::array<char*, 1ul> >` becomes `vectorized_elementwise_kernel<4, FillFunctor<…>, array<…>>`.
 
 use std::fmt;
@@ -155,7 +155,7 @@ fn split_top<'a>(text: &'a str, separator: &str) -> Vec<&'a str> {
     parts
 }
 
-/// The text in at most `width` characters, with a mark if cut.
+/// The text in at most `width` characters, with a mark if it is cut.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

@@ -17,7 +17,7 @@
 //! A result of 0 becomes `K1`: 0 means "no kernel" in records. `w1 ^ K1` and `w3 ^ K2` are never 0
 //! for a shape that a GPU accepts, so no shape swallows the other words.
 //!
-//! There is no defence against deliberate collisions: such a client only hurts its own job's
+//! There is no defence against deliberate collisions: such a client harms only its own job's
 //! estimates.
 
 /// 2^64 / golden ratio, odd.
@@ -42,8 +42,8 @@ fn not_zero(hash: u64) -> u64 {
     if hash == 0 { K1 } else { hash }
 }
 
-/// Hash of a module and a symbol: what is known of a kernel before its launch. It is computed once
-/// per function handle and kept beside it.
+/// Hash of a module and a symbol, the parts of an identity that are known before a launch. It is
+/// computed once per function handle and stored with the handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SymbolKey(u64);
 
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// The values stand in files: on a failure every existing profile has lost its kernels.
+    /// The values are in files: if this test fails, every existing profile has lost its kernels.
     #[test]
     fn the_algorithm_never_changes() {
         let key = SymbolKey::new(0, b"_Z4axpyfPfS_");

@@ -16,7 +16,7 @@ pub const MAX_SYMBOL_BYTES: usize = 16 * 1024;
 /// Identity of a kernel launch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KernelId {
-    /// Hash of the kernel's module image; 0 if unknown. XLA and Triton names alone are not unique.
+    /// Hash of the kernel's module image; 0 if unknown. The names of XLA and Triton are not unique.
     pub module: u64,
     /// Mangled symbol, as the driver knows it.
     pub symbol: String,

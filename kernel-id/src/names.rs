@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::KernelId;
 
-/// A bounded table of kernels by hash: a client that invents kernels without end only fills its own
+/// A bounded table of kernels by hash: a client that invents kernels without end fills only its own
 /// table.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
@@ -72,7 +72,8 @@ impl Names {
         self.refused
     }
 
-    /// Number of times that a hash came with a different kernel: a collision, or a lying client.
+    /// Number of times that a hash came with a different kernel: a collision, or a misbehaving
+    /// client.
     pub fn conflicts(&self) -> u64 {
         self.conflicts
     }

@@ -1,8 +1,8 @@
 //! Cost of predicting a launch's regions:
 //! `cargo bench -p weft-profiles --bench working_set -- [--check] [--json FILE]`.
 //!
-//! Launches of five kinds of kernels, as in PyTorch and llama.cpp, against a job with a thousand
-//! allocations, on one thread. The aim is MSched's: a microsecond a launch.
+//! It measures launches of five kinds of kernels, as in PyTorch and llama.cpp, in a job with a
+//! thousand allocations, on one thread. The aim is MSched's: a microsecond per launch.
 #![forbid(unsafe_code)]
 
 use std::{hint::black_box, process::ExitCode, time::Instant};
@@ -14,7 +14,7 @@ mod figures;
 
 use figures::Asked;
 
-/// Most that a launch may cost, ns.
+/// Largest allowed cost of a launch, ns.
 const AIM_NS: f64 = 1_000.0;
 
 /// First address of the job's allocations.
@@ -138,7 +138,7 @@ fn main() -> ExitCode {
     let mut figures = Vec::new();
     for (kind, name) in (0..).zip(KINDS) {
         let launches: Vec<BenchCall> = (60..160).map(|n| calls(kind, n)).collect();
-        // Median of rounds of a thousand launches: few rounds have an interrupt.
+        // Median over rounds of a thousand launches, because few rounds contain an interrupt.
         let mut rounds: Vec<f64> = (0..101)
             .map(|_| {
                 let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! From samples to a profile.
+//! Conversion of samples to a profile.
 
 use std::collections::HashMap;
 
@@ -64,12 +64,12 @@ impl Aggregator {
         self.gpu = gpu;
     }
 
-    /// Notes that the job holds `bytes` of device memory.
+    /// Records that the job holds `bytes` of device memory.
     pub fn memory(&mut self, bytes: u64) {
         self.memory_peak = self.memory_peak.max(bytes);
     }
 
-    /// Notes that the job has used the device for `time` ns.
+    /// Records that the job has used the device for `time` ns.
     pub fn ran(&mut self, time: Ns) {
         self.ran = self.ran.max(time);
     }
@@ -96,7 +96,7 @@ impl Aggregator {
             .map(|(hash, seen)| KernelProfile {
                 hash,
                 id: names.get(hash).cloned().unwrap_or_else(|| unnamed(hash)),
-                // Launch records may be lost, samples seldom are.
+                // Launch records may be lost; samples are seldom lost.
                 launches: seen.launches.max(seen.time.count()),
                 time: seen.time,
                 gap: seen.gap,

@@ -1,4 +1,4 @@
-//! The bytes of a profile, known to this module alone.
+//! The bytes of a profile, which only this module knows.
 //!
 //! [`crate::format`] has the header; the body is a [`Profile`] in bincode 2's standard
 //! configuration.
@@ -11,8 +11,8 @@
 //! | 4 | another kind of template ([`crate::working_set::Template::Table`], the last). A body of version 3 is one of version 4 without any |
 //! | 5 | number of refining runs, after the run time. A body of version 4 lacks it |
 //!
-//! A field is added or changed only with a new version. Old versions are read, and written as the
-//! newest. A decoded body is checked for soundness.
+//! A field is added or changed only with a new version. This build reads old versions and writes
+//! the newest. It checks a decoded body for soundness.
 
 use std::{borrow::Cow, path::Path};
 
@@ -47,7 +47,7 @@ pub(crate) const FORMAT: Format<{ MAX_BYTES as usize }> = Format {
     oldest: OLDEST,
     wording: &Wording {
         name: "profile",
-        not_ours: "is not a profile of weft: remove it and take the profile again",
+        not_ours: "is not a weft profile: remove it and take the profile again",
         again: "take the profile again",
         smaller: "take the profile again",
         full: " (the profile that was there before is unchanged: make room and take it again)",
@@ -115,7 +115,7 @@ mod tests {
         let file = encode(&sample(), path()).unwrap();
         for length in 0..file.len() {
             let error = decode(&file[..length], path()).unwrap_err();
-            let expected = if length < 9 { "not a profile" } else { "truncated" };
+            let expected = if length < 9 { "not a weft profile" } else { "truncated" };
             assert!(error.to_string().contains(expected), "{length}: {error}");
         }
         let mut longer = file;

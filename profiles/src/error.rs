@@ -1,4 +1,4 @@
-//! Errors of profiles. Each message is one line that says what, where and what to do.
+//! Errors of profiles. Each message is one line with the fault, its place and the remedy.
 
 use std::path::PathBuf;
 
@@ -14,14 +14,14 @@ pub enum Error {
     )]
     Name(String),
     /// No directory is known.
-    #[error("no place for profiles: set WEFT_PROFILE_DIR, or HOME")]
+    #[error("no folder for profiles: set WEFT_PROFILE_DIR or HOME")]
     NoDirectory,
     /// No profile has this name.
-    #[error("there is no profile {name:?} at {}: take it with `weft profile --name {name} -- COMMAND`", path.display())]
+    #[error("no profile {name:?} at {}: record it with `weft profile --name {name} -- COMMAND`", path.display())]
     Missing {
         /// Name of the profile.
         name: String,
-        /// Path where it was expected.
+        /// Its expected path.
         path: PathBuf,
     },
     /// The profile is of another GPU.

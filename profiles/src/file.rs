@@ -9,8 +9,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Most names tried for a temporary file: more leftovers of killed processes with one process
-/// number leave none free.
+/// Most names tried for a temporary file. If killed processes with one process number left more
+/// files, no name is free.
 const TRIES: u64 = 1000;
 
 /// Reason for which a file was not read.
@@ -34,23 +34,24 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, NotRead> {
     }
 }
 
-/// Replaces a file atomically: writes, flushes and renames a new one. A full disk, a kill or a
-/// power cut leaves the old one. `mode` are the permissions, limited by the umask.
+/// Replaces a file atomically: writes, flushes and renames a new one. After a full disk, a kill or
+/// a power cut the old file remains. `mode` are the permissions, limited by the umask.
 pub(crate) fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let (temporary, file) = beside(path, mode)?;
     write_whole(file, write)
         .and_then(|()| fs::rename(&temporary, path))
         // No remedy if this fails too; the name begins with a dot and is never read.
         .inspect_err(|_| drop(fs::remove_file(&temporary)))?;
-    // The directory's flush puts the rename on the disk, where the file system can; the content is
-    // whole either way.
+    // If the file system supports it, flushing the directory puts the rename on the disk. The
+    // content is whole either way.
     if let Some(directory) = path.parent().and_then(|parent| File::open(parent).ok()) {
         let _ = directory.sync_all();
     }
     Ok(())
 }
 
-/// Checks that a file could be written at `path`, by making and removing one beside it.
+/// Checks that a file could be written at `path`: makes a file in the same directory and removes
+/// it.
 pub(crate) fn could_replace(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -59,8 +60,8 @@ pub(crate) fn could_replace(path: &Path) -> io::Result<()> {
     fs::remove_file(temporary)
 }
 
-/// Makes a new file beside `path`. Its name may be taken by a killed process of the same number, as
-/// in containers.
+/// Makes a new file in the directory of `path`. A killed process of the same number, as in
+/// containers, may have left a file of its name.
 fn beside(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -9,8 +9,8 @@
 //! | 24 | 8 | [`weft_kernel_id::image_hash`] of the body, little-endian |
 //! | 32 | | the body, by bincode 2's standard configuration |
 //!
-//! The checksum is compared before decoding. The decoder may allocate no more than the largest file
-//! holds, so a length in a file cannot claim memory.
+//! The checksum is compared before decoding. The decoder may allocate at most the size of the
+//! largest file, so a length in a file cannot claim memory.
 
 use std::{
     error, fmt,
@@ -56,7 +56,7 @@ pub struct Wording {
     pub denied: &'static str,
 }
 
-/// What is wrong with a file.
+/// The fault of a file.
 #[derive(Debug)]
 pub enum Problem {
     /// The file is of another kind.
@@ -68,14 +68,14 @@ pub enum Problem {
         /// Version that this build writes.
         known: u8,
     },
-    /// The file is shorter or longer than its header says.
+    /// The file's length differs from the length in its header.
     Truncated {
         /// Bytes present.
         found: u64,
         /// Bytes by the header.
         expected: u64,
     },
-    /// The content is not what was written, for this reason.
+    /// The content differs from the written content, for this reason.
     Corrupt(String),
     /// The file is too large for its kind.
     TooLarge {
@@ -86,19 +86,19 @@ pub enum Problem {
     },
     /// The system refused an operation.
     Io {
-        /// Operation that was tried.
+        /// Operation that failed.
         doing: &'static str,
         /// Error of the system.
         source: io::Error,
     },
 }
 
-/// Error of a file. The message is one line and says what to do.
+/// Error of a file. The message is one line and contains the remedy.
 #[derive(Debug)]
 pub struct FileError {
     /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Its fault.
     pub problem: Problem,
     wording: &'static Wording,
 }

@@ -1,12 +1,12 @@
-//! JSON of a profile: quantiles instead of buckets, names beside hashes. Field names stay; new
-//! fields may come.
+//! JSON of a profile: quantiles instead of buckets, names together with hashes. Field names stay;
+//! new fields may be added.
 
 use serde_json::{Value, json};
 
 use crate::{KernelProfile, Profile, Sketch};
 
-/// One JSON object: times in ns, sizes in bytes. Hashes are hexadecimal text, as many readers cut
-/// integers at 2^53.
+/// One JSON object: times in ns, sizes in bytes. Hashes are hexadecimal text, because many readers
+/// cut integers at 2^53.
 pub fn to_json(profile: &Profile) -> Value {
     let mut kernels: Vec<&KernelProfile> = profile.kernels.iter().collect();
     kernels.sort_by_key(|kernel| std::cmp::Reverse(kernel.total_time()));

@@ -1,12 +1,12 @@
 //! Profiles: everything known about a job.
 //!
 //! * [`Profile`]: kernels with the distributions of their times and gaps, the memory peak, the GPU.
-//! * [`Sketch`]: a distribution in little room, mergeable, with a known error.
-//! * [`Aggregator`]: from samples to a profile.
+//! * [`Sketch`]: a compact distribution, mergeable, with a known error.
+//! * [`Aggregator`]: makes a profile from samples.
 //! * [`Store`]: profiles by name in a directory; only [`codec`] knows their bytes.
 //! * [`show`] and [`json`]: output for people and for programs.
 //! * [`refine`]: a served run corrects its profile.
-//! * [`predictor`]: what follows a kernel, from what ran before it.
+//! * [`predictor`]: predicts kernel times and gaps from the kernels that ran before.
 //! * [`mod@format`]: versioned files with a checksum, such as a profile's.
 //!
 //! Pure, except [`Store`]. A file is checked before use, and no length in it can claim memory.
@@ -36,5 +36,5 @@ pub use store::{SUFFIX, Store, valid_name};
 /// A time or a duration, ns.
 pub type Ns = u64;
 
-/// Most kernels of a profile; further ones are counted only. A tuner's run has some thousands.
+/// Most kernels of a profile. Further kernels are only counted. A tuner's run has some thousands.
 pub const MAX_KERNELS: usize = 65_536;

@@ -19,7 +19,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Whether times of one GPU hold on the other, which has equal model and memory.
+    /// Whether times of one GPU are valid on the other, which has equal model and memory.
     pub fn same_model(&self, other: &Gpu) -> bool {
         // Drivers reserve a varying part; the next size is at least 25 % away.
         let apart = self.memory.abs_diff(other.memory);
@@ -84,7 +84,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Size in memory, bytes: a short file may hold a large profile.
+    /// Size in memory, bytes: a short file may contain a large profile.
     pub fn footprint(&self) -> usize {
         let strings = self.name.capacity() + self.gpu.name.capacity() + self.gpu.uuid.capacity();
         let kernel = |kernel: &KernelProfile| kernel.id.symbol.capacity() + kernel.time.heap() + kernel.gap.heap();
@@ -99,7 +99,7 @@ impl Profile {
         self.kernels.get(at)
     }
 
-    /// Takes up memory peak (bytes) and duration (ns) of an otherwise unknown run.
+    /// Records memory peak (bytes) and duration (ns) of an otherwise unknown run.
     pub fn took(&mut self, memory_peak: u64, ran: Ns) {
         self.memory_peak = self.memory_peak.max(memory_peak);
         self.ran = self.ran.max(ran);
@@ -131,8 +131,8 @@ impl Profile {
             .collect()
     }
 
-    /// Kernels of spread times: (hash, time at `quantile` in ns), where
-    /// `time >= max(2 * mean, mean + least)`.
+    /// Kernels with widely spread times: (hash, time at `quantile` in ns), for which `time >= max(2
+    /// * mean, mean + least)`.
     pub fn spread(&self, quantile: f64, least: Ns) -> Vec<(u64, Ns)> {
         self.kernels
             .iter()
@@ -159,7 +159,7 @@ impl Profile {
 
     /// Part of the sampled time in which the device had none of the job's work, if gaps are known.
     pub fn idle_share(&self) -> Option<f64> {
-        // Only samples with a known gap tell the ratio.
+        // Only samples with a known gap show the ratio.
         let (busy, idle) = self.kernels.iter().fold((0.0, 0.0), |(busy, idle), kernel| {
             let with_gap = kernel.gap.count() as f64;
             let time = kernel.time.mean().unwrap_or(0) as f64;
@@ -210,7 +210,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Whether the profile may be used on this GPU. A profile without a GPU may.
+    /// Whether the profile may be used on this GPU. A profile without a GPU always may.
     pub fn check_gpu(&self, here: &Gpu) -> Result<(), Error> {
         if self.gpu.name.is_empty() || self.gpu.same_model(here) {
             return Ok(());
@@ -235,14 +235,14 @@ impl Profile {
             .iter()
             .all(|kernel| kernel.time.is_sound() && kernel.gap.is_sound())
         {
-            return Some("a distribution that cannot be");
+            return Some("an impossible distribution");
         }
         let launches = self
             .kernels
             .iter()
             .try_fold(self.unlisted, |sum, kernel| sum.checked_add(kernel.launches));
         if launches.is_none() {
-            return Some("more launches than can be");
+            return Some("an impossible number of launches");
         }
         self.working_sets.unsound()
     }
@@ -325,7 +325,8 @@ pub(crate) mod tests {
     fn kernels_whose_times_lie_far_apart_are_told_with_what_they_may_take() {
         let mut run = crate::Aggregator::new();
         for turn in 0..100 {
-            // Factor 10 in one of ten; in one of a hundred; a little spread; factor 3, but short.
+            // Factor 10 in one of ten runs; in one of a hundred; a little spread; factor 3, but
+            // short.
             run.sampled(1, if turn % 10 == 0 { 1_000_000 } else { 100_000 }, None);
             run.sampled(2, if turn == 0 { 1_000_000 } else { 100_000 }, None);
             run.sampled(3, 100_000 + turn, None);

@@ -1,9 +1,9 @@
-//! Refinement: a profile takes up what was timed while its job was served.
+//! Refinement: a profile learns from the times measured while its job was served.
 //!
-//! Co-runners decide what such a time is worth. A sole foreground job's
-//! ([`Beside::BackgroundJobs`]) is its own, except for background work left at a burst's begin. A
-//! sole background job's ([`Beside::ForegroundJobs`]) is its own until the foreground job returns.
-//! Other times may be too long, never too short.
+//! The co-runners decide how far such a time is valid. A sole foreground job's time
+//! ([`Beside::BackgroundJobs`]) is its own, except for background work left at the start of a
+//! burst. A sole background job's time ([`Beside::ForegroundJobs`]) is its own until the foreground
+//! job returns. Other times may be too long, never too short.
 //!
 //! | what was timed | what becomes of it |
 //! |---|---|
@@ -34,13 +34,14 @@ const ENOUGH: u64 = 4;
 /// Fewest times that replace those of the profile.
 const SURE: u64 = 12;
 
-/// Fewest samples for any change.
+/// Fewest samples for any change of the profile.
 const FEW: u64 = 16;
 
 /// Relative difference that still confirms the profile.
 const NEAR: f64 = 0.1;
 
-/// Longest credible kernel time, in medians: beyond it another job's turn interrupted the kernel.
+/// Longest credible kernel time, in medians. In a longer time another job's turn interrupted the
+/// kernel.
 const CREDIBLE_RATIO: Ns = 2;
 
 /// Most values that a refined distribution counts for, so that new values still change it.
@@ -85,11 +86,11 @@ pub struct Refined {
 #[derive(Debug, thiserror::Error)]
 pub enum Unrefined {
     /// Too few samples.
-    #[error("{0} timed launches say too little")]
+    #[error("{0} timed launches are too few")]
     Few(u64),
     /// The samples are of another job.
     #[error(
-        "profile {name:?} stays as it is: it knows the kernels of {known} of {samples} launches that were timed, so it is of another job or of other code; take it again"
+        "profile {name:?} was not changed: it knows the kernels of only {known} of {samples} timed launches, so it is of another job or other code; take it again"
     )]
     AnotherJob {
         /// Name of the profile.
@@ -148,7 +149,8 @@ impl Served {
                     seen.gap.add(gap.min(MAX_SAMPLE_NS));
                 }
             }
-            // A background job waits at the gate between its launches: that is no gap of its own.
+            // A background job waits at the gate between its launches. That wait is no gap of its
+            // own.
             Beside::ForegroundJobs => seen.background.add(time),
             Beside::Others => {}
         }
@@ -166,8 +168,8 @@ impl Served {
 }
 
 impl Profile {
-    /// Adds a served run. `launches` counts all its launches, `served` those timed. On an error the
-    /// profile stays.
+    /// Adds a served run. `launches` counts all its launches, `served` those timed. After an error
+    /// the profile is unchanged.
     pub fn refine(&mut self, served: &Served, launches: u64) -> Result<Refined, Unrefined> {
         let samples = served.samples;
         if samples < FEW {
@@ -187,7 +189,7 @@ impl Profile {
             });
         }
         let mut refined = Refined::default();
-        // In order: equal samples give an equal profile even if there is no room for all.
+        // In a fixed order: equal samples give an equal profile even if there is no room for all.
         let mut kernels: Vec<_> = served.kernels.iter().collect();
         kernels.sort_unstable_by_key(|(hash, _)| **hash);
         for (hash, seen) in kernels {
@@ -205,8 +207,8 @@ impl Profile {
                         KernelProfile {
                             hash: *hash,
                             id: named.unwrap_or_else(|| unnamed(*hash)),
-                            // One in `launches / samples` launches was timed, equally for all
-                            // kernels.
+                            // One in `launches / samples` launches was timed. The ratio is equal
+                            // for all kernels.
                             launches: seen.all.count() * (launches / samples).max(1),
                             time: time.thinned(MOST),
                             gap: seen.gap.thinned(MOST),

@@ -101,7 +101,7 @@ fn totals(out: &mut String, profile: &Profile, total: u128) -> std::fmt::Result 
     let total = u64::try_from(total).unwrap_or(u64::MAX);
     writeln!(
         out,
-        "{} kernels, {} on the device in all",
+        "{} kernels, {} on the device in total",
         profile.kernels.len(),
         duration(total)
     )?;
@@ -131,7 +131,7 @@ fn working_sets(out: &mut String, profile: &Profile) -> std::fmt::Result {
     let [fixed, linear, strided, recalled] = sets.counts();
     writeln!(
         out,
-        "what {} kernels touch is known: {fixed} regions of fixed size, {linear} by arguments, {strided} strided, {recalled} recalled",
+        "the memory that {} kernels touch is known: {fixed} regions of fixed size, {linear} by arguments, {strided} strided, {recalled} recalled",
         sets.kernels.len()
     )
 }
@@ -209,7 +209,7 @@ kernel  grid x block   launches       p50      p90      p99   gap p10  gap p50  
 gemm    (8) x (128)          40   100.0us  100.0us  100.0us    2.00ms   2.00ms   90.9%
 axpy    (8) x (128)          40    10.0us   10.0us   10.0us    1.00us   1.00us    9.1%
 
-2 kernels, 4.40ms on the device in all
+2 kernels, 4.40ms on the device in total
 the job leaves the device idle for 94.8 % of the time
 
 gaps

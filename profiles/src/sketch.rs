@@ -1,19 +1,20 @@
-//! A distribution of durations in little room.
+//! A compact distribution of durations.
 //!
 //! Values are counted in buckets, 32 for each doubling (as in HDR histograms), so a bucket's middle
 //! is within 1/64 of its values. A quantile is off by at most 1.6 %, below 64 ns exact. Count, sum,
 //! least and greatest value are exact. Merging gives the sketch of both sets. Empty buckets take no
-//! room: a kernel's times seldom need ten.
+//! space: a kernel's times seldom need ten buckets.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Ns;
 
-/// Log2 of the parts of each doubling. 5 keeps the error at 1.6 %, half of what a profile allows.
+/// Log2 of the parts of each doubling. 5 keeps the error at 1.6 %, half of the error that a profile
+/// allows.
 const PARTS_LOG: u32 = 5;
 const PARTS: u64 = 1 << PARTS_LOG;
 
-/// Possible buckets: one a value below 64, then 32 a doubling up to 2^64.
+/// Number of possible buckets: one per value below 64, then 32 per doubling up to 2^64.
 pub(crate) const BUCKETS: u16 = (PARTS as u16) * (64 - PARTS_LOG as u16 + 1);
 
 /// A distribution of durations.
@@ -120,7 +121,7 @@ impl Sketch {
     }
 
     /// Scales down to `most` values, so that they weigh less. The mean stays, unless rare values
-    /// were much of it.
+    /// contributed much of it.
     pub fn thinned(&self, most: u64) -> Sketch {
         if self.count <= most {
             return self.clone();
@@ -137,7 +138,7 @@ impl Sketch {
         self.part(buckets.collect(), self.sum * u128::from(most) / u128::from(self.count))
     }
 
-    /// Values up to `limit`, as exactly as the buckets tell.
+    /// Values up to `limit`, as exactly as the buckets allow.
     pub fn up_to(&self, limit: Ns) -> Sketch {
         if self.greatest <= limit {
             return self.clone();
@@ -154,13 +155,13 @@ impl Sketch {
         self.part(buckets.clone(), sum.sum())
     }
 
-    /// Sketch of some of the values, of about this sum.
+    /// Sketch of some of the values, with about this sum.
     fn part(&self, buckets: Vec<(u16, u64)>, sum: u128) -> Sketch {
         let count: u64 = buckets.iter().map(|(_, count)| count).sum();
         let (Some((first, _)), Some((last, _))) = (buckets.first().copied(), buckets.last().copied()) else {
             return Sketch::default();
         };
-        // An extreme is known in its own bucket; of other buckets only the middle is.
+        // An extreme is known in its own bucket; for other buckets only the middle is known.
         let end = |of: u16, value: Ns| if bucket(value) == of { value } else { middle(of) };
         let (one, other) = (end(first, self.least), end(last, self.greatest));
         let (least, greatest) = (one.min(other), one.max(other));
@@ -279,7 +280,7 @@ mod tests {
             let thin = sketch.thinned(most);
             prop_assert!(thin.is_sound());
             prop_assert_eq!(thin.count(), most);
-            // A quantile is no further off than the adjacent values.
+            // A quantile is no further away than the adjacent values.
             let beside = |by: f64| sketch.quantile(part + by / most as f64).unwrap();
             let found = thin.quantile(part).unwrap() as f64;
             prop_assert!(found >= beside(-2.0) as f64 * 0.96 && found <= beside(2.0) as f64 * 1.04);

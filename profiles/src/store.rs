@@ -30,7 +30,7 @@ pub fn valid_name(name: &str) -> Result<(), Error> {
     let good = name.len() <= MAX_NAME
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(allowed)
-        // "a.profile" would be listed as "a" beside itself.
+        // "a.profile" would be listed as a second "a".
         && !name.ends_with(SUFFIX);
     if good {
         Ok(())
@@ -40,7 +40,7 @@ pub fn valid_name(name: &str) -> Result<(), Error> {
 }
 
 impl Store {
-    /// Store in this directory, which is made when a profile is first saved.
+    /// Store in this directory, which is made when the first profile is saved.
     pub fn at(directory: impl Into<PathBuf>) -> Store {
         Store {
             directory: directory.into(),
@@ -71,8 +71,8 @@ impl Store {
         &self.directory
     }
 
-    /// The store and the name of a profile that is called so: a name in the user's directory, or a
-    /// file (with a slash), with its `.profile` or without.
+    /// Store and name of the profile that `called` means: a name in the user's directory, or a file
+    /// (with a slash), with or without its `.profile`.
     pub fn locate(called: &str) -> Result<(Store, String), Error> {
         let Some((folder, file)) = called.rsplit_once('/') else {
             return Ok((Store::of_user()?, called.to_owned()));
@@ -136,7 +136,7 @@ impl Store {
                 name: old.clone(),
                 ..profile
             })?,
-            // Another version of weft may read what this one cannot.
+            // Another version of weft may be able to read it.
             Err(_) => {
                 let target = self.path(&old)?;
                 fs::copy(&path, &target).map_err(|source| FORMAT.io("write", &target, source))?;
@@ -226,7 +226,7 @@ mod tests {
         let error = Store::at("/nowhere").load("bert").unwrap_err().to_string();
         assert_eq!(
             error,
-            "there is no profile \"bert\" at /nowhere/bert.profile: take it with `weft profile --name bert -- COMMAND`"
+            "no profile \"bert\" at /nowhere/bert.profile: record it with `weft profile --name bert -- COMMAND`"
         );
     }
 
@@ -239,7 +239,7 @@ mod tests {
             let (store, name) = Store::locate(&called).unwrap();
             assert_eq!(store.load(&name).unwrap(), sample(), "{called}");
         }
-        // Without a slash it is a name, and no file's.
+        // Without a slash it is a name, not a file.
         let at_the_root = Store::locate("/a.profile").unwrap();
         assert_eq!(at_the_root, (Store::at("/"), "a".to_owned()));
     }
@@ -344,8 +344,8 @@ mod tests {
         let huge = File::create(directory.path().join("huge.profile")).unwrap();
         huge.set_len(codec::MAX_BYTES + 1).unwrap();
         for (name, expected) in [
-            ("text", "is not a profile of weft"),
-            ("empty", "is not a profile of weft"),
+            ("text", "is not a weft profile"),
+            ("empty", "is not a weft profile"),
             ("dir", "cannot read"),
             ("huge", "too large"),
         ] {

@@ -5,7 +5,6 @@ A case submits jobs by sbatch and srun alone, as users of the cluster, and leave
 """
 
 import contextlib
-import json
 import re
 import time
 
@@ -186,7 +185,7 @@ def wrong_values_are_refused(play):
             ), f"{command}: {done}"
     script = "#!/bin/sh\n#SBATCH --gpu-mem=much\ntrue\n"
     done = cluster.run(["sbatch"], user="ann", given=script)
-    assert done.returncode and "weft: --gpu-mem: much is no amount" in done.stderr, done
+    assert done.returncode and "weft: --gpu-mem: much is not an amount" in done.stderr, done
     done = cluster.run(["sbatch", "--gpu-mem=81G", "--wrap=true"], user="ann")
     assert done.returncode and "weft: 81 GiB of GPU memory" in done.stderr, done
     assert not cluster.must(["squeue", "-h"]), "something was submitted"
@@ -412,30 +411,6 @@ def controller_restarts(play):
     play.finish(running, waiting)
 
 
-def nodes_in_one_view(play):
-    """`--cluster` takes its nodes from Slurm: each with its jobs, by their numbers there."""
-    cluster = play.cluster
-    first, last = cluster.nodes[0].name, cluster.nodes[-1].name
-    service = play.work("service", "--gpu-priority=high", "--gpu-mem=4G", "-w", first)
-    other = play.work("ann", "--gpu-mem=4G", "-w", last)
-    numbers = {str(job): play.client(job)["node"] for job, _ in (service, other)}
-    for command in (["status", "--cluster"], ["top", "--cluster", "--once"]):
-        rows = seen(cluster, *command)
-        assert list(rows) == [node.name for node in cluster.nodes], rows
-        assert not any(row["silent"] for row in rows.values()), rows
-        told = {job["cluster_job"]: name for name, row in rows.items() for job in row["jobs"]}
-        assert told == numbers, (told, numbers)
-        used = {name: [gpu["jobs"] for gpu in row["gpus"]] for name, row in rows.items()}
-        assert {name: gpus for name, gpus in used.items() if gpus} == {first: [1], last: [1]}, used
-    play.finish(service, other)
-
-
-def seen(cluster, *command):
-    """The nodes that a command of weft's shows, by name."""
-    told = cluster.must([cluster.bin / "weft", *command, "--json"])
-    return {row["node"]: row for row in json.loads(told)["nodes"]}
-
-
 def broker_killed(play):
     """Jobs of a node whose broker is killed go on, and find the next broker."""
     cluster = play.cluster
@@ -446,8 +421,6 @@ def broker_killed(play):
     node.broker.kill()
     third = play.work("service", "--gpu-mem=10G", "--gpu-priority=high", "-w", node.name)
     cluster.wait_state(third[0], "RUNNING")
-    silent = [name for name, row in seen(cluster, "status", "--cluster").items() if row["silent"]]
-    assert silent == [node.name], silent
     node.start_broker()
     play.progresses(first[0], third[0])
     assert play.client(second[0])["uid"] == 61002
@@ -530,7 +503,6 @@ ALL = [
     inner_jobs_begin_anew,
     cancelled_at_any_moment,
     controller_restarts,
-    nodes_in_one_view,
     broker_killed,
     node_daemon_killed,
     leftovers_are_killed,

@@ -330,7 +330,7 @@ def away(cluster, given):
     assert nice_values(cluster) != before and marks(cluster)
     cluster.wait_saved()
     cluster.controller.kill()
-    said = jobs.wait_until(lambda: "asked again" in adaptor.job.stderr(), BOUND, step=0.2)
+    said = jobs.wait_until(lambda: "trying again" in adaptor.job.stderr(), BOUND, step=0.2)
     assert said, adaptor.job.explain()
     cluster.start_controller()
     cluster.wait_nodes()
@@ -389,7 +389,7 @@ def policy_orders_the_queue(play):
         assert (done.returncode, len(lines)) == (code, 1) and words in lines[0], done
 
     refused(1, "operator", *shortest, user="ann")
-    refused(1, "is not on the path", "env", "PATH=/nonexistent", *shortest)
+    refused(1, "is not in PATH", "env", "PATH=/nonexistent", *shortest)
     refused(2, "'tiresias'", *weft, "--policy", "tiresas")
     refused(2, "no such partition; there are all", *shortest, "--partition", "gpus")
     told = cluster.must([*shortest, "--dry-run"])
@@ -397,7 +397,7 @@ def policy_orders_the_queue(play):
     # Each node's broker, as ssh would reach it.
     ask = f"WEFT_SOCKET={cluster.folder}/{{node}}/run/weft/broker.sock {weft[0]} status --json"
     told = cluster.must([*shortest, "--brokers", ask])
-    assert "service as measured by 1 of 1 brokers" in told and "0 failed" in told, told
+    assert "service measured by 1 of 1 brokers" in told and "0 failed" in told, told
     wanted = [number for _, number in sorted(zip(limits, numbers, strict=True))]
     assert [number for number, *_ in queue(cluster)] == wanted, queue(cluster)
     cluster.must([*weft, "--undo"])

@@ -108,7 +108,7 @@ def test_jobs_that_say_nothing_wait_for_what_others_have(scene):
     scene.until("the second one waits", lambda: waits() == [running["two"].pid])
     scene.go("three")
     # The line comes by another way than the answer, and the job may be over before it is there.
-    scene.until("the second one says so", lambda: "which others have" in running["two"].stderr())
+    scene.until("the second one says so", lambda: "which other jobs hold" in running["two"].stderr())
     scene.until("both wait", lambda: waits() == sorted(running[name].pid for name in ("two", "three")))
     for name in names:
         scene.until(f"{name} has all of its memory", lambda n=name: scene.has(n, "took", 2))

@@ -112,7 +112,7 @@ def test_a_run_teaches_what_the_job_takes(scene):
     # A job that had declared its memory teaches nothing.
     assert len(scene.queue()["learnt"]) == 1, scene.queue()["learnt"]
     unknown = scene.weft("profile", "keep", "1", "--name", "taught", code=1)
-    assert "nothing was learnt of a job of process 1" in unknown.stderr, unknown
+    assert "no memory use was recorded for a job of process 1" in unknown.stderr, unknown
 
 
 def test_a_heavier_user_goes_more_often(scene):

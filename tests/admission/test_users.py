@@ -61,7 +61,7 @@ def test_nobody_changes_what_is_anothers(scene):
     row = next(row for row in scene.query("status")["clients"] if row["pid"] == job.pid)
     for how in (("--pid", job.pid), ("--client", row["client"])):
         said = scene.weft(BEA, "set", *map(str, how), "--priority", "9", code=1).stderr
-        assert f"user {ANN}'s" in said, said
+        assert f"belongs to user {ANN}" in said, said
     assert "may do that" in scene.weft(BEA, "set", "--user", str(BEA), "--weight", "100", code=1).stderr
     assert "may do that" in scene.weft(BEA, "stop", code=1).stderr
     scene.weft(ANN, "set", "--pid", str(job.pid), "--priority", "7")
@@ -114,7 +114,7 @@ def test_priority_is_what_the_owner_allows(scene):
     seen = {row["pid"]: row["priority"] for row in scene.query("status")["clients"]}
     assert (seen[ann.pid], seen[bea.pid]) == (5, 1), seen
     assert {row["priority"] for row in scene.query()["running"]} == {5, 1}, scene.query()
-    scene.until("it is told", lambda: "priority 0 is more than the owner" in ann.stderr())
+    scene.until("it is told", lambda: "priority 0 is above the limit" in ann.stderr())
     assert "owner" not in bea.stderr(), bea.stderr()
     assert "priority 5 at most" in scene.weft(ANN, "set", "--pid", str(ann.pid), "--priority", "4", code=1).stderr
     assert scene.query()["weights"] == [{"user": str(ANN), "weight": 4}]

@@ -70,7 +70,7 @@ def test_a_broker_that_is_stuck_keeps_nobody_waiting(scene):
     try:
         # It continues as without weft, since 1 of 2 GiB is free.
         scene.finish(waiter)
-        assert "keeps no queue any more" in waiter.stderr(), waiter.stderr()
+        assert "no longer keeps a queue" in waiter.stderr(), waiter.stderr()
     finally:
         os.kill(scene.broker.job.pid, signal.SIGCONT)
     scene.ends(holder)

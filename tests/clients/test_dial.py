@@ -50,8 +50,8 @@ def test_a_budget_that_is_said_wrongly_is_told_and_the_job_runs(scene):
     scene.broker.start()
     job = scene.companion("job", more={"WEFT_SLOWDOWN": "2", "WEFT_SLO": "50"})
     comes_to(scene, job, (0.01, None))
-    says(job, "WEFT_SLOWDOWN", "write 2%", "taken as not said")
-    says(job, "WEFT_SLO", "write 50ms", "taken as not said")
+    says(job, "WEFT_SLOWDOWN", "write 2%", "ignored")
+    says(job, "WEFT_SLO", "write 50ms", "ignored")
     scene.finish_companions(job)
     for name, value in (("WEFT_SLOWDOWN", "2"), ("WEFT_SLO", "50"), ("WEFT_DEVICE_PRIORITIES", "maybe")):
         done = weft(scene, "run", "--", "true", more={name: value})

@@ -31,7 +31,7 @@ def leaves_behind(scene, job, count=50):
 def let_go(count, *companions):
     """Waits until each has noticed `count` times that its broker is gone."""
     for job in companions:
-        seen = jobs.wait_until(lambda job=job: job.stderr().count("the broker let go") >= count or not job.running(), BOUND)
+        seen = jobs.wait_until(lambda job=job: job.stderr().count("the broker is lost") >= count or not job.running(), BOUND)
         assert seen and job.running(), job.explain()
 
 
@@ -292,7 +292,7 @@ def test_something_else_in_the_place_of_a_profile(scene):
     scene.broker.start()
     file = taken_profile(scene)
     file.write_text("not a profile\n" * 100)
-    runs_without_it(scene, "taken", str(file), "not a profile")
+    runs_without_it(scene, "taken", str(file), "not a weft profile")
 
 
 def test_profile_of_another_version(scene):

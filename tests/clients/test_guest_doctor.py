@@ -28,7 +28,7 @@ def test_a_command_that_weft_catches_is_run_and_seen(scene):
     scene.broker.start()
     found = rows(scene, "--", sys.executable, "-c", LAUNCHES, code=0)
     assert found["command"][0] == "ok", found
-    assert found["launches"][0] == "ok" and " seen, of 1 of its " in found["launches"][1], found
+    assert found["launches"][0] == "ok" and " seen, from 1 of its " in found["launches"][1], found
     # A service never ends by itself: it is ended, and no process of it is left.
     found = rows(scene, "--", sys.executable, "-c", GOES_ON, code=0)
     assert "was ended" in found["command"][1] and found["launches"][0] == "ok", found
@@ -40,7 +40,7 @@ def test_why_a_command_is_not_caught_is_said(scene):
     found = rows(scene, "--", "/bin/true", code=1)
     assert found["attached"][0] == "fail" and "CUDA" in found["attached"][1], found
     found = rows(scene, "--", scene.folder / "nowhere", code=1)
-    assert found["command"][0] == "fail" and "does not start" in found["command"][1], found
+    assert found["command"][0] == "fail" and "cannot start" in found["command"][1], found
     # Something between takes the preload away: the driver is opened, past weft.
     clean = ["env", "-u", "LD_PRELOAD", "-u", "LD_LIBRARY_PATH"]
     past = f"import ctypes, time; ctypes.CDLL({str(paths.SIMGPU_CUDA)!r}); time.sleep(2)"
@@ -58,7 +58,7 @@ def test_a_process_is_told_from_one_that_is_not_under_weft(scene):
     assert found["libweft"][0] == found["driver"][0] == found["broker"][0] == "ok", found
     assert "priority 5" in found["broker"][1], found
     elsewhere = rows(scene, "--pid", under.pid, code=1, more={"WEFT_SOCKET": "/tmp/no/such.sock"})
-    assert "it looks for its broker at" in elsewhere["broker"][1], elsewhere
+    assert "the process looks for its broker at" in elsewhere["broker"][1], elsewhere
     plain = {**jobs.clean_environment(), **scene.device.environment(), **PYTHON}
     command = [sys.executable, "-c", GOES_ON]
     plainly = jobs.Job(command, environment=plain, folder=scene.folder, name="plainly")

@@ -43,8 +43,8 @@ def test_few_descriptors_are_left(scene):
         job.wait(BOUND)
         same(bare, job)
         assert "failed at" not in job.stderr(), job.explain()
-        if "as without weft" in job.stderr():
-            says(job, "weft", "too few files")
+        if "runs without weft" in job.stderr():
+            says(job, "weft", "enough files")
 
 
 def test_closed_standard_descriptors_stay_the_jobs_own(scene):

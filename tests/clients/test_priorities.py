@@ -172,7 +172,7 @@ def test_a_share_of_the_sms_without_mps_is_told_to_do_nothing(scene):
 def test_a_switch_that_is_neither_on_nor_off_is_told(scene):
     scene.broker.start()
     job = scene.companion("job", priority=7, more={"WEFT_DEVICE_PRIORITIES": "maybe"})
-    says(job, "WEFT_DEVICE_PRIORITIES=maybe", "taken as on")
+    says(job, "WEFT_DEVICE_PRIORITIES=maybe", "using on")
     scene.finish_companions(job)
 
 
@@ -193,6 +193,6 @@ def test_doctor_knows_a_driver_with_green_contexts(scene):
     """The simulated driver has none. A driver of a few calls stands in."""
     driver = compiled(scene, "green_driver.c", "-shared", "-fPIC")
     found = rows(scene, WEFT_CUDA_LIBRARY=str(driver))
-    assert found["sm share: green contexts"] == "the driver has them (132 SMs); weft leaves them to the job (docs/limits.md says why)", found
+    assert found["sm share: green contexts"] == "the driver has them (132 SMs); weft leaves them to the job (docs/limits.md has the reason)", found
     without = compiled(scene, "green_driver.c", "-shared", "-fPIC", "-DWITHOUT_STREAMS")
     assert rows(scene, WEFT_CUDA_LIBRARY=str(without))["sm share: green contexts"].startswith("none")

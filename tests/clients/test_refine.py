@@ -114,7 +114,7 @@ def test_a_profile_of_other_code_stays_as_it_is(scene):
     assert done.returncode == 0, done.stderr
     before = file_of(scene).read_bytes()
     served(scene, "foreground")
-    told = jobs.wait_until(lambda: "stays as it is" in scene.broker.job.stderr(), BOUND, step=0.2)
+    told = jobs.wait_until(lambda: "was not changed" in scene.broker.job.stderr(), BOUND, step=0.2)
     assert told, scene.broker.job.explain()
     assert file_of(scene).read_bytes() == before
 

@@ -1,5 +1,5 @@
-//! Exports every symbol of the table that `src/lib.rs` does not implement, answering "not
-//! supported", and the table by which `cuGetProcAddress` finds all of them.
+//! Exports every symbol of the table that `src/lib.rs` does not implement, with the answer "not
+//! supported", and the table with which `cuGetProcAddress` finds all of them.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         )?;
     }
     writeln!(out, "];")?;
-    // Positions of the implemented ones, for their own notes of being called.
+    // Positions of the implemented symbols, for their own records of calls.
     writeln!(out, "#[allow(non_upper_case_globals, dead_code)] mod at {{")?;
     for (at, entry) in table.iter().enumerate() {
         writeln!(out, "pub const {}: usize = {at};", entry.symbol)?;
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         table.len()
     )?;
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("exports.rs"), out)?;
-    // Without -Bsymbolic our own references would resolve to a preloaded interposer.
+    // Without -Bsymbolic this library's own references would resolve to a preloaded interposer.
     for option in ["-soname,libcuda.so.1", "-Bsymbolic"] {
         println!("cargo::rustc-cdylib-link-arg=-Wl,{option}");
     }

@@ -151,7 +151,7 @@ def test_the_variable_is_respected(scene):
     scene.until("it has looked", lambda: scene.said("listed", "took"))
     assert scene.said("listed", "sees")["devices"] == [LARGE]
     wrong = scene.job("wrong", weft=["--gpu", "7"])
-    assert wrong.wait(BOUND) == 2 and "none of the devices" in wrong.stderr(), wrong.stderr()
+    assert wrong.wait(BOUND) == 2 and "is not a device" in wrong.stderr(), wrong.stderr()
     large = scene.job("large", weft=["--gpu", "any", "--memory", "17GiB"])
     assert large.wait(BOUND) == 1 and "can never run here" in large.stderr(), large.stderr()
     both = scene.job("both", bare=True)

@@ -13,15 +13,15 @@ from stage import BOUND, case
 # The rows that `weft doctor` must have, the verdict of each, and a word of its text.
 DOCTOR = {
     "driver": ("ok", "libcuda.so"),
-    "driver version": ("fail", "cuInit says 100"),
-    "nvml": ("warn", "nvmlInit_v2 says 9"),
+    "driver version": ("fail", "cuInit returns 100"),
+    "nvml": ("warn", "nvmlInit_v2 returns 9"),
     "libweft": ("ok", "libweft.so"),
     'interception: dlopen("libcuda.so.1")': ("ok", "reaches weft"),
     'interception: dlopen("libcuda.so")': ("ok", "reaches weft"),
     "interception: dlopen of the driver's absolute path": ("ok", "reaches weft"),
     "interception: dlsym(RTLD_DEFAULT)": ("ok", "reaches weft"),
     "interception: cuGetProcAddress_v2": ("ok", "reaches weft"),
-    "cuInit through weft": ("fail", "says 100"),
+    "cuInit through weft": ("fail", "returns 100"),
     "symbol table": ("ok", "knows every function of this driver"),
 }
 
@@ -151,7 +151,7 @@ def the_control_daemon_comes_up_and_ends_beside_weft(scene):
         assert code == 0 and not servers, f"get_server_list: exit {code}, {servers!r}, {error!r}"
         rows = doctor(scene, more=control.variables)
         plain = rows["driver version"]["found"].rsplit(" ", 1)[-1]
-        stands(rows, {**DOCTOR, "driver version": ("fail", "cuInit says"), "cuInit through weft": ("fail", f"says {plain}"), "mps": ("ok", "the control daemon runs")})
+        stands(rows, {**DOCTOR, "driver version": ("fail", "cuInit returns"), "cuInit through weft": ("fail", f"returns {plain}"), "mps": ("ok", "the control daemon runs")})
         assert plain in rows["driver version"]["advice"], f"no word on what {plain} is: {rows['driver version']['advice']}"
         late = scene.folder / "late"
         late.mkdir()

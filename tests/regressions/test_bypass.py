@@ -98,7 +98,7 @@ def test_weft_run_says_what_it_cannot_be_put_into(scene):
         other.chmod(0o4755)
         done = weft(scene, "run", "--", other)
         assert (done.returncode, done.stdout) == (0, "hello\n"), done
-        assert "has rights of its own" in done.stderr, done.stderr
+        assert "is set-user-id" in done.stderr, done.stderr
 
 
 @pytest.mark.finding("hardware-F4")

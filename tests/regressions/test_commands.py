@@ -79,7 +79,7 @@ def test_weft_run_starts_the_job_though_its_own_folder_cannot_be_used(scene):
     environment["TMPDIR"] = str(scene.folder / "nowhere")
     job = typed(command, "run", "--", *shown[:2], "echo ran; echo ${LD_PRELOAD-none} ${WEFT_GANG-none}; exit 7", environment=environment, code=7)
     assert job.stdout.splitlines() == ["ran", "none none"], job.stdout
-    assert "the job runs as without weft" in job.stderr, job.stderr
+    assert "the job runs without weft" in job.stderr, job.stderr
     # A process that outlives the job removes the files that were made for it.
     assert len(os.listdir(scene.folder / "tmp")) == 1
     environment["TMPDIR"] = str(scene.folder / "tmp")
@@ -135,7 +135,7 @@ def test_a_profile_of_other_code_is_told(scene):
     row = scene.row(other)
     assert row["profile_known"] * 2 < row["kernels"] and " knows " in row["profile_trouble"], row
     page = weft(scene, "status", more={"COLUMNS": "120"}).stdout
-    assert "(!) client" in page and "is it another job's?" in page, page
+    assert "(!) client" in page and "is it of another job?" in page, page
     scene.finish_companions(other)
     assert other.stderr().count(" knows ") == 1, other.explain()
     # A job that ended before it could be judged is judged by its launches so far.
@@ -188,13 +188,13 @@ def test_weft_profile_looks_before_it_runs_and_keeps_what_it_replaces(scene):
     assert weft(scene, *learn).returncode == 0
     before = (scene.broker.profiles / "twice.profile").stat()
     again = weft(scene, *learn)
-    assert again.returncode == 0 and "twice before is twice.old now" in again.stderr, again.stderr
+    assert again.returncode == 0 and "the former profile twice is now twice.old" in again.stderr, again.stderr
     assert (scene.broker.profiles / "twice.profile").stat().st_mtime_ns > before.st_mtime_ns
     listed = weft(scene, "profile", "list").stdout
     assert "twice.old" in listed and "twice " in listed, listed
     # Nothing learnt replaces nothing.
     told = weft(scene, "profile", "--name", "twice", "--", "true")
-    assert told.returncode == 73 and "twice stays as it was" in told.stderr, told.stderr
+    assert told.returncode == 73 and "twice is unchanged" in told.stderr, told.stderr
     assert weft(scene, "profile", "show", "twice.old").returncode == 0
 
 
@@ -217,7 +217,7 @@ def test_a_mistyped_option_is_a_mistake_and_no_program(scene):
         line = told(scene, *words)
         assert meant in line and f"(weft {words[0]} --help)" in line, line
     assert "'status'" in told(scene, "statsu")
-    assert "'lst' is none of show, list, keep, delete" in told(scene, "profile", "lst")
+    assert "'lst' is not one of show, list, keep, delete" in told(scene, "profile", "lst")
     # Words behind the command are the command's.
     scene.broker.start()
     for words in (["run", "echo", "-n", "--profle"], ["run", "--", "echo", "-n", "--profle"]):
@@ -255,7 +255,7 @@ def test_doctor_is_content_with_a_shared_broker_that_a_variable_names(scene):
         ).stdout
         row = {row["what"]: row for row in json.loads(rows)["rows"]}
         assert row["sockets"]["verdict"] == row["broker"]["verdict"] == "ok", row
-        assert "broker of all users" in row["sockets"]["found"], row["sockets"]
+        assert "shared broker" in row["sockets"]["found"], row["sockets"]
     finally:
         shared.terminate()
         shutil.rmtree(place)
@@ -354,7 +354,7 @@ def test_doctor_says_that_the_broker_knows_nothing_of_the_dilation(scene):
 
     assert row()["verdict"] == "warn" and "--dilation 10" in row()["advice"], row()
     scene.broker.start()
-    assert row()["verdict"] == "warn" and "protects nobody" in row()["found"], row()
+    assert row()["verdict"] == "warn" and "does not protect any job" in row()["found"], row()
     scene.broker.stop()
     scene.broker.arguments += ["--dilation", "10"]
     scene.broker.start()
@@ -409,7 +409,7 @@ def test_no_word_of_a_file_is_obeyed_by_a_terminal(scene):
     is_shown(told, 0, "begin", "card")
     assert json.loads(told.stdout)["name"] == trace["name"], told.stdout[:2000]
     foreign.write_text(json.dumps({**trace, "source": f"Other{ORDERS}"}))
-    is_shown(weft(scene, "trace", "import", foreign, file), 1, "foreign.json is no trace")
+    is_shown(weft(scene, "trace", "import", foreign, file), 1, "foreign.json is not a trace")
     # A profile has its kernels' names and its GPU's from its maker.
     scene.broker.start()
     learnt(scene, "own")
@@ -450,7 +450,7 @@ def test_settings_that_another_group_may_write_are_not_read(scene):
         os.chown(settings, user, gid)
         settings.chmod(mode)
         told = typed(*shown, code=code, **more)
-        assert ("may be written by group 61007 (chmod g-w)" in told.stderr) == (code == 2), told.stderr
+        assert ("is writable by group 61007 (chmod g-w)" in told.stderr) == (code == 2), told.stderr
     # Root chose who may write the machine's file.
     os.chown(settings, 0, group)
     settings.chmod(0o664)
@@ -483,7 +483,7 @@ def test_a_broker_is_replaced_however_slow_its_disk_is(scene):
     try:
         assert jobs.wait_until(lambda: weft(scene, "status").returncode != 0, BOUND), "the old one answers"
         assert not jobs.wait_until(lambda: not new.running() or "begins" in waiter.stderr() or (scene.folder / "waiter.ready").exists(), PATIENCE + 3), new.explain() + waiter.explain()
-        assert "answers no more" in new.stderr() and old.running(), new.explain()
+        assert "no longer answers" in new.stderr() and old.running(), new.explain()
         held.unlink()
         assert jobs.wait_until(scene.broker.status, BOUND), new.explain()
         waits(scene, waiter)

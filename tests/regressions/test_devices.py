@@ -60,12 +60,12 @@ def test_one_client_that_is_not_under_mps_makes_the_device_one_that_switches(sce
     scene.broker.start()
     under = scene.companion("under", more={"SIMGPU_MODE": "mps"})
     assert device(scene)["core"]["switch_cost"] == 0
-    assert "shared under MPS" in weft(scene, "status").stdout
+    assert "share it under MPS" in weft(scene, "status").stdout
     other = scene.companion("other", more={"SIMGPU_MODE": "timeslice"})
     assert jobs.wait_until(lambda: device(scene)["not_under_mps"] == 1, BOUND, step=0.1), device(scene)
     assert device(scene)["core"]["switch_cost"] > 0, device(scene)
     page = weft(scene, "status").stdout
-    assert "1 of its jobs share it under MPS and 1 do not" in page, page
+    assert "1 of its jobs share it under MPS, 1 do not" in page, page
     doctor = weft(scene, "doctor").stdout
     assert "mps, jobs" in doctor and "CUDA_MPS_PIPE_DIRECTORY" in doctor, doctor
     other.terminate()
@@ -96,7 +96,7 @@ def test_two_brokers_of_one_device_say_so(scene):
             assert jobs.wait_until(lambda it=broker: others(it), BOUND, step=0.1), broker.status()["broker"]
             [row] = others(broker)
             assert row["pid"] == other.job.pid and row["device"] == broker.status()["broker"]["devices"][0]["uuid"], row
-            line = f"another broker has it, too (process {other.job.pid} of user"
+            line = f"also managed by another broker (process {other.job.pid} of user"
             for words in (["status"], ["queue"], ["doctor"]):
                 page = weft(scene, *words, more=broker.variables()).stdout
                 assert line in page and "weft broker --shared" in page, page

@@ -205,7 +205,7 @@ def test_nobody_who_waits_for_memory_begins_beside_it(scene):
         # and the other would begin after ten seconds without its broker's word.
         scene.finish(holder)
         scene.until("it begins", lambda: "took" in scene.events(waiter))
-        assert "keeps no queue" not in waiter.stderr(), waiter.stderr()
+        assert "no longer keeps a queue" not in waiter.stderr(), waiter.stderr()
         assert scene.row("running", waiter), scene.query()
         scene.finish(waiter)
 
@@ -435,7 +435,7 @@ def test_profiles_of_a_user_have_a_bound_and_equal_ones_are_one(scene):
         assert trouble[:100] == [None] * 100, trouble[:100]
         # The profile that a hundred share, and others up to 64 MiB.
         assert trouble[100:140].count(None) == 64 // 3 - 1, trouble[100:140]
-        assert "more than 64 MiB" in trouble[139] and "larger than the 4 MiB" in trouble[140], trouble[139:]
+        assert "exceed 64 MiB" in trouble[139] and "larger than 4 MiB" in trouble[140], trouble[139:]
         grown = wire.resident(scene.pid) - before
         assert grown < 200 * MB, f"{grown / MB:.0f} MiB"
         # Another user has room of his own.
@@ -654,7 +654,7 @@ def test_root_of_a_container_is_a_guest(scene):
         return subprocess.run(command, env=scene.environment(0), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND, check=False)
 
     for rights in RIGHTS.values():
-        for words, why in ((["stop"], "only the owner of this shared broker, or root outside of containers"), (["set", "--client", str(row["client"]), "--priority", "9"], f"is user {ANN}'s")):
+        for words, why in ((["stop"], "only the owner of this shared broker, or root outside of containers"), (["set", "--client", str(row["client"]), "--priority", "9"], f"belongs to user {ANN}")):
             told = contained(rights, *words)
             assert told.returncode and why in told.stderr, told
         told = contained(rights, "status", "--json")

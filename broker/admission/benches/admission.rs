@@ -30,7 +30,7 @@ const WAIT: [usize; 5] = [200, 500, 1_000, 3_000, 10_000];
 /// With 200 waiters a decision takes at most the broker control thread's sleep between two polls.
 const AIM: (usize, Duration) = (200, Duration::from_millis(20));
 
-/// Numbers of running jobs and waiters, where many run.
+/// Numbers of running jobs and waiters of the second series, in which many jobs run.
 const RUN: [(usize, usize); 4] = [(100, 24), (300, 24), (1_000, 24), (500, 500)];
 
 /// Events of one measurement, and below it total time.
@@ -163,8 +163,8 @@ fn main() -> ExitCode {
     for wait in WAIT {
         eprintln!("{wait} wait");
         let mut bench = Bench::new();
-        // Filled under `fifo`, which looks only at the first: `weft` would take longer than all
-        // measured.
+        // Filled under `fifo`, which looks only at the first: `weft` would take longer than the
+        // whole measurement.
         bench.under(AdmissionPolicy::Fifo);
         while bench.machine.count().0 < wait {
             bench.comes();

@@ -1,18 +1,19 @@
-//! What one user may have at once: an administrator's caps ([`super::under_caps`] keeps to them).
+//! An administrator's caps on one user's jobs and memory ([`super::under_caps`] applies them).
 //!
 //! A waiter of a user at a cap is passed over as a suspended one is, and keeps its turn. A running
-//! job that wants more than the cap leaves is denied it at once. What no end of the user's other
-//! jobs can make room for is refused. Only facts exceed a cap: a lower one ends no job.
+//! job that wants more than the cap leaves is denied it at once. A request is refused if the end of
+//! the user's other jobs could not make room for it. Only facts exceed a cap: a lower cap ends no
+//! job.
 //!
-//! A job on several devices counts once: its further parts are counted with the memory that they
-//! take. A part never waits for a cap, as it might wait for its own job: it is refused.
+//! A job on several devices counts once. Its further parts are counted only with the memory that
+//! they take. A part never waits for a cap, as it might wait for its own job: it is refused.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::need::{Job, User};
 
-/// What a user's jobs may have at once; `None`: no cap.
+/// Most that a user's jobs may have at once; `None`: no cap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UserCap {
     /// Running jobs.
@@ -21,12 +22,12 @@ pub struct UserCap {
     pub memory: Option<u64>,
 }
 
-/// Which cap a job lacks room under.
+/// Cap under which a job lacks room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapLack {
-    /// The user runs this many jobs, and may run no more.
+    /// The cap on jobs: the user runs this many, and may run no more.
     Jobs(u32),
-    /// The user's jobs have and may have these bytes.
+    /// The cap on memory.
     Memory {
         /// Bytes that they have.
         has: u64,

@@ -49,7 +49,7 @@ impl FromStr for AdmissionPolicy {
         let named = AdmissionPolicy::ALL.iter().find(|(_, name)| *name == text);
         named.map(|(policy, _)| *policy).ok_or_else(|| {
             let names: Vec<&str> = AdmissionPolicy::ALL.iter().map(|(_, name)| *name).collect();
-            format!("{text} is none of {}", names.join(", "))
+            format!("{text} is not one of {}", names.join(", "))
         })
     }
 }
@@ -63,8 +63,8 @@ pub struct AdmissionConfig {
     pub shortest_patience: Ns,
     /// Longest patience. The default is an hour: such a job runs for hours.
     pub longest_patience: Ns,
-    /// Wait after which a job is due, whatever the fifo shadow did. The default is a day: a longer
-    /// queue is no measure for people.
+    /// Wait after which a job is due, whatever the fifo shadow did. The default is a day: no user
+    /// accepts a longer queue.
     pub longest_wait: Ns,
     /// Factor by which a job may overrun its estimate and still end before a promise. The default
     /// is 2, as far as estimates are wrong.

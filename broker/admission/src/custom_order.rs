@@ -27,7 +27,7 @@ impl Eq for CustomOrder {}
 /// A waiter that may begin, and its place.
 #[derive(Debug, Clone, Copy)]
 pub struct WaiterFit {
-    /// Bytes left free beside it.
+    /// Bytes left free next to it.
     pub left: u64,
     /// Its index in order of arrival.
     pub at: usize,
@@ -36,7 +36,7 @@ pub struct WaiterFit {
     pub(super) backing: Backing,
 }
 
-/// What an order asks the state.
+/// Queries of an order to the state.
 pub(super) trait WaitingList {
     /// Waiters that are not suspended nor at a cap: indices and requests in order of arrival.
     fn waiters(&self) -> Vec<(usize, &Ask)>;
@@ -60,7 +60,7 @@ impl<'a> Waiters<'a> {
         self.0.waiters().into_iter()
     }
 
-    /// Place of the waiter at index `at`: the allowed device with least free memory beside it.
+    /// Place of the waiter at index `at`: the allowed device with least free memory left.
     pub fn fit(&self, at: usize) -> Option<WaiterFit> {
         self.0.fit(at, false)
     }

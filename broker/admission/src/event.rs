@@ -25,13 +25,13 @@ pub struct Ask {
 /// An input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A device appeared or was measured anew. Shares of its jobs follow the context size.
+    /// A device appeared or was measured again. Shares of its jobs follow the context size.
     Device(Device),
     /// A user's weight, at least 1; the default is 1.
     Weight(User, u32),
-    /// What a user's jobs may have at once; the default is no cap.
+    /// Most that a user's jobs may have at once; the default is no cap.
     Cap(User, UserCap),
-    /// The job is part of another one, on a further device. Told before it asks or holds.
+    /// The job is part of another one, on a further device. Sent before it asks or holds.
     IsPart(Job),
     /// A job asks for admission. A repeated request changes nothing.
     Asks(Ask),
@@ -44,7 +44,7 @@ pub enum Event {
     /// An undeclared job gives up bytes that it does not hold, for the request or the tick that
     /// follows.
     GivesUp(Job, u64),
-    /// An undeclared job holds so many bytes now, with contexts.
+    /// Bytes that an undeclared job now holds, with contexts.
     Uses(Job, u64),
     /// A further process of a known job.
     Joins(Job),
@@ -62,7 +62,7 @@ pub enum Event {
     /// A job is suspended, and is not admitted meanwhile. An admitted one that took nothing waits
     /// again, at its old place.
     Suspends(Job),
-    /// A suspended job goes on.
+    /// A suspended job continues.
     Resumes(Job),
     /// A job with auto backing began on device memory, unaware of the decision. A fact.
     OnDevice(Job),
@@ -109,7 +109,7 @@ pub enum Decision {
     },
 }
 
-/// What even the best device that a job may use has too little of.
+/// Resource of which even the best device that a job may use has too little.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Never {
     /// Device memory.
@@ -128,7 +128,7 @@ pub enum Never {
         memory: u64,
     },
     /// Host memory.
-    #[error("it needs {} of the host, and managed jobs may take {}", shown(*need), shown(*memory))]
+    #[error("it needs {} of host memory, and managed jobs may take {}", shown(*need), shown(*memory))]
     Host {
         /// Bytes needed.
         need: u64,
@@ -136,7 +136,7 @@ pub enum Never {
         memory: u64,
     },
     /// Link time.
-    #[error("moving what it touches in a round takes longer than the link may be used")]
+    #[error("moving the memory that it touches in a round would take longer than the allowed link time")]
     Link,
     /// An administrator's cap on its user's memory.
     #[error("it needs {}, and its user may have {} of device memory at once (a cap of this broker)", shown(*need), shown(*most))]
@@ -163,7 +163,7 @@ pub enum Never {
     #[error("its user may run no jobs here (a cap of this broker)")]
     NoJobs,
     /// None of the devices it may use is present.
-    #[error("none of the devices it may use is here")]
+    #[error("this machine has none of the devices that it may use")]
     NoDevice,
 }
 
@@ -171,6 +171,6 @@ pub enum Never {
 fn whose(processes: u32) -> String {
     match processes {
         0 | 1 => "contexts".to_string(),
-        many => format!("the contexts of {many} processes, as LOCAL_WORLD_SIZE says or as many came"),
+        many => format!("the contexts of {many} processes, from LOCAL_WORLD_SIZE or the number attached"),
     }
 }

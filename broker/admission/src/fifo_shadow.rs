@@ -1,5 +1,5 @@
-//! The fifo shadow: the jobs in the order of their turns without passing, simulated beside the real
-//! order.
+//! The fifo shadow: the jobs in the order of their turns without passing, simulated in parallel to
+//! the real order.
 //!
 //! Policy `weft` lets other jobs pass a job until the shadow began it ([`FifoShadow::started_at`]):
 //! the bound is relative to `fifo`. A job's run here is its real run once known, until then
@@ -180,7 +180,7 @@ impl FifoShadow {
             let Some((at, number)) = ended.filter(|(at, _)| *at <= now) else {
                 return;
             };
-            // News cannot change what happened here since.
+            // Later news cannot change the past of the shadow.
             let at = at.max(self.clock);
             self.clock = at;
             if let Some(job) = self.jobs.get_mut(&number) {
@@ -209,7 +209,7 @@ impl FifoShadow {
         }
     }
 
-    /// Of the devices where the job fits, the one with least memory left.
+    /// The device with least memory left, of those on which the job fits.
     fn place(&self, number: u64, devices: &BTreeMap<DeviceId, Device>, config: &AdmissionConfig) -> Option<DeviceId> {
         let job = self.jobs.get(&number)?;
         let fits = |device: &Device| {

@@ -1,4 +1,4 @@
-//! Expected begin of each waiter: a copy of the state machine, played on as expected.
+//! Expected start of each waiter: a copy of the state machine, continued as expected.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use super::need::{DeviceId, Job};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Most steps of the play: 200 waiting and some running jobs end once and are due once. Later jobs
-/// have no expected begin.
+/// Most steps of the continuation: 200 waiting and some running jobs end once and are due once.
+/// Later jobs have no expected start.
 const MAX_STEPS: usize = 2_000;
 
 /// Expectation for one waiter.
@@ -25,7 +25,7 @@ impl Admission {
     /// Expectation for each waiter if jobs run as expected and none arrives. Slow: for people.
     pub fn forecast(&self) -> BTreeMap<Job, Expectation> {
         let mut play = self.clone();
-        // When suspended jobs go on is unknown.
+        // It is unknown when suspended jobs continue.
         play.waiting.retain(|waiter| !waiter.suspended);
         let mut expected = BTreeMap::new();
         let mut decisions = Vec::new();

@@ -5,8 +5,8 @@
 //! themselves.
 //!
 //! Meanwhile new jobs of no higher priority stay out if they would lengthen its wait. Its memory
-//! may come when one neighbour ends whose end suffices, or when the neighbours expected first have
-//! ended. A new job begins if it leaves room in each case.
+//! may become free in two ways: one neighbour ends whose end suffices, or the neighbours expected
+//! first have ended. A new job begins if it leaves room in each case.
 //!
 //! A user's jobs keep others out for at most [`super::AdmissionConfig::guard`] an hour, counted
 //! while jobs wait for admission. Without guard time left a request still has free memory first.
@@ -23,7 +23,8 @@ use weft_protocol::Ns;
 /// Time in which a fully used guard is forgotten, ns.
 const GUARD_PERIOD_NS: Ns = 3_600_000_000_000;
 
-/// A job keeps others out only if `guard / MIN_GUARD_DIVISOR` is left: not for moments.
+/// A job keeps others out only if `guard / MIN_GUARD_DIVISOR` is left, so that it does not for
+/// moments.
 const MIN_GUARD_DIVISOR: Ns = 10;
 
 impl Admission {
@@ -151,7 +152,7 @@ impl Admission {
         self.growing.retain(|growing| growing.job != job);
         let device = self.running.get(&job).map(|running| running.device);
         let there = |other: &GrowthRequest| self.running.get(&other.job).map(|running| running.device) == device;
-        // An earlier request has what is free first.
+        // An earlier request gets free memory first.
         let first = !self.growing.iter().any(there);
         if !self.may_become_free(job, bytes) {
             return Some(self.grow_now(job, bytes));
@@ -200,7 +201,7 @@ impl Admission {
         ends.count() > 0 && load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
     }
 
-    /// Grants requests from what is free, oldest first; denies those that can no longer be met.
+    /// Grants requests from free memory, oldest first; denies those that can no longer be met.
     pub(super) fn serve_requests(&mut self, out: &mut Vec<Decision>) {
         let mut blocked = Vec::new();
         for GrowthRequest { job, bytes, .. } in self.growing.clone() {
@@ -302,8 +303,8 @@ mod tests {
     fn who_leaves_him_who_grows_what_he_waits_for_begins() {
         let mut machine = machine(Device::new(DeviceId(0), 16 * GB));
         assert!(asks(&mut machine, 1, 2 * GB) && asks(&mut machine, 2, 3 * GB) && asks(&mut machine, 3, 6 * GB));
-        // Either end suffices: with that of 2 there are 8, one more than job 1 wants; with that of
-        // 3 four more.
+        // Either end suffices. With that of 2 there are 8, one more than job 1 wants; with that of
+        // 3 there are four more.
         assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 7 * GB)), []);
         assert!(
             !asks(&mut machine, 4, 2 * GB),

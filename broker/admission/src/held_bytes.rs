@@ -3,8 +3,8 @@
 
 use weft_protocol::Ns;
 
-/// Time after which memory that an important job does not hold is anybody's: longer than one round
-/// of most jobs that take and return memory, shorter than a wait for memory.
+/// Time after which memory that an important job does not hold is free for any job. It is longer
+/// than one round of most jobs that take and return memory, and shorter than a wait for memory.
 pub(super) const UNHELD_NS: Ns = 5_000_000_000;
 
 /// Bytes that an undeclared job holds, with contexts.
@@ -19,7 +19,7 @@ pub(super) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// As it was told last, bytes.
+    /// Bytes held by the last report.
     pub(super) fn current(&self) -> u64 {
         self.now
     }

@@ -2,9 +2,9 @@
 //! in, decisions come out; no clock, thread or socket.
 //!
 //! A *job* is one process or a gang of them, admitted together. Its *need* is the memory it is
-//! expected to take, its *share* what it was admitted with and granted since. A *waiter* is not
-//! admitted yet. A higher *priority* (a lower number) always goes first; the rules apply within one
-//! priority.
+//! expected to take. Its *share* is the memory with which it was admitted and the memory granted
+//! since. A *waiter* is not admitted yet. A higher *priority* (a lower number) always goes first;
+//! the rules apply within one priority.
 //!
 //! # The rule of policy `weft`
 //!
@@ -28,11 +28,11 @@
 //!    ```
 //!
 //!    `waiting` counts its user's waiters when it arrived.
-//! 3. If that job does not fit, it gets a reservation on the device where it is expected to fit
+//! 3. If that job does not fit, it gets a reservation on the device on which it is expected to fit
 //!    first. That time is its *promise* and never moves. Another job starts there only if
 //!
 //!    ```text
-//!    now + doubt * expected <= promise   or   both fit beside the load left at the promise
+//!    now + doubt * expected <= promise   or   both fit with the load left at the promise
 //!    ```
 //!
 //! 4. All other jobs, due or not, start as they fit, in ascending order of
@@ -41,7 +41,7 @@
 //!    (floor(log4(expected)), recent usage of the user / weight, arrival)
 //!    ```
 //!
-//! **The bound**: once a job is due, later jobs pass it only beside the reservation:
+//! **The bound**: once a job is due, later jobs pass it only as its reservation allows:
 //!
 //! ```text
 //! wait <= wait under fifo + patience + handicap + longest run admitted before
@@ -51,19 +51,20 @@
 //! and the two orders pack differently. A user's many jobs are passed by other users' jobs only
 //! within their handicaps.
 //!
-//! # What holds
+//! # Invariants
 //!
-//! * Admitted and granted memory fits the device; that of managed jobs also the link and the host
-//!   ([`Load::fits`]). Only facts exceed it: jobs found running after a restart, and strangers.
+//! * Admitted and granted memory fits the device. The memory of managed jobs also fits the link and
+//!   the host ([`Load::fits`]). Only facts exceed it: jobs found running after a restart, and
+//!   strangers.
 //! * A share never shrinks for another job, if the job declared its need. Others may take the
 //!   bytes that an undeclared job does not hold ([`undeclared`]).
 //! * A job is admitted once. A waiter stays until it is admitted or refused, or withdraws. A job is
 //!   refused only if an empty device could not run it.
 //! * A device with unmeasured contexts takes jobs one by one, so that each context is known first.
-//! * A running job waits for more memory only while a neighbour runs that does not wait itself. Of
-//!   jobs that would all wait for one another the last is denied ([`growing`]).
+//! * A running job waits for more memory only while a neighbour runs that does not wait itself. If
+//!   all jobs would wait for one another, the last is denied ([`growing`]).
 //! * A suspended job that took nothing blocks no other job. It waits again and keeps its turn.
-//! * A user's jobs have no more at once than the user's cap ([`caps`]). Others do not wait for it.
+//! * A user's jobs never exceed the user's cap ([`caps`]). Other users do not wait for it.
 //! * A job with auto backing gets managed memory only if device memory would not be admitted now.
 //!   Its backing never changes.
 #![forbid(unsafe_code)]

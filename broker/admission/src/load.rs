@@ -10,18 +10,19 @@
 //! moved / link rate <= link_share * round
 //! ```
 //!
-//! * Managed jobs take turns, so only the largest working set must fit beside the device memory of
+//! * Managed jobs take turns, so only the largest working set must fit next to the device memory of
 //!   other jobs.
 //! * A working set larger than the device counts as all that contexts leave. Such a job begins only
-//!   where no job has device memory.
-//! * Of a job with auto backing `working set / 4` must fit: it moves the rest within its turn.
+//!   if no job has device memory there.
+//! * For a job with auto backing, `working set / 4` must fit: it moves the rest within its turn.
 #![forbid(unsafe_code)]
 
 use super::config::AdmissionConfig;
 use super::need::{Backing, Device, Need};
 
-/// A job that takes managed memory for want of device memory needs a quarter of its working set
-/// free. With less, nearly all of it would move each turn. Not measured on a real device.
+/// Part of the working set that must be free for a job that takes managed memory for want of device
+/// memory: a quarter. With less, nearly all of it would move each turn. Not measured on a real
+/// device.
 const RESIDENT_DIVISOR: u64 = 4;
 
 /// Sums over the jobs of a device.
@@ -39,7 +40,7 @@ pub struct Load {
     pub host: u64,
 }
 
-/// What is too small.
+/// Resource that is too small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
     /// Device memory.

@@ -85,7 +85,7 @@ pub struct WaiterView {
     pub arrived: Ns,
     /// Position in the order; 1 goes next.
     pub position: usize,
-    /// What it lacks on the device where it lacks least. `None`: it fits and waits for its turn.
+    /// Its lack on the device on which it lacks least. `None`: it fits and waits for its turn.
     pub lack: Option<Lack>,
     /// Free bytes on that device.
     pub free: u64,
@@ -99,7 +99,7 @@ pub struct WaiterView {
     pub due: bool,
     /// Device and expected time of its reservation.
     pub promise: Option<(DeviceId, Ns)>,
-    /// The job whose reservation alone keeps it waiting.
+    /// The job whose reservation is the only reason for its wait.
     pub blocked_by: Option<Job>,
 }
 

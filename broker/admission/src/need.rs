@@ -1,4 +1,4 @@
-//! What a job is expected to take, and what a device has.
+//! A job's expected need, and a device's resources.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub enum DurationClass {
 
 impl DurationClass {
     /// Expected run time of the class, ns: the geometric middle of 1 to 10 minutes, of 10 to 90
-    /// minutes, and of what lies beyond.
+    /// minutes, and of longer times.
     pub fn expected(self) -> Ns {
         match self {
             DurationClass::Short => 180 * SECOND_NS,
@@ -92,7 +92,7 @@ impl Backing {
     }
 }
 
-/// What a job is expected to take.
+/// Expected resources of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// Peak bytes of all its processes, without contexts.
@@ -125,7 +125,7 @@ impl Need {
         (with(Backing::Device), Some(with(Backing::AutoManaged { working_set })))
     }
 
-    /// Bytes of the device for this job alone: contexts, and memory that is not managed.
+    /// Bytes of the device that only this job takes: contexts, and memory that is not managed.
     pub fn fixed(&self, device: &Device) -> u64 {
         let contexts = device.context.saturating_mul(u64::from(self.processes));
         match self.backing {

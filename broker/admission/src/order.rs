@@ -1,4 +1,4 @@
-//! Which waiter goes next under each policy.
+//! Order of the waiters under each policy.
 #![forbid(unsafe_code)]
 
 use std::cmp::Ordering;
@@ -170,7 +170,7 @@ impl Admission {
         spot(first).or_else(|| second.and_then(spot))
     }
 
-    /// Of the devices where the waiter fits with this need, the one with least memory left.
+    /// The allowed device with least memory left, of those on which the waiter fits with this need.
     fn place_as(
         &self,
         waiter: &WaitingJob,

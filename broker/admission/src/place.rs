@@ -1,9 +1,9 @@
 //! Chooses the device of a job that may use several, before it begins.
 //!
 //! 1. A device with immediate admission comes first (on device memory, then on managed memory),
-//!    then the earliest expected begin ([`Admission::forecast`]).
-//! 2. Of immediate ones the device with least memory left: large rooms stay for large jobs. A job
-//!    of undeclared need may grow, so it goes where most is left.
+//!    then the earliest expected start ([`Admission::forecast`]).
+//! 2. Among immediate ones the device with least memory left comes first, so that large rooms stay
+//!    for large jobs. A job of undeclared need may grow, so it goes on the device with most left.
 //! 3. Ties go to the first device.
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use super::need::{Backing, Device, DeviceId, Job};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Number of the placed job; promised jobs count down from it. No real job is called so.
+/// Number of the placed job. Promised jobs count down from it, and no real job has it.
 const PLACED_JOB: u64 = u64::MAX;
 
 /// The chosen place.
@@ -20,9 +20,9 @@ const PLACED_JOB: u64 = u64::MAX;
 pub struct Placement {
     /// The device.
     pub device: DeviceId,
-    /// Expected begin, ns; `None`: unknown.
+    /// Expected start, ns; `None`: unknown.
     pub begin: Option<Ns>,
-    /// Bytes left beside the job if it begins at once.
+    /// Bytes left next to the job if it begins at once.
     pub left: Option<u64>,
     /// Whether it would begin at once, on managed memory for want of device memory.
     pub beyond: bool,
@@ -247,8 +247,8 @@ mod tests {
     }
 
     proptest! {
-        /// Jobs are placed one after another, each a promise to the next. What is said to fit at
-        /// once fits, and no other device would fit better.
+        /// Jobs are placed one after another, each a promise to the next. A job that is placed to
+        /// begin at once fits, and no other device would fit better.
         #[test]
         fn promises_never_exceed_a_device(sizes in prop::collection::vec(1..64u64, 1..5), jobs in prop::collection::vec(1..32u64, 1..12)) {
             let sizes: Vec<u64> = sizes.into_iter().map(|size| size * GB).collect();

@@ -51,11 +51,11 @@ impl Admission {
         let mut machine = Admission::new(config);
         machine.devices = saved.devices.into_iter().map(|device| (device.id, device)).collect();
         machine.running = saved.running.into_iter().map(|it| (it.ask.job, it)).collect();
-        // A job is in one place only, whatever the file says.
+        // A job is in one place only, whatever the file contains.
         let mut known: BTreeSet<Job> = machine.running.keys().copied().collect();
         machine.waiting = saved.waiting;
         for waiter in &mut machine.waiting {
-            // The broker looks anew.
+            // The broker checks it again.
             waiter.suspended = false;
         }
         machine.waiting.sort_by_key(|waiter| waiter.number);

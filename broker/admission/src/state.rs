@@ -1,4 +1,4 @@
-//! The state: waiters, running jobs with their shares, and what each event changes.
+//! The state: waiters, running jobs with their shares, and the effect of each event.
 //!
 //! Invariant: [`Admission::sums()`] are dropped whenever an input of them changes.
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ use super::sums::{DeviceSums, Sums};
 use weft_protocol::Ns;
 
 /// Factor on the expected time until a job fits, in `Admission::leeway`. Estimates are wrong by up
-/// to two, and of several jobs one usually is.
+/// to two, and among several jobs one usually is.
 const DRAIN_FACTOR: f64 = 1.5;
 
 /// The state machine.
@@ -185,7 +185,8 @@ impl Admission {
         self.waiting.iter().any(|waiter| waiter.ask.job == job)
     }
 
-    /// Whether a running job is the most important one on its device, beside less important ones.
+    /// Whether a running job is the most important one on its device, with less important ones
+    /// there.
     pub fn is_foreground(&self, job: Job) -> bool {
         let Some(own) = self.running.get(&job) else {
             return false;
@@ -453,7 +454,7 @@ impl Admission {
         self.sums().devices.get(&device)
     }
 
-    /// Whether an empty device could carry the job with one of its backings.
+    /// Whether an empty device could run the job with one of its backings.
     fn can_ever_run(&self, ask: &Ask) -> Result<(), Never> {
         let (first, second) = ask.need.forms();
         let could = self.can_ever_run_with(ask, first);
@@ -521,7 +522,8 @@ impl Admission {
     }
 
     /// How much later than in the fifo shadow a job may begin, ns: rule 1. The bound allows for the
-    /// longest run admitted before, which may be shorter than expected: so a part of it counts.
+    /// longest run admitted before, which may be shorter than expected. So only a part of it
+    /// counts.
     fn leeway(&self, waiter: &WaitingJob) -> Ns {
         let longest = self.sums().longest;
         let free = self.earliest_fit(waiter).map_or(self.now, |(_, at)| at);

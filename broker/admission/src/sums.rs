@@ -54,7 +54,7 @@ impl Sums {
             devices: devices.map(|id| (id, DeviceSums::default())).collect(),
         };
         let mut leaving: Vec<_> = running.map(|it| (it.end(now), it)).collect();
-        // Latest end first: what is left after an end is what ends later.
+        // Latest end first: after an end, the jobs that end later are left.
         leaving.sort_unstable_by_key(|(end, running)| (Reverse(*end), running.number));
         let (mut host, mut own) = (0u128, BTreeMap::<DeviceId, u128>::new());
         for (end, running) in leaving {
@@ -120,7 +120,7 @@ mod tests {
             machine.handle(now * 1_000_000_000, Event::Tick, &mut out);
             machine.next_wake();
             machine.view();
-            // One for the event, and one for what people and the clock ask between events.
+            // One for the event, and one for queries and the clock between events.
             assert!(COMPUTED.get() <= 2, "{} times after {now} s", COMPUTED.get());
         }
     }

@@ -1,12 +1,13 @@
 //! Other jobs may take the part of its share that an undeclared job does not hold.
 //!
-//! A job that declared no need was promised none. A request that lacks memory gets what such jobs
-//! do not hold:
+//! A job that declared no need was promised no memory. A request that lacks memory gets the unheld
+//! part of such jobs' shares:
 //! * at once, if it is at least as important as they are;
-//! * else what they have not held for [`UNHELD_NS`](super::held_bytes::UNHELD_NS).
+//! * else the part that they have not held for [`UNHELD_NS`](super::held_bytes::UNHELD_NS).
 //!
-//! They keep what they were admitted with. A job may be taking memory at that moment. So the caller
-//! takes the bytes from the job's processes, and tells what it got ([`super::Event::Gives`]).
+//! They keep the memory with which they were admitted. A job may be taking memory at that moment.
+//! So the caller takes the bytes from the job's processes, and reports the result
+//! ([`super::Event::Gives`]).
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -19,7 +20,7 @@ use super::need::{Device, DeviceId, Job};
 use super::state::Admission;
 
 impl Admission {
-    /// Notes that an undeclared job holds so many bytes, with contexts.
+    /// Notes the bytes that an undeclared job now holds, with contexts.
     pub(super) fn note_usage(&mut self, job: Job, bytes: u64) {
         let now = self.now;
         if let Some(running) = self.running.get_mut(&job) {
@@ -30,7 +31,7 @@ impl Admission {
         }
     }
 
-    /// Bytes that an undeclared job holds, as it was told last.
+    /// Bytes that an undeclared job holds, by its last report.
     pub fn usage(&self, job: Job) -> Option<u64> {
         self.running.get(&job)?.usage.map(|usage| usage.current())
     }
@@ -41,7 +42,7 @@ impl Admission {
         let Some((usage, about)) = running.usage.zip(about) else {
             return 0;
         };
-        // It waits for more: what it has it will take.
+        // It waits for more, so it will take its whole share.
         if self.growing.iter().any(|growing| growing.job == running.ask.job) {
             return 0;
         }
@@ -52,7 +53,8 @@ impl Admission {
         running.share.saturating_sub(keeps.max(running.ask.need.fixed(about)))
     }
 
-    /// Undeclared jobs of a device, but for `job`, with what a request of this priority may have.
+    /// Undeclared jobs of a device except `job`, with the bytes that a request of this priority may
+    /// have.
     fn all_unheld(&self, device: DeviceId, job: Job, priority: u8) -> impl Iterator<Item = (Job, u64)> {
         let others = self.running.values();
         let others = others.filter(move |it| it.device == device && it.ask.job != job);
@@ -82,7 +84,7 @@ impl Admission {
         if unheld.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add) < lacks {
             return Vec::new();
         }
-        // The fewer jobs have to ask again, the better.
+        // Few jobs should have to ask again.
         unheld.sort_unstable_by_key(|(job, bytes)| (Reverse(*bytes), *job));
         for (_, bytes) in &mut unheld {
             *bytes = lacks.min(*bytes);
@@ -106,8 +108,8 @@ impl Admission {
         self.gives_up(about, &load, job, own.ask.priority)
     }
 
-    /// Bytes that each undeclared job is to give up so that waiting jobs go on: those that wait to
-    /// begin, and those that wait for more.
+    /// Bytes that each undeclared job is to give up so that waiting jobs continue: those that wait
+    /// to begin, and those that wait for more.
     pub fn gives_up_for_waiters(&self) -> BTreeMap<Job, u64> {
         let mut most = BTreeMap::new();
         let mut note = |given: Vec<(Job, u64)>| {

@@ -8,7 +8,7 @@ use super::need::{Job, Need, User};
 use super::state::Admission;
 
 impl Admission {
-    /// Sets a user's cap. Waiters that it leaves no room for are refused.
+    /// Sets a user's cap. Waiters for which it leaves no room are refused.
     pub(super) fn set_cap(&mut self, user: User, cap: UserCap, out: &mut Vec<Decision>) {
         self.caps.set(user, cap);
         self.refuse_beyond_caps(out);
@@ -37,7 +37,7 @@ impl Admission {
             return Some(Never::NoJobs);
         }
         let most = cap.memory?;
-        // Of a part what its own job has counts too: that does not end before it.
+        // For a part, its own job's memory counts too, because that job does not end before it.
         let left = match part {
             true => most.saturating_sub(self.held_by(ask.user).1),
             false => most,
@@ -49,7 +49,7 @@ impl Admission {
         })
     }
 
-    /// Bytes that the job takes of the device where it takes least, in the form that takes least.
+    /// Least bytes of the job on any device, in the form that takes least.
     fn least_need(&self, ask: &Ask) -> Option<u64> {
         let (first, second) = ask.need.forms();
         let least = |need: Need| self.allowed(ask).map(|device| need.fixed(device)).min();
@@ -65,7 +65,7 @@ impl Admission {
         })
     }
 
-    /// The cap that `bytes` more of a new job lack room under.
+    /// The cap under which `bytes` more of a new job lack room.
     fn lacks_under_cap(&self, waiter: &WaitingJob, bytes: u64) -> Option<CapLack> {
         let user = waiter.ask.user;
         let cap = self.caps.of(user)?;
@@ -82,7 +82,7 @@ impl Admission {
 
     /// The cap that keeps a waiter from beginning anywhere, in any form.
     pub(super) fn capped(&self, waiter: &WaitingJob) -> Option<CapLack> {
-        // Without caps nothing else is looked at.
+        // Without caps no other state is looked at.
         self.caps.of(waiter.ask.user)?;
         self.lacks_under_cap(waiter, self.least_need(&waiter.ask)?)
     }

@@ -138,7 +138,7 @@ pub enum Error {
     #[error(transparent)]
     Transport(#[from] transport::Error),
     /// The answer could not be parsed.
-    #[error("the broker's answer is not understood; is it of another build?")]
+    #[error("cannot parse the broker's answer: use weft and broker of one build")]
     Unclear(#[from] serde_json::Error),
     /// The broker could not serve the question.
     #[error("{0}")]

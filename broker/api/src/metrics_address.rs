@@ -25,12 +25,12 @@ impl FromStr for MetricsAddress {
             return Ok(MetricsAddress::Off);
         }
         match text.strip_prefix("unix:") {
-            Some("") => Err("unix: needs a path behind it (unix:/run/weft/metrics.sock)".to_string()),
+            Some("") => Err("unix: needs a path (unix:/run/weft/metrics.sock)".to_string()),
             Some(path) => Ok(MetricsAddress::Unix(path.into())),
             None => text
                 .parse()
                 .map(MetricsAddress::Tcp)
-                .map_err(|_| format!("{text} is no address; give 127.0.0.1:9431, [::1]:9431, unix:/path, or off")),
+                .map_err(|_| format!("{text} is not an address; write 127.0.0.1:9431, [::1]:9431, unix:/path, or off")),
         }
     }
 }

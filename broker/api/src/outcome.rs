@@ -116,7 +116,7 @@ impl Requests {
         let figures = |times: RequestTimes| format!("{}, p99 {}", duration(times.mean_ns), duration(times.p99_ns));
         let number = |times: Option<RequestTimes>| times.map_or(0, |times| times.count);
         let all = count(number(self.alone) + number(self.beside), "request", "requests");
-        let parts = [(self.beside, "beside others"), (self.alone, "alone")];
+        let parts = [(self.beside, "with other jobs"), (self.alone, "alone")];
         let parts = parts
             .into_iter()
             .filter_map(|(times, how)| times.map(|times| format!("mean {} {how}", figures(times))));
@@ -208,7 +208,7 @@ impl Outcome {
         }
         if let Some(won) = self.won {
             let of_plain = match won.of_plain {
-                Some(part) => format!(", about {} of the most that plain sharing gives", percent(part)),
+                Some(part) => format!(", about {} of the maximum under plain sharing", percent(part)),
                 None => String::new(),
             };
             parts.push(format!(
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(
             lines[0],
             "ran 60.0 s, 50.0 s of it in the background; had about 24.0 s of GPU time; \
-             won about 24.0 s over exclusive use, about 80 % of the most that plain sharing gives; \
+             won about 24.0 s over exclusive use, about 80 % of the maximum under plain sharing; \
              cost the foreground job 0 (0 %); 1 launch forced; 3.00 GiB of memory moved"
         );
         assert_eq!(lines[1], "warning: what, where, what to do");

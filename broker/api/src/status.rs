@@ -110,7 +110,7 @@ pub struct OtherBroker {
 
 impl fmt::Display for OtherBroker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "device {}: another broker has it, too (", self.device)?;
+        write!(f, "device {}: also managed by another broker (", self.device)?;
         match self.pid {
             Some(pid) => write!(f, "process {pid}")?,
             None => f.write_str("in another container")?,
@@ -119,7 +119,7 @@ impl fmt::Display for OtherBroker {
             write!(f, " of user {uid}")?;
         }
         f.write_str(
-            "): its jobs and these do not meet; run one weft broker --shared, and bind /run/weft into containers",
+            "); the two do not coordinate: run a single weft broker --shared, and bind /run/weft into containers",
         )
     }
 }

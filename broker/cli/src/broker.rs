@@ -22,104 +22,103 @@ use weft_daemon::options::{Door, LONGEST_WAIT, Options, OptionsSource, Rights, S
 use weft_protocol::latency_budget;
 use weft_scheduler::{Config, PolicyName};
 
-/// Run this user's broker (weft run starts one by itself), or one for all users of the machine
+/// Run this user's broker (weft run starts one if needed), or a shared one for all users
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = FILES)]
 pub struct BrokerArgs {
-    /// How the GPU is shared; default weft
+    /// How the GPU is shared; default: weft
     #[arg(long, value_name = "weft|fikit|exclusive|timeslice")]
     pub policy: Option<PolicyName>,
-    /// Leave the terminal; the log goes to a file beside the socket
+    /// Detach from the terminal; the log goes to a file next to the socket
     #[arg(long)]
     pub background: bool,
-    /// Take the place of a running broker: it is told to end, and when it has this one starts.
-    /// Where its disk is slow that takes up to a minute. Its jobs run on, and attach to this one
-    /// with what was counted of them
+    /// Replace the running broker: it is asked to end, and this one starts when it has ended (up to
+    /// a minute later if the disk is slow). Its jobs keep running and attach to this broker, which
+    /// carries on their figures
     #[arg(long)]
     pub replace: bool,
-    /// End when no client was attached for so many seconds
+    /// Exit after this many seconds without an attached client
     #[arg(long, value_name = "SECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub idle_exit: Option<u64>,
-    /// Where clients attach; default WEFT_SOCKET, else the user's own place (with --shared
-    /// /run/weft/broker.sock)
+    /// Socket to which clients connect; default: WEFT_SOCKET, else the user's own socket (with
+    /// --shared /run/weft/broker.sock)
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Serve all users of the machine: jobs find it before their users' own brokers. Everybody may
-    /// look; only a job's user, this broker's user and root may change it
+    /// Serve all users of the machine: jobs try this broker before their user's own. Every user may
+    /// read its state; only a job's user, this broker's user and root may change the job
     #[arg(long)]
     pub shared: bool,
-    /// Serve this group alone
+    /// Serve only this group
     #[arg(long, value_name = "GROUP", requires = "shared", value_parser = users::group)]
     pub group: Option<u32>,
-    /// A user counts for so many others (1 to 100) where memory is waited for; may be said of
-    /// several
+    /// Weight of a user in the memory queue, 1 to 100; default: 1 (repeatable)
     #[arg(long, value_name = "USER=WEIGHT", requires = "shared", value_parser = users::weight)]
     pub weight_of: Vec<(u32, u32)>,
-    /// The most important priority that a user's jobs may have (0 to 9, or high, normal, low,
-    /// idle); of whom nothing is said 5, root and this broker's user 0
+    /// Most important priority that a user's jobs may have (0 to 9, or high, normal, low, idle);
+    /// default: 5; 0 for root and this broker's user (repeatable)
     #[arg(long, value_name = "USER=PRIORITY", requires = "shared", value_parser = users::priority)]
     pub priority_of: Vec<(u32, u8)>,
-    /// The most jobs that a user may have at once, others wait; * for all users of whom nothing
-    /// else is said, but root and this broker's user; may be said of several
+    /// Most jobs that a user may run at once; further jobs wait. The user * is all users without an
+    /// entry, except root and this broker's user (repeatable)
     #[arg(long, value_name = "USER=JOBS", requires = "shared", value_parser = users::jobs)]
     pub jobs_of: Vec<(Option<u32>, u32)>,
-    /// The most device memory that a user's jobs may have at once (24GiB), on all devices; * as
-    /// above; may be said of several
+    /// Most device memory that a user's jobs may have at once, on all devices together (24GiB); *
+    /// as for --jobs-of (repeatable)
     #[arg(long, value_name = "USER=SIZE", requires = "shared", value_parser = users::memory)]
     pub memory_of: Vec<(Option<u32>, u64)>,
-    /// The most predicted work of others that may stand in the foreground job's way
+    /// Most predicted work of other jobs that may delay the foreground job
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub delay_bound: Option<u64>,
-    /// Part of its time by which a foreground job may be slowed down in the mean, unless it says
-    /// otherwise (2%, 0.02, 0); default 1%
+    /// Largest mean slowdown of a foreground job that sets none itself, as a part of its time (2%,
+    /// 0.02, 0); default: 1%
     #[arg(long, value_name = "PART", value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
     pub slowdown: Option<u32>,
-    /// The longest a launch may wait at the gate; it then goes through and is counted
+    /// Longest wait of a launch at the gate; after it the launch passes and is counted
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub longest_wait: Option<u64>,
-    /// Turn length of the timeslice policy
+    /// Turn length of policy timeslice
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub turn: Option<u64>,
-    /// How long a job may be swapped out while others of its priority, whose memory does not fit
-    /// the device beside its own, have their turns; default 500
+    /// Longest time that a job is swapped out while other jobs of its priority have their turns,
+    /// because their memory does not fit the device together; default: 500
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub max_swapped_out: Option<u64>,
-    /// The same where turns that keep --max-swapped-out are too short for what they move; default:
-    /// they stay too short. `weft status` says what they would need
+    /// Raise --max-swapped-out up to this if turns are too short for the memory that they move;
+    /// default: they stay too short. `weft status` shows the limit that they need
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub swapped_out_limit: Option<u64>,
-    /// What it costs the device to go from one process to another; default 100, and 0 on a device
-    /// that its jobs share under MPS
+    /// Cost of a switch of the device from one process to another; default: 100, and 0 on a device
+    /// whose jobs share it under MPS
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub switch_cost: Option<u64>,
-    /// The device is so many times slower than a real one (a simulated GPU's dilation): all default
-    /// times grow with it; default 1
+    /// Factor by which the device is slower than a real one (a simulated GPU's dilation); it
+    /// multiplies all default times; default: 1
     #[arg(long, value_name = "FACTOR", value_parser = text::dilation, allow_negative_numbers = true)]
     pub dilation: Option<f64>,
-    /// Whether the scheduler may spin while a background job waits and a gap is near; auto does
-    /// where there are more than two cores; default auto
+    /// Whether the scheduler may spin while a background job waits and a gap is near; auto: if the
+    /// machine has more than two cores; default: auto
     #[arg(long, value_enum)]
     pub spin: Option<Spin>,
-    /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at
-    /// most, so that predictions follow, and their profiles when they have ended (a shared broker
-    /// writes none). --refine=false where weft.toml has it on
+    /// Have jobs time a kernel now and then while they serve, for at most 0.5 % of their time. This
+    /// keeps predictions current, and profiles too when the jobs have ended (a shared broker writes
+    /// none). --refine=false overrides weft.toml
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub refine: Option<bool>,
-    /// In which order jobs get device memory that is not there for all: weft or fifo; default weft
+    /// Order in which waiting jobs get device memory: weft or fifo; default: weft
     #[arg(long, value_name = "ORDER")]
     pub admission: Option<weft_admission::AdmissionPolicy>,
-    /// Write decisions and records to a file, a JSON value a line
+    /// Write decisions and records to a file, one JSON value per line
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Serve metrics for Prometheus here, too: 127.0.0.1:9431, [::1]:9431 or unix:/path; may be
-    /// said of several. They are always at a unix socket beside the broker's, its path and
-    /// .metrics, unless one is off
+    /// Also serve Prometheus metrics here: 127.0.0.1:9431, [::1]:9431 or unix:/path (repeatable).
+    /// A unix socket next to the broker's, with .metrics appended to its path, always serves them,
+    /// unless one ADDRESS is off
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Vec<MetricsAddress>,
-    /// Levels of the log: off, error, warn, info, debug or trace; default info [env: WEFT_LOG]
+    /// Log level: off, error, warn, info, debug or trace; default: info [env: WEFT_LOG]
     #[arg(long, value_name = "LEVEL", value_parser = log_level)]
     pub log: Option<String>,
-    /// Started for a job: do not say where it runs, and go on without a wrong weft.toml
+    /// Started for a job: do not print the broker's socket, and ignore errors in weft.toml
     #[arg(long, short, hide = true)]
     pub quiet: bool,
     /// The second half of --background
@@ -128,13 +127,13 @@ pub struct BrokerArgs {
 }
 
 const FILES: &str = "\
-What no option says is as weft.toml has it (weft config show), else the default. A broker that runs
-reads the file again on SIGHUP.";
+Settings not given on the command line come from weft.toml (weft config show), else they have their
+defaults. A running broker reads the file again on SIGHUP.";
 
 /// How long `--background` waits for the broker's first answer.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Interval between looks whether the broker answers.
+/// Interval at which a broker is asked whether it answers.
 const STEP: Duration = Duration::from_millis(2);
 
 /// Runs the broker, or starts it and returns.
@@ -159,7 +158,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         return background(&args, &places, &sources);
     }
     if args.detached {
-        // Signals of the starting terminal do not reach it.
+        // Keeps signals of the starting terminal away.
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
@@ -169,14 +168,14 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
     let own = args.detached.then(|| places.log());
     let _log = log_file::begin(merged.log.as_deref(), args.log.is_some(), own);
     for wrong in &loaded.errors {
-        log_file::warn(&format!("{wrong}; taken as not said"));
+        log_file::warn(&format!("{wrong}; ignored"));
     }
     let turn = match args.replace {
         true => Some(end_running(&places)?.0),
         false => None,
     };
     if let Some(turn) = turn {
-        // Until this one answers no job starts another.
+        // Keeps jobs from starting another broker until this one answers.
         let places = places.clone();
         let thread = std::thread::Builder::new().name("weft-turn".into());
         let hold = move || {
@@ -196,7 +195,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the broker that runs, if one does. Returns the lock on starting one, and its process.
+/// Ends the running broker, if any. Returns the lock on starting a broker, and the ended process.
 fn end_running(places: &Places) -> Result<(File, Option<Pid>)> {
     let turn = start::turn(places)?;
     if !admin::pings(places) {
@@ -205,12 +204,12 @@ fn end_running(places: &Places) -> Result<(File, Option<Pid>)> {
     if let Some(pid) = stop::process(places)
         && let Some(unit) = unit_of(pid)
     {
-        bail!("the broker (process {pid}) is systemd's {unit}: systemctl restart {unit} replaces it");
+        bail!("the broker (process {pid}) runs as systemd's {unit}: replace it by systemctl restart {unit}");
     }
     Ok((turn, stop::give_way(places)?))
 }
 
-/// weft's unit that a process belongs to, unless this one does, too.
+/// weft's systemd unit that a process belongs to; `None` if this process belongs to it too.
 fn unit_of(pid: Pid) -> Option<String> {
     let group = |of: &str| fs::read_to_string(format!("/proc/{of}/cgroup")).ok();
     let its = group(&pid.to_string()).filter(|its| Some(its) != group("self").as_ref())?;
@@ -219,8 +218,8 @@ fn unit_of(pid: Pid) -> Option<String> {
     weft.next().map(str::to_string)
 }
 
-/// Has the control channels of a private broker lie in the socket's folder, not in `/tmp`. A job in
-/// a container that was given that folder, at the same path, then has them, too.
+/// Puts the control channels of a private broker into the socket's folder instead of `/tmp`. A
+/// container with that folder mounted at the same path then has the channels too.
 #[allow(unsafe_code)]
 fn keep_channels_at(folder: &Path) {
     // A socket's path has 107 bytes, and ipc-channel appends a folder and a name.
@@ -228,12 +227,12 @@ fn keep_channels_at(folder: &Path) {
     if folder.as_os_str().len() > LONGEST_FOLDER_BYTES {
         return;
     }
-    // ipc-channel takes its place from this variable alone.
-    // SAFETY: no other thread of this process has begun, so nobody reads the environment now.
+    // ipc-channel takes its folder only from this variable.
+    // SAFETY: this process has no other thread yet, so no thread reads the environment now.
     unsafe { std::env::set_var("TMPDIR", folder) };
 }
 
-/// The options by the files as they are now; nothing of them counts where one is wrong.
+/// The options from the files as they are now, or the first error: then no file counts.
 fn again(args: &BrokerArgs, sources: &ConfigSources) -> Result<Options, String> {
     let loaded = sources.load();
     match loaded.errors.first() {
@@ -242,7 +241,7 @@ fn again(args: &BrokerArgs, sources: &ConfigSources) -> Result<Options, String> 
     }
 }
 
-/// The options, with those of the files where none was given.
+/// The given options, with the files' values for those that were not given.
 fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     fn fill<T, E>(option: &mut Option<T>, said: Option<&str>, parse: impl Fn(&str) -> Result<T, E>) {
         if option.is_none() {
@@ -269,7 +268,7 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     if args.metrics.is_empty() {
         args.metrics = said("metrics").and_then(|text| text.parse().ok()).into_iter().collect();
     }
-    // Who starts a broker for a job has a time of their own, which says nothing of a person's wish.
+    // A broker started for a job (`--quiet`) gets its idle time from a program, so the file wins.
     if let Some(said) = said("idle-exit")
         && (args.idle_exit.is_none() || args.quiet)
     {
@@ -278,7 +277,7 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     if args.shared {
         fill(&mut args.group, said("group"), users::group);
         let weights = files.weights.iter().map(|(uid, (weight, _))| (*uid, *weight));
-        // Of several figures for a user the last one counts: the option's.
+        // The last value for a user counts: the option's.
         args.weight_of = weights.chain(given.weight_of.iter().copied()).collect();
         let priorities = files.priorities.iter().map(|(uid, (priority, _))| (*uid, *priority));
         args.priority_of = priorities.chain(given.priority_of.iter().copied()).collect();
@@ -351,7 +350,7 @@ fn options(args: &BrokerArgs) -> Options {
     }
 }
 
-/// The address from every working directory.
+/// The address with an absolute path, valid in every working directory.
 fn absolute(address: &MetricsAddress) -> MetricsAddress {
     match address {
         MetricsAddress::Unix(path) => MetricsAddress::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
@@ -363,7 +362,7 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     if !args.replace && admin::pings(places) {
         return runs_already(args, places);
     }
-    // Of several starters one starts a broker; the others wait for its answer.
+    // One of several starters starts a broker; the others wait for its answer.
     let (_turn, replaced) = match args.replace {
         true => end_running(places)?,
         false => (start::turn(places)?, None),
@@ -381,7 +380,7 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let mut command = Command::new(program);
     command.args(["broker", "--detached", "--socket"]).arg(places.socket());
-    // What was given alone: it reads the files itself, and again on SIGHUP.
+    // Only the given options: the broker reads the files itself, and again on SIGHUP.
     for (flag, value) in [
         ("--policy", args.policy.map(|policy| policy.to_string())),
         ("--spin", args.spin.map(|spin| spin.name().to_string())),
@@ -448,7 +447,7 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     seal();
     let mut child = command
         .env_remove("LD_PRELOAD")
-        // A job's service must not take this broker's word for its own.
+        // The service manager of a job must not take this broker's notifications for the job's.
         .env_remove("NOTIFY_SOCKET")
         .env_remove("LISTEN_PID")
         .stdin(Stdio::null())
@@ -466,12 +465,15 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
             bail!("the broker ended ({status}); its log is {}", places.log().display());
         }
         if Instant::now() > deadline {
-            bail!("the broker did not come up; its log is {}", places.log().display());
+            bail!(
+                "the broker did not start in time; its log is {}",
+                places.log().display()
+            );
         }
         std::thread::sleep(STEP);
     }
     if !args.quiet {
-        let replaced = replaced.map_or_else(String::new, |pid| format!(", in place of {pid}"));
+        let replaced = replaced.map_or_else(String::new, |pid| format!(", which replaces {pid}"));
         eprintln!("weft: broker {} at {}{replaced}", child.id(), places.socket().display());
     }
     Ok(ExitCode::SUCCESS)
@@ -483,13 +485,13 @@ fn runs_already(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     bail!(
-        "a broker already runs at {}, and nothing of it was changed; take its place (--replace), stop it (weft stop), or give this one another place with --socket",
+        "a broker already runs at {} and was not changed; replace it (--replace), stop it (weft stop), or start this one on another --socket",
         places.socket().display()
     )
 }
 
-/// Marks inherited descriptors close-on-exec: a pipe held open in the broker would keep its reader
-/// waiting.
+/// Marks inherited descriptors close-on-exec: a pipe left open in the broker would block its
+/// reader.
 #[allow(unsafe_code)]
 fn seal() {
     const ABOVE_STDERR: libc::c_uint = 3;

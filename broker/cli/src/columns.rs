@@ -1,5 +1,5 @@
-//! Tables that fit a width: long cells give way to short ones, columns that matter least go, words
-//! are cut. A row is never wider.
+//! Tables that fit a width: long cells are replaced by short ones, the least important columns are
+//! dropped, words are cut. A row is never wider than the width.
 //!
 //! Pure: a table and a width in, columns out.
 #![forbid(unsafe_code)]
@@ -13,19 +13,19 @@ const BETWEEN: usize = 2;
 #[derive(Debug, Clone)]
 pub struct TextColumn {
     title: &'static str,
-    /// Columns with higher ranks go first; those of rank 0 stay.
+    /// Rank: columns with higher ranks are dropped first; those of rank 0 stay.
     rank: u8,
-    /// Figures stand right, and are never cut.
+    /// Whether it holds figures, which are right-aligned and never cut.
     figures: bool,
-    /// Characters that words are cut to at least, while other columns can go.
+    /// Characters that words keep at least, while other columns can be dropped.
     least: usize,
-    /// Characters that it has whatever its cells are.
+    /// Minimum width in characters, whatever the cells are.
     steady: usize,
     cells: Vec<(String, Option<String>)>,
 }
 
 impl TextColumn {
-    /// A column of words, of which so many characters tell enough.
+    /// A column of words, of which `least` characters are enough.
     pub fn words(title: &'static str, rank: u8, least: usize) -> TextColumn {
         TextColumn {
             title,
@@ -45,7 +45,7 @@ impl TextColumn {
         }
     }
 
-    /// With so many characters at least, so that columns stay in place while cells change.
+    /// With a width of at least `steady` characters, so that columns do not move as cells change.
     pub fn steady(self, steady: usize) -> TextColumn {
         TextColumn { steady, ..self }
     }
@@ -56,7 +56,7 @@ impl TextColumn {
         TextColumn { cells, ..self }
     }
 
-    /// With a cell for each of these rows, and a shorter one where room is scarce.
+    /// With a cell for each of these rows, and a shorter one for narrow tables.
     pub fn with_short<T>(self, rows: &[T], cells: impl Fn(&T) -> (String, String)) -> TextColumn {
         let both = |row| {
             let (long, short) = cells(row);
@@ -87,16 +87,16 @@ fn pick((long, short): &(String, Option<String>), wants_short: bool) -> &str {
     }
 }
 
-/// A column with its place.
+/// A column with its width.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FittedColumn {
-    /// Its title, which names it.
+    /// Its title.
     pub title: &'static str,
-    /// Whether its cells stand right.
+    /// Whether its cells are right-aligned.
     pub figures: bool,
-    /// Characters.
+    /// Width, characters.
     pub width: usize,
-    /// Cells, none wider than that.
+    /// Cells, none wider than `width`.
     pub cells: Vec<String>,
 }
 
@@ -128,14 +128,14 @@ pub fn fit(mut columns: Vec<TextColumn>, width: usize) -> Vec<FittedColumn> {
         if needed(&least) <= width {
             break;
         }
-        // Of equals the one to the right.
+        // Among columns of equal rank, the rightmost.
         let goes = columns.iter().enumerate().max_by_key(|(_, column)| column.rank);
         match goes.filter(|(_, column)| column.rank > 0).map(|(at, _)| at) {
             Some(at) => drop(columns.remove(at)),
             None => break,
         }
     }
-    // What there is beyond that goes to the most important first.
+    // The remaining width goes to the most important column first.
     let mut short = vec![true; columns.len()];
     let mut widths: Vec<usize> = columns.iter().map(|column| column.least(true)).collect();
     let mut by_rank: Vec<usize> = (0..columns.len()).collect();
@@ -149,7 +149,7 @@ pub fn fit(mut columns: Vec<TextColumn>, width: usize) -> Vec<FittedColumn> {
             false => long,
         };
     }
-    // What matters most is cut last, and only where nothing else can go.
+    // Cells are cut only when no column can be dropped; figures are cut last.
     while needed(&widths) > width {
         let can = (0..columns.len()).filter(|at| widths[*at] > 1);
         let Some(widest) = can.max_by_key(|at| (!columns[*at].figures, widths[*at])) else {

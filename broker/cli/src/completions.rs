@@ -1,5 +1,5 @@
-//! `weft completions` and `weft man`: what shells and `man` know of the command line, made from the
-//! command line itself.
+//! `weft completions` and `weft man`: shell completions and manual pages, generated from the
+//! definition of the command line.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -10,47 +10,47 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap_complete::{Shell, generate};
 
-/// Sections at the end of the page `weft(1)`, which the command line's help does not have.
+/// Sections at the end of the page `weft(1)` that are not part of the help.
 const SECTIONS: &str = "\
 .SH ENVIRONMENT
 \\fBWEFT_PRIORITY\\fR, \\fBWEFT_PROFILE\\fR, \\fBWEFT_MEMORY\\fR and the other options of a job:
-\\fBweft run\\fR sets them, and a job under a plain preload has them alone.
-\\fBWEFT_SOCKET\\fR is the broker's socket, \\fBWEFT_CONFIG\\fR one file of settings in place of
-the usual ones, \\fBWEFT_LOG\\fR the level of the log.
+\\fBweft run\\fR sets them; a job under a plain preload has only these.
+\\fBWEFT_SOCKET\\fR is the broker's socket, \\fBWEFT_CONFIG\\fR one file of settings instead of the
+usual ones, \\fBWEFT_LOG\\fR the log level.
 .SH FILES
 .TP
 \\fI/etc/weft/weft.toml\\fR, \\fI~/.config/weft/weft.toml\\fR
-Settings of the machine and of a user. \\fBweft config show\\fR prints what is in force.
+Settings of the machine and of a user. \\fBweft config show\\fR prints the values in force.
 .TP
 \\fI/run/weft/broker.sock\\fR, \\fI$XDG_RUNTIME_DIR/weft/broker.sock\\fR
-Sockets of the broker for all users, and of a user's own.
+Sockets of the shared broker, and of a user's own.
 .TP
 \\fI~/.local/share/weft/profiles\\fR
 Profiles.
 .TP
 \\fI~/.local/state/weft\\fR, \\fI/var/lib/weft\\fR
-The history of jobs.
+History of ended jobs.
 .SH EXIT STATUS
-0: done. 1: it could not be done, and one line on stderr tells why. 2: the command line, a variable
-or a file of settings is wrong. 73: \\fBweft profile\\fR made no profile. 75: there was no memory for
-a job with \\fB\\-\\-no\\-wait\\fR. 126, 127: the job's program cannot be executed, or is not there. All
-other codes are the job's own.
+0: done. 1: failed; one line on stderr gives the reason. 2: the command line, a variable or a file
+of settings is wrong. 73: \\fBweft profile\\fR made no profile. 75: no memory was free for a job with
+\\fB\\-\\-no\\-wait\\fR. 126, 127: the job's program cannot be executed or was not found. All other
+codes are the job's own.
 .SH SEE ALSO
 \\fBnvidia\\-smi\\fR(1), \\fBsystemctl\\fR(1), \\fI/usr/share/doc/weft/docs\\fR
 ";
 
-/// Print a shell's completions of this command
+/// Print shell completions for this command
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  weft completions bash > ~/.local/share/bash-completion/completions/weft")]
 pub struct CompletionsArgs {
-    /// For which shell
+    /// The shell
     pub shell: Shell,
 }
 
-/// Write the manual pages, one a subcommand
+/// Write the manual pages, one per subcommand
 #[derive(Debug, clap::Args)]
 pub struct ManArgs {
-    /// The folder that they are written to
+    /// Folder to write to
     pub folder: PathBuf,
 }
 
@@ -58,7 +58,7 @@ pub struct ManArgs {
 pub fn completions(args: CompletionsArgs, mut command: clap::Command) -> Result<ExitCode> {
     let mut text = Vec::new();
     generate(args.shell, &mut command, "weft", &mut text);
-    // A closed pipe (`| head`) is no error.
+    // A closed pipe (`| head`) is not an error.
     let _ = std::io::stdout().write_all(&text);
     Ok(ExitCode::SUCCESS)
 }

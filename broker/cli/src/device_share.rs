@@ -1,8 +1,8 @@
-//! The variables by which a job asks something of the device itself. The driver reads them at
-//! `cuInit`; they mean something under MPS alone, else the driver ignores them.
+//! The variables with which a job requests priorities and SMs from the device itself. The driver
+//! reads them at `cuInit`, and ignores them unless the job runs under MPS.
 //!
-//! [`weft_protocol::device_share`] decides, and says what the driver does. Stream priorities are
-//! `libweft.so`'s affair.
+//! [`weft_protocol::device_share`] decides, and documents the driver's behaviour. `libweft.so`
+//! handles stream priorities.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -13,10 +13,10 @@ use weft_protocol::device_share::{
 };
 use weft_protocol::priority;
 
-/// Priority of a job whose variable is mistyped, as in `libweft.so`.
+/// Priority of a job whose variable is invalid, as in `libweft.so`.
 const PRIORITY_OF_A_MISTAKE: u8 = 9;
 
-/// Whether the device is told which jobs matter less, or what is wrong with [`SWITCH`].
+/// Whether weft sets device priorities, or the error in [`SWITCH`].
 pub fn check(current: &dyn Fn(&str) -> OsString) -> Result<bool, String> {
     parse_switch(&current(SWITCH).to_string_lossy())
 }
@@ -34,7 +34,7 @@ pub fn variables(
     if wanted && below && current(CLIENT_PRIORITY).is_empty() {
         set.push((CLIENT_PRIORITY, BELOW_NORMAL.into()));
     }
-    // No driver was asked yet. The job's own side tells where the limit comes to nothing.
+    // The driver is not known yet. The job's own process warns if the limit has no effect.
     if let SmLimit::ActiveThreads(share) = sm_limit(SmOffer::default(), sm_share) {
         set.push((ACTIVE_THREADS, share.percent().to_string().into()));
     }

@@ -1,6 +1,7 @@
 //! The environment of a job under weft.
 //!
-//! User settings stay; weft's entries are added beside them. Applying it twice is as once.
+//! User settings stay, and weft adds its entries to them. Applying it twice has the same result as
+//! applying it once.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -22,13 +23,13 @@ pub struct Environment {
     pub set: Vec<(&'static str, OsString)>,
     /// Messages for the user before the job starts.
     pub warnings: Vec<String>,
-    /// Directory made for this job, as the user's own place is unusable. A parent that outlives the
-    /// job removes it ([`Environment::tidy`]).
+    /// Directory made for this job because the user's own directory is unusable. A parent that
+    /// outlives the job removes it ([`Environment::tidy`]).
     pub made: Option<PathBuf>,
 }
 
 impl Environment {
-    /// Removes what was made for the ended job.
+    /// Removes the directory made for the ended job.
     pub fn tidy(&self) {
         if let Some(made) = &self.made {
             let _ = std::fs::remove_dir_all(made);
@@ -39,11 +40,11 @@ impl Environment {
 /// Requested properties of a job.
 #[derive(Debug, Clone, Default)]
 pub struct Wishes {
-    /// What the job is called.
+    /// Name of the job.
     pub name: Option<String>,
     /// Priority, 0 to 9.
     pub priority: Option<u8>,
-    /// What it may lose as a foreground job.
+    /// Allowed slowdown as a foreground job.
     pub budget: LatencyBudget,
     /// Profile.
     pub profile: Option<String>,
@@ -51,7 +52,7 @@ pub struct Wishes {
     pub profiling: bool,
     /// Backing of its device memory.
     pub backing: Option<BackingOption>,
-    /// Evidence of what its kernels touch.
+    /// Source of which memory its kernels touch.
     pub evidence: Option<EvidenceOption>,
     /// Peak memory, bytes.
     pub memory: Option<u64>,
@@ -61,28 +62,28 @@ pub struct Wishes {
     pub wait: Option<String>,
     /// Part of the device's SMs, under MPS.
     pub sm_share: Option<SmShare>,
-    /// Whether what weft did is printed at the job's end; `None`: as the variable says.
+    /// Whether the outcome is printed at the job's end; `None` leaves it to the variable.
     pub outcome: Option<bool>,
-    /// Variables of weft.toml, without those that the user set.
+    /// Variables from weft.toml, without those that the user set.
     pub defaults: Vec<(&'static str, OsString)>,
 }
 
-/// What a job's device memory is.
+/// Kind of a job's device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum BackingOption {
     /// Memory of the device.
     Device,
     /// Managed memory: pages move between host and device.
     Managed,
-    /// The device's where the job's fits beside the others', else managed at once instead of a
-    /// wait: the broker decides as the job begins.
+    /// Device memory if it fits next to that of other jobs, else managed memory instead of a wait:
+    /// the broker decides when the job begins.
     Auto,
 }
 
-/// What tells which memory a kernel touched.
+/// Source of which memory a kernel touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum EvidenceOption {
-    /// The driver, where it does: a simulated one.
+    /// The driver, if it reports this: a simulated one.
     Auto,
     /// The host's page table, launch by launch.
     Residency,
@@ -91,7 +92,7 @@ pub enum EvidenceOption {
 /// Assembles the environment of a job under weft.
 pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let weft = libraries::find_weft()
-        .context("libweft.so is not beside the weft command (WEFT_LIBRARY=/path/to/libweft.so names it)")?;
+        .context("libweft.so is not next to the weft command (set WEFT_LIBRARY=/path/to/libweft.so)")?;
     let (links, made) = links(&weft, places)?;
     let driver = libraries::find_driver(Some(&weft));
     let mut environment = Environment {
@@ -102,7 +103,8 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
         environment
             .warnings
             .push(libraries::misnamed_driver().unwrap_or_else(|| {
-                "no NVIDIA driver (libcuda.so.1) was found; the job will find none either (weft doctor)".to_string()
+                "no NVIDIA driver (libcuda.so.1) was found, so the job will not find one either (weft doctor)"
+                    .to_string()
             }));
     }
     let preload = preloadable(&weft, &links);
@@ -113,13 +115,13 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let said = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     let current = |name: &str| said(name).or_else(|| default(name)).unwrap_or_default();
     environment.set = variables(&preload, &links, driver.as_ref(), &current, wishes);
-    // All processes that the job starts are one job. The pid stays when the job replaces this
-    // process.
+    // All processes that the job starts are one job. The pid stays the same when the job replaces
+    // this process.
     let since = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
     let gang = format!("{}-{since}", std::process::id());
     environment.set.push(("WEFT_GANG", gang.into()));
     if env::var_os("WEFT_SOCKET").as_deref() != Some(places.socket().as_os_str()) {
-        // The job may change the variables that give the default place.
+        // The job may change the variables that determine the default path.
         environment
             .set
             .push(("WEFT_SOCKET", places.socket().as_os_str().to_os_string()));
@@ -127,9 +129,9 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     Ok(environment)
 }
 
-/// A directory whose driver names link to weft: beside the library, else in the user's own place,
-/// else a fresh one, also returned as the second value. Another user may have made `/tmp/weft-UID`
-/// first.
+/// A directory whose driver names link to weft: next to the library, else in the user's own
+/// directory, else a fresh one, which is also the second value. The fresh one is needed because
+/// another user may have made `/tmp/weft-UID` first.
 fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
     if let Some(beside) = libraries::links_beside(weft) {
         return Ok((beside, None));
@@ -146,8 +148,12 @@ fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
         Ok(links) => return Ok((links, None)),
         Err(why) => why,
     };
-    let fresh = libraries::fresh_directory()
-        .with_context(|| format!("{why:#}; nor can a directory be made in {}", env::temp_dir().display()))?;
+    let fresh = libraries::fresh_directory().with_context(|| {
+        format!(
+            "{why:#}; a directory cannot be made in {} either",
+            env::temp_dir().display()
+        )
+    })?;
     match libraries::link_directory(weft, &fresh) {
         Ok(links) => Ok((links, Some(fresh))),
         Err(error) => {
@@ -157,8 +163,8 @@ fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
     }
 }
 
-/// The library's path for `LD_PRELOAD`, which splits at blanks and colons: such a path is replaced
-/// by its link.
+/// The library's path for `LD_PRELOAD`. The list is split at blanks and colons, so a path that has
+/// one is replaced by its link.
 fn preloadable(weft: &Path, links: &Path) -> PathBuf {
     let splits = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte));
     match splits(weft) {
@@ -187,8 +193,8 @@ fn variables(
     if let Some(driver) = driver
         && current("WEFT_CUDA_LIBRARY").is_empty()
     {
-        // The links hide the driver from LD_LIBRARY_PATH, so it is named. Only a hint: in a
-        // container the job finds another.
+        // The links hide the driver from LD_LIBRARY_PATH, so its path is passed on. It is only a
+        // hint: in a container the job finds another driver.
         set.push((libraries::HINT, driver.path.clone().into_os_string()));
     }
     set.extend(wishes.defaults.iter().cloned());
@@ -223,7 +229,7 @@ fn variables(
         set.push(("WEFT_EVIDENCE_FROM", value.into()));
     }
     if let Some(memory) = wishes.memory {
-        // Without a unit a small number would be rejected.
+        // The unit is needed: a small number without one would be rejected.
         set.push(("WEFT_MEMORY", format!("{memory}b").into()));
     }
     if let Some(duration) = &wishes.duration {
@@ -239,7 +245,7 @@ fn variables(
     if wishes.profiling {
         set.push(("WEFT_MODE", "profile".into()));
     } else if current("WEFT_MODE") == "profile" {
-        // Also in a shell set up to profile. `off` is kept.
+        // Overrides the mode of a shell set up to profile. `off` is kept.
         set.push(("WEFT_MODE", "serve".into()));
     }
     set
@@ -252,8 +258,8 @@ fn prepended(entry: &OsStr, existing: &OsStr, separators: &[u8]) -> OsString {
 }
 
 /// The existing entries without `entry`, then `entry`. Libraries that must come first (ASan's) stay
-/// first. A library with driver functions of its own gets the job's calls, and finds weft's behind
-/// them.
+/// first. A library with its own driver functions gets the job's calls and then finds weft's
+/// functions.
 fn appended(entry: &OsStr, existing: &OsStr, separators: &[u8]) -> OsString {
     let rest = others(entry, existing, separators);
     joined(rest.chain(std::iter::once(entry.as_bytes())))

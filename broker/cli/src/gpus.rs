@@ -1,8 +1,8 @@
 //! `weft run --gpu`: chooses the job's device.
 //!
-//! NVML lists the devices, the driver says which of them `CUDA_VISIBLE_DEVICES` leaves; a process
-//! of its own asks both. The broker chooses. The job gets the UUID in `CUDA_VISIBLE_DEVICES`, and
-//! never a device that the variable excludes. Without answers it runs unchanged.
+//! NVML lists the devices, and the driver lists those that `CUDA_VISIBLE_DEVICES` leaves; a
+//! separate process asks both. The broker chooses. The job gets the UUID in `CUDA_VISIBLE_DEVICES`,
+//! never a device that the variable excludes. Without answers the job runs unchanged.
 #![forbid(unsafe_code)]
 
 use super::environment::{BackingOption, Environment, Wishes};
@@ -15,12 +15,12 @@ use weft_api::placement::{Offer, Seeker};
 use weft_api::profile_path;
 use weft_protocol::{amount, host, priority};
 
-/// Why a job gets no device.
+/// Reason why a job gets no device.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The argument names no device.
     Usage(String),
-    /// The job fits on no device; the figures.
+    /// The job fits on no device, with the broker's reason.
     Refused(String),
 }
 
@@ -55,7 +55,7 @@ pub fn choose(
     let told = match probe_child::driver(&driver.path) {
         Ok(told) => told,
         Err(why) => {
-            eprintln!("weft: --gpu {wanted}: {why}; the job runs on the device that it chooses itself");
+            eprintln!("weft: --gpu {wanted}: {why}; the job chooses its device itself");
             return Ok(None);
         }
     };
@@ -70,11 +70,11 @@ pub fn choose(
         Ok(Answer::Placed(place)) => place,
         Err(Error::Sorry(why)) => return Err(Trouble::Refused(why)),
         other => {
-            // With one device there is nothing to choose.
+            // A single device needs no choice.
             let why = other
                 .err()
                 .map_or("an unexpected answer".to_string(), |error| error.to_string());
-            eprintln!("weft: --gpu {wanted}: {why}; nobody chooses");
+            eprintln!("weft: --gpu {wanted}: {why}; weft does not choose a device");
             return Ok(rest.is_empty().then(|| first.part.clone()));
         }
     };
@@ -83,9 +83,9 @@ pub fn choose(
     };
     if !rest.is_empty() {
         let how = match (place.left, place.begins_s) {
-            (Some(left), _) => format!("{} are left beside it", text::size(left)),
-            (None, Some(wait)) => format!("it is expected to begin there in {}", text::span(wait)),
-            (None, None) => "it will wait there".to_string(),
+            (Some(left), _) => format!("{} are left on it", text::size(left)),
+            (None, Some(wait)) => format!("the job is expected to begin there in {}", text::span(wait)),
+            (None, None) => "the job will wait there".to_string(),
         };
         eprintln!("weft: gpu {} ({}): {how}", found.gpu, found.part);
     }
@@ -104,7 +104,7 @@ fn visible(told: &DriverReport, variable: Option<&str>) -> Vec<FoundGpu> {
         all.extend(parts.iter().map(|part| known(gpu, part)));
     }
     if all.is_empty() {
-        // Without NVML: what the driver itself lists.
+        // Without NVML, the driver's own list.
         let each = told.devices.iter().enumerate().map(|(gpu, device)| FoundGpu {
             gpu,
             part: dashed(&device.uuid),
@@ -114,7 +114,7 @@ fn visible(told: &DriverReport, variable: Option<&str>) -> Vec<FoundGpu> {
         return each.collect();
     }
     let Some(list) = variable else { return all };
-    // The driver shows only one of several instances.
+    // The driver shows only one of several MIG instances.
     let instances: Vec<String> = list
         .split(',')
         .map(|entry| entry.trim().to_ascii_lowercase())
@@ -154,7 +154,7 @@ fn dashed(hex: &str) -> String {
     )
 }
 
-/// The visible devices that were asked for.
+/// The requested ones among the visible devices.
 fn among(visible: &[FoundGpu], wanted: &str) -> Result<Vec<FoundGpu>, Trouble> {
     if wanted.trim().eq_ignore_ascii_case("any") {
         return Ok(visible.to_vec());
@@ -177,7 +177,7 @@ fn among(visible: &[FoundGpu], wanted: &str) -> Result<Vec<FoundGpu>, Trouble> {
                 false => format!("{} (or: any)", names.join(", ")),
             };
             return Err(Trouble::Usage(format!(
-                "{entry:?} is none of the devices that the job may use: {usable}"
+                "{entry:?} is not a device that the job may use: {usable}"
             )));
         }
         for found in meant {
@@ -218,7 +218,7 @@ fn seeker(allowed: &[FoundGpu], wishes: &Wishes, environment: &Environment) -> S
             .and_then(|text| text.parse().ok())
             .unwrap_or(1),
         managed: backing(BackingOption::Managed, "managed"),
-        // Memory beyond the limit of the job's control group has to be the device's.
+        // Memory beyond the limit of the job's control group has to be device memory.
         either: backing(BackingOption::Auto, "auto")
             && host::left_of_groups().is_none_or(|left| said.or(peak).unwrap_or(0) <= left),
         devices: allowed

@@ -1,4 +1,4 @@
-//! `weft history`: jobs that ended, from disk. It needs no broker.
+//! `weft history`: ended jobs, from disk. It needs no broker.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use weft_api::paths::Places;
 use weft_daemon::history;
 use weft_profiles::calendar::{DAY_S, civil, days_of};
 
-/// Jobs shown unless told otherwise: a screen.
+/// Number of jobs shown by default: a screen.
 const USUAL: u64 = 20;
 
 const EXAMPLES: &str = "\
@@ -25,32 +25,32 @@ Examples:
   weft history --since 2h
   weft history --last 100 --json";
 
-/// Show jobs that ended: what each had of the GPU, lost, cost and won
+/// Show ended jobs: the GPU time that each had, lost, cost and won
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct HistoryArgs {
-    /// So many at most, the newest ones; default 20, with --since all
+    /// Show only the newest N jobs; default: 20, with --since all
     #[arg(long, short = 'n', value_name = "N", value_parser = text::whole::<u64>, allow_hyphen_values = true)]
     last: Option<u64>,
-    /// Those that ended within this time (30m, 2h, 7d) or since this day or time, UTC (2026-11-25,
-    /// 2026-11-25T08:30)
+    /// Show jobs that ended within this time (30m, 2h, 7d) or since this day or time, UTC
+    /// (2026-11-25, 2026-11-25T08:30)
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
     since: Option<SinceMoment>,
-    /// Everything, as JSON
+    /// Print everything as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The begin of a span, milliseconds since 1970.
+/// Start of a span, milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SinceMoment(pub u64);
 
 /// The answer of `weft history --json`.
 #[derive(Debug, Serialize)]
 struct HistoryPage {
-    /// Version of these keys: kept ones keep their meaning.
+    /// Version of these keys: an existing key keeps its meaning.
     schema: u32,
-    /// Jobs that ended, the newest first.
+    /// Ended jobs, newest first.
     jobs: Vec<HistoryRow>,
 }
 
@@ -74,8 +74,8 @@ pub fn main(args: HistoryArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A shared broker tells each user of their own jobs: its file is its owner's. Without a broker the
-/// file is read.
+/// The jobs from a shared broker, whose file belongs to its owner and which shows each user only
+/// their own jobs; else the jobs from the file.
 fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
     if places.is_shared() {
         match admin::ask(places, &Question::History(*query)) {
@@ -95,7 +95,7 @@ fn rows(places: &Places, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
 
 fn render(rows: &[HistoryRow], width: usize) -> String {
     if rows.is_empty() {
-        return "no job has ended here in that time".to_string();
+        return "no job ended here in that time".to_string();
     }
     let several = rows
         .iter()
@@ -133,18 +133,18 @@ fn render(rows: &[HistoryRow], width: usize) -> String {
     lines.join("\n")
 }
 
-/// An outcome's figures for a table; `-`: not known, or not of its role.
+/// An outcome's figures for a table; `-` if a figure is unknown or does not apply to the role.
 #[derive(Debug)]
 pub struct OutcomeCells {
-    /// GPU time that it had, estimated.
+    /// GPU time of the job, estimated.
     pub gpu: String,
-    /// Part of what plain sharing could give.
+    /// Part of the GPU time that sharing without weft could give.
     pub of_plain: String,
-    /// Launches known by its profile.
+    /// Part of the launches known by its profile.
     pub known: String,
 }
 
-/// Lateness in a cell: in full, and its part alone.
+/// Lateness as a long cell (time and part) and a short one (part).
 pub fn late(sum: Option<LatenessSum>) -> (String, String) {
     let Some(sum) = sum else {
         return ("-".to_string(), "-".to_string());
@@ -153,7 +153,7 @@ pub fn late(sum: Option<LatenessSum>) -> (String, String) {
     (format!("{} ({part})", text::duration(sum.ns.max(0) as u64)), part)
 }
 
-/// The figures of an outcome.
+/// The cells of an outcome.
 pub fn figures(outcome: &Outcome) -> OutcomeCells {
     let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_string());
     OutcomeCells {
@@ -316,6 +316,6 @@ mod tests {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
         assert!(page.ends_with("! process 77: the device takes turns"), "{page}");
-        assert_eq!(render(&[], 80), "no job has ended here in that time");
+        assert_eq!(render(&[], 80), "no job ended here in that time");
     }
 }

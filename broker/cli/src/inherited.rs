@@ -1,10 +1,10 @@
-//! Inherited signal dispositions that a job has to keep.
+//! Inherited signal dispositions that a job must keep.
 //!
 //! * Rust's runtime ignores SIGPIPE before `main`, and `Command` resets it in a child. A job whose
-//!   parent ignored it must find it ignored: Python and many servers expect an error code. So the
-//!   disposition is read before the runtime starts.
-//! * A signal that was ignored (nohup; a shell's background job) is not handled: a handler would
-//!   end the job by it.
+//!   parent ignored SIGPIPE must find it ignored: Python and many servers expect an error code. So
+//!   the disposition is read before the runtime starts.
+//! * An ignored signal (nohup; a shell's background job) gets no handler: the handler would forward
+//!   it and end the job.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -40,8 +40,8 @@ pub fn ignored(signal: i32) -> bool {
 pub fn pass_on(command: &mut Command) -> &mut Command {
     if PIPE_IGNORED.load(Ordering::Relaxed) {
         let ignore = || {
-            // SAFETY: async-signal-safe, and changes the new process alone (or this one right
-            // before it becomes the job).
+            // SAFETY: async-signal-safe, and changes only the new process (or this one right before
+            // it becomes the job).
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
             Ok(())
         };

@@ -1,8 +1,8 @@
 //! `weft pause`, `resume`, `cancel` and `wait`: jobs by name, client number or process.
 //!
-//! Signals go to the processes that the broker knows of a job, through descriptors that name a
-//! process and no number. Before a signal the broker is asked once more: its client is still there,
-//! so the descriptor is that client's. Whose process may be signalled is the kernel's to say.
+//! Signals go to the processes that the broker knows of a job, through descriptors that identify a
+//! process and not just its number. Before a signal the broker is asked once more: if its client
+//! still exists, the descriptor is that client's. The kernel decides who may signal a process.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -23,77 +23,77 @@ use weft_api::admin::{self, Question};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, Status};
 
-/// The exit code of a wait whose time is over, as of timeout(1).
+/// Exit code of a wait that timed out, as in timeout(1).
 const TIMED_OUT: u8 = 124;
 
-/// How often the broker is asked about a job whose processes are not seen here.
+/// Interval at which the broker is asked about a job whose processes are not visible here.
 const ASKED_AGAIN: Duration = Duration::from_millis(500);
 
-/// A client attaches after its process began; clocks differ by a tick, and by what asking takes.
+/// Tolerance for start times, seconds: a clock tick, and the time that a question takes.
 const BEGIN_SLACK_S: f64 = 0.2;
 
-/// Most jobs that a message lists.
+/// Largest number of jobs listed in a message.
 const MOST_LISTED: usize = 8;
 
-/// Stop a job's processes until weft resume; it keeps its memory, and others have the GPU
+/// Stop a job's processes until weft resume; the job keeps its memory, other jobs have the GPU
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct PauseArgs {
-    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
+    /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
-/// Let a paused job go on
+/// Continue a paused job
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct ResumeArgs {
-    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
+    /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
-/// End a job, as SIGTERM does; it may write its state first
+/// End a job by SIGTERM; it can save its state first
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct CancelArgs {
-    /// Wait so long for its end (10s, 500ms, 2m), then end it as SIGKILL does
+    /// Time for the job to end (10s, 500ms, 2m); after it the job is ended by SIGKILL
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub kill_after: Option<Duration>,
-    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
+    /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
-/// Wait until jobs have ended; exit code 124 where the time is over before
+/// Wait until jobs have ended; exit code 124 if --timeout is over before that
 #[derive(Debug, clap::Args)]
 #[command(after_help = JOBS)]
 pub struct WaitArgs {
-    /// The longest to wait (60s, 500ms, 2m, 1h); default: for ever
+    /// Longest time to wait (60s, 500ms, 2m, 1h); default: no limit
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
-    /// Jobs: names, or numbers of clients or processes (train.py, client:3, pid:4711)
+    /// Jobs: names, client numbers or process ids (train.py, client:3, pid:4711)
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
 }
 
 const JOBS: &str = "\
-A number is a client's, as weft status shows it, or a process's. All processes of that job are meant:
-those that weft run started together and that have attached. A name means all jobs that have it.";
+A number is a client number, as weft status shows it, or a process id. It selects all attached
+processes of that job (those that one weft run started). A name selects all jobs of that name.";
 
 /// Stops jobs.
 pub fn pause(args: &PauseArgs) -> Result<ExitCode> {
     signal(&args.jobs, &[Signal::STOP]).map(|(_, code)| code)
 }
 
-/// Lets jobs go on.
+/// Continues jobs.
 pub fn resume(args: &ResumeArgs) -> Result<ExitCode> {
     signal(&args.jobs, &[Signal::CONT]).map(|(_, code)| code)
 }
 
 /// Ends jobs.
 pub fn cancel(args: &CancelArgs) -> Result<ExitCode> {
-    // A stopped process hears of the first signal when it goes on.
+    // A stopped process handles SIGTERM only when it continues.
     let (processes, code) = signal(&args.jobs, &[Signal::TERM, Signal::CONT])?;
     let Some(patience) = args.kill_after else {
         return Ok(code);
@@ -145,7 +145,7 @@ pub fn wait(args: &WaitArgs) -> Result<ExitCode> {
     })
 }
 
-/// Stops the job of this client, or lets it go on. An error is one line.
+/// Stops or continues the job of this client. An error is one line.
 pub fn stop(places: &Places, client: u64, stopped: bool) -> Result<(), String> {
     let signal = if stopped { Signal::STOP } else { Signal::CONT };
     let sent = send(places, &[format!("client:{client}")], &[signal]);
@@ -153,7 +153,7 @@ pub fn stop(places: &Places, client: u64, stopped: bool) -> Result<(), String> {
     troubles.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Sends signals to jobs. What failed is told, a line each.
+/// Sends signals to jobs. Prints a line for each failure.
 fn signal(jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>, ExitCode)> {
     let (processes, troubles) = send(&Places::of_environment(), jobs, signals)?;
     troubles.iter().for_each(|why| eprintln!("weft: {why}"));
@@ -164,7 +164,7 @@ fn signal(jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>,
     Ok((processes, code))
 }
 
-/// Sends signals to jobs. Returns their processes, and a line on each failure.
+/// Sends signals to jobs. Returns their processes, and a line for each failure.
 fn send(places: &Places, jobs: &[String], signals: &[Signal]) -> Result<(Vec<SignalledProcess>, Vec<String>)> {
     let status = ask(places)?;
     let (mut wanted, mut troubles) = (Vec::new(), Vec::new());
@@ -177,14 +177,14 @@ fn send(places: &Places, jobs: &[String], signals: &[Signal]) -> Result<(Vec<Sig
     let (far, near): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|client| client.elsewhere);
     troubles.extend(far.iter().map(|client| {
         format!(
-            "client {} runs in another container, whose processes are not seen here: signal it there",
+            "client {} runs in another container, whose processes are not visible here: signal it there",
             client.client
         )
     }));
     let processes = open(places, near)?;
     if signals.contains(&Signal::TERM) {
         let clients = processes.iter().map(|process| process.client).collect();
-        // Before they end. A broker of an older weft does not note it.
+        // Must precede their end. A broker of an older weft does not record it.
         let _ = admin::ask(places, &Question::Cancelled { clients });
     }
     for process in &processes {
@@ -199,7 +199,7 @@ fn send(places: &Places, jobs: &[String], signals: &[Signal]) -> Result<(Vec<Sig
 }
 
 fn is_attached(places: &Places, client: &ClientStatus) -> bool {
-    // A broker that is gone knows of nobody's end, nor can it be asked again.
+    // A broker that does not answer counts as the end of the job, because it cannot be asked again.
     let found = ask(places).map(|status| status.clients);
     found.is_ok_and(|clients| clients.iter().any(|other| is_same(other, client)))
 }
@@ -220,10 +220,10 @@ struct SignalledProcess {
 impl SignalledProcess {
     fn send(&self, signal: Signal) -> Result<(), String> {
         match pidfd_send_signal(&self.fd, signal) {
-            // It ended by itself.
+            // The process has already ended.
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(Errno::PERM) => Err(format!(
-                "client {} (process {}) is user {}'s: the kernel lets only them and root do that",
+                "client {} (process {}) belongs to user {}: only that user and root may signal it",
                 self.client,
                 self.pid,
                 users::name_of(self.uid)
@@ -233,7 +233,7 @@ impl SignalledProcess {
     }
 }
 
-/// Descriptors of the clients' processes, each once. Clients that ended meanwhile have none.
+/// Descriptors of the clients' processes, each once. Clients that have ended meanwhile have none.
 fn open(places: &Places, clients: Vec<ClientStatus>) -> Result<Vec<SignalledProcess>> {
     let mut opened: Vec<(ClientStatus, OwnedFd)> = Vec::new();
     for client in clients {
@@ -249,7 +249,7 @@ fn open(places: &Places, clients: Vec<ClientStatus>) -> Result<Vec<SignalledProc
     if opened.is_empty() {
         return Ok(Vec::new());
     }
-    // A number may have become another process's between the broker's answer and its opening.
+    // A number may have been reused between the broker's answer and the opening of the descriptor.
     let asked_at = since_boot_s();
     let status = ask(places)?;
     opened.retain(|(client, _)| {
@@ -268,13 +268,13 @@ fn open(places: &Places, clients: Vec<ClientStatus>) -> Result<Vec<SignalledProc
         .collect())
 }
 
-/// Whether the process that has this number now began before this time since boot, s. True where
-/// it cannot be looked at: the kernel then hides others' processes.
+/// Whether the process with this number started before this time since boot, s. True if its start
+/// cannot be read: the kernel then hides other users' processes.
 fn began_before(pid: u32, attached_s: f64) -> bool {
     let Ok(line) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return true;
     };
-    // Field 22, of which the first two end with the last parenthesis (proc_pid_stat(5)).
+    // Field 22; the first two fields end with the last parenthesis (proc_pid_stat(5)).
     let rest = line.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks = rest
         .split_whitespace()
@@ -288,7 +288,7 @@ fn since_boot_s() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// Waits for the ends of processes; returns those that are left at the deadline.
+/// Waits for processes to end; returns those that still run at the deadline.
 fn wait_for(processes: &[SignalledProcess], deadline: Option<Instant>) -> Vec<&SignalledProcess> {
     let mut left: Vec<&SignalledProcess> = processes.iter().collect();
     while !left.is_empty() {
@@ -301,7 +301,7 @@ fn wait_for(processes: &[SignalledProcess], deadline: Option<Instant>) -> Vec<&S
         match poll(&mut set, timeout.as_ref()) {
             Ok(0) if patience == Some(Duration::ZERO) => break,
             Ok(_) | Err(Errno::INTR) => {}
-            // Without it nothing tells of an end.
+            // Without poll the end cannot be observed.
             Err(_) => break,
         }
         let ended: Vec<bool> = set.iter().map(|entry| !entry.revents().is_empty()).collect();
@@ -311,13 +311,13 @@ fn wait_for(processes: &[SignalledProcess], deadline: Option<Instant>) -> Vec<&S
     left
 }
 
-/// The clients of the job that a word names: its name, its number or its process, and all of its
-/// gang. A name means all jobs that have it.
+/// The clients of the job that a word names by name, client number or process id, with its whole
+/// gang. A name selects all jobs that have it.
 fn select<'a>(word: &str, clients: &'a [ClientStatus]) -> Result<Vec<&'a ClientStatus>, String> {
     let word = word.trim();
     let (as_client, as_pid) = numbers(word);
     if (as_client, as_pid) == (None, None) {
-        // Only a word that is no number is a name: nobody's job is hit for calling itself a number.
+        // Only a word that is not a number is a name, so a job named like a number is never hit.
         let called: Vec<&ClientStatus> = clients
             .iter()
             .filter(|client| !word.is_empty() && client.name == word)
@@ -335,13 +335,13 @@ fn select<'a>(word: &str, clients: &'a [ClientStatus]) -> Result<Vec<&'a ClientS
     };
     if found.iter().any(|other| !is_of_one_job(first, other)) {
         return Err(format!(
-            "{word} is the number of a client and of another client's process: say client:{word} or pid:{word}"
+            "{word} is a client number and another client's process id: write client:{word} or pid:{word}"
         ));
     }
     Ok(clients.iter().filter(|client| is_of_one_job(first, client)).collect())
 }
 
-/// What a word may be the number of: a client, a process.
+/// The client number and the process id that a word may mean.
 fn numbers(word: &str) -> (Option<u64>, Option<u64>) {
     match (word.strip_prefix("client:"), word.strip_prefix("pid:")) {
         (Some(client), _) => (client.parse().ok(), None),
@@ -356,14 +356,14 @@ fn is_of_one_job(one: &ClientStatus, other: &ClientStatus) -> bool {
     one.client == other.client || process || gang
 }
 
-/// Whether a word names a job that ended a while ago.
+/// Whether a word names a job that has ended.
 fn has_ended(word: &str, status: &Status) -> bool {
     let (as_client, as_pid) = numbers(word.trim());
     let mut ended = status.ended.iter().map(|ended| &ended.last);
     ended.any(|last| last.name == word.trim() || as_client == Some(last.client) || as_pid == Some(u64::from(last.pid)))
 }
 
-/// The attached jobs, for a message.
+/// List of the attached jobs for a message.
 fn listed(clients: &[ClientStatus]) -> String {
     if clients.is_empty() {
         return ", nor is any other".to_string();
@@ -381,12 +381,12 @@ fn listed(clients: &[ClientStatus]) -> String {
     if clients.len() > MOST_LISTED {
         all.push(format!("{} more", clients.len() - MOST_LISTED));
     }
-    format!("; there are: {}", all.join(", "))
+    format!("; attached are: {}", all.join(", "))
 }
 
-/// Parses a time: `10s`, `1.5s`, `500ms`, `2m`, `1h`; a number alone is seconds.
+/// Parses a time: `10s`, `1.5s`, `500ms`, `2m`, `1h`; a number without a unit is seconds.
 pub fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text} is no time: write 10s, 500ms, 2m or 1h");
+    let wrong = || format!("{text} is not a time: write 10s, 500ms, 2m or 1h");
     let trimmed = text.trim();
     let letters = trimmed.find(|letter: char| letter.is_ascii_alphabetic());
     let (figure, unit) = trimmed
@@ -400,7 +400,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
         "h" => figure * 3_600.0,
         _ => return Err(wrong()),
     };
-    // A century: the sum with the time now is a time, too.
+    // A century at most, so that adding it to the current time does not overflow.
     match (0.0..=3e9).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
         false => Err(wrong()),
@@ -471,10 +471,10 @@ mod tests {
         assert_eq!(selected("client:102"), Ok(vec![102]));
         assert_eq!(selected("pid:102"), Ok(vec![3]));
         let both = selected("102").expect_err("two jobs");
-        assert!(both.contains("say client:102 or pid:102"), "{both}");
+        assert!(both.contains("write client:102 or pid:102"), "{both}");
         let none = selected("99").expect_err("no such job");
         assert!(
-            none.starts_with("no job 99 is attached; there are: client 1 = train.py, process 100 python train.py, "),
+            none.starts_with("no job 99 is attached; attached are: client 1 = train.py, process 100 python train.py, "),
             "{none}"
         );
         assert!(select("x", &[]).is_err_and(|why| why == "no job x is attached, nor is any other"));

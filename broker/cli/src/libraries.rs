@@ -1,5 +1,4 @@
-//! Finds the real driver and weft's own library, which is never taken for the driver: device and
-//! inode decide.
+//! Search for the real driver and weft's own library, distinguished by device and inode.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -11,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use super::linker_cache;
 
-/// Name that programs are linked against.
+/// File name against which programs are linked.
 pub const DRIVER: &str = "libcuda.so.1";
-/// Name that some programs open instead.
+/// File name that some programs open instead.
 pub const DRIVER_BARE: &str = "libcuda.so";
-/// Name of weft's library as built.
+/// File name of weft's library.
 pub const WEFT: &str = "libweft.so";
 
 /// Driver directories of Debian and Red Hat families, WSL, Debian's alternatives, NixOS.
@@ -40,14 +39,14 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
-/// weft's library: `WEFT_LIBRARY`, else beside this program, else in its `../lib/weft` or `../lib`.
+/// weft's library: `WEFT_LIBRARY`, else next to this program, else in `../lib/weft` or `../lib`.
 pub fn find_weft() -> Option<PathBuf> {
     if let Some(named) = env::var_os("WEFT_LIBRARY").filter(|value| !value.is_empty()) {
         return fs::canonicalize(named).ok();
     }
     let program = env::current_exe().ok()?;
     let directory = program.parent()?;
-    // A program under test lies one folder deeper than the library.
+    // A program under test is one folder deeper than the library.
     let candidates = [".", "../lib/weft", "../lib", ".."];
     candidates
         .iter()
@@ -77,17 +76,17 @@ fn newest_glibc(data: &[u8]) -> Option<(u32, u32)> {
         .max()
 }
 
-/// A driver that was found.
+/// A driver found on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverLibrary {
     /// Absolute path.
     pub path: PathBuf,
-    /// How it was found, for people.
+    /// Means by which it was found, for people.
     pub by: String,
 }
 
-/// Tells a job under `weft run` where the driver is, unless the user named one. Only a guess: in a
-/// container it lies elsewhere.
+/// Variable with which `weft run` passes the driver's path to the job, unless the user named one.
+/// It is only a guess: in a container the driver is elsewhere.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
 /// The driver that `WEFT_CUDA_LIBRARY` names, if any.
@@ -96,9 +95,12 @@ fn named_driver() -> Option<PathBuf> {
     named.map(PathBuf::from)
 }
 
-/// That the variable names no driver; `None`: it is not set.
+/// Message that the variable does not name a driver; `None` if it is not set.
 pub fn misnamed_driver() -> Option<String> {
-    Some(format!("WEFT_CUDA_LIBRARY={} is no driver", named_driver()?.display()))
+    Some(format!(
+        "WEFT_CUDA_LIBRARY={} is not a driver",
+        named_driver()?.display()
+    ))
 }
 
 /// The real driver: by `WEFT_CUDA_LIBRARY`, [`HINT`], `LD_LIBRARY_PATH`, the linker's cache, else
@@ -121,7 +123,7 @@ pub fn find_driver(weft: Option<&Path>) -> Option<DriverLibrary> {
 
 fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<DriverLibrary> {
     let along = env::split_paths(library_path)
-        // To the linker an empty entry is the working directory; no driver lies there.
+        // To the linker an empty entry is the working directory, which has no driver.
         .filter(|directory| directory.is_absolute())
         .flat_map(|directory| [directory.join(DRIVER), directory.join(DRIVER_BARE)])
         .map(|path| (path, "LD_LIBRARY_PATH"));
@@ -141,7 +143,7 @@ fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<DriverLibrary> {
         })
 }
 
-/// Whether a file is a library, no stub, and not weft's.
+/// Whether a file is a library, but neither a stub nor weft's.
 fn is_driver(path: &Path, weft: Option<&Path>) -> bool {
     let begins = |mut file: fs::File| {
         let mut magic = [0; 4];
@@ -154,15 +156,15 @@ fn is_driver(path: &Path, weft: Option<&Path>) -> bool {
     substantial && !stub && !weft.is_some_and(|weft| same_file(path, weft))
 }
 
-/// The directory `lib` beside weft's library, if both driver names in it lead to it.
+/// The directory `lib` next to weft's library, if both driver names in it lead to the library.
 pub fn links_beside(weft: &Path) -> Option<PathBuf> {
     let beside = weft.parent()?.join("lib");
     let mut names = [DRIVER, DRIVER_BARE].iter();
     names.all(|name| same_file(&beside.join(name), weft)).then_some(beside)
 }
 
-/// A directory under `scratch` where both driver names link to weft's library. Fails if another
-/// user could change it, and make the job load anything.
+/// A directory under `scratch` in which both driver names link to weft's library. Fails if another
+/// user could change it and so make the job load any library.
 pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
     let (device, inode) = identity(weft).ok_or(io::ErrorKind::NotFound)?;
     let directory = scratch.join(format!("lib-{device:x}-{inode:x}"));
@@ -170,7 +172,7 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
     let facts = fs::symlink_metadata(&directory)?;
     let own = facts.is_dir() && facts.uid() == rustix::process::geteuid().as_raw() && facts.mode() & 0o022 == 0;
     if !own {
-        let why = format!("{} is not this user's alone", directory.display());
+        let why = format!("{} belongs to or can be changed by another user", directory.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     for name in [DRIVER, DRIVER_BARE] {
@@ -178,7 +180,7 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
         if same_file(&link, weft) {
             continue;
         }
-        // Under a temporary name, then renamed: another process may do it too.
+        // Made under a temporary name, then renamed: another process may do the same.
         let fresh = directory.join(format!(".{name}.{}", std::process::id()));
         let _ = fs::remove_file(&fresh);
         symlink(weft, &fresh)?;
@@ -189,13 +191,13 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
 
 /// A fresh directory private to this user, never reused. A parent that outlives the job removes it.
 pub fn fresh_directory() -> io::Result<PathBuf> {
-    /// Each name is new, so a taken one is intent.
+    /// Each name is new, so a taken one is an attack.
     const TRIES: u32 = 64;
     let since = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos());
     for turn in 0..TRIES {
         let name = format!("weft-lib-{}-{:x}", std::process::id(), since.wrapping_add(turn));
         let directory = env::temp_dir().join(name);
-        // Fails if anything exists there, also a link.
+        // Fails if anything exists there, including a link.
         match fs::DirBuilder::new().mode(0o700).create(&directory) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => return made.map(|()| directory),

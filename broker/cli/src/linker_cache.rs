@@ -1,4 +1,4 @@
-//! Reads the dynamic linker's cache, to find the driver where the system's linker would.
+//! Reader of the dynamic linker's cache, which finds the driver in the same place as the linker.
 //!
 //! `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1"): a header of 48 bytes, entries of
 //! 24 bytes (flags, name offset, path offset, version, hardware), then strings. Offsets count from

@@ -1,4 +1,4 @@
-//! The `weft` command. A file a subcommand.
+//! The `weft` command, with one file per subcommand.
 //!
 //! On stderr an error is one line, with exit code 2 for a wrong command line, else 1. A started job
 //! keeps its exit code, signals and stdout.
@@ -25,8 +25,6 @@ mod job;
 mod libraries;
 mod linker_cache;
 mod metrics;
-mod node_address;
-mod nodes;
 mod outside;
 mod probe;
 mod probe_child;
@@ -46,7 +44,7 @@ mod users;
 mod waiting;
 
 const EXAMPLES: &str = "\
-Learn two jobs once, serve them side by side, look at them, and see what this machine has:
+Profile a job once, run it together with another, inspect both, and check this machine:
 
   weft profile --name resnet -- python serve.py
   weft run --priority 0 --profile resnet -- python serve.py
@@ -146,7 +144,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Hint for an unknown word after `weft profile`, which clap takes for the job.
+/// Hint for an unknown word after `weft profile`, which clap would treat as the job.
 fn no_action(words: &[&str]) -> Option<String> {
     use clap::CommandFactory;
     let [profile, word, ..] = words else { return None };
@@ -157,7 +155,7 @@ fn no_action(words: &[&str]) -> Option<String> {
     }
     let names: Vec<&str> = actions.get_subcommands().map(clap::Command::get_name).collect();
     Some(format!(
-        "'{word}' is none of {}; a job to be learnt goes behind a name: weft profile --name NAME -- {word} ...",
+        "'{word}' is not one of {}; to profile a job, give a name: weft profile --name NAME -- {word} ...",
         names.join(", ")
     ))
 }
@@ -243,7 +241,7 @@ mod tests {
         let figure = said(&["weft", "run", "--priority", "hgih", "--", "true"]);
         assert!(figure.contains("0 (matters most) to 9"), "{figure}");
         assert!(figure.contains("high (0), normal (5), low (7), idle (9)"), "{figure}");
-        // All words after the command or the dashes are the job's.
+        // All words after the command or the dashes belong to the job.
         for line in [
             &["weft", "run", "python", "-u", "x.py", "--profle"][..],
             &["weft", "run", "--", "-x", "--profle"],
@@ -268,7 +266,10 @@ mod tests {
             assert_eq!(args.command, ["python", "-u", "x.py"]);
         }
         let said = no_action(&["profile", "lst"]).expect("no command");
-        assert!(said.starts_with("'lst' is none of show, list, keep, delete"), "{said}");
+        assert!(
+            said.starts_with("'lst' is not one of show, list, keep, delete"),
+            "{said}"
+        );
         for known in [
             &["profile", "keep", "x"][..],
             &["profile", "--nme", "q"],

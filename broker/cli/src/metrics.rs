@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail};
 use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 
-/// Print the broker's metrics once, in Prometheus' text format: for a person, or a file that the
-/// node exporter's textfile collector reads
+/// Print the broker's metrics once, in Prometheus' text format: for reading, or for the textfile
+/// collector of the node exporter
 #[derive(Debug, clap::Args)]
 pub struct MetricsArgs {
-    /// In OpenMetrics 1.0.0
+    /// Use the format OpenMetrics 1.0.0
     #[arg(long)]
     pub openmetrics: bool,
 }

@@ -1,5 +1,5 @@
-//! Finds what runs past weft: programs into which the dynamic linker preloads nothing, and
-//! processes that opened the driver without weft.
+//! Detection of work that bypasses weft: programs into which the dynamic linker preloads nothing,
+//! and processes that opened the driver without weft.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ use super::libraries;
 /// Deepest nesting of interpreters that are scripts.
 const DEEPEST: usize = 4;
 
-/// Bytes read of a script's first line, as in the kernel.
+/// Bytes read of a script's first line, the same as in the kernel.
 const FIRST_LINE: usize = 256;
 
 /// Bytes of a 64-bit ELF header.
@@ -23,34 +23,34 @@ const HEADER: usize = 64;
 /// ELF segment type that names the dynamic linker.
 const INTERPRETER: u32 = 3;
 
-/// Of a program whose dynamic linker is musl's.
+/// Finding about a program whose dynamic linker is musl's.
 const MUSL: &str = "is built for musl, whose dynamic linker cannot load weft's library";
 
-/// Container engines whose service starts the containers: no environment reaches them.
+/// Container engines whose service starts the containers, without the caller's environment.
 const ENGINES: [&str; 4] = ["docker", "podman", "nerdctl", "kubectl"];
 
-/// The memory that a job shares with its broker, and the page of one that is about to attach, as a
-/// process's maps name them.
+/// Names in a process's maps: the memory that a job shares with its broker, and the page of a job
+/// that is about to attach.
 const OF_JOBS: [&[u8]; 2] = [b"/memfd:weft-lane", b"/memfd:weft-starts"];
 
-/// Engine commands that begin a job.
+/// Engine commands that start a job.
 const BEGINS: [&str; 4] = ["run", "exec", "create", "up"];
 
-/// Why weft is not in a command's process.
+/// Reason why weft is not in a command's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreached {
-    /// A line for the user.
+    /// The reason as a line for the user.
     pub why: String,
     /// Whether the command would not start with weft preloaded.
     pub breaks: bool,
 }
 
-/// Why weft cannot be preloaded into this command; `None`: it can, or unknown.
+/// Reason why weft cannot be preloaded into this command; `None` if it can, or if unknown.
 pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<Unreached> {
     let harmless = |why| Unreached { why, breaks: false };
     if let Some(engine) = engine(program, arguments) {
         return Some(harmless(format!(
-            "{engine} hands no environment on: what runs in its container runs outside weft; give the container the variables that `weft run -- env` shows (LD_PRELOAD, WEFT_*), and mount the files they name and the socket's folder"
+            "{engine} does not pass on the environment, so its container runs outside weft; give the container the variables that `weft run -- env` shows (LD_PRELOAD, WEFT_*), and mount the files they name and the socket's folder"
         )));
     }
     // Opening a pipe would block.
@@ -59,21 +59,21 @@ pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<Unreached> {
     let program = program.display();
     Some(match why == MUSL {
         true => Unreached {
-            why: format!("{program} {why}: it and what it starts run outside weft"),
+            why: format!("{program} {why}: it and the programs it starts run outside weft"),
             breaks: true,
         },
         false => harmless(format!(
-            "{program} {why}: what it does itself runs outside weft; what it starts runs under it"
+            "{program} {why}: it runs outside weft, but the programs it starts run under weft"
         )),
     })
 }
 
-/// The container engine, if this command begins a job and says nothing of weft.
+/// The container engine, if this command starts a job without weft's variables.
 fn engine(program: &OsStr, arguments: &[OsString]) -> Option<&'static str> {
     let name = Path::new(program).file_name()?;
     let engine = ENGINES.into_iter().find(|engine| name == *engine)?;
     let begins = arguments.iter().any(|word| BEGINS.iter().any(|begins| word == begins));
-    // `-e LD_PRELOAD=…`, a file of variables, or podman's option to pass all on.
+    // `-e LD_PRELOAD=…`, a file of variables, or podman's option to pass on all variables.
     let told = arguments.iter().any(|word| {
         let word = word.to_string_lossy();
         word.contains("LD_PRELOAD") || word.starts_with("--env-file") || word == "--env-host"
@@ -102,7 +102,7 @@ fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
         .read_to_end(&mut start)
         .ok()?;
     if let Some(line) = start.strip_prefix(b"#!") {
-        // A script's rights are its interpreter's.
+        // A script has the rights of its interpreter.
         let line = line.split(|byte| *byte == b'\n').next()?;
         let mut words = line.split(|byte| b" \t".contains(byte));
         let interpreter = words.find(|word| !word.is_empty())?;
@@ -113,19 +113,18 @@ fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
         Some(linker) if linker.windows(MUSL_LINKER.len()).any(|part| part == MUSL_LINKER) => return Some(MUSL),
         Some(_) => {}
     }
-    has_rights(path, &file).then_some(
-        "has rights of its own (set-user-id, set-group-id, capabilities), with which the system preloads nothing",
-    )
+    has_rights(path, &file)
+        .then_some("is set-user-id, set-group-id or has capabilities, so the system does not preload libraries into it")
 }
 
-/// In the names of musl's dynamic linkers.
+/// Part of the names of musl's dynamic linkers.
 const MUSL_LINKER: &[u8] = b"/ld-musl-";
 
 /// Longest name of a dynamic linker, bytes.
 const LONGEST_LINKER_BYTES: u64 = 4096;
 
-/// The dynamic linker that an ELF file of this machine's kind names, if any. `None` for other files
-/// and for the dynamic linker itself.
+/// The dynamic linker that an ELF file for this machine names, if any. `None` for other files and
+/// for the dynamic linker itself.
 fn linker(file: &File, start: &[u8]) -> Option<Option<Vec<u8>>> {
     let header = start.get(..HEADER)?;
     // 64 bits, little-endian.
@@ -161,7 +160,7 @@ fn has_rights(path: &Path, file: &File) -> bool {
     other_user || other_group || capable()
 }
 
-/// A process that has weft and opened the driver, but is no job of the broker.
+/// A process that has weft and opened the driver, but is not a job of the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outside {
     /// Its pid.
@@ -170,16 +169,16 @@ pub struct Outside {
     pub command: String,
 }
 
-/// What a process has loaded of weft and of the driver.
+/// Parts of weft and of the driver that a process has loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {
     /// weft's library as the process names it.
     pub weft: Option<PathBuf>,
     /// Device and inode of that file.
     pub identity: Option<(u64, u64)>,
-    /// Whether the driver is there.
+    /// Whether the driver is loaded.
     pub driver: bool,
-    /// Whether a broker's lane is, or it is about to attach: it is a job of some broker, or was.
+    /// Whether it has a broker's lane or is about to attach: it is or was a job of a broker.
     pub lane: bool,
 }
 
@@ -190,13 +189,13 @@ impl Loaded {
     }
 }
 
-/// Processes of this user that one `weft run` started, by their environment.
+/// Processes of this user that one `weft run` started, found by their environment.
 pub fn of_gang(gang: &str) -> Vec<u32> {
     let has = |pid: &u32| variable(*pid, "WEFT_GANG").as_deref() == Some(gang);
     pids().into_iter().filter(has).collect()
 }
 
-/// A variable of a process as it began; `None` also where the process is not this user's.
+/// A variable of a process at its start; `None` also if the process belongs to another user.
 pub fn variable(pid: u32, name: &str) -> Option<String> {
     let variables = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut pairs = variables.split(|byte| *byte == 0).map(String::from_utf8_lossy);
@@ -212,7 +211,7 @@ fn pids() -> Vec<u32> {
     pids.filter(|pid| *pid != std::process::id()).collect()
 }
 
-/// All such processes of this user but the broker's jobs, `attached`.
+/// All such processes of this user, except the broker's jobs in `attached`.
 pub fn processes(attached: &[u32]) -> Vec<Outside> {
     let known = LibraryFiles::known();
     let mut found: Vec<Outside> = pids()
@@ -239,7 +238,7 @@ pub struct LibraryFiles {
 }
 
 impl LibraryFiles {
-    /// Those of this command. Looks for the driver, so once is enough.
+    /// The files that this command uses. It searches for the driver, so call it once.
     pub fn known() -> LibraryFiles {
         let weft = libraries::find_weft();
         let driver = libraries::find_driver(weft.as_deref());
@@ -249,7 +248,7 @@ impl LibraryFiles {
         }
     }
 
-    /// What the process has loaded; nothing, if it is not this user's.
+    /// The files that a process has loaded; none if it belongs to another user.
     pub fn loaded_by(&self, pid: u32) -> Loaded {
         self.loaded(&fs::read(format!("/proc/{pid}/maps")).unwrap_or_default())
     }
@@ -288,7 +287,7 @@ pub fn is_off(pid: u32) -> bool {
     variable(pid, "WEFT_MODE").as_deref() == Some("off")
 }
 
-/// The command line of a process; empty if it is not known.
+/// The command line of a process; empty if unknown.
 pub fn command(pid: u32) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
@@ -327,7 +326,7 @@ mod tests {
                 String::from_utf8_lossy(&parts.concat())
             );
         }
-        // Another broker's job, say.
+        // For example another broker's job.
         let lane = b"7f00-7f10 rw-s 00000000 00:01 2055               /memfd:weft-lane (deleted)\n".as_slice();
         assert!(files.loaded(&[weft, named, lane].concat()).lane);
         assert!(!files.loaded(&[weft, named].concat()).lane);
@@ -367,7 +366,7 @@ mod tests {
         assert_eq!(of_file(&script, DEEPEST), Some("is statically linked"));
         let mut musl = vec![0u8; 2 * HEADER];
         musl.get_mut(..6).expect("six").copy_from_slice(b"\x7fELF\x02\x01");
-        // One segment of 56 bytes behind the header, which names what is behind it.
+        // One segment of 56 bytes after the header, which names the string after it.
         for (at, byte) in [(32, 64), (54, 56), (56, 1), (64, 3), (72, 128), (96, 26)] {
             *musl.get_mut(at).expect("inside") = byte;
         }

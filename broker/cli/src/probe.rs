@@ -1,4 +1,4 @@
-//! `weft probe`, hidden: what a process of its own sees of the driver, which may hang or crash.
+//! `weft probe`, hidden: a separate process's view of the driver, which may hang or crash.
 //!
 //! `device` opens a library and reports versions and devices. `ways` looks a function up in every
 //! way that real programs use, and reports the file of each address. Each prints one JSON value.
@@ -16,16 +16,16 @@ use libloading::os::unix;
 use once_cell::sync::OnceCell;
 use serde::{Deserialize, Serialize};
 
-/// What a process of its own sees of the driver
+/// Report a separate process's view of the driver
 #[derive(Debug, clap::Args)]
 pub struct ProbeArgs {
-    /// Tell versions and devices of this driver
+    /// Print versions and devices of this driver
     #[arg(long, conflicts_with = "ways")]
     device: Option<PathBuf>,
     /// Look functions up in every way; the value is the real driver's path
     #[arg(long)]
     ways: Option<PathBuf>,
-    /// Tell what is free of each device, once for each line that comes in
+    /// Print the free memory of each device, once for each input line
     #[arg(long)]
     memory: bool,
 }
@@ -58,11 +58,11 @@ pub struct DeviceReport {
     pub capability: (i32, i32),
     /// Pages can migrate while kernels run.
     pub managed: bool,
-    /// Whether this process would share it under MPS; `None`: the driver does not say (before CUDA
-    /// 12.4).
+    /// Whether this process would share it under MPS; `None` if the driver does not report this
+    /// (before CUDA 12.4).
     #[serde(default)]
     pub mps: Option<bool>,
-    /// SMs that green contexts can share out; 0: the driver makes none on it.
+    /// SMs that green contexts can divide; 0 if the driver makes no green contexts on it.
     #[serde(default)]
     pub green_sms: u32,
 }
@@ -72,13 +72,13 @@ pub struct DeviceReport {
 pub struct NvmlReport {
     /// File of the library.
     pub library: Option<PathBuf>,
-    /// Why nothing is known.
+    /// Reason why nothing is known.
     pub trouble: Option<String>,
     /// Version of the driver itself, such as 590.48.01.
     pub driver: Option<String>,
     /// Whether the first device is divided into MIG instances.
     pub mig: Option<bool>,
-    /// All GPUs of the machine, whatever `CUDA_VISIBLE_DEVICES` says.
+    /// All GPUs of the machine, whatever `CUDA_VISIBLE_DEVICES` is.
     #[serde(default)]
     pub gpus: Vec<GpuReport>,
 }
@@ -107,10 +107,10 @@ pub struct GpuPart {
     pub free: u64,
 }
 
-/// One way to reach the driver, and where it led.
+/// One way to reach the driver, and the library that it found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DriverWay {
-    /// The way in words.
+    /// Description of the way.
     pub way: String,
     /// File of the address found.
     pub library: Option<PathBuf>,
@@ -135,7 +135,7 @@ pub fn main(args: ProbeArgs) -> Result<ExitCode> {
     let line = match (args.device, args.ways) {
         (Some(path), _) => serde_json::to_string(&device(&path))?,
         (_, Some(path)) => serde_json::to_string(&ways(&path))?,
-        _ => bail!("probe what?"),
+        _ => bail!("nothing to probe: give --device, --ways or --memory"),
     };
     println!("{line}");
     Ok(ExitCode::SUCCESS)
@@ -237,7 +237,7 @@ const CAPABILITY_MINOR: c_int = 76;
 const CONCURRENT_MANAGED_ACCESS: c_int = 89;
 const MPS_ENABLED: c_int = 133;
 
-/// A `CUdevResource`, with room for what newer drivers add.
+/// A `CUdevResource`, with room for fields of newer drivers.
 #[repr(C, align(8))]
 struct DeviceResource {
     kind: c_uint,
@@ -258,7 +258,8 @@ const GREEN_CALLS: [&CStr; 4] = [
     c"cuGreenCtxStreamCreate",
 ];
 
-/// SMs of a device that green contexts can share out; 0: none, or no such driver. Makes none.
+/// SMs of a device that green contexts can divide; 0 if none or without driver support. Creates no
+/// context.
 fn green_sms(library: OpenLibrary, device: c_int) -> u32 {
     let Some(resource) = library.function::<GetResource>(c"cuDeviceGetDevResource") else {
         return 0;
@@ -319,7 +320,7 @@ fn one_device(library: OpenLibrary, ordinal: c_int) -> Option<DeviceReport> {
     let mut device = DeviceReport::default();
     if let Some(name) = library.function::<GetName>(c"cuDeviceGetName") {
         let mut buffer = [0u8; 256];
-        // SAFETY: the buffer has the length that is told; one byte is kept for the end.
+        // SAFETY: the buffer is longer than the given length, with one byte left for the end.
         let result = unsafe { name(buffer.as_mut_ptr().cast(), 255, handle) };
         if result == 0 {
             device.name = until_zero(&buffer);
@@ -387,12 +388,12 @@ fn nvml() -> NvmlReport {
     // SAFETY: takes nothing.
     let result = unsafe { init() };
     if result != 0 {
-        told.trouble = Some(format!("nvmlInit_v2 says {result}"));
+        told.trouble = Some(format!("nvmlInit_v2 returns {result}"));
         return told;
     }
     if let Some(version) = library.function::<Text>(c"nvmlSystemGetDriverVersion") {
         let mut buffer = [0u8; 96];
-        // SAFETY: the buffer has the length that is told; one byte is kept for the end.
+        // SAFETY: the buffer is longer than the given length, with one byte left for the end.
         let result = unsafe { version(buffer.as_mut_ptr().cast(), 95) };
         if result == 0 {
             told.driver = Some(until_zero(&buffer));
@@ -467,8 +468,8 @@ fn one_part(library: OpenLibrary, handle: *mut c_void) -> GpuPart {
     let text = |name: &CStr| {
         let mut buffer = [0u8; 128];
         let ask = library.function::<TextOf>(name)?;
-        // SAFETY: a handle of NVML, and a buffer of the length that is told; one byte is kept for
-        // the end.
+        // SAFETY: a handle of NVML, and a buffer longer than the given length, with one byte left
+        // for the end.
         let result = unsafe { ask(handle, buffer.as_mut_ptr().cast(), 127) };
         (result == 0).then(|| until_zero(&buffer))
     };
@@ -485,7 +486,7 @@ fn one_part(library: OpenLibrary, handle: *mut c_void) -> GpuPart {
     }
 }
 
-/// Launches would bypass weft on any way that misses this function.
+/// Function that is looked up: on a way that does not lead to weft's, launches bypass weft.
 const LOOKED_UP: &CStr = c"cuLaunchKernel";
 
 fn ways(real: &std::path::Path) -> WaysReport {
@@ -538,7 +539,7 @@ type Text = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
 
 fn beyond(text: Text) -> Vec<String> {
     let mut buffer = vec![0u8; 64 * 1024];
-    // SAFETY: a C string, and a buffer of the length that is told.
+    // SAFETY: a C string, and a buffer of the given length.
     unsafe { text(c"beyond".as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
     until_zero(&buffer).lines().map(str::to_string).collect()
 }

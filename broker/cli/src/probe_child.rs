@@ -1,4 +1,4 @@
-//! Runs `weft probe` in a process of its own, which may hang or crash without harm.
+//! `weft probe` in a separate process, which may hang or crash without harm.
 #![forbid(unsafe_code)]
 
 use std::io::Read;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::probe::DriverReport;
 
-/// A driver that takes longer hangs. The first start after boot takes a few seconds.
+/// Time after which a driver counts as hanging. The first start after boot takes a few seconds.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a process of its own sees of this driver.
+/// A separate process's view of this driver.
 pub fn driver(path: &Path) -> Result<DriverReport, String> {
     let program = std::fs::read_link("/proc/self/exe").map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
@@ -46,8 +46,8 @@ pub fn run<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T, S
     if !status.success() {
         return Err(format!("a process that opened the driver ended with {status}"));
     }
-    // Waiting first cannot block: a pipe holds 64 KiB, far more than a probe prints. Only what is
-    // there is read, as a process of the driver's may hold the pipe open.
+    // Waiting first cannot block: a pipe holds 64 KiB, far more than a probe prints. Only data in
+    // the pipe is read, because a process of the driver may hold the pipe open.
     let mut said = Vec::new();
     if let Some(mut out) = child.stdout.take() {
         let mut block = [0u8; 65536];
@@ -55,8 +55,8 @@ pub fn run<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T, S
             said.extend(&block[..length]);
         }
     }
-    // The driver may print lines of its own; the last one is the probe's.
+    // The driver may print lines too; the last line is the probe's.
     let text = String::from_utf8_lossy(&said);
     let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or("");
-    serde_json::from_str(line).map_err(|error| format!("the probe's answer is not understood: {error}"))
+    serde_json::from_str(line).map_err(|error| format!("cannot parse the probe's answer: {error}"))
 }

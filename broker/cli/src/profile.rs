@@ -1,18 +1,18 @@
 //! `weft profile`: runs a job once and learns its kernels, their times and gaps; shows and lists
 //! profiles.
 //!
-//! * A place that cannot be written is reported before the job starts.
+//! * An unwritable file is reported before the job starts.
 //! * A replaced profile is kept as `NAME.old`.
-//! * The exit code is the job's, or [`NOTHING`] if nothing was learnt.
+//! * The exit code is the job's, or [`NOTHING`](waiting::NOTHING) if nothing was learnt.
 //!
-//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command
-//! waits.
+//! The job samples itself (`WEFT_MODE=profile`), the broker collects the samples and writes the
+//! profile, this command waits.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -26,38 +26,38 @@ use weft_api::paths::Places;
 use weft_api::profile_path;
 use weft_api::status::Sampled;
 
-/// Learn a job once (stage 1), or look at what was learnt. Ends as the job did; with 73 where that
-/// was well and no profile (or trace) came of it. A profile that had the name before is kept as
+/// Learn a job once (stage 1), or show the profiles. Returns the job's exit status, or 73 if the
+/// job succeeded but no profile (or trace) was written. A former profile of that name is kept as
 /// NAME.old
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct ProfileArgs {
     #[command(subcommand)]
     action: Option<ProfileAction>,
-    /// What the profile is called afterwards
+    /// Name of the profile
     #[arg(long, required_unless_present = "trace")]
     name: Option<String>,
-    /// Record every launch of the steps that the job marks (cuProfilerStart) into this file,
-    /// heavier than a profile; with --name the profile is made of the trace
+    /// Record every launch of the steps that the job marks (cuProfilerStart) in this file; this is
+    /// heavier than a profile. With --name the profile is made from the trace
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
     trace: Option<PathBuf>,
-    /// How much slower than it pretends a simulated GPU runs: host times are divided by it
+    /// Factor by which a simulated GPU runs slower than it claims; host times are divided by it
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::text::dilation, requires = "trace")]
     dilation: f64,
-    /// Also write the profile here
+    /// Also write the profile to this file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Priority while it is sampled, 0 to 9; default 0, so that nothing is mixed into its gaps
+    /// Priority while the job is sampled, 0 to 9; default: 0, so that its gaps are its own
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     priority: Option<u8>,
-    /// What the job's device memory is while it is sampled; what its kernels touch is learnt of
-    /// managed memory alone
+    /// Kind of the job's device memory while it is sampled; the memory that its kernels touch is
+    /// learnt only with managed memory
     #[arg(long, value_enum, conflicts_with = "trace")]
     backing: Option<BackingOption>,
-    /// What tells which memory a kernel touched: the driver itself (a simulated one does), or the
-    /// host's page table, for which the job's memory is managed and launches run one by one until
-    /// each kernel was seen often enough: two minutes at most, and none of it counts as the job's
-    /// own time
+    /// Source of which memory a kernel touched: the driver (a simulated one reports it), or the
+    /// host's page table. With the latter the job's memory is managed, and launches run one by one
+    /// until each kernel was seen often enough, for at most two minutes. None of this counts as the
+    /// job's own time
     #[arg(long, value_enum, conflicts_with = "trace")]
     evidence: Option<EvidenceOption>,
     /// The job and its arguments
@@ -75,15 +75,15 @@ enum ProfileAction {
         #[arg(long)]
         json: bool,
     },
-    /// Name the profiles there are
+    /// List the profiles
     List,
-    /// Make a profile of what a job took that has ended and had said neither --memory nor a profile
-    /// (weft queue lists them)
+    /// Make a profile from the memory use of an ended job that had neither --memory nor a profile
+    /// (weft queue lists these jobs)
     Keep {
-        /// Its process; left out: the last one that ended
+        /// Its process id; default: the job that ended last
         #[arg(value_parser = text::whole::<u32>)]
         pid: Option<u32>,
-        /// What the profile is called; one of that name learns the more of both
+        /// Name of the profile; an existing one gets the larger figures of both
         #[arg(long)]
         name: String,
     },
@@ -94,13 +94,10 @@ enum ProfileAction {
     },
 }
 
-/// Exit code of a job that ended well without a profile or trace: `EX_CANTCREAT` of sysexits.h.
-pub const NOTHING: u8 = 73;
-
 /// Time for the last samples to arrive after the job's end.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Most kernels that are printed; the JSON has all.
+/// Largest number of kernels that are printed; the JSON has all.
 const KERNELS: usize = 40;
 
 /// Runs the command.
@@ -134,16 +131,16 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
         }
     };
     let file = profile_path::file(&called)?;
-    profile_path::ready(&called).context("the job was not started: no profile of it could be kept")?;
+    profile_path::ready(&called).context("the job was not started: its profile could not be saved")?;
     if let Some(out) = &args.out {
-        writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
+        trace::writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
     }
     // A shared broker writes no files for users.
     let places = Places::own();
     start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
     admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
     let wishes = Wishes {
-        // As WEFT_NAME says: --name is the profile's.
+        // Left to WEFT_NAME, because --name is the profile's name.
         name: None,
         outcome: Some(false),
         priority: Some(args.priority.unwrap_or(0)),
@@ -176,13 +173,13 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let sampled = match settle(&places, &called) {
         Ok(sampled) => sampled,
         Err(error) => {
-            // The job's own end matters more.
+            // The job's own exit status matters more.
             eprintln!(
-                "weft: {}: profile {} has what was written before, if anything",
+                "weft: {}: profile {} is as it was last written, if at all",
                 text::told(&error),
                 profile_path::short(&called)
             );
-            return Ok(end(status, false));
+            return Ok(waiting::end_learnt(status, false));
         }
     };
     let mut learnt = summary(profile_path::short(&called), &sampled, &file);
@@ -197,28 +194,10 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
             false => eprintln!("weft: {} was not written", out.display()),
         }
     }
-    Ok(end(status, learnt))
+    Ok(waiting::end_learnt(status, learnt))
 }
 
-/// Ends as the job did, but success without a profile fails: a script would go on to serve.
-pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
-    match status.success() && !learnt {
-        true => ExitCode::from(NOTHING),
-        false => waiting::end_as(status),
-    }
-}
-
-/// Whether a file can be written; an existing one is not changed.
-pub fn writable(file: &Path) -> std::io::Result<()> {
-    let there = file.exists();
-    fs::File::options().append(true).create(true).open(file)?;
-    match there {
-        true => Ok(()),
-        false => fs::remove_file(file),
-    }
-}
-
-/// Waits until the job's processes left the broker, then ends the sampling.
+/// Waits until the job's processes have left the broker, then ends the sampling.
 fn settle(places: &Places, name: &str) -> Result<Sampled> {
     let question = Question::ProfileFlush { name: name.to_string() };
     let deadline = Instant::now() + SETTLE;
@@ -228,7 +207,7 @@ fn settle(places: &Places, name: &str) -> Result<Sampled> {
         }
         if Instant::now() > deadline {
             eprintln!(
-                "weft: of the job still run: {}; what they did so far counts",
+                "weft: the job still has {}; the profile has their samples so far",
                 text::count(sampled.active, "process", "processes")
             );
             break;
@@ -241,22 +220,22 @@ fn settle(places: &Places, name: &str) -> Result<Sampled> {
     }
 }
 
-/// Reports the result; whether anything was learnt.
+/// Prints the result. Returns whether anything was learnt.
 fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
     if let Some(trouble) = &sampled.trouble {
         text::warn(format_args!("profile {name} could not be written: {trouble}"));
         return false;
     }
     let before = match file.exists() {
-        true => format!("; profile {name} stays as it was"),
+        true => format!("; profile {name} is unchanged"),
         false => String::new(),
     };
     match (sampled.clients, sampled.samples) {
         (0, _) => eprintln!(
-            "weft: no process of the job used the GPU under weft: nothing was learnt{before} (weft doctor shows whether interception works)"
+            "weft: no process of the job used the GPU under weft: nothing was learnt{before} (check interception with weft doctor)"
         ),
         (clients, 0) => eprintln!(
-            "weft: {} attached, {} launches, but no sample came: nothing was learnt{before}",
+            "weft: {} attached, {} launches, but no samples: nothing was learnt{before}",
             text::count(clients, "process", "processes"),
             sampled.launches
         ),
@@ -269,9 +248,9 @@ fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
                 file.display()
             );
             if let Some(kept) = &sampled.kept {
-                eprintln!("weft: the profile that was called {name} before is {kept} now");
+                eprintln!("weft: the former profile {name} is now {kept}");
             }
-            eprintln!("weft: serve it with: weft run --priority 0 --profile {name} -- ...");
+            eprintln!("weft: run the job with: weft run --priority 0 --profile {name} -- ...");
         }
     }
     sampled.samples > 0 && sampled.clients > 0
@@ -299,7 +278,7 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
     };
     let kept = match admin::ask(&Places::of_environment(), &question)? {
         Answer::Kept(kept) => kept,
-        // A shared broker returns what it learnt: the profile is this user's.
+        // A shared broker returns its observations, and this user writes the profile.
         Answer::Learnt(took) => took.keep(&called)?,
         other => bail!("unexpected answer {other:?}"),
     };
@@ -311,7 +290,9 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
         kept.file.display()
     );
     if kept.denied {
-        eprintln!("weft: it wanted more than was free: it will take more where it can (--memory says how much)");
+        eprintln!(
+            "weft: the job wanted more memory than was free, so it may take more next time (set --memory to limit it)"
+        );
     }
     eprintln!("weft: use it with: weft run --profile {name} -- ...");
     Ok(ExitCode::SUCCESS)

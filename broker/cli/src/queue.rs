@@ -1,4 +1,4 @@
-//! `weft queue`: which jobs wait for device memory and why, and which jobs have it.
+//! `weft queue`: jobs that wait for device memory, with reasons, and jobs that have it.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -12,18 +12,18 @@ use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 use weft_api::queue::{LearntRow, Queue, RunningRow, WaitingRow};
 
-/// Show who waits for device memory, why, and when it is expected
+/// Show which jobs wait for device memory, why, and when each is expected to begin
 #[derive(Debug, clap::Args)]
 pub struct QueueArgs {
-    /// Everything, as JSON: docs/json.md says which fields there are
+    /// Print everything as JSON (docs/json.md lists the fields)
     #[arg(long)]
     pub json: bool,
-    /// Also counts so far, what a context takes, and all jobs that ended without --memory
+    /// Also show counts so far, the size of a context, and all jobs that ended without --memory
     #[arg(long, short)]
     pub verbose: bool,
 }
 
-/// Ended jobs, on a page for people.
+/// Largest number of ended jobs on a page for people.
 const LEARNT_SHOWN: usize = 8;
 
 /// Shows the queue.
@@ -39,7 +39,7 @@ pub fn main(args: QueueArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Expected begin of a job; a guess if an earlier job's duration is undeclared.
+/// Expected start of a job; a guess if an earlier job's duration is undeclared.
 fn begins(row: &WaitingRow) -> String {
     match (row.begins_s, row.guess) {
         (None, _) => "?".to_string(),
@@ -48,7 +48,7 @@ fn begins(row: &WaitingRow) -> String {
     }
 }
 
-/// A name for a table; another user's is not told.
+/// A name for a table; `-` if hidden, as another user's is.
 fn called(name: &str) -> String {
     match name.is_empty() {
         true => "-".to_string(),
@@ -74,14 +74,14 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
             _ => format!("{running} jobs have a share"),
         },
         match waiting {
-            0 => "nobody waits".to_string(),
+            0 => "no job waits".to_string(),
             1 => "1 job waits".to_string(),
             _ => format!("{waiting} jobs wait"),
         },
     ))];
     if verbose {
         page.push(say(format!(
-            "{} admitted so far, {} of them after a wait, {} could never run, {} times more was wanted than was free",
+            "{} admitted so far, {} of them after a wait; {} could never run; {} requests exceeded the free memory",
             queue.admitted, queue.waited, queue.refused, queue.denied
         )));
     }
@@ -131,7 +131,7 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
             )
         });
         let each = each.collect::<Vec<String>>().join(", ");
-        page.extend([say(String::new()), say(format!("may have at once: {each}"))]);
+        page.extend([say(String::new()), say(format!("limits: {each}"))]);
     }
     let shown = match verbose {
         true => queue.learnt.len(),
@@ -141,7 +141,7 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
         page.extend([
             say(String::new()),
             say(
-                "ended lately without --memory or profile (weft profile keep PID --name NAME makes one of it):"
+                "recently ended without --memory or profile (weft profile keep PID --name NAME makes a profile):"
                     .to_string(),
             ),
         ]);
@@ -153,7 +153,7 @@ fn render(queue: &Queue, verbose: bool, width: usize) -> Vec<PageLine> {
     page
 }
 
-/// Jobs that wait. Why stands below: it is a sentence.
+/// Columns of waiting jobs. The reasons are sentences, so they stand below the table.
 fn waiting_columns(rows: &[WaitingRow], verbose: bool) -> Vec<TextColumn> {
     let mut columns = vec![
         TextColumn::figures("place", 1).with(rows, |row| row.position.to_string()),
@@ -172,7 +172,7 @@ fn waiting_columns(rows: &[WaitingRow], verbose: bool) -> Vec<TextColumn> {
     columns
 }
 
-/// Jobs that have memory.
+/// Columns of jobs that have memory.
 fn running_columns(rows: &[RunningRow], verbose: bool) -> Vec<TextColumn> {
     let mut columns = vec![
         TextColumn::words("name", 0, 12).with(rows, |row| called(&row.name)),
@@ -192,7 +192,7 @@ fn running_columns(rows: &[RunningRow], verbose: bool) -> Vec<TextColumn> {
     columns
 }
 
-/// Jobs that ended without a declared need.
+/// Columns of jobs that ended without a declared need.
 fn learnt_columns(rows: &[LearntRow]) -> Vec<TextColumn> {
     let more = |row: &LearntRow| if row.denied { "more" } else { "-" }.to_string();
     vec![

@@ -29,60 +29,60 @@ Examples:
   weft run -p 0 --profile resnet --slowdown 5% --slo 50ms -- python serve.py
   weft run --name nightly -p 7 --sm-share 50% -- python train.py";
 
-/// Run a job under weft, beside the others
+/// Run a job under weft, together with other jobs
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// What the job is called in all tables; default: its script, module or program
-    /// [env: WEFT_NAME]
+    /// Name of the job in all tables; default: its script, module or program [env: WEFT_NAME]
     #[arg(long, value_name = "NAME", value_parser = job_name::parse)]
     pub name: Option<String>,
-    /// 0 (matters most) to 9 (fills gaps last), or high (0), normal (5), low (7), idle (9); default
-    /// 5 [env: WEFT_PRIORITY]
+    /// 0 (matters most) to 9 (fills gaps last), or high (0), normal (5), low (7), idle (9);
+    /// default: 5 [env: WEFT_PRIORITY]
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
-    /// As a foreground job: the part of its time by which background jobs may slow it down in the
-    /// mean (2%, 0.02, 0); default: the broker's, 1% [env: WEFT_SLOWDOWN]
+    /// Largest mean slowdown by background jobs while this is a foreground job, as a part of its
+    /// time (2%, 0.02, 0); default: the broker's, 1% [env: WEFT_SLOWDOWN]
     #[arg(long, value_name = "PART", value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
     pub slowdown: Option<u32>,
-    /// The longest time from its first launch to its next wait within which that may be used (50ms,
-    /// 1.5s, 200us); default: no limit [env: WEFT_SLO]
+    /// Longest latency, from the first launch to the next wait, within which that slowdown may be
+    /// used (50ms, 1.5s, 200us); default: no limit [env: WEFT_SLO]
     #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
     pub slo: Option<u64>,
-    /// What is known about the job: a name given to `weft profile`, or a file (with a slash)
+    /// Profile of the job: a name given to `weft profile`, or a file (with a slash)
     /// [env: WEFT_PROFILE]
     #[arg(long)]
     pub profile: Option<String>,
-    /// Device memory that the job takes at its peak, all its processes together (12GiB, 500MB); it
-    /// begins when that is free [env: WEFT_MEMORY]
+    /// Peak device memory of the job, all its processes together (12GiB, 500MB); the job begins
+    /// when that is free [env: WEFT_MEMORY]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub memory: Option<u64>,
-    /// How long the job runs: short (minutes), medium (up to an hour or so) or long; short ones may
-    /// pass long ones [env: WEFT_DURATION]
+    /// Run time of the job: short (minutes), medium (up to an hour or so) or long; short jobs may
+    /// pass long ones in the queue [env: WEFT_DURATION]
     #[arg(long, value_parser = ["short", "medium", "long"])]
     pub duration: Option<String>,
-    /// The longest the job waits for device memory; then CUDA says that there is none [env:
-    /// WEFT_WAIT]
+    /// Longest wait of the job for device memory; after it CUDA reports that it is out of memory
+    /// [env: WEFT_WAIT]
     #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait", value_parser = seconds, allow_hyphen_values = true)]
     pub wait: Option<u64>,
-    /// Where the job would wait for device memory CUDA says that there is none, and it ends with
-    /// exit code 75 (by itself, so that what it wrote is not lost; after ten seconds it is ended)
+    /// Do not wait for device memory: CUDA reports that it is out of memory, and the job exits with
+    /// status 75 (by itself, so that its output is not lost; after ten seconds it is ended)
+    /// [env: WEFT_WAIT=no]
     #[arg(long)]
     pub no_wait: bool,
-    /// What the job's device memory is: its own on the device, or managed, so that jobs which
-    /// together exceed the device can run; auto: managed only where the job would have to wait for
-    /// device memory [env: WEFT_BACKING]
+    /// Kind of the job's device memory: on the device, or managed, so that jobs can run which
+    /// together exceed the device; auto: managed only if the job would otherwise wait for device
+    /// memory [env: WEFT_BACKING]
     #[arg(long, value_enum)]
     pub backing: Option<BackingOption>,
-    /// Which GPU: any (weft chooses where the job fits best), or the ones it may choose from, as
-    /// nvidia-smi numbers or names them (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES
-    /// where that is set [env: WEFT_GPU]
+    /// GPU of the job: any (weft chooses the one that fits best), or a list to choose from, with
+    /// nvidia-smi's numbers or names (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES if
+    /// that is set [env: WEFT_GPU]
     #[arg(long, value_name = "any|LIST")]
     pub gpu: Option<String>,
-    /// Under MPS: the part of the device's SMs that the job may use (25%)
+    /// Part of the device's SMs that the job may use under MPS (25%)
     #[arg(long, value_name = "PERCENT", value_parser = SmShare::parse)]
     pub sm_share: Option<SmShare>,
-    /// Do not say at the job's end, on stderr, what weft did for it [env: WEFT_OUTCOME=off]
+    /// Do not print on stderr, at the job's end, what weft did for it [env: WEFT_OUTCOME=off]
     #[arg(long, short)]
     pub quiet: bool,
     /// The job and its arguments
@@ -108,15 +108,15 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     for wrong in &files.errors {
         eprintln!("weft: {wrong}");
     }
-    // Whoever cannot mend a file, such as the machine's, has a job all the same.
+    // An error in a file that the user cannot correct does not stop the job.
     if files.errors.iter().any(|wrong| !wrong.foreign) {
         return Ok(ExitCode::from(2));
     }
     let defaults = files.variables(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     let default = |name: &str| defaults.iter().find(|(set, _)| *set == name).map(|(_, value)| value);
-    // The broker tells the job's side whether the profile is usable.
+    // The broker reports to the job whether the profile is usable.
     if let Err(error) = start::ensure(&places, &start::idle_exit()) {
-        eprintln!("weft: {}; the job runs as without weft", text::told(&error));
+        eprintln!("weft: {}; the job runs without weft", text::told(&error));
     }
     let wishes = Wishes {
         name: args.name,
@@ -139,9 +139,9 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
         outcome: outcome(args.quiet, default("WEFT_OUTCOME").is_some()),
         defaults: defaults.clone(),
     };
-    // The job runs even where weft cannot.
+    // The job runs even if weft cannot.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
-        eprintln!("weft: {}; the job runs as without weft", text::told(&error));
+        eprintln!("weft: {}; the job runs without weft", text::told(&error));
         Environment::default()
     });
     for warning in &environment.warnings {
@@ -184,7 +184,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     Ok(not_started(program, &error))
 }
 
-/// Whether the job says at its end what weft did: unless told otherwise.
+/// Whether the job prints its outcome at its end; `None` leaves it to the variable.
 fn outcome(quiet: bool, by_file: bool) -> Option<bool> {
     let said = by_file || std::env::var_os("WEFT_OUTCOME").is_some_and(|value| !value.is_empty());
     match (quiet, said) {
@@ -194,7 +194,7 @@ fn outcome(quiet: bool, by_file: bool) -> Option<bool> {
     }
 }
 
-/// Checks variables that no option overrides: a job with a mistyped need would run as one without.
+/// Checks variables that no option overrides: a job with an invalid value would run without it.
 fn said_well(args: &RunArgs) -> Result<(), String> {
     let variable = |name: &str| {
         let value = std::env::var_os(name)?.to_string_lossy().trim().to_string();
@@ -209,7 +209,7 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
         && let Some(text) = variable("WEFT_DURATION")
         && !["short", "medium", "long"].contains(&text.as_str())
     {
-        return Err(format!("WEFT_DURATION={text} is none of short, medium, long"));
+        return Err(format!("WEFT_DURATION={text} is not one of short, medium, long"));
     }
     if args.wait.is_none()
         && !args.no_wait
@@ -238,11 +238,11 @@ fn said_well(args: &RunArgs) -> Result<(), String> {
     device_share::check(&|name| std::env::var_os(name).unwrap_or_default()).map(|_| ())
 }
 
-/// Parses an amount; a backing gets a hint at `--backing`.
+/// Parses an amount; the name of a backing gives a hint to use `--backing`.
 fn bytes(text: &str) -> Result<u64, String> {
     match text {
         "managed" | "device" | "auto" => Err(format!(
-            "--memory is an amount (12GiB); what kind of memory it is says --backing {text}"
+            "--memory is an amount (12GiB); for the kind of memory use --backing {text}"
         )),
         _ => amount::parse(text),
     }
@@ -251,7 +251,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 /// Parses a time to wait, s.
 fn seconds(text: &str) -> Result<u64, String> {
     let asked = text.parse::<u64>();
-    asked.map_err(|_| "a whole number of seconds, 0 or more (--no-wait: not at all)".to_string())
+    asked.map_err(|_| "expected a whole number of seconds, 0 or more (--no-wait does not wait)".to_string())
 }
 
 /// Reports why a job did not start; returns a shell's exit code.

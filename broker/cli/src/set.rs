@@ -1,4 +1,4 @@
-//! `weft set`: changes a job's priority or what it may lose, or a user's weight.
+//! `weft set`: changes a job's priority or allowed slowdown, or a user's weight.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -11,36 +11,36 @@ use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 use weft_protocol::latency_budget::{self, LatencyBudget};
 
-/// Change the priority of a job that runs or waits, what it may lose as a foreground job, or what a
-/// user's jobs weigh in the queue for memory
+/// Change the priority or the allowed slowdown of a running or waiting job, or the weight of a user
+/// in the queue for memory
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("who").required(true).args(["job", "client", "pid", "user"]))]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["priority", "slowdown", "slo", "weight"]))]
 pub struct SetArgs {
-    /// By name, all processes of the job
+    /// Job by its name: all its processes
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
-    /// By the number that `weft status` shows
+    /// Job by its client number, as `weft status` shows it
     #[arg(long, value_parser = text::whole::<u64>)]
     pub client: Option<u64>,
-    /// By process
+    /// Job by its process id
     #[arg(long, value_parser = text::whole::<u32>)]
     pub pid: Option<u32>,
-    /// A user, as WEFT_USER names him; "" are all those jobs that name none. With a shared broker a
-    /// name or uid, and only its owner or root may
+    /// User as in WEFT_USER; "" is all jobs without one. With a shared broker a name or uid, which
+    /// only the broker's owner or root may set
     #[arg(long, conflicts_with_all = ["priority", "slowdown", "slo"])]
     pub user: Option<String>,
     /// 0 (matters most) to 9, or high (0), normal (5), low (7), idle (9)
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
-    /// Part of its time by which background jobs may slow it down in the mean (2%, 0.02, 0)
+    /// Largest mean slowdown by background jobs, as a part of the job's time (2%, 0.02, 0)
     #[arg(long, value_parser = latency_budget::parse_slowdown, allow_hyphen_values = true)]
     pub slowdown: Option<u32>,
-    /// The longest time from its first launch to its next wait within which that may be used (50ms)
+    /// Longest latency, from first launch to next wait, within which that may be used (50ms)
     #[arg(long, value_name = "TIME", value_parser = latency_budget::parse_slo, allow_hyphen_values = true)]
     pub slo: Option<u64>,
-    /// The user's jobs get so many times the memory and time of a user of weight 1, where both wait
+    /// Share of memory and time relative to a user of weight 1 while both have jobs queued
     #[arg(long, value_parser = weight, conflicts_with_all = ["job", "client", "pid"], allow_negative_numbers = true)]
     pub weight: Option<u32>,
 }
@@ -61,13 +61,13 @@ fn weight(text: &str) -> Result<u32, String> {
 pub fn main(args: SetArgs) -> Result<ExitCode> {
     let who = match (args.client, args.pid, &args.job) {
         (Some(client), ..) => format!("client {client}"),
-        (None, None, Some(job)) => format!("a job called {job}"),
+        (None, None, Some(job)) => format!("job {job}"),
         (None, pid, _) => format!("process {}", pid.unwrap_or_default()),
     };
     let places = Places::of_environment();
     let question = match (args.user, args.weight) {
         (Some(user), Some(weight)) if places.is_shared() => {
-            // There the kernel's word is the label.
+            // A shared broker uses the uid from the kernel as the label.
             let uid = users::user(&user).map_err(anyhow::Error::msg)?;
             Question::Weight {
                 user: uid.to_string(),
@@ -85,7 +85,7 @@ pub fn main(args: SetArgs) -> Result<ExitCode> {
                 slo: args.slo,
             },
         },
-        _ => bail!("a weight goes with --user, all else with --job, --client or --pid"),
+        _ => bail!("--weight needs --user; the other options need --job, --client or --pid"),
     };
     match admin::ask(&places, &question)? {
         Answer::Set(0) => bail!("{who} is not attached (weft status)"),

@@ -1,7 +1,7 @@
 //! Starts this user's broker if none runs.
 //!
-//! Of many jobs the first to take the start lock ([`turn`]) checks again, starts a broker and waits
-//! for its answer. Every wait is bounded, and without a broker a job still runs.
+//! The first job that takes the start lock ([`turn`]) checks again, starts a broker and waits for
+//! its answer. Every wait is bounded, and without a broker a job still runs.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -16,14 +16,15 @@ use rustix::io::Errno;
 use weft_api::admin;
 use weft_api::paths::Places;
 
-/// A broker answers in a few milliseconds; a swapping machine may need seconds.
+/// Longest wait for a new broker's answer. It takes a few milliseconds, or seconds on a swapping
+/// machine.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Idle time after which a broker started for a job ends: a script's jobs share one, none stays for
-/// ever.
+/// Idle time after which a broker started for a job ends: the jobs of a script share one broker,
+/// and it does not stay for ever.
 pub const IDLE_EXIT: Duration = Duration::from_secs(60);
 
 /// Ensures that a broker answers. `extra` are arguments for a new one.
@@ -33,7 +34,7 @@ pub fn ensure(places: &Places, extra: &[String]) -> Result<()> {
     }
     if places.is_shared() {
         bail!(
-            "the shared broker at {} does not answer; whoever runs this machine starts it (weft broker --shared)",
+            "the shared broker at {} does not answer; ask the machine's administrator to start it (weft broker --shared)",
             places.socket().display()
         );
     }
@@ -63,15 +64,15 @@ pub fn turn(places: &Places) -> Result<File> {
     }
 }
 
-/// Starts a broker by `weft broker --background`, which exits once it answers: the broker is no
-/// child of a job that may wait for any child.
+/// Starts a broker by `weft broker --background`, which exits once the broker answers. So the
+/// broker is not a child of a job that may wait for any child.
 fn start(places: &Places, extra: &[String]) -> Result<()> {
     let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let output = Command::new(program)
         .args(["broker", "--background", "--quiet", "--socket"])
         .arg(places.socket())
         .args(extra)
-        // The broker is no job and must not load the interposer.
+        // The broker is not a job and must not load the interposer.
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

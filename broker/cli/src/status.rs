@@ -1,4 +1,4 @@
-//! `weft status`: jobs with their roles and waits, and what went wrong.
+//! `weft status`: jobs with their roles and waits, warnings and errors.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -7,25 +7,23 @@ use anyhow::{Result, bail};
 
 use super::columns::{self, TextColumn};
 use super::text::{self, PageLine};
-use super::{history, nodes, users};
+use super::{history, users};
 use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 use weft_api::status::{ClientStatus, DeviceStatus, EndedStatus, Status};
 
-/// Show the broker, its jobs and the last ones that ended
+/// Show the broker, its jobs and the jobs that ended last
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
-    /// Everything, as JSON: docs/json.md says which fields there are
+    /// Print everything as JSON (docs/json.md lists the fields)
     #[arg(long)]
     pub json: bool,
-    /// Also the scheduler's own figures, and how managed memory moves
-    #[arg(long, short, conflicts_with = "cluster")]
+    /// Also show the scheduler's figures, and how managed memory moves
+    #[arg(long, short)]
     pub verbose: bool,
-    #[command(flatten)]
-    pub cluster: nodes::ClusterArgs,
 }
 
-/// Jobs that ended, on a page for people.
+/// Largest number of ended jobs on a page for people.
 const ENDED_SHOWN: usize = 10;
 
 /// The broker's answer.
@@ -38,9 +36,6 @@ pub fn ask(places: &Places) -> Result<Box<Status>> {
 
 /// Shows the status.
 pub fn main(args: StatusArgs) -> Result<ExitCode> {
-    if args.cluster.cluster {
-        return nodes::status(&args.cluster, args.json);
-    }
     let status = ask(&Places::of_environment())?;
     let terminal = text::terminal_width();
     let width = terminal.unwrap_or(text::USUAL_WIDTH);
@@ -72,14 +67,14 @@ fn render(status: &Status, verbose: bool, width: usize) -> Vec<PageLine> {
         match verbose {
             false => text::count(status.clients.len() as u64, "job", "jobs"),
             true => format!(
-                "{} attached so far: {} ended well, {} vanished, {} let go, {} refused",
+                "{} attached so far: {} succeeded, {} vanished, {} let go, {} refused",
                 broker.attached, broker.goodbyes, broker.vanished, broker.detached, broker.refused
             ),
         },
     )];
     if broker.records_lost > 0 && verbose {
         prose.push(format!(
-            "{} of {} records came too fast and were lost",
+            "{} of {} records were lost because they came too fast",
             broker.records_lost, broker.records
         ));
     }
@@ -120,7 +115,7 @@ fn render(status: &Status, verbose: bool, width: usize) -> Vec<PageLine> {
     page
 }
 
-/// A name for a table; another user's is not told.
+/// A name for a table; `-` if hidden, as another user's is.
 pub fn called(client: &ClientStatus) -> String {
     match client.name.is_empty() {
         true => "-".to_string(),
@@ -132,14 +127,14 @@ pub fn called(client: &ClientStatus) -> String {
 pub fn profile(client: &ClientStatus) -> String {
     match (&client.profile, &client.profile_trouble, client.profiling) {
         (Some(name), _, true) => format!("{name} (sampling)"),
-        // In front, so that no cut takes it.
+        // The mark is in front, so that it is never cut.
         (Some(name), Some(_), _) => format!("(!) {name}"),
         (Some(name), None, _) => name.clone(),
         (None, ..) => "none".to_string(),
     }
 }
 
-/// What people look for.
+/// Columns of the attached jobs.
 fn clients(clients: &[ClientStatus], shared: bool) -> Vec<TextColumn> {
     let outcome = |client: &ClientStatus| client.outcome.clone().unwrap_or_default();
     let figures = |client: &ClientStatus| history::figures(&outcome(client));
@@ -164,7 +159,7 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<TextColumn> {
     columns
 }
 
-/// What the scheduler goes by.
+/// Columns of the scheduler's figures.
 fn internals(clients: &[ClientStatus]) -> Vec<TextColumn> {
     let of_background = |client: &ClientStatus, ns: u64| match client.mode.as_str() {
         "background" => text::duration(ns),
@@ -183,7 +178,7 @@ fn internals(clients: &[ClientStatus]) -> Vec<TextColumn> {
     ]
 }
 
-/// Jobs that ended.
+/// Columns of ended jobs.
 fn ended(ended: &[EndedStatus]) -> Vec<TextColumn> {
     let outcome = |ended: &EndedStatus| ended.last.outcome.clone().unwrap_or_default();
     vec![
@@ -201,9 +196,9 @@ fn ended(ended: &[EndedStatus]) -> Vec<TextColumn> {
     ]
 }
 
-/// Where protection does not work, a line each.
+/// Warnings about protection, one per line.
 pub fn warnings(status: &Status) -> Vec<String> {
-    // Known before the outcome thread heard of it, and where that does not answer.
+    // Another broker may be known before the outcome thread, or while that does not answer.
     let others = status.broker.others.iter().map(ToString::to_string);
     let others = others.filter(|other| status.warnings.iter().all(|warning| warning.text != *other));
     let all = status.warnings.iter().map(|warning| warning.text.clone());
@@ -215,14 +210,14 @@ pub fn mps(device: &DeviceStatus) -> Option<String> {
     let called = device.uuid.as_deref().unwrap_or("first");
     match (device.under_mps, device.not_under_mps) {
         (0, _) => None,
-        (_, 0) => Some(format!("device {called}: shared under MPS, without turns")),
+        (_, 0) => Some(format!("device {called}: jobs share it under MPS, without turns")),
         (under, apart) => Some(format!(
-            "device {called}: {under} of its jobs share it under MPS and {apart} do not, so it takes turns between processes: give all the same CUDA_MPS_PIPE_DIRECTORY"
+            "device {called}: {under} of its jobs share it under MPS, {apart} do not, so its processes take turns: start all with the same CUDA_MPS_PIPE_DIRECTORY"
         )),
     }
 }
 
-/// A job's role, and what it waits for.
+/// A job's role, and the reason for its wait.
 pub fn role(client: &ClientStatus) -> String {
     let waits = "waits for memory";
     match (client.waits_for_memory_s, client.mode == waits) {
@@ -240,7 +235,7 @@ pub fn allowed(client: &ClientStatus) -> Option<f64> {
     client.slowdown_allowed.filter(|_| foreground)
 }
 
-/// What a foreground job may lose to background jobs.
+/// Allowed slowdown of a foreground job, as text.
 pub fn may_lose(client: &ClientStatus) -> Option<String> {
     let allowed = allowed(client)?;
     let within = match client.slo_ns {
@@ -254,10 +249,10 @@ pub fn may_lose(client: &ClientStatus) -> Option<String> {
     Some(format!("{}{within}{was}", text::percent(allowed)))
 }
 
-/// What else there is to say of a job, without its number; `all` with what the scheduler goes by.
+/// Further lines about a job, without its number; `all` includes the scheduler's figures.
 pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     let mut lines = Vec::new();
-    // What it warns of is told above all jobs.
+    // Its warnings are shown above all jobs.
     if let Some(outcome) = client.outcome.as_ref().filter(|outcome| outcome.launches > 0) {
         lines.push(outcome.line());
     }
@@ -269,20 +264,20 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     }
     if client.managed > 0 && client.host_left > 0 && client.host_left < client.managed {
         lines.push(format!(
-            "its control group leaves {} of host memory: what others push off the device is charged there",
+            "its control group leaves {} of host memory, and memory evicted from the device is charged to that group",
             text::size(client.host_left)
         ));
     }
     if client.swapped_out_needed_ns > 0 && (client.turn_ns > 0 || client.turns > 0) {
         lines.push(format!(
-            "has turns too short for what they move: it is swapped out for {} between two, and {} would do (--swapped-out-limit)",
+            "its turns are too short for the memory they move: it is swapped out for {} between turns, and needs {} (--swapped-out-limit)",
             text::duration(client.swapped_out_ns),
             text::duration(client.swapped_out_needed_ns)
         ));
     }
     if client.managed_own > 0 {
         lines.push(format!(
-            "took {} of managed memory by itself, which the driver moves as it likes",
+            "allocated {} of managed memory itself, which the driver moves, not weft",
             text::size(client.managed_own)
         ));
     }
@@ -294,7 +289,7 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     }
     if client.troubles > 0 {
         lines.push(format!(
-            "{} troubles answered by passing the call through",
+            "{} internal errors, after which weft passed the call through",
             client.troubles
         ));
     }
@@ -309,7 +304,7 @@ pub fn details(client: &ClientStatus, all: bool) -> Vec<String> {
     lines
 }
 
-/// How managed memory moves.
+/// Lines about the migration of managed memory.
 fn moves(client: &ClientStatus) -> Vec<String> {
     let mut lines = Vec::new();
     if client.managed > 0 {
@@ -327,7 +322,7 @@ fn moves(client: &ClientStatus) -> Vec<String> {
         ));
         if client.memory_waited_ns > 0 || client.memory_waits_expired > 0 {
             lines.push(format!(
-                "launches waited {} for memory on its way, {} of them in vain",
+                "launches waited {} for memory in transfer, {} of them in vain",
                 text::duration(client.memory_waited_ns),
                 client.memory_waits_expired,
             ));
@@ -346,9 +341,9 @@ fn moves(client: &ClientStatus) -> Vec<String> {
     }
     if client.turn_ns > 0 || client.turns > 0 {
         let now = match (client.has_turn, client.turn_ns) {
-            (true, _) => "has the memory's turn now",
-            (false, 0) => "finds room beside the others now",
-            (false, _) => "waits for the memory's turn",
+            (true, _) => "has the memory turn now",
+            (false, 0) => "fits next to the other jobs now",
+            (false, _) => "waits for the memory turn",
         };
         let length = match client.turn_ns {
             0 => String::new(),
@@ -359,18 +354,18 @@ fn moves(client: &ClientStatus) -> Vec<String> {
     lines
 }
 
-/// Launches that the gate treated in another way, and what was not heard of.
+/// Lines about launches that the gate treated specially, and about dropped messages.
 fn passed(client: &ClientStatus) -> Vec<String> {
     let mut lines = Vec::new();
     if client.unsplit > 0 {
         lines.push(format!(
-            "{} launches in the middle of bursts that it times (auto-tuning), or that other devices wait for, went past the gate without credit",
+            "{} launches passed the gate without credit: they were inside timed bursts (auto-tuning), or other devices wait for them",
             client.unsplit
         ));
     }
     if client.left_behind > 0 {
         lines.push(format!(
-            "{} launches were left behind at the gate and issued when it opened{}",
+            "{} launches were deferred at the gate and issued when it opened{}",
             client.left_behind,
             match client.left_failed {
                 0 => String::new(),
@@ -379,7 +374,7 @@ fn passed(client: &ClientStatus) -> Vec<String> {
         ));
     }
     if client.unnamed > 0 {
-        lines.push(format!("{} launches of kernels with no known name", client.unnamed));
+        lines.push(format!("{} launches of kernels without a known name", client.unnamed));
     }
     if client.dropped_messages > 0 {
         lines.push(format!("{} messages to the broker dropped", client.dropped_messages));
@@ -493,22 +488,22 @@ mod tests {
             "! client 2: no profile",
             "client 2: ran 60.0 s, 60.0 s of it in the background",
             "cost the foreground job 35.0 ms (0.2 %)",
-            "0f0f: another broker has it, too (in another container of user 1001): its jobs and these do not meet",
-            "0f0f: 2 of its jobs share it under MPS and 1 do not",
+            "0f0f: also managed by another broker (in another container of user 1001); the two do not coordinate",
+            "0f0f: 2 of its jobs share it under MPS, 1 do not",
             "background, waits",
             "(!) train",
             "1.50 ms",
             "client 2: profile train: of another GPU",
-            "client 2: 4 troubles",
+            "client 2: 4 internal errors",
             "managed, 4.00 GiB of it touched, about 3.00 GiB on the device",
             "about 6.00 GiB by faults",
             "client 2: its control group leaves 1.00 GiB of host memory",
             "client 2: the link carries 20.0 GiB/s to the device, not measured to the host",
-            "client 2: has the memory's turn now, turns of 120 ms, had 17",
-            "client 2: has turns too short for what they move: it is swapped out for 500 ms between two, and 900 ms would do",
+            "client 2: has the memory turn now, turns of 120 ms, had 17",
+            "client 2: its turns are too short for the memory they move: it is swapped out for 500 ms between turns, and needs 900 ms",
             "client 2: 2 allocations could not be managed",
-            "client 2: took 10.0 GiB of managed memory by itself",
-            "client 2: 9 launches in the middle of bursts",
+            "client 2: allocated 10.0 GiB of managed memory itself",
+            "client 2: 9 launches passed the gate without credit",
             "vanished",
             "nightly",
             "outstanding",
@@ -520,16 +515,16 @@ mod tests {
             "nightly",
             "background, waits",
             "0.2 %",
-            "client 2: 4 troubles",
+            "client 2: 4 internal errors",
             "client 2: ran 60.0 s",
         ] {
             assert!(brief.contains(part), "{part} is not in\n{brief}");
         }
         for internal in [
             "outstanding",
-            "in the middle of bursts",
+            "passed the gate without credit",
             "the link carries",
-            "the memory's turn now",
+            "the memory turn now",
         ] {
             assert!(!brief.contains(internal), "{internal} is in\n{brief}");
         }

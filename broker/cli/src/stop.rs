@@ -1,4 +1,4 @@
-//! `weft stop`: ends this user's broker; its jobs go on as without weft.
+//! `weft stop`: ends this user's broker; its jobs continue without weft.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -15,19 +15,19 @@ use weft_api::admin::{self, Question};
 use weft_api::paths::Places;
 use weft_protocol::transport::{HANDSHAKE, TimeLimit, client, fds, peer};
 
-/// End the broker; jobs go on as without weft. A shared one ends for its owner or root alone
+/// End the broker; jobs continue without weft. Only its owner or root can end a shared broker
 #[derive(Debug, clap::Args)]
 pub struct StopArgs {}
 
-/// Bound on the stop, as the broker writes its profiles and the books of its jobs first: as long as
-/// its unit for systemd gives it.
+/// Longest time for the stop, in which the broker writes profiles and the outcomes of its jobs: the
+/// same time as in its systemd unit.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The same for a broker whose place another takes: with the bound above as long as jobs that wait
-/// for memory miss it.
+/// Further wait for a broker that is replaced: together with [`PATIENCE`] the time for which jobs
+/// that wait for memory miss their broker.
 const LONGEST_END: Duration = Duration::from_secs(45);
 
-/// Interval between looks at a broker whose process cannot be watched.
+/// Interval at which a broker is checked whose process cannot be watched.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Stops the broker.
@@ -36,39 +36,39 @@ pub fn main(_: StopArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The process of the broker that listens; `None`: nobody listens, or it is of a namespace that is
-/// not seen from here.
+/// The process of the listening broker; `None` if there is none, or if its pid namespace is not
+/// visible here.
 pub fn process(places: &Places) -> Option<Pid> {
     let socket = client::reach(places.socket(), TimeLimit::new(HANDSHAKE)).ok()?;
     Pid::from_raw(peer::peer(&socket).ok()?.pid?.try_into().ok()?)
 }
 
-/// Ends the broker, and waits until its process has ended: then all is written. Returns its
-/// process, where that is seen.
+/// Ends the broker, and waits until its process has ended, because all files are written then.
+/// Returns its process, if visible.
 pub fn end(places: &Places) -> Result<Option<Pid>> {
     let ending = EndingBroker::asked(places)?;
     match ending.has_ended(places, PATIENCE)? {
         true => Ok(ending.pid),
-        false => bail!("{ending} does not end within {PATIENCE:?}"),
+        false => bail!("{ending} did not end within {PATIENCE:?}"),
     }
 }
 
-/// Ends the broker for another that takes its place. One that has given its socket up is waited
-/// for: it comes back no more, and jobs wait. After [`LONGEST_END`] the other one begins all the
-/// same.
+/// Ends the broker so that another one can replace it. A broker that has given up its socket is
+/// waited for, because it cannot come back and jobs wait. After [`LONGEST_END`] the other broker
+/// starts anyway.
 pub fn give_way(places: &Places) -> Result<Option<Pid>> {
-    let ending = EndingBroker::asked(places).context("the running broker stays")?;
+    let ending = EndingBroker::asked(places).context("the running broker was not replaced")?;
     if ending.has_ended(places, PATIENCE)? {
         return Ok(ending.pid);
     }
     if admin::pings(places) {
-        bail!("the running broker stays: {ending} does not end within {PATIENCE:?}");
+        bail!("the running broker was not replaced: {ending} did not end within {PATIENCE:?}");
     }
     text::warn(format_args!(
-        "{ending} answers no more, and still writes what it knows: this one waits for that, {LONGEST_END:?} at most"
+        "{ending} no longer answers but still writes its data: waiting for it, at most {LONGEST_END:?}"
     ));
     if !ending.has_ended(places, LONGEST_END)? {
-        text::warn(format_args!("{ending} is still there: what it writes now may be lost"));
+        text::warn(format_args!("{ending} still runs: data that it writes now may be lost"));
     }
     Ok(ending.pid)
 }
@@ -82,7 +82,7 @@ struct EndingBroker {
 impl EndingBroker {
     fn asked(places: &Places) -> Result<EndingBroker> {
         let pid = process(places);
-        // Before it ends: its number may be another's then.
+        // Opened before it ends, because its number may be reused then.
         let watched = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         admin::ask(places, &Question::Stop)?;
         Ok(EndingBroker { pid, watched })

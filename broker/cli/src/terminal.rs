@@ -1,4 +1,4 @@
-//! The terminal itself: taken over, and given back whatever happens.
+//! The terminal: taken over for a screen, and always restored.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -10,16 +10,16 @@ use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Longest time until news or a signal are looked at.
+/// Longest time until news or a signal is noticed.
 pub const STEP: Duration = Duration::from_millis(50);
 
-/// Time between two looks whether the terminal is there.
+/// Interval at which the terminal is checked.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Exit codes of processes that a signal ended begin here.
+/// Base of the exit code of a process ended by a signal.
 const SIGNALLED: usize = 128;
 
-/// Takes the terminal for `show`, until that returns: it does so when the signal is not 0.
+/// Takes over the terminal until `show` returns, which it does when the signal is not 0.
 pub fn with_terminal(
     show: impl FnOnce(&mut ratatui::DefaultTerminal, &AtomicUsize) -> std::io::Result<()>,
 ) -> Result<ExitCode> {
@@ -29,8 +29,8 @@ pub fn with_terminal(
         flag.context("cannot take signals")?;
     }
     end_with_the_terminal(Arc::clone(&signal)).context("cannot start a thread")?;
-    // Also gives it back when the program panics.
-    let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
+    // Also restores the terminal if the program panics.
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let left = show(&mut terminal, &signal);
     ratatui::restore();
     left.context("the terminal is gone")?;
@@ -40,8 +40,8 @@ pub fn with_terminal(
     })
 }
 
-/// Ends the program where it hangs: on a terminal that is gone crossterm reads for ever, at full
-/// speed, and never returns to look at a signal.
+/// Ends the program when the terminal is gone: crossterm then reads for ever at full speed, and
+/// never returns to check a signal.
 fn end_with_the_terminal(signal: Arc<AtomicUsize>) -> std::io::Result<()> {
     let gone = || {
         let stdin = std::io::stdin();
@@ -58,7 +58,7 @@ fn end_with_the_terminal(signal: Arc<AtomicUsize>) -> std::io::Result<()> {
                 0 => continue,
                 signal => signal,
             };
-            // The usual way, which gives the terminal back, takes a few steps.
+            // The regular end, which restores the terminal, takes a few steps.
             std::thread::sleep(LOOK);
             std::process::exit((SIGNALLED + signal) as i32);
         }

@@ -12,13 +12,13 @@ use weft_api::job_name::{end_of, script_of};
 use weft_api::plain_text as clean;
 use weft_protocol::{amount, priority};
 
-/// Columns of a page that goes to no terminal.
+/// Width of a page that is not for a terminal, columns.
 pub const USUAL_WIDTH: usize = 80;
 
 /// Largest width of a displayed command, characters.
 pub const COMMAND: usize = 40;
 
-/// The same where a terminal has the room.
+/// Largest width of a displayed command on a wide terminal, characters.
 pub const LONG_COMMAND: usize = 100;
 
 /// Prints an answer as JSON or as the page for people.
@@ -31,9 +31,9 @@ pub fn show<T: Serialize>(answer: &T, json: bool, render: impl FnOnce(&T) -> Str
     Ok(())
 }
 
-/// Prints a page: without what a terminal would obey of it, as it may name what a file has.
+/// Prints a page without control characters, because it may quote a file.
 pub fn print(page: &str) {
-    // A closed pipe (`| head`) is no error.
+    // A closed pipe (`| head`) is not an error.
     let _ = writeln!(std::io::stdout(), "{}", clean::page(page.trim_end()));
 }
 
@@ -48,7 +48,7 @@ pub fn uuid_digits(uuid: &str) -> String {
     digits.replace('-', "").to_ascii_lowercase()
 }
 
-/// A table; columns of numbers to the right, words to the left.
+/// A table with right-aligned numbers and left-aligned words.
 #[derive(Debug, Default)]
 pub struct TextTable {
     rows: Vec<Vec<String>>,
@@ -140,14 +140,14 @@ fn without_numbers(error: impl std::fmt::Display) -> String {
 
 /// Parses a whole number.
 pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| "a whole number is wanted".to_string())
+    text.parse().map_err(|_| "expected a whole number".to_string())
 }
 
 /// Parses a simulated device's dilation.
 pub fn dilation(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
-        _ => Err(format!("{text} is not a factor of 1 to 1000")),
+        _ => Err(format!("{text} is not a factor from 1 to 1000")),
     }
 }
 
@@ -156,8 +156,8 @@ pub fn priority(text: &str) -> Result<u8, String> {
     priority::parse(text).ok_or_else(|| format!("a priority is {}", priority::CHOICE))
 }
 
-/// A command line in at most `width` characters. Directories go first; the script and its
-/// arguments, by which people know a job, stay.
+/// A command line in at most `width` characters. Directories are dropped first; the script and its
+/// arguments, which identify a job, stay.
 pub fn command(line: &str, width: usize) -> String {
     let plain = cut(line, usize::MAX);
     if plain.chars().count() <= width {
@@ -181,12 +181,12 @@ pub fn command(line: &str, width: usize) -> String {
     fits.unwrap_or_else(|| cut(&shown(&[end_of(what, 1)]), width))
 }
 
-/// Columns that a terminal shows a text in.
+/// Width of a text on a terminal, columns.
 pub fn width(text: &str) -> usize {
     ratatui::text::Span::raw(text).width()
 }
 
-/// At most `width` columns of a terminal, with a mark where cut.
+/// A text cut to at most `width` columns, with a mark at the cut.
 pub fn cut(text: &str, width: usize) -> String {
     let plain: String = text
         .chars()
@@ -210,7 +210,7 @@ pub fn cut(text: &str, width: usize) -> String {
     cut
 }
 
-/// Lines of at most `width` columns, broken at blanks; all but the first begin with `indent`.
+/// Lines of at most `width` columns, broken at blanks; all except the first begin with `indent`.
 pub fn fold(text: &str, width: usize, indent: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -232,13 +232,13 @@ pub fn fold(text: &str, width: usize, indent: &str) -> Vec<String> {
 /// A line of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageLine {
-    /// A sentence, to be broken where a terminal ends.
+    /// A sentence, which is folded at the width of the terminal.
     Prose(String),
     /// A row of a table, which fits.
     Row(String),
 }
 
-/// A page for a terminal of so many columns. In a file a sentence is a line, so that tools find it.
+/// A page for a terminal of this width. In a file each sentence is one line, for tools like grep.
 pub fn page(lines: impl Iterator<Item = PageLine>, terminal: Option<usize>) -> String {
     let lines = lines.flat_map(|line| match (line, terminal) {
         (PageLine::Prose(line), Some(width)) => fold(&line, width, "  "),
@@ -247,7 +247,7 @@ pub fn page(lines: impl Iterator<Item = PageLine>, terminal: Option<usize>) -> S
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Columns of the terminal on stdout: `COLUMNS`, else what it says. `None`: it is no terminal.
+/// Width of the terminal on stdout: `COLUMNS`, else its own; `None` if stdout is not a terminal.
 pub fn terminal_width() -> Option<usize> {
     const SANE: std::ops::RangeInclusive<usize> = 20..=1_000;
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(told(&error), "cannot read x: Permission denied");
         let says = anyhow::Error::new(refused()).context(format!("cannot read x: {}", refused()));
         assert_eq!(told(&says), "cannot read x: Permission denied");
-        assert_eq!(whole::<u32>("x"), Err("a whole number is wanted".to_string()));
+        assert_eq!(whole::<u32>("x"), Err("expected a whole number".to_string()));
         assert_eq!(
             (priority("9"), priority("10").is_err(), priority("high")),
             (Ok(9), true, Ok(0))

@@ -1,8 +1,8 @@
 //! `weft trace`: shows a launch trace and converts it to and from JSON; and the recording behind
 //! `weft profile --trace`.
 //!
-//! Recording needs no broker: the job writes what it does (`WEFT_MODE=trace`), this command makes
-//! the trace.
+//! Recording needs no broker: the job writes its operations (`WEFT_MODE=trace`), and this command
+//! makes the trace.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -21,10 +21,10 @@ use weft_trace_format::{Source, Trace, show};
 
 use super::environment::{self, Wishes};
 use super::run::not_started;
-use super::{inherited, profile, text, waiting};
+use super::{inherited, text, waiting};
 use weft_api::paths::Places;
 
-/// Look at a launch trace, or turn one into JSON and back
+/// Show a launch trace, or convert one to JSON and back
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub struct TraceArgs {
@@ -34,31 +34,31 @@ pub struct TraceArgs {
 
 #[derive(Debug, Subcommand)]
 enum TraceAction {
-    /// Print a trace: its steps in figures, its kernels
+    /// Print a trace: the figures of its steps, and its kernels
     Show {
-        /// The file
+        /// The trace
         file: PathBuf,
         /// As JSON
         #[arg(long)]
         json: bool,
     },
-    /// Write a trace as JSON, every operation of it
+    /// Write a trace as JSON, with every operation
     Export {
-        /// The file
+        /// The trace
         file: PathBuf,
-        /// Where to
+        /// File to write
         out: PathBuf,
     },
-    /// Make a trace of JSON as `export` writes it
+    /// Make a trace from the JSON that `export` writes
     Import {
         /// The JSON
         json: PathBuf,
-        /// Where to
+        /// File to write
         file: PathBuf,
     },
 }
 
-/// Most kernels that are printed; the JSON has all.
+/// Largest number of kernels that are printed; the JSON has all.
 const KERNELS: usize = 40;
 
 /// Runs the command.
@@ -79,8 +79,12 @@ pub fn main(args: TraceArgs) -> Result<ExitCode> {
         }
         TraceAction::Import { json, file } => {
             let source = File::open(&json).with_context(|| format!("cannot read {}", json.display()))?;
-            let trace: Trace = serde_json::from_reader(BufReader::new(source))
-                .with_context(|| format!("{} is no trace in JSON (weft trace export writes one)", json.display()))?;
+            let trace: Trace = serde_json::from_reader(BufReader::new(source)).with_context(|| {
+                format!(
+                    "{} is not a trace in JSON (weft trace export writes one)",
+                    json.display()
+                )
+            })?;
             trace.save(&file)?;
         }
     }
@@ -94,13 +98,13 @@ pub struct TraceWindow {
     pub file: PathBuf,
     /// Name of the trace and of the profile made of it.
     pub name: Option<String>,
-    /// How many times slower a simulated device runs.
+    /// Factor by which a simulated device runs slower.
     pub dilation: f64,
     /// The job's command.
     pub command: Vec<OsString>,
 }
 
-/// Runs and records a job. Ends as the job did.
+/// Runs and records a job. Returns the job's exit status.
 pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     if let Some(name) = &wanted.name
         && let Err(error) = weft_profiles::valid_name(name)
@@ -111,10 +115,10 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     let file = std::path::absolute(&wanted.file).with_context(|| format!("cannot find {}", wanted.file.display()))?;
     // Checked before the job runs.
     remove_raw(&file)?;
-    profile::writable(&file).with_context(|| format!("the job was not started: cannot write {}", file.display()))?;
+    writable(&file).with_context(|| format!("the job was not started: cannot write {}", file.display()))?;
     if let Some(name) = &wanted.name {
         let ready = Store::of_user().and_then(|store| store.ready(name));
-        ready.context("the job was not started: no profile of it could be kept")?;
+        ready.context("the job was not started: its profile could not be saved")?;
     }
     let environment = environment::assemble(&Places::of_environment(), &Wishes::default())?;
     for warning in &environment.warnings {
@@ -138,10 +142,20 @@ pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     if let Err(error) = &kept {
         eprintln!("weft: {}", text::told(error));
     }
-    Ok(profile::end(status, kept.is_ok()))
+    Ok(waiting::end_learnt(status, kept.is_ok()))
 }
 
-/// Makes the trace, and the profile if named, from the files of the job's processes.
+/// Whether a file can be written; an existing one is not changed.
+pub fn writable(file: &Path) -> std::io::Result<()> {
+    let there = file.exists();
+    fs::File::options().append(true).create(true).open(file)?;
+    match there {
+        true => Ok(()),
+        false => fs::remove_file(file),
+    }
+}
+
+/// Makes the trace, and the profile if a name is given, from the files of the job's processes.
 fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     let mut found = Vec::new();
     for path in raw_files(file)? {
@@ -150,11 +164,11 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
             Err(error) => text::warn(error),
         }
     }
-    // The process with most operations is the job; torchrun and loaders have others.
+    // The process with the most operations is the job; torchrun and data loaders add others.
     found.sort_by_key(|recording| std::cmp::Reverse(recording.operations()));
     let Some(recording) = found.first() else {
         bail!(
-            "no process of the job used the GPU under weft: nothing was recorded (weft doctor shows whether interception works)"
+            "no process of the job used the GPU under weft: nothing was recorded (check interception with weft doctor)"
         );
     };
     let name = wanted.name.clone().unwrap_or_else(|| stem(file));
@@ -162,7 +176,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     if trace.steps.is_empty() {
         remove_raw(file)?;
         bail!(
-            "the job marked no step, so {} was not written: have it call torch.cuda.profiler.start() (cuProfilerStart) at the begin of each request or iteration",
+            "the job marked no step, so {} was not written: call torch.cuda.profiler.start() (cuProfilerStart) in the job at the start of each request or iteration",
             file.display()
         );
     }
@@ -174,7 +188,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     let others = found.iter().skip(1).filter(|other| other.operations() > 0).count();
     if others > 0 {
         let others = text::count(others as u64, "other process", "other processes");
-        eprintln!("weft: {others} of the job used the GPU too; the trace is of the one that did most");
+        eprintln!("weft: {others} of the job used the GPU too; the trace is of the process with the most work");
     }
     eprintln!(
         "weft: trace {}: {} steps, {} operations, {} kernels, {}",
@@ -190,10 +204,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
         let profile = store.save(&trace.profile())?;
         eprintln!("weft: profile {}: {}", trace.name, profile.display());
         if let Some(before) = before {
-            eprintln!(
-                "weft: the profile that was called {} before is {before} now",
-                trace.name
-            );
+            eprintln!("weft: the former profile {} is now {before}", trace.name);
         }
     }
     Ok(())
@@ -203,7 +214,7 @@ fn options(wanted: &TraceWindow, recording: &Recording, name: String) -> Options
     let simulated = recording.gpu.name.contains("(simulated)");
     let mut note = format!("recorded on {}", recording.gpu);
     if wanted.dilation != 1.0 {
-        note.push_str(&format!("; host times divided by its dilation {}", wanted.dilation));
+        note.push_str(&format!("; host times are divided by its dilation {}", wanted.dilation));
     }
     Options {
         name,
@@ -303,7 +314,7 @@ mod tests {
         })
         .unwrap_err();
         assert!(
-            format!("{error:#}").contains("bad.json is no trace in JSON"),
+            format!("{error:#}").contains("bad.json is not a trace in JSON"),
             "{error:#}"
         );
     }

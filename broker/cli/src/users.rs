@@ -1,4 +1,4 @@
-//! Users and groups by number, or by name in this machine's own tables.
+//! Users and groups, by number or by name in this machine's own tables.
 #![forbid(unsafe_code)]
 
 use std::str::FromStr;
@@ -23,10 +23,10 @@ fn look_up(text: &str, table: &str, what: &str) -> Result<u32, String> {
     number_in(&lines, text).ok_or_else(|| format!("no {what} {text} in {table}; give the number (id {text})"))
 }
 
-/// A user's name, or the number where this machine's tables have none.
+/// A user's name, or the number if this machine's tables have no name.
 pub use weft_api::users::name_of;
 
-/// A label of the queue, in which a shared broker and a job without WEFT_USER have a uid.
+/// A label of the queue; a label that is a uid (shared broker, no WEFT_USER) becomes a name.
 pub fn shown(label: &str) -> String {
     label.parse().map_or_else(|_| label.to_string(), name_of)
 }
@@ -48,20 +48,20 @@ pub fn priority(text: &str) -> Result<(u32, u8), String> {
     Ok((user(who)?, super::text::priority(asked)?))
 }
 
-/// Word for all users of whom nothing else is said.
+/// Word for all users without an entry.
 pub const OTHERS: &str = "*";
 
-/// Parses `WHO=JOBS`; `None`: all others.
+/// Parses `WHO=JOBS`; `None` is all other users.
 pub fn jobs(text: &str) -> Result<(Option<u32>, u32), String> {
     const MOST_JOBS: u32 = 4096;
     let (who, said) = text.split_once('=').ok_or("is not USER=JOBS")?;
     match said.parse() {
         Ok(jobs) if jobs <= MOST_JOBS => Ok((user_or_others(who)?, jobs)),
-        _ => Err(format!("{said} is not in 0 to {MOST_JOBS}")),
+        _ => Err(format!("{said} is not between 0 and {MOST_JOBS}")),
     }
 }
 
-/// Parses `WHO=SIZE`, bytes; `None`: all others.
+/// Parses `WHO=SIZE`, bytes; `None` is all other users.
 pub fn memory(text: &str) -> Result<(Option<u32>, u64), String> {
     let (who, said) = text.split_once('=').ok_or("is not USER=SIZE")?;
     Ok((user_or_others(who)?, amount::parse(said)?))
@@ -79,12 +79,12 @@ pub fn name_or_others(uid: Option<u32>) -> String {
     uid.map_or_else(|| OTHERS.to_string(), name_of)
 }
 
-/// Parses `WHO=FIGURE` with bounds on the figure.
+/// Parses `WHO=FIGURE` with bounds for the figure.
 fn figure<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Result<(u32, T), String> {
     let (who, figure) = text.split_once('=').ok_or("is not USER=FIGURE")?;
     match figure.parse() {
         Ok(figure) if least <= figure && figure <= most => Ok((user(who)?, figure)),
-        _ => Err(format!("{figure} is not in {least} to {most}")),
+        _ => Err(format!("{figure} is not between {least} and {most}")),
     }
 }
 

@@ -39,7 +39,10 @@ const HANDLED_SIGNALS: [(i32, Signal); 8] = [
 /// How long a stop may take on a busy machine.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// This process's signals, taken before the job begins: none is lost meanwhile.
+/// Exit code if a job succeeded without a profile or trace: `EX_CANTCREAT` of sysexits.h.
+pub const NOTHING: u8 = 73;
+
+/// This process's signals, handled from before the job's start, so that none is lost.
 pub struct Signals(SignalsInfo<WithRawSiginfo>);
 
 /// Takes the signals.
@@ -56,7 +59,7 @@ impl Signals {
         let handle = signals.handle();
         let job = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let job = job.context("the job has no process id")?;
-        // Ends with the handle. The job's pid is not reused before it is waited for.
+        // Ends with the handle. The job's pid is not reused until the job is waited for.
         let forwarder = std::thread::spawn(move || {
             for signal in signals.forever() {
                 forward(&signal, job);
@@ -83,7 +86,7 @@ fn forward(came: &siginfo_t, job: Pid) {
     }
 }
 
-/// Whether the job stops: not if it handles the signal, or is in a group without a shell.
+/// Whether the job stops. It does not if it handles the signal, or is in a group without a shell.
 fn stops(job: Pid) -> bool {
     let end = Instant::now() + STOP_TIMEOUT;
     loop {
@@ -103,22 +106,29 @@ fn is_stopped(job: Pid) -> bool {
     matches!(waitid(WaitId::Pid(job), ask), Ok(Some(_)))
 }
 
-/// Whether the job does not get a signal by itself.
+/// Whether a signal must be forwarded because the job does not get it itself.
 fn is_meant_for(came: &siginfo_t, job: Pid) -> bool {
-    // Codes above 0 come from the kernel; its signals of this kind are the terminal's.
+    // Codes above 0 come from the kernel, which sends these signals for the terminal.
     if came.si_code > 0 {
         return false;
     }
-    // SAFETY: a signal with such a code was sent by a process, so the sender is what the union
-    // holds.
+    // SAFETY: a signal with such a code was sent by a process, so the union holds the sender.
     let sender = unsafe { came.si_pid() };
     sender != job.as_raw_nonzero().get()
 }
 
-/// Ends as the job did, as far as possible.
+/// The job's exit status, but a failure if it succeeded without a profile: a script must not go on.
+pub fn end_learnt(status: ExitStatus, learnt: bool) -> ExitCode {
+    match status.success() && !learnt {
+        true => ExitCode::from(NOTHING),
+        false => end_as(status),
+    }
+}
+
+/// Ends this process like the job, as far as possible.
 pub fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
-        // The job's core dump matters, not this command's.
+        // Only the job's core dump matters.
         let none = Rlimit {
             current: Some(0),
             maximum: Some(0),
@@ -126,7 +136,7 @@ pub fn end_as(status: ExitStatus) -> ExitCode {
         let _ = setrlimit(Resource::Core, none);
         let _ = emulate_default_handler(signal);
     }
-    // As a shell reports it, if the signal did not end this process.
+    // The code that a shell reports, if the signal did not end this process.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
 }

@@ -169,7 +169,7 @@ fn many_jobs_at_once_start_one_broker() {
 fn the_broker_is_no_child_of_the_job() {
     let home = Home::new();
     let output = home.done(&["run", "--", "sh", "-c", "cat /proc/$$/task/$$/children"]);
-    // Only `cat` itself may be there.
+    // Only `cat` itself may be loaded.
     assert!(
         text(&output.stdout).split_whitespace().count() <= 1,
         "{}",
@@ -247,7 +247,7 @@ fn a_job_that_runs_on_is_written_every_few_seconds() {
 #[test]
 fn a_profile_that_cannot_be_written_is_told_and_hurts_nobody() {
     let home = Home::new();
-    // A file where the folder should be.
+    // A file in place of the folder.
     fs::write(home.profiles(), "not a folder").expect("written");
     let mut broker = home.broker(&[]);
     let client = Client::attach(&home.socket(), sampler("resnet"));
@@ -558,7 +558,7 @@ fn the_policy_is_weft_where_none_is_named_and_status_shows_it() {
     assert!(default.contains(", policy weft, "), "{default}");
     let named = shown(&["--policy", "fikit"]);
     assert!(named.contains(", policy fikit, "), "{named}");
-    // The one that a job starts.
+    // A broker that a job starts.
     assert!(home.done(&["run", "--", "true"]).status.success());
     assert_eq!(home.status().broker.policy, "weft");
     assert!(home.done(&["stop"]).status.success());

@@ -1,4 +1,4 @@
-//! The broker as a process, with clients that come, go and lie.
+//! Tests of the broker as a process, with clients that attach, leave and lie.
 
 mod common;
 
@@ -180,8 +180,8 @@ fn lanes_that_lie_are_let_go_and_the_others_go_on() {
 fn common_memory(client: &Client) -> &'static [std::sync::atomic::AtomicU8] {
     let lane = client.lane();
     let length = size_of_val(lane);
-    // SAFETY: the lane is mapped for the life of the process, its size is its own, and bytes that
-    // are atomics may be shared with anybody.
+    // SAFETY: the lane is mapped for the life of the process, the length is its size, and atomic
+    // bytes may be shared with any process.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(lane).cast(), length) }
 }
 
@@ -228,7 +228,7 @@ fn a_broker_that_is_killed_and_started_again_takes_its_clients_back() {
     assert!(!client.attached.channel.lost());
     broker.kill();
     until("the client sees it", || client.attached.channel.lost());
-    // Its memory stays: a launch now writes into it and goes on.
+    // Its memory stays mapped: a launch writes into it and continues.
     client.launch(2, 10);
     assert!(matches!(
         Client::try_attach(&home.socket(), hello(3)),
@@ -314,8 +314,8 @@ fn a_background_job_is_given_credit_and_a_foreground_job_takes_it_away() {
 
 #[test]
 fn who_waits_without_any_bell_is_found() {
-    // A waiting background job whose doorbell is lost (killed in between, say) must not wait for
-    // ever: the broker polls.
+    // A waiting background job whose doorbell is lost (for example because it was killed) must not
+    // wait for ever: the broker polls.
     let home = Home::new();
     let _broker = home.broker(&[]);
     let main = Client::attach(&home.socket(), hello(0));
@@ -432,7 +432,7 @@ fn what_a_job_may_lose_is_said_as_it_comes_and_while_it_runs() {
     until("what is not said stays", || {
         told(&wild) == (Some(0.0), Some(50_000_000))
     });
-    // The core of another device hears of it as well.
+    // The core of another device gets the report as well.
     wild.say(ToBroker::Device {
         name: "A GPU".to_string(),
         uuid: "0f".repeat(16),

@@ -1,4 +1,4 @@
-//! What keeps a broker running and in hand: its file of settings, SIGHUP, signals to jobs, its log.
+//! Tests of a broker's operation: its settings file, SIGHUP, signals to jobs, its log.
 
 mod common;
 
@@ -99,7 +99,7 @@ fn a_wrong_file_refuses_what_a_person_types_and_fails_no_job() {
     assert_eq!(home.status().broker.policy, "weft", "what is wrong counts as not said");
     let log = || fs::read_to_string(home.places().log()).expect("a log");
     until("its log has the line", || {
-        log().contains("weft.toml:2: broker.polcy: no such key; did you mean policy?; taken as not said")
+        log().contains("weft.toml:2: broker.polcy: no such key; did you mean policy?; ignored")
     });
 }
 
@@ -169,7 +169,7 @@ fn config_shows_each_setting_with_its_origin() {
     let wrong = by(&home, &file, &["config", "show"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(
-        stderr(&wrong).contains(":2: broker.turn: a whole number is wanted"),
+        stderr(&wrong).contains(":2: broker.turn: expected a whole number"),
         "{}",
         stderr(&wrong)
     );
@@ -200,7 +200,7 @@ fn sighup_has_the_broker_read_its_file_again_and_ends_none() {
     );
     until("a job that runs may lose that", || allowed() == Some(0.05));
     until("what needs a restart is told", || {
-        log().contains("reloaded: policy stay until the broker is started again")
+        log().contains("reloaded: policy change only when the broker is restarted")
     });
     assert_eq!(home.status().broker.policy, "weft");
     hang_up("[broker]\nslowdown = '7\n", "not reloaded: ");
@@ -259,7 +259,7 @@ fn a_user_has_no_more_at_once_than_the_administrator_says() {
     );
     assert!(page.contains("1 job and 12.0 GiB, all others 9 jobs"), "{page}");
     let log = || fs::read_to_string(home.broker_log()).expect("a log");
-    // Another thread than the one that refused writes it.
+    // The line is written by another thread than the one that refused.
     until("the log has the cap", || {
         log().contains("and its user may have 12.0 GiB of device memory at once")
     });
@@ -395,7 +395,7 @@ fn jobs_are_cancelled_and_waited_for() {
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");
-    // A paused one hears of it, too.
+    // A paused job is cancelled too.
     let cancelled = home.done(&["cancel", "--kill-after", "60s", &numbers[1]]);
     assert!(cancelled.status.success(), "{}", stderr(&cancelled));
     let ended = other.0.wait().expect("waited");
@@ -440,7 +440,7 @@ fn the_service_manager_is_told_that_a_broker_serves_reads_and_ends() {
     signal(broker.0.id(), Signal::TERM);
     assert_eq!(next(), "STOPPING=1");
     assert!(broker.0.wait().expect("waited").success());
-    // One that a service's job starts is not that service.
+    // A broker started by a service's job must not notify for that service.
     let mut command = home.weft();
     command.env("NOTIFY_SOCKET", &address).args(["broker", "--background"]);
     assert!(command.output().expect("ran").status.success());
@@ -467,7 +467,7 @@ fn started_for(home: &Home, socket: &OwnedFd, variables: &str) -> Command {
     let mut command = Command::new("sh");
     let script = format!("{variables} exec \"$0\" broker 3<&0 0</dev/null");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_weft")]);
-    // What a test's broker has, and nothing of this machine.
+    // The environment of a test's broker, and nothing of this machine.
     for (name, value) in home.weft().get_envs() {
         match value {
             Some(value) => command.env(name, value),
@@ -506,7 +506,7 @@ fn a_broker_takes_the_socket_that_a_service_manager_holds() {
         assert_eq!(home.status().broker.pid, broker.0.id(), "it is this one");
         let late = Client::attach(&home.socket(), hello(5));
         until("the late one is listed", || !home.status().clients.is_empty());
-        // No second one takes its place.
+        // A second broker does not replace it.
         let second = started_for(&home, &socket, FOR_IT).output().expect("ran");
         assert!(
             !second.status.success() && stderr(&second).lines().count() == 1,
@@ -539,18 +539,18 @@ fn a_socket_that_is_not_as_the_broker_would_make_it_is_refused_in_one_line() {
     let socket = bound(&home.socket(), SocketType::STREAM, 0o600);
     refused(&socket, FOR_IT, "ListenSequentialPacket=");
     let socket = bound(&elsewhere, SocketType::SEQPACKET, 0o600);
-    refused(&socket, FOR_IT, "other.sock, and clients look here");
+    refused(&socket, FOR_IT, "other.sock, where clients do not look");
     let socket = bound(&home.socket(), SocketType::SEQPACKET, 0o666);
     refused(&socket, FOR_IT, "SocketMode=0600");
     let socket = bound(&home.socket(), SocketType::SEQPACKET, 0o600);
     refused(&socket, "LISTEN_PID=$$ LISTEN_FDS=2", "passed 2 sockets");
     let file = OwnedFd::from(fs::File::open(folder.join("broker.sock.lock")).expect("a file"));
-    refused(&file, FOR_IT, "is no unix socket");
-    // The folder is looked at before the socket.
+    refused(&file, FOR_IT, "is not a unix socket");
+    // The folder is checked before the socket.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("set");
-    refused(&socket, FOR_IT, "others can write to the folder");
+    refused(&socket, FOR_IT, "other users can write to the folder");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("set");
-    // Variables of another process say nothing.
+    // Variables for another process are ignored.
     let mut broker = started_for(&home, &file, "LISTEN_PID=1 LISTEN_FDS=1");
     drop(socket);
     let broker = Killed(broker.stderr(Stdio::null()).spawn().expect("started"));
@@ -600,7 +600,7 @@ fn the_units_of_systemd_are_valid() {
         let mode = if of_user { "0600" } else { "0666" };
         assert_eq!(of_socket("SocketMode"), Some(mode), "{name}");
 
-        // The machine's own judge, where there is one.
+        // The machine's own checker, if installed.
         let home = Home::new();
         let unit = home.path().join("weft-broker.service");
         fs::write(unit.with_extension("socket"), &socket).expect("written");

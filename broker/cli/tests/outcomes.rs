@@ -1,4 +1,4 @@
-//! What the broker tells of each job: outcomes, warnings, lines at its end, and the history.
+//! Tests of the broker's reports about each job: outcomes, warnings, end lines, the history.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn outcome(home: &Home, command: &str) -> Outcome {
     found.and_then(|client| client.outcome).unwrap_or_default()
 }
 
-/// The lines that a client is told at its end.
+/// The lines that a client receives at its end.
 fn end_lines(client: &Client) -> Vec<String> {
     client.say(ToBroker::Outcome);
     let mut lines = None;
@@ -138,7 +138,7 @@ fn jobs_of_one_priority_are_warned_of() {
 fn what_ended_is_in_the_history_when_the_broker_is_gone() {
     let home = Home::new();
     let empty = home.done(&["history"]);
-    assert_eq!(text(&empty.stdout), "no job has ended here in that time\n");
+    assert_eq!(text(&empty.stdout), "no job ended here in that time\n");
     let broker = home.broker(&[]);
     let (service, training) = pair(&home);
     for _ in 0..REQUESTS {
@@ -189,7 +189,7 @@ fn helper_training() {
     println!("attached");
     let begin = std::time::Instant::now();
     while begin.elapsed() < common::PATIENCE {
-        // Seldom: most of the service's requests are without background work, and teach.
+        // Rarely, so that most of the service's requests run without background work, as controls.
         std::thread::sleep(Duration::from_millis(50));
         client.launch(9, 100_000);
     }
@@ -294,14 +294,14 @@ fn a_broker_that_is_replaced_loses_no_books() {
     drop(last);
     let whole = [serves("goodbye", before.launches + 2), lost_job];
     until("it has ended", || kept(&home) == whole);
-    // The book is closed: another job of this process begins anew.
+    // The outcome is closed: another job of this process starts from zero.
     let _other = Client::attach(&home.socket(), named(0, "python serve.py"));
     until("it is listed", || home.status().clients.len() == 1);
     assert_eq!(outcome(&home, "python serve.py").launches, 0);
     drop((service, again));
 }
 
-/// A broker in the background takes the place of the one that runs; returns what it said.
+/// Replaces the running broker by one in the background; returns the command's output.
 fn replaced(home: &Home, more: &[&str]) -> String {
     let done = home.done(&[&["broker", "--background", "--replace"], more].concat());
     assert!(done.status.success(), "{}", text(&done.stderr));
@@ -311,13 +311,13 @@ fn replaced(home: &Home, more: &[&str]) -> String {
 #[test]
 fn one_command_replaces_a_broker_and_its_jobs_go_on() {
     let home = Home::new();
-    assert!(!replaced(&home, &[]).contains("in place of"), "none ran");
+    assert!(!replaced(&home, &[]).contains("which replaces"), "none ran");
     let first = home.status().broker.pid;
     let job = Client::attach(&home.socket(), named(0, "python serve.py"));
     job.launch(1, 100_000);
     until("it is counted", || outcome(&home, "python serve.py").launches == 1);
 
-    // What cannot start leaves the one that runs.
+    // A broker that cannot start does not replace the running one.
     let mut wrong = home.weft();
     std::fs::write(home.path().join("wrong.toml"), "[broker]\npolcy = 'x'\n").expect("written");
     wrong
@@ -327,7 +327,7 @@ fn one_command_replaces_a_broker_and_its_jobs_go_on() {
     assert_eq!((home.status().broker.pid, job.attached.channel.lost()), (first, false));
 
     let said = replaced(&home, &["--policy", "exclusive"]);
-    assert!(said.contains(&format!("in place of {first}")), "{said}");
+    assert!(said.contains(&format!("which replaces {first}")), "{said}");
     let broker = home.status().broker;
     assert!(broker.pid != first && broker.policy == "exclusive", "{broker:?}");
     assert!(job.attached.channel.lost(), "it looks for a broker once a second");

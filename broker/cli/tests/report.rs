@@ -160,11 +160,11 @@ fn a_page_and_a_trace_of_two_jobs_agree_with_the_history() {
         "{page}"
     );
     assert!(
-        page.contains("<h3>Latency of serve.py, alone and beside others</h3>"),
+        page.contains("<h3>Latency of serve.py, without and with background work</h3>"),
         "{page}"
     );
     assert!(page.contains("the foreground job has no profile"), "{page}");
-    assert!(page.contains("Who ran in the gaps"), "{page}");
+    assert!(page.contains("Jobs in the gaps"), "{page}");
     let launches = events
         .iter()
         .filter(|event| event["ph"] == "X" && event["args"]["event"] == "launch");
@@ -198,10 +198,10 @@ fn what_cannot_be_reported_is_one_line() {
         assert!(said.contains(part), "{said}");
         assert!(!home.path().join("page.html").exists());
     };
-    fails(&[], 1, "no job runs or has ended here");
+    fails(&[], 1, "no job runs here or has ended here");
     fails(&["nobody.py"], 1, "no job 'nobody.py'");
     fails(&["--since", "1h"], 1, "in that time");
-    fails(&["--trace", &broken.display().to_string()], 1, "no trace of a broker");
+    fails(&["--trace", &broken.display().to_string()], 1, "not a broker's trace");
     fails(&["--trace", "/nowhere/at/all"], 1, "cannot read /nowhere/at/all");
     fails(&["--last", "soon"], 2, "a number of jobs");
     fails(&["--last", "0"], 2, "a number of jobs");

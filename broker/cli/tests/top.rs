@@ -216,7 +216,7 @@ fn a_broker_that_goes_is_said_and_another_is_found() {
     broker.kill();
     screen.shows("again");
     let second = home.broker(&[]);
-    // Of its number the screen shows what differs from the first's.
+    // The screen shows only the characters that differ from the first broker's.
     let _client = Client::attach(&home.socket(), named(3, Some("another-broker-s-job"), "x"));
     screen.shows("another-broker-s-job");
     screen.press("q");
@@ -354,7 +354,7 @@ fn status_has_every_documented_field() {
     assert!(names.len() > 15, "{names:?}");
     for name in names {
         let outcome = &status["clients"][0]["outcome"];
-        // Of an object that is null nothing can be asked.
+        // A field of an object that is null cannot be checked.
         let first = name.split('.').next().expect("one");
         assert!(outcome.get(first).is_some(), "{name} is not in {outcome}");
     }

@@ -1,4 +1,4 @@
-//! The state machine: nodes, jobs, and the round after each event.
+//! State machine of the cluster: nodes, jobs, and the round after each event.
 
 mod engine;
 
@@ -16,44 +16,44 @@ use crate::policies::{ClusterPolicy, OrderKey, RankedJob, SharingRule};
 #[derive(Debug, Clone)]
 struct HeldJob {
     job: ClusterJob,
-    /// What each worker is given: the policy may give more than was asked for.
+    /// Resources of each worker. The policy may give more than the job asked for.
     each: WorkerAsk,
     arrived: Ns,
     /// Empty while it waits.
     places: Vec<WorkerPlace>,
-    /// It has the second seat of those GPUs.
+    /// Whether it has the second seat of those GPUs.
     second: bool,
-    /// What its nodes believe of how busy it keeps a GPU, thousandths.
+    /// How busy it keeps a GPU by its nodes' records, thousandths.
     load: u32,
-    /// Where it was when it was paused, empty if it must start anew.
+    /// Its places when it was paused, empty if it must start anew.
     paused_at: Vec<WorkerPlace>,
-    /// Since when it runs, or waits.
+    /// Start of its present run or wait.
     since: Ns,
-    /// How long it ran, up to `counted`.
+    /// Its run time up to `counted`.
     ran: Ns,
     counted: Ns,
     done_ppm: u32,
-    /// How long it had run when that was told.
+    /// Its run time when `done_ppm` was reported.
     done_at: Ns,
     measure: JobMeasure,
     level: u8,
-    /// The empty cluster could run it.
+    /// Whether the empty cluster could run it.
     possible: bool,
-    /// Its engine has put it where the books have no room: they do not count it.
+    /// Whether its engine put it on places without room in the books. They do not count it.
     unbooked: bool,
-    /// The run time that counts as attained service, where the engine measured it.
+    /// Run time that counts as attained service, if the engine measured it.
     attained: Option<Ns>,
-    /// Where it stands among those that wait, under a keyed policy.
+    /// Its position among the waiting jobs, under a keyed policy.
     queued: Option<FullKey>,
 }
 
 /// A job's place in the order: by the policy, then by arrival.
 type FullKey = (OrderKey, Ns, JobId);
 
-/// What two jobs have in common of which one fits wherever the other does.
+/// Common properties of jobs of which one fits wherever the other does.
 type GangShape = (WorkerAsk, u32);
 
-/// How a job was before the round.
+/// State of a job before the round.
 #[derive(Debug)]
 struct Before {
     places: Vec<WorkerPlace>,
@@ -62,7 +62,7 @@ struct Before {
     since: Ns,
 }
 
-/// Jobs that wait for which one round tries a seat beside others, from the first in the order on.
+/// Waiting jobs for which one round tries a seat on held GPUs, from the first in the order on.
 const SEAT_TRIES: usize = 64;
 /// Jobs of one shape that one round tries while the policy bounds the nodes of each differently.
 const SPREAD_TRIES: usize = 16;
@@ -80,7 +80,7 @@ impl HeldJob {
         u64::from(self.job.workers) * self.each.total_milli()
     }
 
-    /// How long it ran. In a second seat time counts by its speed.
+    /// Run time. In a second seat time counts by its speed.
     fn ran_at(&self, now: Ns) -> Ns {
         let lately = now.saturating_sub(self.counted);
         let speed = if self.second {
@@ -101,13 +101,13 @@ impl HeldJob {
         self.counted = now;
     }
 
-    /// How busy each GPU is kept by a worker, thousandths.
+    /// How busy a worker keeps each GPU, thousandths.
     fn load(&self) -> u32 {
         self.measure.duty_milli.min(1_000) * self.each.gpu_milli / WHOLE_GPU_MILLI
     }
 
-    /// What is left of its run when it ran for so long: as its progress was, so it goes on. The
-    /// further it is beyond the end that was reckoned, the less that is believed.
+    /// Time left after a run of `ran`, ns, if progress continues as before. A job past its
+    /// estimated end is assumed to run on for as long as it has overrun.
     fn left_after(&self, ran: Ns) -> Option<Ns> {
         let (done, whole) = (u128::from(self.done_ppm), 1_000_000);
         let run = (u128::from(self.done_at) * whole).checked_div(done)?;
@@ -147,26 +147,26 @@ impl HeldJob {
 pub struct Cluster {
     policy: Box<dyn ClusterPolicy>,
     placer: Placer,
-    /// In the order in which they came: of equal nodes the first is taken.
+    /// In the order of arrival: the first of equal nodes is taken.
     nodes: Vec<ClusterNode>,
-    /// What the nodes have when they are empty, by the same index.
+    /// Resources of the empty nodes, by the same index.
     empty: Vec<ClusterNode>,
     index: BTreeMap<NodeId, usize>,
     jobs: BTreeMap<JobId, HeldJob>,
     waiting: BTreeSet<JobId>,
-    /// An engine starts jobs by itself, and asks for advice.
+    /// Whether an engine starts jobs by itself and asks for advice.
     advises: bool,
-    /// Jobs that run make room, where the policy preempts.
+    /// Whether running jobs make room, if the policy preempts.
     pauses: bool,
     running: BTreeSet<JobId>,
-    /// Of those that wait, the ones that the cluster could run, under a keyed policy.
+    /// Waiting jobs that the cluster could run, under a keyed policy.
     queues: BTreeMap<GangShape, BTreeSet<FullKey>>,
-    /// What this round changed, as it was before.
+    /// Former state of the jobs that this round changed.
     before: BTreeMap<JobId, Before>,
-    /// Jobs that it began, and that it paused, in that order.
+    /// Jobs that the round began, and jobs that it paused, in that order.
     begun: Vec<JobId>,
     paused: Vec<JobId>,
-    /// What is known of jobs that are to come: the same program ran before.
+    /// Measures of jobs that are yet to come, whose program ran before.
     foreknown: BTreeMap<JobId, JobMeasure>,
     links: Option<ClusterLinks>,
     routes: BTreeMap<JobId, FlowRoute>,
@@ -232,32 +232,32 @@ impl Cluster {
         }
     }
 
-    /// How often the core wants [`ClusterEvent::Look`], ns.
+    /// Interval at which the core needs [`ClusterEvent::Look`], ns.
     pub fn look_every(&self) -> Option<Ns> {
         self.policy.look_every()
     }
 
-    /// The nodes with what is free of them, in the order in which they came.
+    /// Nodes with their free resources, in the order of arrival.
     pub fn nodes(&self) -> &[ClusterNode] {
         &self.nodes
     }
 
-    /// Where a job runs, empty if it does not.
+    /// Places of a job, empty if it does not run.
     pub fn places(&self, job: JobId) -> &[WorkerPlace] {
         self.jobs.get(&job).map_or(&[], |entry| &entry.places)
     }
 
-    /// It runs in the second seat of its GPUs.
+    /// Whether it runs in the second seat of its GPUs.
     pub fn second_seat(&self, job: JobId) -> bool {
         self.jobs.get(&job).is_some_and(|entry| entry.second)
     }
 
-    /// Jobs that run in a second seat.
+    /// Number of jobs that run in a second seat.
     pub fn guests(&self) -> usize {
         self.running.iter().filter(|job| self.second_seat(**job)).count()
     }
 
-    /// Jobs that wait for GPUs.
+    /// Number of jobs that wait for GPUs.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -298,7 +298,7 @@ impl Cluster {
         self.look_whether_possible(now);
     }
 
-    /// Whether it waits now.
+    /// Returns whether the job waits now.
     fn submitted(&mut self, now: Ns, job: ClusterJob, out: &mut Vec<ClusterDecision>) -> bool {
         if self.jobs.contains_key(&job.id) {
             return false;
@@ -352,11 +352,11 @@ impl Cluster {
         entry.count(now);
         entry.measure = measure;
         if entry.runs() {
-            // The nodes hear of how busy it keeps them now.
+            // Updates its load in the nodes' records.
             self.give_back(job);
             self.retake(job);
         } else if let Some(queued) = entry.queued.take() {
-            // It may stand elsewhere now.
+            // Its position in the queue may have changed.
             let shape = entry.shape();
             if let Some(queue) = self.queues.get_mut(&shape) {
                 queue.remove(&queued);
@@ -365,7 +365,7 @@ impl Cluster {
         }
     }
 
-    /// It waits from now on.
+    /// Makes the job wait from now on.
     fn waits(&mut self, now: Ns, job: JobId) {
         self.waiting.insert(job);
         if !self.policy.keyed() {
@@ -397,7 +397,7 @@ impl Cluster {
         }
     }
 
-    /// All that wait stand elsewhere.
+    /// Requeues all waiting jobs, whose positions have changed.
     fn queue_anew(&mut self, now: Ns) {
         self.queues.clear();
         let waiting: Vec<JobId> = self.waiting.iter().copied().collect();
@@ -409,8 +409,8 @@ impl Cluster {
         }
     }
 
-    /// Whether an empty cluster runs so many of these workers. They are equal, so it is enough to
-    /// count how many each node takes.
+    /// Whether an empty cluster can run this number of these workers. They are equal, so it is
+    /// enough to count the room for them on each node.
     fn possible(&self, each: &WorkerAsk, workers: u32) -> bool {
         let mut left = workers;
         self.empty.iter().any(|node| {
@@ -434,7 +434,7 @@ impl Cluster {
         self.queue_anew(now);
     }
 
-    /// The job's GPUs are free again; its account is as it was.
+    /// Frees the job's GPUs; its account is as it was.
     fn give_back(&mut self, job: JobId) {
         let Some(entry) = self.jobs.get(&job).filter(|entry| !entry.unbooked) else {
             return;
@@ -452,8 +452,7 @@ impl Cluster {
         }
     }
 
-    /// The job's GPUs are taken again, the seat that it says. All of them are free, or none is
-    /// taken.
+    /// Takes the job's GPUs again, in its seat. Takes all of them, or none if one is not free.
     fn retake(&mut self, job: JobId) -> bool {
         let Some(entry) = self.jobs.get_mut(&job) else {
             return false;
@@ -492,7 +491,7 @@ impl Cluster {
         true
     }
 
-    /// Remembers how a job was before this round touched it.
+    /// Remembers a job's state before this round touched it.
     fn touch(&mut self, job: JobId) {
         if let Some(entry) = self.jobs.get(&job) {
             self.before.entry(job).or_insert_with(|| Before {
@@ -504,7 +503,7 @@ impl Cluster {
         }
     }
 
-    /// The job waits from now on. Its GPUs were given back.
+    /// Makes the job wait from now on. Its GPUs were given back before.
     fn stop(&mut self, now: Ns, job: JobId) {
         if let Some(entry) = self.jobs.get_mut(&job) {
             entry.count(now);
@@ -517,8 +516,8 @@ impl Cluster {
         }
     }
 
-    /// Running jobs in the order, by their keys. Where none makes room and none is in a second seat
-    /// nobody asks where they stand: it is then empty, and an event costs nothing for what runs.
+    /// Running jobs in the order, by their keys. Empty if no job makes room and none is in a second
+    /// seat: then the order is not needed, and an event costs nothing for running jobs.
     fn running_in_order(&mut self, now: Ns) -> Vec<FullKey> {
         if !self.policy.preempts() && self.policy.sharing().is_none() {
             return Vec::new();
@@ -526,7 +525,7 @@ impl Cluster {
         self.in_order(now, |_| true)
     }
 
-    /// Those of the running jobs in the order, by their keys.
+    /// The wanted running jobs in the order, by their keys.
     fn in_order(&mut self, now: Ns, wanted: fn(&HeldJob) -> bool) -> Vec<FullKey> {
         let mut running = Vec::with_capacity(self.running.len());
         for id in &self.running {
@@ -571,7 +570,7 @@ impl Cluster {
         self.tell_routes(out);
     }
 
-    /// Asks the policy for the order of all, and keeps it as keys. Returns those that run.
+    /// Asks the policy for the order of all jobs, and keeps it as keys. Returns the running jobs.
     fn queue_by_order(&mut self, now: Ns) -> Vec<FullKey> {
         let all = self.policy.preempts() || self.policy.sharing().is_some();
         let ids: Vec<JobId> = if all {
@@ -600,7 +599,8 @@ impl Cluster {
         running
     }
 
-    /// In the order: what waits is placed, and what is in a second seat is given GPUs of its own.
+    /// Walks through the order: places waiting jobs, and gives jobs in second seats GPUs of their
+    /// own.
     fn walk(&mut self, now: Ns, running: &[FullKey], preempts: bool) {
         let mut heads: BTreeMap<FullKey, (GangShape, usize)> = BTreeMap::new();
         for (shape, queue) in &self.queues {
@@ -608,7 +608,7 @@ impl Cluster {
                 heads.insert(*first, (*shape, 0));
             }
         }
-        // What could be had by pausing, of those that run from a place in the order on.
+        // GPUs that could be gained by pausing the running jobs from each position in the order on.
         let mut behind: Vec<u64> = vec![0; running.len() + 1];
         for at in (0..running.len()).rev() {
             let of = self.jobs.get(&running[at].2).filter(|entry| !entry.second);
@@ -621,7 +621,7 @@ impl Cluster {
             .rev()
             .copied()
             .collect();
-        // Jobs that this round paused have their turn where they stood, and once.
+        // Jobs that this round paused have their turn at their former position, and only once.
         let mut loose: BTreeSet<FullKey> = BTreeSet::new();
         loop {
             let head = heads.first_key_value().map(|(key, of)| (*key, *of));
@@ -649,7 +649,7 @@ impl Cluster {
                 break;
             };
             let mut began = false;
-            // One that ran when the round began was paused in it.
+            // A job that ran when the round began was paused in it.
             let mut over = self.before.get(&key.2).is_some_and(|before| !before.places.is_empty());
             if !over {
                 began = self.begin_somewhere(now, key.2, &running[after..], behind[after], preempts);
@@ -677,7 +677,7 @@ impl Cluster {
         }
     }
 
-    /// Jobs that were just paused have their turn in the same round.
+    /// Gives jobs that were just paused their turn in the same round.
     fn turn_of_paused(&mut self, running: &[FullKey], loose: &mut BTreeSet<FullKey>) {
         for id in std::mem::take(&mut self.paused) {
             let Some(entry) = self.jobs.get_mut(&id).filter(|entry| !entry.runs()) else {
@@ -694,7 +694,7 @@ impl Cluster {
         }
     }
 
-    /// Places a job that waits on what is free, or on what others after it in the order have.
+    /// Places a waiting job on free resources, or on those of others after it in the order.
     fn begin_somewhere(&mut self, now: Ns, job: JobId, after: &[FullKey], behind: u64, preempts: bool) -> bool {
         if let Some(places) = self.places_for(now, job) {
             self.begin(now, job, places, false);
@@ -703,7 +703,7 @@ impl Cluster {
         preempts && self.place_by_pausing(now, job, after, behind)
     }
 
-    /// Takes places on what is free.
+    /// Takes places on free resources.
     fn places_for(&mut self, now: Ns, job: JobId) -> Option<Vec<WorkerPlace>> {
         self.look_around(job);
         let entry = self.jobs.get(&job)?;
@@ -717,7 +717,7 @@ impl Cluster {
             .gang(&mut self.nodes, &self.index, &each, workers, &entry.paused_at)?;
         if nodes_of(&places).len() > spread as usize {
             self.untake(&each, &places);
-            // The rule has put it on too many nodes: there may be room on fewer.
+            // The rule has put the gang on too many nodes: there may be room on fewer.
             places = self.placer.gang_on_few(&mut self.nodes, &self.index, &each, workers)?;
             if nodes_of(&places).len() > spread as usize {
                 self.untake(&each, &places);
@@ -730,14 +730,14 @@ impl Cluster {
         Some(places)
     }
 
-    /// Gives places back on which nothing has begun.
+    /// Gives back places on which no job has begun.
     fn untake(&mut self, each: &WorkerAsk, places: &[WorkerPlace]) {
         for place in places {
             self.nodes[self.index[&place.node]].give_back(each, place);
         }
     }
 
-    /// Tells the placement what is around a gang, if it asks.
+    /// Passes a gang's surroundings to the placement, if it needs them.
     fn look_around(&mut self, job: JobId) {
         let Some(entry) = self.jobs.get(&job).filter(|_| self.placer.looks_around()) else {
             return;
@@ -753,7 +753,7 @@ impl Cluster {
         self.placer.look_around(around);
     }
 
-    /// The job has these places from now on. The nodes know of it.
+    /// Gives the job these places from now on. The nodes have booked them.
     fn begin(&mut self, now: Ns, job: JobId, places: Vec<WorkerPlace>, second: bool) {
         self.touch(job);
         self.waits_no_more(job);
@@ -784,7 +784,7 @@ impl Cluster {
         self.paused.push(job);
     }
 
-    /// Places a job, with jobs after it in the order paused as far as that is needed.
+    /// Places a job, and pauses jobs after it in the order as far as needed.
     fn place_by_pausing(&mut self, now: Ns, job: JobId, after: &[FullKey], behind: u64) -> bool {
         let Some(needed) = self.jobs.get(&job).map(HeldJob::milli) else {
             return false;
@@ -818,7 +818,7 @@ impl Cluster {
                 break;
             }
         }
-        // The best of them first: it goes on if what it has was not taken.
+        // The first of them in the order first: it continues if its GPUs were not taken.
         let rule = self.policy.sharing();
         for id in paused.into_iter().rev() {
             if self.retake(id) {
@@ -843,8 +843,8 @@ impl Cluster {
         began
     }
 
-    /// Gives a job that is in a second seat GPUs of its own: those that it is on if they are free,
-    /// others, or those of jobs after it.
+    /// Gives a job in a second seat GPUs of its own: those that it is on if they are free, others,
+    /// or those of jobs after it.
     fn own_seat(
         &mut self,
         now: Ns,
@@ -869,7 +869,7 @@ impl Cluster {
             return;
         }
         if !failed.contains(&shape) {
-            // As one that waits, so that it prefers the nodes that it is on.
+            // It counts as waiting, so that it prefers the nodes that it is on.
             if let Some(entry) = self.jobs.get_mut(&job) {
                 entry.paused_at = std::mem::take(&mut entry.places);
             }
@@ -885,12 +885,12 @@ impl Cluster {
             entry.second = true;
         }
         if !self.retake(job) {
-            // Somebody took the CPU that it had.
+            // Another job took the CPU that it had.
             self.pause(now, job);
         }
     }
 
-    /// Pauses those in second seats that may not be there.
+    /// Pauses jobs in second seats that may not be there.
     fn unseat(&mut self, now: Ns) {
         if self.policy.sharing().is_none() {
             return;
@@ -904,14 +904,14 @@ impl Cluster {
         }
     }
 
-    /// Whether a second seat is for this job: it takes whole GPUs, and answers no requests.
+    /// Whether this job may have a second seat: it takes whole GPUs, and answers no requests.
     fn may_be_second(&mut self, now: Ns, job: JobId) -> bool {
         let Some(entry) = self.jobs.get(&job) else { return false };
         let whole = entry.each.gpus > 0 && !entry.each.shares();
         whole && !entry.measure.serves && self.policy.seconds(&entry.ranked(now))
     }
 
-    /// Gives second seats to jobs that wait. An engine that starts jobs by itself has none.
+    /// Gives second seats to waiting jobs. An engine that starts jobs by itself has none.
     fn seat(&mut self, now: Ns) {
         let Some(rule) = self.policy.sharing().filter(|_| !self.advises) else {
             return;
@@ -974,7 +974,7 @@ impl Cluster {
         }
     }
 
-    /// The busiest GPU of these, thousandths.
+    /// Load of the busiest GPU of these, thousandths.
     fn busiest(&self, places: &[WorkerPlace]) -> u32 {
         let busy = |place: &WorkerPlace| {
             let node = self.index.get(&place.node).map(|at| &self.nodes[*at]);
@@ -987,7 +987,7 @@ impl Cluster {
         places.iter().filter_map(busy).max().unwrap_or(0)
     }
 
-    /// Moves jobs in second seats to GPUs that are less busy, where that is worth a move.
+    /// Moves jobs in second seats to GPUs that are less busy, if that is worth a move.
     fn reseat(&mut self, now: Ns) {
         let Some((rule, gain)) = self.policy.sharing().zip(self.policy.moves_seats()) else {
             return;
@@ -1018,7 +1018,7 @@ impl Cluster {
     fn second_least_busy(&mut self, job: JobId, rule: &SharingRule) -> Option<Vec<WorkerPlace>> {
         let entry = self.jobs.get(&job)?;
         let (ask, load, workers) = (entry.each, entry.load(), entry.job.workers as usize);
-        // Each seat of a worker, by the busiest of its GPUs.
+        // Each worker's seat, by the busiest of its GPUs.
         let mut seats: Vec<(u32, usize, Vec<u16>)> = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
             let mut gpus: Vec<u16> = node.seats(rule.most_host_milli, rule.most_load_milli, load).collect();
@@ -1052,7 +1052,8 @@ impl Cluster {
         Some(places)
     }
 
-    /// Takes second seats for a gang: where it sends, on few nodes, of those the least busy.
+    /// Takes second seats for a gang. A gang that sends goes on few nodes. The least busy seats
+    /// come first.
     fn second_anywhere(&mut self, job: JobId, rule: &SharingRule) -> Option<Vec<WorkerPlace>> {
         let entry = self.jobs.get(&job)?;
         if entry.measure.traffic_milli == 0 && self.policy.moves_seats().is_some() {
@@ -1139,7 +1140,7 @@ impl Cluster {
         }
     }
 
-    /// Says what the round changed: pauses, then beginnings.
+    /// Reports the changes of the round: pauses, then beginnings.
     fn tell(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) {
         let nodes = |places: &[WorkerPlace]| places.iter().map(NodeId::of).collect::<Vec<NodeId>>();
         let mut before = std::mem::take(&mut self.before);
@@ -1183,8 +1184,8 @@ impl Cluster {
         }
     }
 
-    /// Says which priorities have changed: of these jobs, and where the policy moves levels by
-    /// itself of those that run.
+    /// Reports changed priorities of these jobs. If the policy moves levels by itself, also those
+    /// of the running jobs.
     fn tell_levels(&mut self, mut told: BTreeSet<JobId>, out: &mut Vec<ClusterDecision>) {
         let beside = self.policy.sharing().and_then(|rule| rule.level);
         if self.policy.levels_move() {
@@ -1209,7 +1210,7 @@ impl Cluster {
         }
     }
 
-    /// Says which flows go another way.
+    /// Reports changed routes of flows.
     fn tell_routes(&mut self, out: &mut Vec<ClusterDecision>) {
         let Some(links) = self.links else { return };
         let running = self.running.iter().filter_map(|id| self.jobs.get(id));
@@ -1228,7 +1229,7 @@ impl Cluster {
     }
 }
 
-/// The nodes of places, each once.
+/// Nodes of these places, each once.
 fn nodes_of(places: &[WorkerPlace]) -> BTreeSet<NodeId> {
     places.iter().map(NodeId::of).collect()
 }

@@ -1,4 +1,4 @@
-//! Chance that depends on a seed alone.
+//! Chance that depends only on a seed.
 
 /// A stream of numbers (SplitMix64: one word of state, passes the usual tests).
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ impl Draws {
         word ^ (word >> 31)
     }
 
-    /// Evenly from 0 to below a number, 0 where that is 0.
+    /// Uniform number from 0 to below `count`, 0 if `count` is 0.
     pub fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.word()) * count as u128) >> 64) as usize
     }

@@ -1,48 +1,49 @@
-//! What the core is told, and what it says.
+//! Events that the core takes in, and its decisions.
 
 use crate::Ns;
 use crate::job::{ClusterJob, JobId, JobMeasure};
 use crate::links::{ClusterLinks, FlowRoute};
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
 
-/// What happened.
+/// Event of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterEvent {
-    /// A node came, empty. A node that is known already stays as it is.
+    /// A node came, empty. A known node stays as it is.
     NodeUp(ClusterNode),
-    /// A node is gone, with all that ran there.
+    /// A node is gone, with all jobs that ran there.
     NodeDown(NodeId),
-    /// A job came. A number that is known already changes nothing.
+    /// A job came. A known number changes nothing.
     Submitted(ClusterJob),
     /// A job ended, or was withdrawn before it ran.
     Ended(JobId),
-    /// A job did so many millionths of its work, as the node's broker counts its steps.
+    /// Part of its work that a job has done, millionths, as the node's broker counts its steps.
     Progress(JobId, u32),
-    /// The engine has begun a job by itself, at this time, on these places. Those that the core had
-    /// no room on count for the job, not for the node.
+    /// The engine has begun a job by itself, at this time, on these places. Places for which the
+    /// core had no room count for the job, but not for the node.
     Began(JobId, Vec<WorkerPlace>, Ns),
     /// The engine has taken a job's GPUs from it: the job waits.
     Stopped(JobId),
-    /// So much run time counts as what a job attained, ns: what its GPUs worked for it, measured.
+    /// Run time that counts as the job's attained service, ns: its GPUs' measured work.
     Attained(JobId, Ns),
-    /// The node's broker measured a job. Of one that is to come: what is known of its program.
+    /// The node's broker measured a job. For a job that is yet to come, this is its program's
+    /// measure.
     Measured(JobId, JobMeasure),
-    /// How nodes are linked. Until it is known no flow is given a path.
+    /// Links between nodes. Until they are known no flow is given a path.
     Links(ClusterLinks),
     /// Time passed: the policy's [`look_every`](crate::policies::ClusterPolicy::look_every).
     Look,
 }
 
-/// What is to be done, in this order.
+/// Decision of the core. Carry decisions out in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterDecision {
     /// Starts a job that never ran, or that lost a node: from its beginning, or its checkpoint.
     Start(JobId, Vec<WorkerPlace>),
-    /// Takes its GPUs from a job. Its memory moves to the host, the process stays.
+    /// Takes a job's GPUs from it. Its memory moves to the host, and the process stays.
     Pause(JobId),
-    /// A paused job goes on, each worker on the node that it was on.
+    /// Continues a paused job, each worker on its former node.
     Resume(JobId, Vec<WorkerPlace>),
-    /// A paused job goes on elsewhere: its memory is carried there first.
+    /// Continues a paused job elsewhere. Its memory is carried there first.
     Move(JobId, Vec<WorkerPlace>),
     /// A job lost a node. It waits, and will be started anew.
     Requeue(JobId),
@@ -50,6 +51,7 @@ pub enum ClusterDecision {
     Priority(JobId, u8),
     /// The path and the priority of a gang's traffic between leaf switches.
     Route(JobId, FlowRoute),
-    /// The job asks for what no GPU can be: a part of two, more than a whole one, no workers.
+    /// Refuses a job whose request no GPU can meet: a part of two, more than a whole one, no
+    /// workers.
     Refuse(JobId),
 }

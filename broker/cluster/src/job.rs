@@ -1,4 +1,4 @@
-//! What a job asks for.
+//! A job's request, and its measure.
 
 use crate::Ns;
 
@@ -9,11 +9,11 @@ pub const WHOLE_GPU_MILLI: u32 = 1_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
-/// Whose job it is: a user, a project, an account.
+/// Owner of a job: a user, a project, an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 
-/// What one worker takes of one node.
+/// Resources that one worker takes of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerAsk {
     /// Thousandths of a CPU.
@@ -22,22 +22,22 @@ pub struct WorkerAsk {
     pub memory_mib: u32,
     /// GPUs.
     pub gpus: u32,
-    /// Of each GPU, thousandths. Below 1,000 only with one GPU.
+    /// Thousandths of each GPU. Below 1,000 only with one GPU.
     pub gpu_milli: u32,
 }
 
 impl WorkerAsk {
-    /// Thousandths of GPUs in all.
+    /// Total thousandths of GPUs.
     pub fn total_milli(&self) -> u64 {
         u64::from(self.gpus) * u64::from(self.gpu_milli)
     }
 
-    /// It asks for a part of a GPU.
+    /// Whether it asks for a part of a GPU.
     pub fn shares(&self) -> bool {
         self.gpus == 1 && self.gpu_milli < WHOLE_GPU_MILLI
     }
 
-    /// It asks for something that there can be.
+    /// Whether the request can exist.
     pub fn valid(&self) -> bool {
         match self.gpus {
             0 => self.gpu_milli == 0,
@@ -52,28 +52,28 @@ impl WorkerAsk {
 pub struct ClusterJob {
     /// Its number.
     pub id: JobId,
-    /// Whose it is.
+    /// Its owner.
     pub tenant: TenantId,
-    /// The gang: workers that run together or not at all.
+    /// Workers of the gang, which run together or not at all.
     pub workers: u32,
-    /// What each of them takes.
+    /// Resources of each worker.
     pub each: WorkerAsk,
-    /// How long it is expected to run on all its GPUs, ns.
+    /// Expected run time on all its GPUs, ns.
     pub expected: Option<Ns>,
 }
 
-/// What the node's broker measured of a job, without the job's help. A job of which nothing was
-/// measured is taken to keep its GPUs busy and to send nothing.
+/// Measures of a job by the node's broker, without the job's help. A job without measures is
+/// assumed to keep its GPUs busy and to send nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobMeasure {
-    /// Of its time alone, in which its GPUs are busy, thousandths.
+    /// Part of its time without other jobs in which its GPUs are busy, thousandths.
     pub duty_milli: u32,
-    /// How fast it goes now, of its speed alone, thousandths.
+    /// Its present speed, relative to that without other jobs, thousandths.
     pub speed_milli: u32,
-    /// What a step's traffic between nodes takes on an idle link, of the step on one node,
-    /// thousandths. 0 where it sends nothing.
+    /// Time of a step's traffic between nodes on an idle link, relative to the step on one node,
+    /// thousandths. 0 if it sends nothing.
     pub traffic_milli: u32,
-    /// It answers requests: it is not paused, and never beside another as the lesser of two.
+    /// Whether it answers requests. If so it is not paused, and never a guest in a second seat.
     pub serves: bool,
 }
 

@@ -1,18 +1,19 @@
-//! Choices that were learnt: a small network gives each of several rows of features a score, and
-//! the row with the highest is taken. A row is a node that a worker may go to
+//! Learnt choices: a small network gives each of several rows of features a score, and the row with
+//! the highest score is taken. A row is a node that a worker may go to
 //! ([`placement`](crate::placement)), or a job that may go first ([`policies`](crate::policies)).
 //! All rows go through the same weights, so their number is free and their order does not matter.
 //!
-//! Training is not here: `scripts/learn` does it, with the lab as the environment. What it found
-//! is in the folder `networks`, with how it was made. A score is a sum of products of `f32` in a
-//! fixed order, with nothing between layers but "not below 0": the same bits on every machine.
+//! Training is not here: `scripts/learn` does it, with the lab as the environment. The folder
+//! `networks` holds the trained networks and describes how they were made. A score is a sum of
+//! products of `f32` in a fixed order. The only function between layers is "not below 0". So the
+//! result has the same bits on every machine.
 
 use std::fmt::{self, Debug, Display};
 use std::str::FromStr;
 
 /// The first line of a network's file.
 const HEAD: &str = "weft-network 1";
-/// The widest layer that a file may ask for: what is shipped has 32.
+/// Widest layer that a file may have. The shipped ones have 32.
 const MOST_WIDE: usize = 1_024;
 
 /// Rows of features, one for each thing that may be chosen.
@@ -27,7 +28,7 @@ pub struct ChoiceRows {
 }
 
 impl ChoiceRows {
-    /// No rows yet, of so many features.
+    /// Creates an empty table whose rows have `width` features.
     pub fn new(width: usize) -> ChoiceRows {
         ChoiceRows {
             width,
@@ -42,12 +43,12 @@ impl ChoiceRows {
         self.allowed.push(allowed);
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.allowed.len()
     }
 
-    /// There is none.
+    /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.allowed.is_empty()
     }
@@ -58,7 +59,7 @@ impl ChoiceRows {
     }
 }
 
-/// A feature: of a whole, at most 1; 1 where there is no whole.
+/// Feature: a part of a whole, at most 1; 1 if the whole is 0.
 pub(crate) fn part(of: u64, whole: u64) -> f32 {
     if whole == 0 {
         1.0
@@ -67,22 +68,22 @@ pub(crate) fn part(of: u64, whole: u64) -> f32 {
     }
 }
 
-/// A feature: 1 where it is so.
+/// Feature: 1 if true, else 0.
 pub(crate) fn flag(is: bool) -> f32 {
     if is { 1.0 } else { 0.0 }
 }
 
-/// A feature: about the logarithm of one more than a number, straight between powers of two. No
-/// library of the machine has a say in it.
+/// Feature: approximate logarithm of one more than a number, linear between powers of two. It does
+/// not depend on the machine's libraries.
 pub(crate) fn rough_log2(number: u64) -> f32 {
     let more = number.saturating_add(1);
     let bits = more.ilog2();
     bits as f32 + ((more - (1 << bits)) as f64 / (1u64 << bits) as f64) as f32
 }
 
-/// Whoever chooses a row: a network, or what trains one.
+/// Chooser of a row: a network, or a trainer of one.
 pub trait RowChooser: Debug + Send + Sync {
-    /// One of the rows that may be chosen; none where there is none.
+    /// One of the rows that may be chosen; none if there is none.
     fn choose(&self, rows: &ChoiceRows) -> Option<usize>;
 }
 
@@ -90,7 +91,7 @@ pub trait RowChooser: Debug + Send + Sync {
 #[derive(Debug, Clone, PartialEq)]
 struct Layer {
     inputs: usize,
-    /// Of each output the bias, then a weight for each input.
+    /// For each output the bias, then a weight for each input.
     weights: Vec<f32>,
 }
 
@@ -101,12 +102,12 @@ pub struct RowNetwork {
     layers: Vec<Layer>,
 }
 
-/// A network's file that cannot be used: one line that says where and why.
+/// Error: a network's file cannot be used. One line with the place and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenNetwork {
     /// The line of the file, from 1 on.
     pub line: usize,
-    /// What is wrong there.
+    /// The error there.
     pub why: String,
 }
 
@@ -119,7 +120,8 @@ impl Display for BrokenNetwork {
 impl std::error::Error for BrokenNetwork {}
 
 impl RowNetwork {
-    /// Reads a file whose network takes rows of so many features; `what` has them.
+    /// Reads a file whose network takes rows of this number of features. `what` names their
+    /// subject.
     pub(crate) fn for_rows(text: &str, features: usize, what: &str) -> Result<RowNetwork, BrokenNetwork> {
         let network: RowNetwork = text.parse()?;
         if network.width() != features {
@@ -129,7 +131,7 @@ impl RowNetwork {
         Ok(network)
     }
 
-    /// What it was trained to choose.
+    /// Name of the choice that it was trained for.
     pub fn name(&self) -> &str {
         &self.name
     }

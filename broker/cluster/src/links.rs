@@ -1,18 +1,18 @@
-//! Links between nodes: a tree of two levels. Nodes hang on leaf switches, and each leaf has equal
-//! uplinks to as many spines. A gang's traffic takes the links of its nodes. Where it is on more
-//! than one leaf it takes one uplink of each, all to one spine: its path.
+//! Links between nodes: a tree of two levels. Nodes are attached to leaf switches. Each leaf has
+//! equal uplinks, one to each spine. A gang's traffic takes the links of its nodes. If the gang is
+//! on more than one leaf, its traffic takes one uplink of each, all to one spine: its path.
 
 use crate::job::{JobId, JobMeasure};
 use crate::node::{NodeId, WorkerPlace};
 
-/// The tree.
+/// Tree of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterLinks {
-    /// Nodes of a leaf switch, by their numbers: 0 to this less one are on the first.
+    /// Nodes of a leaf switch, by their numbers: the first leaf has 0 to `nodes_of_leaf - 1`.
     pub nodes_of_leaf: u32,
     /// Uplinks of a leaf, each as fast as a node's link.
     pub paths: u32,
-    /// Priorities that the switches know, at least 1.
+    /// Number of priorities of the switches, at least 1.
     pub levels: u8,
 }
 
@@ -23,7 +23,7 @@ impl ClusterLinks {
     }
 }
 
-/// How a gang's traffic goes.
+/// Route of a gang's traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowRoute {
     /// The spine.
@@ -35,11 +35,11 @@ pub struct FlowRoute {
 /// A running gang that sends from node to node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
-    /// Whose traffic it is.
+    /// The job that sends it.
     pub job: JobId,
     /// Its GPUs, thousandths.
     pub gpu_milli: u64,
-    /// What was measured of it.
+    /// Measures of the job.
     pub measure: JobMeasure,
     /// Its nodes, each once.
     pub nodes: Vec<NodeId>,
@@ -48,7 +48,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The flow of a gang on these places; none where it is on one node or sends nothing.
+    /// Flow of a gang on these places; none if it is on one node or sends nothing.
     pub fn of(
         job: JobId,
         gpu_milli: u64,
@@ -73,7 +73,7 @@ impl Flow {
         })
     }
 
-    /// Of its time, in which it keeps its links busy while nothing else does, millionths.
+    /// Part of its time in which it keeps its links busy while no other flow does, millionths.
     pub fn load_ppm(&self) -> u64 {
         let traffic = u64::from(self.measure.traffic_milli);
         traffic * 1_000_000 / (1_000 + traffic)

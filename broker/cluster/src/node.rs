@@ -1,4 +1,4 @@
-//! A node, and what of it is free.
+//! Nodes, and their free resources.
 
 use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};
 
@@ -6,16 +6,16 @@ use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
-/// Where a worker is.
+/// Place of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerPlace {
-    /// On this node.
+    /// The node.
     pub node: NodeId,
-    /// On these of its GPUs, by index.
+    /// Indexes of its GPUs.
     pub gpus: Vec<u16>,
 }
 
-/// A node. As an event it says what there is, inside the core what is free.
+/// Node. As an event it gives all resources, inside the core the free ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterNode {
     /// Its number.
@@ -26,23 +26,23 @@ pub struct ClusterNode {
     pub memory_mib: u32,
     /// Thousandths of each GPU.
     pub gpus: Vec<u32>,
-    /// Per GPU: the part of the time in which those that hold it keep it busy, thousandths.
+    /// Per GPU: the part of the time in which the jobs that hold it keep it busy, thousandths.
     busy: Vec<u32>,
-    /// Per GPU: the same of the worker in its second seat, if there is one.
+    /// Per GPU: the same for the worker in its second seat, if there is one.
     second: Vec<Option<u32>>,
-    /// Workers by what they took: 0 for a part of a GPU, else how many whole ones.
+    /// Kinds of workers with their numbers: 0 for a part of a GPU, else the number of whole ones.
     kinds: Vec<(u32, u32)>,
     /// Moves with each change.
     version: u64,
 }
 
-/// What a worker counts as in [`ClusterNode::has_kind`]; none for a worker without a GPU.
+/// Kind of a worker in [`ClusterNode::has_kind`]; none for a worker without a GPU.
 fn kind(ask: &WorkerAsk) -> Option<u32> {
     (ask.gpus > 0).then_some(if ask.shares() { 0 } else { ask.gpus })
 }
 
 impl ClusterNode {
-    /// An empty node with so many GPUs.
+    /// Creates an empty node with this number of GPUs.
     pub fn new(id: NodeId, cpu_milli: u32, memory_mib: u32, gpus: usize) -> ClusterNode {
         ClusterNode {
             id,
@@ -56,12 +56,12 @@ impl ClusterNode {
         }
     }
 
-    /// Thousandths of GPUs that are free.
+    /// Free thousandths of GPUs.
     pub fn free_milli(&self) -> u64 {
         self.gpus.iter().map(|free| u64::from(*free)).sum()
     }
 
-    /// GPUs of which nothing is taken.
+    /// Number of wholly free GPUs.
     pub fn whole(&self) -> usize {
         self.gpus.iter().filter(|free| **free == WHOLE_GPU_MILLI).count()
     }
@@ -73,13 +73,13 @@ impl ClusterNode {
         (self.kinds.iter().any(of(true)), self.kinds.iter().any(of(false)))
     }
 
-    /// Whether a worker fits on what is free.
+    /// Whether a worker fits on the free resources.
     pub fn fits(&self, ask: &WorkerAsk) -> bool {
         let enough = self.gpus.iter().filter(|free| **free >= ask.gpu_milli).count();
         self.cpu_milli >= ask.cpu_milli && self.memory_mib >= ask.memory_mib && enough >= ask.gpus as usize
     }
 
-    /// How many workers that ask for this fit on what is free.
+    /// Number of workers with this request that fit on the free resources.
     pub(crate) fn room(&self, ask: &WorkerAsk) -> u32 {
         let by = |have: u32, each: u32| have.checked_div(each).unwrap_or(u32::MAX);
         let gpus = match ask.gpus {
@@ -92,12 +92,12 @@ impl ClusterNode {
             .min(gpus)
     }
 
-    /// How busy those that hold a GPU keep it, thousandths.
+    /// How busy the jobs that hold a GPU keep it, thousandths.
     pub fn busy_milli(&self, gpu: usize) -> u32 {
         self.busy.get(gpu).copied().unwrap_or(0)
     }
 
-    /// Workers that hold these GPUs keep them busier by this, or less busy.
+    /// Changes the load of the workers that hold these GPUs.
     pub(crate) fn add_busy(&mut self, place: &WorkerPlace, milli: i64) {
         for at in &place.gpus {
             if let Some(busy) = self.busy.get_mut(usize::from(*at)) {
@@ -106,8 +106,8 @@ impl ClusterNode {
         }
     }
 
-    /// GPUs that somebody holds, whose second seat is free: not busier than `most_host`, nor than
-    /// `most_load` with one more that keeps it busy so much.
+    /// Held GPUs whose second seat is free. They are at most as busy as `most_host`, and at most
+    /// `most_load` with a guest of this `load`.
     pub(crate) fn seats(&self, most_host: u32, most_load: u32, load: u32) -> impl Iterator<Item = u16> {
         let open = move |at: &u16| {
             let at = usize::from(*at);
@@ -120,7 +120,7 @@ impl ClusterNode {
         (0..self.gpus.len() as u16).filter(open)
     }
 
-    /// Takes the second seat of exactly these GPUs, with CPU and memory, if that is free.
+    /// Takes the second seat of exactly these GPUs, with CPU and memory, if all are free.
     pub(crate) fn take_second(&mut self, ask: &WorkerAsk, place: &WorkerPlace, load: u32) -> bool {
         let room = self.cpu_milli >= ask.cpu_milli && self.memory_mib >= ask.memory_mib;
         let open = |at: &u16| self.second.get(usize::from(*at)).is_some_and(Option::is_none);
@@ -136,7 +136,7 @@ impl ClusterNode {
         true
     }
 
-    /// Gives back what [`ClusterNode::take_second`] took.
+    /// Gives back the resources taken by [`ClusterNode::take_second`].
     pub(crate) fn give_back_second(&mut self, ask: &WorkerAsk, place: &WorkerPlace) {
         self.cpu_milli += ask.cpu_milli;
         self.memory_mib += ask.memory_mib;
@@ -146,19 +146,19 @@ impl ClusterNode {
         self.version += 1;
     }
 
-    /// Moves with each change of what is free.
+    /// Changes with each change of the free resources.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// The GPU with the least left of those that a part fits on.
+    /// The GPU with the least left of those on which a part fits.
     pub(crate) fn tightest(&self, ask: &WorkerAsk) -> Option<usize> {
         let fitting = self.gpus.iter().enumerate().filter(|(_, free)| **free >= ask.gpu_milli);
         fitting.min_by_key(|(at, free)| (**free, *at)).map(|(at, _)| at)
     }
 
-    /// Takes what a worker asks for, its part of a GPU on that one. None, and nothing is taken,
-    /// where it does not fit.
+    /// Takes a worker's resources, and its part of a GPU on `shared`. Returns none and takes
+    /// nothing if it does not fit.
     pub(crate) fn take(&mut self, ask: &WorkerAsk, shared: Option<usize>) -> Option<WorkerPlace> {
         let gpus: Vec<u16> = if ask.shares() {
             let at = shared.or_else(|| self.tightest(ask))?;
@@ -201,7 +201,7 @@ impl ClusterNode {
         true
     }
 
-    /// Gives back what [`ClusterNode::take`] took.
+    /// Gives back the resources taken by [`ClusterNode::take`].
     pub(crate) fn give_back(&mut self, ask: &WorkerAsk, place: &WorkerPlace) {
         self.cpu_milli += ask.cpu_milli;
         self.memory_mib += ask.memory_mib;

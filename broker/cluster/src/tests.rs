@@ -1,4 +1,5 @@
-//! Random events under every policy and placement, beside a ledger that only reads the decisions.
+//! Random events under every policy and placement, checked against a ledger that only reads the
+//! decisions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ mod of_policies;
 
 const S: Ns = 1_000_000_000;
 
-/// What a caller would believe: it applies decisions in their order and knows no core.
+/// State as a caller sees it: it applies decisions in their order and knows no core.
 #[derive(Debug, Default)]
 struct Ledger {
     nodes: BTreeMap<NodeId, ClusterNode>,
@@ -23,7 +24,7 @@ struct Ledger {
     running: BTreeMap<JobId, Vec<WorkerPlace>>,
     paused: BTreeMap<JobId, Vec<NodeId>>,
     started: Vec<JobId>,
-    /// Jobs may be in second seats: GPUs are then counted by [`Pair::seats_hold`].
+    /// Whether jobs may be in second seats. GPUs are then counted by [`Pair::seats_hold`].
     shares: bool,
 }
 
@@ -175,7 +176,7 @@ impl Pair {
         out
     }
 
-    /// Every GPU is held once, and has one second seat.
+    /// Asserts that every GPU is held once, and has at most one second seat.
     fn seats_hold(&self) {
         let mut held: BTreeMap<(NodeId, u16, bool), u32> = BTreeMap::new();
         for (job, places) in &self.ledger.running {
@@ -237,7 +238,7 @@ fn started(out: &[ClusterDecision]) -> Vec<u64> {
     out.iter().filter_map(id).collect()
 }
 
-/// An event as numbers, made real against what there is.
+/// Event as numbers, made real against the present state.
 type Raw = (u8, u64, u32, u32, u32);
 
 fn raws() -> impl Strategy<Value = Vec<Raw>> {
@@ -269,7 +270,7 @@ fn real((what, id, workers, gpus, tenths): Raw) -> ClusterEvent {
             let gpu_milli = if gpus == 1 { tenths * 100 } else { 1_000 * gpus.min(1) };
             ClusterEvent::Submitted(ClusterJob {
                 each: WorkerAsk {
-                    // Now and then memory is what is short.
+                    // Sometimes memory is the scarce resource.
                     memory_mib: 512 * tenths,
                     ..ask(gpus, gpu_milli)
                 },
@@ -332,7 +333,7 @@ impl ClusterPolicy for WholeOrder {
     }
 }
 
-/// Counts how often it is asked where a job stands, and for a job's level.
+/// Counts the questions for a job's key and for its level.
 #[derive(Debug)]
 struct Counting(Box<dyn ClusterPolicy>, Arc<AtomicUsize>);
 
@@ -366,7 +367,7 @@ impl ClusterPolicy for Counting {
     }
 }
 
-/// Where no job makes room for another, an arrival asks nothing of those that run.
+/// If no job makes room for another, an arrival asks nothing about running jobs.
 #[test]
 fn an_arrival_costs_nothing_for_what_runs() {
     for policy in ["fifo", "fifo-backfill", "crux", "exclusive"] {
@@ -393,7 +394,8 @@ fn an_arrival_costs_nothing_for_what_runs() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The ledger asserts after each decision. Exclusive is left out: it gives more than was asked.
+    /// The ledger asserts after each decision. `exclusive` is left out: it gives more than was
+    /// asked.
     #[test]
     fn no_gpu_is_given_twice_and_gangs_are_whole(raws in raws()) {
         for policy in policies::NAMES.into_iter().filter(|name| *name != "exclusive") {
@@ -411,7 +413,7 @@ proptest! {
         }
     }
 
-    /// Keeping the order of those that wait decides as ordering all of them anew does.
+    /// A kept order of waiting jobs gives the same decisions as ordering all of them anew.
     #[test]
     fn kept_orders_decide_as_whole_ones(raws in raws()) {
         for policy in ["fifo", "fifo-backfill", "shortest-remaining"] {
@@ -421,8 +423,8 @@ proptest! {
         }
     }
 
-    /// Under strict fifo jobs start in the order in which they came, and each of them starts in the
-    /// end, however large, while jobs before it end.
+    /// Under strict fifo jobs start in the order of arrival. Each starts in the end, however large,
+    /// while jobs before it end.
     #[test]
     fn under_fifo_each_job_starts_in_its_turn(sizes in prop::collection::vec((1u32..=8, 1u32..=10), 1..40), ends in prop::collection::vec(any::<prop::sample::Index>(), 400)) {
         let mut pair = Pair::with("fifo", &[4, 4]);
@@ -441,7 +443,7 @@ proptest! {
         prop_assert_eq!(&pair.ledger.started, &expected);
     }
 
-    /// Under a policy that lets jobs pass, nothing waits that fits on what is free.
+    /// Under a policy that lets jobs pass, no job waits that fits on free resources.
     #[test]
     fn nothing_waits_that_fits(raws in raws()) {
         for policy in ["fifo-backfill", "shortest-remaining", "tiresias", "gittins", "elas", "astraea", "gandiva", "crux", "weft"] {
@@ -454,8 +456,8 @@ proptest! {
         }
     }
 
-    /// Jobs that run for as long as they are expected to, under every policy: all of them end, and
-    /// no sooner than their GPUs allow.
+    /// Jobs run for as long as expected, under every policy: all of them end, and no sooner than
+    /// their GPUs allow.
     #[test]
     fn every_job_ends(sizes in prop::collection::vec((1u32..=8, 1u32..=10), 1..25)) {
         for policy in policies::NAMES.into_iter().filter(|name| *name != "exclusive") {
@@ -469,7 +471,7 @@ proptest! {
             let longest: Ns = left.values().sum();
             while !left.is_empty() {
                 prop_assert!(pair.now <= longest, "{policy}: {left:?} are left");
-                // A second seat has gaps at best: here none, so that GPUs are counted once.
+                // A second seat has gaps at best. Here it has none, so that GPUs are counted once.
                 let seated = |job: &JobId| !pair.core.second_seat(*job);
                 let running: Vec<JobId> = pair.ledger.running.keys().copied().filter(seated).collect();
                 let next = running.iter().map(|job| left[job]).min().unwrap_or(60 * S).min(60 * S);
@@ -517,7 +519,7 @@ fn a_job_that_no_cluster_could_run_bars_nobody_and_one_that_cannot_be_is_refused
         pair.event(ClusterEvent::Submitted(wrong)),
         [ClusterDecision::Refuse(JobId(3))]
     );
-    // The node that it lacks comes; job 2 still has a GPU of the first.
+    // The missing node comes; job 2 still has a GPU of the first.
     let more = pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(9), 8_000, 8_192, 2)));
     assert_eq!(started(&more), [1]);
 }
@@ -552,7 +554,7 @@ fn the_shorter_job_pauses_the_longer_which_goes_on_where_it_was() {
     pair.now = 50 * S;
     let out = pair.event(ClusterEvent::Ended(JobId(7)));
     assert!(matches!(&out[..], [ClusterDecision::Resume(JobId(6), _)]), "{out:?}");
-    // Paused by 7 again and resumed when the other node is free: it moves.
+    // Job 7 pauses it again, and it is resumed when the other node is free, so it moves.
     pair.submit(14, 1, 1_000);
     let out = pair.event(ClusterEvent::Ended(JobId(1)));
     assert!(matches!(&out[..], [ClusterDecision::Move(JobId(6), _)]), "{out:?}");
@@ -604,7 +606,7 @@ mod scores {
             chosen(PlacementRule::Packing, &[empty, used], ask(1, 1_000)),
             (1, vec![0])
         );
-        // Of equal nodes the first.
+        // The first of equal nodes.
         assert_eq!(chosen(PlacementRule::BestFit, &[empty, empty], one), (0, vec![0]));
         // A product as small as can be: the node with less free.
         assert_eq!(
@@ -618,7 +620,7 @@ mod scores {
         let half = PlacementRule::Fgd(typical_asks([ask(1, 500), ask(1, 1_000)].into_iter()));
         // 500 from the open half, not from a whole GPU, whatever the order.
         assert_eq!(chosen(half.clone(), &[&[1_000, 500]], ask(1, 500)), (0, vec![1]));
-        // 300 from the GPU on which nothing typical fits any more, not from the tighter half.
+        // 300 from the GPU on which no typical request fits any more, not from the tighter half.
         assert_eq!(chosen(half.clone(), &[&[500, 450]], ask(1, 300)), (0, vec![1]));
         assert_eq!(
             chosen(PlacementRule::BestFit, &[&[350, 340]], ask(1, 300)),

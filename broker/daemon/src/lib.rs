@@ -36,7 +36,7 @@ use weft_api::profile_path;
 
 use crate::server::{Host, Listener};
 
-pub mod admission;
+mod admission;
 mod base;
 mod clients;
 pub mod history;
@@ -53,6 +53,13 @@ pub mod server;
 pub mod test_driver;
 
 pub use base::{log_file, options};
+
+/// Readers of foreign bytes, for fuzzing.
+#[doc(hidden)]
+pub mod fuzzed {
+    pub use crate::admission::fuzzed as admission;
+    pub use crate::server::fuzzed as transport;
+}
 
 use base::thread_priority::ThreadPriority;
 use options::Options;
@@ -207,7 +214,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     operation::supervisor::ready();
     let why = acceptor.keep(&mut listener);
     operation::supervisor::stopping();
-    log::info!("ends: {why}; {} clients go on as without weft", registry.count());
+    log::info!("ends: {why}; {} clients continue without weft", registry.count());
     // The threads that end below let clients go; that must free no memory.
     admission.close();
     // The socket is removed first: later clients start or find another broker.
@@ -238,14 +245,14 @@ fn keep_history(places: &Places, options: &Options) -> (history::HistoryWriter, 
     let file = match history::file_of(places, options.door.is_shared()) {
         Ok(file) => file,
         Err(error) => {
-            log::warn!("{error}; jobs that end are not kept");
+            log::warn!("{error}; ended jobs are not recorded");
             return (history::HistoryWriter::deaf(), None);
         }
     };
     match history::start(file) {
         Ok((writer, end)) => (writer, Some(end)),
         Err(error) => {
-            log::warn!("no thread for the history of jobs could be started: {error}; jobs that end are not kept");
+            log::warn!("cannot start the thread for the history of jobs: {error}; ended jobs are not recorded");
             (history::HistoryWriter::deaf(), None)
         }
     }

@@ -7,12 +7,25 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weft_protocol::Ns;
 
-use crate::fences::is_overdue;
-
 /// Number of accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's
-/// pool has 32 a priority). Beyond that a new stream takes an idle one's account, or shares the
-/// last.
+/// pool has 32 per priority). Further streams take an idle stream's account, or share the last
+/// account.
 pub const ACCOUNTS: usize = 64;
+
+/// Unfenced work counts as ended after `last launch + DOUBT_RATIO * outstanding + DOUBT_NS`.
+const DOUBT_RATIO: Ns = 2;
+/// Constant part, ns. A driver's queue delays some us; another process's time slice lasts about 1.5
+/// ms.
+pub(crate) const DOUBT_NS: Ns = 5_000_000;
+
+/// Whether unfenced work counts as ended by the clock. `last`: time of the last launch, ns.
+#[inline]
+fn is_overdue(now: Ns, last: Ns, outstanding: Ns) -> bool {
+    let latest = last
+        .saturating_add(outstanding.saturating_mul(DOUBT_RATIO))
+        .saturating_add(DOUBT_NS);
+    now > latest
+}
 
 /// Keys of no stream: keys are handles plus one, since the default stream is 0.
 const EMPTY: usize = 0;
@@ -73,8 +86,8 @@ impl StreamAccount {
         self.issued.load(Ordering::Acquire).saturating_sub(completed)
     }
 
-    /// Counts overdue unfenced work as ended; returns it, ns. `kept`: until then a launch may have
-    /// waited for memory, issued but not on the device.
+    /// Counts overdue unfenced work as ended; returns it, ns. Until `kept` a launch may have waited
+    /// for memory, issued but not on the device.
     fn complete_overdue(&self, now: Ns, kept: Ns) -> Ns {
         let outstanding = self.outstanding();
         if outstanding == 0 {
@@ -116,7 +129,8 @@ impl Default for StreamAccounts {
 pub struct AccountIndex {
     /// Index of the account.
     pub at: u16,
-    /// Whether only this stream uses the account, so that its events tell the end.
+    /// Whether only this stream uses the account, so that the end of its events is the end of the
+    /// work.
     pub own: bool,
 }
 
@@ -125,7 +139,7 @@ impl StreamAccounts {
     #[inline]
     pub fn place(&self, stream: usize) -> AccountIndex {
         let key = stream.wrapping_add(1);
-        // Handles are addresses: their low bits say nothing.
+        // Handles are addresses: their low bits are all alike.
         let start = (stream >> 6) ^ (stream >> 12) ^ stream;
         // Most streams are in their first place.
         let at = start % (ACCOUNTS - 1);
@@ -162,8 +176,8 @@ impl StreamAccounts {
         }
     }
 
-    /// Takes over an idle stream's account. If that one launches just then, its work counts on this
-    /// one.
+    /// Takes over an idle stream's account. If the idle stream launches at that moment, its work
+    /// counts on this account.
     #[cold]
     fn claim_idle(&self, key: usize, start: usize) -> AccountIndex {
         for step in 0..ACCOUNTS - 1 {
@@ -188,7 +202,8 @@ impl StreamAccounts {
         {
             Ok(_) => own(at),
             Err(other) if other == key => own(at),
-            // Another stream was faster: this launch is shared, the next finds a place.
+            // Another stream was faster: this launch uses the shared account, the next one finds a
+            // place.
             Err(_) => SHARED,
         }
     }
@@ -226,8 +241,8 @@ impl StreamAccounts {
         })
     }
 
-    /// Counts overdue unfenced work of all streams as ended; returns it, ns. `kept`: until then a
-    /// launch may have waited for memory, issued but not on the device.
+    /// Counts overdue unfenced work of all streams as ended; returns it, ns. Until `kept` a launch
+    /// may have waited for memory, issued but not on the device.
     pub fn complete_overdue(&self, now: Ns, kept: Ns) -> Ns {
         self.open().fold(0, |sum: Ns, account| {
             sum.saturating_add(account.complete_overdue(now, kept))
@@ -253,8 +268,8 @@ impl StreamAccounts {
         }
     }
 
-    /// Clears an idle account's bit, then reads the account again; a launch adds work, then reads
-    /// the bit. One of the two sees the other, so the bit stands while work is outstanding.
+    /// Clears an idle account's bit, then reads the account again. A launch adds work, then reads
+    /// the bit. One of the two sees the other, so the bit stays set while work is outstanding.
     #[cold]
     fn close(&self, at: usize, account: &StreamAccount) {
         let bit = 1u64 << (at % ACCOUNTS);
@@ -264,7 +279,7 @@ impl StreamAccounts {
         }
     }
 
-    /// Frees a destroyed stream's account; returns its work, which counts as ended, ns.
+    /// Frees a destroyed stream's account; returns the work that therefore counts as ended, ns.
     pub fn forget(&self, stream: usize) -> Ns {
         let key = stream.wrapping_add(1);
         let mut completed = 0;
@@ -333,6 +348,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn unfenced_work_ends_long_after_its_time() {
+        assert!(!is_overdue(100 + 2 * 70 + DOUBT_NS, 100, 70));
+        assert!(is_overdue(101 + 2 * 70 + DOUBT_NS, 100, 70));
+        assert!(!is_overdue(Ns::MAX, 100, Ns::MAX));
+    }
+
+    #[test]
     fn every_stream_has_its_account_and_the_rest_share_one() {
         let streams = StreamAccounts::default();
         let busy = |n: usize| {
@@ -353,7 +375,7 @@ mod tests {
         // A destroyed stream makes room.
         streams.forget(0x7f00_0000_0000);
         assert!(streams.place(1).own);
-        // An idle stream makes room too, for others and when it comes back.
+        // An idle stream makes room too, both for other streams and for its own return.
         streams.issue(streams.place(1), 10, 0);
         assert!(!streams.place(3 << 40).own);
         let other = streams.place(0x7f00_0000_0040);

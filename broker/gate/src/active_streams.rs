@@ -1,24 +1,24 @@
 //! Streams of the process that have work, and the moment when the last work has ended.
 //!
 //! * A launch to the stream of the previous launch costs two loads.
-//! * A stream's synchronisation ends its work, and that of streams it waited for by events. cuDNN's
-//!   recurrent networks and TensorRT fork and join so.
-//! * An event's end ends the work before it. vLLM and TensorRT end a request so: a copy stream
-//!   waits for an event behind the launches, the host for one behind the copy.
-//! * A stream silent during several synchronisations of others is guessed to have ended, and
-//!   reported so. Libraries send one memset to a stream of their own at start and never look at it
-//!   again.
-//! * A stream for which another one with work waits needs no place: it ends with that one. If
+//! * A stream's synchronisation ends its work, and the work of streams that it waited for by
+//!   events. cuDNN's recurrent networks and TensorRT fork and join in this way.
+//! * An event's end ends the work before it. vLLM and TensorRT end a request in this way: a copy
+//!   stream waits for an event after the launches, and the host waits for an event after the copy.
+//! * A stream that is silent during several synchronisations of other streams is assumed to have
+//!   ended, and is reported as a guess. Libraries send one memset to a stream of their own at start
+//!   and never use it again.
+//! * A stream needs no place if another stream with work waits for it: it ends with that one. If
 //!   streams still do not fit, only the context's synchronisation is an end.
 //!
 //! Invariant: an event stands for a stream's work only until the stream gets more work or another
-//! wait. Forgetting an event only delays: the stream stays busy until synchronised. If two threads
-//! use a stream at a record, one end may be believed too early, once.
+//! wait. Forgetting an event causes only a delay: the stream stays busy until it is synchronised.
+//! If two threads use a stream while an event is recorded, one end may be believed too early, once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// Streams that are told apart. Training with overlapping copies has three or four, cuDNN's LSTM
-/// seven.
+/// Number of distinct streams in the table. Training with overlapping copies has three or four,
+/// cuDNN's LSTM seven.
 const STREAMS: usize = 8;
 
 /// No stream; no handle has this value.
@@ -27,13 +27,14 @@ const NONE: usize = usize::MAX;
 /// Synchronisations of other streams after which a silent one counts as ended.
 pub const SILENT_SYNCS: u32 = 4;
 
-/// Flag in the silence count: events stand behind all work, which the next launch must clear.
+/// Flag in the silence count: events follow all work. The next launch must clear it.
 const RECORDED: u32 = 1 << 31;
 
-/// Events behind one stream's work. PyTorch's allocators add their own.
+/// Events after one stream's work. PyTorch's allocators add their own.
 const EVENTS: usize = 4;
 
-/// Streams waiting for one stream's work: one that works with it, and one where all meet.
+/// Streams that wait for one stream's work: one that works together with it, and one that all
+/// streams join.
 const WAITERS: usize = 2;
 
 /// Handles of streams, on one cache line, because a synchronisation looks at all.
@@ -41,7 +42,7 @@ const WAITERS: usize = 2;
 #[repr(align(64))]
 struct StreamHandles([AtomicUsize; STREAMS]);
 
-/// What stands behind all work of a stream. Valid while [`RECORDED`] is set.
+/// Events after all work of a stream, and their waiters. Valid while [`RECORDED`] is set.
 #[derive(Debug)]
 struct RecordedBehind {
     events: [AtomicUsize; EVENTS],
@@ -56,12 +57,12 @@ pub struct ActiveStreams {
     /// Synchronisations of others since each stream's last work, and [`RECORDED`].
     silence: [AtomicU32; STREAMS],
     behind: [RecordedBehind; STREAMS],
-    /// Places ever used: one in most jobs, which spares a synchronisation the others.
+    /// Places ever used: one in most jobs, so that a synchronisation need not look at the others.
     used: AtomicUsize,
     more: AtomicBool,
 }
 
-/// What a synchronising call left.
+/// Work that remains after a synchronising call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemainingWork {
     /// Work on other streams, or no work before.
@@ -72,10 +73,10 @@ pub enum RemainingWork {
     Nothing,
 }
 
-/// Streams whose work has certainly ended, and what is left.
+/// Streams whose work has certainly ended, and the remaining work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedStreams {
-    /// What is left.
+    /// The remaining work.
     pub left: RemainingWork,
     streams: [usize; STREAMS + 1],
     count: usize,
@@ -160,7 +161,7 @@ impl ActiveStream<'_> {
         self.stream.load(Ordering::Relaxed) == stream
     }
 
-    /// Whether events stand behind all of its work.
+    /// Whether events follow all of its work.
     fn is_recorded(&self) -> bool {
         self.silence.load(Ordering::Acquire) & RECORDED != 0
     }
@@ -207,7 +208,7 @@ impl ActiveStreams {
             .filter(|place| !place.has(NONE))
     }
 
-    /// Notes an event recorded behind all work of a stream.
+    /// Records that an event follows all work of a stream.
     pub fn recorded(&self, event: usize, stream: usize) {
         // The event leaves its former place.
         self.forget(event);
@@ -219,7 +220,7 @@ impl ActiveStreams {
             place.silence.fetch_or(RECORDED, Ordering::Release);
             return;
         }
-        // A stream without work: the event stands behind what that stream waits for.
+        // A stream without work: the event follows the work that this stream waits for.
         for place in self.places() {
             if place.is_recorded() && one_is(&place.behind.waiters, stream) {
                 put(&place.behind.events, event);
@@ -227,11 +228,11 @@ impl ActiveStreams {
         }
     }
 
-    /// Notes that a stream waits for an event.
+    /// Records that a stream waits for an event.
     pub fn awaited(&self, stream: usize, event: usize) {
         for place in self.places() {
             if place.has(stream) {
-                // The existing events do not stand behind what it waits for.
+                // The existing events do not follow the work that the stream now waits for.
                 place.silence.fetch_and(!RECORDED, Ordering::Relaxed);
             } else if place.is_recorded() && one_is(&place.behind.events, event) {
                 put(&place.behind.waiters, stream);
@@ -295,7 +296,7 @@ impl ActiveStreams {
         ended
     }
 
-    /// Notes work on a stream. True if no stream had any.
+    /// Records work on a stream. True if no stream had any.
     #[inline]
     pub fn mark(&self, stream: usize) -> bool {
         self.mark_at_once(stream).unwrap_or_else(|| self.mark_slowly(stream))
@@ -323,7 +324,7 @@ impl ActiveStreams {
         None
     }
 
-    /// Whether only this stream has work, and never two had work at once.
+    /// Whether only this stream has work, and two streams never had work at once.
     #[inline(always)]
     pub fn is_all(&self, stream: usize) -> bool {
         let [first, ..] = &self.streams.0;
@@ -337,7 +338,7 @@ impl ActiveStreams {
         first.store(NONE, Ordering::Relaxed);
     }
 
-    /// Whether never two streams had work at once.
+    /// Whether two streams never had work at once.
     #[inline(always)]
     fn is_simple(&self) -> bool {
         self.used.load(Ordering::Acquire) == 1 && !self.more.load(Ordering::Relaxed)
@@ -367,7 +368,7 @@ impl ActiveStreams {
         }
     }
 
-    /// More streams at once than ever, or another thread won the place.
+    /// More streams at once than ever before, or another thread took the place first.
     #[cold]
     fn mark_first(&self, stream: usize, was_idle: bool) -> bool {
         let all = self.streams.0.iter().zip(&self.silence).enumerate();
@@ -384,7 +385,8 @@ impl ActiveStreams {
         was_idle
     }
 
-    /// Gives a stream the place of one that ends with another. False if there is none.
+    /// Gives a stream the place of a stream that ends together with another. False if there is
+    /// none.
     #[cold]
     fn replace_awaited(&self, stream: usize) -> bool {
         let ends_with_another = |place: &ActiveStream<'_>| {
@@ -397,7 +399,7 @@ impl ActiveStreams {
             return false;
         };
         let before = place.stream.load(Ordering::Relaxed);
-        // No events stand behind the new stream's work.
+        // No events follow the new stream's work.
         place.silence.store(0, Ordering::Relaxed);
         place
             .stream
@@ -524,7 +526,7 @@ mod tests {
         assert_eq!(busy.synced(0).left, RemainingWork::NothingProbably);
         busy.mark(0);
         assert_eq!(busy.synced(0).left, RemainingWork::Nothing);
-        // A stream that goes on working counts.
+        // A stream that keeps working counts.
         busy.mark(99);
         for _ in 0..3 * SILENT_SYNCS {
             busy.mark(0);
@@ -672,7 +674,7 @@ mod tests {
         }
         assert_eq!(busy.synced(COMPUTE).left, RemainingWork::Nothing);
         assert!(busy.is_idle());
-        // Without a place for the joining stream nothing would remember the others.
+        // Without a place for the joining stream the table would lose the other streams.
         for stream in 0..=STREAMS {
             busy.mark(stream);
             busy.recorded(0x10, stream);
@@ -701,7 +703,7 @@ mod tests {
         assert!(!busy.all_synced());
     }
 
-    /// What the lab keeps instead: the silence of each stream with work, without events.
+    /// The lab's state instead: the silence of each stream with work, without events.
     #[derive(Default)]
     struct SilentStreams([Option<u32>; STREAMS]);
 
@@ -725,7 +727,7 @@ mod tests {
     }
 
     proptest! {
-        /// Without events, and with no more streams than fit, the lab's short rule is this one.
+        /// Without events, and with no more streams than fit, the lab's short rule equals this one.
         #[test]
         fn the_rule_without_events(steps in prop::collection::vec((0..5u8, 0..STREAMS), 0..200)) {
             let (active, mut silent) = (ActiveStreams::default(), SilentStreams::default());

@@ -1,10 +1,10 @@
-//! What work is charged, and whether credit covers it.
+//! The charge for work, and whether credit covers it.
 
 use weft_protocol::Ns;
 use weft_protocol::credit::epochs_hold;
 
-/// Bytes below which a transfer passes the gate uncharged: at 20 GB/s it takes 3 us, less than a
-/// wait.
+/// Bytes below which a transfer passes the gate uncharged. At 20 GB/s such a transfer takes 3 us,
+/// less than a wait.
 pub const SMALL_TRANSFER_BYTES: u64 = 64 * 1024;
 
 /// Bytes per ns between host and device: PCIe 4 x16 gives 20 to 25 GB/s.
@@ -13,9 +13,9 @@ const HOST_BANDWIDTH_BYTES_PER_NS: u64 = 20;
 /// Bytes per ns on the device, read and written: about half of an A100's 1.5 TB/s.
 const DEVICE_BANDWIDTH_BYTES_PER_NS: u64 = 700;
 
-/// The launch queue holds `longest wait / QUEUED_WORK_RATIO` of predicted work at most. It may
-/// delay a foreground job once per longest wait: by at most 0.8 % of its time. On a real device
-/// that is 8 ms, more than a background job fits into most gaps.
+/// Ratio that bounds the launch queue: it holds at most `longest wait / QUEUED_WORK_RATIO` of
+/// predicted work. The queue may delay a foreground job once per longest wait, so by at most 0.8 %
+/// of its time. On a real device that is 8 ms, more than a background job fits into most gaps.
 pub const QUEUED_WORK_RATIO: Ns = 128;
 
 /// Predicted time, ns, of a copy between host and device.
@@ -45,7 +45,7 @@ pub fn in_credit(cost: Ns) -> i64 {
 /// Whether `credit` covers a launch. `bound_to`: the sum of launch epochs that the credit is bound
 /// to, if any; `sum_above`: that sum now.
 ///
-/// `Orders::take` decides by this rule on the shared words, and takes the credit in the same step.
+/// `Orders::take` applies this rule to the shared words, and takes the credit in the same step.
 pub fn covers(credit: i64, cost: Ns, bound_to: Option<u64>, sum_above: u64) -> bool {
     credit >= in_credit(cost) && is_valid(bound_to, sum_above)
 }
@@ -56,7 +56,7 @@ pub fn is_valid(bound_to: Option<u64>, sum_above: u64) -> bool {
 }
 
 /// Time, ns, to check against a run-ahead window for a kernel charged `cost` ns. `long`: its likely
-/// time, where that is much more.
+/// time, if that is much more.
 #[inline]
 pub fn long_time(cost: Ns, long: Option<Ns>) -> Ns {
     match long {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// The rule on values says what the shared words do.
+        /// The rule on values agrees with the rule on the shared words.
         #[test]
         fn covers_says_what_take_does(
             given in 1..1_000i64, cost in 0..1_200u64, bound: bool, bumps in 0..3u64, priority in 0..10usize,

@@ -1,8 +1,8 @@
-//! Fences behind a background job's work: when one is due, which are pending, and what is known
-//! without one.
+//! Fences after a background job's work: when a fence is due, which fences are pending, and when
+//! work without a fence counts as ended.
 //!
-//! A fence is an event that weft records behind work, asked later and never waited for. What an
-//! event is, and how to ask it, is the driver's.
+//! A fence is an event that weft records after work. weft polls it later and never waits for it.
+//! The driver of this code supplies the events and polls them.
 
 use std::sync::atomic::Ordering;
 
@@ -14,27 +14,21 @@ use crate::accounts::{AccountIndex, StreamAccount, StreamAccounts};
 /// a fifth of the usual delay bound (500 us), so the broker's view is fine enough.
 pub const FENCE_QUANTUM_NS: Ns = 100_000;
 
-/// Shortest time between two fences while credit is plenty, ns: no launch waits for them then.
+/// Shortest time between two fences while credit is plenty, ns: no launch waits for a fence then.
 pub const FENCE_PAUSE_NS: Ns = 50_000;
 
 /// Credit is plenty above this multiple of the unfenced work.
 pub const PLENTY_RATIO: Ns = 4;
 
-/// Pending fences of a process. Beyond that work goes without.
+/// Most pending fences of a process. Further work gets no fence.
 pub const MAX_FENCES: usize = 32;
-
-/// Unfenced work counts as ended after `last launch + DOUBT_RATIO * outstanding + DOUBT_NS`.
-const DOUBT_RATIO: Ns = 2;
-/// Constant part, ns. A driver's queue delays some us; another process's time slice lasts about 1.5
-/// ms.
-const DOUBT_NS: Ns = 5_000_000;
 
 /// Whether a fence is due behind a stream's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceDue {
     /// Too little work is unfenced.
     No,
-    /// The next launch will not wait for it: at most one each [`FENCE_PAUSE_NS`].
+    /// The next launch will not wait for it: at most one fence per [`FENCE_PAUSE_NS`].
     Rarely,
     /// The next launch may wait for it.
     Now,
@@ -42,7 +36,7 @@ pub enum FenceDue {
 
 /// Whether a fence is due behind `unfenced` ns of work, while the credit word holds `credit`.
 ///
-/// The simulation takes `Rarely` for `No`: its clients put no fences for the broker's sake alone.
+/// The simulation treats `Rarely` as `No`: its clients record no fences only for the broker.
 #[inline]
 pub fn fence_due(unfenced: Ns, credit: i64) -> FenceDue {
     if unfenced < FENCE_QUANTUM_NS {
@@ -54,15 +48,6 @@ pub fn fence_due(unfenced: Ns, credit: i64) -> FenceDue {
     }
 }
 
-/// Whether unfenced work counts as ended by the clock. `last`: time of the last launch, ns.
-#[inline]
-pub fn is_overdue(now: Ns, last: Ns, outstanding: Ns) -> bool {
-    let latest = last
-        .saturating_add(outstanding.saturating_mul(DOUBT_RATIO))
-        .saturating_add(DOUBT_NS);
-    now > latest
-}
-
 /// Whether a fence was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceState {
@@ -70,7 +55,7 @@ pub enum FenceState {
     Reached,
     /// The work before it has not ended.
     Pending,
-    /// The event is useless; its work ends by the clock.
+    /// The event is useless; its work counts as ended after a time.
     Broken,
 }
 
@@ -101,7 +86,7 @@ impl<E: Copy> PendingFences<E> {
         self.slots.iter().all(Option::is_none)
     }
 
-    /// Work, ns, up to which a new fence of this account would stand; `None`: all work is fenced,
+    /// Work, ns, up to which a new fence of this account would reach; `None`: all work is fenced,
     /// or there are too many fences.
     pub fn wanted(&self, account: &StreamAccount) -> Option<Ns> {
         let upto = account.issued.load(Ordering::Acquire);
@@ -109,7 +94,7 @@ impl<E: Copy> PendingFences<E> {
         (unfenced && self.slots.iter().any(Option::is_none)).then_some(upto)
     }
 
-    /// Adds a fence, recorded after [`PendingFences::wanted`] said `upto`.
+    /// Adds a fence that was recorded after [`PendingFences::wanted`] returned `upto`.
     pub fn add(&mut self, accounts: &StreamAccounts, at: AccountIndex, upto: Ns, event: E) {
         let Some(account) = accounts.account(at.at) else { return };
         account.fenced.fetch_max(upto, Ordering::AcqRel);
@@ -135,7 +120,7 @@ impl<E: Copy> PendingFences<E> {
         ends.min()
     }
 
-    /// Drops the fences whose events `ended` names: all work before them has ended. Returns
+    /// Drops the fences whose events `ended` accepts: all work before them has ended. Returns
     /// predicted work newly known to have ended, ns.
     pub fn end(&mut self, accounts: &StreamAccounts, ended: impl Fn(E) -> bool) -> Ns {
         let ends = self
@@ -146,8 +131,9 @@ impl<E: Copy> PendingFences<E> {
             .fold(0, Ns::saturating_add)
     }
 
-    /// Asks the fences and drops those that are not pending: `ask` gets each one's event, `drop`
-    /// the dropped ones' with their state. Returns predicted work newly seen to have ended, ns.
+    /// Polls the fences and drops those that are not pending. `ask` gets each fence's event; `drop`
+    /// gets each dropped fence's event and state. Returns predicted work newly seen to have ended,
+    /// ns.
     pub fn poll(
         &mut self,
         accounts: &StreamAccounts,
@@ -155,7 +141,7 @@ impl<E: Copy> PendingFences<E> {
         mut drop: impl FnMut(E, FenceState),
     ) -> Ns {
         let mut gained: Ns = 0;
-        // A stream's fences are reached in order: behind a pending one no question is needed.
+        // A stream's fences are reached in order: the fences after a pending one need no poll.
         let mut pending: u64 = 0;
         let mut order: [(usize, Option<Fence<E>>); MAX_FENCES] =
             std::array::from_fn(|at| (at, self.slots.get(at).copied().flatten()));
@@ -203,6 +189,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::accounts::DOUBT_NS;
 
     #[test]
     fn a_fence_is_due_once_a_launch_may_wait_for_it() {
@@ -215,14 +202,7 @@ mod tests {
         assert_eq!(fence_due(Ns::MAX, i64::MAX), FenceDue::Now);
     }
 
-    #[test]
-    fn unfenced_work_ends_long_after_its_time() {
-        assert!(!is_overdue(100 + 2 * 70 + DOUBT_NS, 100, 70));
-        assert!(is_overdue(101 + 2 * 70 + DOUBT_NS, 100, 70));
-        assert!(!is_overdue(Ns::MAX, 100, Ns::MAX));
-    }
-
-    /// Two streams' accounts and their fences; an event is its stream and how much work is before
+    /// Two streams' accounts and their fences. An event is its stream and the amount of work before
     /// it.
     struct FencedStreams {
         accounts: StreamAccounts,
@@ -294,8 +274,8 @@ mod tests {
     }
 
     proptest! {
-        /// However launches, fences and the device go on: work ends once, and none that is not
-        /// reached; no more fences than allowed.
+        /// For every order of launches, fences and progress of the device, work ends once, and only
+        /// if its fence was reached. No more fences exist than allowed.
         #[test]
         fn work_ends_once(steps in prop::collection::vec((0..4u8, 0..2usize, 1..100_000u64), 0..200)) {
             let mut streams = FencedStreams::new();

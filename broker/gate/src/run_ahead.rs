@@ -1,22 +1,23 @@
-//! What a run-ahead window lets go, and when a launch that it holds back looks again.
+//! The launches that a run-ahead window admits, and the next look of a launch that it holds back.
 //!
-//! Such a launch first waits for the device alone ([`DEVICE_WAIT_NS`]): most kernels end sooner.
-//! Only then does the client tell the broker.
+//! Such a launch first waits only for the device ([`DEVICE_WAIT_NS`]): most kernels end sooner.
+//! Only then does the client report the wait to the broker.
 
 use weft_protocol::Ns;
 use weft_protocol::credit::{MayLaunch, RunAheadWindow};
 
-/// Wait under a window, ns, until the broker is told: more than most kernels take.
+/// Wait under a window, ns, before the client reports it to the broker: more than most kernels
+/// take.
 pub const DEVICE_WAIT_NS: Ns = 500_000;
 
-/// Poll interval meanwhile, ns; a poll costs about 1 us.
+/// Poll interval during this wait, ns; a poll costs about 1 us.
 pub const POLL_INTERVAL_NS: Ns = 2_000;
 
-/// A launch that the clock holds back looks after this part of what is left: few looks, and an
-/// early end is seen by the next.
+/// Divisor of the remaining time: a launch that the clock holds back looks again after this part of
+/// it. So there are few looks, and the next look sees an early end.
 const EARLY_LOOK_DIVISOR: u64 = 4;
 
-/// Whether the window, if any, lets a launch of `takes` ns go behind `backlog` ns.
+/// Whether the window, if any, admits a launch of `takes` ns after `backlog` ns of work.
 #[inline]
 pub fn may_launch(window: Option<RunAheadWindow>, now: Ns, backlog: Ns, takes: Ns) -> MayLaunch {
     match window {
@@ -27,8 +28,8 @@ pub fn may_launch(window: Option<RunAheadWindow>, now: Ns, backlog: Ns, takes: N
 
 /// Duration, ns, to check against the window for a launch that waits for the broker.
 ///
-/// Under the window of its arrival a launch needs its `long` estimate. A window issued since then
-/// accounts for that, so the charged `cost` is enough.
+/// Under the window of its arrival a launch needs its `long` estimate. A window issued later
+/// accounts for that time, so the charged `cost` is enough.
 pub fn takes_while_waiting(
     window: Option<RunAheadWindow>,
     deadline_at_arrival: Option<Ns>,
@@ -41,11 +42,12 @@ pub fn takes_while_waiting(
     }
 }
 
-/// When a launch that waits for the device alone looks again; `None`: the broker has to be told.
+/// Time of the next look of a launch that waits only for the device; `None`: the client must report
+/// the wait to the broker.
 ///
-/// `by_fences`: fences hold the launch back, not the clock. `awaits_end`: work is out whose end a
-/// fence tells. It returns credit, and may come before the clock's: so a launch that the clock
-/// holds back looks before its time is over, too.
+/// `by_fences`: fences hold the launch back, not the clock. `awaits_end`: outstanding work has a
+/// fence, whose end returns credit. That end may come before the clock's time. So a launch that the
+/// clock holds back also looks before its time is over.
 pub fn next_look(now: Ns, may: MayLaunch, by_fences: bool, awaits_end: bool) -> Option<Ns> {
     let poll = now.saturating_add(POLL_INTERVAL_NS);
     match may {
@@ -103,7 +105,7 @@ mod tests {
         assert_eq!(next_look(7, MayLaunch::Never, true, true), None);
         assert_eq!(next_look(7, MayLaunch::At(90), false, false), Some(90));
         assert_eq!(next_look(7, MayLaunch::At(90), true, false), poll);
-        // An end may come before the clock's.
+        // An end may come before the clock's time.
         assert_eq!(next_look(7, MayLaunch::At(90), false, true), Some(90));
         assert_eq!(next_look(7, MayLaunch::At(80_007), false, true), Some(20_007));
         assert_eq!(next_look(7, MayLaunch::At(4_007), false, true), poll);
@@ -112,7 +114,8 @@ mod tests {
     }
 
     proptest! {
-        /// A launch that looks when it is told to is let go then, or never: by the clock alone.
+        /// A launch that looks at the returned time may go then, or never, if only the clock
+        /// decides.
         #[test]
         fn the_clock_opens_the_window(
             now in 0..2_000_000u64, backlog in 0..2_000_000u64, takes in 0..1_000_000u64,

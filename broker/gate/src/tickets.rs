@@ -1,8 +1,8 @@
 //! Order at the gate: launches leave in order of arrival, over all streams of the process.
 //!
 //! Holding one stream while another runs would deadlock programs whose streams wait on each other.
-//! How a thread waits for its turn is its driver's own matter. A thread that gave up may leave out
-//! of turn: that moves the turn on past lost threads too, and never back.
+//! The driver of this code decides how a thread waits for its turn. A thread that gave up may leave
+//! out of turn: the turn then moves past lost threads too, and never back.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,8 +22,8 @@ impl TicketOrder {
         }
     }
 
-    /// Whether the queue is empty. A launch that sees this may go without a ticket: it precedes all
-    /// later arrivals.
+    /// Whether the queue is empty. A launch that finds it empty may go without a ticket: it
+    /// precedes all later arrivals.
     #[inline]
     pub fn is_empty(&self) -> bool {
         let serving = self.serving.load(Ordering::SeqCst);
@@ -104,8 +104,8 @@ mod tests {
     }
 
     proptest! {
-        /// In whatever order threads leave, the turn never moves back, and all end at an empty
-        /// queue.
+        /// The turn never moves back, and all threads end at an empty queue, in whatever order
+        /// threads leave.
         #[test]
         fn the_turn_only_moves_on(first: u32, leaving in Just((0..12u32).collect::<Vec<_>>()).prop_shuffle()) {
             let order = TicketOrder::starting_at(first);

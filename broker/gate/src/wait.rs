@@ -1,16 +1,16 @@
-//! The wait at the gate: what ends it, and how long to nap between two looks.
+//! The wait at the gate: the reasons that end it, and the nap between two looks.
 //!
-//! Every wait ends. [`GateWait::look`] says `Expired` at the deadline at the latest, whatever the
-//! client answers.
+//! Every wait ends. [`GateWait::look`] returns `Expired` at the deadline at the latest, whatever
+//! the client answers.
 
 use weft_protocol::Ns;
 use weft_protocol::lane::MAX_LONGEST_WAIT_NS;
 
-/// Longest wait, ns, where the broker orders none.
+/// Longest wait, ns, if the broker orders none.
 pub const DEFAULT_LONGEST_WAIT_NS: Ns = 1_000_000_000;
 
-/// Age of the heartbeat, ns, at which the broker counts as stopped. It beats every 100 ms while a
-/// launch waits.
+/// Age of the heartbeat, ns, at which the broker counts as stopped. The heartbeat moves every
+/// 100 ms while a launch waits.
 pub const HEARTBEAT_TIMEOUT_NS: Ns = 300_000_000;
 
 /// Longest nap, ns, and so between polls of the fences. Waking costs some 10 us: 1 % of a core.
@@ -36,8 +36,8 @@ pub fn longest_wait(ordered: Ns) -> Ns {
     }
 }
 
-/// Nap, ns, until the next fence is expected to be reached (`expected`: a time); late fences are
-/// polled ever more rarely. `has_work`: the device has work of this client.
+/// Nap, ns, until the next fence is expected to be reached (`expected`: a time). A late fence is
+/// polled less and less often. `has_work`: the device has work of this client.
 pub fn nap_length(now: Ns, expected: Option<Ns>, has_work: impl FnOnce() -> bool) -> Ns {
     let length = match expected {
         Some(end) if end > now => end - now,
@@ -66,8 +66,8 @@ pub enum WaitEnd {
 }
 
 impl WaitEnd {
-    /// Whether the launch goes without credit. Its cost is then taken from the word all the same:
-    /// it is reported as issued.
+    /// Whether the launch goes without credit. Its cost is still taken from the word, because the
+    /// launch is reported as issued.
     pub fn is_overdraft(self) -> bool {
         self != WaitEnd::Credit
     }
@@ -78,7 +78,7 @@ impl WaitEnd {
     }
 }
 
-/// What a client with a launch at the head of the queue can tell and do.
+/// State and actions of a client whose launch is at the head of the queue.
 pub trait WaitingClient {
     /// Takes the launch's credit, if the credit covers it and the run-ahead window lets it go.
     fn take_credit(&mut self, now: Ns) -> bool;
@@ -100,14 +100,14 @@ pub trait WaitingClient {
     fn nap(&self, now: Ns) -> Ns;
 }
 
-/// What a look at the gate says.
+/// Result of a look at the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateLook {
     /// The wait is over.
     Ends(WaitEnd),
     /// Look again at once.
     Spin,
-    /// Look again after so many ns, or when the bell rings.
+    /// Look again after this many ns, or when the bell rings.
     Nap(Ns),
 }
 
@@ -121,7 +121,8 @@ pub struct GateWait {
 }
 
 impl GateWait {
-    /// A wait since `arrived`, of `longest` ns at most. `heartbeat`: the broker's when it was told.
+    /// A wait since `arrived`, of at most `longest` ns. `heartbeat`: the broker's at the client's
+    /// report.
     pub fn new(arrived: Ns, longest: Ns, heartbeat: u32) -> GateWait {
         GateWait {
             arrived,
@@ -136,7 +137,7 @@ impl GateWait {
         self.arrived
     }
 
-    /// The broker's heartbeat when it was told.
+    /// The broker's heartbeat when the client reported the wait.
     pub fn heartbeat(&self) -> u32 {
         self.heartbeat
     }
@@ -148,9 +149,9 @@ impl GateWait {
 
     /// One look. The order is part of the rule:
     ///
-    /// 1. Credit first: a launch that is covered is never counted as anything else.
+    /// 1. Credit first: a launch that credit covers never counts as anything else.
     /// 2. Another mode, the deadline and a hurry need no news of the device.
-    /// 3. The device is polled no more often than the shortest nap.
+    /// 3. The device is polled at most once per shortest nap.
     /// 4. No progress counts only after a poll, and only while a fence is pending.
     pub fn look(&mut self, now: Ns, client: &mut impl WaitingClient) -> GateLook {
         if client.take_credit(now) {
@@ -193,7 +194,7 @@ mod tests {
 
     const LONGEST_NS: Ns = 80_000_000;
 
-    /// A client that answers what the test says.
+    /// A client with the answers of a test.
     #[derive(Debug, Clone, Copy)]
     struct ScriptedClient {
         covered: bool,

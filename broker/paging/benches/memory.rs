@@ -2,8 +2,8 @@
 //! `cargo bench -p weft-paging --bench memory -- [--check] [--json FILE]`.
 //!
 //! Eight clients with 40,000 granules of 2 MB each take turns on a device of 80 GB; orders end at
-//! once. Measured are the switch with its first orders, which a job may wait for, and all calls of
-//! a turn. One thread.
+//! once. The benchmark measures the switch with its first orders, for which a job may wait, and all
+//! calls of a turn. One thread.
 #![forbid(unsafe_code)]
 
 use std::{process::ExitCode, time::Instant};
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
                 }
                 planner.orders(&mut orders);
             }
-            // A little short of the plan, so that it never comes out even.
+            // A little short of the plan, so that the two never match exactly.
             planner.ran(running, length / 100 - 7);
             planner.orders(&mut orders);
         }

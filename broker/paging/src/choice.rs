@@ -1,4 +1,4 @@
-//! Choice of what to move next.
+//! Choice of the next granules to move.
 //!
 //! "Aggressive" rule of Cao, Felten, Karlin, Li: "A study of integrated prefetching and caching
 //! strategies", 1995. Whenever the link is free, the missing granule needed first replaces the
@@ -25,7 +25,7 @@ const AFTER_TIMELINE_NS: Ns = 1 << 62;
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     client: usize,
-    /// ns since the plan's begin.
+    /// ns since the plan's start.
     start: Ns,
     length: Ns,
     /// The running client's next turn, from the end of its present one.
@@ -37,11 +37,11 @@ struct Visit {
 struct Tail {
     /// Entries not looked at yet.
     left: usize,
-    /// LRU: `left` counts last uses, the unused granules are through.
+    /// LRU: `left` counts last uses, because the unused granules are done.
     used_ones: bool,
 }
 
-/// A granule that may go.
+/// Granule that may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Victim {
     client: usize,
@@ -50,7 +50,7 @@ struct Victim {
     key: Ns,
 }
 
-/// A granule that must come.
+/// Granule that must come.
 #[derive(Debug, Clone, Copy)]
 struct MissingGranule {
     client: usize,
@@ -59,7 +59,7 @@ struct MissingGranule {
     visit: usize,
 }
 
-/// What the running client does with a slot in its turn.
+/// Use of a slot by the running client in its turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum InTurn {
     #[default]
@@ -87,7 +87,7 @@ pub(super) struct Choice {
     /// Its last uses that are not in `spent` yet.
     unspent: usize,
     in_turn: Vec<InTurn>,
-    /// Missing granules with room, there or being made.
+    /// Missing granules with room, present or being made.
     wanted: VecDeque<MissingGranule>,
     /// A missing granule of the running client has no victim.
     starved: bool,
@@ -260,7 +260,7 @@ impl Planner {
         self.choice.wanted.push_back(need);
     }
 
-    /// Next use of a slot, ns since the plan's begin. A running client's `distance` counts from the
+    /// Next use of a slot, ns since the plan's start. A running client's `distance` counts from the
     /// end of its turn.
     fn future(&self, client: usize, distance: Ns) -> Ns {
         if distance == NEVER_NS {
@@ -314,8 +314,8 @@ impl Planner {
         }
     }
 
-    /// Marks what the running client used for the last time in its turn. A use is over when the
-    /// next has begun.
+    /// Marks the slots that the running client used for the last time in its turn. A use is over
+    /// when the next has begun.
     fn spend(&mut self) {
         let Some((client, length, _)) = self.choice.planned else {
             return;
@@ -350,8 +350,8 @@ impl Planner {
         }
     }
 
-    /// Victim of the running client: of the slots that the rest of the turn does not use, the one
-    /// needed last.
+    /// Victim of the running client: the slot needed last, of those that the rest of the turn does
+    /// not use.
     fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
         let memory = &self.clients[client].1;
         while let Some((_, slot)) = self.choice.spent.peek() {
@@ -513,7 +513,7 @@ impl Planner {
         busy < u64::from(self.config.in_flight)
     }
 
-    /// Gives orders while there are some and the link takes them.
+    /// Gives orders while any are possible and the link takes them.
     pub(super) fn choose(&mut self, into: &mut Vec<PagingOrder>) {
         if self.choice.stale {
             self.replan();
@@ -591,7 +591,7 @@ impl Planner {
         while let Some(need) = self.choice.wanted.front().copied() {
             let slot = &self.clients[need.client].1.slots[need.slot];
             if slot.place == GranulePlace::Device || slot.moving != Movement::No {
-                // It came by a fault meanwhile.
+                // A fault brought it in the meantime.
                 self.choice.wanted.pop_front();
                 continue;
             }
@@ -651,7 +651,7 @@ impl Planner {
 /// Part of a turn that is planned at once, ns.
 ///
 /// A client whose set exceeds its room evicts its own granules. A part ends when half of its room
-/// is used, so that the other half can be under way. Time is no measure: the forward half of a
+/// is used, so that the other half can be under way. Time is not a measure: the forward half of a
 /// training step uses most granules in a third of it.
 fn planned_length(memory: &ClientMemory, length: Ns, room: u64) -> Ns {
     if memory.used <= room {

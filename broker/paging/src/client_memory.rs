@@ -29,7 +29,7 @@ pub(super) struct GranuleState {
     pub used: bool,
     /// Used and never written.
     pub unwritten: bool,
-    /// The driver was told that it is mostly read.
+    /// The driver was advised that it is mostly read.
     pub advised: bool,
     /// An order for it was refused since the last switch.
     pub refused: bool,
@@ -179,7 +179,7 @@ impl ClientMemory {
         wide
     }
 
-    /// Recomputes what rests on slot numbers.
+    /// Recomputes the fields that depend on slot numbers.
     pub fn index(&mut self) {
         let mut uses = std::mem::take(&mut self.uses);
         uses.clear();
@@ -242,8 +242,8 @@ impl ClientMemory {
         (average as u64).max(next as u64).min(self.used)
     }
 
-    /// `length` ns of own time, and to the end of the kernel that is under way then: it is not
-    /// taken off the device.
+    /// `length` ns of own time, and the time to the end of the kernel that is then under way: a
+    /// kernel is not taken off the device.
     pub fn to_kernel_end(&self, length: Ns) -> Ns {
         let at = self.position.saturating_add(length) % self.period.max(1);
         let next = self.uses.get(self.uses.partition_point(|one| one.at < at));
@@ -251,7 +251,7 @@ impl ClientMemory {
         length.saturating_add(end.saturating_sub(at))
     }
 
-    /// Moves `position` to the begin of the present kernel; the rest stays in `ran`. Returns the
+    /// Moves `position` to the start of the present kernel; the rest stays in `ran`. Returns the
     /// step, ns.
     pub fn run_on(&mut self) -> Ns {
         let period = self.period.max(1);
@@ -284,8 +284,8 @@ impl ClientMemory {
 
     /// Updates `after` for a turn of `length` ns.
     ///
-    /// Its distances say when each slot is used for the last time in the turn. Too early by a
-    /// kernel, and each goes just before its use.
+    /// Its distances give the last use of each slot in the turn. If they were too early by a
+    /// kernel, each slot would go just before its use.
     pub fn order_after(&mut self, length: Ns) {
         let end = self.position.saturating_add(length) % self.period;
         if !self.after.is_at(&self.uses, end) {

@@ -10,23 +10,23 @@ pub const RESERVE_PART: u64 = 64;
 /// Measured link between host and device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
-    /// Bytes a second to the device, alone.
+    /// Bytes per second to the device, without traffic to the host.
     pub inward: f64,
-    /// Bytes a second to the host, alone.
+    /// Bytes per second to the host, without traffic to the device.
     pub outward: f64,
-    /// Both directions at once, bytes a second. Unused unless `duplex`.
+    /// Bytes per second of both directions at once. Unused unless `duplex`.
     pub both: f64,
     /// Whether both directions go at once.
     pub duplex: bool,
 }
 
 impl Link {
-    /// Time of granules to the device, alone.
+    /// Time of granules to the device, without traffic to the host.
     pub fn time_in(&self, granules: u64) -> Ns {
         time(granules, self.inward)
     }
 
-    /// Time of granules to the host, alone.
+    /// Time of granules to the host, without traffic to the device.
     pub fn time_out(&self, granules: u64) -> Ns {
         time(granules, self.outward)
     }

@@ -8,12 +8,12 @@
 //!
 //! # How to drive it
 //!
-//! 1. [`Planner::join`] each client. Tell where its memory lies ([`Planner::placed`],
-//!    [`Planner::freed`]) and what it touches ([`Planner::set_working_set`]).
+//! 1. [`Planner::join`] each client. Report the places of its memory ([`Planner::placed`],
+//!    [`Planner::freed`]) and its uses ([`Planner::set_working_set`]).
 //! 2. [`Planner::switch`] at each switch and each change of the timeline. Element 0 runs now, for
 //!    the rest of its turn.
-//! 3. [`Planner::orders`] after every switch, [`Planner::done`] and [`Planner::ran`]: what may
-//!    begin now.
+//! 3. [`Planner::orders`] after every switch, [`Planner::done`] and [`Planner::ran`]: the orders
+//!    that may begin now.
 //! 4. [`Planner::done`] for each order that ended or was refused.
 //! 5. [`Planner::ran`] as the running client spends its own time, and before a switch. Granules
 //!    past their last use in the turn may then go. In turns by the clock also [`Planner::ends_in`].
@@ -24,16 +24,16 @@
 //! Others come by demand paging. [`Planner::may_start`] is true at once with pipelining, otherwise
 //! once the whole set is in.
 //!
-//! # What holds
+//! # Invariants
 //!
 //! * `on device + on their way in <= PagingConfig::capacity` by the planner's own orders. A granule
 //!   on its way out counts until it is out.
 //! * Orders out in each direction (on a one-way link: in both) are at most
 //!   [`PagingConfig::in_flight`] granules.
 //! * A granule goes out only for one that is needed earlier.
-//! * What a pinned client is known to use is never evicted.
+//! * Granules that a pinned client is known to use are never evicted.
 //! * Host memory is never promised beyond [`PagingConfig::host_limit`].
-//! * Every granule is on the device, on the host, or on its way, whatever callers say.
+//! * Every granule is on the device, on the host, or on its way, whatever callers report.
 #![forbid(unsafe_code)]
 
 mod batch;

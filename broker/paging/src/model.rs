@@ -32,7 +32,7 @@ impl GranuleRange {
 /// dead. A partial overwrite is [`Access::ReadWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
-    /// Client's time since the begin of its period.
+    /// Client time since the start of its period.
     pub at: Ns,
     /// The granules.
     pub range: GranuleRange,
@@ -40,8 +40,8 @@ pub struct Use {
     pub access: Access,
 }
 
-/// What a client touches in a period (a training step, a decoded token) by its own time, which
-/// passes only while it runs.
+/// Uses of a client in a period (a training step, a decoded token), by its own time, which passes
+/// only while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkingSet {
     /// Time until it repeats, after all uses. 0 counts as the last use + 1 ns.
@@ -65,7 +65,7 @@ pub enum GranulePlace {
     /// Nowhere: never touched, or dropped as dead.
     #[default]
     Nowhere,
-    /// On the host alone.
+    /// Only on the host.
     Host,
     /// On the device; the host may have a copy.
     Device,

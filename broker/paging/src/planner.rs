@@ -1,4 +1,4 @@
-//! The planner's inputs and books. `choice` chooses what to move.
+//! The planner's inputs and books. `choice` chooses the granules to move.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -46,7 +46,7 @@ fn part(of: u64, parts: u64, whole: u64) -> u64 {
     }
 }
 
-/// Plans what memory lies on the device.
+/// Planner of the memory on the device.
 #[derive(Debug)]
 pub struct Planner {
     pub(super) config: PagingConfig,
@@ -58,7 +58,7 @@ pub struct Planner {
     out: Vec<PagingOrder>,
     advice: Vec<(Client, GranuleRange, bool)>,
     next_id: u64,
-    /// Time that all clients ran up to the last switch, ns.
+    /// Total run time of all clients up to the last switch, ns.
     pub(super) clock: Ns,
 }
 
@@ -84,7 +84,7 @@ impl Planner {
         self.replan();
     }
 
-    /// Bounds granules on the host. What lies there stays.
+    /// Bounds granules on the host. Granules already there stay.
     pub fn set_host_limit(&mut self, granules: u64) {
         self.config.host_limit = granules;
     }
@@ -143,8 +143,8 @@ impl Planner {
         self.replan();
     }
 
-    /// Notes where granules lie: new ones, and those that the driver moved. A granule on its way in
-    /// stays so unless `place` is the device.
+    /// Notes the places of granules: new ones, and those that the driver moved. A granule on its
+    /// way in stays so unless `place` is the device.
     pub fn placed(&mut self, client: Client, range: GranuleRange, place: GranulePlace) {
         let Some(at) = self.index(client) else { return };
         let memory = &mut self.clients[at].1;
@@ -197,7 +197,7 @@ impl Planner {
         self.replan();
     }
 
-    /// Sets what a client touches in a period, and its position in it, ns.
+    /// Sets a client's uses in a period, and its position in it, ns.
     pub fn set_working_set(&mut self, client: Client, set: WorkingSet, position: Ns) {
         let options = self.options();
         let Some(at) = self.index(client) else { return };
@@ -244,8 +244,8 @@ impl Planner {
         }
     }
 
-    /// Pins a client: what it is known to use stays. For a foreground job that is not idle for
-    /// long.
+    /// Pins a client: granules that it is known to use stay. For a foreground job that is not idle
+    /// for long.
     pub fn pin(&mut self, client: Client, pinned: bool) {
         if let Some(at) = self.index(client)
             && self.clients[at].1.pinned != pinned
@@ -258,14 +258,14 @@ impl Planner {
     /// Sets the timeline: element 0 runs from now on, then element 1, and so on. Unknown clients
     /// are skipped.
     ///
-    /// [`Planner::ran`] must have told the last client's position.
+    /// Call [`Planner::ran`] with the last client's time before.
     pub fn switch(&mut self, timeline: &[ResidencySlot]) {
         self.advance();
         let before = self.timeline.first().map(|turn| turn.client);
         self.timeline.clear();
         for turn in timeline {
             if let Some(at) = self.index(turn.client) {
-                // From the begin of its kernel in progress.
+                // From the start of its kernel in progress.
                 let length = turn.length.saturating_add(self.clients[at].1.ran);
                 self.timeline.push(ResidencySlot { length, ..*turn });
             }
@@ -287,15 +287,15 @@ impl Planner {
         self.plan();
     }
 
-    /// Says that the running client's turn is over in `left` ns by the clock at the latest. What it
-    /// waited for left less own time than the timeline says, so granules may go sooner.
+    /// Notes that the running client's turn is over in `left` ns by the clock at the latest. Its
+    /// waits took own time from the timeline's length, so granules may go sooner.
     pub fn ends_in(&mut self, client: Client, left: Ns) {
         self.advance();
         if let Some(at) = self.index(client)
             && let Some(turn) = self.timeline.first_mut()
             && turn.client == client
         {
-            // From the begin of its kernel in progress.
+            // From the start of its kernel in progress.
             turn.length = turn.length.min(left.saturating_add(self.clients[at].1.ran));
         }
         self.plan();
@@ -319,7 +319,7 @@ impl Planner {
             > self.config.capacity
     }
 
-    /// Adds `by` ns to what the running client ran.
+    /// Adds `by` ns to the running client's run time.
     pub fn ran(&mut self, client: Client, by: Ns) {
         let Some(at) = self.index(client) else { return };
         let memory = &mut self.clients[at].1;
@@ -334,8 +334,8 @@ impl Planner {
         self.plan();
     }
 
-    /// Moves positions on by what ran, and shortens the present turn by it. A kernel in progress
-    /// counts from its begin: it needs its granules to its end.
+    /// Moves positions on by the run time, and shortens the present turn by it. A kernel in
+    /// progress counts from its start: it needs its granules to its end.
     fn advance(&mut self) {
         let mut ran = 0;
         let running = self.timeline.first().map(|turn| turn.client);
@@ -366,7 +366,7 @@ impl Planner {
         memory.host = (memory.host + slot.on_host()).saturating_sub(before);
     }
 
-    /// Granules beyond the capacity: faults ask for no room.
+    /// Granules beyond the capacity, as faults do not request room.
     pub(super) fn beyond(&self) -> u64 {
         (self.totals.device + self.totals.arriving).saturating_sub(self.config.capacity)
     }
@@ -378,7 +378,7 @@ impl Planner {
             .saturating_sub(self.totals.device + self.totals.arriving)
     }
 
-    /// Appends what is to be done now, in order.
+    /// Appends the orders that may begin now, in order.
     pub fn orders(&mut self, into: &mut Vec<PagingOrder>) {
         for (client, range, advice) in std::mem::take(&mut self.advice) {
             let id = self.number();
@@ -488,7 +488,7 @@ impl Planner {
         self.ready(client)
     }
 
-    /// Whether this granule surely comes in this turn: a launch had better wait than fault.
+    /// Whether this granule surely comes in this turn: a launch should wait rather than fault.
     pub fn promised(&self, client: Client, granule: u64) -> bool {
         let Some(at) = self.index(client) else { return false };
         let memory = &self.clients[at].1;
@@ -516,7 +516,7 @@ impl Planner {
         known.map(|at| self.clients[at].1.used).sum()
     }
 
-    /// What a round of turns of `length` ns moves: `max(expected, last round's part)`.
+    /// Migration of a round of turns of `length` ns: `max(expected, last round's part)`.
     pub fn round(&self, length: Ns) -> Round {
         self.round_of(length, |moved| moved)
     }
@@ -558,11 +558,11 @@ impl Planner {
         round
     }
 
-    /// Expected migration of a turn that uses `used` granules, while `next` granules are held
-    /// beside them for the next one.
+    /// Expected migration of a turn that uses `used` granules, while `next` granules of the next
+    /// turn are held at the same time.
     ///
     /// `missing = used * (1 - left / others)`: while a client runs, `left` granules of room are
-    /// left to the sets of all others but the next one. It is negative where these two alone do not
+    /// left to the sets of all others but the next one. It is negative if not even these two
     /// fit. Unwritten granules leave without a copy. From MSched's figures (arXiv 2512.24637).
     fn expected(&self, memory: &ClientMemory, all: u64, used: u64, next: u64) -> Migration {
         let others = all.saturating_sub(used + next);
@@ -581,11 +581,11 @@ impl Planner {
         }
     }
 
-    /// Turns for what they move: see [`fn@turns`].
+    /// Turns for the expected migration: see [`fn@turns`].
     pub fn turns(&self, rule: &TurnRule) -> TurnPlan {
         let overlap = self.options().overlap;
-        // An idle link moves more than it must. So the last round counts only far above
-        // expectation, as when granules came several times.
+        // An idle link moves more than it must. So the last round counts only far above the
+        // expectation, for example if granules came several times.
         let sure = |length| self.round_of(length, |moved| moved / 2);
         turns(&self.config.link, overlap, rule, &self.round(Ns::MAX), sure)
     }

@@ -1,29 +1,28 @@
 //! Length of a turn for the memory that it moves.
 //!
 //! A round has a turn of each of `k` clients, of `T` own time each, and takes `W`. While a client
-//! runs, the next one's granules come into the room beside its own. The more of that room they
-//! take, the less is left of all others, and the more has to come again:
-//!
-//! | `s` of what must come | comes when its turn has begun | moves in a round |
+//! runs, the next one's granules come into the room next to its own. The more of that room they
+//! take, the less is left for all others, and the more has to come again:
 //! |---|---|---|
-//! | 0 | nothing | [`Round::ahead`] `A` |
+//! | `s` of the necessary migration | comes when its turn has begun | moves in a round |
 //! | 1 | all | [`Round::least`] `L` |
 //!
-//! Between them it is straight. The link carries what is moved in the round:
-//! `kT + s L = (1 - s) A + s L`. So `s = 1 - kT / A`, and `W = kT + s L`. Nothing is waited for
-//! from `kT = A` on. No round that holds whole sets is shorter than `L`, however short its turns.
+//! Between them it is linear. The link carries the migration in the round:
+//! `kT + s L = (1 - s) A + s L`. So `s = 1 - kT / A`, and `W = kT + s L`. There are no waits from
+//! `kT = A` on. No round that holds whole sets is shorter than `L`, however short its turns.
 //!
 //! Without moving ahead `W = kT + L` (MSched, arXiv 2512.24637). A turn shorter than a client's
-//! period moves only what it touches meanwhile. So short turns keep almost any bound, and run next
-//! to nothing.
+//! period moves only the granules that it touches in that time. So short turns keep almost any
+//! bound, and run next to nothing.
 //!
 //! # The bound on being swapped out
 //!
-//! It wins over the link. Where the device is at work for less than [`BUSY`] of the time in turns
-//! that keep it, [`TurnPlan::needed`] says what the shortest turns with so much would need. These
-//! are taken only if a second bound allows them, and gain more work than time swapped out. A
-//! client's period ends no sooner in turns that are too short for it: all that exceeds the device
-//! has to come in before each client has seen all of its memory once.
+//! The bound takes precedence over the link. Suppose that the device works for less than [`BUSY`]
+//! of the time in turns that keep the bound. Then [`TurnPlan::needed`] gives the time swapped out
+//! in the shortest turns with that much work. These turns are taken only if a second bound allows
+//! them, and if they gain more work than time swapped out. A client's period ends no sooner in
+//! turns that are too short for it: all memory beyond the device's has to come in before each
+//! client has seen all of its memory once.
 #![forbid(unsafe_code)]
 
 use super::{Link, Overlap};
@@ -45,14 +44,14 @@ impl Migration {
     }
 }
 
-/// What a round of turns of one length moves.
+/// Migrations of a round of turns of one length.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Of each client, at least: nothing is held ready for the next one.
+    /// Least migration of each client: no granules are held ready for the next one.
     pub least: Vec<Migration>,
-    /// Of each client, if the next one's granules are all there when its turn begins.
+    /// Migration of each client, if the next one's granules are all there when its turn begins.
     pub ahead: Vec<Migration>,
-    /// Of each client, what finds no room before its turn has begun.
+    /// Migration of each client that finds no room before its turn has begun.
     pub late: Vec<Migration>,
     /// Own time in which running clients use granules for the last time in their turns, ns. The
     /// next one's may come in their place.
@@ -76,7 +75,7 @@ impl Round {
         own.saturating_add(waits)
     }
 
-    /// Own time of a round from which on the link is waited for no longer, ns.
+    /// Own time of a round from which on there are no waits for the link, ns.
     fn hides(&self, link: &Link) -> Ns {
         let (least, late) = (time(&self.least, link), time(&self.late, link));
         let room = least.saturating_sub(late) as f64 / least.max(1) as f64;
@@ -88,19 +87,20 @@ fn time(all: &[Migration], link: &Link) -> Ns {
     all.iter().map(|one| one.time(link)).sum()
 }
 
-/// What turns are to keep.
+/// Limits that turns are to keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TurnRule {
-    /// Part of a turn for which the link is busy at most. The rest is for late orders and faults.
+    /// Most of a turn for which the link is busy, as a part. The rest is for late orders and
+    /// faults.
     pub link_share: f64,
     /// Shortest turn, ns. It yields to the bounds, down to 1 ms.
     pub least: Ns,
-    /// How long a client is swapped out at most, ns.
+    /// Longest time that a client is swapped out, ns.
     pub max_swapped_out: Ns,
-    /// The same where such turns are too short for what they move, ns. No longer than
-    /// `max_swapped_out`: they stay too short.
+    /// The same if such turns are too short for their migration, ns. If it is at most
+    /// `max_swapped_out`, turns stay too short.
     pub swapped_out_limit: Ns,
-    /// How late the turns of a round end together, ns ([`TurnLateness::of_a_round`]).
+    /// Total lateness of the ends of a round's turns, ns ([`TurnLateness::of_a_round`]).
     pub late: Ns,
 }
 
@@ -120,10 +120,10 @@ impl TurnRule {
     }
 }
 
-/// How late turns end: by a kernel each, and what it waits for.
+/// Lateness of turns: by a kernel each, and its wait.
 #[derive(Debug, Clone)]
 pub struct TurnLateness {
-    /// Of each client's last turn: how late it ended and what its first kernel waited for, ns.
+    /// For each client's last turn: lateness of its end, and wait of its first kernel, ns.
     last: Vec<(Client, Ns, Ns)>,
     round: Ns,
 }
@@ -139,8 +139,9 @@ impl Default for TurnLateness {
 }
 
 impl TurnLateness {
-    /// Notes that a client's turn of `planned` ns took so long, and that its first kernel ran after
-    /// `first` ns. Either was late by half of the turn at most: a longer one had no successor.
+    /// Notes that a client's turn of `planned` ns took `took` ns, and that its first kernel ran
+    /// after `first` ns. Each counts as late by at most half of the turn: a longer turn had no
+    /// successor.
     pub fn note(&mut self, client: Client, planned: Ns, took: Ns, first: Ns) {
         let late = took.saturating_sub(planned).min(planned / 2);
         self.forget(client);
@@ -155,8 +156,8 @@ impl TurnLateness {
         self.last.retain(|(known, ..)| *known != client);
     }
 
-    /// By how much a client is swapped out for longer than planned, ns: all turns of a round end
-    /// late, and its own begins so. The most of late, falling by a sixteenth each turn.
+    /// Excess of a client's time swapped out over the plan, ns: all turns of a round end late, and
+    /// its own begins late. The maximum of recent values, falling by a sixteenth each turn.
     pub fn of_a_round(&self) -> Ns {
         self.round
     }
@@ -165,16 +166,16 @@ impl TurnLateness {
 /// Turns by a [`TurnRule`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TurnPlan {
-    /// Length of each by the clock, with what it waits for, ns.
+    /// Length of each turn by the clock, with its waits, ns.
     pub length: Ns,
     /// Longest that the bound in force allows, ns.
     pub longest: Ns,
-    /// How long a client is swapped out, ns.
+    /// Time that a client is swapped out, ns.
     pub swapped_out: Ns,
-    /// How long a client would be swapped out in turns that are long enough for what they move,
-    /// ns; 0: these are.
+    /// Time that a client would be swapped out in turns that are long enough for their migration,
+    /// ns; 0: these turns are.
     pub needed: Ns,
-    /// The second bound is in force.
+    /// Whether the second bound is in force.
     pub lengthened: bool,
 }
 
@@ -189,11 +190,12 @@ impl TurnPlan {
     }
 }
 
-/// Ends of turns that are nearer need not be told ([`super::Planner::ends_in`]), ns: a granule goes
-/// in a tenth of a millisecond, and they go in batches.
+/// Time before the end of a turn from which on the end need not be reported
+/// ([`super::Planner::ends_in`]), ns. A granule goes in a tenth of a millisecond, and they go in
+/// batches.
 pub const NEAREST_END_NS: Ns = 2_000_000;
 
-/// Shorter turns are a switch and little else.
+/// Shortest turn, ns. Shorter ones are a switch and little else.
 const MIN_TURN_NS: Ns = 1_000_000;
 
 /// Part of the device's time from which on turns count as long enough. Past it a round grows by
@@ -203,14 +205,14 @@ const BUSY: f64 = 0.97;
 /// Part of a bound on being swapped out that is left for turns that end late, at most.
 const LATE_PART: u64 = 4;
 
-/// Hidden moves need this much more than the link's time: orders come late.
+/// Factor on the link's time for hidden moves: orders come late.
 const HIDDEN: f64 = 1.1;
 
-/// Lengths are tried in steps of a 64th.
+/// Inverse step in which lengths are tried.
 const STEP_PART: u64 = 64;
 
 /// Turns by this rule. `whole`: a round of turns that hold whole sets, by all that is known of the
-/// last one. `round`: what a round of turns of a length surely moves.
+/// last one. `round`: the certain migrations of a round of turns of a length.
 pub fn turns(link: &Link, overlap: Overlap, rule: &TurnRule, whole: &Round, round: impl Fn(Ns) -> Round) -> TurnPlan {
     let clients = whole.least.len() as u64;
     let limit = rule.swapped_out_limit.max(rule.max_swapped_out);
@@ -227,7 +229,7 @@ pub fn turns(link: &Link, overlap: Overlap, rule: &TurnRule, whole: &Round, roun
     let least = time(&whole.least, link) as f64;
     let wanted = match overlap {
         Overlap::Ahead => {
-            // By the clock: what is waited for anyway counts.
+            // By the clock: unavoidable waits count too.
             let asked = least / share;
             let length = (asked / clients as f64) as Ns;
             let waits = whole.time(length, link, overlap).saturating_sub(length * clients);
@@ -281,7 +283,7 @@ pub fn turns(link: &Link, overlap: Overlap, rule: &TurnRule, whole: &Round, roun
     }
 }
 
-/// A length that was tried.
+/// Length that was tried.
 #[derive(Debug, Clone, Copy)]
 struct Tried {
     /// Own time of a turn, ns.
@@ -297,7 +299,7 @@ impl Tried {
         self.round - self.round / self.clients
     }
 
-    /// Part of the device's time.
+    /// Part of the device's time in which it works.
     fn busy(&self) -> f64 {
         (self.length * self.clients) as f64 / self.round.max(1) as f64
     }
@@ -321,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Three clients that move the same in turns of every length.
+    /// Three clients with the same migration in turns of every length.
     fn moves(inward: u64, outward: u64) -> Round {
         let each = vec![Migration { inward, outward }; 3];
         Round {
@@ -341,8 +343,8 @@ mod tests {
         }
     }
 
-    /// Clients with sets of `set` granules and a period of `period` ns on a device of `capacity`,
-    /// in turns of `length` ns: what the planner says of them.
+    /// Round of the planner for clients with sets of `set` granules and a period of `period` ns, on
+    /// a device of `capacity`, in turns of `length` ns.
     fn swept(clients: u64, set: u64, capacity: u64, period: Ns, length: Ns) -> Round {
         let used = (set * length.min(period) / period).min(set);
         let missing = |next: u64| {
@@ -374,7 +376,8 @@ mod tests {
         close(at(true, Overlap::Ahead, moves(100, 80)), 200);
         close(at(false, Overlap::Ahead, moves(100, 80)), 360);
         close(at(true, Overlap::Ahead, moves(0, 0)), 1);
-        // What is moved while nothing runs is 3 % of a turn: 97/3 times 100 ms, and these.
+        // Migration while no client runs is 3 % of a turn: 97/3 times 100 ms, and the migration
+        // itself.
         close(at(true, Overlap::Nothing, moves(100, 80)), 3_333);
     }
 

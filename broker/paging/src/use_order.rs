@@ -47,12 +47,12 @@ pub(super) struct UseOrder {
 }
 
 impl UseOrder {
-    /// Whether it is of a point between the same two uses.
+    /// Whether it belongs to a point between the same two uses.
     pub fn is_of(&self, uses: &[SlotUse], position: Ns) -> bool {
         self.of == Some(next_use(uses, position))
     }
 
-    /// Whether it is of this very point: its distances are exact.
+    /// Whether it belongs to this very point: its distances are exact.
     pub fn is_at(&self, uses: &[SlotUse], position: Ns) -> bool {
         self.position == position && self.is_of(uses, position)
     }

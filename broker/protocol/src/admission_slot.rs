@@ -1,16 +1,16 @@
 //! Admission slot: whether a client may begin, and how much memory it may have.
 //!
-//! The broker writes [`AdmissionSlot`], the client [`Moves`]. 0 everywhere: nothing was said,
-//! nothing is forbidden.
+//! The broker writes [`AdmissionSlot`], the client writes [`Moves`]. All zero: the broker has set
+//! nothing, so nothing is forbidden.
 #![forbid(unsafe_code)]
 
 use super::Ns;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Longest wait of a running job for more memory, where nobody said how long.
+/// Default for the longest wait of a running job for more memory.
 ///
-/// The wait is inside an allocation, often under the allocator's lock and Python's. Health checks
-/// wait along, which come about every 10 s and kill at the third failure.
+/// The job waits inside an allocation, often under the allocator's lock and Python's. Its health
+/// checks wait too. They come about every 10 s, and the third failure kills the job.
 pub const DEFAULT_PATIENCE_NS: Ns = 10_000_000_000;
 
 /// The broker's answer.
@@ -37,7 +37,7 @@ pub enum SlotBacking {
     Managed = 2,
 }
 
-/// The broker's words to one client.
+/// The broker's words for one client.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct AdmissionSlot {
@@ -45,9 +45,9 @@ pub struct AdmissionSlot {
     pub state: AtomicU32,
     /// Counts answers to requests for more bytes; a shared futex too.
     pub answers: AtomicU32,
-    /// Bytes that the client may have, without contexts; 0: not said.
+    /// Bytes that the client may have, without contexts; 0: not set.
     pub quota: AtomicU64,
-    /// Bytes that a job that sizes itself will ever get; 0: not said.
+    /// Most bytes that a job that sizes itself ever gets; 0: not set.
     pub limit: AtomicU64,
     /// 1: the need was declared; the device is shown as that large.
     pub declared: AtomicU32,
@@ -57,9 +57,9 @@ pub struct AdmissionSlot {
     pub heartbeat: AtomicU64,
     /// Counts probes to repeat: other clients took or freed memory meanwhile.
     pub probe_requests: AtomicU32,
-    /// 1: bytes asked for are not free; the client waits.
+    /// 1: the requested bytes are not free; the client waits.
     pub growing: AtomicU32,
-    /// A [`SlotBacking`], set before [`AdmissionState::Admitted`]; 0: not said.
+    /// A [`SlotBacking`], set before [`AdmissionState::Admitted`]; 0: not set.
     pub backing: AtomicU32,
 }
 
@@ -102,13 +102,14 @@ impl Moves {
         self.done.fetch_max(count, Ordering::AcqRel);
     }
 
-    /// Number of ended changes, if one is under way. An equal number later means the same change.
+    /// Number of ended changes, if a change is under way. An equal number later means the same
+    /// change.
     pub fn under_way(&self) -> Option<u64> {
         let done = self.done.load(Ordering::Acquire);
         (self.begun.load(Ordering::Acquire) != done).then_some(done)
     }
 
-    /// Number of ended changes; `None`: one is under way.
+    /// Number of ended changes; `None`: a change is under way.
     pub fn ended(&self) -> Option<u64> {
         let done = self.done.load(Ordering::Acquire);
         (self.begun.load(Ordering::Acquire) == done).then_some(done)

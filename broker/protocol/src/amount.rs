@@ -1,12 +1,13 @@
 //! Amounts of memory as text, in the environment and on the command line.
 #![forbid(unsafe_code)]
 
-/// Below this the unit was forgotten: no job takes so few bytes.
+/// Bytes below which the unit was forgotten: no job needs so little memory.
 const MIN_PLAIN_BYTES: f64 = 1_048_576.0;
 
-/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. `g` and `GiB`: powers of 1024; `GB`: of 1000.
+/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. `g` and `GiB`: powers of 1024; `GB`: powers of
+/// 1000.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text} is no amount of memory: write 12GiB, 500MB or a number of bytes");
+    let wrong = || format!("{text} is not an amount of memory: write 12GiB, 500MB or a number of bytes");
     let trimmed = text.trim();
     let split = trimmed
         .find(|letter: char| letter.is_ascii_alphabetic())
@@ -34,7 +35,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
             "{trimmed} is {trimmed} bytes: write {trimmed}GiB, or {trimmed}MiB"
         ));
     }
-    // Above a petabyte it is a typing error.
+    // More than a petabyte is a typing error.
     if !(1.0..=1e15).contains(&bytes) {
         return Err(wrong());
     }

@@ -25,7 +25,7 @@ thread_local! {
     static MACHINE: Cell<Machine> = const { Cell::new(Machine::C11) };
 }
 
-/// Chooses the machine for what follows.
+/// Sets the machine of the models that run next.
 pub fn run_on(machine: Machine) {
     MACHINE.set(machine);
 }

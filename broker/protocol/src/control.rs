@@ -9,7 +9,7 @@ use weft_profiles::working_set::KernelWorkingSet;
 use super::Ns;
 use super::latency_budget::LatencyBudget;
 
-/// Bytes of a granule: what a unified-memory driver moves as one.
+/// Bytes of a granule: the piece of memory that a unified-memory driver moves at once.
 pub const GRANULE: u64 = 2 << 20;
 
 /// Neighbouring granules that a launch uses.
@@ -43,9 +43,10 @@ pub struct Hello {
     pub profiling: bool,
     /// Command line, for people.
     pub command: String,
-    /// What it may lose as a foreground job.
+    /// Latency that the job may lose as a foreground job.
     pub budget: LatencyBudget,
-    /// What its user calls the job, from `WEFT_NAME`. Else it is called by its script.
+    /// Name that the user gave the job in `WEFT_NAME`; without it the job is named after its
+    /// script.
     pub name: Option<String>,
 }
 
@@ -68,13 +69,13 @@ pub enum ToBroker {
     },
     /// The device of this attachment.
     Device {
-        /// As `cuDeviceGetName` says.
+        /// The name from `cuDeviceGetName`.
         name: String,
-        /// As `cuDeviceGetUuid` says, in hexadecimal.
+        /// The UUID from `cuDeviceGetUuid`, in hexadecimal.
         uuid: String,
         /// Bytes.
         memory: u64,
-        /// As `cuDriverGetVersion` says.
+        /// The version from `cuDriverGetVersion`.
         driver: u32,
         /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`; `None`: the driver does not know it.
         mps: Option<bool>,
@@ -91,13 +92,13 @@ pub enum ToBroker {
         /// First address.
         start: u64,
     },
-    /// Managed ranges named by calls since the last such message.
+    /// Managed ranges that calls named since the last such message.
     Touched {
         /// First addresses. `None`: unknown, so all ranges.
         starts: Option<Vec<u64>>,
     },
-    /// What the job touches in each period, in order, in parts of one packet. No uses: withdraws
-    /// the forecast before it.
+    /// Granules that the job touches in each period, in order, in parts of one packet. A forecast
+    /// without uses withdraws the forecast before it.
     Forecast {
         /// Number of the forecast, which the lane's page operations repeat.
         number: u32,
@@ -108,7 +109,7 @@ pub enum ToBroker {
         /// Whether this is the last part.
         ends: bool,
     },
-    /// Stage 1: the memory that a kernel touches.
+    /// Memory that a kernel touches, in stage 1.
     WorkingSet(KernelWorkingSet),
     /// A managed range is gone.
     Unbacked {
@@ -126,12 +127,12 @@ pub enum ToBroker {
     },
     /// The client no longer waits for [`ToBroker::More`].
     NoMore,
-    /// A job with auto backing ([`Wants::either`]) began on device memory, for want of a timely
-    /// answer.
+    /// A job with auto backing ([`Wants::either`]) began on device memory because no answer came in
+    /// time.
     OnDevice,
     /// The client runs without waiting for admission.
     WaitsNoMore,
-    /// The first context is there; the device's free memory is probed.
+    /// The first context exists; the client probes the device's free memory.
     Context {
         /// Free bytes.
         free: u64,
@@ -169,7 +170,7 @@ pub fn is_uuid(text: &str) -> bool {
     text.is_empty() || (text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// What a job says of itself before it begins.
+/// A job's wishes before it begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wants {
     /// UUID of the device, in hexadecimal.
@@ -186,7 +187,7 @@ pub struct Wants {
     pub duration: Option<String>,
     /// Gang of the processes of one job; empty: none.
     pub gang: String,
-    /// Processes of the job to come.
+    /// Number of processes that the job will have.
     pub processes: u32,
     /// User for fair sharing; empty: the broker's.
     pub user: String,
@@ -195,8 +196,8 @@ pub struct Wants {
     /// Auto backing: the broker chooses on admission
     /// ([`super::admission_slot::AdmissionSlot::backing`]).
     pub either: bool,
-    /// Host memory that its control groups leave, bytes: evicted memory is charged there. `None`:
-    /// no limit, or never managed.
+    /// Host memory that the job's control groups leave, bytes: they are charged for evicted memory.
+    /// `None`: no limit, or the job's memory is never managed.
     pub host: Option<u64>,
     /// Bytes that a running job has or may have, for a new broker. `None`: not running.
     pub runs: Option<u64>,
@@ -212,13 +213,13 @@ pub enum ToClient {
         /// Costs of its profile's kernels: (hash, ns).
         costs: Vec<(u64, Ns)>,
     },
-    /// Not attached: run as without weft.
+    /// Not attached: the job runs without weft.
     Refused(Refusal),
-    /// A line for stderr at any log level: why the job waits, say.
+    /// A line for stderr at any log level, for example why the job waits.
     Said(String),
-    /// What kernels touch, from the job's profile.
+    /// Memory that kernels touch, from the job's profile.
     WorkingSets(Vec<KernelWorkingSet>),
-    /// A warning for stderr: an unusable profile, say.
+    /// A warning for stderr, for example about an unusable profile.
     Warning(String),
     /// The profile is of another GPU: forget the costs of [`ToClient::Welcome`].
     ForgetCosts,
@@ -226,9 +227,9 @@ pub enum ToClient {
     /// [`super::lane::Counters::charges`]; the broker sends the next one after that.
     Costs(Vec<(u64, Ns)>),
     /// Upper times of kernels that may far exceed their cost: (hash, ns). Under a run-ahead window
-    /// this time must fit.
+    /// the upper time must fit.
     MayTake(Vec<(u64, Ns)>),
-    /// What weft did for the job, and what did not work: lines for stderr.
+    /// Lines for stderr: weft's results for the job, and its warnings.
     Outcome(Vec<String>),
 }
 
@@ -236,7 +237,7 @@ pub enum ToClient {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// Another protocol version.
-    #[error("the broker speaks protocol {broker}, this job's libweft {client}: use the weft and libweft of one build")]
+    #[error("the broker uses protocol {broker}, this job's libweft {client}: use weft and libweft of one build")]
     Version {
         /// The broker's.
         broker: u32,
@@ -247,18 +248,18 @@ pub enum Refusal {
     #[error("the broker belongs to another user")]
     User,
     /// Priority out of range.
-    #[error("priority {0} is not in 0 (most important) to 9")]
+    #[error("priority {0} is not between 0 (most important) and 9")]
     Priority(u8),
     /// The profile cannot be used.
     #[error("profile {name}: {why}")]
     Profile {
         /// Its name.
         name: String,
-        /// What is wrong, and the remedy.
+        /// The fault and its remedy.
         why: String,
     },
     /// The broker has its limit of clients.
-    #[error("the broker has its limit of {0} clients")]
+    #[error("the broker is at its limit of {0} clients")]
     Full(usize),
     /// A shared broker believes only the kernel's process ids.
     #[error("the shared broker cannot see this process (it is in a pid namespace that is not below the broker's)")]

@@ -1,10 +1,10 @@
 //! The credit word: all changes of it, by both sides.
 //!
 //! `given = taken + taken back + word` at every instruction: the word changes by single atomic
-//! steps, never by a store. Below zero it is a debt, from work let through without credit.
+//! steps, never by a store. A word below zero is a debt, from work that launched without credit.
 //!
-//! Under a [`RunAheadWindow`] completed work returns its credit, which counts as given: a
-//! background job goes on without the broker, and its outstanding work stays bounded.
+//! Under a [`RunAheadWindow`] completed work returns its credit, which counts as given. So a
+//! background job continues without the broker, and its outstanding work stays bounded.
 //!
 //! `tests/memory-model` compiles this file and tries every interleaving.
 #![forbid(unsafe_code)]
@@ -14,30 +14,30 @@ use super::atomic::Ordering;
 use super::epoch_page::EpochPage;
 use super::lane::{Orders, Reports, flags};
 
-/// What a background job may do with its credit without asking the broker: it keeps the device free
-/// by when the foreground job is expected.
+/// Bounds within which a background job uses its credit without asking the broker. They keep the
+/// device free at the time when the foreground job is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunAheadWindow {
-    /// Work predicted to end by then may launch at once.
+    /// Work that is predicted to end by this time may launch at once.
     pub safe_until: Ns,
-    /// Work predicted to end later may not launch. Never 0.
+    /// Work that is predicted to end after this time may not launch. Never 0.
     pub deadline: Ns,
-    /// Most work on the device, ns, at the launch of a kernel that ends after `safe_until`: the
-    /// device does not run dry.
+    /// Most work on the device, ns, when a kernel launches that ends after `safe_until`. The device
+    /// does not run out of work.
     pub max_backlog: Ns,
     /// Completed work that does not come back as credit, ns in all: `credit + outstanding <= given
     /// - taken back - non_refundable`.
     pub non_refundable: Ns,
 }
 
-/// Whether a run-ahead window lets a launch go.
+/// Whether a run-ahead window admits a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MayLaunch {
     /// The launch may go.
     Now,
-    /// Not earlier: until then the device has work.
+    /// The launch may not go earlier: until then the device has work.
     At(Ns),
-    /// Not under this window: it would end too late.
+    /// The launch may not go under this window: it would end too late.
     Never,
 }
 
@@ -57,8 +57,8 @@ impl RunAheadWindow {
     }
 }
 
-/// Most launches that credit outlives. At another priority the sum is another: credit further from
-/// its bound than this is of that kind, and void.
+/// Most launches that credit outlives. A client of another priority has another sum. Credit whose
+/// bound is further away than this number belongs to another priority, and is void.
 const MAX_OUTLIVED: u64 = 32_768;
 
 /// Whether credit bound up to a sum of launch epochs holds at this sum. Sums only grow.
@@ -132,8 +132,8 @@ impl Orders {
 
     /// Client: returns the credit of completed, reported work under a window that holds.
     ///
-    /// `replenished` is counted before the credit comes back. So `issued`, read before
-    /// `replenished`, is covered by it. An end that several threads find counts once.
+    /// `replenished` is counted before the credit comes back. So it covers an `issued` that was
+    /// read before it. An end that several threads find counts once.
     #[inline]
     pub fn replenish(&self, reports: &Reports, epoch_page: &EpochPage) -> bool {
         const BOTH: u32 = flags::CREDIT_REPLENISHES | flags::CREDIT_BOUND_TO_EPOCHS;
@@ -153,7 +153,7 @@ impl Orders {
         true
     }
 
-    /// Client: takes credit that is not there.
+    /// Client: takes credit that does not exist.
     pub fn overdraw(&self, cost: i64) {
         // Saturating: a wrapped word would become a huge credit.
         let _ = self.credit.fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
@@ -163,8 +163,8 @@ impl Orders {
 
     /// Broker: gives credit, bound up to these launch epochs or to none.
     ///
-    /// Credit of other launch epochs is taken back first and returned: it must not come back to
-    /// life. The new credit pays a debt.
+    /// Credit of other launch epochs is taken back first and returned: it must not become valid
+    /// again. The new credit pays a debt.
     pub fn grant(&self, credit: i64, bound_to: Option<u64>) -> i64 {
         let flags = self.flags.load(Ordering::Relaxed);
         let was_bound = flags & flags::CREDIT_BOUND_TO_EPOCHS != 0;

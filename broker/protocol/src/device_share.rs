@@ -1,44 +1,48 @@
-//! What a job asks of the device itself, beside what the broker decides. Pure.
+//! Requests of a job to the device itself, in addition to the broker's decisions. Pure.
 //!
 //! # Priorities
 //!
 //! Under MPS the driver knows two priorities of a client (`CUDA_MPS_CLIENT_PRIORITY`): 0, normal,
 //! and 1, below normal. The variable maps all of a client's stream priorities to another range.
 //! NVIDIA's guide to MPS, "Client Priority Level Control", gives an example. A normal client uses
-//! the default stream alone, whose priority is the least. A client below normal uses streams of
-//! priority -3. The first goes first; without the variable the second would. So stream priorities
-//! count across clients, and the guide calls all of them hints.
+//! only the default stream, which has the least priority. A client below normal uses streams of
+//! priority -3. The normal client's work goes first; without the variable the other client's work
+//! would. So stream priorities count across clients, and the guide calls all of them hints.
 //!
 //! # A part of the SMs
 //!
-//! [`SmMechanism`] lists what can keep a job to a part of the device's SMs, and
-//! [`SmMechanism::verdict`] says of each whether weft uses it where a driver offers it.
-//! [`sm_limit`] decides for a job. No job has a limit that it, or its user, did not ask for.
+//! [`SmMechanism`] lists the mechanisms that can keep a job to a part of the device's SMs.
+//! [`SmMechanism::verdict`] decides for each whether weft uses it on a driver that offers it.
+//! [`sm_limit`] decides for a job. A job has a limit only if the job or its user asked for one.
 //!
 //! * **MPS's active-thread percentage** (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`) is a limit of a
-//!   client, set before it begins. The driver carries it out for all streams, and tells the job a
-//!   number of SMs that fits. So weft changes no call of the job's.
-//! * **Green contexts** (`cuGreenCtxCreate`, CUDA 12.4) belong to a process. weft does not make a
-//!   job's work run in one, for these reasons:
-//!   - *Order.* What two calls put on one stream happens in that order. A launch that weft sent
-//!     through a stream of its own would leave it, and two waits for events a launch would have to
-//!     restore it. A capture would record them.
-//!   - *The default streams.* `cuGreenCtxStreamCreate` makes non-blocking streams only. A job's
+//!   client, set before it begins. The driver enforces it on all streams and reports a matching
+//!   number of SMs to the job. So weft changes none of the job's calls.
+//! * **Green contexts** (`cuGreenCtxCreate`, CUDA 12.4) belong to a process. weft does not run a
+//!   job's work in one, for these reasons:
+//!   - *Order.* Two calls on one stream take effect in that order. A launch that weft sent through
+//!     a stream of its own would leave this order. Each launch would need two event waits to
+//!     restore it, and a capture would record them.
+//!   - *The default streams.* `cuGreenCtxStreamCreate` makes only non-blocking streams. A job's
 //!     blocking stream orders itself with the legacy default stream, which PyTorch and most
-//!     programs launch to. Neither can be replaced by such a stream.
+//!     programs launch to. A non-blocking stream can replace neither.
 //!   - *The context.* A green context handed out in place of the primary one (`cuCtxFromGreenCtx`)
-//!     may be current to one thread at a time. Jobs use the primary one from many.
-//!   - *Kernels that wait for one another.* A job asks how many SMs there are, and launches as many
-//!     blocks that wait for each other: cooperative launches, NCCL, stream-K. In a part that the
-//!     job does not know of, the driver refuses the first, and the others never end.
-//!   - *No use without MPS.* Processes then have the device in turns. SMs that a job leaves out in
-//!     its turn stay idle. With MPS the percentage does the same, and goes before green contexts.
+//!     may be current to one thread at a time. Jobs use the primary one from many threads.
+//!   - *Kernels that wait for one another.* A job asks for the number of SMs, and launches that
+//!     many blocks, which wait for each other: cooperative launches, NCCL, stream-K. In a part of
+//!     the SMs that the job does not know of, the driver refuses cooperative launches, and the
+//!     others never end.
+//!   - *No use without MPS.* Processes then have the device in turns. SMs that a job does not use
+//!     in its turn stay idle. With MPS the percentage has the same effect, and weft prefers it to
+//!     green contexts.
 //!
-//!   What they could add under MPS is a limit that changes while the job runs. Whether that is
-//!   worth these prices only a GPU can say. A job's own green contexts are left alone.
+//!   Under MPS green contexts could add a limit that changes while the job runs. Only a test on a
+//!   GPU can show whether that is worth these costs. weft does not touch a job's own green
+//!   contexts.
 #![forbid(unsafe_code)]
 
-/// Whether the device is told which jobs matter less: `on` (default) or `off`.
+/// Environment variable for device priorities: `on` (default) or `off`. If on, the driver gets a
+/// hint which jobs matter less.
 pub const SWITCH: &str = "WEFT_DEVICE_PRIORITIES";
 
 /// Priority of a client of MPS, as the driver reads it.
@@ -50,7 +54,7 @@ pub const BELOW_NORMAL: &str = "1";
 /// Part of the SMs of a client of MPS, per cent.
 pub const ACTIVE_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-/// From this priority on a job is below normal: that of a job which asks for none.
+/// First priority that is below normal, which is also the priority of a job that asks for none.
 pub const FIRST_BELOW_NORMAL: u8 = 5;
 
 /// Parses [`SWITCH`]; empty is on.
@@ -72,7 +76,7 @@ impl SmShare {
         let percent = text.trim().strip_suffix('%').map(str::trim_end);
         percent
             .and_then(SmShare::from_percentage)
-            .ok_or_else(|| format!("{text} is no part of the SMs: write 25%, a whole number from 1% to 100%"))
+            .ok_or_else(|| format!("{text} is not a part of the SMs: write 25%, a whole number from 1% to 100%"))
     }
 
     /// The share of a value of [`ACTIVE_THREADS`], if it is a whole number.
@@ -96,7 +100,7 @@ pub enum SmMechanism {
     GreenContexts,
 }
 
-/// What a driver offers on a device.
+/// Support of a driver for the mechanisms on a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SmOffer {
     /// Whether the job's process shares the device under MPS; `None`: not known.
@@ -105,24 +109,24 @@ pub struct SmOffer {
     pub green_contexts: Option<bool>,
 }
 
-/// What weft does with a mechanism where a driver makes such an offer.
+/// Use that weft makes of a mechanism, given a driver's support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SmVerdict {
     /// Uses it for a job with a share.
     Used,
-    /// Not known whether it is there. Asking for it does no harm where it is not.
+    /// Not known whether the driver has it. A request for it does no harm if it is missing.
     Unknown,
-    /// It is not there.
+    /// The driver does not have it.
     Missing,
-    /// It is there, and weft leaves it alone.
+    /// The driver has it, and weft does not use it.
     LeftAlone,
 }
 
 impl SmMechanism {
-    /// All of them, the one to take first first.
+    /// All mechanisms, the preferred one first.
     pub const ALL: [SmMechanism; 2] = [SmMechanism::ActiveThreads, SmMechanism::GreenContexts];
 
-    /// What weft does with it where a driver makes this offer.
+    /// Use that weft makes of the mechanism, given this support.
     pub fn verdict(self, offer: SmOffer) -> SmVerdict {
         let (offered, used) = match self {
             SmMechanism::ActiveThreads => (offer.mps, true),
@@ -144,11 +148,11 @@ pub enum SmLimit {
     Whole,
     /// The driver keeps it to this share: set [`ACTIVE_THREADS`].
     ActiveThreads(SmShare),
-    /// Nothing that weft uses keeps it to its share here.
+    /// No mechanism that weft uses keeps it to its share here.
     Nothing(SmShare),
 }
 
-/// Decides how a job with this share is limited where a driver makes this offer.
+/// Limit of a job with this share on a driver with this support.
 pub fn sm_limit(offer: SmOffer, share: Option<SmShare>) -> SmLimit {
     let Some(share) = share else {
         return SmLimit::Whole;

@@ -1,12 +1,12 @@
-//! Epoch page: one page a user, mapped by all clients: for each device a row of launch epochs, one
-//! a priority.
+//! Epoch page: one page per user, mapped by all clients. It has a row of launch epochs for each
+//! device, and one launch epoch in a row for each priority.
 //!
 //! A launch in [`super::lane::Mode::Foreground`] bumps the launch epoch of its priority on its
-//! device. Credit of background jobs may be bound to the launch epochs above their priority. When
-//! one moves, the credit is void at once, without the broker: waking a sleeping core costs 25-65
-//! us, reading a posted word 20-30 ns.
+//! device. Credit of background jobs may be bound to the launch epochs above their priority. If
+//! such an epoch moves, the credit is void at once, without the broker. Waking a sleeping core
+//! costs 25-65 us; reading a posted word costs 20-30 ns.
 //!
-//! The broker writes the place of a launch epoch ([`epoch`]) into the lane: a launch looks up
+//! The broker writes the place of a launch epoch ([`epoch`]) into the lane. So a launch looks up
 //! nothing else.
 //!
 //! A client that writes nonsense makes background jobs of its user wait (bounded) or launch early.
@@ -19,7 +19,7 @@ use super::atomic::{AtomicU32, AtomicU64, Ordering};
 /// the broker more often.
 pub const ROWS: usize = 16;
 
-/// Launch epochs between rows: a power of two, so that one instruction finds a row's begin.
+/// Launch epochs between rows: a power of two, so that one instruction finds the start of a row.
 const STRIDE: usize = 16;
 
 const _: () = assert!(STRIDE.is_power_of_two() && PRIORITIES <= STRIDE);
@@ -45,7 +45,7 @@ pub struct EpochPage {
     pub magic: AtomicU64,
     /// [`super::VERSION`].
     pub version: AtomicU32,
-    /// Counts the broker's iterations: a stopped broker is told from a busy one.
+    /// Count of the broker's iterations, which distinguishes a stopped broker from a busy one.
     pub heartbeat: AtomicU32,
     epochs: [Epoch; ROWS * STRIDE],
 }
@@ -64,8 +64,8 @@ impl Default for EpochPage {
 impl EpochPage {
     /// Bumps a launch epoch at a foreground job's launch. An unknown place changes nothing.
     ///
-    /// Release: a reader of the epoch sees what was written before, above all the launch's record.
-    /// Sequentially consistent: a later look at whether the broker sleeps stays later. On x86 one
+    /// Release: a reader of the epoch sees all earlier writes, above all the launch's record.
+    /// Sequentially consistent: a later read of whether the broker sleeps stays later. On x86 one
     /// instruction does both.
     #[inline]
     pub fn bump(&self, epoch: usize) {

@@ -1,13 +1,13 @@
-//! Whether a profile fits its job: how many launched kernels it knows.
+//! Fit of a profile to its job: the part of the launched kernels that the profile knows.
 #![forbid(unsafe_code)]
 
 /// Launches before a profile is judged: a job may prepare with kernels that it launches only once.
 pub const MIN_LAUNCHES: u64 = 512;
 
-/// How much of a job its profile knows.
+/// Numbers of kernels that a job launched and that its profile knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProfileFit {
-    /// Of those, with times in the profile.
+    /// Launched kernels and graphs with times in the profile.
     pub known: u64,
     /// Kernels and graphs launched so far.
     pub seen: u64,
@@ -25,7 +25,7 @@ impl ProfileFit {
         let kernels = if *seen == 1 { "kernel" } else { "kernels" };
         let fits = format!("profile {profile} knows {known} of the {seen} {kernels} that this job has launched so far");
         match self.is_poor() {
-            true => format!("{fits}: is it another job's? (weft profile --name {profile} -- COMMAND takes it anew)"),
+            true => format!("{fits}: is it of another job? (weft profile --name {profile} -- COMMAND records it anew)"),
             false => fits,
         }
     }

@@ -1,7 +1,7 @@
-//! Host memory to spare for what is moved off devices.
+//! Spare host memory for pages that are moved off devices.
 //!
 //! Evicted managed pages are charged to the control group of their process, and the kernel kills a
-//! process over its limit. The job's side reads the groups: only there paths are right in a
+//! process over its limit. The job's side reads the groups, because only its paths are right in a
 //! container.
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ fn figure(text: &str, name: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Least rest of the process's groups and those above them, bytes. `own`: text of
+/// Least rest of the process's group and the groups above it, bytes. `own`: text of
 /// `/proc/PID/cgroup`; `second`, `first`: roots of version 2 and of version 1's memory groups.
 fn left_of(own: &str, second: &Path, first: &Path) -> Option<u64> {
     let lines = own.lines().filter_map(|line| {

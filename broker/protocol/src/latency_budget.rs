@@ -1,4 +1,4 @@
-//! What a foreground job may lose to background jobs, as text and as a message.
+//! Latency that a foreground job may lose to background jobs, as text and as a message.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -12,17 +12,18 @@ pub const LEAST_SLO_NS: Ns = 1_000;
 /// The longest stretch that a job may ask for: an hour.
 pub const MOST_SLO_NS: Ns = 3_600 * 1_000_000_000;
 
-/// What a foreground job may lose. What is not said is as the broker is set.
+/// Latency that a foreground job may lose. The broker's settings replace fields that are not set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyBudget {
-    /// Part of its time by which it may be slowed down in the mean, parts per million.
+    /// Part of its time by which it may be slowed down on average, parts per million.
     pub slowdown: Option<u32>,
-    /// The longest time from its first launch to its next wait within which that may be used, ns.
+    /// Longest time from the job's first launch to its next wait, ns, in which it may lose that
+    /// part.
     pub slo: Option<Ns>,
 }
 
 impl LatencyBudget {
-    /// The budget within what an honest client can ask for.
+    /// The budget, clamped to the values that an honest client can ask for.
     pub fn clamped(self) -> LatencyBudget {
         LatencyBudget {
             slowdown: self.slowdown.map(|slowdown| slowdown.min(SLOWDOWN_ONE_PPM)),
@@ -30,7 +31,7 @@ impl LatencyBudget {
         }
     }
 
-    /// This budget, where it says something, else `other`'s.
+    /// This budget, with `other`'s fields in place of those that are not set.
     pub fn or(self, other: LatencyBudget) -> LatencyBudget {
         LatencyBudget {
             slowdown: self.slowdown.or(other.slowdown),
@@ -38,7 +39,7 @@ impl LatencyBudget {
         }
     }
 
-    /// Whether nothing is said.
+    /// Whether no field is set.
     pub fn is_unsaid(self) -> bool {
         self == LatencyBudget::default()
     }
@@ -56,7 +57,7 @@ pub fn part(slowdown: u32) -> f64 {
 
 /// Nanoseconds of `50ms`, `1.5s` or `200us`; from 1 us to an hour.
 pub fn parse_slo(text: &str) -> Result<Ns, String> {
-    let wrong = || format!("{text} is no time: write 50ms, 1.5s or 200us, from 1us to 3600s");
+    let wrong = || format!("{text} is not a time: write 50ms, 1.5s or 200us, from 1us to 3600s");
     let trimmed = text.trim();
     let split = trimmed
         .find(|letter: char| letter.is_ascii_alphabetic())
@@ -77,7 +78,7 @@ pub fn parse_slo(text: &str) -> Result<Ns, String> {
     Ok(ns as Ns)
 }
 
-/// Text of a time that [`parse_slo`] reads as the same.
+/// Text of a time that [`parse_slo`] parses to the same value.
 pub fn slo_text(slo: Ns) -> String {
     format!("{slo}ns")
 }

@@ -1,24 +1,25 @@
-//! What the interposer and the broker agree on.
+//! Protocol between the interposer and the broker.
 //!
 //! * [`lane`]: the shared memory of one client, the hot path. Only atomics; either side may die at
 //!   any instruction.
 //! * [`credit`]: changes of the lane's credit word.
 //! * [`page_ops`]: page operations on the client's memory.
 //! * [`admission_slot`]: whether the client may begin, and how much memory it may have.
-//! * [`epoch_page`]: launch epochs, by which a background job sees a foreground job's launches.
+//! * [`epoch_page`]: launch epochs, in which a background job sees a foreground job's launches.
 //! * [`control`]: messages of the control plane.
-//! * [`transport`]: the client's half of the way to a broker.
-//! * [`latency_budget`]: what a foreground job may lose.
-//! * [`machine_clock`]: the clock of times that cross.
-//! * [`device_share`]: what a job asks of the device itself.
+//! * [`transport`]: the client's half of the connection to a broker.
+//! * [`latency_budget`]: latency that a foreground job may lose.
+//! * [`machine_clock`]: the clock of the times that both sides compare.
+//! * [`device_share`]: a job's requests to the device itself.
 //! * [`priority`]: priorities as text.
-//! * [`amount`], [`fit`], [`host`]: amounts of memory as text, whether a profile fits its job, host
-//!   memory to spare.
+//! * [`amount`], [`fit`], [`host`]: amounts of memory as text, the fit of a profile to its job,
+//!   spare host memory.
 //!
-//! The interposer links no other crate of the broker's.
+//! The interposer links no other crate of the broker.
 //!
-//! Times are nanoseconds of the [`machine_clock`], sizes bytes. Nothing here waits or allocates on
-//! the hot path, or panics. Data of the other side is an allegation: copy, check, then use.
+//! Times are nanoseconds of the [`machine_clock`], sizes are bytes. No code here waits, allocates
+//! on the hot path, or panics. Data from the other side is not trusted: copy it, check it, then use
+//! it.
 #![deny(unsafe_code)]
 
 pub mod admission_slot;
@@ -53,8 +54,8 @@ pub mod transport;
 #[cfg(not(loom))]
 use std::sync::atomic;
 
-/// Version of the protocol. A broker refuses others ([`control::Refusal::Version`]); the client
-/// then runs as without weft.
+/// Version of the protocol. A broker refuses other versions ([`control::Refusal::Version`]); the
+/// client then runs without weft.
 pub const VERSION: u32 = 16;
 
 /// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
@@ -65,15 +66,15 @@ pub const PRIORITIES: usize = 10;
 #[cfg(loom)]
 pub const PRIORITIES: usize = 2;
 
-/// Records of a lane. With a launch each 2 us it overflows after 8 ms of the broker's sleep.
+/// Records of a lane. With a launch every 2 us it overflows if the broker sleeps for 8 ms.
 #[cfg(not(loom))]
 pub const RECORDS: usize = 4096;
 
-/// Two records a lap.
+/// Two records per lap.
 #[cfg(loom)]
 pub const RECORDS: usize = 2;
 
-/// Most page operations out: 64 granules in flight each way, one each.
+/// Most page operations in flight: 64 granules each way, one operation each.
 #[cfg(not(loom))]
 pub const PAGE_OPS: usize = 128;
 

@@ -1,9 +1,9 @@
-//! The machine's clock: `CLOCK_MONOTONIC` as outside of all time namespaces, so that processes can
+//! The machine's clock: `CLOCK_MONOTONIC` outside of all time namespaces, so that processes can
 //! compare times.
 //!
-//! A process in a time namespace (restored by CRIU, in LXC or sysbox) reads a clock of its own, a
-//! constant away. The kernel tells the distance in `/proc/self/timens_offsets`. Without /proc it
-//! counts as 0.
+//! A process in a time namespace (restored by CRIU, in LXC or sysbox) reads a clock of its own, at
+//! a constant distance. The kernel reports the distance in `/proc/self/timens_offsets`. Without
+//! /proc the distance counts as 0.
 #![forbid(unsafe_code)]
 
 use std::fs;

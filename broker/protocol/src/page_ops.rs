@@ -1,9 +1,10 @@
-//! Page operations: orders to a client's memory thread, and how each ended.
+//! Page operations: orders to a client's memory thread, and how each order ended.
 //!
-//! A short ring in the lane. The client takes in order and ends in any order. A slot is reused once
-//! its status was read, so at most [`PAGE_OPS`] are out.
+//! They are in a short ring in the lane. The client takes them in order and ends them in any order.
+//! The broker reuses a slot after it has read the slot's status, so at most [`PAGE_OPS`] are in
+//! flight.
 //!
-//! Neither side believes the other: the client touches only memory that it holds, and an unknown
+//! Neither side trusts the other: the client touches only memory that it holds, and an unknown
 //! status is a refusal.
 #![forbid(unsafe_code)]
 
@@ -16,19 +17,19 @@ use super::atomic::{AtomicU32, AtomicU64, Ordering};
 pub enum PageOpKind {
     /// Move it to the device.
     Prefetch = 1,
-    /// Give it room on the device; its content is dead.
+    /// Give it room on the device; its content is not needed.
     Populate = 2,
     /// Move it to the host.
     Evict = 3,
-    /// As `Evict` without a copy: the host's is good.
+    /// As `Evict` without a copy: the host's copy is valid.
     Release = 4,
-    /// Take it off the device: its content is dead.
+    /// Take it off the device: its content is not needed.
     Discard = 5,
     /// Mark as mostly read: the host's copy stays good.
     MostlyRead = 6,
     /// Take the mark of `MostlyRead` back.
     Written = 7,
-    /// As `Prefetch` of what should be there: moves only what the driver moved away.
+    /// As `Prefetch` for memory that should be there: moves only memory that the driver moved away.
     Confirm = 8,
 }
 
@@ -84,7 +85,7 @@ struct PageOpSlot {
     status: AtomicU32,
     start: AtomicU64,
     bytes: AtomicU64,
-    /// Device time of the operation alone, ns; 0: unknown.
+    /// Device time of only this operation, ns; 0: unknown.
     took: AtomicU64,
 }
 
@@ -136,14 +137,14 @@ impl PageOps {
     }
 }
 
-/// An ended page operation, as its client says.
+/// An ended page operation, as its client reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageOpEnd {
     /// Its number.
     pub number: u64,
     /// How it ended.
     pub status: PageOpStatus,
-    /// Device time of the operation alone, ns; 0: unknown.
+    /// Device time of only this operation, ns; 0: unknown.
     pub took: u64,
 }
 
@@ -153,7 +154,7 @@ pub struct PageOpProducer {
     given: u64,
     /// All outcomes before this one were read.
     read: u64,
-    /// From `read` on: whether the outcome was read.
+    /// Whether each outcome from `read` on was read.
     ended: Vec<bool>,
 }
 
@@ -177,7 +178,7 @@ impl PageOpProducer {
         Some(number)
     }
 
-    /// Whether any page operation is out.
+    /// Whether any page operation is in flight.
     pub fn awaits(&self) -> bool {
         self.read < self.given
     }
@@ -300,7 +301,7 @@ mod tests {
             } else {
                 ring.end(round, PageOpStatus::Done);
             }
-            // A reused slot tells no old time.
+            // A reused slot returns no old time.
             assert_eq!(took(&mut producer), [if round % 2 == 0 { 7 + round } else { 0 }]);
         }
     }

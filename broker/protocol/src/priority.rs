@@ -3,10 +3,10 @@
 
 use super::PRIORITIES;
 
-/// Names of priorities, the most important first. `normal` is what a job gets that asks for none.
+/// Names of priorities, the most important first. A job that asks for no priority gets `normal`.
 pub const NAMES: [(&str, u8); 4] = [("high", 0), ("normal", 5), ("low", 7), ("idle", 9)];
 
-/// What a priority may be, for messages.
+/// Allowed priorities, for messages.
 pub const CHOICE: &str =
     "a whole number from 0 (matters most) to 9, or a name: high (0), normal (5), low (7), idle (9)";
 

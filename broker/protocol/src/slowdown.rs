@@ -1,5 +1,5 @@
-//! Slowdowns as text. Other programs than weft's build this file too (`deploy/slurm/spank`), so it
-//! uses nothing but the standard library.
+//! Slowdowns as text. Programs outside weft build this file too (`deploy/slurm/spank`), so it uses
+//! only the standard library.
 #![forbid(unsafe_code)]
 
 /// A slowdown of 100 %, in parts per million.
@@ -7,7 +7,7 @@ pub const SLOWDOWN_ONE_PPM: u32 = 1_000_000;
 
 /// Parts per million of `2%`, `0.02` or `0`; at most 100 %.
 pub fn parse_slowdown(text: &str) -> Result<u32, String> {
-    let wrong = || format!("{text} is no slowdown: write 2% or 0.02, from 0 to 100%");
+    let wrong = || format!("{text} is not a slowdown: write 2% or 0.02, from 0 to 100%");
     let trimmed = text.trim();
     let (figure, hundredth) = match trimmed.strip_suffix('%') {
         Some(figure) => (figure.trim_end(), true),
@@ -25,7 +25,7 @@ pub fn parse_slowdown(text: &str) -> Result<u32, String> {
     Ok((part * f64::from(SLOWDOWN_ONE_PPM)).round() as u32)
 }
 
-/// Text of a slowdown that [`parse_slowdown`] reads as the same.
+/// Text of a slowdown that [`parse_slowdown`] parses to the same value.
 pub fn slowdown_text(slowdown: u32) -> String {
     format!("{}%", f64::from(slowdown) / 10_000.0)
 }

@@ -1,43 +1,45 @@
-//! Busy model: when a foreground job's submitted work ends, and what comes then.
+//! Busy model: when a foreground job's submitted work ends, and which phase follows.
 //!
 //! Each launch adds its predicted time. At the end of the sum a gap begins. A synchronising call
-//! that returns with nothing left tells the end exactly. The last kernel's profile tells the gap's
+//! that returns with no work left shows the exact end. The last kernel's profile gives the gap's
 //! length, if it has one (the paper's SG).
 //!
-//! Each seen end teaches how much longer or shorter this client's work takes than predicted.
+//! From each seen end the model learns how much longer or shorter than predicted this client's work
+//! takes.
 
 use super::{Config, mean_times::MeanTimes};
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// What a foreground job leaves to others.
+/// Phase of a foreground job, as other jobs may use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing before `until`: the job works or is about to come back.
+    /// No room before `until`: the job works or is about to come back.
     Busy { until: Ns },
     /// A gap of known length.
     Gap { since: Ns, until: Ns, over: Ns },
-    /// Open-ended gap: nothing says when the job comes back.
+    /// Open-ended gap: the job's return is not predicted.
     Open { since: Ns },
 }
 
-/// Limits of the slowdown: 8 and 1/8. A synchronising call that comes late is no slow device.
+/// Limits of the slowdown: 8 and 1/8. A synchronising call that comes late does not mean a slow
+/// device.
 const UTMOST_SLOWDOWN: f64 = 8.0;
 
-/// Weight of a seen end that lowers the slowdown. A higher one is believed at once: too early hurts
-/// the foreground job.
+/// Weight of a seen end that lowers the slowdown. A higher value replaces the slowdown at once,
+/// because a too early prediction hurts the foreground job.
 const SLOWDOWN_DECAY: f64 = 0.1;
 
-/// Without new ends the slowdown's excess over 1 halves after 16 times the work that taught it. One
-/// late end must not keep background jobs away for good.
+/// Multiple of the learnt work after which the slowdown's excess over 1 halves without new ends.
+/// One late end must not keep background jobs away for good.
 const LESSONS: u64 = 16;
 
-/// Seen ends until work is believed to end in time: four. A burst without a wait counts a sixteenth
-/// of an end, for jobs that never wait.
+/// Seen ends until work is believed to end in time: four. A burst without a wait counts as a
+/// sixteenth of an end, for jobs that never wait.
 const ENOUGH: u8 = 4 * SEEN;
 const SEEN: u8 = 16;
 
-/// Classes of bursts by predicted length. The first ends at 64 us, each further one is four times
-/// as long, the last has no end.
+/// Classes of bursts by predicted length. The first ends at 64 us. Each further one is four times
+/// as long, and the last has no end.
 const CLASSES: usize = 10;
 
 #[derive(Debug, Clone)]
@@ -49,18 +51,18 @@ pub(super) struct BusyModel {
     burst_start: Ns,
     last_kernel: u64,
     last_launch: Ns,
-    /// When nothing was seen to be left after the last launch.
+    /// When the device was seen without this client's work after the last launch.
     idle_at: Option<Ns>,
     /// When a wake-up hint came after the last launch.
     hinted_at: Option<Ns>,
-    /// How much later than predicted work was lately seen to end, ns.
+    /// Recent lateness of seen ends against the prediction, ns.
     lateness: Ns,
-    /// Lateness by class of burst: a language model's prompt takes as long as its input is, the
+    /// Lateness by class of burst. A language model's prompt takes as long as its input is; the
     /// tokens after it end in time.
     lateness_by_class: [Option<Ns>; CLASSES],
-    /// How much is known of its ends, up to [`ENOUGH`].
+    /// Score of the seen ends, up to [`ENOUGH`].
     known: u8,
-    /// Predicted time of the longest burst that taught lately, ns.
+    /// Predicted time of the longest recent burst from which the model learnt, ns.
     lesson: Ns,
     /// Predicted time launched since an end was seen or the slowdown halved, ns.
     untaught: Ns,
@@ -87,7 +89,7 @@ impl BusyModel {
         }
     }
 
-    /// Raises the slowdown to `1 + margin`: the predictions had no ground.
+    /// Raises the slowdown to `1 + margin`, because the predictions had no basis.
     pub(super) fn raise_margin(&mut self, margin: f64) {
         self.slowdown = self.slowdown.max((1.0 + margin).clamp(1.0, UTMOST_SLOWDOWN));
     }
@@ -99,8 +101,8 @@ impl BusyModel {
         self.burst_start.saturating_add(stretched)
     }
 
-    /// Lateness to expect of an unseen end, ns. With few ends seen at least what others may have
-    /// out and two switches.
+    /// Expected lateness of an unseen end, ns. After few seen ends, at least the delay bound and
+    /// two switches.
     pub(super) fn lateness(&self, config: &Config) -> Ns {
         match self.idle_at {
             Some(_) => 0,
@@ -124,7 +126,7 @@ impl BusyModel {
         self.hinted_at
     }
 
-    /// When the work ended, seen or predicted, if there ever was any.
+    /// End of the work, seen or predicted, if the client ever launched.
     pub(super) fn end_if_launched(&self) -> Option<Ns> {
         self.launched.then(|| self.end())
     }
@@ -158,7 +160,7 @@ impl BusyModel {
         self.idle_at = None;
     }
 
-    /// Takes the client to be at unknown work until `until`.
+    /// Assumes that the client has unknown work until `until`.
     pub(super) fn assume_busy(&mut self, now: Ns, until: Ns) {
         self.burst_start = now;
         self.busy_until = self.busy_until.max(until);
@@ -168,15 +170,15 @@ impl BusyModel {
         self.idle_at = None;
     }
 
-    /// Takes in that nothing is left on the device. False: a later launch makes that old news.
+    /// Takes in that the device has no work left. False: a later launch makes the report obsolete.
     pub(super) fn idle(&mut self, at: Ns) -> bool {
         if at < self.last_launch {
             return false;
         }
-        // The first sight is nearest to the truth.
+        // The first report is nearest to the true end.
         if self.idle_at.is_none() {
             let late = at.saturating_sub(self.busy_until());
-            // Growth is believed at once, shrinking slowly.
+            // Growth counts at once, shrinking slowly.
             self.lateness = late.max(self.lateness - self.lateness / 16);
             let lateness = &mut self.lateness_by_class[self.class()];
             *lateness = Some(lateness.map_or(late, |lateness| late.max(lateness - lateness / 16)));
@@ -203,7 +205,7 @@ impl BusyModel {
         };
     }
 
-    /// Forgets part of what an end taught, as work is launched without a seen end.
+    /// Forgets part of the slowdown learnt from an end, as work is launched without a seen end.
     fn unlearn(&mut self, cost: Ns) {
         self.untaught = self.untaught.saturating_add(cost);
         if self.slowdown > 1.0 && self.lesson > 0 && self.untaught > self.lesson.saturating_mul(LESSONS) {

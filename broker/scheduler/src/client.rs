@@ -14,13 +14,13 @@ use weft_protocol::{
 pub(super) struct ClientState {
     pub id: Client,
     pub priority: u8,
-    /// Class in the queue: the priority, where the policy goes by it.
+    /// Class in the queue; the priority, if the policy goes by it.
     pub class: usize,
     pub mode: Mode,
     pub times: MeanTimes,
     /// When its submitted work ends, as a foreground job.
     pub busy: BusyModel,
-    /// What its foreground work may lose.
+    /// Amount that its foreground work may lose.
     pub budget: SlowdownBudget,
     pub ledger: CreditLedger,
     pub wait: Option<GateWait>,
@@ -32,9 +32,9 @@ pub(super) struct ClientState {
     pub window: Option<RunAheadWindow>,
     /// The last granted kernel longer than half the delay bound.
     pub long: Option<LongKernel>,
-    /// When a revocation was ordered that is not answered yet.
+    /// When a still unanswered revocation was ordered.
     pub revoking: Option<Ns>,
-    /// Length of its turns, ns, where its memory does not fit beside others'.
+    /// Length of its turns, ns, if its memory does not fit together with others'.
     pub oversubscribed: Option<Ns>,
     /// Out of turn, so not in the queue.
     pub not_its_turn: bool,
@@ -46,12 +46,12 @@ pub(super) struct ClientState {
     pub unreported: bool,
     /// Credit in the books but not in its word while it waited: taken and not reported yet, ns.
     pub untold: Ns,
-    /// How long credit lay in its word in vain since it last took any, ns; counted anew by each
-    /// rest.
+    /// Time that credit has lain unused in its word since it last took any, ns. Each rest starts
+    /// the count anew.
     pub untouched: Ns,
-    /// Its last rest, ns; 0: it has taken credit since.
+    /// Its last rest, ns. 0: it has taken credit since.
     pub rest: Ns,
-    /// It is not queued before this.
+    /// End of its rest. It is not queued before.
     pub rests_until: Ns,
     /// Since when its credit word is empty.
     pub emptied_at: Option<Ns>,
@@ -59,7 +59,7 @@ pub(super) struct ClientState {
     pub granted_at: Ns,
     /// Last sign that credit is used or work ends.
     pub progress_at: Ns,
-    /// When its work was last seen to end, or came to a device without any of it.
+    /// When its work was last seen to end, or when it came to a device without any of its work.
     pub ended_at: Ns,
     /// Last sign of work of its own.
     pub active_at: Ns,
@@ -70,7 +70,7 @@ pub(super) struct ClientState {
     pub starved: u64,
     /// Grants to it while its own work did not end.
     pub stuck: u64,
-    /// Launches of kernels that its profile has a time of, and of others.
+    /// Launches of kernels for which its profile has a time, and launches of others.
     pub known_launches: u64,
     pub unknown_launches: u64,
     pub foreground: RoleTally,
@@ -81,7 +81,8 @@ pub(super) struct ClientState {
     pub exposed_at: Option<usize>,
 }
 
-/// What a client's foreground work may lose to background jobs, where it is not as configured.
+/// Amount that a client's foreground work may lose to background jobs, if it differs from the
+/// configured one.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct SlowdownBudget {
     slowdown: Option<f64>,
@@ -89,10 +90,10 @@ pub(super) struct SlowdownBudget {
 }
 
 impl SlowdownBudget {
-    /// Highest slowdown that means anything.
+    /// Highest meaningful slowdown.
     const MOST: f64 = 1.0;
 
-    /// A slowdown that is no number counts as not given.
+    /// A slowdown that is not a number counts as not given.
     pub(super) fn new(slowdown: Option<f64>, slo: Option<Ns>) -> SlowdownBudget {
         let slowdown = slowdown.filter(|slowdown| !slowdown.is_nan());
         SlowdownBudget {
@@ -106,12 +107,12 @@ impl SlowdownBudget {
         self.slowdown.unwrap_or(config.slowdown)
     }
 
-    /// Whether the client asked for a slowdown: then it is kept, not aimed at.
+    /// Whether the client asked for a slowdown. Then the slowdown is a promise, not an aim.
     pub(super) fn is_promised(&self) -> bool {
         self.slowdown.is_some()
     }
 
-    /// Both.
+    /// Allowed slowdown and SLO.
     pub(super) fn allowed(&self, config: &Config) -> (f64, Option<Ns>) {
         (self.slowdown(config), self.slo(config))
     }
@@ -128,11 +129,11 @@ pub(super) struct GateWait {
     pub kernel: u64,
     pub cost: Ns,
     pub since: Ns,
-    /// Work issued when the wait was told, ns.
+    /// Work issued when the wait was reported, ns.
     pub issued: Ns,
 }
 
-/// A kernel that may be out alone for longer than the others together.
+/// Granted kernel whose cost alone may exceed that of all others together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LongKernel {
     pub cost: Ns,
@@ -205,14 +206,14 @@ impl ClientState {
     pub(super) fn long_out(&self) -> Ns {
         let ledger = &self.ledger;
         match self.long {
-            // Streams end in no order: with less than its cost out, the kernel has ended.
+            // Streams end in no order: if less than its cost is out, the kernel has ended.
             Some(long) if ledger.outstanding() < long.cost => 0,
             Some(long) if ledger.issued() >= long.total && ledger.settled() < long.total => long.cost,
             _ => 0,
         }
     }
 
-    /// It came to the gate or took credit: its process runs.
+    /// Notes that its process runs: it came to the gate or took credit.
     pub(super) fn lives(&mut self) {
         (self.untouched, self.rest, self.rests_until) = (0, 0, 0);
     }
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(client.long_out(), 1_000);
         client.ledger.report(1_100, 100, BOUND_NS);
         assert_eq!(client.long_out(), 1_000, "what was before it has ended");
-        // Less is out than the kernel takes: it has ended, on whatever stream.
+        // Less work is out than the kernel takes, so it has ended on some stream.
         client.ledger.report(1_100, 200, BOUND_NS);
         assert_eq!(client.long_out(), 0);
         client.ledger.report(1_100, 1_100, BOUND_NS);

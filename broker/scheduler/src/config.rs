@@ -70,7 +70,7 @@ impl fmt::Display for PolicyName {
 
 /// Error: no policy has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {0:?}: choose weft, fikit, exclusive or timeslice")]
+#[error("unknown policy {0:?}: choose weft, fikit, exclusive or timeslice")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyName {
@@ -90,70 +90,70 @@ impl FromStr for PolicyName {
 pub struct Config {
     /// The policy that decides.
     pub policy: PolicyName,
-    /// The most background work, in predicted ns, that may be out when a foreground job comes back.
-    /// A longer kernel goes alone.
+    /// Most background work, in predicted ns, that may be out when a foreground job comes back. A
+    /// longer kernel is granted with no other work out.
     ///
-    /// 500 us: a request on a time-sliced device pays this at most (10 % of 5 ms). It must cover
-    /// the way of a grant, or the device runs dry: broker and job are woken, 25-65 us for each
-    /// sleeping core.
+    /// 500 us: a request on a time-sliced device waits this long at most (10 % of 5 ms). The bound
+    /// must cover the latency of a grant, or the device runs dry. Broker and job are both woken,
+    /// 25-65 us for each sleeping core.
     pub delay_bound: Ns,
     /// Predicted gaps up to this length are not filled (the paper's EPS, believed to be 0.1 ms).
     pub small_gap: Ns,
-    /// Time to go from one process to another: about 100 us on a time-sliced A100, 0 under MPS. The
-    /// way back takes none of a gap: it begins with the foreground job's kernel.
+    /// Time to switch from one process to another: about 100 us on a time-sliced A100, 0 under MPS.
+    /// The switch back takes no time of a gap, because it begins with the foreground job's kernel.
     pub switch_cost: Ns,
-    /// `weft`: a kernel goes into a gap if `P(foreground job back before its end) <= risk`. The
-    /// highest risk: the foreground job's lateness account sets the one that counts.
+    /// `weft`: a kernel goes into a gap if `P(foreground job back before its end) <= risk`. This is
+    /// the highest risk. The foreground job's lateness account sets the one in force.
     ///
     /// 0.95: a returning foreground job waits for half of one kernel on average. In the lab (26
     /// pairs under MPS) 0.5 gave 0.84 of `fikit`'s batch work and 0.95 gave 0.96; mean latency went
-    /// from 1.0024 to 1.0034 of alone. At most 0.5 where the device switches between processes.
+    /// from 1.0024 to 1.0034 of that without other jobs. At most 0.5 if the device switches.
     pub risk: f64,
-    /// `weft`: the most work, in ns, on the device before a background job's next launch.
+    /// `weft`: most work, in ns, on the device before a background job's next launch.
     ///
-    /// 5 us: a launch takes 4 to 6 us to arrive. With more, a second kernel is behind the one in
-    /// progress. Beside a launch queue p99 was 1.016 of alone with 10 us and 1.010 with 5; nothing
-    /// else changed:
+    /// 5 us: a launch takes 4 to 6 us to arrive. With more, a second kernel queues behind the one
+    /// in progress. With a launch queue p99 (1: without other jobs) was 1.016 with 10 us and 1.010
+    /// with 5; no other figure changed:
     ///
     /// ```text
     /// scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024
     /// ```
     pub depth: Ns,
-    /// Part of its time by which a foreground job may be slowed down in the mean, unless
-    /// [`Event::Budget`](crate::Event::Budget) says otherwise. 0.01: less than its host's jitter.
+    /// Part of its time by which a foreground job may be slowed down on average, unless
+    /// [`Event::Budget`](crate::Event::Budget) overrides it. 0.01: less than its host's jitter.
     pub slowdown: f64,
     /// The longest time from a foreground job's first launch to its next wait, ns, within which
     /// that slowdown may be used. `None`: no limit.
     pub slo: Option<Ns>,
-    /// Foreground time, ns, for which an unspent slowdown is kept. With less left the price of gaps
-    /// falls: so lateness beyond the slowdown ends within about a second.
+    /// Foreground time, ns, for which an unspent slowdown is kept. With less left, the price of
+    /// gaps falls. So lateness beyond the slowdown ends within about a second.
     pub credit_for: Ns,
-    /// `weft`: whether kernels are deferred to a better moment that is near
+    /// `weft`: whether kernels are deferred if a better moment is near
     /// (`scripts/lab --without grace`).
     pub deferral: bool,
-    /// Silence of a foreground job, in ns, after which its gap is open-ended and is filled within
-    /// the delay bound alone. Counts from the gap's predicted end, else from the seen end of work.
+    /// Silence of a foreground job, in ns, after which its gap is open-ended and is filled only
+    /// within the delay bound. Counts from the gap's predicted end, else from the seen end of work.
     ///
     /// 200 us: a program that synchronises after each kernel launches the next within 20 us, a
     /// Python framework within 100 us.
     pub open_after: Ns,
-    /// `open_after` where the end of the work was not seen. 1 ms: a job that launches ahead may
-    /// lose its core for a moment.
+    /// `open_after` if the end of the work was not seen. 1 ms: a job that launches ahead may lose
+    /// its core for a moment.
     pub open_unseen: Ns,
     /// Part by which a foreground job's work may take longer than predicted without a profile,
-    /// until its own ends have taught better.
+    /// until the seen ends of its work give a better value.
     pub unprofiled_margin: f64,
     /// Part of the device's time for background jobs that find no gap, all together.
     ///
     /// 0.02: such a job with 1 ms kernels launches one every 60 ms, with switching there and back
     /// charged to it.
     pub minimum_share: f64,
-    /// `weft`: time without starvation, in ns, after a gap in which a job had a delay bound of
-    /// work; proportionally less after less.
+    /// `weft`: time in ns without starvation after a gap that gave a job a delay bound of work.
+    /// Less work gives proportionally less time.
     ///
     /// 500 ms: the minimum share takes the device from a foreground job that has work, at two
-    /// switches each. A language model's request takes a quarter of a second. Half of the longest
-    /// wait at the gate (1 s), after which a launch goes regardless.
+    /// switches each. A language model's request takes a quarter of a second. 500 ms is half of the
+    /// longest wait at the gate (1 s), after which a launch proceeds regardless.
     pub starving_after: Ns,
     /// `weft`: the minimum share comes in portions for this time, ns: many short kernels pay for
     /// one switch there and back.
@@ -162,8 +162,8 @@ pub struct Config {
     /// background job is let through. Some programs queue a kernel that spins until a later launch
     /// is queued.
     pub stuck_after: Ns,
-    /// Silence, in ns, on top of ten times the predicted time, after which outstanding work is
-    /// written off.
+    /// Silence, in ns, beyond ten times the predicted time, after which outstanding work is written
+    /// off.
     pub write_off_after: Ns,
     /// `exclusive`: silence of a job, in ns, after which the next may run. Jobs pause for some ms
     /// between steps.
@@ -171,19 +171,20 @@ pub struct Config {
     /// Length of a turn, in ns, under `timeslice` and of background jobs of one priority. 10 ms
     /// against 0.2 ms for switching there and back is 2 %.
     pub turn: Ns,
-    /// The longest that a job is swapped out, in ns, while others have long turns. Turns are 1 ms
-    /// at least, so very many jobs may exceed it.
+    /// Longest time that a job is swapped out, in ns, while others have long turns. Turns are 1 ms
+    /// at least, so a great number of jobs may exceed it.
     ///
     /// 500 ms: two jobs that move 2 GB each in a turn need some 300 ms each; each of five jobs gets
-    /// 125 at most. Half of the longest wait at the gate.
+    /// 125 at most. 500 ms is half of the longest wait at the gate.
     pub max_swapped_out: Ns,
-    /// The longest that a job is swapped out, in ns, where turns that keep `max_swapped_out` are
-    /// too short for what they move. 0: they stay too short, since `max_swapped_out` is a promise.
+    /// Longest time that a job is swapped out, in ns, if turns within `max_swapped_out` are too
+    /// short for the memory that they move. 0: such turns stay too short, since `max_swapped_out`
+    /// is a promise.
     ///
-    /// All jobs' memory beyond the device's has to come in meanwhile: 20 GB a second over PCIe 4,
-    /// 40 over PCIe 5.
+    /// All jobs' memory beyond the device's has to come in during that time: 20 GB a second over
+    /// PCIe 4, 40 over PCIe 5.
     pub swapped_out_limit: Ns,
-    /// Upper limit of a predicted time, ns: no kernel that is waited for runs longer than 10 s.
+    /// Upper limit of a predicted time, ns: no awaited kernel runs longer than 10 s.
     pub longest_cost: Ns,
     /// The charge of a kernel without a known time, ns.
     pub unknown_cost: Ns,
@@ -221,21 +222,23 @@ impl Default for Config {
 }
 
 impl Config {
-    /// (hash, ns): high quantiles of kernels that may take far longer than their charge; gates fit
-    /// these into gaps by them. Empty where that does not pay. The core fits by them on any device:
-    /// under MPS, vgg19 beside bert_base had a p99 of 1.28 of alone without and 1.05 with them (the
-    /// command below, `--kind pair --requests 200 --device mps`).
+    /// High quantiles of kernel times, as (hash, ns), for kernels that may take far longer than
+    /// their charge. Gates fit these kernels into gaps by them. Empty if that does not pay. The
+    /// core fits by them on any device. Under MPS, vgg19 with bert_base had a p99 of 1.28 without
+    /// them and 1.05 with them, with 1 for vgg19 without other jobs (the command below,
+    /// `--kind pair --requests 200 --device mps`).
     ///
-    /// On a switching device a kernel that outlasts the gap costs a foreground job whole slices:
-    /// p99 of vgg19 beside bert_base was 1.74 of alone by the mean, 1.00 by this. (One kernel takes
-    /// 45 us twelve times of thirteen and 1.9 ms once.)
+    /// On a switching device a kernel that outlasts the gap costs a foreground job whole slices.
+    /// The p99 of vgg19 with bert_base was 1.74 by the mean, 1.00 by these quantiles. (One kernel
+    /// takes 45 us in twelve of thirteen launches and 1.9 ms in the other.)
     ///
     /// ```text
     /// scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base \
     ///     --device time-sliced --rule weft --partners 1
     /// ```
     ///
-    /// Under MPS it took 2 % of the work from background jobs and gave the foreground job nothing.
+    /// Under MPS the quantiles took 2 % of the work from background jobs and gave the foreground
+    /// job nothing.
     pub fn may_take(&self, profile: &Profile) -> Vec<(u64, Ns)> {
         match self.switch_cost {
             0 => Vec::new(),
@@ -243,9 +246,9 @@ impl Config {
         }
     }
 
-    /// `Config::may_take`, whatever the device.
+    /// High quantiles as for [`Config::may_take`], on any device.
     pub(super) fn spread(&self, profile: &Profile) -> Vec<(u64, Ns)> {
-        /// One launch in fifty takes longer: such a kernel is long at one of a dozen places in a
+        /// One launch in fifty takes longer. Such a kernel is long at one of a dozen places in a
         /// step.
         const QUANTILE: f64 = 0.98;
         match self.policy {
@@ -301,7 +304,7 @@ mod tests {
         let error = "fair".parse::<PolicyName>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "no policy is called \"fair\": choose weft, fikit, exclusive or timeslice"
+            "unknown policy \"fair\": choose weft, fikit, exclusive or timeslice"
         );
     }
 

@@ -1,7 +1,8 @@
-//! The state machine: takes events in, asks the policy, and makes decisions of its verdicts.
+//! State machine of the scheduler: takes in events, asks the policy, and turns its verdicts into
+//! decisions.
 //!
-//! What clients say is checked and bounded, then booked in [`SchedulerState`], then told to the
-//! policy.
+//! Reports of clients are checked and bounded, then booked in [`SchedulerState`], then passed to
+//! the policy.
 
 use weft_protocol::{
     Client, Ns, PRIORITIES,
@@ -23,8 +24,8 @@ use crate::{
     turn_scheduler::{NextTurn, TurnScheduler},
 };
 
-/// So many times `stuck_after` is the longest rest of a client that takes no credit. Its grants in
-/// vain are then a thirtieth of the time, and one that goes on is soon back.
+/// Longest rest of a client that takes no credit, as a multiple of `stuck_after`. Its wasted grants
+/// then take a thirtieth of the time, and a client that takes credit again is soon back.
 const REST_FACTOR: u64 = 32;
 
 /// The scheduler.
@@ -32,16 +33,16 @@ const REST_FACTOR: u64 = 32;
 pub struct Core {
     state: SchedulerState,
     policy: Box<dyn Policy>,
-    /// Whether the policy keeps the tallies of background jobs, by better times.
+    /// Whether the policy keeps the tallies of background jobs, by more accurate times.
     policy_tallies: bool,
     turns: TurnScheduler,
     now: Ns,
     wake: Option<Ns>,
     /// No minimum share is granted before this.
     next_share: Ns,
-    /// Begin of the gap that was counted last, and whether its length was known.
+    /// Start of the gap that was counted last, and whether its length was known.
     counted_gap: Option<(Ns, bool)>,
-    /// Clients that take no credit, and wait out of the queue.
+    /// Clients that take no credit and wait outside the queue.
     resting: Vec<ClientSlot>,
 }
 
@@ -112,7 +113,7 @@ impl Core {
                 let priority = self.priority(priority);
                 self.policy.forget_turn(slot);
                 self.turns.forget(slot);
-                // Another priority has other launch epochs above it.
+                // Other launch epochs apply to another priority.
                 if self.state.get(slot).is_some_and(|client| client.bound) {
                     self.state.order_revocation(slot, self.now, out);
                 }
@@ -242,15 +243,15 @@ impl Core {
         self.decide(out);
     }
 
-    /// Decides after the other events of this iteration: a client whose work has ended is about to
-    /// say whether it waits.
+    /// Decides after the other events of this iteration. A client whose work has ended is about to
+    /// report whether it waits.
     fn decide_soon(&mut self) {
         if self.state.waiting > 0 {
             self.wake_at(Some(self.now));
         }
     }
 
-    /// When [`Event::Tick`] is due, if nothing happens before; never before `now`.
+    /// Time at which [`Event::Tick`] is due, if no event comes before; never before `now`.
     pub fn next_wake(&self, now: Ns) -> Option<Ns> {
         self.wake.map(|wake| wake.max(now))
     }
@@ -353,7 +354,7 @@ impl Core {
         at.clamp(earliest, self.now)
     }
 
-    /// Bounds a client's cost to what is possible.
+    /// Bounds a client's cost to possible values.
     fn cost(&mut self, cost: Ns) -> Ns {
         let config = &self.state.config;
         if cost > config.longest_cost {
@@ -365,7 +366,7 @@ impl Core {
         }
     }
 
-    /// Gives every client its mode, and tells those whose mode changes.
+    /// Gives every client its mode, and informs those whose mode changes.
     fn assign_modes(&mut self, out: &mut Vec<Decision>) {
         let first = self.state.most_important().unwrap_or(0);
         let alone = self.state.order.len() == 1;
@@ -393,7 +394,7 @@ impl Core {
             let (now, grace) = (self.now, self.state.config.idle_grace);
             if let Some(client) = self.state.get_mut(slot) {
                 client.mode = new;
-                // A client that was alone told nothing of its work, and a new one has none.
+                // A client that was alone reported none of its work, and a new one has none.
                 if new == Mode::Foreground && old != Mode::Free {
                     let busy = if old == Mode::Alone {
                         grace
@@ -482,10 +483,10 @@ impl Core {
         passed
     }
 
-    /// Filling stops at the foreground job's first launch or wake-up hint. The launch epoch has
+    /// Ends filling at the foreground job's first launch or wake-up hint. The launch epoch has
     /// voided the credit already; this brings the books up to date.
     ///
-    /// Credit for a stretch of launches outlives those that were foreseen.
+    /// Credit for a stretch of launches outlives the launches that were foreseen.
     fn foreground_is_back(&mut self, by: Return, out: &mut Vec<Decision>) {
         if self.state.exposed.is_empty() {
             return;
@@ -507,7 +508,7 @@ impl Core {
         }
     }
 
-    /// Ends credit that was to outlive launches of a stretch: the stretch is over.
+    /// Ends credit that was to outlive launches of a stretch, once the stretch is over.
     fn stretch_is_over(&mut self, out: &mut Vec<Decision>) {
         for at in 0..self.state.exposed.len() {
             let slot = self.state.exposed[at];
@@ -530,15 +531,16 @@ impl Core {
         }
         let now = self.now;
         if let Some(client) = self.state.get_mut(slot) {
-            // Credit granted since the order is in the word now.
+            // Credit granted after the order is in the word now.
             let ordered = client.revoking.take();
             client.emptied_at = ordered.filter(|_| !client.granted_since).map(|_| now);
         }
         self.requeue(slot);
     }
 
-    /// Lets a client rest that waits, has credit and takes none of it, as a stopped process does.
-    /// It waits longest of all, so it would have every turn, and others of its class none.
+    /// Keeps a client out of the queue for a while if it waits, has credit and takes none of it, as
+    /// a stopped process does. It has the longest wait, so it would get every turn, and others of
+    /// its class none.
     fn rest_if_untouched(&mut self, slot: ClientSlot, left: i64) {
         let (now, stuck_after) = (self.now, self.state.config.stuck_after);
         let Some(client) = self.state.get_mut(slot) else { return };
@@ -554,7 +556,8 @@ impl Core {
         let rest = rested.saturating_mul(2).clamp(stuck_after, stuck_after * REST_FACTOR);
         (client.untouched, client.rest) = (0, rest);
         if rested == 0 {
-            // A launch epoch that nobody told may have voided it: that is made good at once.
+            // An unreported launch epoch may have voided the credit, which is granted again at
+            // once.
             return;
         }
         client.rests_until = now.saturating_add(rest);
@@ -564,7 +567,7 @@ impl Core {
         self.state.counters.rests += 1;
     }
 
-    /// Puts clients back into the queue whose rest is over.
+    /// Puts clients whose rest is over back into the queue.
     fn look_after_resting(&mut self) {
         let now = self.now;
         let mut at = 0;
@@ -591,7 +594,8 @@ impl Core {
             self.state.unqueue(slot);
             return;
         }
-        // What an empty word leaves in the books was taken by threads and not reported yet.
+        // Threads took the credit that an empty word leaves in the books, and have not reported it
+        // yet.
         let empty = client.emptied_at.is_some();
         let covered = client
             .wait
@@ -656,8 +660,8 @@ impl Core {
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
-        // Turns are shared out by time: work that takes longer than predicted counts with the
-        // difference. Where gaps are filled, the minimum share sees to it.
+        // Turns are shared out by time, so time beyond the prediction is added. In policies that
+        // fill gaps, the minimum share does this.
         if change.settled > 0 && !had_none && !self.policy.shares_minimum() {
             let took = now.saturating_sub(client.ended_at).min(patience);
             client.served = client.served.saturating_add(took.saturating_sub(change.settled));
@@ -696,7 +700,7 @@ impl Core {
             self.state.account(slot, |_| ());
         }
         if self.policy.grants_by_clock() {
-            // What came back is told next.
+            // The lane reports replenished credit next.
             self.wake_at(Some(now));
         } else {
             self.top_up(slot, out);
@@ -704,8 +708,8 @@ impl Core {
         true
     }
 
-    /// Has a background job's launches timed where nothing else tells their times, and tells it
-    /// what to charge for them.
+    /// Has a background job's launches timed if their times have no other source, and sends it the
+    /// times to charge for them.
     fn look_after_charges(&mut self, slot: ClientSlot, out: &mut Vec<Decision>) {
         let Some(client) = self.state.get(slot) else { return };
         let (id, background) = (client.id, client.mode == Mode::Background);
@@ -719,7 +723,7 @@ impl Core {
 
     // Deciding.
 
-    /// Moves run-ahead windows: the longer the foreground job is away, the later its return is
+    /// Moves run-ahead windows. The longer the foreground job is away, the later its return is
     /// expected.
     fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
         let alone = self.state.has_one_background();
@@ -732,12 +736,12 @@ impl Core {
             let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
                 continue;
             };
-            // Among several background jobs the broker shares out the credit that comes back.
+            // With several background jobs, the broker shares out the replenished credit.
             if !alone {
                 self.state.set_window(slot, None, out);
                 continue;
             }
-            // No window: the foreground job works, and has ended it by its launch epoch.
+            // No window: the foreground job works, and its launch epoch has ended the window.
             let Some((new, again)) = self.policy.window(&self.state, slot, self.now) else {
                 continue;
             };
@@ -748,7 +752,7 @@ impl Core {
         }
     }
 
-    /// Grants more to a background job before it asks, while no other wants credit.
+    /// Grants more to a background job before it asks, while no other client wants credit.
     fn top_up(&mut self, slot: ClientSlot, out: &mut Vec<Decision>) {
         if !self.state.queue.is_empty() {
             return;
@@ -791,19 +795,20 @@ impl Core {
             keep_long,
         };
         self.state.grant(slot, &order, now, out);
-        // An untold launch epoch may have voided the credit.
+        // An unreported launch epoch may have voided the credit.
         if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
             self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
         }
     }
 
-    /// Asks whether background jobs run beside the foreground jobs for now, and returns it.
+    /// Asks whether background jobs now run next to the foreground jobs without restriction, and
+    /// returns it.
     fn look_after_open(&mut self) -> bool {
         self.state.open = self.policy.is_open(&self.state, self.now);
         self.state.open
     }
 
-    /// Asks the policy until it has no verdict left, and looks after the clients that it leaves
+    /// Asks the policy until it has no verdict left, and handles the clients that the policy leaves
     /// out.
     fn decide(&mut self, out: &mut Vec<Decision>) {
         self.wake = None;
@@ -820,7 +825,7 @@ impl Core {
         self.look_after_turns(out);
         self.look_after_resting();
         self.look_after_exposed(out);
-        // Else the policy would grant again and again what was revoked for a due client.
+        // Else the policy would repeatedly grant credit that was revoked for a due client.
         if self.policy.shares_minimum() && !self.share_minimum(out) {
             return;
         }
@@ -866,7 +871,7 @@ impl Core {
         }
     }
 
-    /// Keeps work that never ends from holding up other clients or its own.
+    /// Prevents work that never ends from holding up other clients or its own.
     fn look_after_exposed(&mut self, out: &mut Vec<Decision>) {
         let now = self.now;
         let (write_off_after, stuck_after) = (self.state.config.write_off_after, self.state.config.stuck_after);
@@ -877,9 +882,9 @@ impl Core {
                 continue;
             };
             let outstanding = client.ledger.outstanding();
-            // At most twenty times `write_off_after`. Launches without credit count once: one each
-            // millisecond behind work that never ends would prolong the wait faster than time
-            // passes.
+            // At most twenty times `write_off_after`. Launches without credit count only once. If
+            // each counted ten times, one per millisecond behind work that never ends would prolong
+            // the wait faster than time passes.
             let over = outstanding.min(client.ledger.overdrawn());
             let patience = (outstanding - over)
                 .saturating_mul(10)
@@ -903,7 +908,8 @@ impl Core {
             }
             let idle_credit = !client.not_its_turn || client.revocable();
             if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() && idle_credit {
-                // The client has credit and does not go: an unseen launch epoch has voided it.
+                // The client has credit and does not launch: an unseen launch epoch has voided the
+                // credit.
                 let due = client.granted_at.saturating_add(stuck_after);
                 if now < due {
                     self.wake_at(Some(due));
@@ -913,7 +919,7 @@ impl Core {
                 continue;
             }
             if outstanding == 0 {
-                // A thread died or stands still before its report, or the client lies.
+                // A thread died or stopped before its report, or the client lies.
                 if client.wants().is_some() && (client.untold > 0 || client.unreported) {
                     let due = lost.max(client.granted_at.saturating_add(write_off_after));
                     match now < due {
@@ -935,7 +941,7 @@ impl Core {
                 at = 0;
                 continue;
             }
-            // Also out of turn: the next launch may be what ends the work.
+            // Out of turn too: the next launch may end the work.
             let stuck = client.wants().map(|wait| {
                 let since = client.progress_at.max(client.granted_at).max(wait.since);
                 let out_of_turn = client.oversubscribed.filter(|_| client.not_its_turn).unwrap_or(0) / 4;
@@ -957,7 +963,7 @@ impl Core {
         }
     }
 
-    /// Grants to due clients one at a time, at most the minimum share together. False: the due
+    /// Grants to due clients one at a time, at most the minimum share in total. False: the due
     /// client waits for work to end, and comes first.
     fn share_minimum(&mut self, out: &mut Vec<Decision>) -> bool {
         let share = self.state.config.minimum_share;
@@ -1002,7 +1008,7 @@ impl Core {
 
     // Long turns.
 
-    /// Takes in whether a client's memory finds no room beside others', and the length of its
+    /// Takes in whether a client's memory does not fit together with others', and the length of its
     /// turns.
     fn oversubscribed(&mut self, slot: ClientSlot, turn: Option<Ns>, out: &mut Vec<Decision>) {
         let turn = turn.filter(|_| self.policy.long_turns()).map(TurnScheduler::length);
@@ -1063,7 +1069,7 @@ impl Core {
         self.wake_at(Some(until));
     }
 
-    /// Verdict for members with no foreground job above them.
+    /// Verdict for members of long turns with no foreground job above them.
     fn serve_turn(&self) -> Option<GrantVerdict> {
         let class = self.state.queue.first_class()?;
         let slot = self.state.queue.first_in_turn(class)?;
@@ -1071,12 +1077,12 @@ impl Core {
         let first = self.state.most_important()?;
         let at_the_top = self.policy.mode(client.priority, first) == Mode::Foreground;
         let starving = |other| self.policy.is_starving(&self.state, other, self.now);
-        // Not bound: launches of equals that are no members are no reason to stop.
+        // Not bound: launches of equals that are not members are not a reason to stop.
         at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false, starving))
     }
 }
 
-/// Tally of a client as a foreground job. Without a profile its launches have no times: then the
+/// Tally of a client as a foreground job. Without a profile its launches have no times. Then the
 /// time from first launches to waits counts.
 fn foreground_tally(client: &ClientState, lateness: Option<Lateness>) -> RoleTally {
     let gpu = match lateness {
@@ -1089,7 +1095,7 @@ fn foreground_tally(client: &ClientState, lateness: Option<Lateness>) -> RoleTal
     }
 }
 
-/// How a foreground job comes back.
+/// Way in which a foreground job comes back.
 #[derive(Debug, Clone, Copy)]
 enum Return {
     Kernel,

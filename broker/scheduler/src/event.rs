@@ -1,4 +1,4 @@
-//! Events that the core is told, and decisions that it answers with.
+//! Events that the core takes in, and the decisions that it returns.
 
 use std::sync::Arc;
 
@@ -6,33 +6,33 @@ use weft_profiles::Profile;
 
 use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 
-/// An event. It comes from lanes and sockets; the core trusts none.
+/// Event from a lane or a socket. The core trusts none.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A client attached. The answer holds its first [`Decision::Mode`].
     Attached {
-        /// The new client. One that is attached already is ignored and counted.
+        /// The new client. If it is already attached, the event is ignored and counted.
         client: Client,
         /// 0 (most important) to 9; more counts as 9.
         priority: u8,
         /// The job's profile.
         profile: Option<Arc<Profile>>,
     },
-    /// A client said goodbye or died.
+    /// A client detached or died.
     Gone(Client),
     /// `weft set` changed a client's priority.
     Priority(Client, u8),
-    /// What a client's foreground work may lose to background jobs. A value that is not given is
-    /// the broker's ([`Config`](crate::Config)).
+    /// Amount that a client's foreground work may lose to background jobs. A value that is not
+    /// given is the broker's ([`Config`](crate::Config)).
     Budget {
         /// The client.
         client: Client,
-        /// Part of its time by which it may be slowed down in the mean; 0: by nothing.
+        /// Part of its time by which it may be slowed down on average; 0: not at all.
         slowdown: Option<f64>,
         /// [`Config::slo`](crate::Config::slo).
         slo: Option<Ns>,
     },
-    /// A client's profile does not fit its device and is forgotten. Its books go on.
+    /// A client's profile does not fit its device and is forgotten. Its books continue.
     Unprofiled(Client),
     /// A client launched a kernel, graph or transfer.
     Launched {
@@ -47,7 +47,7 @@ pub enum Event {
     },
     /// A synchronising call saw that nothing of the client is left on the device.
     Idle(Client, Ns),
-    /// Wake-up hint: an idle client made a driver call that is no launch, such as its input copy.
+    /// Wake-up hint: an idle client made a driver call other than a launch, such as its input copy.
     WakeUpHint(Client, Ns),
     /// A background job waits at the gate with this kernel, which replaces another.
     Waits {
@@ -60,9 +60,9 @@ pub enum Event {
         /// Since when the client waits.
         since: Ns,
     },
-    /// Credit word of a waiting background job, told between [`Event::Progress`] and
-    /// [`Event::Waits`]. Credit in the books beyond it was taken by other threads and is not
-    /// reported yet. Optional.
+    /// Credit word of a waiting background job, sent between [`Event::Progress`] and
+    /// [`Event::Waits`]. Other threads have taken the credit that the books show beyond it, and
+    /// have not reported that yet. Optional.
     Holds {
         /// The client.
         client: Client,
@@ -81,36 +81,36 @@ pub enum Event {
         /// The part of it that was seen to end.
         settled: Ns,
     },
-    /// Credit that came back under run-ahead windows, read after [`Event::Progress`].
+    /// Credit that was replenished under run-ahead windows, read after [`Event::Progress`].
     Renewed {
         /// The client.
         client: Client,
-        /// All that ever came back, ns.
+        /// All credit ever replenished, ns.
         total: Ns,
     },
     /// A client's credit word was swapped to zero: the answer to [`Decision::Revoke`], and to a
-    /// [`Decision::Grant`] under other launch epochs. Only grants, such swaps and the client's
-    /// taking (`issued`) change the word.
+    /// [`Decision::Grant`] under other launch epochs. Only grants, such swaps and the client's own
+    /// use (`issued`) change the word.
     Revoked {
         /// The client.
         client: Client,
         /// Credit in the word, ns. Below zero if overdrawn.
         left: i64,
     },
-    /// The memory of this client and others does not fit the device together, or does again. Those
-    /// of one priority take turns, so that memory can move.
+    /// The memory of this client and others no longer fits the device together, or fits again.
+    /// Those of one priority take turns, so that memory can move.
     Oversubscribed {
         /// The client.
         client: Client,
         /// Length of its turns from the next one on, ns. `None`: there is room.
         turn: Option<Ns>,
     },
-    /// Time to go from one process to another from now on, ns: it became known whether clients
-    /// share the device under MPS.
+    /// Time to switch from one process to another from now on, ns, once the broker knows whether
+    /// clients share the device under MPS.
     SwitchCost(Ns),
     /// [`Config::slowdown`](crate::Config::slowdown) from now on, 0 to 1.
     Slowdown(f64),
-    /// Time of a kernel, as the device measured it.
+    /// Kernel time that the device measured.
     Sampled {
         /// The client.
         client: Client,
@@ -125,12 +125,12 @@ pub enum Event {
     Tick,
 }
 
-/// A decision. Carry decisions out in their order.
+/// Decision of the core. Carry decisions out in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Tell a client its mode.
+    /// Send a client its mode.
     Mode(Client, Mode),
-    /// Set or end a client's run-ahead window: before its [`Decision::Grant`], or alone.
+    /// Set or end a client's run-ahead window: before its [`Decision::Grant`], or without one.
     RunAheadWindow(Client, Option<RunAheadWindow>),
     /// Add to a background job's credit word and ring its doorbell.
     ///
@@ -146,14 +146,15 @@ pub enum Decision {
         credit: Ns,
         /// Whether the launch of a more important foreground job voids it.
         bound: bool,
-        /// Such launches that it outlives. The lane's launch epochs are the reading plus this.
+        /// Number of such launches that the credit outlives. The lane's launch epochs are the
+        /// reading plus this.
         outlives: u64,
     },
-    /// Start or stop timing some launches ([`Event::Sampled`]) of a client whose kernel times
-    /// nothing else tells.
+    /// Start or stop timing some launches ([`Event::Sampled`]) of a client whose kernel times have
+    /// no other source.
     Times(Client, bool),
-    /// Have a client charge this time for this kernel from now on, ns. Kernel 0: for those of which
-    /// its table has no time.
+    /// Have a client charge this time for this kernel from now on, ns. Kernel 0: all kernels for
+    /// which its table has no time.
     Charge(Client, u64, Ns),
     /// Swap a background job's credit word to zero and report its content as [`Event::Revoked`].
     Revoke(Client),

@@ -1,9 +1,8 @@
-//! A background job's account of credit.
+//! Account of a background job's credit.
 //!
 //! * granted = issued + revoked + left, exactly, whatever a client reports.
 //! * outstanding = issued - settled >= 0.
-//! * `issued` and `settled` are the client's allegations: they only grow, and by no more than can
-//!   be.
+//! * `issued` and `settled` are the client's claims: they only grow, and only by possible amounts.
 
 use weft_protocol::Ns;
 
@@ -13,18 +12,18 @@ pub(super) struct CreditLedger {
     granted: Ns,
     issued: Ns,
     settled: Ns,
-    /// Below zero where overdrawn credit was forgiven.
+    /// Below zero if overdrawn credit was forgiven.
     revoked: i64,
     written_off: Ns,
-    /// The part of `granted` that came back under run-ahead windows.
+    /// The part of `granted` that was replenished under run-ahead windows.
     renewed: Ns,
-    /// Ended work that does not come back, by the last run-ahead window.
+    /// Ended work that is not replenished, by the last run-ahead window.
     non_refundable: Option<Ns>,
-    /// The part of `left` that was taken without a report and is not waited for.
+    /// The part of `left` that was taken without a report and is no longer awaited.
     given_up: Ns,
 }
 
-/// What a report changed.
+/// Change by a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Change {
     pub issued: Ns,
@@ -59,7 +58,7 @@ impl CreditLedger {
         self.written_off
     }
 
-    /// Unused credit. Below zero where overdrawn.
+    /// Unused credit. Below zero if overdrawn.
     pub(super) fn left(&self) -> i64 {
         signed(self.granted) - signed(self.issued) - self.revoked
     }
@@ -87,13 +86,13 @@ impl CreditLedger {
         self.granted = self.granted.saturating_add(credit);
     }
 
-    /// Takes in a new run-ahead window. The word was emptied before, so all that came back under
-    /// the last window is told.
+    /// Takes in a new run-ahead window. The word was emptied before, so all credit replenished
+    /// under the last window is reported.
     pub(super) fn let_out(&mut self, non_refundable: Ns) {
         self.non_refundable = Some(non_refundable);
     }
 
-    /// Takes in the credit that came back in all. Returns whether the window allows it.
+    /// Takes in the total of replenished credit. Returns whether the window allows it.
     pub(super) fn renew(&mut self, total: Ns) -> bool {
         let most = self
             .non_refundable
@@ -104,14 +103,15 @@ impl CreditLedger {
         believed == total
     }
 
-    /// Ended work that must not come back, so that at most `most` is out after a grant of `credit`.
+    /// Ended work that must not be replenished, so that at most `most` is out after a grant of
+    /// `credit`.
     pub(super) fn non_refundable(&self, credit: Ns, most: Ns) -> Ns {
         let out = self.exposure().saturating_add(credit).min(most);
         let given = signed(self.granted.saturating_add(credit) - self.renewed) - self.revoked - signed(out);
         given.max(0).unsigned_abs()
     }
 
-    /// Takes in reported totals. `most`: what one launch can issue beyond its credit, ns.
+    /// Takes in reported totals. `most`: work that one launch can issue beyond its credit, ns.
     pub(super) fn report(&mut self, issued: Ns, settled: Ns, most: Ns) -> Change {
         let ceiling = self.issued.saturating_add(self.usable()).saturating_add(most);
         let new_issued = issued.clamp(self.issued, ceiling);
@@ -128,10 +128,10 @@ impl CreditLedger {
         change
     }
 
-    /// Takes in the content of the credit word, swapped to zero. `most`: what one launch can issue
-    /// beyond its credit, ns. Returns whether `left` was possible.
+    /// Takes in the content of the credit word, which was swapped to zero. `most`: work that one
+    /// launch can issue beyond its credit, ns. Returns whether `left` was possible.
     pub(super) fn revoke(&mut self, left: i64, most: Ns) -> bool {
-        // The word held at most `left()`, which still has what was issued and not reported.
+        // The word held at most `left()`, which still includes issued but unreported work.
         let least = self.left().min(0).saturating_sub(signed(most));
         let believed = left.clamp(least, self.left());
         self.revoked = self.revoked.saturating_add(believed);
@@ -146,7 +146,7 @@ impl CreditLedger {
         self.written_off = self.written_off.saturating_add(untold);
     }
 
-    /// Credit taken and not reported yet, ns, without what was given up.
+    /// Credit taken and not reported yet, ns, without the credit given up.
     pub(super) fn untold(&self, word: i64) -> Ns {
         let taken = self.left().saturating_sub(word).max(0).unsigned_abs();
         taken.saturating_sub(self.given_up)

@@ -8,13 +8,14 @@
 //!
 //! 1. Read the epoch page's launch epochs, then the lanes' records (launches, idle).
 //! 2. Read the lanes' reports: [`Event::Progress`], then [`Event::Holds`] and [`Event::Waits`] for
-//!    each lane that says it waits, as often as it says so.
-//! 3. Tell each to [`Core::handle`] and carry out the [`Decision`]s in their order.
-//! 4. Tell [`Event::Tick`] at [`Core::next_wake`] at the latest.
+//!    each lane that reports a wait, as often as it reports it.
+//! 3. Pass each to [`Core::handle`] and carry out the [`Decision`]s in their order.
+//! 4. Pass [`Event::Tick`] at [`Core::next_wake`] at the latest.
 //!
-//! # What holds
+//! # Invariants
 //!
-//! * A foreground job is never told to wait; a job that is alone is told nothing more.
+//! * A foreground job is never made to wait. The only job on a device receives nothing but its
+//!   mode.
 //! * Background work out (unused credit, and work not seen to end) is at most
 //!   `max(delay_bound, delay_bound / 2 + one kernel)`. Exception: a job whose own work does not end
 //!   gets one more launch after each [`Config::stuck_after`].
@@ -28,32 +29,32 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | `core` | takes events in, makes decisions of the policy's verdicts |
-//! | `state`, `client` | clients, their credit and windows, the work that is out |
+//! | `core` | takes in events, turns the policy's verdicts into decisions |
+//! | `state`, `client` | clients, their credit and windows, the outstanding work |
 //! | `ledger` | a background job's credit |
 //! | `queue` | the kernels that wait at gates |
-//! | `busy_model`, `mean_times` | when a foreground job's work ends; what a profile says of gaps |
+//! | `busy_model`, `mean_times` | when a foreground job's work ends; a profile's mean times and gaps |
 //! | `turn_scheduler` | long turns of equals whose memory does not fit together |
-//! | `policy` | the policies, and what the core asks of them (`policy/interface.rs`) |
+//! | `policy` | the policies, and their interface to the core (`policy/interface.rs`) |
 //!
-//! # Where a policy goes
+//! # The place of a policy
 //!
 //! A simple policy is a file in `policy/`. One that learns is a folder with its models:
 //!
 //! | `policy/weft/` | what it learns or computes |
 //! |---|---|
 //! | `mod.rs` | the rules: choice, grant, top-up, window |
-//! | `models.rs` | what each observation teaches |
+//! | `models.rs` | how each observation updates the models |
 //! | `room.rs` | how long background jobs may use the device |
-//! | `stretch_model.rs` | until when background work is felt at no wait |
-//! | `gap_model.rs` | what follows a foreground job's kernels |
-//! | `lateness_account.rs` | what background work cost a foreground job, and may cost it |
+//! | `stretch_model.rs` | until when background work delays no wait |
+//! | `gap_model.rs` | forecasts of a foreground job's gaps |
+//! | `lateness_account.rs` | lateness that background work caused a foreground job, and may cause |
 //! | `kernel_time_model.rs` | how long background kernels take |
 //! | `device_clock.rs` | background work on the device, by the clock |
 //!
-//! The core checks and books what happened, then tells the policy (`Policy::observe`). A rule by
-//! other quantities is other models and another `room.rs`. Credit, the delay bound, long turns and
-//! the minimum share stay the core's.
+//! The core checks and books each event, then passes it to the policy (`Policy::observe`). A rule
+//! that goes by other quantities needs other models and another `room.rs`. Credit, the delay bound,
+//! long turns and the minimum share remain the core's.
 #![forbid(unsafe_code)]
 
 mod busy_model;

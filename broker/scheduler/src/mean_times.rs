@@ -1,5 +1,5 @@
-//! Mean times of a client's kernels, and mean gaps after them, from its profile, whatever ran
-//! before.
+//! Mean times of a client's kernels, and mean gaps after them, from its profile. They do not depend
+//! on earlier kernels.
 
 use std::{
     collections::HashMap,
@@ -53,7 +53,7 @@ impl MeanTimes {
     }
 
     /// Time of a launch, ns, and whether it is this kernel's by the profile. Else it is typical of
-    /// the job; for transfers, and without a profile, what the client told.
+    /// the job. For transfers, and without a profile, it is `told`, the client's own.
     pub(super) fn of_launch(&self, kernel: u64, told: Ns) -> (Ns, bool) {
         match self.known.get(&kernel) {
             Some(mean) => (mean.time, true),

@@ -1,8 +1,8 @@
-//! The kernels that wait at gates, one a client, in the orders in which policies look for them.
+//! Kernels that wait at gates, one for each client, in the orders in which policies look for them.
 //!
-//! Each class (priority) is ordered by long estimate and by turn; a third order through all classes
-//! tells which client is due. All are sorted vectors that keep their capacity. A change moves at
-//! most one entry a waiting client (24 KB for 1000).
+//! Each class (priority) is ordered by long estimate and by turn. A third order through all classes
+//! gives the client that is due. All are sorted vectors that keep their capacity. A change moves at
+//! most one entry per waiting client (24 KB for 1000).
 
 use weft_protocol::{Ns, PRIORITIES};
 
@@ -16,12 +16,12 @@ pub(super) struct QueueEntry {
     /// 0 to 9.
     pub class: usize,
     pub cost: Ns,
-    /// Long estimate, ns: what must fit into a gap.
+    /// Long estimate, ns: the time that must fit into a gap.
     pub long: Ns,
     pub since: Ns,
     /// Turns that the client had.
     pub round: u64,
-    /// When the kernel is let through although it fits nowhere.
+    /// When the kernel is let through although it fits no gap.
     pub due: Ns,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct GateQueue {
 
 #[derive(Debug, Default)]
 struct ClassQueue {
-    /// (long estimate, since in reverse, slot): the last that fits is the longest, and of equals
+    /// (long estimate, since in reverse, slot): the last that fits is the longest, and among equals
     /// the one that waits longest.
     by_time: Vec<(Ns, std::cmp::Reverse<Ns>, ClientSlot)>,
     /// (round, since, slot).

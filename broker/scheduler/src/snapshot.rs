@@ -13,7 +13,7 @@ use weft_protocol::{Ns, lane::Mode};
 pub struct Snapshot {
     /// Name of the policy.
     pub policy: &'static str,
-    /// Time to go from one process to another, ns. 0 under MPS.
+    /// Time to switch from one process to another, ns. 0 under MPS.
     pub switch_cost: Ns,
     /// The clients, as they attached.
     pub clients: Vec<ClientView>,
@@ -47,33 +47,33 @@ pub struct ClientView {
     pub turns: bool,
     /// The kernel at its gate.
     pub waiting: Option<WaitView>,
-    /// Launches told to the core. A client that is alone tells none.
+    /// Launches reported to the core. A client that is alone reports none.
     pub launches: u64,
     /// Their predicted time, ns.
     pub work: Ns,
     /// Predicted end of its submitted work.
     pub busy_until: Ns,
-    /// Part of its time by which it may be slowed down in the mean, as a foreground job.
+    /// Part of its time by which it may be slowed down on average, as a foreground job.
     pub slowdown_allowed: f64,
-    /// By how much background jobs slowed it down, measured at its waits as a foreground job: a
-    /// part of its time. `None`: nothing was judged.
+    /// Slowdown by background jobs, measured at its waits as a foreground job, as a part of its
+    /// time. `None`: no stretch was judged.
     pub slowdown_measured: Option<f64>,
-    /// The sums behind it; `None`: the policy measures none.
+    /// Sums behind it. `None`: the policy measures none.
     pub lateness: Option<Lateness>,
     /// Lengths of its stretches as a foreground job; `None`: none was seen. Not in the JSON.
     #[serde(skip)]
     pub stretch_times: Option<Box<StretchTimes>>,
     /// [`Config::slo`](crate::Config::slo) of this client.
     pub slo: Option<Ns>,
-    /// Credit given in all, ns.
+    /// Total credit given, ns.
     pub granted: Ns,
-    /// The part of it that came back under run-ahead windows, ns.
+    /// The part of it that was replenished under run-ahead windows, ns.
     pub renewed: Ns,
-    /// Credit used in all, as reported, ns.
+    /// Total credit used, as reported, ns.
     pub issued: Ns,
-    /// Credit revoked in all, ns. Below zero where overdraft was forgiven.
+    /// Total credit revoked, ns. Below zero if overdraft was forgiven.
     pub revoked: i64,
-    /// Unused credit, ns. Below zero where overdrawn.
+    /// Unused credit, ns. Below zero if overdrawn.
     pub left: i64,
     /// Used credit whose work was not seen to end, ns.
     pub outstanding: Ns,
@@ -83,13 +83,13 @@ pub struct ClientView {
     pub starved: u64,
     /// Number of grants while its own work did not end.
     pub stuck: u64,
-    /// Launches told to the core of kernels that its profile has a time of.
+    /// Reported launches of kernels for which its profile has a time.
     pub known_launches: u64,
-    /// Launches told of other kernels.
+    /// Reported launches of other kernels.
     pub unknown_launches: u64,
-    /// What it launched as a foreground job.
+    /// Its launches as a foreground job.
     pub foreground: RoleTally,
-    /// What it launched as a background job.
+    /// Its launches as a background job.
     pub background: RoleTally,
     /// Quality of the gap model, under `weft`.
     pub gaps: ForecastView,
@@ -102,8 +102,8 @@ pub struct ClientView {
 pub struct ForecastView {
     /// Number of forecasts, without values too short to matter.
     pub forecasts: u64,
-    /// Part of the gaps not below the low value, or of the times not above the high one. Right:
-    /// 0.9.
+    /// Part of the gaps that are not below the low value, or of the times that are not above the
+    /// high one. Target: 0.9.
     pub kept: Option<f64>,
     /// Mean distance between forecast and value, relative to the mean value.
     pub error: Option<f64>,
@@ -172,9 +172,9 @@ pub struct Counters {
     pub rests: u64,
     /// Long turns that began.
     pub long_turns: u64,
-    /// Times that work was written off.
+    /// Write-offs of work.
     pub write_offs: u64,
-    /// Events with impossible figures, corrected.
+    /// Events with impossible values, corrected.
     pub corrected: u64,
     /// Events of unknown clients, or a second attach; ignored.
     pub strangers: u64,

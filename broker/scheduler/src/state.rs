@@ -22,7 +22,7 @@ pub(super) struct SchedulerState {
     pub counters: Counters,
     pub queue: GateQueue,
     /// Exposure of all clients, ns: background work that is on the device or may come there without
-    /// another grant. Credit of a client that waits for more is not in it: its gate keeps order.
+    /// another grant. Credit of a client that waits for more is excluded: its gate keeps order.
     pub exposure: Ns,
     /// Clients with unused credit or work on the device.
     pub exposed: Vec<ClientSlot>,
@@ -33,7 +33,7 @@ pub(super) struct SchedulerState {
     pub waiting: usize,
     /// Last sign of a background job's work, by class.
     pub class_active_at: [Ns; PRIORITIES],
-    /// Whether background jobs run beside the foreground jobs as they come, for now.
+    /// Whether background jobs now run next to the foreground jobs without restriction.
     pub open: bool,
     windows_out: bool,
     slots: Vec<Option<ClientState>>,
@@ -141,7 +141,7 @@ impl SchedulerState {
             return;
         };
         // A client that waits again without a report has used its last grant. So that work is on
-        // its way, and so is what the books have beyond the word.
+        // its way, and so is the credit that the books show beyond the word.
         let waits = |client: &ClientState| client.wait.is_some_and(|wait| !SchedulerState::covered(client, &wait));
         let in_order = client.queued.is_some() || client.not_its_turn && waits(client);
         let now = match in_order {
@@ -156,8 +156,8 @@ impl SchedulerState {
         client.counted = now;
     }
 
-    /// Takes in the credit word of a waiting client. The client can write it: no more than the
-    /// books have left is believed.
+    /// Takes in the credit word of a waiting client. The client can write it, so it counts only up
+    /// to the credit left in the books.
     pub(super) fn holds(&mut self, slot: ClientSlot, left: i64) {
         let Some(client) = self.get_mut(slot) else { return };
         // The grant may not have reached the word yet.
@@ -243,11 +243,12 @@ impl SchedulerState {
         self.exposure.saturating_sub(own)
     }
 
-    /// The delay bound for now, ns: as configured, or more while background jobs run beside the
-    /// foreground jobs as they come. A kernel of more than half of it goes alone, and the device
-    /// runs dry behind it.
+    /// Present delay bound, ns: as configured, or more while background jobs run next to the
+    /// foreground jobs without restriction. A kernel of more than half of it is granted with no
+    /// other work out, and the device runs dry behind it.
     pub(super) fn delay_bound(&self) -> Ns {
-        /// Of 500 us, 2 ms: an LSTM's training has graphs of 0.7 ms.
+        /// Multiple of the delay bound in an open period: 2 ms at 500 us. An LSTM's training has
+        /// graphs of 0.7 ms.
         const OPEN_RATIO: u64 = 4;
         match self.open {
             true => self.config.delay_bound.saturating_mul(OPEN_RATIO),
@@ -260,11 +261,11 @@ impl SchedulerState {
         self.exposure_before(slot) <= self.most_before(cost)
     }
 
-    /// The most that may be out before a kernel of this cost, ns; the largest of:
+    /// Most work that may be out before a kernel of this cost, ns; the largest of:
     ///
     /// * `bound - cost`: the kernel fits into the delay bound;
     /// * `bound / 2`: with less the device runs dry while the next grant is on its way;
-    /// * `long + bound / 2 - cost`: half a bound beside one long kernel.
+    /// * `long + bound / 2 - cost`: half a bound together with one long kernel.
     ///
     /// `cost` counts as `bound / 8` at least: two wakes cost as much as dozens of small kernels.
     fn most_before(&self, cost: Ns) -> Ns {
@@ -277,7 +278,7 @@ impl SchedulerState {
         bound.saturating_sub(cost).max(bound / 2).max(behind_long)
     }
 
-    /// The most that may be out in all, ns.
+    /// Most work that may be out in total, ns.
     pub(super) fn most_out(&self) -> Ns {
         let bound = self.delay_bound();
         match self.long_out() {
@@ -354,20 +355,20 @@ impl SchedulerState {
     }
 }
 
-/// What a client is to be granted.
+/// Grant to a client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GrantOrder {
-    /// Unused credit that it has then, ns.
+    /// Unused credit after the grant, ns.
     pub total: Ns,
     /// Whether more important launches void it.
     pub bound: bool,
-    /// Such launches that it outlives.
+    /// Number of such launches that the credit outlives.
     pub outlives: u64,
     /// Whether an earlier long kernel counts until it is seen to end.
     pub keep_long: bool,
 }
 
-/// Credit and windows, with the decisions that tell clients.
+/// Credit and windows, with the decisions that inform clients.
 impl SchedulerState {
     /// Revokes credit that can still be used.
     pub(super) fn order_revocation(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
@@ -376,7 +377,7 @@ impl SchedulerState {
         }
     }
 
-    /// Has a client's credit word swapped to zero, whatever is in it.
+    /// Has a client's credit word swapped to zero, whatever its content.
     pub(super) fn empty(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
         let Some(client) = self.get_mut(slot) else { return };
         if client.ledger.left() == 0 || client.revoking.is_some() {
@@ -391,14 +392,14 @@ impl SchedulerState {
         self.counters.revocations += 1;
     }
 
-    /// Whether a run-ahead window may be out. From now on only while one background job is alone.
+    /// Whether a run-ahead window may be out. From now on this needs exactly one background job.
     pub(super) fn windows_out(&mut self) -> bool {
         let out = self.windows_out;
         self.windows_out = out && self.has_one_background();
         out
     }
 
-    /// Tells a client its run-ahead window, if it changed.
+    /// Sends a client its run-ahead window, if the window changed.
     pub(super) fn set_window(&mut self, slot: ClientSlot, window: Option<RunAheadWindow>, out: &mut Vec<Decision>) {
         self.windows_out |= window.is_some();
         let Some(client) = self.get_mut(slot).filter(|client| client.window != window) else {
@@ -413,8 +414,8 @@ impl SchedulerState {
         });
     }
 
-    /// Ends a waiting client's run-ahead window, by a revocation: what is out is certain only once
-    /// no credit comes back. The answer queues the client.
+    /// Ends a waiting client's run-ahead window by a revocation. The outstanding work is certain
+    /// only once no more credit is replenished. The answer queues the client.
     pub(super) fn end_window(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
         self.set_window(slot, None, out);
         let Some(client) = self.get_mut(slot).filter(|client| client.revoking.is_none()) else {
@@ -425,7 +426,7 @@ impl SchedulerState {
         out.push(Decision::Revoke(client.id));
     }
 
-    /// The window with its `non_refundable`, should unused credit be brought up to `total` ns.
+    /// The window with its `non_refundable`, if unused credit is brought up to `total` ns.
     pub(super) fn with_non_refundable(
         &self,
         slot: ClientSlot,
@@ -509,7 +510,7 @@ mod tests {
         assert_eq!(state.exposure, 70 * US, "another of its threads has taken the rest");
         state.holds(slot, i64::MAX);
         assert_eq!(state.exposure, 0);
-        // A word that lies: no more than the books have left.
+        // A word that lies counts only up to the credit left in the books.
         state.holds(slot, i64::MIN + 1);
         assert_eq!(state.exposure, 100 * US);
     }

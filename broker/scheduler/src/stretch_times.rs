@@ -1,5 +1,5 @@
-//! Lengths of a foreground job's stretches, from first launches to waits, for people: those without
-//! background work and those beside it. They decide nothing.
+//! Lengths of a foreground job's stretches, from first launches to waits, with and without
+//! background work. They are for people and decide nothing.
 //!
 //! Counted at waits, in 32 classes an octave: a class is 3 % of its length wide. The sums are
 //! exact.
@@ -9,7 +9,7 @@ use weft_protocol::Ns;
 /// Shortest length that has a class of its own, as a power of two.
 const FIRST_OCTAVE: u32 = 10;
 
-/// Longest one, as a power of two.
+/// Longest length that has a class of its own, as a power of two.
 const LAST_OCTAVE: u32 = 35;
 
 /// Classes in an octave, as a power of two.
@@ -24,7 +24,7 @@ pub struct StretchHistogram {
 }
 
 impl StretchHistogram {
-    /// Number of classes at most.
+    /// Maximum number of classes.
     pub const CLASSES: usize = 1 + (((LAST_OCTAVE - FIRST_OCTAVE + 1) as usize) << PARTS_LOG2);
 
     /// Counts a stretch.
@@ -45,7 +45,7 @@ impl StretchHistogram {
         self.count
     }
 
-    /// Sum of their lengths, ns.
+    /// Sum of the stretches' lengths, ns.
     pub fn sum(&self) -> Ns {
         self.sum
     }
@@ -85,9 +85,10 @@ impl StretchHistogram {
 /// Lengths of a foreground job's stretches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StretchTimes {
-    /// Those without background work.
+    /// Lengths of stretches without background work.
     pub alone: StretchHistogram,
-    /// Those that found some on the device, or in which some was launched.
+    /// Lengths of stretches that found background work on the device, or in which some was
+    /// launched.
     pub beside: StretchHistogram,
 }
 

@@ -1,4 +1,4 @@
-//! Tallies of one client, for people: what it had of the device, and what of it was known. They
+//! Tallies of one client, for people: its use of the device, and how much of that was known. They
 //! decide nothing.
 
 use serde::Serialize;
@@ -45,7 +45,7 @@ impl RoleTally {
         }
     }
 
-    /// Hardly ever: the usual launch adds to one word after one comparison.
+    /// Rarely called: a usual launch adds to one word after one comparison.
     #[cold]
     #[inline(never)]
     fn launched_long(&mut self, kernel: u64, time: Ns, bound: Ns) {
@@ -62,9 +62,9 @@ impl RoleTally {
 /// Lateness that background work caused at a foreground job's waits, measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Lateness {
-    /// Its sum, ns. Below zero where measurements scatter.
+    /// Its sum, ns. Below zero if measurements scatter.
     pub late: f64,
-    /// What the judged stretches would have taken alone, ns.
+    /// Time that the judged stretches would have taken without background work, ns.
     pub alone: f64,
     /// Judged stretches.
     pub waits: u64,

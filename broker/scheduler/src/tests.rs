@@ -58,7 +58,7 @@ impl Bench {
         out
     }
 
-    /// [`Bench::tell`], with every revocation answered from the books.
+    /// [`Bench::tell`], but each revocation is answered from the books.
     fn play(&mut self, event: Event) -> Vec<Decision> {
         let mut all = self.tell(event);
         let mut at = 0;
@@ -72,7 +72,7 @@ impl Bench {
         all
     }
 
-    /// Ends all of a client's work; the client waits with the next kernel.
+    /// Ends all of a client's work. The client waits with the next kernel.
     fn goes_on(&mut self, client: Client, issued: Ns, cost: Ns) {
         self.play(Event::Progress {
             client,
@@ -167,8 +167,8 @@ fn a_client_by_itself_is_alone_and_two_are_foreground_job_and_background_job() {
     );
 }
 
-/// Launches of [`OTHER`] in two seconds, beside an equal that waits at the gate. `stopped`: that
-/// one takes no credit.
+/// Launches of [`OTHER`] in two seconds, while an equal waits at the gate. `stopped`: the equal
+/// takes no credit.
 fn launches_beside_an_equal(policy: PolicyName, stopped: bool) -> u64 {
     const COST_NS: Ns = 100 * US;
     let mut bench = Bench::new(policy);
@@ -283,7 +283,7 @@ fn a_copy_of_a_background_job_goes_beside_the_kernels_of_the_foreground_job() {
     assert_eq!(copy(&mut bench, 201 * US), []);
     bench.launch(SERVICE, STEP);
     assert_eq!(bench.tell(Event::Tick), [grant(TRAINING, 201 * US, false)]);
-    // What is behind the copy waits for the gap.
+    // The work behind the copy waits for the gap.
     bench.progress(TRAINING, 201 * US, 0);
     assert_eq!(bench.waits(TRAINING, 10 * US), []);
     assert_eq!(bench.view(TRAINING).left, 0);
@@ -483,7 +483,7 @@ fn told_again_a_wait_is_granted_once() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     assert_eq!(bench.waits(TRAINING, 100 * US).len(), 1);
     assert_eq!(bench.waits(TRAINING, 100 * US), []);
-    // An untold launch epoch must have voided the credit.
+    // An unreported launch epoch must have voided the credit.
     assert_eq!(bench.core.next_wake(bench.now), Some(bench.now + 5 * MS));
     bench.now += 5 * MS;
     assert_eq!(bench.tell(Event::Tick), [Decision::Revoke(TRAINING)]);
@@ -568,7 +568,7 @@ fn who_launches_on_behind_work_that_never_ends_keeps_the_others_waiting_no_longe
     bench.progress(TRAINING, 500 * US, 0);
     bench.waits(OTHER, 300 * US);
     let begun = bench.now;
-    // Each millisecond a launch without credit.
+    // One launch without credit each millisecond.
     for launch in 1..=200 {
         bench.now = begun + launch * MS;
         let mut decisions = bench.progress(TRAINING, 500 * US + launch * 400 * US, 0);
@@ -580,7 +580,7 @@ fn who_launches_on_behind_work_that_never_ends_keeps_the_others_waiting_no_longe
     panic!("{:?}", bench.core.snapshot());
 }
 
-/// Whether the training job gets credit within `most` ns while nothing else happens.
+/// Whether the training job gets credit within `most` ns while no other event comes.
 fn is_granted_within(bench: &mut Bench, most: Ns) -> bool {
     let end = bench.now + most;
     while let Some(at) = bench.core.next_wake(bench.now).filter(|at| *at <= end) {
@@ -602,8 +602,8 @@ fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
         let mut bench = Bench::pair(policy);
         assert!(!bench.waits(TRAINING, 100 * US).is_empty() || is_granted_within(&mut bench, 100 * MS));
         bench.progress(TRAINING, 100 * US, 100 * US);
-        // A thread takes all but 50 us and is not heard of again. The foreground job comes back,
-        // and the rest is revoked.
+        // A thread takes all but 50 us and never reports it. The foreground job comes back, and the
+        // rest is revoked.
         let left = bench.view(TRAINING).left;
         assert!(left > 60_000, "{left}");
         let decisions = bench.launch(SERVICE, LAST);
@@ -615,7 +615,7 @@ fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
             client: TRAINING,
             left: 50_000,
         });
-        // The books have more left than the next kernel takes, the word has nothing.
+        // The books have more left than the next kernel takes, but the word is empty.
         bench.now += US;
         bench.waits(TRAINING, 20 * US);
         bench.now += 200 * US;
@@ -639,7 +639,7 @@ fn a_wait_taken_for_over_by_another_threads_launch_comes_back_when_it_is_told_ag
         since: bench.now,
     };
     bench.tell(wait.clone());
-    // The late record of another thread's launch, which had its credit before.
+    // The late record of another thread's launch, which had received its credit before.
     bench.now += 10 * US;
     bench.launch(TRAINING, 99);
     bench.now += 200 * US;
@@ -691,7 +691,7 @@ fn a_more_important_background_job_takes_the_credit_of_the_others() {
         }),
         [grant(OTHER, 400 * US, true)]
     );
-    // No less important client comes between.
+    // No less important client comes in between.
     assert_eq!(bench.waits(TRAINING, 50 * US), []);
     assert_eq!(bench.progress(OTHER, 300 * US, 300 * US), []);
     bench.now += 201 * US;

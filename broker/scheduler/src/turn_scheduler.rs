@@ -2,8 +2,8 @@
 //!
 //! Two such jobs at once would take the memory from each other, page by page. So the members of a
 //! class ([`Event::Oversubscribed`](crate::Event::Oversubscribed)) take turns: one has the device
-//! while the next one's memory comes in. Policies see nothing of it: a client out of turn is not in
-//! the queue. Policy `timeslice` has turns of a fixed length instead.
+//! while the next one's memory comes in. Policies do not see the turns, because a client out of
+//! turn is not in the queue. Policy `timeslice` has turns of a fixed length instead.
 //!
 //! | client | what happens |
 //! |---|---|
@@ -14,17 +14,18 @@
 //!
 //! A turn ends early when its client is silent for 1/[`PRESENT`] of it: a Python host pauses for
 //! milliseconds between two steps. A job that stalls with work on the device wastes its turn until
-//! that work is written off. A turn goes on while no other member waits. The member without a turn
-//! for longest is next; it waits for the others' turns and a delay bound each.
+//! that work is written off. A turn continues while no other member waits. The member that has gone
+//! longest without a turn is next. It waits for the others' turns and a delay bound each.
 //!
-//! Of two members or more, at most one is in the queue. The others have no usable credit, except to
-//! pass work of their own that does not end.
+//! At most one of several members is in the queue. The others have no usable credit, except to pass
+//! work of their own that does not end.
 
 use weft_protocol::{Ns, PRIORITIES, lane::Mode};
 
 use crate::{client::ClientState, queue::ClientSlot, state::SchedulerState};
 
-/// The client of a turn counts as present for `1 / PRESENT` of it after its last sign of work.
+/// Inverse of the part of a turn for which its client counts as present after its last sign of
+/// work.
 const PRESENT: u64 = 8;
 
 /// Bounds of a turn's length.
@@ -46,10 +47,10 @@ struct LongTurn {
     until: Ns,
 }
 
-/// What is to be done about the turn of a class.
+/// Next step for the turn of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextTurn {
-    /// Nothing, before something happens.
+    /// No step until another event comes.
     Nothing,
     /// Look again at this time.
     At(Ns),
@@ -67,8 +68,8 @@ impl TurnScheduler {
         client.oversubscribed.is_some() && self.members.get(client.class).is_some_and(|members| *members > 1)
     }
 
-    /// Mode of a client, given the policy's. A member is no foreground job: it must stop within the
-    /// delay bound.
+    /// Mode of a client, given the policy's mode. A member is not a foreground job: it must stop
+    /// within the delay bound.
     pub(super) fn mode(&self, client: &ClientState, mode: Mode) -> Mode {
         match mode {
             Mode::Foreground if self.has(client) => Mode::Background,
@@ -105,7 +106,7 @@ impl TurnScheduler {
         }
     }
 
-    /// Ends the turns of clients that are no members any more.
+    /// Ends the turns of clients that are no longer members.
     pub(super) fn end_stale(&mut self, state: &SchedulerState) {
         for class in 0..PRIORITIES {
             let slot = self.turns[class].map(|turn| turn.slot);
@@ -120,7 +121,7 @@ impl TurnScheduler {
         }
     }
 
-    /// What is to be done about the turn of a class now.
+    /// Next step for the turn of a class now.
     pub(super) fn next(&self, class: usize, state: &SchedulerState, now: Ns) -> NextTurn {
         if self.members[class] < 2 {
             return NextTurn::Nothing;
@@ -136,7 +137,7 @@ impl TurnScheduler {
         };
         let ends = absent_at(state, owner, &turn).min(turn.until);
         // Below a foreground job that hardly pauses, the minimum share may always come in one
-        // member's turn. So a turn lasts until its client was granted something.
+        // member's turn. So a turn lasts until its client has received a grant.
         let had_nothing = owner.queued.is_some() && owner.granted_at < turn.begun;
         if now < ends {
             NextTurn::At(ends)
@@ -166,7 +167,7 @@ impl TurnScheduler {
     }
 }
 
-/// The waiting member that had no turn for longest.
+/// The waiting member that has gone longest without a turn.
 fn next_in_turn(class: usize, state: &SchedulerState) -> Option<ClientSlot> {
     let waits = |slot: &&ClientSlot| {
         state
@@ -182,7 +183,7 @@ fn next_in_turn(class: usize, state: &SchedulerState) -> Option<ClientSlot> {
     state.order.iter().filter(waits).min_by_key(longest).copied()
 }
 
-/// Until when the client of this turn counts as present.
+/// End of the time for which the client of this turn counts as present.
 fn absent_at(state: &SchedulerState, client: &ClientState, turn: &LongTurn) -> Ns {
     // An unused grant shows absence, unless a foreground launch may have voided it.
     let waits_for_more = client

@@ -35,7 +35,7 @@ enum Step {
     Attach(usize, u8),
     Leave(usize),
     Priority(usize, u8),
-    /// Launches a kernel of this many microseconds, or goes on waiting for it.
+    /// Launches a kernel of this many microseconds, or continues to wait for it.
     Launch(usize, u64),
     /// The device ends this part of a client's work, and the client sees it.
     End(usize, u8),
@@ -44,9 +44,9 @@ enum Step {
     Idle(usize),
     Stir(usize),
     Pass(u64),
-    /// Whether the device switches between clients becomes known.
+    /// It becomes known whether the device switches between clients.
     Switches(bool),
-    /// The client tells something impossible.
+    /// The client sends an impossible report.
     Lie(usize, u8, u64, u64),
 }
 
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// Tells the core an event and carries out its decisions.
+    /// Sends the core an event and carries out its decisions.
     fn tell(&mut self, event: Event) {
         let mut events = vec![event];
         for round in 0.. {
@@ -380,7 +380,7 @@ impl World {
         }
     }
 
-    /// Every background job launches what it is granted, and its work ends. The foreground jobs
+    /// Every background job launches its granted work, and the work ends. The foreground jobs
     /// launch without a pause.
     fn everybody_gets_through(&mut self) {
         let config = self.core.config().clone();

@@ -1,6 +1,6 @@
 //! The core's memory is bounded: clients come and go, with new names and kernels each time.
 //!
-//! One test in a binary of its own: the process's resident memory is the core's.
+//! One test in a binary of its own, so that the process's resident memory is the core's.
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]
 
@@ -66,7 +66,7 @@ impl World {
         }
     }
 
-    /// The foreground job works; a guest comes, works and goes; the background job waits.
+    /// The foreground job works. A guest comes, works and goes. The background job waits.
     fn visit(&mut self) {
         self.launches(FOREGROUND);
         self.now += 500 * US;

@@ -1,11 +1,12 @@
 //! Ctrl-C while a job waits for memory, and the end of a job that may not wait.
 //!
 //! A program's SIGINT handler (Python's) only notes the signal and acts when the call returns. So
-//! during a wait weft's handlers of SIGINT and SIGTERM note the signal and call the program's.
-//! Where the program has no handler nothing changes.
+//! during a wait weft's handlers of SIGINT and SIGTERM note the signal and call the program's
+//! handlers. If the program has no handler, nothing changes.
 //!
 //! Ctrl-C also ends a Python script that waits for its first context
-//! ([`SignalWatch::ends_script`]). Given signal and error at once, the interpreter would exit with
+//! ([`SignalWatch::ends_script`]). If the interpreter got signal and error at once, it would exit
+//! with code 1, and a shell's loop would continue.
 //! code 1, and a shell's loop would go on.
 #![allow(unsafe_code)]
 
@@ -89,8 +90,8 @@ impl SignalWatch {
         CAME.load(Ordering::Acquire)
     }
 
-    /// Ends a Python script by the SIGINT that came. A notebook or prompt goes on, and a program's
-    /// own handler decides.
+    /// Ends a Python script with the SIGINT that came. A notebook or prompt continues, and a
+    /// program's own handler decides.
     pub fn ends_script(&self) {
         let handler = HANDLERS.first().map_or(0, |handler| handler.load(Ordering::Acquire));
         if INTERRUPTED.load(Ordering::Acquire) && handler != 0 && script::runs(handler) {
@@ -105,7 +106,7 @@ impl Drop for SignalWatch {
             return;
         }
         for ((signal, handler), detailed) in SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED) {
-            // A handler that another thread installed meanwhile stays.
+            // If another thread installed a handler meanwhile, it stays.
             let Some(mut action) = action_of(*signal).filter(|action| action.sa_sigaction == ours()) else {
                 continue;
             };
@@ -135,7 +136,7 @@ fn set(signal: libc::c_int, action: &libc::sigaction) {
     let _ = unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
 }
 
-/// Ends the process by the signal's default action, which its parent sees.
+/// Ends the process with the signal's default action, which its parent sees.
 fn die_of(signal: libc::c_int) -> ! {
     // SAFETY: zeros are the default action.
     let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(after.sa_flags & libc::SA_SIGINFO, 0);
         let three = SignalWatch::begin();
         assert!(!three.came(), "an old one counts no more");
-        // A handler that the program installs meanwhile stays.
+        // If the program installs a handler meanwhile, it stays.
         set(libc::SIGTERM, &before);
         drop(three);
         assert_eq!(

@@ -1,18 +1,18 @@
 //! Admission of this process to a device: the wait before its first memory, and its quota after
 //! that.
 //!
-//! * The call that would make the first context asks the broker, and waits if need be. A job that
-//!   was suspended right after admission waits at its first allocation.
+//! * The call that would make the first context asks the broker for admission, and waits if
+//!   necessary. A job that was suspended right after admission waits at its first allocation.
 //! * The wait ends at admission, after `WEFT_WAIT`, or at Ctrl-C. Without a broker that keeps a
-//!   queue the job goes on as without weft: none waits, none is refused.
-//! * With `--no-wait` a job gets CUDA's "out of memory" and exits with code 75. A job that goes on
-//!   nevertheless is ended.
+//!   queue the job continues without weft: no job waits, and none is refused.
+//! * With `--no-wait` a job gets CUDA's "out of memory" and exits with code 75. If the job
+//!   continues nevertheless, weft ends it.
 //! * Auto backing (`WEFT_BACKING=auto`) is decided at admission; without an answer it is device
 //!   memory.
-//! * Beyond its quota a job gets what is free, else "out of memory". A job without figure and
-//!   profile first waits [`DEFAULT_PATIENCE_NS`] (or `WEFT_WAIT`) if a running neighbour may end,
-//!   and if it is not the most important job beside others.
-//! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. Such a job
+//! * Above its quota a job gets the free memory, otherwise "out of memory". A job without declared
+//!   need and profile first waits [`DEFAULT_PATIENCE_NS`] (or `WEFT_WAIT`). It waits only if
+//!   another running job may end, and if it is not the most important of several jobs.
+//! * Caching frameworks (PyTorch) free memory after an "out of memory" and ask again. Such a job
 //!   gets its first answer at once and waits at the second try.
 
 pub mod interrupt;
@@ -36,11 +36,11 @@ use crate::driver::abi::CuResult;
 use crate::internal_error::guarded;
 use crate::{paging, report, thread};
 
-/// Silence after which a job goes on as without weft: over two heartbeats. An answer takes 1 ms.
+/// Silence after which a job continues without weft: over two heartbeats. An answer takes 1 ms.
 const ANSWER_TIMEOUT_NS: Ns = 2_500_000_000;
 
-/// Longest wait for an answer while the heartbeat moves: with hundreds of jobs on few cores it
-/// takes seconds. A job that began unanswered would take memory given to others.
+/// Longest wait for an answer while the heartbeat moves. With hundreds of jobs on few cores an
+/// answer takes seconds. A job that began without an answer would take memory given to other jobs.
 pub(crate) const LONGEST_ANSWER_NS: Ns = 30_000_000_000;
 
 /// Age of the heartbeat at which a wait ends. The broker beats once a second.
@@ -49,11 +49,11 @@ const HEARTBEAT_TIMEOUT_NS: Ns = 10_000_000_000;
 /// Absence of a broker at which a wait ends. Clients look for a new one once a second.
 const ABSENCE_TIMEOUT_NS: Ns = 3_000_000_000;
 
-/// Longest wait for a broker that ends and whose process is still there: it writes its books, which
-/// the next one waits for. On a slow disk that takes many seconds.
+/// Longest wait for a broker that ends while its process still exists. It writes its books, and the
+/// next broker waits for them. On a slow disk that takes many seconds.
 const LONGEST_END_NS: Ns = 60_000_000_000;
 
-/// Time until the driver has an ended job's memory: with tens of gigabytes some 100 ms.
+/// Time until the driver has reclaimed an ended job's memory: with tens of gigabytes some 100 ms.
 const RELEASE_NS: Ns = 2_000_000_000;
 
 /// Time to read the broker's reason for a refusal.
@@ -62,13 +62,13 @@ const REASON_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval between two checks for Ctrl-C.
 const POLL_NS: Ns = 100_000_000;
 
-/// Time within which a request repeats the refused one.
+/// Time within which a request counts as a repetition of the refused one.
 const REPEAT_NS: Ns = 1_000_000_000;
 
-/// Smallest step of a quota, as a part of the device: not each allocation asks.
+/// Steps of a quota: the smallest step is this part of the device, so not every allocation asks.
 const QUOTA_STEPS: u64 = 32;
 
-/// Exit code of a job that would have to wait and may not: `EX_TEMPFAIL` of sysexits.h.
+/// Exit code of a job that would have to wait but may not: `EX_TEMPFAIL` of sysexits.h.
 pub const TRY_AGAIN: i32 = 75;
 
 /// Time for such a job to end by itself, with its error printed.
@@ -77,13 +77,13 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Answer to a job that wants to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmissionAnswer {
-    /// Go on.
+    /// The job may begin.
     Begin,
     /// No memory.
     NoMemory,
 }
 
-/// A device on which a context is to be made.
+/// A device on which the process will make a context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceRequest {
     /// From `cuDeviceGetUuid`, hexadecimal.
@@ -99,23 +99,23 @@ pub struct DeviceRequest {
 /// This process's admission to one device.
 #[derive(Debug, Default)]
 pub struct DeviceAdmission {
-    /// Set also for want of a broker.
+    /// Whether the process may use the device; also set if there is no broker.
     entered: AtomicBool,
     /// 1 while a thread asks to begin; other threads wait on this futex.
     asking: AtomicU32,
-    /// Bytes held plus claimed, in one word: no thread sees claimed bytes twice, or not at all, as
-    /// they become held.
+    /// Bytes held plus claimed, in one word. When claimed bytes become held, no thread sees them
+    /// twice or not at all.
     wanted: AtomicI64,
     growing: AtomicBool,
     total: AtomicU64,
-    /// Changes of what is held, and probes.
+    /// Changes of the process's memory, and probes.
     pub changes: MemoryChanges,
     last_quota: AtomicU64,
-    /// Total bytes that a job with a declared need was told; 0: none yet.
+    /// Total bytes shown to a job with a declared need; 0: none yet.
     told_total: AtomicU64,
     /// Time of admission after a wait, ns; else 0.
     since: AtomicU64,
-    /// When the last request was refused, ns, and bytes held then.
+    /// Time of the last refused request, ns, and bytes held then.
     denied: AtomicU64,
     held_then: AtomicU64,
     /// Whether the job frees memory after a refusal and asks again.
@@ -127,12 +127,12 @@ pub struct DeviceAdmission {
     pub further: u32,
     memory: AtomicI64,
     own_managed: AtomicI64,
-    /// Whether the broker admitted the process. It may revoke that until memory is taken.
+    /// Whether the broker admitted the process. It may revoke this until the process takes memory.
     let_in: AtomicBool,
     turned_away: AtomicBool,
 }
 
-/// The right to take device memory. Its drop undoes what was not used.
+/// The right to take device memory. Its drop undoes the unused part.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Grant {
@@ -145,8 +145,8 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Makes the driver call. Right after a wait the driver may not have the ended job's memory
-    /// yet: "out of memory" is then retried, [`RELEASE_NS`] at most.
+    /// Makes the driver call. Right after a wait the driver may not have reclaimed the ended job's
+    /// memory yet: "out of memory" is then retried, for at most [`RELEASE_NS`].
     pub fn run(&self, take: impl Fn() -> CuResult) -> CuResult {
         let mut result = take();
         let is_fresh = || self.of.is_some_and(|admission| admission.is_fresh(clock::now()));
@@ -248,11 +248,11 @@ impl DeviceAdmission {
     }
 }
 
-/// Tells during a wait whether a live broker may yet answer.
+/// Watch during a wait: whether a live broker may still answer.
 #[derive(Debug)]
 pub(crate) struct HeartbeatWatch {
     begun: Ns,
-    /// Last heartbeat, and when it was first seen, ns.
+    /// Last heartbeat, and time at which it was first seen, ns.
     last: u64,
     at: Ns,
 }
@@ -313,7 +313,7 @@ impl DeviceAdmission {
     fn ask_and_wait(&self, link: &BrokerLink, about: DeviceRequest) -> AdmissionAnswer {
         self.total.store(about.total, Ordering::Relaxed);
         let settings = &link.settings;
-        // All devices share one backing mode: only the first device's broker is asked.
+        // All devices share one backing mode: only the first device's broker decides it.
         let open = backing_mode::is_open() && about.manageable && self.further == 0;
         let wants = Wants {
             uuid: about.uuid,
@@ -331,7 +331,7 @@ impl DeviceAdmission {
             runs: None,
         };
         let attached = self.attached(link);
-        // Queued without a broker too, for a later one.
+        // Queued also without a broker, for a later one.
         let told = link.messages.put(ToBroker::Wants(wants));
         let entry = match told && attached {
             true => self.wait_for_admission(link),
@@ -343,15 +343,16 @@ impl DeviceAdmission {
         entry
     }
 
-    /// Decides an open backing mode. `asked`: the broker was asked.
+    /// Decides an open backing mode. `asked`: whether the broker got the question.
     fn decide_backing(&self, link: &BrokerLink, asked: bool) {
         let admission_slot = &link.lane.admission_slot;
         let heard = admission_slot.state() == AdmissionState::Admitted;
         if backing_mode::decide(asked && heard && admission_slot.is_managed()) && asked {
-            let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
+            let note =
+                "its memory is managed, because it did not fit as device memory next to other jobs (WEFT_BACKING=auto)";
             link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
-            // The broker gets this with the question.
+            // The broker gets this message together with the question.
             link.messages.put(ToBroker::OnDevice);
         }
     }
@@ -363,7 +364,7 @@ impl DeviceAdmission {
         let signals = interrupt::SignalWatch::begin();
         let mut waits = false;
         let mut beat = HeartbeatWatch::new(&link.lane.admission_slot, begun);
-        // When the broker was missed, and when its process was.
+        // Times since which the broker, and its process, are missing.
         let (mut ends, mut gone) = (None, None);
         loop {
             let now = clock::now();
@@ -388,7 +389,7 @@ impl DeviceAdmission {
                     if link.broker_runs() && now.saturating_sub(since) < LONGEST_END_NS {
                         gone = None;
                     } else if now.saturating_sub(*gone.get_or_insert(now)) > ABSENCE_TIMEOUT_NS {
-                        log::warn!("the broker is gone: this job begins as without weft");
+                        log::warn!("the broker is gone: this job begins without weft");
                         return AdmissionAnswer::Begin;
                     }
                 }
@@ -399,7 +400,7 @@ impl DeviceAdmission {
                     if settings.no_wait {
                         link.messages.hear(REASON_TIMEOUT);
                         report::always(&format!(
-                            "no device memory now (number {} in the queue) and --no-wait: ends with exit code {TRY_AGAIN}",
+                            "no device memory is free (number {} in the queue) and --no-wait is set: exits with code {TRY_AGAIN}",
                             link.lane.admission_slot.position.load(Ordering::Relaxed)
                         ));
                         link.messages.put(ToBroker::WaitsNoMore);
@@ -411,7 +412,7 @@ impl DeviceAdmission {
                 }
             }
             if state == AdmissionState::Waits && beat.is_dead(now) {
-                log::warn!("the broker keeps no queue any more: this job begins as without weft");
+                log::warn!("the broker no longer keeps a queue: this job begins without weft");
                 return AdmissionAnswer::Begin;
             }
             if settings.wait.is_some_and(|wait| waited > wait) && waits {
@@ -429,7 +430,7 @@ impl DeviceAdmission {
                 }
                 return AdmissionAnswer::NoMemory;
             }
-            // The lane may be exchanged meanwhile; the bound covers that.
+            // The lane may be exchanged meanwhile; the bound of the wait covers that.
             let _ = futex::wait(
                 &link.lane.admission_slot.state,
                 Flags::empty(),
@@ -442,13 +443,13 @@ impl DeviceAdmission {
     /// Reserves bytes for a driver call, after a bounded wait. `None`: the process may not have
     /// them.
     pub fn reserve(&'static self, link: &'static BrokerLink, bytes: u64) -> Option<Grant> {
-        // Each time takes a message, and the broker takes back some times a second.
+        // Each attempt takes a message, and the broker takes quota back some times a second.
         for _ in 0..8 {
             // An internal error forbids nothing.
             let quota = guarded(|| self.claim(link, bytes)).unwrap_or(Some(0))?;
             let mut grant = self.reserve_context(link);
             grant.claimed = bytes;
-            // The broker takes back what is not held, unless it sees that a change has begun.
+            // The broker takes back unused quota, unless it sees that a change has begun.
             fence(Ordering::SeqCst);
             let left = link.lane.admission_slot.quota.load(Ordering::Acquire);
             if left >= quota || left >= self.wanted() {
@@ -479,7 +480,7 @@ impl DeviceAdmission {
         });
     }
 
-    /// Probes free memory beside the process's first context.
+    /// Probes free memory when the process makes its first context.
     pub fn probe_context(&self, link: &BrokerLink, ask: impl FnOnce() -> Option<u64>) {
         guarded(|| {
             if let Some(probe) = self.changes.begin_context_probe()
@@ -497,7 +498,8 @@ impl DeviceAdmission {
         let admission_slot = &link.lane.admission_slot;
         // The broker suspended the job before it took memory.
         let put_back = admission_slot.state() == AdmissionState::Waits && self.held() == 0;
-        // Another thread may wait already. Without a quota the broker only queued a job that runs.
+        // Another thread may wait already. If the job runs without a quota, the broker has only
+        // queued it.
         let waits = |of: bool| of || admission_slot.quota.load(Ordering::Acquire) != 0;
         if put_back
             && waits(self.let_in.swap(false, Ordering::AcqRel))
@@ -524,8 +526,9 @@ impl DeviceAdmission {
         alone
     }
 
-    /// Claims again what fits. Another thread's failing claim may have caused the refusal, so this
-    /// repeats until that one has ended. One that waits for a silent broker takes nothing from it.
+    /// Claims again if the bytes fit. Another thread's failing claim may have caused the refusal,
+    /// so this repeats until that claim has ended. A claim that waits for a silent broker takes
+    /// nothing from it.
     fn claim_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> Option<u64> {
         let begun = clock::now();
         loop {
@@ -548,12 +551,12 @@ impl DeviceAdmission {
         link.settings.memory.is_some() || link.settings.profile.is_some()
     }
 
-    /// Advises once, after a failed wait, how to declare the need. Not after a request for more
-    /// than there is: programs try out how much they can have.
+    /// Advises once, after a failed wait, how to declare the need. It does not after a request for
+    /// more than the device has: programs try out how much they can have.
     fn advise(&self, link: &BrokerLink) {
         if !self.is_declared(link) && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
-                "no more device memory is free, and nothing was said of what this job takes: when it has ended, weft queue lists what it took, weft profile keep makes that a profile, and with --profile it begins when so much is free",
+                "no more device memory is free, and this job has neither --memory nor a profile: when it has ended, make a profile of its memory use (weft queue, weft profile keep); with --profile it begins when that is free",
             );
         }
     }
@@ -569,7 +572,7 @@ impl DeviceAdmission {
             self.helps_itself.store(true, Ordering::Relaxed);
         }
         let first_of_two = self.helps_itself.load(Ordering::Relaxed) && !again;
-        // A declared job has its figure, and what is free.
+        // A declared job has its declared need, and the free memory.
         if self.is_declared(link) || link.settings.no_wait || first_of_two || just(&self.in_vain) {
             return 0;
         }
@@ -601,7 +604,7 @@ impl DeviceAdmission {
     }
 
     fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> Option<u64> {
-        // Another broker's lane has no answer to this question.
+        // Another broker's lane has no answer to this request.
         let attachment = link.attachment();
         let is_asked = || self.attached(link) && link.attachment() == attachment;
         for coarse in [true, false] {
@@ -635,7 +638,7 @@ impl DeviceAdmission {
                         let quota = admission_slot.quota.load(Ordering::Acquire);
                         (self.wanted() <= quota).then_some(quota)
                     };
-                    // Ctrl-C, or another thread gave back enough.
+                    // Ctrl-C came, or another thread returned enough.
                     if signals.as_ref().is_some_and(interrupt::SignalWatch::came) || enough().is_some() {
                         link.messages.put(ToBroker::NoMore);
                         return enough();
@@ -672,17 +675,17 @@ impl DeviceAdmission {
         None
     }
 
-    /// Bytes that the process may have without anybody's end; 0: not known.
+    /// Bytes that the process may have while all other jobs stay; 0: not known.
     fn limit(link: &BrokerLink) -> u64 {
         let admission_slot = &link.lane.admission_slot;
         match admission_slot.declared.load(Ordering::Relaxed) {
-            // Includes what was granted later.
+            // Includes bytes that were granted later.
             1 => admission_slot.quota.load(Ordering::Relaxed),
             _ => admission_slot.limit.load(Ordering::Relaxed),
         }
     }
 
-    /// Bytes that `bytes` more would lack of the limit.
+    /// Bytes by which `bytes` more would exceed the limit.
     pub fn beyond(&self, link: &BrokerLink, bytes: u64) -> u64 {
         match DeviceAdmission::limit(link) {
             0 => 0,
@@ -690,7 +693,7 @@ impl DeviceAdmission {
         }
     }
 
-    /// (free, total) bytes as the job sees them, where the driver's answer does not hold.
+    /// (free, total) bytes as the job sees them, if the driver's answer does not apply.
     pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
         let admission_slot = &link.lane.admission_slot;
         let limit = DeviceAdmission::limit(link);
@@ -699,7 +702,7 @@ impl DeviceAdmission {
         }
         let total = match admission_slot.declared.load(Ordering::Relaxed) {
             1 => {
-                // The first share stays the total, whatever is granted later.
+                // The first share stays the total, whatever the broker grants later.
                 let first = self
                     .told_total
                     .compare_exchange(0, limit, Ordering::Relaxed, Ordering::Relaxed);
@@ -711,7 +714,7 @@ impl DeviceAdmission {
         Some((free.min(total), total))
     }
 
-    /// Bytes that a new broker is told.
+    /// Bytes reported to a new broker.
     pub fn reattach_bytes(&self, quota_before: u64) -> Option<u64> {
         self.entered().then(|| self.held().max(quota_before))
     }

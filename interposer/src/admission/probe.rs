@@ -1,9 +1,9 @@
-//! Probes of free device memory, which tell the broker what contexts and strangers take.
+//! Probes of free device memory, which show the broker the memory of contexts and strangers.
 //!
-//! A probe is valid only if no memory changed beside it. So each change is announced before the
+//! A probe is valid only if no memory changed during it. So each change is announced before the
 //! driver call and ends after it was counted ([`Moves`](weft_protocol::admission_slot::Moves)). A
-//! probe beside a change of its own process is dropped; the broker repeats one beside another
-//! job's. Times are the system clock's, because processes compare them.
+//! probe during a change of its own process is dropped. The broker repeats a probe during another
+//! job's change. Times are the system clock's, because processes compare them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -16,19 +16,20 @@ use crate::client::link::BrokerLink;
 /// Shortest interval between two probes: each asks the driver.
 const PROBE_PAUSE_NS: Ns = 10_000_000;
 
-/// Changes of what the process holds, and its probes.
+/// Changes of the process's memory, and its probes.
 #[derive(Debug, Default)]
 pub struct MemoryChanges {
     begun: AtomicU64,
     done: AtomicU64,
     last: AtomicU64,
-    /// Last answered request: 0 none, 1 the first probe, plus one for each of the broker's.
+    /// Last answered request: 0 none, 1 the first probe, plus one for each of the broker's
+    /// requests.
     answered: AtomicU32,
     probed_at: AtomicU64,
     beside_context: AtomicBool,
 }
 
-/// An announced change; its drop says that it was counted.
+/// An announced change; its drop means that the change was counted.
 #[derive(Debug)]
 pub struct MemoryChange {
     changes: &'static MemoryChanges,
@@ -90,7 +91,7 @@ impl MemoryChanges {
         })
     }
 
-    /// Begins the probe beside the process's first context.
+    /// Begins the probe for the process's first context.
     pub fn begin_context_probe(&self) -> Option<BegunProbe> {
         if self.beside_context.swap(true, Ordering::AcqRel) {
             return None;
@@ -103,7 +104,7 @@ impl MemoryChanges {
         })
     }
 
-    /// Reports the probe beside the first context, in bytes. Code loaded later shows with the first
+    /// Reports the probe for the first context, in bytes. Code loaded later shows with the first
     /// memory.
     pub fn report_context_probe(&self, link: &BrokerLink, probe: BegunProbe, free: u64, (held, own): (u64, u64)) {
         if self.begun.load(Ordering::Acquire) == probe.changes {

@@ -1,6 +1,6 @@
-//! Tells whether this process is a Python script whose interpreter owns a signal's handler.
+//! Detection of a Python script whose interpreter owns a signal's handler.
 //!
-//! Reads `/proc` alone: another thread may hold the linker's lock (`dladdr`) or change the
+//! Reads only `/proc`: another thread may hold the linker's lock (`dladdr`) or change the
 //! environment.
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,7 @@ fn is_interpreters(maps: &str, address: usize) -> bool {
     })
 }
 
-/// Whether the interpreter was told what to run, other than a prompt.
+/// Whether the interpreter's arguments name something to run, other than a prompt.
 fn is_script(words: &[&str]) -> bool {
     let [program, rest @ ..] = words else { return false };
     if !names(program, &INTERPRETERS) {

@@ -1,11 +1,12 @@
-//! Starts a broker for a job that finds none: the `weft` beside this library, in the background.
+//! Starts a broker for a job that finds none: the `weft` program next to this library, in the
+//! background.
 //!
 //! * The job cannot notice it as a child: a child without exit signal starts the broker and ends.
-//!   An exec restores the exit signal, hence the child in between.
+//!   An exec restores the exit signal, so there is a child in between.
 //! * The broker gets its own session, /dev/null as standard descriptors, no other descriptor, no
 //!   `LD_PRELOAD`. It ends when idle.
-//! * Of jobs that start at once, one starts the broker. The others see the lock and wait for an
-//!   answer.
+//! * If several jobs start at once, one of them starts the broker. The others see the lock and wait
+//!   for an answer.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -34,14 +35,14 @@ pub enum Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::NoProgram => write!(out, "there is no program weft beside libweft.so"),
+            Failure::NoProgram => write!(out, "there is no program weft next to libweft.so"),
             Failure::Folder(why) => write!(out, "{why}"),
             Failure::System(why) => write!(out, "{why}"),
         }
     }
 }
 
-/// A broker is being started. Hold this until it answers or the wait for it ends.
+/// A broker that is being started. Hold this until it answers or the wait for it ends.
 #[derive(Debug)]
 pub struct Starting {
     _lock: Option<File>,
@@ -68,7 +69,7 @@ pub fn start(socket: &Path) -> Result<Starting, Failure> {
     Ok(Starting { _lock: Some(lock) })
 }
 
-/// The program beside this library, under any of its names.
+/// The program in this library's folder, under any of its names.
 fn program() -> Option<PathBuf> {
     let library = library()?;
     let real = library.canonicalize().ok();
@@ -110,7 +111,7 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     let program = text(program.as_os_str().as_bytes())?;
     let mut variables = Vec::new();
     for (name, value) in std::env::vars_os() {
-        // The broker is no job; it gets the resolved socket.
+        // The broker is not a job; it gets the resolved socket.
         if name != "LD_PRELOAD" && name != "WEFT_SOCKET" {
             let mut line = name.into_vec();
             line.push(b'=');
@@ -121,7 +122,7 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     let mut line = b"WEFT_SOCKET=".to_vec();
     line.extend_from_slice(socket.as_os_str().as_bytes());
     variables.push(text(&line)?);
-    // `--quiet`: a wrong weft.toml is told in the broker's log and fails no job.
+    // `--quiet`: a faulty weft.toml is reported in the broker's log and fails no job.
     let words: [&CStr; 6] = [
         &program,
         c"broker",
@@ -156,8 +157,8 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
         return Err(Failure::System(std::io::Error::last_os_error()));
     }
     let mut status: c_int = 0;
-    // SAFETY: a pointer to a local. The child has ended, so this does not wait; __WALL takes
-    // one without exit signal.
+    // SAFETY: a pointer to a local. The child has ended, so this does not wait; __WALL accepts a
+    // child without exit signal.
     unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
     drop(variables);
     if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
@@ -174,7 +175,7 @@ extern "C" fn between(plan: *mut c_void) -> c_int {
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: as in `launch`, with the other stack.
     let pid = unsafe { libc::clone(child, stack, flags, plan) };
-    // SAFETY: ends this child alone, without handlers.
+    // SAFETY: ends only this child, without handlers.
     unsafe { libc::_exit(if pid < 0 { 1 } else { 0 }) }
 }
 
@@ -211,6 +212,6 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
             plan.environment.as_ptr(),
         )
     };
-    // SAFETY: ends this child alone, without handlers.
+    // SAFETY: ends only this child, without handlers.
     unsafe { libc::_exit(127) }
 }

@@ -1,14 +1,15 @@
 //! Whether this process's memory is managed: the request, and the decision of `auto`.
 //!
-//! `auto` is decided once per process, by the broker at admission. Without its word, or at an
-//! earlier allocation, it becomes device memory. That decision removes the hooks for managed jobs.
+//! `auto` is decided once per process, by the broker at admission. Without the broker's decision,
+//! or at an earlier allocation, it becomes device memory. That decision removes the hooks for
+//! managed jobs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub const VARIABLE: &str = "WEFT_BACKING";
 
-/// Backing of a job's device memory that was asked for.
+/// Requested backing of a job's device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestedBacking {
     Device,
@@ -24,7 +25,7 @@ impl RequestedBacking {
             Some("managed") => Ok(RequestedBacking::Managed),
             Some("auto") => Ok(RequestedBacking::Auto),
             Some(other) => Err(format!(
-                "{VARIABLE}={other} is none of device, managed, auto; taken as device"
+                "{VARIABLE}={other} is not one of device, managed, auto; using device"
             )),
         }
     }
@@ -38,7 +39,8 @@ const OPEN: u8 = 3;
 
 static WHEN_DEVICE_MEMORY: OnceLock<fn()> = OnceLock::new();
 
-/// Registers what hears that `auto` became device memory. The first caller's counts.
+/// Registers a function that is called when `auto` has become device memory. The first caller's
+/// counts.
 pub fn when_device_memory(tell: fn()) {
     let _ = WHEN_DEVICE_MEMORY.set(tell);
 }
@@ -70,7 +72,7 @@ pub fn managed() -> bool {
     state() == MANAGED
 }
 
-/// Whether that is undecided.
+/// Whether the backing is undecided.
 pub fn is_open() -> bool {
     state() == OPEN
 }
@@ -80,7 +82,7 @@ pub fn may_be_managed() -> bool {
     matches!(state(), MANAGED | OPEN)
 }
 
-/// Decides if undecided. Returns whether the memory is managed.
+/// Decides the backing if it is undecided. Returns whether the memory is managed.
 pub fn decide(managed: bool) -> bool {
     let chosen = if managed { MANAGED } else { DEVICE };
     let decided = STATE.compare_exchange(OPEN, chosen, Ordering::AcqRel, Ordering::Acquire);
@@ -93,7 +95,7 @@ pub fn decide(managed: bool) -> bool {
     self::managed()
 }
 
-/// Whether memory being allocated is managed. Undecided becomes device memory.
+/// Whether memory that is being allocated is managed. Undecided backing becomes device memory.
 #[inline]
 pub fn settled() -> bool {
     match state() {
@@ -102,7 +104,7 @@ pub fn settled() -> bool {
     }
 }
 
-/// Resets to device memory in a forked child, which owns none of its parent's.
+/// Resets the backing to device memory in a forked child, which owns none of its parent's memory.
 pub fn forget() {
     STATE.store(DEVICE, Ordering::Release);
 }

@@ -110,7 +110,7 @@ mod tests {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         bell.hang(new_bell());
         let number = bell.descriptor.load(Ordering::Relaxed);
-        // As a job that closes everything and opens something, in one step.
+        // As a job that closes everything and opens a file, in one step.
         // SAFETY: both numbers are open; the test closes one of the writer's two.
         assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), number) }, number);
         bell.ring();

@@ -47,8 +47,8 @@ fn counter() -> u64 {
 /// Time that this process's own clock is ahead of the machine's, ns, modulo 2^64.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Looks for the time namespace again, when a broker is found anew: CRIU restores a process into a
-/// namespace of its own. Not under a seccomp filter, which may forbid to open files. True if the
+/// Reads the time namespace again, when a new broker is found: CRIU restores a process into a
+/// namespace of its own. Not under a seccomp filter, which may forbid opening files. True if the
 /// clock changed.
 pub fn find_namespace_again() -> bool {
     // SAFETY: takes no pointers.
@@ -56,7 +56,7 @@ pub fn find_namespace_again() -> bool {
     filtered == 0 && find_namespace()
 }
 
-/// Looks for the process's time namespace. True if the clock changed.
+/// Reads the process's time namespace. True if the clock changed.
 pub fn find_namespace() -> bool {
     let ahead = machine_clock::ahead();
     let changed = AHEAD.swap(ahead, Ordering::Relaxed) != ahead;
@@ -66,7 +66,7 @@ pub fn find_namespace() -> bool {
     changed
 }
 
-/// The system's clock, ns: exact beside other processes' times.
+/// The system's clock, ns: comparable with other processes' times.
 #[inline(never)]
 pub fn system() -> Ns {
     #[cfg(test)]
@@ -208,7 +208,7 @@ pub mod played {
         NOW.set(NOW.get().map(|now| now + time));
     }
 
-    /// Sleeps in played time. False where time is not played.
+    /// Sleeps in played time. False if the thread's time is not played.
     pub fn rest(time: Ns) -> bool {
         pass(time);
         NOW.get().is_some()

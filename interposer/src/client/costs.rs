@@ -58,11 +58,11 @@ impl Costs {
         (0..PROBES as u64).filter_map(move |step| self.entry(hash, step))
     }
 
-    /// The predicted time, or `unknown` if none; `None` if the search takes longer.
+    /// The predicted time, or `unknown` if there is none; `None` if the search takes longer.
     #[inline(always)]
     pub fn at_once(&self, hash: u64, unknown: Ns) -> Option<Ns> {
         let first = self.entry(hash, 0)?;
-        // A hash of 0 finds an empty or foreign place; an empty place has no value.
+        // A hash of 0 finds an empty place or another's; an empty place has no value.
         match first.key.load(Ordering::Acquire) {
             key if key == hash => match first.value.load(Ordering::Relaxed) {
                 0 => Some(unknown),
@@ -78,7 +78,7 @@ impl Costs {
         if hash == 0 {
             return None;
         }
-        // Most are in their first place.
+        // Most hashes are in their first place.
         let first = self.entry(hash, 0)?;
         let key = first.key.load(Ordering::Acquire);
         if key == hash {

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use super::backing_mode;
 
-/// Whether launches may be deferred, now or later. Not on managed memory, nor where launches are
-/// studied ([`looked_into`]).
+/// Whether launches may be deferred, now or later. Not on managed memory, nor if launches are
+/// debugged or profiled ([`looked_into`]).
 pub fn on() -> bool {
     static WANTED: LazyLock<bool> = LazyLock::new(|| {
         let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -23,8 +23,8 @@ fn looked_into(said: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
     blocking || said("CUDA_INJECTION64_PATH").is_some() || said("CUDA_INJECTION32_PATH").is_some()
 }
 
-/// Whether launches are deferred now. While the backing is undecided managed jobs' hooks are in
-/// place, which wait at the gate.
+/// Whether launches are deferred now. While the backing is undecided, the managed jobs' hooks are
+/// in place, whose launches wait at the gate.
 pub fn leaves() -> bool {
     on() && !backing_mode::is_open()
 }

@@ -1,6 +1,7 @@
-//! What this process asks of the device itself, and what comes of it. Pure.
+//! This process's requests to the device itself, and their effect. Pure.
 //!
-//! The driver reads the variables at `cuInit`, before weft's own settings: they are only looked at.
+//! The driver reads the variables at `cuInit`, before weft's own settings: weft only reads them
+//! too.
 #![forbid(unsafe_code)]
 
 use weft_protocol::device_share::{
@@ -8,20 +9,21 @@ use weft_protocol::device_share::{
     sm_limit,
 };
 
-/// What the environment asks of the device.
+/// The environment's requests to the device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceShare {
     /// `CUDA_MPS_CLIENT_PRIORITY=1`.
     pub below_normal: bool,
-    /// Whether priorities of the job's streams are lowered under MPS: it matters less, and nobody
-    /// said otherwise.
+    /// Whether priorities of the job's streams are lowered under MPS: the job matters less, and no
+    /// variable forbids it.
     pub lowers_streams: bool,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, if a whole number below 100.
     pub sm_share: Option<SmShare>,
 }
 
 impl DeviceShare {
-    /// Reads the variables of a job of this priority that `serves`. A wrong one is a complaint.
+    /// Reads the variables of a job of this priority that `serves`. A wrong variable is a
+    /// complaint.
     pub fn read(
         variable: impl Fn(&str) -> Option<String>,
         priority: u8,
@@ -30,9 +32,9 @@ impl DeviceShare {
         let client_priority = variable(CLIENT_PRIORITY);
         let (wanted, complaint) = match parse_switch(variable(SWITCH).as_deref().unwrap_or_default()) {
             Ok(wanted) => (wanted, None),
-            Err(wrong) => (true, Some(format!("{wrong}; taken as on"))),
+            Err(wrong) => (true, Some(format!("{wrong}; using on"))),
         };
-        // Another client priority is the user's word that the job is a normal client.
+        // Another client priority is the user's decision that the job is a normal client.
         let others = client_priority.as_deref().is_some_and(|said| said != BELOW_NORMAL);
         let share = DeviceShare {
             below_normal: client_priority.as_deref() == Some(BELOW_NORMAL),
@@ -44,20 +46,22 @@ impl DeviceShare {
         (share, complaint)
     }
 
-    /// A line for people on what the device knows of the job. `mps`: as in
+    /// A line for people about the job's state on the device. `mps`: as in
     /// [`crate::driver::device::Device`].
     pub fn note(self, mps: Option<bool>) -> Option<String> {
         let mut parts = Vec::new();
         if mps == Some(true) {
             if self.below_normal {
-                parts.push(format!("it is below normal ({CLIENT_PRIORITY}={BELOW_NORMAL})"));
+                parts.push(format!(
+                    "its priority is below normal ({CLIENT_PRIORITY}={BELOW_NORMAL})"
+                ));
             }
             if self.lowers_streams {
-                parts.push("priorities of its streams are lowered as far as their order allows".to_string());
+                parts.push("its streams' priorities are lowered as far as their order allows".to_string());
             }
         }
         match self.limit(mps) {
-            // Before CUDA 12.4 nobody knows what comes of it.
+            // Before CUDA 12.4 the effect is unknown.
             SmLimit::ActiveThreads(share) if mps.is_some() => {
                 parts.push(format!("it may use {} % of the SMs", share.percent()));
             }
@@ -66,7 +70,7 @@ impl DeviceShare {
         (!parts.is_empty()).then(|| format!("on the device, under MPS: {}", parts.join("; ")))
     }
 
-    /// A line for people if the share that was asked for comes to nothing.
+    /// A line for people if the requested share has no effect.
     pub fn warning(self, mps: Option<bool>) -> Option<String> {
         match self.limit(mps) {
             SmLimit::Nothing(share) => Some(format!(

@@ -20,7 +20,7 @@ use super::messages::Messages;
 use super::settings::Settings;
 use crate::thread;
 
-/// The link between a session and its present broker.
+/// The link between a session and its current broker.
 #[derive(Debug)]
 pub struct BrokerLink {
     pub lane: &'static Lane,
@@ -32,7 +32,7 @@ pub struct BrokerLink {
     pub messages: Messages,
     /// Brokers attached so far: each has its own page operations.
     pub attachments: AtomicU64,
-    /// Process of the last one; 0: there was none, or it is not seen from here.
+    /// Process of the last broker; 0: there was none, or it is not visible from here.
     pub broker: AtomicU32,
     pub settings: Settings,
     pub costs: Costs,
@@ -72,7 +72,7 @@ impl BrokerLink {
         })
     }
 
-    /// Queues a message. Where the queue is emptied, drops are counted.
+    /// Queues a message. If the helper empties the queue, dropped messages are counted.
     pub fn tell(&self, message: ToBroker) {
         let _ = self.messages.put(message);
     }
@@ -95,12 +95,12 @@ impl BrokerLink {
         self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
     }
 
-    /// Number of the present broker.
+    /// Number of the current broker.
     pub fn attachment(&self) -> u64 {
         self.attachments.load(Ordering::Acquire)
     }
 
-    /// Whether the process of the last broker is there, be it to write its books as it ends.
+    /// Whether the last broker's process exists, even if it only writes its books as it ends.
     pub fn broker_runs(&self) -> bool {
         let pid = i32::try_from(self.broker.load(Ordering::Relaxed));
         let pid = pid.ok().and_then(Pid::from_raw);
@@ -112,7 +112,7 @@ impl BrokerLink {
         self.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// Slowdown of a simulated GPU against a real one, if told.
+    /// Slowdown of a simulated GPU relative to a real one, if it was set.
     pub fn stated_slowness(&self) -> Option<f64> {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {
             0 | DILATION_ONE => None,
@@ -134,9 +134,9 @@ impl BrokerLink {
         self.ring();
     }
 
-    /// Wakes a broker that sleeps and wants it. The caller has just changed a word by a
-    /// sequentially consistent read-modify-write, or fenced: a broker that looks again after
-    /// declaring sleep sees it.
+    /// Wakes a broker that sleeps and wants a ring. The caller has just changed a word with a
+    /// sequentially consistent read-modify-write, or made a fence. A broker that reads the word
+    /// again after announcing sleep sees the change.
     #[inline]
     pub fn ring(&self) {
         if self.wants_ring() {

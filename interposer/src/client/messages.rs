@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weft_protocol::control::ToBroker;
 
-/// Most messages kept: each of a model's kernels is told once, some thousand at its start.
+/// Most messages kept: each of a model's kernels is reported once, some thousand at its start.
 const MOST_MESSAGES: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ struct QueueState {
     waiting: VecDeque<ToBroker>,
     dropped: u64,
     nudged: bool,
-    /// Number of requests to hear the broker, and of those served.
+    /// Number of requests to read the broker's messages, and number of served requests.
     wanted: u64,
     heard: u64,
 }
@@ -61,7 +61,7 @@ impl Messages {
         self.bell.notify_one();
     }
 
-    /// Waits at most `within` until the helper has heard what the broker has said so far. False on
+    /// Waits at most `within` until the helper has read the broker's messages so far. False on
     /// timeout.
     pub fn hear(&self, within: Duration) -> bool {
         let mut inside = self.inside();
@@ -76,8 +76,8 @@ impl Messages {
         inside.heard >= this
     }
 
-    /// Begins to hear the broker. [`Messages::has_heard`] serves requests up to the returned
-    /// number.
+    /// Begins to read the broker's messages. [`Messages::has_heard`] serves requests up to the
+    /// returned number.
     pub fn begins_to_hear(&self) -> u64 {
         self.inside().wanted
     }
@@ -129,7 +129,7 @@ mod tests {
             let hearing = scope.spawn(|| messages.hear(Duration::from_secs(3600)));
             // It wakes the helper.
             messages.wait(Duration::from_secs(3600));
-            // A look that began earlier is not enough.
+            // A read that began earlier is not enough.
             messages.has_heard(early);
             assert!(!hearing.is_finished());
             messages.has_heard(messages.begins_to_hear());

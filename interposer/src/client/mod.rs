@@ -2,15 +2,15 @@
 //!
 //! This module knows no hooks, launches or memory.
 //!
-//! | module | holds |
+//! | module | contains |
 //! | --- | --- |
-//! | [`link`] | lane, epoch page, and how the broker is told and woken |
+//! | [`link`] | lane, epoch page, messages and wake-ups to the broker |
 //! | [`messages`], [`bell`] | queue to the broker, and its doorbell |
 //! | [`costs`] | predicted times from the broker |
 //! | [`settings`], [`backing_mode`], [`deferral`] | the environment's settings |
-//! | [`device_share`], [`stream_levels`] | what the device itself is asked; priorities of streams |
+//! | [`device_share`], [`stream_levels`] | requests to the device itself; priorities of streams |
 //! | [`clock`] | the time |
-//! | [`autostart`] | starts a broker |
+//! | [`autostart`] | the start of a broker |
 
 pub mod autostart;
 pub mod backing_mode;

@@ -1,6 +1,6 @@
 //! The environment's settings. Pure: variables in, settings and warnings out.
 //!
-//! A warning is one line: what is wrong, where, and the value taken instead.
+//! A warning is one line: the fault, its place, and the value used instead.
 #![forbid(unsafe_code)]
 
 use weft_protocol::control::LONGEST_JOB_NAME;
@@ -12,7 +12,7 @@ use super::device_share::DeviceShare;
 
 pub const DEFAULT_PRIORITY: u8 = 5;
 
-/// Priority for an invalid value: a typing error may slow its own job, never a more important one.
+/// Priority for an invalid value. A typing error may slow its own job, never a more important one.
 const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 
 /// Time to spin at the gate: below one wake-up of a sleeping core (25-65 us).
@@ -20,12 +20,12 @@ const SPIN_NS: Ns = 20_000;
 
 const LONGEST_SPIN_NS: Ns = 10_000_000;
 
-/// With this few cores, spinning blocks the awaited thread.
+/// Most cores with which spinning blocks the awaited thread.
 const FEW_CORES: usize = 2;
 
 pub const EVIDENCE_FROM: &str = "WEFT_EVIDENCE_FROM";
 
-/// Source of evidence of what launches touch.
+/// Source of evidence of the memory that launches touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvidenceSource {
     /// The simulated GPU's ledger, if there is one.
@@ -40,7 +40,7 @@ impl EvidenceSource {
             None | Some("" | "auto" | "ledger") => Ok(EvidenceSource::Ledger),
             Some("residency") => Ok(EvidenceSource::Residency),
             Some(other) => Err(format!(
-                "{EVIDENCE_FROM}={other} is none of auto, ledger, residency; taken as auto"
+                "{EVIDENCE_FROM}={other} is not one of auto, ledger, residency; using auto"
             )),
         }
     }
@@ -59,12 +59,12 @@ pub enum Purpose {
 pub struct Settings {
     pub purpose: Purpose,
     pub priority: u8,
-    /// `WEFT_SLOWDOWN`, `WEFT_SLO`: what the job may lose as a foreground job.
+    /// `WEFT_SLOWDOWN`, `WEFT_SLO`: the latency that the job may lose as a foreground job.
     pub budget: LatencyBudget,
-    /// What the device itself is asked.
+    /// Requests to the device itself.
     pub device_share: DeviceShare,
     pub profile: Option<String>,
-    /// `WEFT_AUTOSTART`: whether a missing broker is started.
+    /// `WEFT_AUTOSTART`: whether to start a missing broker.
     pub autostart: bool,
     /// `WEFT_SPIN_NS`: spin at the gate before sleeping.
     pub spin: Ns,
@@ -76,17 +76,17 @@ pub struct Settings {
     pub wait: Option<Ns>,
     /// `WEFT_WAIT=no`: end instead of waiting for memory.
     pub no_wait: bool,
-    /// `WEFT_GANG`: common to the processes of one job.
+    /// `WEFT_GANG`: name shared by the processes of one job.
     pub gang: String,
     /// `LOCAL_WORLD_SIZE`, from torchrun: processes of the job on a device.
     pub processes: u32,
     /// `WEFT_USER`: user for fair shares.
     pub user: String,
-    /// `WEFT_NAME`: what people call the job.
+    /// `WEFT_NAME`: the user's name for the job.
     pub name: Option<String>,
-    /// `WEFT_OUTCOME`: whether what weft did is printed at the job's end.
+    /// `WEFT_OUTCOME`: whether to print the outcome at the job's end.
     pub outcome: bool,
-    /// A setting needs a broker: its absence is worth a warning.
+    /// Whether a setting needs a broker: its absence is then worth a warning.
     pub explicit: bool,
 }
 
@@ -106,7 +106,7 @@ impl Settings {
             Some("off") => Purpose::Off,
             Some(other) => {
                 complaints.push(format!(
-                    "WEFT_MODE={other} is none of serve, profile, trace, off; taken as serve"
+                    "WEFT_MODE={other} is not one of serve, profile, trace, off; using serve"
                 ));
                 Purpose::Serve
             }
@@ -117,7 +117,7 @@ impl Settings {
             Some((_, Some(priority))) => priority,
             Some((text, None)) => {
                 complaints.push(format!(
-                    "WEFT_PRIORITY={text} is no whole number from 0 (most important) to 9, nor high, normal, low or idle; this job runs at {PRIORITY_OF_A_MISTAKE}, the lowest"
+                    "WEFT_PRIORITY={text} is not a whole number from 0 (most important) to 9, nor high, normal, low or idle; this job runs at {PRIORITY_OF_A_MISTAKE}, the lowest"
                 ));
                 PRIORITY_OF_A_MISTAKE
             }
@@ -126,20 +126,20 @@ impl Settings {
             None | Some("1") => true,
             Some("0") => false,
             Some(other) => {
-                complaints.push(format!("WEFT_AUTOSTART={other} is neither 0 nor 1; taken as 1"));
+                complaints.push(format!("WEFT_AUTOSTART={other} is neither 0 nor 1; using 1"));
                 true
             }
         };
         if let Some(socket) = variable("WEFT_SOCKET").filter(|socket| !socket.starts_with('/')) {
             complaints.push(format!(
-                "WEFT_SOCKET={socket} counts from the folder that each process is in: jobs in other folders look for other brokers"
+                "WEFT_SOCKET={socket} is relative to each process's folder: jobs in other folders look for other brokers; use an absolute path"
             ));
         }
         let outcome = match variable("WEFT_OUTCOME").as_deref() {
             None | Some("off") => false,
             Some("on") => true,
             Some(other) => {
-                complaints.push(format!("WEFT_OUTCOME={other} is neither on nor off; taken as off"));
+                complaints.push(format!("WEFT_OUTCOME={other} is neither on nor off; using off"));
                 false
             }
         };
@@ -148,20 +148,20 @@ impl Settings {
             None => usual_spin,
             Some((Ok(spin), text)) => {
                 if spin > LONGEST_SPIN_NS {
-                    complaints.push(format!("WEFT_SPIN_NS={text} is too long; taken as {LONGEST_SPIN_NS}"));
+                    complaints.push(format!("WEFT_SPIN_NS={text} is too long; using {LONGEST_SPIN_NS}"));
                 }
                 spin.min(LONGEST_SPIN_NS)
             }
             Some((Err(_), text)) => {
                 complaints.push(format!(
-                    "WEFT_SPIN_NS={text} is no number of nanoseconds; taken as {usual_spin}"
+                    "WEFT_SPIN_NS={text} is not a number of nanoseconds; using {usual_spin}"
                 ));
                 usual_spin
             }
         };
         let queue = variable("WEFT_QUEUE").filter(|queue| !["on", "always", "off", "0"].contains(&queue.as_str()));
         if let Some(queue) = queue {
-            complaints.push(format!("WEFT_QUEUE={queue} is none of on, off and always; taken as on"));
+            complaints.push(format!("WEFT_QUEUE={queue} is not one of on, off, always; using on"));
         }
         if let Err(complaint) = RequestedBacking::parse(variable(VARIABLE).as_deref()) {
             complaints.push(complaint);
@@ -170,7 +170,7 @@ impl Settings {
             complaints.push(complaint);
         }
         let mut said = |name: &str, complaint: String| {
-            complaints.push(format!("{name}: {complaint}; taken as not said"));
+            complaints.push(format!("{name}: {complaint}; ignored"));
         };
         let slowdown = variable("WEFT_SLOWDOWN").map(|text| latency_budget::parse_slowdown(&text));
         let slo = variable("WEFT_SLO").map(|text| latency_budget::parse_slo(&text));
@@ -184,7 +184,7 @@ impl Settings {
         let memory = variable("WEFT_MEMORY").and_then(|text| match amount::parse(&text) {
             Ok(bytes) => Some(bytes),
             Err(complaint) => {
-                complaints.push(format!("WEFT_MEMORY: {complaint}; taken as not said"));
+                complaints.push(format!("WEFT_MEMORY: {complaint}; ignored"));
                 None
             }
         });
@@ -192,7 +192,7 @@ impl Settings {
             let known = matches!(text.as_str(), "short" | "medium" | "long");
             if !known {
                 complaints.push(format!(
-                    "WEFT_DURATION={text} is none of short, medium, long; taken as not said"
+                    "WEFT_DURATION={text} is not one of short, medium, long; ignored"
                 ));
             }
             known
@@ -205,7 +205,7 @@ impl Settings {
                 Ok(seconds) => Some(seconds.saturating_mul(1_000_000_000)),
                 Err(_) => {
                     complaints.push(format!(
-                        "WEFT_WAIT={text} is neither a whole number of seconds nor no; taken as without end"
+                        "WEFT_WAIT={text} is neither a whole number of seconds nor no; waiting without limit"
                     ));
                     None
                 }
@@ -291,7 +291,7 @@ mod tests {
         ]);
         assert!(settings.outcome);
         assert_eq!(settings.name.as_deref(), Some("resnet prod"));
-        assert_eq!(complaints, ["WEFT_SPIN_NS=99999999999 is too long; taken as 10000000"]);
+        assert_eq!(complaints, ["WEFT_SPIN_NS=99999999999 is too long; using 10000000"]);
         assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
         assert_eq!(settings.profile.as_deref(), Some("resnet"));
         assert!(!settings.autostart && settings.explicit);

@@ -1,16 +1,17 @@
-//! Which priority a stream of a background job gets for the one that the job asks for. Pure.
+//! Priority of a background job's stream, by the priority that the job asks for. Pure.
 //!
 //! CUDA counts down: 0 is the default and the least, lower numbers go first. So a stream that asks
-//! for nothing cannot be lowered. One that asks for more ranks before the default stream of every
-//! other client of its rank, a foreground job's too.
+//! for no priority cannot be lowered. A stream that asks for more ranks before the default stream
+//! of every other client of its rank, a foreground job's too.
 //!
 //! Each level that the job asks for gets the place right above the level below it. The order among
-//! its streams stays: none that asked for less ever goes before one that asked for more, and all of
-//! them before its default streams. Streams keep the priority that they were made with, so a level
-//! that is asked for late may find no place between two others. Then it shares that of the upper
-//! one. One place above the default is kept free for it, until somebody asks for that very level.
-//! So two levels never share a place, nor do any number that are asked for from the least on, as
-//! PyTorch does: it makes streams of four levels at once, and keeps them all.
+//! its streams stays. A stream that asked for less never goes before one that asked for more, and
+//! all of them go before its default streams. Streams keep the priority that they were made with,
+//! so a level that is asked for late may find no place between two others. Then it shares the upper
+//! one's place. One place above the default is kept free for such a level, until the job asks for
+//! that very level. So two levels never share a place. Neither does any number of levels that are
+//! asked for from the least on. PyTorch asks in this order: it makes streams of four levels at
+//! once, and keeps them all.
 #![forbid(unsafe_code)]
 
 /// Priority of the default streams.
@@ -19,10 +20,10 @@ const DEFAULT: i32 = 0;
 /// The place that is kept free for a level that is asked for late.
 const SPARE: i32 = DEFAULT - 1;
 
-/// Most levels that are told apart. Drivers have six; 32 is far above.
+/// Most distinct levels. Drivers have six; 32 is far above.
 const MOST: usize = 32;
 
-/// The levels that a process has asked for, and what each got.
+/// The levels that a process has asked for, and the priority that each got.
 #[derive(Debug, Default)]
 pub struct StreamLevels {
     /// Asked for and given. Ordered: the least important first.
@@ -30,7 +31,7 @@ pub struct StreamLevels {
 }
 
 impl StreamLevels {
-    /// None asked for yet.
+    /// An empty set of levels.
     pub const fn new() -> StreamLevels {
         StreamLevels { levels: Vec::new() }
     }
@@ -80,7 +81,7 @@ mod tests {
         assert_eq!(given([3]), [3]);
     }
 
-    /// All sequences of six wishes in the range that drivers have.
+    /// All sequences of six requests in the range that drivers have.
     #[test]
     fn no_order_is_ever_turned_round_and_no_stream_is_raised() {
         let wide = (DEFAULT - GREATEST + 1) as u32;

@@ -1,4 +1,4 @@
-//! A deferred launch: a copy of all that the driver would have read.
+//! A deferred launch: a copy of all data that the driver would have read.
 
 use std::ffi::c_void;
 
@@ -41,7 +41,7 @@ pub struct ClientLaunch {
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Stream, as plain entry points take it.
+    /// Stream, in the form that plain entry points take.
     pub stream: CuStream,
     /// One address per parameter.
     pub arguments: *const c_void,
@@ -94,8 +94,8 @@ impl DeferredLaunch {
         let [gx, gy, gz] = self.grid;
         let [bx, by, bz] = self.block;
         if self.attributes.is_empty() {
-            // SAFETY: a copy of what the client gave the driver; function, stream and context live,
-            // because whatever ends one of them waits for the queue.
+            // SAFETY: a copy of the client's arguments for the driver; function, stream and context
+            // live, because any call that ends one of them waits for the queue.
             return unsafe {
                 calls::cuLaunchKernel(
                     self.function,
@@ -128,7 +128,7 @@ impl DeferredLaunch {
 /// Attributes of a launch, if all are plain.
 ///
 /// # Safety
-/// The launch is what the client gives the driver.
+/// The launch has the arguments that the client gives the driver.
 unsafe fn attributes(launch: &ClientLaunch) -> Option<Vec<[u64; WORDS]>> {
     let count = launch.attribute_count as usize;
     if count > ATTRIBUTES || (count > 0 && launch.attributes.is_null()) {
@@ -198,7 +198,7 @@ fn key_of(launch: &ClientLaunch, context: CuContext, attributes: &[[u64; WORDS]]
         }
         for [kind, rest @ ..] in attributes {
             key.add(u64::from(*kind as u32));
-            // Unused bytes of a union may differ between launches; then the key differs and is
+            // Unused bytes of a union may differ between launches. Then the key differs and is
             // learnt anew.
             for word in rest {
                 key.add(*word);
@@ -288,7 +288,7 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &ClientLaunch) -> Option<DeferredL
     })
 }
 
-/// Passes the gate, launches, and tells the session.
+/// Passes the gate, launches, and informs the session.
 pub fn go(launch: &DeferredLaunch) -> CuResult {
     let ticket = throttle::before_held(&launch.info);
     let result = launch.issue();

@@ -62,7 +62,7 @@ impl DeferredOp {
         }
     }
 
-    /// Passes the gate, makes the call, and tells the session. Its context is current.
+    /// Passes the gate, makes the call, and informs the session. Its context is current.
     pub fn go(&self) -> CuResult {
         match self {
             DeferredOp::Launch(launch) => deferred_launch::go(launch),

@@ -35,8 +35,7 @@ const EXIT_TIMEOUT_NS: Ns = 2_000_000_000;
 /// Time between two looks of a waiting thread, ns.
 const POLL_NS: Ns = 1_000_000;
 
-/// Part of the longest wait for which a served poll of a stream may wait: 31 ms beside a real
-/// device.
+/// Part of the longest wait for which a served poll of a stream may wait: 31 ms with a real device.
 const SERVED_RATIO: Ns = 32;
 
 /// CU_EVENT_DISABLE_TIMING.
@@ -115,7 +114,7 @@ pub fn push(op: DeferredOp) -> bool {
     true
 }
 
-/// Starts the drain thread, with the session: later a seccomp sandbox may forbid it.
+/// Starts the drain thread together with the session: later a seccomp sandbox may forbid it.
 pub fn start() {
     if broken() || STARTED.swap(std::process::id(), Ordering::AcqRel) != 0 {
         return;
@@ -123,7 +122,7 @@ pub fn start() {
     let builder = Builder::new().name("weft-queue".into()).stack_size(STACK_BYTES);
     if thread::spawn(builder, work).is_err() {
         stop();
-        log::info!("launches are not left behind at the gate: no thread could be had for them");
+        log::info!("launches are not deferred at the gate: cannot start a thread for them");
     }
 }
 
@@ -239,21 +238,22 @@ impl Drop for PushedContext {
     }
 }
 
-/// Empties the queue of what is in it now, issuing if no other thread does. Later launches are not
-/// waited for. The wait at the gate is at most a launch's; then all is issued at once. The driver's
-/// own time is unbounded, as without weft.
+/// Empties the queue of its current launches, and issues them if no other thread does. It does not
+/// wait for later launches. The wait at the gate is at most a launch's; then all launches are
+/// issued at once. The driver's own time is unbounded, as without weft.
 pub fn empty() {
     wait(throttle::longest_wait(), Ns::MAX, all_gone());
 }
 
-/// Issues all at once as the process ends, within [`EXIT_TIMEOUT_NS`].
+/// Issues all launches at once as the process ends, within [`EXIT_TIMEOUT_NS`].
 pub fn empty_at_once() {
     wait(0, EXIT_TIMEOUT_NS, all_gone());
 }
 
-/// Has all issued at once for a caller in any state, such as a signal handler: it takes no lock.
-/// The drain thread or the current issuer issues. The issuer itself cannot wait here. Nor does a
-/// child that shares the parent's memory: the launches are the parent's.
+/// Requests that all launches be issued at once, for a caller in any state, such as a signal
+/// handler: it takes no lock. The drain thread or the current issuer issues. The issuer itself
+/// cannot wait here. Neither can a child that shares the parent's memory: the launches are the
+/// parent's.
 pub fn leave_at_once() {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
     if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == thread::mark() {
@@ -274,13 +274,14 @@ pub fn leave_at_once() {
     }
 }
 
-/// A condition: all that is now in the queue has left it.
+/// A condition: all launches that are in the queue now have left it.
 fn all_gone() -> impl Fn() -> bool {
     let pushed = fifo().pushed();
     move || GONE.load(Ordering::SeqCst) >= pushed
 }
 
-/// Issues and waits until `holds`: at the gate for `patience` ns, in all for `longest` ns at most.
+/// Issues and waits until `holds`: at the gate for `patience` ns, in total for at most `longest`
+/// ns.
 fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
     if holds() {
         return;
@@ -336,14 +337,14 @@ fn hurries() -> MutexGuard<'static, Vec<Ns>> {
     lock(&HURRIES)
 }
 
-/// Sets when the gate opens: at the earliest deadline of the waiting threads. Without a waiter it
-/// shuts again.
+/// Sets the time at which the gate opens: the earliest deadline of the waiting threads. If no
+/// thread waits, the gate shuts again.
 fn hurry(hurries: &[Ns]) {
     let first = hurries.iter().copied().min().unwrap_or(Ns::MAX);
     throttle::hurry_by(if LEAVING.load(Ordering::SeqCst) { 0 } else { first });
 }
 
-/// Drops failures of an ended context; 0: of all.
+/// Drops failures of an ended context; 0: of all contexts.
 pub fn forgive(context: CuContext) {
     if STATE.load(Ordering::Acquire) & FAILED != 0 {
         let mut inside = fifo();
@@ -372,8 +373,8 @@ pub fn has_work_for(stream: CuStream, context: CuContext) -> bool {
     pending() > 0 && inside.goes_to(stream, context)
 }
 
-/// Issues all at once for a thread that polled a stream for the longest wait. Returns whether that
-/// work ended within `longest` / [`SERVED_RATIO`].
+/// Issues all launches at once for a thread that polled a stream for the longest wait. Returns
+/// whether that work ended within `longest` / [`SERVED_RATIO`].
 pub fn is_done(stream: CuStream, longest: Ns) -> bool {
     wait(0, Ns::MAX, all_gone());
     if capture::any() {
@@ -390,7 +391,7 @@ pub fn is_done(stream: CuStream, longest: Ns) -> bool {
     done
 }
 
-/// Whether a stream's present work ends within `within` ns.
+/// Whether a stream's current work ends within `within` ns.
 fn behind(event: CuEvent, stream: CuStream, within: Ns) -> bool {
     // SAFETY: weft's event; the client is asking about this stream itself.
     if !unsafe { calls::cuEventRecord(event, stream) }.ok() {

@@ -11,7 +11,7 @@ use crate::driver::abi::{CuContext, CuResult, CuStream};
 /// Most launches: about a driver channel's thousand.
 const MOST: usize = 1_024;
 
-/// Most bytes. Parameters take some hundred bytes per launch.
+/// Largest size in bytes. Parameters take some hundred bytes per launch.
 const MOST_BYTES: usize = 4 << 20;
 
 /// Most contexts whose failures are kept.
@@ -98,8 +98,8 @@ impl<T> BoundedFifo<T> {
         self.pushed += 1;
     }
 
-    /// Number of launches ever added. They leave in order, so the present ones have left once as
-    /// many have.
+    /// Number of launches ever added. They leave in order: the current ones have left when this
+    /// number of launches has left.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
@@ -121,7 +121,7 @@ impl<T> BoundedFifo<T> {
         waiting.chain(self.leaving).any(|to| to.concerns(stream, context))
     }
 
-    /// Notes a failure. Only a context's first is kept.
+    /// Notes a failure. Only a context's first failure is kept.
     pub fn fail(&mut self, context: CuContext, error: CuResult) {
         let told = self.failures.iter().any(|(of, _)| *of == context);
         if !told && self.failures.len() < FAILURES {
@@ -129,7 +129,7 @@ impl<T> BoundedFifo<T> {
         }
     }
 
-    /// Takes the first failure; and whether more remain.
+    /// Takes the first failure; also returns whether more remain.
     pub fn failure(&mut self) -> (Option<CuResult>, bool) {
         let first = self.failures.pop_front().map(|(_, error)| error);
         (first, !self.failures.is_empty())

@@ -36,7 +36,8 @@ pub struct Ready {
 }
 
 impl Fill {
-    /// A call of symbol `at`, if it may be deferred. `stream`: as plain entry points take it.
+    /// A call of symbol `at`, if it may be deferred. `stream`: in the form that plain entry points
+    /// take.
     pub fn new(at: usize, words: [usize; 4], bytes: u64, stream: CuStream, capturing: bool) -> Option<Fill> {
         let entry = symbols::ENTRIES.get(at)?;
         if entry.queue != QueueRule::Deferrable {
@@ -83,7 +84,7 @@ impl Fill {
     }
 }
 
-/// Whether a range lies in one allocation.
+/// Whether a range is in one allocation.
 fn there(address: CuDevicePtr, bytes: u64) -> bool {
     let (mut start, mut size) = (0, 0);
     // SAFETY: both out-parameters are valid.
@@ -109,7 +110,7 @@ impl Ready {
         self.context
     }
 
-    /// Tells the session as if the call were just made, and makes it.
+    /// Informs the session as if the call were just made, and makes it.
     pub fn go(&self) -> CuResult {
         type Real = unsafe extern "C" fn(usize, usize, usize, usize) -> CuResult;
         let Fill {

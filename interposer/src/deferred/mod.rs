@@ -1,33 +1,34 @@
 //! The launch queue: launches of a background job that are deferred at a closed gate, so that its
-//! host goes on.
+//! host continues.
 //!
 //! Without the queue the job's thread waits at the gate with one launch, and a gap gets kernels
 //! only as fast as the job makes them. With the queue a launch that would wait is copied and its
 //! call returns. At an open gate the kernels are issued back to back, by the drain thread
 //! ([`drain`]) or a thread of the job.
 //!
-//! What holds:
+//! Invariants:
 //! * CUDA's order. While the queue is [`busy`], every other call first empties it ([`settle`]).
-//!   Exceptions by the symbol table's [`QueueRule`]: sync-free calls, which cannot tell the
+//!   Exceptions by the symbol table's [`QueueRule`]: sync-free calls, which cannot see the
 //!   difference, and attributes set again to their last value. Private driver tables
-//!   (`cuGetExportTable`) are handed out unchanged: [`tables`].
-//!   Launches of all threads and streams keep their order.
-//! * Only calls expected to succeed are deferred: kernels launched before in this shape and context
-//!   ([`validated`]) with known parameter layout ([`deferred_launch`]), and behind them fills and
-//!   device copies within allocations ([`mod@fill`]). The stream is neither captured nor a thread's
-//!   own. The error of a failed launch replaces the next call that waits for the queue, unless that
-//!   call gives something back.
+//!   (`cuGetExportTable`) are handed out unchanged: [`tables`]. Launches of all threads and streams
+//!   keep their order.
+//! * Only calls expected to succeed are deferred. These are kernels launched before in this shape
+//!   and context ([`validated`]) with known parameter layout ([`deferred_launch`]), and, behind
+//!   them, fills and device copies within allocations ([`mod@fill`]). The stream is neither
+//!   captured nor a thread's own. The error of a failed launch replaces the next call that waits
+//!   for the queue, unless that call gives something back.
 //! * Nothing is lost. A call that needs the queue empty waits at the gate at most as long as a
-//!   launch would; then all is issued at once. It does not wait for later launches of other
-//!   threads. `exit`, `_exit` and a lost broker issue the rest without waiting; a fatal signal
-//!   drops it.
-//! * Nothing overtakes the queue unseen. Deferral ends once the job gets a driver function outside
+//!   launch would; then all launches are issued at once. It does not wait for later launches of
+//!   other threads. `exit`, `_exit` and a lost broker issue the rest without waiting; a fatal
+//!   signal drops it.
+//! * Nothing overtakes the queue unseen. Deferral ends when the job gets a driver function outside
 //!   weft's table, or, on newer devices, an unknown private table ([`tables`]).
 //! * The queue is bounded in launches, bytes and predicted work ([`fifo`]). A push to a full queue
 //!   waits.
-//! * A job not in the background, or with an open gate, pays one load per call.
+//! * A job that is not in the background, or whose gate is open, pays one load per call.
 //!
 //! The queue is off with `WEFT_QUEUE=off` and with managed memory. Then calls without a hook lead
+//! straight to the driver.
 //! straight to the driver.
 
 mod deferred_launch;
@@ -57,14 +58,14 @@ use crate::internal_error::guarded;
 use crate::kernels::launch::LaunchInfo;
 use crate::{process, throttle};
 
-/// Number of launches in the queue, including the one being issued, and the flag `FAILED`. Every
-/// call reads it.
+/// Number of launches in the queue, including the one that is being issued, and the flag `FAILED`.
+/// Every call reads it.
 pub static STATE: AtomicU32 = AtomicU32::new(0);
 
 /// Flag in [`STATE`]: a deferred launch failed and the error was not yet returned.
 const FAILED: u32 = 1 << 31;
 
-/// Whether a call must look at the queue.
+/// Whether a call must check the queue.
 #[inline(always)]
 pub fn busy() -> bool {
     STATE.load(Ordering::Acquire) != 0
@@ -88,13 +89,13 @@ pub enum Offered {
 /// Offers a launch that must wait at the gate, with an empty queue.
 ///
 /// # Safety
-/// `launch` is what the client gives the driver.
+/// `launch` has the arguments that the client gives the driver.
 pub unsafe fn offer(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offered {
     // SAFETY: the caller's promise.
     guarded(|| unsafe { take(info, launch) }).unwrap_or(Offered::Declined)
 }
 
-/// Offers a launch while the queue holds others: queues it, or empties the queue.
+/// Offers a launch while the queue holds other launches: queues it, or empties the queue.
 ///
 /// # Safety
 /// As [`offer`].
@@ -129,7 +130,7 @@ unsafe fn take(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offered {
 }
 
 /// Offers a fill or device copy while the queue holds launches: queues it, or empties the queue.
-/// Returns the answer of a call not to be made.
+/// Returns the answer if the call must not be made.
 pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
     if let Some(error) = drain::failure() {
         return Some(error);
@@ -146,7 +147,7 @@ pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
     }
 }
 
-/// Learns a directly launched success: the next launch like it may be deferred.
+/// Learns a direct launch that succeeded: the next launch like it may be deferred.
 pub fn learn(launch: &ClientLaunch) {
     if on() {
         // SAFETY: the client gave this to the driver, which took it.
@@ -154,8 +155,8 @@ pub fn learn(launch: &ClientLaunch) {
     }
 }
 
-/// Empties the queue before an attribute changes. Setting its present value again, as many programs
-/// do before each launch, does not. Returns the answer of a call not to be made.
+/// Empties the queue before an attribute changes. Many programs set its current value again before
+/// each launch; that does not empty the queue. Returns the answer if the call must not be made.
 #[inline]
 pub fn before_attribute(named: AttributeOwner, attribute: u32, value: i32) -> Option<CuResult> {
     if busy() { changes(named, attribute, value) } else { None }
@@ -204,7 +205,7 @@ pub fn settle() -> Option<CuResult> {
     drain::failure()
 }
 
-/// Empties the queue. That of a copied process is its parent's.
+/// Empties the queue. A copied process has its parent's queue, which it does not empty.
 fn empty() {
     match process::is_copy() {
         true => forget(),
@@ -227,8 +228,9 @@ pub fn before(at: usize) -> Option<CuResult> {
 }
 
 /// Answers whether a stream's work has ended: "not ready" while the queue holds some of it, `None`
-/// if none. After [`throttle::longest_wait`] of polling all is issued, as for a waiting call. The
-/// answer is success if that work ends soon, despite later launches of other threads.
+/// if the queue holds none. After [`throttle::longest_wait`] of polling all launches are issued, as
+/// for a waiting call. The answer is success if that work ends soon, despite later launches of
+/// other threads.
 #[cold]
 pub fn answer_about(stream: CuStream) -> Option<CuResult> {
     guarded(|| {
@@ -295,7 +297,7 @@ pub fn failed(error: CuResult) -> *const () {
     answer as *const ()
 }
 
-/// Starts the queue with the session. Later a sandbox may kill the job for a new thread.
+/// Starts the queue together with the session. Later a sandbox may kill the job for a new thread.
 pub fn start() {
     if on() {
         guarded(drain::start);
@@ -343,18 +345,18 @@ fn give_up(why: Why) {
 
 static GIVEN_UP: OnceLock<Why> = OnceLock::new();
 
-/// Logs once why a launch is not deferred. Private tables only at info: on some devices nearly
-/// every job has them.
+/// Logs once why a launch is not deferred. Private tables are logged only at info: on some devices
+/// nearly every job has them.
 #[cold]
 fn say_why_not() {
     static SAID: Once = Once::new();
     if let Some(why) = GIVEN_UP.get() {
         SAID.call_once(|| match why {
             Why::Newer(name) => log::warn!(
-                "launches are not left behind at the gate: {name} is newer than this weft, and calls of it would pass them by"
+                "launches are not deferred at the gate: {name} is newer than this weft, and its calls would overtake them"
             ),
             Why::Table => log::info!(
-                "launches are not left behind at the gate: this device is newer than those that weft was tried with, and calls by a private table of its driver might pass them by"
+                "launches are not deferred at the gate: this device is newer than those that weft was tried with, and calls through a private table of its driver might overtake them"
             ),
         });
     }

@@ -1,16 +1,17 @@
 //! Private driver tables (`cuGetExportTable`) of the process, and whether launches may still be
 //! deferred.
 //!
-//! CUDA's libraries ask for tables of functions that no header names. They pass unchanged, and
-//! calls through them are unseen. A call with a stream among them would overtake the queue: wrong
-//! numbers, no error. So:
+//! CUDA's libraries request tables of functions that no header names. They pass unchanged, and weft
+//! does not see calls through them. If one of these calls has a stream, it would overtake the
+//! queue: wrong numbers, no error. So:
 //! * On devices below [`NEWER`], all work of the tested clients arrives by API functions.
 //! * From there on a table outside [`KNOWN`] empties the queue and ends deferral.
 //!   `WEFT_QUEUE=always` skips this rule.
 //!
-//! A table is in [`KNOWN`] if its callers show that none of its calls has a stream: by what they
-//! pass, or because they have no device. That is evidence, not proof. The GPU suite is the guard:
-//! background jobs keep their data, and a profiler counts as many kernels as weft counts launches.
+//! A table is in [`KNOWN`] if its callers show that none of its calls has a stream: by the
+//! arguments that they pass, or because they have no device. That is evidence, not proof. The GPU
+//! suite checks it: background jobs keep their data, and a profiler counts as many kernels as weft
+//! counts launches.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -43,18 +44,19 @@ const KNOWN: [Identity; 13] = [
     id(0xd408_2055_bde6_704b_8d34_ba12_3c66_e1f2),
     // Context tools: a context's number.
     id(0x2131_8c60_9714_3248_8ca6_41ff_7324_c8f2),
-    // Asked for by CUPTI, which only observes.
+    // Requested by CUPTI, which only observes.
     id(0x7cb6_3f9b_9ca4_8e42_a484_beb6_6e6a_ed7f),
-    // Compiled code: NVRTC and nvJitLink look sources up in it, in processes without a device too.
+    // Compiled code: NVRTC and nvJitLink look up sources in it, also in processes without a device.
     id(0xda91_51d3_3ae6_cc41_a5c0_4f26_d533_e328),
-    // The cache behind it: they ask next for this. cuBLAS on sm_90 makes one object, of no stream.
+    // The cache behind it, which they request next. cuBLAS on sm_90 makes one object, without a
+    // stream.
     id(0x1734_dc26_800d_4745_8726_c0f1_e7dd_8bca),
-    // ToolsModule: cuFFT goes through the functions of a plan's modules, with a callback.
+    // ToolsModule: cuFFT walks the functions of a plan's modules, with a callback.
     id(0x6e16_3fbe_b958_444d_835c_e182_aff1_991e),
     // One function: cuSPARSELt passes it four small numbers when its handle is made.
     id(0xcd3e_a2c6_7076_db4b_882e_52ae_6c2d_86f7),
-    // Each runtime asks before `cuInit`. Drivers 535 to 555 refuse it; handed one by a stand-in,
-    // runtime 13.2 calls nothing of it and launches by API functions.
+    // Each runtime requests it before `cuInit`. Drivers 535 to 555 refuse it. When a stand-in
+    // handed one out, runtime 13.2 called nothing of it and launched by API functions.
     id(0xf8cf_f951_2146_8b4e_b9e2_fb46_9e7c_0dd9),
 ];
 
@@ -67,10 +69,10 @@ const KEPT: usize = 64;
 
 static ASKED: Mutex<Vec<(Identity, bool)>> = Mutex::new(Vec::new());
 
-/// An unknown table was handed out.
+/// Whether an unknown table was handed out.
 static HANDED: AtomicBool = AtomicBool::new(false);
 
-/// The process uses a device from `NEWER` on.
+/// Whether the process uses a device from `NEWER` on.
 static ON_NEWER: AtomicBool = AtomicBool::new(false);
 
 /// Whether launches are deferred despite unknown tables.
@@ -118,7 +120,7 @@ pub fn device_used(device: CuDevice) {
     }
 }
 
-/// Ends deferral once both facts hold. SeqCst: the later of the two callers sees both.
+/// Ends deferral when both facts hold. SeqCst: the later of the two callers sees both.
 fn decide() {
     if HANDED.load(Ordering::SeqCst) && ON_NEWER.load(Ordering::SeqCst) && !always() {
         super::give_up(super::Why::Table);

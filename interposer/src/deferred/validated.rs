@@ -1,6 +1,6 @@
-//! Validated launches: those known to succeed. Key: function, block, shared memory and attributes
-//! in a context. One direct success to a stream of that context validates it. Unloaded code, an
-//! ended context or stream, and a changed function attribute invalidate it.
+//! Validated launches: launches known to succeed. The key is function, block, shared memory and
+//! attributes in a context. One direct success to a stream of that context validates it. Unloaded
+//! code, an ended context or stream, and a changed function attribute invalidate it.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 use crate::driver::abi::{CuContext, CuDevice, CuFunction, CuStream};
 use crate::lock::lock;
 
-/// Most launches, streams and attribute values kept. Beyond it all is learnt anew.
+/// Most launches, streams and attribute values kept. Above this number all is learnt anew.
 const MOST: usize = 65_536;
 
 /// Largest handle of the legacy default stream, which every context has.
@@ -157,7 +157,7 @@ pub fn leads(stream: CuStream, context: CuContext) -> bool {
     known().as_ref().is_some_and(|known| known.leads(stream, context))
 }
 
-/// Whether an attribute was last set to this value, by this name, with success.
+/// Whether an attribute was last set to this value, by this handle, with success.
 pub fn is_set(named: AttributeOwner, attribute: u32, value: i32) -> bool {
     known()
         .as_ref()

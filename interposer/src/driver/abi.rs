@@ -1,4 +1,4 @@
-//! The driver's types, as far as weft reads them.
+//! The driver's types, limited to the parts that weft reads.
 //!
 //! Handles are plain words that only the driver dereferences. The result is a transparent integer:
 //! an unknown code of a newer driver must not be undefined behaviour. Layouts follow the public

@@ -1,10 +1,10 @@
 //! The real driver's functions, typed, for weft's own calls.
 //!
-//! The first call looks the symbol up, opening the driver if need be. A missing function answers
-//! `NOT_FOUND`. Calls bypass weft's hooks.
+//! The first call looks the symbol up, and opens the driver if necessary. A missing function
+//! answers `NOT_FOUND`. Calls bypass weft's hooks.
 //!
 //! While any thread captures, only `cuStreamIsCapturing` may be called. A hook makes no call of its
-//! own kind under a lock that a driver callback could want.
+//! own kind under a lock that a driver callback could need.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -88,7 +88,7 @@ real! {
     fn cuDeviceGraphMemTrim(device: CuDevice);
     fn cuStreamCreate(stream: *mut CuStream, flags: u32);
     fn cuStreamCreateWithPriority(stream: *mut CuStream, flags: u32, priority: c_int);
-    /// The context that a green context is to its threads (CUDA 12.4).
+    /// The context that a green context has for its threads (CUDA 12.4).
     fn cuCtxFromGreenCtx(context: *mut CuContext, green: CuContext);
     /// Makes a stream of a green context (CUDA 12.5).
     fn cuGreenCtxStreamCreate(stream: *mut CuStream, green: CuContext, flags: u32, priority: c_int);

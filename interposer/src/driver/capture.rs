@@ -1,11 +1,11 @@
-//! Which streams are being captured.
+//! The streams that are being captured.
 //!
 //! A launch into a captured stream runs later, in a graph: it is neither held nor timed. During a
-//! capture weft makes only the driver call that asks about one; others could spoil it. Without a
-//! capture the check costs one load.
+//! capture weft makes only the driver call that queries a capture; other calls could spoil it.
+//! Without a capture the check costs one load.
 //!
-//! A stream also joins a capture by waiting for one of its events, so during captures every stream
-//! is asked about.
+//! A stream also joins a capture by waiting for one of its events, so during captures weft queries
+//! every stream.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -20,7 +20,8 @@ static STREAMS: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
 static LISTENER: OnceLock<fn(bool)> = OnceLock::new();
 
-/// Registers what hears of captures that begin (true) or end (false). The first caller's counts.
+/// Registers a function that gets captures that begin (true) or end (false). The first caller's
+/// counts.
 pub fn listen(listener: fn(bool)) {
     let _ = LISTENER.set(listener);
 }
@@ -46,10 +47,11 @@ fn asked(stream: CuStream) -> bool {
     let mut status = CAPTURE_STATUS_NONE;
     // SAFETY: valid out-parameter; the client is about to use this stream.
     let result = unsafe { calls::cuStreamIsCapturing(stream, &mut status) };
-    // An error: the stream is unusable during the capture, as the client's own call will tell.
+    // An error: the stream is unusable during the capture, as the client's own call will show.
     let capturing = !result.ok() || status != CAPTURE_STATUS_NONE;
     if !capturing {
-        // The capture ended unseen: the stream was destroyed and its handle reused.
+        // The capture ended without a call that weft saw: the stream was destroyed and its handle
+        // reused.
         ended(stream);
     }
     capturing
@@ -90,7 +92,7 @@ pub fn ended(stream: CuStream) {
     }
 }
 
-/// Begins a capture. Counted before the call: from then on weft makes no other.
+/// Begins a capture. Counted before the call: from then on weft makes no other call.
 pub fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let already = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).contains(&stream);
     began(stream);
@@ -104,14 +106,14 @@ pub fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
-/// Ends a capture. Whether a failed call ended it (spoilt) or not (wrong thread), the driver is
-/// asked.
+/// Ends a capture. A failed call may have ended it (spoilt) or not (wrong thread), so weft queries
+/// the driver.
 pub fn end(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     if result.ok() {
         ended(stream);
     } else if any() {
-        // Removes the stream if no longer captured.
+        // Removes the stream if it is no longer captured.
         let _ = asked(stream);
     }
     result
@@ -149,7 +151,7 @@ mod tests {
         assert!(begin(a, || CuResult::SUCCESS).ok());
         assert!(begin(b, || CuResult::SUCCESS).ok());
         assert_eq!(ON.load(Ordering::Relaxed), before + 2);
-        // The client's error; the capture goes on.
+        // This is the client's error; the capture continues.
         assert!(!begin(a, || CuResult::INVALID_VALUE).ok());
         assert_eq!(ON.load(Ordering::Relaxed), before + 2);
         assert!(end(a, || CuResult::SUCCESS).ok());

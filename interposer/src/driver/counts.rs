@@ -21,7 +21,7 @@ pub fn answered_with_unknown(name: &str) {
     UNKNOWN.fetch_add(1, Ordering::Relaxed);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     if names.len() < KEPT && names.insert(name.to_owned()) {
-        log::debug!("{name} is not in weft's symbol table and passes it by");
+        log::debug!("{name} is not in weft's symbol table, so weft does not intercept it");
     }
 }
 

@@ -14,6 +14,6 @@ pub struct Device {
     pub memory: u64,
     /// From `cuDriverGetVersion`.
     pub driver: u32,
-    /// Whether this process shares it under MPS; `None` if the driver does not say.
+    /// Whether this process shares it under MPS; `None` if the driver does not know.
     pub mps: Option<bool>,
 }

@@ -112,8 +112,8 @@ impl EventCalls {
         }
     }
 
-    /// Whether all work of a stream to which the calling thread is launching has ended, as far as
-    /// the driver knows.
+    /// Whether all work of a stream to which the calling thread is launching has ended, according
+    /// to the driver.
     pub fn is_idle(&self, stream: usize) -> bool {
         // SAFETY: the hook's caller vouches for the stream.
         self.ask_stream.is_none_or(|ask| unsafe { ask(stream) } != NOT_READY)

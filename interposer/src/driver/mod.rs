@@ -1,8 +1,8 @@
-//! The real driver: finding it, its functions, and weft's own calls to it.
+//! The real driver: the search for it, its functions, and weft's own calls to it.
 //!
 //! This module knows no hook, session or broker.
 //!
-//! | module | holds |
+//! | module | contains |
 //! | --- | --- |
 //! | [`linker`] | the dynamic linker's tables, and this library in them |
 //! | [`loader`] | finds and opens the driver |
@@ -10,10 +10,10 @@
 //! | [`abi`] | the driver's types |
 //! | [`calls`] | the driver's functions, typed, for weft's own calls |
 //! | [`device`] | device facts |
-//! | [`queries`] | questions about the thread's context and about addresses |
+//! | [`queries`] | queries about the thread's context and about addresses |
 //! | [`events`] | the event functions, for the session |
 //! | [`stream`] | handles of streams and events |
-//! | [`capture`] | which streams are being captured |
+//! | [`capture`] | the streams that are being captured |
 //! | [`counts`] | results of the job's lookups |
 
 pub mod abi;

@@ -1,4 +1,4 @@
-//! Weft's questions to the driver about the calling thread's context and about addresses.
+//! Weft's queries to the driver about the calling thread's context and about addresses.
 
 use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr};
 use crate::driver::calls;

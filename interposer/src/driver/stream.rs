@@ -1,7 +1,8 @@
 //! Stream and event handles as the hooks pass them on.
 //!
-//! A stream handle is that of the plain entry points: 0 and 1 are the legacy default stream, 2 the
-//! calling thread's. Hooks of `_ptsz` and `_ptds` turn null into [`PER_THREAD_STREAM`].
+//! A stream handle has the meaning of the plain entry points: 0 and 1 are the legacy default
+//! stream, 2 is the calling thread's. Hooks of `_ptsz` and `_ptds` turn null into
+//! [`PER_THREAD_STREAM`].
 #![forbid(unsafe_code)]
 
 use crate::thread;
@@ -15,7 +16,7 @@ pub type Stream = usize;
 /// A null stream in `_ptsz` and `_ptds` entry points (CU_STREAM_PER_THREAD).
 pub const PER_THREAD_STREAM: Stream = 2;
 
-/// Tells the default streams of threads apart. The legacy stream becomes 0.
+/// A stream's key, which differs for each thread's default stream. The legacy stream becomes 0.
 #[inline(always)]
 pub fn own_stream(stream: Stream) -> usize {
     // One comparison for most streams.

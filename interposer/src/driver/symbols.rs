@@ -33,7 +33,7 @@ pub enum StreamOp {
     Other,
 }
 
-/// A line of the symbol table. `size` is read by the generator alone.
+/// A line of the symbol table. Only the generator reads `size`.
 #[derive(Debug)]
 #[allow(dead_code)]
 pub struct Entry {
@@ -53,18 +53,18 @@ pub struct Entry {
     pub stream: u8,
     /// Position of the size argument, or [`NOWHERE`].
     pub size: u8,
-    /// What it does about deferred launches.
+    /// Its rule for deferred launches.
     pub queue: QueueRule,
     /// Kind of stream-ordered call.
     pub op: StreamOp,
-    /// Where the bytes moved are stated.
+    /// Place of the number of bytes moved.
     pub moves: Moves,
 }
 
-/// Where a call states the bytes that it moves.
+/// Place in a call's arguments of the number of bytes that it moves.
 #[derive(Debug, Clone, Copy)]
 pub enum Moves {
-    /// Nothing moved, or not readable.
+    /// No bytes moved, or the number is not readable.
     Nothing,
     /// An argument, times bytes per element.
     Bytes(u8, u8),
@@ -84,7 +84,7 @@ pub const NOWHERE: u8 = 255;
 /// The driver's functions; null until looked up, [`absent`] if there is none.
 pub static REAL: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 
-/// Set once an entry point was called.
+/// This library's entry points, set when the first one was called.
 static EXPORTED: OnceLock<Exported> = OnceLock::new();
 
 /// Entry points of this library, in the order of [`ENTRIES`].
@@ -115,7 +115,7 @@ pub fn of_base(base: &str) -> impl Iterator<Item = usize> {
         .map(usize::from)
 }
 
-/// The driver's function for a symbol, looked up if need be.
+/// The driver's function for a symbol, looked up if necessary.
 pub fn real(at: usize) -> Option<*mut ()> {
     let known = REAL.get(at)?.load(Ordering::Acquire);
     if !known.is_null() {

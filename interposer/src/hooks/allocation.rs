@@ -1,12 +1,12 @@
 //! Device memory that a process allocates and frees.
 //!
-//! Counted: allocations of every kind, what pools keep ([`pools`]), arrays ([`super::arrays`]), and
-//! physical memory for mapping. Not counted: host memory, and address ranges, of which clients
-//! reserve tens of gigabytes. An ended context returns its
-//! memory; physical memory returns without handle and mapping. The oldest versions of these
-//! functions have 32-bit addresses, which no current device uses.
+//! Counted: allocations of every kind, the memory that pools keep ([`pools`]), arrays
+//! ([`super::arrays`]), and physical memory for mapping. Not counted: host memory, and address
+//! ranges, of which clients reserve tens of gigabytes. When a context ends, its memory is returned.
+//! Physical memory is returned when neither a handle nor a mapping is left. The oldest versions of
+//! these functions have 32-bit addresses, which no current device uses.
 //!
-//! The job's own managed memory counts apart: the driver evicts it under pressure.
+//! The job's own managed memory counts separately: the driver evicts it under pressure.
 //!
 //! For a job on managed memory (see [`crate::paging`]) these calls allocate and free managed
 //! memory, and answer as the driver would.
@@ -35,8 +35,8 @@ use crate::throttle::{self, Where};
 pub(super) enum MemoryKind {
     /// Device memory. It ends with its context.
     Plain,
-    /// Pool memory, in stream order; counted by its pool, if that is known. Pools are the device's;
-    /// the driver says whether it ends with a context.
+    /// Pool memory, in stream order; counted by its pool, if the pool is known. Pools belong to the
+    /// device; the driver decides whether the memory ends with a context.
     Ordered(Option<PoolNumber>),
     /// An array. It ends with its context.
     Array,
@@ -58,7 +58,7 @@ struct Block {
     born: u64,
 }
 
-/// Calls so far that may end a context: orders a block before or after each.
+/// Calls so far that may end a context, which order a block before or after each such call.
 static ENDS: AtomicU64 = AtomicU64::new(0);
 
 static ADDRESSES: LazyLock<DashMap<u64, Block>> = LazyLock::new(DashMap::new);
@@ -82,7 +82,7 @@ struct Mapped {
     handle: u64,
 }
 
-/// Books an allocated address. `claimed`: bytes that its grant had booked for it.
+/// Books an allocated address. `claimed`: bytes that its grant had claimed for it.
 fn taken(address: u64, block: Block, claimed: u64) {
     guarded(|| {
         change(&block, block.bytes, 0, claimed);
@@ -125,8 +125,7 @@ fn lives(address: u64) -> bool {
     unsafe { calls::cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, address) }.ok()
 }
 
-/// Counts a call that may end a context. The result is the largest `born` of blocks that it may
-/// free.
+/// Counts a call that may end a context. Returns the largest `born` of the blocks that it may free.
 pub fn context_ending() -> u64 {
     ENDS.fetch_add(1, Ordering::AcqRel)
 }
@@ -169,7 +168,7 @@ fn difference(more: u64, less: u64) -> i64 {
     signed(more).saturating_sub(signed(less))
 }
 
-/// Books what a pool keeps, and ends a claim.
+/// Books the memory that a pool keeps, and ends a claim.
 pub(super) fn kept_changed(at: Where, before: u64, after: u64, claimed: u64) {
     let delta = difference(after, before);
     if delta == 0 && claimed == 0 {
@@ -290,7 +289,7 @@ pub(super) unsafe fn allocate(
     })
 }
 
-/// Allocates from a pool. Memory that the pool keeps needs no leave.
+/// Allocates from a pool. Memory that the pool already keeps needs no permission.
 ///
 /// # Safety
 /// `address` is the out-parameter of `real`.
@@ -307,7 +306,7 @@ unsafe fn allocate_from(
     if lacks == 0 {
         result = real();
         if result == CuResult::OUT_OF_MEMORY {
-            // The pool may have given back what it kept.
+            // The pool may have returned the memory that it kept.
             pools::give(source, bytes);
             pools::synced();
             lacks = pools::take(source, bytes);
@@ -336,8 +335,9 @@ unsafe fn allocate_from(
     result
 }
 
-/// Allocates if the job may have `bytes` more, else answers out of memory. `count` books the
-/// allocation together with its claim, so that no other claim sees it twice. False: nothing booked.
+/// Allocates if the job may have `bytes` more, otherwise answers out of memory. `count` books the
+/// allocation together with its claim, so that no other claim sees it twice. `count` returns false
+/// if it booked nothing.
 pub(super) fn within_quota(
     at: Where,
     bytes: u64,
@@ -360,15 +360,15 @@ pub(super) fn within_quota(
         grant.use_up();
     }
     drop(grant);
-    // Free memory is asked of the current context's device. A process's first memory comes with its
-    // context, which owns used memory without a known owner.
+    // The driver reports free memory of the current context's device. A process's first memory
+    // comes with its context, which owns used memory without a known owner.
     if result.ok() && !capture::any() && throttle::here() == at {
         throttle::probe(at, queries::free_memory);
     }
     result
 }
 
-/// Allocates managed memory, if the job is to have it. `None`: make the job's own call.
+/// Allocates managed memory, if the job must have it. `None`: make the job's own call.
 ///
 /// # Safety
 /// `address` is the out-parameter of a call that takes memory.
@@ -385,7 +385,7 @@ unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> 
             unsafe { address.write(at) };
             let block = Block {
                 bytes,
-                // A managed job has one `Where` for all its devices.
+                // A managed job has only one device place.
                 at: Where::FIRST,
                 kind: MemoryKind::Backed,
                 context: paging::ranges::at(at).map_or(0, |range| range.context),
@@ -538,7 +538,7 @@ hooks! {
             return free(address, || backing::give_back(address, real));
         }
         let result = free(address, real);
-        // The memory may be a pool's or a graph's, and this free is a sync point.
+        // The memory may belong to a pool or a graph, and this free is a sync point.
         pools::synced();
         result
     }
@@ -574,14 +574,14 @@ hooks! {
             };
             guarded(|| {
                 let physical = Physical { bytes: bytes as u64, at, uses: 1 };
-                // Memory known by this handle ended unseen.
+                // Memory known by this handle ended without a call that weft saw.
                 if let Some(before) = HANDLES.insert(handle, physical) {
                     before.changed(false, 0);
                 }
                 physical.changed(true, claimed);
             });
             static SAID: AtomicBool = AtomicBool::new(false);
-            unmanageable("what the job maps itself (cuMemCreate)", &SAID);
+            unmanageable("memory that the job maps itself (cuMemCreate)", &SAID);
             true
         })
     }

@@ -1,7 +1,7 @@
-//! CUDA arrays: device memory without an address. A handle serves in its place.
+//! CUDA arrays: device memory without an address. The array's handle is used as its address.
 //!
-//! The driver pads arrays as it likes, so the bytes counted are the least. An array whose memory
-//! the job maps by itself (sparse, deferred mapping) takes none.
+//! The driver pads arrays as it likes, so the counted bytes are a lower bound. An array whose
+//! memory the job maps by itself (sparse, deferred mapping) takes none.
 
 use super::allocation::{MemoryKind, allocate, free};
 use super::declare::{hooks, written};
@@ -33,7 +33,7 @@ pub(super) struct ArrayShape {
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`.
 const MAPPED_LATER: u32 = 0x40 | 0x80;
 
-/// Bytes of one channel: `CUarray_format`. Of formats with blocks or planes the least.
+/// Bytes of one channel: `CUarray_format`. For formats with blocks or planes, the least.
 fn channel(format: u32) -> u64 {
     match format {
         0x02 | 0x09 | 0x10 => 2,
@@ -152,7 +152,7 @@ mod tests {
             flags: 0,
         };
         assert_eq!(cube.bytes(1), 1024);
-        // 8, 4, 2 and 1 a side.
+        // 8, 4, 2 and 1 per side.
         assert_eq!(cube.bytes(4), 2 * (512 + 64 + 8 + 1));
         cube.flags = 0x40;
         assert_eq!(cube.bytes(1), 0, "sparse");

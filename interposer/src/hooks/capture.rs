@@ -1,4 +1,4 @@
-//! Calls that begin and end captures. [`capture`] keeps which are active.
+//! Calls that begin and end captures. [`capture`] records which captures are active.
 
 use super::declare::{hooks, per_thread};
 use crate::driver::abi::{CuGraph, CuStream};

@@ -1,4 +1,4 @@
-//! Which of several hooks a symbol gets, by the job's memory and launch queue.
+//! Choice among several hooks for a symbol, by the job's memory and launch queue.
 
 use super::{
     allocation, arrays, capture, context, deferred_launch, func_attributes, graph, init, launch, managed_launch,

@@ -1,4 +1,4 @@
-//! Contexts and streams: which devices a process uses, and what a call may end.
+//! Contexts and streams: the devices that a process uses, and the objects that a call may end.
 
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ fn describe(device: CuDevice) -> Device {
     let mut memory = 0usize;
     let mut driver = 0;
     // Values that the driver does not answer stay zero.
-    // SAFETY: the buffer is as long as it is said to be.
+    // SAFETY: the buffer has the stated length.
     let _ = unsafe { calls::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), 128, device) };
     // SAFETY: the out-parameter is valid.
     if !unsafe { calls::cuDeviceGetUuid_v2(&mut uuid, device) }.ok() {
@@ -64,7 +64,7 @@ fn describe(device: CuDevice) -> Device {
     }
 }
 
-/// Begins the session at the first context if a private table initialised the driver, past
+/// Begins the session at the first context if a private table initialised the driver without
 /// `cuInit`.
 fn begin() {
     let mut count = 0;
@@ -85,7 +85,7 @@ unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> C
         return CuResult::OUT_OF_MEMORY;
     }
     let at = throttle::of_device(device);
-    // A context takes device memory, too.
+    // A context also takes device memory.
     let grant = throttle::reserve_context(at);
     let result = grant.run(real);
     drop(grant);
@@ -99,7 +99,7 @@ unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> C
     result
 }
 
-/// Probes free memory beside a new context.
+/// Probes free memory when a context is new.
 fn probe(context: CuContext, at: Where) {
     if capture::any() {
         return;
@@ -118,13 +118,14 @@ fn probe(context: CuContext, at: Where) {
     });
 }
 
-/// `None` during a capture, and for a device that the driver does not know: its own answer tells.
+/// Device for admission. `None` during a capture, and for a device that the driver does not know:
+/// then the driver's own answer is enough.
 fn sight(device: CuDevice) -> Option<DeviceRequest> {
     let about = (!capture::any())
         .then(|| describe(device))
         .filter(|about| about.memory > 0)?;
     let mut count = 0;
-    // An unanswered count becomes one.
+    // A missing count becomes one.
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { calls::cuDeviceGetCount(&mut count) };
     Some(DeviceRequest {
@@ -148,8 +149,8 @@ enum Ends {
 }
 
 impl Ends {
-    /// The context that may end; 0 if unknown. Asked before the call, which may free the handle for
-    /// another.
+    /// The context that may end; 0 if unknown. Read before the call, after which the driver may
+    /// reuse the handle.
     fn context(self) -> CuContext {
         match self {
             Ends::Made(context) | Ends::Attached(context) => context,
@@ -162,8 +163,8 @@ impl Ends {
         result.ok()
             && match self {
                 Ends::Made(_) | Ends::Primary(_) => true,
-                // `cuCtxDetach` requires the current context, which is current no more once it has
-                // ended.
+                // `cuCtxDetach` requires the current context, which is no longer current after it
+                // has ended.
                 Ends::Attached(_) => current_context() != context,
                 Ends::Retained(device) => !is_active(device),
             }
@@ -184,7 +185,8 @@ fn primary(device: CuDevice) -> CuContext {
     if known != 0 || capture::any() || !is_active(device) {
         return known;
     }
-    // It was made past weft. One more retain and release of a live context changes nothing.
+    // It was made without a call that weft saw. One more retain and release of a live context
+    // changes nothing.
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
     if !unsafe { calls::cuDevicePrimaryCtxRetain(&mut context, device) }.ok() {
@@ -207,13 +209,13 @@ fn is_active(device: CuDevice) -> bool {
     asked.ok() && active != 0
 }
 
-/// Makes a call that may end a context, and forgets a context that ended. If retained, its memory,
-/// pending errors and events live on.
+/// Makes a call that may end a context, and forgets a context that ended. If the context is
+/// retained, its memory, pending errors and events live on.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
     let ending = guarded(lifecycle::context_ending);
     guarded(paging::context_ending);
-    // A context takes device memory, too.
+    // A context also takes device memory.
     let changes = guarded(throttle::changing_anywhere);
     let ends = super::allocation::context_ending();
     let result = real();
@@ -269,7 +271,8 @@ hooks! {
         // SAFETY: the call's own out-parameter.
         unsafe { made(context, device, real) }
     }
-    /// Reports the device of a context that was made past weft, at its first device query.
+    /// Reports the device of a context that was made without a call that weft saw, at its first
+    /// device query.
     fn cuCtxGetDevice(device: *mut CuDevice) |real| {
         let result = real();
         if result.ok() {
@@ -277,8 +280,8 @@ hooks! {
             if let Some(device) = unsafe { written(device) } {
                 uses(device);
             }
-            // The CUDA runtime asks ten times a launch. Further devices are seen at context
-            // creation.
+            // The CUDA runtime makes this query ten times per launch. Further devices are seen at
+            // context creation.
             if TOLD.load(Ordering::Relaxed) != 0 {
                 symbols::unhook(symbols::index::cuCtxGetDevice);
             }

@@ -21,7 +21,7 @@ macro_rules! hooks {
                 // launch, for rare paths.
                 // SAFETY: the client's arguments, untouched: its own promise to the driver.
                 let $real = move || unsafe { function($($argument),*) };
-                // Nothing overtakes a deferred launch.
+                // No call overtakes a deferred launch.
                 if const { $crate::driver::symbols::queue_rule::$name.waits() }
                     && $crate::deferred::busy()
                     && let Some(error) = $crate::deferred::before($crate::driver::symbols::index::$name)

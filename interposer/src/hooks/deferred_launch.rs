@@ -1,5 +1,5 @@
-//! Launches of jobs with a launch queue (`WEFT_QUEUE`): instead of waiting at a closed gate a
-//! launch may be deferred ([`crate::deferred`]).
+//! Launches of jobs with a launch queue (`WEFT_QUEUE`): a launch at a closed gate may be deferred
+//! instead of waiting ([`crate::deferred`]).
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -27,21 +27,22 @@ impl LaunchMode for Deferring {
     }
 }
 
-/// Tells the session around the launch. `to_defer` returns what to copy of it at a closed gate.
+/// Informs the session before and after the launch. `to_defer` returns the data to copy if the
+/// launch is deferred.
 #[inline(always)]
 fn told(
     info: &LaunchInfo,
     to_defer: impl FnOnce() -> Option<ClientLaunch>,
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    // Arguments of rare paths are copied there, so they are laid out in memory only there.
+    // Arguments of rare paths are copied inside them, so they are laid out in memory only there.
     if deferred::busy() {
         let (info, real) = (*info, black_box(real));
         return told_behind(&info, to_defer().as_ref(), real);
     }
     let ticket = throttle::before_launch(info);
     if ticket.is_nothing() {
-        // As in `Straight`: the hook ends by a jump to the driver.
+        // As in `Straight`: the hook ends with a jump to the driver.
         return real();
     }
     if ticket.waits() {
@@ -53,11 +54,11 @@ fn told(
     result
 }
 
-/// Handles a launch while the queue holds others.
+/// Handles a launch while the queue holds other launches.
 #[cold]
 #[inline(never)]
 fn told_behind(info: &LaunchInfo, launch: Option<&ClientLaunch>, real: impl FnOnce() -> CuResult) -> CuResult {
-    // SAFETY: what the client gives the driver.
+    // SAFETY: these are the arguments that the client gives the driver.
     match unsafe { deferred::behind(info, launch) } {
         Offered::Taken => {
             throttle::counted();
@@ -79,7 +80,7 @@ fn told_behind(info: &LaunchInfo, launch: Option<&ClientLaunch>, real: impl FnOn
 #[cold]
 #[inline(never)]
 fn told_waiting(info: &LaunchInfo, launch: Option<&ClientLaunch>, real: impl FnOnce() -> CuResult) -> CuResult {
-    // SAFETY: what the client gives the driver.
+    // SAFETY: these are the arguments that the client gives the driver.
     match unsafe { deferred::offer(info, launch) } {
         Offered::Taken => return CuResult::SUCCESS,
         Offered::Failed(error) => return error,

@@ -1,5 +1,5 @@
-//! Calls after which a launch may fail that succeeded before. They matter for deferred launches
-//! ([`crate::deferred`]), and are hooked only with them.
+//! Calls after which a launch may fail that would otherwise succeed. They matter for deferred
+//! launches ([`crate::deferred`]), and are hooked only in jobs with a launch queue.
 
 use super::declare::hooks;
 use crate::deferred::{self, AttributeOwner};

@@ -1,18 +1,18 @@
 //! Graph identities: each executable graph's kernels, read at instantiation and kept current.
 //!
-//! An identity hashes the kernels in node order, so two captures of one model step are one kind of
-//! work. It belongs to the executable graph, whose nodes clients rewrite before each launch or
-//! update from a new capture. Child graphs count with their kernels, bodies of conditional nodes
-//! once: the device decides how often they run. An unreadable graph (capture active, old driver)
-//! has no identity; its launches count as unnamed. A kernel without a name is counted and hashed as
-//! 0.
+//! An identity hashes the kernels in node order, so two captures of one model step have one
+//! identity. It belongs to the executable graph, whose nodes clients rewrite before each launch or
+//! update from a new capture. Child graphs count with their kernels. Bodies of conditional nodes
+//! count once, because the device decides how often they run. An unreadable graph (capture active,
+//! old driver) has no identity; its launches count as unnamed. A kernel without a name is counted
+//! and hashed as 0.
 //!
 //! **Updates.** llama.cpp updates a graph for each token; reading thousands of nodes would cost
 //! more than the update. The driver accepts only the same nodes in the same order; parameters,
-//! grids and functions may differ. An identity says how long a graph runs, which parameters do not
-//! change. So each update checks some nodes, and [`ROUND`] updates check all ([`UpdateWatch`]). A
-//! different kernel or number of nodes causes a full read. A graph that always differs is read once
-//! in [`ROUND`] updates and keeps its identity meanwhile. Where identities are learnt from (stage
+//! grids and functions may differ. An identity stands for the graph's duration, which parameters do
+//! not change. So each update checks some nodes, and [`ROUND`] updates check all ([`UpdateWatch`]).
+//! A different kernel or number of nodes causes a full read. A graph that always differs is read
+//! once in [`ROUND`] updates and keeps its identity meanwhile. While identities are learnt (stage
 //! 1, traces), every update reads all nodes.
 //!
 //! A single changed node needs no read of the others: the next launch computes the identity.
@@ -36,8 +36,8 @@ use crate::internal_error::guarded;
 use crate::kernels::index::Index;
 use crate::{kernels, throttle};
 
-/// Slots for live executable graphs; three quarters are usable. A serving engine keeps hundreds, a
-/// program that never destroys graphs thousands. Unused slots cost only address space.
+/// Slots for live executable graphs; three quarters are usable. A serving engine keeps hundreds; a
+/// program that never destroys graphs keeps thousands. Unused slots cost only address space.
 const GRAPHS: usize = 65_536;
 
 /// Depth to which nested child graphs are followed.
@@ -58,8 +58,8 @@ static IDENTITIES: Index<GRAPHS> = Index::new();
 /// Marks an identity to be computed anew.
 const CHANGED: u64 = 1;
 
-/// Body graphs of each conditional node, told only when the node is made. A reused handle is
-/// recognised by its node type.
+/// Body graphs of each conditional node, which the driver reports only when the node is made. A
+/// reused handle is recognised by its node type.
 static BODIES: LazyLock<DashMap<CuGraphNode, Vec<CuGraph>>> = LazyLock::new(DashMap::new);
 
 /// Most conditional nodes remembered, and most bodies of one.
@@ -122,7 +122,7 @@ struct UpdateWatch {
     next: usize,
     /// Kernels that may be checked. Unused credit is saved for a node of many kernels.
     credit: usize,
-    /// Updates since the last full read, and before the next.
+    /// Updates since the last full read, and updates before the next one.
     since: u32,
     pause: u32,
     /// An update could not be followed: the next one reads all nodes.
@@ -187,9 +187,9 @@ fn kernel(node: &KernelNode) -> u64 {
     kernels::identify_shape(handle, node.grid, node.block, node.shared)
 }
 
-/// Nodes of a graph. `about`: the previous number, which saves a call.
+/// Nodes of a graph. `about`: the previous number of nodes, which saves a call.
 fn nodes_of(graph: CuGraph, about: usize) -> Option<Vec<CuGraphNode>> {
-    // Room for one more shows whether there are more.
+    // Room for one more node shows whether there are more.
     let room = about + 1;
     if about > 0 && about < MOST_NODES {
         let (mut nodes, mut count) = (vec![0; room], room);
@@ -200,7 +200,7 @@ fn nodes_of(graph: CuGraph, about: usize) -> Option<Vec<CuGraphNode>> {
         }
     }
     let mut count = 0usize;
-    // SAFETY: a null array asks for the count alone.
+    // SAFETY: with a null array the driver returns only the count.
     if !unsafe { calls::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count) }.ok() || count > MOST_NODES {
         return None;
     }
@@ -249,7 +249,7 @@ fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> 
             Some(all_kernels(&read(child, depth + 1)?.0))
         }
         NODE_CONDITIONAL if depth < DEEPEST => {
-            // Without its bodies a graph would pass for a shorter one.
+            // Without its bodies a graph would look like a shorter one.
             let bodies = BODIES.get(&handle).map(|bodies| bodies.clone())?;
             let mut kernels = Vec::new();
             for body in bodies {
@@ -327,7 +327,7 @@ fn forget(exec: CuGraphExec) {
 /// Follows an update from a graph of equal shape. Later changes still name the first graph's nodes.
 fn update(exec: CuGraphExec, graph: CuGraph) {
     guarded(|| {
-        // Out of the map: no lock is held over a driver call.
+        // Removed from the map, so that no lock is held during a driver call.
         let before = GRAPHS_MADE.remove(&exec).map(|(_, made)| made);
         let Some(mut made) = before else {
             return learn(exec, graph);
@@ -420,7 +420,7 @@ unsafe fn instantiate(exec: *const CuGraphExec, graph: CuGraph, real: impl FnOnc
 /// Handles an added node.
 ///
 /// # Safety
-/// `node` is the out-parameter of `real` and `parameters` what it reads.
+/// `node` is the out-parameter of `real` and `parameters` are the parameters that it reads.
 unsafe fn add(node: *const CuGraphNode, parameters: *const NodeParams, real: impl Fn() -> CuResult) -> CuResult {
     let own = parameters
         .cast::<u8>()
@@ -456,7 +456,7 @@ unsafe fn add(node: *const CuGraphNode, parameters: *const NodeParams, real: imp
 }
 
 /// # Safety
-/// `launch` is null or what the client gives the driver; its first version is shorter.
+/// `launch` is null or the pointer that the client gives the driver; its first version is shorter.
 unsafe fn set_kernel(
     exec: CuGraphExec,
     node: CuGraphNode,
@@ -647,7 +647,7 @@ mod tests {
             }
         }
         assert!((10..=17).contains(&reads), "{reads}");
-        // A graph unchanged for long is read at once.
+        // A graph that was unchanged for long is read at once.
         for _ in 0..3 * ROUND {
             watch.may_read();
         }

@@ -20,7 +20,7 @@ hooks! {
         result
     }
 
-    /// Handed out unchanged: the runtime's self-test covers its address.
+    /// The table is handed out unchanged: the runtime's self-test covers its address.
     fn cuGetExportTable(table: *mut *const c_void, identity: *const Identity) |real| {
         let result = real();
         // SAFETY: the driver read the identity.
@@ -50,8 +50,8 @@ hooks! {
     }
 }
 
-/// What a symbol does without a driver. Lookups answer with weft's entry points; from `cuInit` on
-/// calls answer that there is no device. Its error texts are available.
+/// Entry point of a symbol without a driver. Lookups answer with weft's entry points. From `cuInit`
+/// on calls answer that there is no device. The error texts of that answer are available.
 pub fn without_driver(at: usize) -> Option<*const ()> {
     match at {
         symbols::index::cuGetProcAddress => Some(find_first as *const ()),

@@ -1,8 +1,8 @@
 //! The functions that launch, and how weft handles a launch. This is the hot path: no lock, no
 //! allocation, no formatting.
 //!
-//! [`launches`] and [`old_launches`] are the one list of these functions. Each [`LaunchMode`] has
-//! its own expansion, so a job pays for its own mode alone:
+//! [`launches`] and [`old_launches`] are the only list of these functions. Each [`LaunchMode`] has
+//! its own expansion, so a job pays only for its own mode:
 //!
 //! | mode | launches | old launches |
 //! | --- | --- | --- |
@@ -46,7 +46,7 @@ pub(super) struct KernelCall {
     pub block: Dimensions,
     /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Stream, as plain entry points take it.
+    /// Stream, in the form that plain entry points take.
     pub stream: CuStream,
     /// One address per parameter.
     pub arguments: *const c_void,
@@ -126,7 +126,7 @@ impl KernelCall {
         kernels::identify(self.function, gx, gy, gz, bx, by, bz, self.shared)
     }
 
-    /// The launch, as the session is told.
+    /// The launch in the form that the session takes.
     #[inline(always)]
     pub fn info(self) -> LaunchInfo {
         LaunchInfo {
@@ -138,7 +138,7 @@ impl KernelCall {
         }
     }
 
-    /// What to copy of the launch if it is deferred; `None`: it must wait at the gate.
+    /// Data to copy if the launch is deferred; `None`: the launch must wait at the gate.
     #[inline(always)]
     pub fn to_defer(self) -> Option<ClientLaunch> {
         self.deferrable.then(|| ClientLaunch {
@@ -159,12 +159,12 @@ impl KernelCall {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GraphCall {
     pub exec: CuGraphExec,
-    /// Stream, as plain entry points take it.
+    /// Stream, in the form that plain entry points take.
     pub stream: CuStream,
 }
 
 impl GraphCall {
-    /// The launch, as the session is told.
+    /// The launch in the form that the session takes.
     #[inline(always)]
     pub fn info(self) -> LaunchInfo {
         LaunchInfo {
@@ -193,12 +193,12 @@ impl LaunchMode for Straight {
     }
 }
 
-/// Tells the session before and after a launch.
+/// Informs the session before and after a launch.
 #[inline(always)]
 pub(super) fn straight(info: &LaunchInfo, real: impl FnOnce() -> CuResult) -> CuResult {
     let ticket = throttle::before_launch(info);
     if ticket.is_nothing() {
-        // Most launches end here, by a jump to the driver with the client's own stack arguments.
+        // Most launches end here, with a jump to the driver with the client's own stack arguments.
         return real();
     }
     let result = real();
@@ -287,7 +287,7 @@ macro_rules! old_launches {
         hooks! {
             as find_old;
 
-            /// Told as the first device's launch: the kernel starts on all devices or on none.
+            /// Reported as the first device's launch: the kernel starts on all devices or on none.
             fn cuLaunchCooperativeKernelMultiDevice(list: *const DeviceLaunch, count: u32, flags: u32) |real| {
                 // SAFETY: the client's promise to the driver, if there is a first one.
                 let first = (count > 0).then(|| unsafe { written(list) }).flatten();

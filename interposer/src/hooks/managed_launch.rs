@@ -11,7 +11,7 @@ use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::paging::access_tracker::{self, Kernel, Noted};
 use crate::throttle;
 
-/// What a launch touches is noted.
+/// Mode that notes the memory that a launch touches.
 #[derive(Debug)]
 pub(super) struct Managed;
 
@@ -40,7 +40,7 @@ impl LaunchMode for Managed {
     }
 }
 
-/// Makes an observed launch: it passes the gate and yields no sample of its kernel's time.
+/// Makes an observed launch. It passes the gate and yields no sample of its kernel's time.
 #[cold]
 fn observed(stream: CuStream, noted: Noted, real: impl FnOnce() -> CuResult) -> CuResult {
     throttle::interrupt_samples(stream);

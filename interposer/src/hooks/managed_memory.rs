@@ -1,7 +1,7 @@
-//! Calls that matter only for jobs on managed memory: what the job asks about its memory, and what
-//! makes unmanageable memory.
+//! Calls that matter only for jobs on managed memory: the job's queries about its memory, and calls
+//! that make memory that cannot be managed.
 //!
-//! For other jobs, once their memory is decided to be the device's, these hooks do not exist.
+//! After a job's backing is decided as device memory, it no longer has these hooks.
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ const POOL_RESERVED_HIGH: u32 = 6;
 const POOL_USED: u32 = 7;
 const POOL_USED_HIGH: u32 = 8;
 
-/// The default pool of a device's stream-ordered allocations; 0 if the driver does not say.
+/// The default pool of a device's stream-ordered allocations; 0 if the driver does not return it.
 pub fn current_pool(device: CuDevice) -> usize {
     let mut pool = 0;
     // SAFETY: the out-parameter is valid.
@@ -103,7 +103,7 @@ hooks! {
         }
         result
     }
-    /// The driver refuses managed memory by itself.
+    /// The driver itself refuses managed memory.
     fn cuIpcGetMemHandle(handle: *mut c_void, at: CuDevicePtr) |real| {
         static SAID: AtomicBool = AtomicBool::new(false);
         let result = real();

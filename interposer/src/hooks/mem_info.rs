@@ -1,4 +1,4 @@
-//! Device memory as told to a job with a quota.
+//! Device memory as shown to a job with a quota.
 //!
 //! Only for jobs without managed memory; for the others see [`super::managed_memory`].
 
@@ -7,7 +7,7 @@ use super::pools;
 use crate::driver::abi::CuResult;
 use crate::throttle;
 
-/// Replaces the driver's numbers by the job's view, where they differ.
+/// Replaces the driver's numbers by the job's view, if they differ.
 ///
 /// # Safety
 /// The out-parameters of a `cuMemGetInfo` that answered `result`.

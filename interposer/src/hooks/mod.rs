@@ -1,14 +1,14 @@
-//! The calls that weft looks at. All others go straight to the driver.
+//! The calls that weft hooks. All other calls go straight to the driver.
 //!
 //! A hook has the driver function's signature, calls the driver once with the client's arguments,
-//! and returns its result. Exceptions: deferred launches, allocations beyond the quota, managed
+//! and returns its result. Exceptions: deferred launches, allocations above the quota, managed
 //! memory, priorities of a background job's streams. Bookkeeping may fail without effect on the
 //! call. Hooks allocate or lock only around calls that load code, build graphs, begin captures,
 //! make streams or take memory, never at launches.
 //!
 //! A hook whose call must not overtake deferred launches first empties the launch queue
-//! ([`crate::deferred`]). Stream-ordered functions without a hook pass [`stream_ordered`], which
-//! tells the session first.
+//! ([`crate::deferred`]). Stream-ordered functions without a hook pass through [`stream_ordered`],
+//! which informs the session first.
 
 mod allocation;
 mod arrays;
@@ -43,14 +43,14 @@ pub fn hook(at: usize) -> Option<*const ()> {
     recorded.or_else(|| choice::unrecorded(at))
 }
 
-/// Whether weft keeps out of this process (`WEFT_MODE=off`). Then only lookups are hooked, and
-/// other calls pass through. Asked once per symbol, when it binds.
+/// Whether weft is off in this process (`WEFT_MODE=off`). Then only lookups are hooked, and other
+/// calls pass through. Read once per symbol, when it binds.
 pub fn off() -> bool {
     static OFF: LazyLock<bool> = LazyLock::new(|| std::env::var_os("WEFT_MODE").is_some_and(|mode| mode == "off"));
     *OFF
 }
 
-/// What a symbol does without a driver, if more than to report that.
+/// Entry point of a symbol without a driver, if it does more than report the missing driver.
 pub fn without_driver(at: usize) -> Option<*const ()> {
     init::without_driver(at)
 }

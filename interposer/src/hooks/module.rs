@@ -1,4 +1,4 @@
-//! Loading of code, and every way to a kernel's handle in it. Names are learnt here.
+//! Loading of code, and all calls that return a kernel's handle in it. Names are learnt here.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,8 @@ use crate::{deferred, paging, throttle};
 /// Largest code file that is read for its hash.
 const LARGEST_FILE_BYTES: u64 = 256 << 20;
 
-/// Whether to keep images: only managed jobs need parameters, and a newer driver knows them itself.
+/// Whether to keep images. Only managed jobs need the parameters, and a newer driver knows them
+/// itself.
 fn keeps_images() -> bool {
     paging::may_be_managed() && images::tell_more()
 }
@@ -107,15 +108,15 @@ unsafe fn look_up(
     result
 }
 
-/// Asks the driver for the names of listed kernels.
+/// Reads the names of listed kernels from the driver.
 ///
-/// The client states only the room; words behind the last kernel are its own. So the driver is
-/// asked for the number, by functions as old as those that list. Without an answer, names are asked
-/// for at the first launches.
+/// The client passes only the capacity of its array; words after the last kernel are its own. So
+/// weft reads the number of kernels from the driver, with functions as old as those that list.
+/// Without an answer, names are read at the first launches.
 ///
 /// # Safety
-/// `handles` is the out-parameter of `real`, with room for `room`; `count_of` answers how many
-/// kernels the code `code` has.
+/// `handles` is the out-parameter of `real`, with room for `room`; `count_of` returns the number of
+/// kernels in the code `code`.
 unsafe fn enumerate(
     handles: *const usize,
     room: u32,
@@ -134,8 +135,8 @@ unsafe fn enumerate(
                 return;
             }
             for at in 0..there.min(room) as usize {
-                // SAFETY: the driver wrote as many handles as there are, and at most the client's
-                // room.
+                // SAFETY: the driver wrote as many handles as there are kernels, and at most the
+                // client's room.
                 let Some(handle) = (unsafe { written(handles.wrapping_add(at)) }) else {
                     break;
                 };

@@ -1,9 +1,9 @@
 //! Device memory that stream-ordered pools and graphs keep.
 //!
-//! A pool keeps what the job frees, for its next allocations. So a pool counts as what the driver
-//! has reserved for it. The driver is asked where the pool takes device memory, at trims, and at
-//! sync points after its use, where it may have given some back. Other allocations and frees only
-//! count what is in use.
+//! A pool keeps the memory that the job frees, for its next allocations. So a pool counts with the
+//! bytes that the driver has reserved for it. weft reads this number when the pool takes device
+//! memory, at trims, and at sync points after the pool's use, at which it may have returned some
+//! memory. Other allocations and frees change only the count of bytes in use.
 //!
 //! The memory of a device's graphs is one such pool. A real driver reserves it at a launch.
 //!
@@ -53,7 +53,7 @@ struct PoolAccount {
     used: u64,
     /// Bytes counted as held by the process.
     counted: u64,
-    /// Used since the driver was last asked.
+    /// Whether the pool was used since the driver's last answer.
     moved: bool,
 }
 
@@ -64,7 +64,7 @@ struct PoolAccounts {
     graphs: BTreeMap<CuDevice, PoolNumber>,
     /// Each device's current pool.
     current: BTreeMap<Where, PoolNumber>,
-    /// Addresses of graph nodes that allocate, and bytes, since the driver last answered.
+    /// Addresses of graph nodes that allocate, with their bytes, since the driver's last answer.
     nodes: BTreeMap<CuDevicePtr, (PoolNumber, u64)>,
     made: u32,
 }
@@ -78,10 +78,11 @@ static ACCOUNTS: Mutex<PoolAccounts> = Mutex::new(PoolAccounts {
     made: 0,
 });
 
-/// Held over questions to the driver: answers are booked in order, and no destroyed pool is asked.
+/// Lock held during queries to the driver: answers are booked in order, and no query is about a
+/// destroyed pool.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Whether the driver is to be asked at the next sync point.
+/// Whether to query the driver at the next sync point.
 static MOVED: AtomicBool = AtomicBool::new(false);
 
 /// Devices whose graphs allocate.
@@ -103,7 +104,8 @@ impl PoolAccounts {
     }
 }
 
-/// A pool by its handle, which may be no pool's. `None`: not known now, or made past weft.
+/// A pool by its handle, which may not be a pool's. `None`: not known now, or made without a call
+/// that weft saw.
 pub fn of_handle(handle: usize) -> Option<PoolNumber> {
     let known = lock(&ACCOUNTS).pools.get(&handle).copied();
     if known.is_some() || capture::any() {
@@ -157,7 +159,7 @@ pub fn place(source: PoolNumber) -> Option<Where> {
 }
 
 /// Counts an allocation before the driver makes it. Returns the bytes of device memory that it
-/// takes beyond what is kept.
+/// needs in addition to the pool's kept memory.
 pub fn take(source: PoolNumber, bytes: u64) -> u64 {
     let mut accounts = lock(&ACCOUNTS);
     let Some(account) = accounts.all.get_mut(&source) else {
@@ -168,7 +170,7 @@ pub fn take(source: PoolNumber, bytes: u64) -> u64 {
     MOVED.store(true, Ordering::Release);
     let lacks = account.used.saturating_sub(account.counted);
     match account.keeper {
-        // Nothing is booked before a launch, so that what lacks are all nodes' bytes.
+        // No bytes are booked before a launch, so the missing bytes are those of all nodes.
         Keeper::Graphs(_) => lacks,
         Keeper::Pool(_) | Keeper::Destroyed => lacks.min(bytes),
     }
@@ -185,7 +187,7 @@ pub fn give(source: PoolNumber, bytes: u64) {
     MOVED.store(true, Ordering::Release);
 }
 
-/// Books what a pool has reserved, and ends a claim. Returns false if nothing was booked.
+/// Books the pool's reserved bytes, and ends a claim. Returns false if nothing was booked.
 pub fn ask(source: PoolNumber, claimed: u64) -> bool {
     let turn = lock(&TURN);
     ask_in_turn(&turn, source, claimed)
@@ -233,7 +235,7 @@ fn ask_in_turn(_: &MutexGuard<'_, ()>, source: PoolNumber, claimed: u64) -> bool
     let (at, after) = (account.at, account.counted);
     match account.keeper {
         Keeper::Destroyed if account.used == 0 => drop(accounts.all.remove(&source)),
-        // `used` is the driver's figure now.
+        // `used` is now the driver's number.
         Keeper::Graphs(_) if answer.is_some() => accounts.nodes.retain(|_, (of, _)| *of != source),
         _ => {}
     }
@@ -247,7 +249,7 @@ fn attribute(ask: impl FnOnce(*mut u64) -> CuResult) -> Option<u64> {
     ask(&raw mut value).ok().then_some(value)
 }
 
-/// At a sync point: books what pools have given back since their last use.
+/// At a sync point: books the memory that pools have returned since their last use.
 #[inline(always)]
 pub fn synced() {
     if MOVED.load(Ordering::Relaxed) {
@@ -277,7 +279,7 @@ fn settle() {
     });
 }
 
-/// Gives memory that pools keep unused back to the device: as much as `bytes` more would lack.
+/// Returns unused memory of pools to the device: as much as `bytes` more would lack.
 pub fn make_room(at: Where, bytes: u64) {
     let lacks = throttle::beyond(at, bytes);
     if lacks == 0 || capture::any() {
@@ -290,7 +292,7 @@ pub fn make_room(at: Where, bytes: u64) {
             let keeping = there.filter(|(_, account)| account.counted > account.used);
             keeping.map(|(source, account)| (*source, account.counted)).collect()
         };
-        // First no more than is wanted. A block larger than that is only given back as a whole.
+        // First no more than needed. A block larger than that is returned only as a whole.
         for leave in [true, false] {
             for (source, counted) in &keeping {
                 let lacks = throttle::beyond(at, bytes);
@@ -313,7 +315,7 @@ pub fn make_room(at: Where, bytes: u64) {
     });
 }
 
-/// Makes a call that trims a pool, or sets how much it keeps.
+/// Makes a call that trims a pool, or sets how much the pool keeps.
 pub(super) fn trim(handle: usize, real: impl FnOnce() -> CuResult) -> CuResult {
     let known = lock(&ACCOUNTS).pools.get(&handle).copied();
     let _change = guarded(|| throttle::changing(place(known?)?));
@@ -366,7 +368,7 @@ pub(super) fn destroy(handle: usize, real: impl FnOnce() -> CuResult) -> CuResul
         let known = accounts.pools.remove(&handle)?;
         drop(accounts);
         keep(known, Keeper::Destroyed);
-        // Nobody asks about it any more.
+        // After this no thread queries it any more.
         drop(lock(&TURN));
         Some(known)
     });
@@ -403,8 +405,8 @@ fn of_graphs(device: CuDevice) -> PoolNumber {
     source
 }
 
-/// Makes a call that adds a node which allocates, if the job may have that memory. `address`
-/// reads the node's address after the call.
+/// Makes a call that adds an allocation node, if the job may have that memory. `address` reads the
+/// node's address after the call.
 pub(super) fn add_node(
     device: CuDevice,
     bytes: u64,
@@ -429,7 +431,7 @@ pub(super) fn add_node(
     result
 }
 
-/// Makes a call that adds a node which frees the memory of another.
+/// Makes a call that adds a node that frees another node's memory.
 pub(super) fn free_node(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     if result.ok() {
@@ -444,7 +446,8 @@ pub(super) fn free_node(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -
 }
 
 /// # Safety
-/// `parameters` is null or what the client gives the driver, which writes the address there.
+/// `parameters` is null or the pointer that the client gives the driver, which writes the address
+/// there.
 pub(super) unsafe fn allocation_node(parameters: *const AllocationNode, real: impl Fn() -> CuResult) -> CuResult {
     // SAFETY: the caller's promise.
     let Some(asked) = (unsafe { written(parameters) }).filter(|asked| asked.pool.location_kind == LOCATION_DEVICE)
@@ -457,7 +460,7 @@ pub(super) unsafe fn allocation_node(parameters: *const AllocationNode, real: im
     })
 }
 
-/// Makes a call that may give memory of graphs back.
+/// Makes a call that may return memory of graphs.
 pub(super) fn after(real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     synced();

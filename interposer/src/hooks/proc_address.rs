@@ -1,5 +1,5 @@
-//! `cuGetProcAddress` in both versions: a function that weft exports is answered with weft's entry
-//! point.
+//! `cuGetProcAddress` in both versions: for a function that weft exports, the answer is weft's
+//! entry point.
 //!
 //! The symbol table maps name, CUDA version and per-thread flag to an entry point. It is checked
 //! against the driver's address, because a newer driver may mean another function. The empty name
@@ -46,15 +46,15 @@ pub unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *
     }
 }
 
-/// The symbol whose entry point stands for the driver's answer.
+/// The symbol whose entry point replaces the driver's answer.
 fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Option<usize> {
     let meant = by_table(name, version, per_thread);
     let same = |at: usize| symbols::real(at) == Some(answered);
     if let Some(at) = meant.filter(|at| same(*at)) {
         return Some(at);
     }
-    // Another version or flavour, as exported by the driver. Learnt addresses do not count: two
-    // flavours may share one.
+    // Another version or variant, as exported by the driver. Learnt addresses do not count, because
+    // two variants may share one.
     let exported = |at: &usize| {
         let symbol = ENTRIES.get(*at).map(|entry| entry.symbol);
         symbol

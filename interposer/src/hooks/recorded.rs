@@ -1,8 +1,9 @@
-//! Hooks of trace mode: each makes the call as other modes do, and tells the recorder around it.
+//! Hooks of trace mode. Each makes the call as in other modes, and informs the recorder before and
+//! after it.
 //!
-//! Launches are the [list](super::launch)'s. Other calls wrap what the symbol leads to otherwise, a
-//! hook or the driver; arguments and result pass unchanged. Their functions take only integers and
-//! pointers, so each argument is one word.
+//! Launches are those of the [list](super::launch). Hooks of other calls wrap the symbol's usual
+//! target, a hook or the driver; arguments and result pass unchanged. Their functions take only
+//! integers and pointers, so each argument is one word.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -27,7 +28,7 @@ pub(super) fn hook(at: usize) -> Option<*const ()> {
     find(at).or_else(|| find_other(at))
 }
 
-/// Each launch is recorded.
+/// Mode that records each launch.
 #[derive(Debug)]
 struct Tracing;
 
@@ -55,7 +56,7 @@ impl LaunchMode for Tracing {
 
 launches!(Tracing);
 
-/// What to record of a launch; `None` in a capture.
+/// Record of a launch; `None` in a capture.
 fn launch(stream: Stream, identity: impl FnOnce() -> u64) -> Option<RecordedCall> {
     if !trace::is_marked() {
         return None;
@@ -101,7 +102,7 @@ macro_rules! around {
             unsafe extern "C" fn $name($($argument: usize),*) -> CuResult {
                 type Inner = unsafe extern "C" fn($(around!(@word $argument)),*) -> CuResult;
                 let inner = inner(symbols::index::$name);
-                // SAFETY: the symbol leads to a function of that many words.
+                // SAFETY: the symbol leads to a function of this number of words.
                 let inner = unsafe { std::mem::transmute::<*const (), Inner>(inner) };
                 let words: &[usize] = &[$($argument),*];
                 trace::around(
@@ -166,12 +167,12 @@ around! {
     Stop: cuProfilerStop();
 }
 
-/// What the symbol leads to in other modes.
+/// The symbol's target in other modes.
 fn inner(at: usize) -> *const () {
     choice::unrecorded(at).unwrap_or_else(|| symbols::real_bound(at).cast_const())
 }
 
-/// What to record of the call, if anything.
+/// Record of the call, if it is recorded.
 fn described(at: usize, how: Meaning, words: &[usize]) -> Option<RecordedCall> {
     if !trace::is_marked() && how != Meaning::Mark {
         return None;
@@ -215,7 +216,8 @@ fn copy(entry: &Entry, words: &[usize]) -> Option<RecordedCall> {
         StreamOp::Memset => Direction::Fill,
         _ => Direction::DeviceToDevice,
     };
-    // Without a stream a copy from or to the host returns when done; others are only begun.
+    // Without a stream a copy from or to the host returns when it is done; other copies are only
+    // begun.
     let waits = at.is_none() && matches!(direction, Direction::HostToDevice | Direction::DeviceToHost);
     Some(RecordedCall::Operation {
         what: What::Copy {

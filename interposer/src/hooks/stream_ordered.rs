@@ -1,9 +1,9 @@
 //! Stream-ordered calls other than launches: copies, fills, events, waits, host functions, memory
 //! operations.
 //!
-//! They are held wherever launches are, in order. The hook tells the session, then jumps to the
-//! driver with untouched arguments. The bytes moved are in the argument named by the symbol table,
-//! or in the structure passed.
+//! They wait whenever launches wait, in order. The hook informs the session, then jumps to the
+//! driver with untouched arguments. The size of a copy is in the argument that the symbol table
+//! names, or in the structure that is passed.
 
 use weft_profiles::working_set::Access;
 use weft_symbols::QueueRule;
@@ -17,7 +17,7 @@ use crate::driver::symbols::{ENTRIES, Entry, Moves, NOWHERE, real_bound};
 use crate::paging::{self, access_tracker};
 use crate::throttle;
 
-/// A call's arguments as they came.
+/// A call's arguments, unchanged.
 #[derive(Clone, Copy)]
 pub struct Arguments {
     registers: *const usize,
@@ -42,7 +42,7 @@ impl Arguments {
     }
 }
 
-/// Called by `exports::ordered_gate`. Returns the address to go on at.
+/// Called by `exports::ordered_gate`. Returns the address at which the call continues.
 ///
 /// # Safety
 /// `registers` are the six saved argument registers of a call of symbol `at`, `stack` its arguments
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const 
 }
 
 /// Handles a call while the launch queue holds work: queues it, or empties the queue. Returns the
-/// answer of a call not to be made.
+/// answer if the call must not be made.
 #[cold]
 #[inline(never)]
 fn left_behind(at: usize, arguments: Arguments) -> Option<CuResult> {
@@ -76,7 +76,7 @@ fn left_behind(at: usize, arguments: Arguments) -> Option<CuResult> {
     deferred::fill(Fill::new(at, words, bytes, stream, capture::on(stream)))
 }
 
-/// The call's stream, as plain entry points take it; 0 if it names none.
+/// The call's stream, in the form that plain entry points take; 0 if the call names none.
 fn stream_of(entry: &Entry, arguments: Arguments) -> usize {
     let stream = if entry.stream == NOWHERE {
         0
@@ -95,11 +95,11 @@ fn event_of(entry: &Entry, arguments: Arguments) -> Option<usize> {
     }
 }
 
-/// Tells the session about a call.
+/// Informs the session about a call.
 pub fn tell(entry: &Entry, arguments: Arguments) {
     let stream = stream_of(entry, arguments);
     let event = event_of(entry, arguments);
-    // A captured call takes no place among the launches now.
+    // A captured call has no place among the launches now.
     if capture::on(stream) {
         if let Some(event) = event {
             throttle::event_gone(event);
@@ -177,7 +177,7 @@ fn what(entry: &Entry, arguments: Arguments) -> (StreamOp, u64) {
             return unsafe { copy_3d(argument(0) as *const Copy3d) };
         }
         Moves::List(sizes, count) => {
-            // SAFETY: the function takes an array of that many sizes.
+            // SAFETY: the function takes an array of this number of sizes.
             unsafe { sum(argument(sizes) as *const usize, argument(count)) }
         }
     };
@@ -193,7 +193,7 @@ fn direction(source: u32, target: u32) -> StreamOp {
 }
 
 /// # Safety
-/// `copy` is null or what the client gives the driver.
+/// `copy` is null or the pointer that the client gives the driver.
 unsafe fn copy_2d(copy: *const Copy2d) -> (StreamOp, u64) {
     if copy.is_null() {
         return (StreamOp::CopyOnDevice, 0);
@@ -205,7 +205,7 @@ unsafe fn copy_2d(copy: *const Copy2d) -> (StreamOp, u64) {
 }
 
 /// # Safety
-/// `copy` is null or what the client gives the driver.
+/// `copy` is null or the pointer that the client gives the driver.
 unsafe fn copy_3d(copy: *const Copy3d) -> (StreamOp, u64) {
     if copy.is_null() {
         return (StreamOp::CopyOnDevice, 0);

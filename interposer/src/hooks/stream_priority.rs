@@ -1,16 +1,16 @@
 //! Priorities of a background job's streams, under MPS.
 //!
-//! There stream priorities count across clients: a background job's stream of priority -5 goes
+//! Under MPS stream priorities count across clients: a background job's stream of priority -5 goes
 //! before a foreground job's default stream ([`weft_protocol::device_share`]). So such a job's
-//! streams get the lowest priority that keeps their order ([`StreamLevels`]). The job is answered
-//! with what it asked for. Order on a stream, and between streams by events, does not depend on
-//! priorities: CUDA calls them a hint.
+//! streams get the lowest priority that keeps their order ([`StreamLevels`]). The job's queries
+//! return the priority that it asked for. Order on a stream, and between streams by events, does
+//! not depend on priorities: CUDA calls them a hint.
 //!
-//! Hooked only in a job that [`DeviceShare::lowers_streams`]. Whether the device is shared under
-//! MPS is asked once, when the first stream is made; a driver before CUDA 12.4 does not say, and
-//! then nothing is lowered. Left alone: the default streams; priorities of single launches
-//! (`CU_LAUNCH_ATTRIBUTE_PRIORITY`) and of graph nodes that the job sets itself. A captured node
-//! has the priority of the stream that it was captured from.
+//! Hooked only in a job for which [`DeviceShare::lowers_streams`] is set. weft queries once whether
+//! the device is shared under MPS, when the first stream is made. A driver before CUDA 12.4 has no
+//! answer, and then nothing is lowered. Unchanged: the default streams; priorities of single
+//! launches (`CU_LAUNCH_ATTRIBUTE_PRIORITY`) and of graph nodes that the job sets itself. A
+//! captured node has the priority of the stream that it was captured from.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock};
@@ -37,7 +37,7 @@ const PRIORITY: u32 = 8;
 /// A `CUlaunchAttributeValue`: 64 bytes, of which a priority is the first four.
 type AttributeValue = [i32; 16];
 
-/// Whether priorities may be lowered in this process. Asked once per symbol, when it binds.
+/// Whether priorities may be lowered in this process. Read once per symbol, when it binds.
 pub fn wanted() -> bool {
     static WANTED: LazyLock<bool> = LazyLock::new(|| {
         let share: DeviceShare = Settings::of_process().0.device_share;
@@ -68,18 +68,18 @@ struct Lowered {
 
 static LOWERED: LazyLock<DashMap<CuStream, Lowered>> = LazyLock::new(DashMap::new);
 
-/// Whether any stream ever was: else nobody looks into the map.
+/// Whether any stream was ever lowered; if not, no thread reads the map.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn range() -> Option<PriorityRange> {
     if let Some(decided) = RANGE.get() {
         return *decided;
     }
-    // During a capture no question is allowed. The first stream stays as asked for, so all do.
+    // During a capture no query is allowed. The first stream stays as requested, so all streams do.
     if capture::any() {
         return *RANGE.get_or_init(|| None);
     }
-    // Without a context the call at hand fails.
+    // Without a context this call fails.
     let (device, _) = here()?;
     *RANGE.get_or_init(|| {
         let mut mps = 0;
@@ -93,8 +93,8 @@ fn range() -> Option<PriorityRange> {
     })
 }
 
-/// What the driver would make of a wish, and what it is given instead: the same, if that is low
-/// enough. `None`: nothing is lowered in this process.
+/// The driver's clamped value of a requested priority, and the priority to pass instead: the same,
+/// if that is low enough. `None`: nothing is lowered in this process.
 fn lower(wish: i32) -> Option<(i32, i32)> {
     let lower = || {
         let range = range()?;
@@ -126,10 +126,10 @@ unsafe fn create(
     result
 }
 
-/// Notes what a stream asked for and got.
+/// Notes the priority that a stream asked for and the one that it got.
 fn has_got(stream: CuStream, asked: i32, given: i32) {
     if given == asked {
-        // The handle may have been that of a stream whose end was not seen.
+        // The handle may have belonged to a stream whose end was not seen.
         return ended(stream);
     }
     let context = current_context();
@@ -158,7 +158,7 @@ fn lowered(stream: CuStream) -> Option<Lowered> {
     guarded(|| LOWERED.get(&stream).map(|lowered| *lowered)).flatten()
 }
 
-/// Answers with the priority that the job asked for, in place of the one that the stream has.
+/// Returns the priority that the job asked for in place of the stream's real one.
 ///
 /// # Safety
 /// `priority` is null, or an out-parameter of a call about `stream` that answered `result`.
@@ -174,7 +174,7 @@ unsafe fn tell(result: CuResult, stream: CuStream, priority: *mut i32) {
     }
 }
 
-/// The priority of a created stream as the driver has it. `None` during captures, too.
+/// The driver's priority of a created stream. `None` during captures, too.
 fn of_driver(stream: CuStream) -> Option<i32> {
     if stream <= PER_THREAD_STREAM || capture::any() {
         return None;
@@ -194,7 +194,7 @@ fn set(
 ) -> CuResult {
     let created = stream > PER_THREAD_STREAM;
     let lowered = wish.filter(|_| created).and_then(lower);
-    // Whether the driver takes a value out of its range is its own affair.
+    // The driver decides whether it accepts a value out of its range.
     let Some((asked, given)) = lowered.filter(|(asked, _)| wish == Some(*asked)) else {
         return real();
     };

@@ -1,5 +1,5 @@
-//! Sync points: calls after which the client knows that work has ended. The session learns it for
-//! free.
+//! Sync points: calls after which the client knows that work has ended. The session learns it at no
+//! extra cost.
 
 use std::ffi::c_void;
 
@@ -19,7 +19,7 @@ fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     ask(what, real)
 }
 
-/// A query that succeeds when the work has ended.
+/// Makes a query that succeeds when the work has ended.
 #[inline(always)]
 fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
@@ -36,7 +36,7 @@ fn destroy(event: CuEvent, real: impl FnOnce() -> CuResult) -> CuResult {
     real()
 }
 
-/// Whether a stream's work has ended. Deferred launches have not.
+/// Queries whether a stream's work has ended. Deferred launches have not.
 #[inline(always)]
 fn ask_stream(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     if deferred::busy()
@@ -47,7 +47,7 @@ fn ask_stream(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     ask(Synced::Stream(stream), real)
 }
 
-/// A copy to host memory that returns when the bytes are there. So everything before it on its
+/// Makes a copy to host memory that returns when the bytes are there. So all earlier work on its
 /// stream has ended.
 #[inline(always)]
 fn copy_out(bytes: u64, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -59,7 +59,7 @@ fn copy_out(bytes: u64, stream: CuStream, real: impl FnOnce() -> CuResult) -> Cu
 }
 
 /// # Safety
-/// `copy` is null or what the client gives the driver.
+/// `copy` is null or the pointer that the client gives the driver.
 #[inline(always)]
 unsafe fn copy_2d(copy: *const Copy2d, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     // SAFETY: the caller's promise.
@@ -71,7 +71,7 @@ unsafe fn copy_2d(copy: *const Copy2d, stream: CuStream, real: impl FnOnce() -> 
 }
 
 /// # Safety
-/// `copy` is null or what the client gives the driver.
+/// `copy` is null or the pointer that the client gives the driver.
 #[inline(always)]
 unsafe fn copy_3d(copy: *const Copy3d, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     // SAFETY: the caller's promise.

@@ -1,5 +1,5 @@
-//! Kernel names from the driver, for handles that came to the client past weft. Never call these
-//! during a capture.
+//! Kernel names from the driver, for handles that the client got without a call that weft saw.
+//! Never call these functions during a capture.
 
 use std::ffi::{CStr, c_char};
 

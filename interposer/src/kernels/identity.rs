@@ -1,8 +1,8 @@
 //! Kernel identities: from the handle that a client launches to the kernel's identity.
 //!
-//! A launch costs one look into a table ([`super::index`]) and two multiplications. The
-//! [`registry`] of names is read at an identity's first launch, the driver at the first launch of a
-//! handle that reached the client past weft.
+//! A launch costs one look-up in a table ([`super::index`]) and two multiplications. The
+//! [`registry`] of names is read at an identity's first launch. The driver is queried at the first
+//! launch of a handle that the client got without a call that weft saw.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ static SEEN: Index<IDENTITY_SLOTS> = Index::new();
 
 static LISTENER: OnceLock<fn(u64, &KernelId)> = OnceLock::new();
 
-/// Registers what hears of each identity's first launch. The first caller's counts.
+/// Registers a function that gets each identity at its first launch. The first caller's counts.
 pub fn listen(listener: fn(u64, &KernelId)) {
     let _ = LISTENER.set(listener);
 }
@@ -99,7 +99,7 @@ fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, 
             // The fast table is full.
             return Some(named.key);
         }
-        // Asking calls the driver: not during a capture.
+        // The query calls the driver: not during a capture.
         if handle == 0 || capture::any() {
             return None;
         }
@@ -112,7 +112,7 @@ fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, 
             return None;
         };
         let module = code_of(module);
-        // The driver's function for a library kernel: graphs answer so.
+        // The driver's function for a library kernel; graphs return this function.
         if module == 0
             && let Some(kernel) = registry::kernels_named(&symbol)
                 .into_iter()

@@ -1,4 +1,4 @@
-//! Hash of a module's image, which tells kernels of one name apart.
+//! Hash of a module's image, which separates kernels of one name.
 //!
 //! A client hands the driver a bare pointer. The image states its length: fat binaries in a header,
 //! ELF files (cubins) by their parts, PTX by a final zero. Only those bytes are read, after the
@@ -11,7 +11,7 @@ const WRAPPER: u32 = 0x4662_43b1;
 const FATBIN: u32 = 0xba55_ed50;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 
-/// Largest image hashed whole (about 0.1 ms); of larger ones a sample.
+/// Largest image that is hashed whole (about 0.1 ms). Larger images are hashed by a sample.
 const WHOLE_BYTES: usize = 1 << 20;
 /// The sample: the beginning, and pieces spread evenly over the rest.
 const BEGINNING_BYTES: usize = 256 << 10;
@@ -37,7 +37,7 @@ pub unsafe fn hash(image: *const u8) -> u64 {
     hash_bytes(unsafe { std::slice::from_raw_parts(start, length) })
 }
 
-/// Address and length of an image; true if it is part of a program and stays.
+/// Address and length of an image; true if it is part of a program and stays in memory.
 ///
 /// # Safety
 /// As [`hash`].
@@ -57,7 +57,7 @@ pub fn hash_bytes(image: &[u8]) -> u64 {
     ];
     let rest = image.len() - BEGINNING_BYTES - PIECE_BYTES;
     for piece in 0..PIECES {
-        // The last piece ends where the image does.
+        // The last piece ends at the image's end.
         let at = BEGINNING_BYTES + rest / (PIECES - 1) * piece + rest % (PIECES - 1) * (piece / (PIECES - 1));
         parts.push(image_hash(image.get(at..at + PIECE_BYTES).unwrap_or_default()));
     }

@@ -1,10 +1,11 @@
-//! Kernel parameters read from images, for drivers that do not tell them (before CUDA 12.4).
+//! Kernel parameters read from images, for drivers that do not report them (before CUDA 12.4).
 //!
 //! * Images are kept only in jobs that are or may become managed.
 //! * An image is read at the first launch of one of its kernels, when the client may have freed it.
-//!   So plain images are copied, up to [`COPY_BYTES`] each and [`ALL_COPIES_BYTES`] in all.
+//!   So plain images are copied, up to [`COPY_BYTES`] each and [`ALL_COPIES_BYTES`] in total.
 //! * The CUDA runtime's images, part of a program and too large, are read in place by
-//!   `process_vm_readv`. That fails if nothing is mapped there; a changed hash is refused.
+//!   `process_vm_readv`. That call fails if nothing is mapped there. If the hash has changed, the
+//!   image is refused.
 //! * An unreadable image costs its kernels only their layouts.
 
 use std::collections::HashMap;
@@ -45,7 +46,7 @@ enum ImageState {
     Read(HashMap<String, Vec<Parameter>>),
 }
 
-/// A copy, and the count of all copies' bytes.
+/// A copy, and the counter of all copies' bytes.
 #[derive(Debug)]
 struct Copied(Vec<u8>, &'static AtomicUsize);
 
@@ -68,7 +69,7 @@ impl Copied {
     }
 }
 
-/// Whether the driver does not tell parameters.
+/// Whether the driver does not report parameters.
 pub fn tell_more() -> bool {
     symbols::real(symbols::index::cuFuncGetParamInfo).is_none()
 }
@@ -101,8 +102,8 @@ impl KeptImage {
         Arc::new(KeptImage(Mutex::new(state)))
     }
 
-    /// A kernel's parameters, if the image tells them. The first read calls the driver: never
-    /// during a capture.
+    /// A kernel's parameters, if the image has them. The first read calls the driver: never during
+    /// a capture.
     pub fn parameters(&self, symbol: &str) -> Option<Vec<Parameter>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let read = match &*state {
@@ -129,7 +130,7 @@ fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
     let module = match weft_image::read(image, architecture()) {
         Ok(module) => module,
         Err(why) => {
-            log::debug!("an image of {} bytes tells no parameters: {why}", image.len());
+            log::debug!("an image of {} bytes lists no parameters: {why}", image.len());
             return HashMap::new();
         }
     };
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn copies_are_counted_and_bounded() {
-        // Not the other tests' counter.
+        // A counter of its own, not the other tests' one.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         assert!(Copied::new(&vec![0; COPY_BYTES + 1], &COUNT).is_none());
         let copies = (0..ALL_COPIES_BYTES / COPY_BYTES + 2).filter_map(|_| Copied::new(&vec![0; COPY_BYTES], &COUNT));

@@ -1,8 +1,8 @@
-//! A concurrent table from handles to words: 1 or 2 ns a look, any number of threads.
+//! A concurrent table from handles to words: 1 or 2 ns per look-up, any number of threads.
 //!
 //! Open addressing; keys are only added. A key's slot never changes, so a reader needs no lock. The
-//! value is the key's present meaning, since a driver reuses addresses of unloaded kernels; 0 is
-//! the tombstone. A full table refuses, and its users take a slower path.
+//! value is the key's current meaning, since a driver reuses addresses of unloaded kernels; 0 is
+//! the tombstone. A full table refuses new keys, and its users take a slower path.
 
 // By this name: `tests/memory-model` compiles this file with loom's atomics.
 use super::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ const REACH: usize = 32;
 #[repr(align(32))]
 pub struct Slot {
     key: AtomicUsize,
-    /// Present meaning; 0: none.
+    /// Current meaning; 0: none.
     pub value: AtomicU64,
     /// The reader's word; zeroed whenever the value is set.
     pub note: AtomicU64,
@@ -59,7 +59,7 @@ impl<const N: usize> Index<N> {
     /// Slot of a key, if it was ever set.
     #[inline(always)]
     pub fn find(&self, key: usize) -> Option<&Slot> {
-        // Nearly every key is in its first place: only that look is inlined.
+        // Nearly every key is in its first place: only that look-up is inlined.
         let first = self.slots.get(Self::start(key) & (N - 1))?;
         if first.key.load(Ordering::Acquire) == key {
             return Some(first);
@@ -81,7 +81,7 @@ impl<const N: usize> Index<N> {
         None
     }
 
-    /// Slot of a key, made if need be. `None` if full, and for key 0, which marks an empty slot.
+    /// Slot of a key, made if necessary. `None` if full, and for key 0, which marks an empty slot.
     pub fn place(&self, key: usize) -> Option<&Slot> {
         if key == 0 {
             return None;
@@ -94,7 +94,7 @@ impl<const N: usize> Index<N> {
             if found != 0 {
                 continue;
             }
-            // Beyond that searches get long.
+            // In a fuller table searches get long.
             if self.used.load(Ordering::Relaxed) >= N / 4 * 3 {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! A launch, as the hooks tell it.
+//! A launch, in the form that the hooks pass on.
 #![forbid(unsafe_code)]
 
 use crate::driver::stream::Stream;

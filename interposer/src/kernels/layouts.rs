@@ -1,8 +1,8 @@
 //! Layouts of kernel parameters, and the parameter block of a launch.
 //!
-//! The driver tells layouts since CUDA 12.4 (`cuFuncGetParamInfo`), before that the image
-//! ([`super::images`]). Without one a launch counts as touching no known memory. Each kernel is
-//! asked about once. A launch passes parameters one by one (`kernelParams`) or in one buffer
+//! Since CUDA 12.4 the driver reports layouts (`cuFuncGetParamInfo`); before that the image has
+//! them ([`super::images`]). Without a layout a launch counts as touching no known memory. There is
+//! one query per kernel. A launch passes parameters one by one (`kernelParams`) or in one buffer
 //! (`extra`).
 
 use std::ffi::c_void;
@@ -14,7 +14,7 @@ use crate::driver::abi::CuFunction;
 use crate::driver::calls;
 use crate::driver::capture;
 
-/// Largest parameter block since CUDA 12.1; PyTorch's tensor lists fill it.
+/// Largest parameter block since CUDA 12.1; PyTorch's tensor lists use all of it.
 const BLOCK: usize = 32_764;
 
 const MOST: usize = 4096;
@@ -47,7 +47,7 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
     if function == 0 || capture::any() {
         return None;
     }
-    // Each kind of handle has its own query: the other one's answer is undocumented.
+    // Each kind of handle has its own query. The other query's answer is undocumented.
     let kernel = registry::named(function).is_some_and(|named| named.kernel);
     let mut parameters = Vec::new();
     for at in 0..MOST {
@@ -92,7 +92,7 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
 /// Copies a launch's parameter block into the reused `block`. Gaps between parameters are zero.
 ///
 /// # Safety
-/// `arguments` and `extra` are the launch's, for a kernel of this layout.
+/// `arguments` and `extra` are those of the launch, for a kernel of this layout.
 #[inline]
 pub unsafe fn pack(layout: &Layout, arguments: *const c_void, extra: *const c_void, block: &mut Vec<u8>) {
     block.clear();
@@ -120,7 +120,7 @@ pub unsafe fn pack(layout: &Layout, arguments: *const c_void, extra: *const c_vo
 /// The buffer with all parameters.
 ///
 /// # Safety
-/// `extra` is null or a list as `cuLaunchKernel` takes it.
+/// `extra` is null or a list in `cuLaunchKernel`'s form.
 unsafe fn packed(extra: *const c_void) -> Option<(*const u8, usize)> {
     if extra.is_null() {
         return None;
@@ -162,7 +162,7 @@ mod tests {
 
     fn packed(layout: &Layout, arguments: *const c_void, extra: *const c_void) -> Vec<u8> {
         let mut block = vec![7];
-        // SAFETY: the tests pass what the layout says.
+        // SAFETY: the tests pass arguments of this layout.
         unsafe { pack(layout, arguments, extra, &mut block) };
         block
     }
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn parameters_stand_at_their_offsets() {
-        // An int, a pointer, a structure that begins in mid-word.
+        // An int, a pointer, and a structure that begins in the middle of a word.
         let layout = layout(&[(0, 4), (8, 8), (20, 28)]);
         let (number, pointer) = (7u32, 0x1111u64);
         let mut structure = [0u8; 28];

@@ -1,18 +1,18 @@
-//! Kernels: which kernel a handle is, and its parameters.
+//! Kernels: the kernel behind a handle, and its parameters.
 //!
-//! Names are learnt where handles are made: code is loaded, kernels are looked up. Handles are
+//! Names are learnt when handles are made: code is loaded, kernels are looked up. Handles are
 //! functions of modules, and library kernels, which the CUDA runtime passes as functions.
 //!
-//! | file | holds |
+//! | file | contains |
 //! | --- | --- |
-//! | `launch` | a launch, as the hooks tell it |
+//! | `launch` | a launch, in the form that the hooks pass on |
 //! | `identity` | the identity of a launch |
 //! | `registry` | names and layouts by handle, and loaded code |
 //! | `index` | the concurrent table of both |
-//! | `ask` | the driver's answers for handles that came past weft |
+//! | `ask` | the driver's answers for handles from calls that weft did not see |
 //! | `image` | the hash of a module's image |
 //! | `layouts` | offsets and sizes of kernel parameters |
-//! | `images` | parameters from images, where the driver does not tell them |
+//! | `images` | parameters from images, if the driver does not report them |
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]

@@ -1,7 +1,7 @@
 //! Names and parameter layouts of kernels by handle, and the code that holds them.
 //!
 //! Two append-only tables serve launches. The maps behind them change when code is loaded, searched
-//! or unloaded. No lock is held over a driver call.
+//! or unloaded. No lock is held during a driver call.
 #![forbid(unsafe_code)]
 
 use std::collections::hash_map::RandomState;
@@ -45,7 +45,7 @@ pub enum HandleKind {
 #[derive(Debug, Default)]
 struct Code {
     hash: u64,
-    /// Where the driver does not tell kernel parameters.
+    /// The image, if the driver does not report kernel parameters.
     image: Option<Arc<KeptImage>>,
     /// Handles that end with it.
     handles: Vec<usize>,
@@ -56,8 +56,8 @@ type Map<V> = LazyLock<DashMap<usize, V, RandomState>>;
 static FUNCTIONS: Map<KernelName> = LazyLock::new(DashMap::default);
 static CODE: Map<Code> = LazyLock::new(DashMap::default);
 
-/// Notes loaded code by its image's hash. `of`: the library of which a module is a view and with
-/// which it ends.
+/// Notes loaded code by its image's hash. `of`: the library that a module is a view of, and with
+/// which the module ends.
 pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     if of != 0 {
         // A view is handed out repeatedly.
@@ -66,7 +66,7 @@ pub fn code_loaded(handle: usize, of: usize, hash: u64) {
         }
         adopt(of, handle);
     } else {
-        // A reused address whose unload was not seen.
+        // A reused address; weft did not see the unload.
         code_unloaded(handle);
     }
     let image = CODE.get(&of).and_then(|library| library.image.clone());
@@ -90,7 +90,7 @@ pub fn code_kept(handle: usize, image: Arc<KeptImage>) {
 pub fn parameters(handle: usize) -> Option<Vec<Parameter>> {
     let named = named(handle)?;
     let image = CODE.get(&named.code).and_then(|code| code.image.clone());
-    // The handle came past weft, or by a view.
+    // The client got the handle without a call that weft saw, or by a view.
     let alike = || {
         let mut codes = CODE.iter();
         codes.find_map(|code| code.image.clone().filter(|_| code.hash == named.module))
@@ -107,7 +107,7 @@ pub fn code_of(handle: usize) -> u64 {
 /// Forgets an unloaded module or library with its handles.
 pub fn code_unloaded(handle: usize) {
     let mut ending = vec![handle];
-    // Views nest one deep, so this ends.
+    // Views nest only one deep, so this ends.
     while let Some(handle) = ending.pop() {
         if let Some((_, code)) = CODE.remove(&handle) {
             for inner in code.handles {
@@ -151,7 +151,7 @@ pub fn same_function(handle: usize, as_handle: usize) {
         return;
     }
     adopt(known.code, handle);
-    // First the name: a launch in between would find an unnamed identity.
+    // The name first: a launch in between would find an unnamed identity.
     let key = known.key;
     FUNCTIONS.insert(handle, KernelName { kernel: false, ..known });
     enter(handle, key);
@@ -188,7 +188,7 @@ pub(super) fn set_layout(handle: usize, word: u64) {
 }
 
 fn forget_layout(handle: usize) {
-    // The layout leaks: a launch may be reading it. A model's kernels are unloaded once.
+    // The layout leaks, because a launch may be reading it. A model's kernels are unloaded once.
     if LAYOUTS.find(handle).is_some() {
         LAYOUTS.set(handle, 0);
     }

@@ -10,7 +10,8 @@
 //! | asks `cuGetProcAddress` | [`crate::hooks`] answers with weft's entry points |
 //! | asks `cuGetExportTable` | it does not: tables pass through unchanged, and are noted ([`crate::deferred::tables`]) |
 //!
-//! A function outside the symbol table is handed out as the driver's own, and counted.
+//! For a function outside the symbol table the client gets the driver's own, and the lookup is
+//! counted.
 
 pub mod open;
 pub mod past;

@@ -1,6 +1,6 @@
 //! Wraps `dlopen`: opening the driver by any of its names returns weft.
 //!
-//! The wrapper ends in a jump: the dynamic linker derives the caller's RUNPATH from the return
+//! The wrapper ends with a jump: the dynamic linker derives the caller's RUNPATH from the return
 //! address, so other libraries are found as without weft. Every `dlopen` of the process passes here
 //! (Python makes hundreds); another name costs a comparison of its end.
 //!
@@ -21,7 +21,7 @@ use crate::driver::loader::own_libraries;
 /// Start of the driver's file names.
 const STEM: &[u8] = b"libcuda.so";
 
-/// The name to pass to the real `dlopen`. `caller`: where the call returns to.
+/// The name to pass to the real `dlopen`. `caller`: the return address of the call.
 extern "C" fn choose(name: *const c_char, flags: c_int, caller: *const c_void) -> *const c_char {
     if flags & libc::RTLD_DEEPBIND != 0 && !CLAIMED.swap(true, Ordering::Relaxed) {
         claim();
@@ -38,7 +38,7 @@ extern "C" fn choose(name: *const c_char, flags: c_int, caller: *const c_void) -
     if !is_driver(text) {
         return name;
     }
-    // A path to nothing stays one: the failure is that without weft.
+    // A path to nothing stays unchanged: the failure is the same as without weft.
     // SAFETY: not empty, hence a C string.
     if text.contains(&b'/') && unsafe { libc::access(name, libc::F_OK) } != 0 {
         return name;
@@ -46,12 +46,12 @@ extern "C" fn choose(name: *const c_char, flags: c_int, caller: *const c_void) -
     ourselves::name().map_or(name, |ours| ours.as_ptr())
 }
 
-/// Whether [`claim`] was done.
+/// Whether [`claim`] has run.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 
 /// Makes the driver's bare name one of weft's, for any caller. The dynamic linker keeps each name
-/// by which a library was found. Weft's RPATH leads to `lib/libcuda.so` beside it, a link to weft.
-/// Nothing is loaded.
+/// by which a library was found. Weft's RPATH leads to `lib/libcuda.so` in its folder, a link to
+/// weft. Nothing is loaded.
 fn claim() {
     let Some(ours) = ourselves::path() else { return };
     let link = ours.parent().map(|folder| folder.join("lib").join("libcuda.so"));

@@ -1,9 +1,9 @@
-//! Reports at the process's end that the driver was opened past weft.
+//! Reports at the process's end that a library opened the driver without weft.
 //!
-//! A library opened with `RTLD_DEEPBIND` finds the C library's own `dlopen`; one in its own
+//! A library opened with `RTLD_DEEPBIND` finds the C library's own `dlopen`; a library in its own
 //! namespace (`dlmopen`) finds nothing of weft. Their calls are neither seen nor held. One look at
 //! the dynamic linker's list at the end detects it, without a system call unless there is something
-//! to report. Undetected: opening the very file that weft has opened.
+//! to report. Undetected: opening the same file that weft has opened.
 
 use std::ffi::{c_int, c_void};
 
@@ -31,7 +31,7 @@ extern "C" fn at_end() {
     };
     crate::report::start();
     log::warn!(
-        "{} was opened past weft, by a library in a scope or namespace of its own (RTLD_DEEPBIND, dlmopen): what that did on the device weft neither saw nor held",
+        "{} was opened past weft, by a library in a scope or namespace of its own (RTLD_DEEPBIND, dlmopen): weft neither saw nor held its work on the device",
         String::from_utf8_lossy(&path)
     );
 }

@@ -2,8 +2,8 @@
 //! that the driver lacks is absent, although weft exports the name.
 //!
 //! Other lookups jump to the real function with an untouched return address: RTLD_NEXT and
-//! RTLD_DEFAULT depend on the caller. A name without `cu` in front jumps after three instructions:
-//! allocators call `dlsym` while they initialise.
+//! RTLD_DEFAULT depend on the caller. A name that does not start with `cu` jumps after three
+//! instructions: allocators call `dlsym` while they initialise.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -20,7 +20,7 @@ struct LookupVerdict {
     value: *mut c_void,
 }
 
-/// Go on to the real function with `value` as the handle.
+/// Continue at the real function with `value` as the handle.
 const PASS: usize = 0;
 const ANSWER: usize = 1;
 
@@ -32,8 +32,8 @@ fn is_search(handle: *mut c_void) -> bool {
 /// Judges a `dlsym`.
 ///
 /// # Safety
-/// `name` is a C string that starts with "cu"; `handle` is what the client passed, `caller` where
-/// the call returns to.
+/// `name` is a C string that starts with "cu"; `handle` is the client's handle, `caller` the return
+/// address of the call.
 unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> LookupVerdict {
     // SAFETY: the caller's promise.
     unsafe { decide(handle, name, None, caller) }
@@ -42,7 +42,7 @@ unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char, caller: *co
 /// Judges a `dlvsym`.
 ///
 /// # Safety
-/// As [`judge`]; `version` is what the client passed.
+/// As [`judge`]; `version` is the client's argument.
 unsafe extern "C" fn judge_version(
     handle: *mut c_void,
     name: *const c_char,
@@ -54,7 +54,7 @@ unsafe extern "C" fn judge_version(
 }
 
 /// # Safety
-/// As [`judge`]; `version` is what a client passed to `dlvsym`.
+/// As [`judge`]; `version` is a client's argument of `dlvsym`.
 unsafe fn decide(
     handle: *mut c_void,
     name: *const c_char,
@@ -73,7 +73,7 @@ unsafe fn decide(
     let name = unsafe { CStr::from_ptr(name) };
     let known = symbols::find(name);
     // Whether the driver has the name in this version. Real drivers have no versions: the linker
-    // then finds none.
+    // then finds no function.
     let versioned = |driver: &loader::Library| {
         // SAFETY: the handle came from dlopen and is never closed; the name is a C string, the
         // version the client's argument.

@@ -1,15 +1,15 @@
 //! Tracks which managed memory a job's launches, copies and fills use, and in which order.
 //!
-//! * The profile's templates predict a launch's use from its parameters. A kernel without one
-//!   counts as using what lies behind each pointer, up to [`UNKNOWN_USE_BYTES`] and the range's
-//!   end.
+//! * The profile's templates predict a launch's use from its parameters. A kernel without a
+//!   template counts as using the memory behind each pointer, up to [`UNKNOWN_USE_BYTES`] and the
+//!   range's end.
 //! * A [`PeriodDetector`] finds the period; the migration thread reports it ([`news`]). A launch
-//!   writes its position to the lane once it has left: while it waits, its memory must not count as
-//!   used.
-//! * Each range holds the last round that named it. Without a period the broker goes by that.
+//!   writes its position to the lane after it has gone: while it waits, its memory must not count
+//!   as used.
+//! * Each range holds the last round that named it. Without a period the broker uses this round.
 //! * A launch whose memory was evicted waits for it behind the gate ([`super::evicted`]).
 //!
-//! Cost: some hundred ns a launch, under a lock. Only jobs with managed memory pay.
+//! Cost: some hundred ns per launch, under a lock. Only jobs with managed memory pay.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -35,14 +35,15 @@ const UNKNOWN_USE_BYTES: u64 = 64 << 20;
 
 const MOST_POINTERS: usize = 256;
 
-/// Smallest region that tells parts of the period apart; smaller temporaries wander.
+/// Smallest region that separates parts of the period; smaller temporaries wander.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// Largest allocation that tells nothing: a caching allocator's block, where a scalar moves.
+/// Largest allocation that shows nothing: a caching allocator's block, in which a scalar moves.
 const SMALL_BYTES: u64 = 2 << 20;
 
-/// Parameter bytes from which an unknown kernel counts as passing a table: PyTorch's optimizers
-/// pass lists of tensors, 3 KB and more. Leftovers in it look like pointers to most of the memory.
+/// Parameter bytes from which an unknown kernel counts as passing a table. PyTorch's optimizers
+/// pass lists of tensors, 3 KB and more. Leftovers in a table look like pointers to most of the
+/// memory.
 const TABLE_BYTES: usize = 2560;
 
 static ROUND: AtomicU32 = AtomicU32::new(1);
@@ -51,7 +52,7 @@ static ROUND: AtomicU32 = AtomicU32::new(1);
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the job launches graphs, or unknown kernels with a table. Then there is no forecast,
-/// which is better than a guessed one.
+/// which is better than a guess.
 static BLIND: AtomicBool = AtomicBool::new(false);
 
 static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
@@ -92,7 +93,7 @@ fn cost(hash: u64) -> Ns {
     })
 }
 
-/// Clock less waits for credit and for memory, ns.
+/// Clock time minus the waits for credit and for memory, ns.
 fn own_time() -> Ns {
     let waited = link::only().map_or(0, |link| {
         let counters = &link.lane.counters;
@@ -112,7 +113,7 @@ fn tell_position(forecast: u32, at: Option<Ns>) {
     }
 }
 
-/// What is known of a launch, from before it until after it.
+/// Knowledge about a launch, kept from before the launch until after it.
 #[derive(Debug, Default)]
 pub struct Noted {
     /// Memory needed: (address, bytes).
@@ -177,7 +178,7 @@ impl Noted {
         result
     }
 
-    /// Whether the launch will be observed: its duration then tells nothing.
+    /// Whether the launch will be observed: its duration then is of no use.
     pub fn is_observed(&self) -> bool {
         self.windows.is_some()
     }
@@ -279,7 +280,7 @@ fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
 fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
     let access = match part.access {
         Access::Read => Access::Read,
-        // A partly overwritten granule keeps the rest.
+        // A partly overwritten granule keeps the rest of its content.
         _ => Access::ReadWrite,
     };
     let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
@@ -323,7 +324,7 @@ pub fn end_round() -> Option<Vec<u64>> {
     (UNSEEN.load(Ordering::Relaxed) != round).then(|| ranges::named_in(round))
 }
 
-/// News on the period, with the forecast's number. `again`: even if told before.
+/// News about the period, with the forecast's number. `again`: also if it was reported before.
 pub fn news(again: bool) -> Option<(u32, PeriodForecast)> {
     let mut guard = tracker();
     let tracker = guard.as_mut()?;
@@ -398,7 +399,7 @@ impl Tracker {
         }
     }
 
-    /// Memory of `regions` that must be resident. Empty if none can be evicted.
+    /// Memory of `regions` that must be resident. Empty if no granule can be evicted.
     fn wanted(&self) -> Vec<(u64, u64)> {
         if !evicted::may_be() {
             return Vec::new();

@@ -1,11 +1,10 @@
-//! Takes managed memory where the job asks for device memory, and gives it back.
+//! Takes managed memory when the job asks for device memory, and gives it back.
 //!
-//! `cuMemAllocManaged` stands for `cuMemAlloc`, call for call, with equal rules for contexts.
-//! During captures no further call (query, advice) is made.
+//! `cuMemAllocManaged` replaces `cuMemAlloc`, call for call, with equal rules for contexts. During
+//! captures no further call (query, advice) is made.
 //!
-//! Freeing managed memory waits for the whole context, and before CUDA 13 the driver has no
-//! stream-ordered allocation of it. So blocks freed in stream order are kept for reuse
-//! ([`super::pool`]).
+//! Freeing managed memory waits for the whole context. Before CUDA 13 the driver cannot allocate it
+//! in stream order. So blocks freed in stream order are kept for reuse ([`super::pool`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -34,12 +33,12 @@ pub enum ManagedOutcome {
     Plain,
 }
 
-/// Of each device: 0 unknown, else one of these.
+/// Support by device: 0 unknown, else one of these.
 static SUPPORT: [AtomicU8; 32] = [const { AtomicU8::new(0) }; 32];
 const SUPPORTED: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 
-/// Whether a device can back managed memory as weft needs it. Asked once a device.
+/// Whether a device can back managed memory as weft needs it. One query per device.
 pub fn supported(device: i32) -> bool {
     let Some(known) = usize::try_from(device).ok().and_then(|at| SUPPORT.get(at)) else {
         return false;
@@ -70,8 +69,8 @@ pub fn supported(device: i32) -> bool {
     fine
 }
 
-/// Whether auto backing may choose managed memory on a device of this name: only where
-/// oversubscription was tested. On some real drivers jobs hang for good in the kernel module
+/// Whether auto backing may choose managed memory on a device of this name: only if
+/// oversubscription was tested there. On some real drivers jobs hang for good in the kernel module
 /// (NVIDIA/open-gpu-kernel-modules, 1223 and others). An explicit request is granted anyway.
 pub fn tried(name: &str) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
@@ -79,7 +78,7 @@ pub fn tried(name: &str) -> bool {
     if !tried {
         report::once(
             &SAID,
-            "WEFT_BACKING=auto means device memory on this device: managed memory beyond a device was tried on the simulated one alone (managed asks for it)",
+            "WEFT_BACKING=auto uses device memory on this device: managed memory larger than a device was tried only on the simulated one (set managed to use it)",
         );
     }
     tried
@@ -104,12 +103,12 @@ pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
         );
         return ManagedOutcome::Plain;
     }
-    // Kept blocks go before the job is refused.
+    // Kept blocks are freed before the job is refused.
     let booked = capacity::take(device, bytes) || (pool::trim(device) && capacity::take(device, bytes));
     if !booked {
         return ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY);
     }
-    // Kept blocks only fill what is left of the capacity.
+    // Kept blocks may use only the rest of the capacity.
     if capacity::taken(device).saturating_add(pool::kept(device)) > capacity::limit(device) {
         pool::trim(device);
     }
@@ -141,7 +140,7 @@ pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
             capacity::stays_plain(
                 &NO_DRIVER,
                 &format!(
-                    "the driver gives no managed memory (error {}): this allocation stays device memory",
+                    "the driver does not provide managed memory (error {}): this allocation stays device memory",
                     error.0
                 ),
             );
@@ -186,7 +185,7 @@ pub fn take_ordered(bytes: u64, pool: usize, stream: CuStream) -> ManagedOutcome
     let origin = Origin::Pool(pool);
     if let Some((at, kept)) = pool::reuse(bytes, stream) {
         let range = ManagedRange { bytes, origin, ..kept };
-        // Fails only if another thread took the room.
+        // Fails only if another thread took the capacity.
         if capacity::take(range.device, range.room) {
             ranges::add(at, range);
             pool::count_taken(&range);
@@ -214,7 +213,7 @@ pub fn give_back_ordered(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> 
         // An invalid stream: the job keeps its memory.
         Err(error) => return Some(error),
     };
-    // A double free, answered as the driver does.
+    // A double free, with the driver's answer.
     let Some(range) = ranges::remove(at) else {
         return Some(CuResult::INVALID_VALUE);
     };
@@ -228,7 +227,7 @@ pub fn give_back_ordered(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> 
 /// Row alignment of pitched memory, learnt from one small allocation; 0 = unknown.
 static PITCH: AtomicU64 = AtomicU64::new(0);
 
-/// The driver's pitch for rows of `width` bytes, if it tells one.
+/// The driver's pitch for rows of `width` bytes, if the driver returns one.
 pub fn pitch(width: u64, element: u32) -> Option<u64> {
     let mut unit = PITCH.load(Ordering::Relaxed);
     if unit == 0 {

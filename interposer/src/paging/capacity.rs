@@ -1,9 +1,9 @@
-//! Accounts of managed memory: how much of each device the job may take, and has taken.
+//! Accounts of managed memory: the bytes of each device that the job may take, and has taken.
 //!
-//! Programs size themselves by `cuMemGetInfo` and by the error of a full device. So a job gets what
-//! it could have alone: `total - total / RESERVE_DIVISOR`. A larger declared need (`--memory`) is
-//! granted as far as the host has room at the first look, because the excess lies there. Neighbours
-//! do not change this.
+//! Programs size themselves by `cuMemGetInfo` and by the error of a full device. So a job gets the
+//! memory that it could have without other jobs: `total - total / RESERVE_DIVISOR`. A larger
+//! declared need (`--memory`) is granted as far as the host has room at the first look, because the
+//! excess lies there. Other jobs do not change this.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,8 +17,8 @@ use crate::report;
 /// Devices with an account; further ones keep plain device memory.
 const DEVICES: usize = 32;
 
-/// Divisor of the total for what no job can have: contexts, code, the driver's own memory. 1/64 of
-/// 80 GB is 1.25 GB; two jobs' contexts take 0.4 to 0.6 GB each there.
+/// Divisor of the total for memory that no job can have: contexts, code, the driver's own memory.
+/// 1/64 of 80 GB is 1.25 GB; two jobs' contexts take 0.4 to 0.6 GB each there.
 const RESERVE_DIVISOR: u64 = 64;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub fn of_total(total: u64) -> u64 {
     total - total / RESERVE_DIVISOR
 }
 
-/// Sets a device's capacity. `said`: declared need; `spare`: free host memory; all in bytes.
+/// Sets a device's capacity from the declared need and the spare host memory; all in bytes.
 pub fn set_limit(device: i32, total: u64, said: Option<u64>, spare: u64) {
     if let Some(account) = account(device) {
         let alone = of_total(total);
@@ -58,7 +58,7 @@ pub fn limit(device: i32) -> u64 {
     account(device).map_or(0, |account| account.limit.load(Ordering::Relaxed))
 }
 
-/// Books `bytes`; false beyond the capacity.
+/// Books `bytes`; false if that would exceed the capacity.
 #[must_use]
 pub fn take(device: i32, bytes: u64) -> bool {
     let Some(account) = account(device) else { return false };
@@ -104,7 +104,7 @@ pub fn stays_plain(said: &AtomicBool, why: &str) {
     report::once(said, why);
 }
 
-/// Tells the broker of a change of managed memory. Slow path.
+/// Reports a change of managed memory to the broker. Slow path.
 pub fn send(change: ToBroker) {
     if let Some(link) = link::only() {
         link.tell(change);
@@ -112,8 +112,8 @@ pub fn send(change: ToBroker) {
     }
 }
 
-/// Writes into the lane how much managed memory is held, and how many allocations stayed device
-/// memory.
+/// Writes into the lane how much managed memory the job holds, and how many allocations stayed
+/// device memory.
 pub fn write_to(link: &BrokerLink) {
     if backing_mode::managed() {
         let counters = &link.lane.counters;

@@ -1,17 +1,17 @@
 //! Granules that the broker evicted, and launches that wait for them.
 //!
-//! A fault brings little and takes longer than a wait. So a launch whose use is known waits while
-//! page operations arrive.
+//! A fault brings little memory and takes longer than a wait. So a launch whose use is known waits
+//! while page operations arrive.
 //!
 //! * A launch waits only behind the gate, for memory that the attached broker evicted. A transfer
 //!   needs none of the job's own work.
-//! * A wait ends [`ARRIVAL_TIMEOUT_NS`] plus 4 page operations' time after the last arrival, and in
-//!   all after `min(SLACK_NS + WAYS_PER_GRANULE * bytes / rate, LONGEST_WAIT_NS)`. The rest counts
-//!   as resident and faults in.
+//! * A wait ends [`ARRIVAL_TIMEOUT_NS`] plus 4 page operations' time after the last arrival. In
+//!   total it lasts at most `min(SLACK_NS + WAYS_PER_GRANULE * bytes / rate, LONGEST_WAIT_NS)`. The
+//!   rest counts as resident and faults in.
 //! * `rate` is that of the last page operations ([`update_rate`]), at first the planner's
 //!   assumption.
-//! * A launch waits only while `timeouts - arrivals < WAIT_BUDGET`: memory that never comes back
-//!   costs that many timeouts in all, not one a region. One would be too few: on a busy machine
+//! * A launch waits only while `timeouts - arrivals < WAIT_BUDGET`. Memory that never comes back
+//!   costs that many timeouts in total, not one per region. One would be too few: on a busy machine
 //!   late memory is worth a wait.
 //! * Pages that the driver moved by itself are unknown here.
 #![forbid(unsafe_code)]
@@ -28,39 +28,39 @@ use weft_protocol::control::GRANULE;
 
 use crate::client::{clock, link};
 
-/// Wait after the last arrival. A page operation takes 1.5 ms, one that makes room as much, and
-/// each needs some wake-ups on a busy machine.
+/// Wait after the last arrival. A page operation takes 1.5 ms, the one that makes room for it takes
+/// as long, and each needs some wake-ups on a busy machine.
 const ARRIVAL_TIMEOUT_NS: Ns = 50_000_000;
 
-/// Page operations whose time is added to it, for slow (simulated) links.
+/// Number of page operations whose time is added to it, for slow (simulated) links.
 const TIMEOUT_PAGE_OPS: f64 = 4.0;
 
-/// Of the planner: 16 granules.
+/// Size of the planner's page operations: 16 granules.
 const PAGE_OP_BYTES: f64 = 16.0 * GRANULE as f64;
 
 /// Added to the transfers' time: moves under way and late orders.
 const SLACK_NS: Ns = 250_000_000;
 
-/// Transfers for each awaited granule: one may have to go out first.
+/// Transfers for each awaited granule: another granule may have to leave first.
 const WAYS_PER_GRANULE: f64 = 2.0;
 
-/// Longest wait: 220 GB over PCIe 4. Beyond that faults are better than a job that seems to hang.
+/// Longest wait: 220 GB over PCIe 4. After it faults are better than a job that seems to hang.
 const LONGEST_WAIT_NS: Ns = 10_000_000_000;
 
 /// Rate before any is measured: the planner's, PCIe 4 x16.
 const ASSUMED_BYTES_PER_S: f64 = 22.2e9;
 
-/// Most that the measured rate differs from the assumed one.
+/// Largest factor between the measured rate and the assumed one.
 const RATE_FACTOR: f64 = 1024.0;
 
 const RATE_WEIGHT: f64 = 0.125;
 
-/// Timeouts less arrivals at which launches wait no more.
+/// Timeouts minus arrivals at which launches stop waiting.
 const WAIT_BUDGET: u64 = 8;
 
 const POLL: Duration = Duration::from_millis(2);
 
-/// Most granules known: 2 TB. Further ones count as resident.
+/// Most known granules: 2 TB. Further granules count as resident.
 const MOST_GRANULES: usize = 1 << 20;
 
 static EVICTED: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
@@ -71,9 +71,9 @@ static EVER: AtomicBool = AtomicBool::new(false);
 static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 static PAGE_OP_ARRIVALS: AtomicU64 = AtomicU64::new(0);
 static TIMEOUTS: AtomicU64 = AtomicU64::new(0);
-/// Of the last page operations; 0: none.
+/// Rate of the last page operations; 0: none yet.
 static RATE_BYTES_PER_S: AtomicU64 = AtomicU64::new(0);
-/// Launches that wait now, and when the last wait ended, ns.
+/// Number of launches that wait now, and time at which the last wait ended, ns.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 static LAST_WAIT_END: AtomicU64 = AtomicU64::new(0);
 
@@ -115,7 +115,7 @@ pub fn arrived(start: u64, bytes: u64) {
     ARRIVALS.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Forgets all granules: none, or another broker, moves them.
+/// Forgets all granules: another broker, or none, moves them.
 pub fn forget() {
     *set() = None;
     COUNT.store(0, Ordering::Release);
@@ -124,7 +124,7 @@ pub fn forget() {
     ARRIVALS.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Whether a granule may be evicted by the time that a launch has passed the gate.
+/// Whether a granule may be evicted when a launch has passed the gate.
 #[inline]
 pub fn may_be() -> bool {
     EVER.load(Ordering::Relaxed)
@@ -192,8 +192,8 @@ impl WaitBounds {
     }
 }
 
-/// Until when an issued launch was kept from the device here, ns; `now` while one waits. Its work
-/// did not begin before.
+/// Time, ns, until which this wait kept an issued launch from the device; `now` while one waits.
+/// The launch's work did not begin earlier.
 pub fn kept_until(now: Ns) -> Ns {
     match WAITING.load(Ordering::Acquire) {
         0 => LAST_WAIT_END.load(Ordering::Acquire),
@@ -208,7 +208,7 @@ pub enum WaitOutcome {
     Here,
     /// Timed out; the rest faults in.
     GaveUp,
-    /// Not waited, after earlier timeouts.
+    /// No wait, after earlier timeouts.
     Passed,
 }
 
@@ -239,8 +239,8 @@ pub fn wake() {
     let _ = futex::wake(&ARRIVALS, futex::Flags::PRIVATE, u32::MAX);
 }
 
-/// Waits until these (address, bytes) ranges are back. `slowness`: the device link's factor to a
-/// real one. `nap` sleeps until an arrival, or so long.
+/// Waits until these (address, bytes) ranges are back. `slowness`: factor by which the device's
+/// link is slower than a real one. `nap` sleeps until an arrival, or for the given time.
 pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) -> MemoryWait {
     let mut waited = MemoryWait::default();
     if !any() {
@@ -255,7 +255,7 @@ pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: i
     let (mut last, mut seen) = (begun, PAGE_OP_ARRIVALS.load(Ordering::Acquire));
     let mut waits = false;
     loop {
-        // First: an arrival after this ends the nap.
+        // First of all: an arrival after this load ends the nap.
         let came = ARRIVALS.load(Ordering::Acquire);
         if !contains_any(wanted) {
             break;
@@ -360,7 +360,7 @@ mod tests {
         mark_evicted(base, GRANULE);
         forget();
         wait(&[(base, 1)], &never);
-        // A large device, and as much evicted between: 40 GB over 22.2 GB/s.
+        // A large device, of which 40 GB were evicted meanwhile: 40 GB over 22.2 GB/s.
         let all = 20_000 * GRANULE;
         mark_evicted(base, all);
         let (begun, came) = (time.get(), Cell::new(0));
@@ -372,7 +372,7 @@ mod tests {
         let waited = wait(&[(base, all)], &page_op);
         assert_eq!((waited.outcome, came.get(), any()), (WaitOutcome::Here, all, false));
         assert!(waited.time == time.get() - begun && waited.time > 3_000_000_000);
-        // Other memory arrives: the bound is that of the awaited bytes.
+        // Other memory arrives: the bound follows from the awaited bytes.
         let elsewhere = |_, within: Duration| {
             time.set(time.get() + within.as_nanos() as Ns);
             page_op_arrived(others, 1);

@@ -1,15 +1,16 @@
-//! Advice and prefetches: the calls that say where managed memory lies.
+//! Advice and prefetches: the calls that place managed memory.
 //!
 //! The driver copies *read-mostly* memory instead of moving it: a prefetch leaves the other side's
 //! copy valid. Ending the advice leaves one copy, at the preferred location if there is one there,
 //! and frees the device without a transfer. So:
 //!
 //! * Memory that becomes mostly read prefers the host, which has no effect while the advice holds.
-//! * To leave, the advice ends, which drops device copies of what the host has. A prefetch to the
-//!   host moves the rest. Then the advice is given again; before, the prefetch would only copy.
+//! * Before memory leaves, the advice ends, which drops the device's copies of memory that the host
+//!   has. A prefetch to the host moves the rest. Then the advice is given again; given earlier, it
+//!   would turn the prefetch into a copy.
 //! * Memory that is written again first prefers the device, whose copy then remains.
 //!
-//! If a step fails, memory lies elsewhere or is copied once more.
+//! If a step fails, memory is elsewhere or is copied once more.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -129,7 +130,7 @@ pub fn end_mostly_read(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     advise(start, bytes, NOT_READ_MOSTLY, device)
 }
 
-/// Ends the advice for a range that leaves the device. Returns what to advise again after the
+/// Ends the advice for a range that leaves the device. Returns the advice to repeat after the
 /// prefetch.
 pub fn end_before_leaving(start: u64, bytes: u64, device: CuDevice) -> Vec<RepeatedAdvice> {
     let mut again = Vec::new();
@@ -142,14 +143,14 @@ pub fn end_before_leaving(start: u64, bytes: u64, device: CuDevice) -> Vec<Repea
     again
 }
 
-/// Gives the advice again. The driver refuses what the job no longer holds.
+/// Gives the advice again. The driver refuses it for memory that the job no longer holds.
 pub fn advise_again(again: Vec<RepeatedAdvice>) {
     for RepeatedAdvice { start, bytes, device } in again {
         let _ = mostly_read(start, bytes, device);
     }
 }
 
-/// Takes out a range that is no longer mostly read.
+/// Removes a range that is no longer mostly read.
 pub fn exclude(again: &mut Vec<RepeatedAdvice>, start: u64, bytes: u64) {
     let end = start.saturating_add(bytes);
     again.retain(|one| one.start >= end || one.start.saturating_add(one.bytes) <= start);

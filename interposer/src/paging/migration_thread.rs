@@ -1,13 +1,13 @@
 //! The migration thread: carries out the broker's page operations on streams of its own.
 //!
-//! * One a process, started at its first managed memory; signals blocked, never joined.
-//! * It cannot change what the job computes. It moves and advises only memory that the job holds
-//!   now, and discards only freed blocks that no allocation can get meanwhile.
+//! * One per process, started at its first managed memory; signals blocked, never joined.
+//! * It cannot change the job's results. It moves and advises only memory that the job holds now,
+//!   and discards only freed blocks that no allocation can get meanwhile.
 //! * The job waits for it only when a context ends: for one driver call, within a bound.
-//! * It makes no driver call during a capture. Its capture mode is relaxed, so that a call under
-//!   way does not spoil a capture that begins.
-//! * Completion is seen by events; no driver call waits. The events of consecutive page operations
-//!   on a stream give the second one's time ([`timed`]).
+//! * It makes no driver call during a capture. Its capture mode is relaxed, so that a call that is
+//!   under way does not spoil a capture that begins.
+//! * It sees completion by events; no driver call waits. The events of consecutive page operations
+//!   on a stream give the later operation's time ([`timed`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::Builder;
@@ -34,10 +34,10 @@ use crate::{internal_error, thread};
 
 const MOST_OPS: usize = 64;
 
-/// 16 granules take half a millisecond.
+/// Poll interval: 16 granules take half a millisecond.
 const POLL: Duration = Duration::from_micros(150);
 
-/// Longest sleep: another broker may have come.
+/// Longest sleep, because a new broker may have come.
 const IDLE_NAP: Duration = Duration::from_millis(200);
 
 const CAPTURE_NAP: Duration = Duration::from_millis(1);
@@ -62,7 +62,7 @@ const ROUND_NS: Ns = 500_000_000;
 
 const STACK: usize = 256 * 1024;
 
-/// Interval between looks at the host memory that is left; each reads small files.
+/// Interval between reads of the host memory that is left; each reads small files.
 const HOST_POLL_NS: Ns = 1_000_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -73,10 +73,10 @@ static ENDING: AtomicU32 = AtomicU32::new(0);
 /// Contexts that ended; older streams may be gone.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// A message must fit one packet.
+/// Most ranges of a message, which must fit one packet.
 const RANGES_PER_MESSAGE: usize = 4096;
 
-/// At most 20 bytes each.
+/// Most uses of a message, at most 20 B each.
 const USES_PER_MESSAGE: usize = 2048;
 
 /// Sleeps until `word` is no longer `was` and a wake-up comes, or for `within`.
@@ -121,7 +121,7 @@ pub fn start(link: &'static BrokerLink) {
         let worked = internal_error::guarded(|| MigrationThread::new(link).run());
         // Without the thread memory moves on demand.
         page_ops.served.store(0, Ordering::Release);
-        // Evicted memory will not be brought back.
+        // No thread will bring evicted memory back.
         evicted::forget();
         evicted::wake();
         if worked.is_none() {
@@ -129,7 +129,7 @@ pub fn start(link: &'static BrokerLink) {
         }
     });
     if let Err(why) = spawned {
-        log::warn!("no thread could be started for the job's memory, which moves on demand: {why}");
+        log::warn!("cannot start a thread for the job's memory, which moves on demand: {why}");
     }
 }
 
@@ -137,7 +137,8 @@ pub fn forget() {
     STARTED.store(false, Ordering::Release);
 }
 
-/// Keeps the thread from driver calls as a context may end. Waits, bounded, for one under way.
+/// Keeps the thread from driver calls while a context may end. Waits, bounded, for a call under
+/// way.
 pub fn context_ending() {
     ENDING.fetch_add(1, Ordering::SeqCst);
     let step = Duration::from_micros(50);
@@ -148,7 +149,7 @@ pub fn context_ending() {
     }
 }
 
-/// Ends what [`context_ending`] began. `ended`: the context has ended.
+/// Ends the state that [`context_ending`] began. `ended`: whether the context has ended.
 pub fn context_ended(ended: bool) {
     if ended {
         ENDED.fetch_add(1, Ordering::AcqRel);
@@ -190,8 +191,8 @@ struct ActiveOp {
     event: CuEvent,
     context: CuContext,
     stream: CuStream,
-    /// Event of the stream's previous page operation, if pending when this one was queued. The time
-    /// between the two events is this one's.
+    /// Event of the stream's previous page operation, if it was pending when this operation was
+    /// queued. The time between the two events is this operation's.
     follows: Option<CuEvent>,
     /// Another page operation needs this event.
     followed: bool,
@@ -210,18 +211,18 @@ struct MigrationThread {
     events: Vec<(CuContext, CuEvent)>,
     active: Vec<ActiveOp>,
     current: CuContext,
-    /// End of the last round, ns, and what was named in it.
+    /// End of the last round, ns, and the ranges named in it.
     last_report: Ns,
     touched: Option<Vec<u64>>,
     report_again: bool,
-    /// Last look, ns; 0: none.
+    /// Time of the last read of the host's memory, ns; 0: none.
     host_polled: Ns,
-    /// Whether a system call filter was there at the start, as in a container.
+    /// Whether the process had a system call filter at the start, as in a container.
     filtered: bool,
     learner: Option<Learner>,
 }
 
-/// True if that cannot be asked.
+/// Whether the process has a system call filter; true if that cannot be read.
 fn is_filtered() -> bool {
     use rustix::thread::{SecureComputingMode, secure_computing_mode};
     secure_computing_mode() != Ok(SecureComputingMode::Disabled)
@@ -256,7 +257,7 @@ impl MigrationThread {
         }
         loop {
             let page_ops = &self.link.lane.page_ops;
-            // First: an order after this changes the bell, so the nap does not begin.
+            // First of all: an order after this load changes the bell, so the nap does not begin.
             let bell = page_ops.bell.load(Ordering::Acquire);
             self.check_broker(page_ops);
             self.report_touched();
@@ -273,14 +274,15 @@ impl MigrationThread {
         }
     }
 
-    /// Tells the broker how much host memory the control groups leave: it evicts no more.
+    /// Reports to the broker how much host memory the control groups leave: the broker evicts no
+    /// more.
     fn report_host(&mut self) {
         let now = clock::now();
         if self.host_polled != 0 && now.saturating_sub(self.host_polled) < HOST_POLL_NS {
             return;
         }
         self.host_polled = now;
-        // A filter installed since may forbid opening files.
+        // A filter that was installed since then may forbid opening files.
         if is_filtered() && !self.filtered {
             return;
         }
@@ -299,14 +301,14 @@ impl MigrationThread {
             self.report_again = true;
             evicted::forget();
             evicted::wake();
-            // Of the former broker.
+            // These are the former broker's.
             for out in std::mem::take(&mut self.active) {
                 pool::put_back(out.discarded);
             }
         }
         let attached = self.link.is_attached();
         if !attached && evicted::any() {
-            // Evicted memory will not be brought back.
+            // No broker will bring evicted memory back.
             evicted::forget();
             evicted::wake();
         }
@@ -323,7 +325,7 @@ impl MigrationThread {
         }
     }
 
-    /// Reports the job's period, and once a round the touched ranges.
+    /// Reports the job's period, and once per round the touched ranges.
     fn report_touched(&mut self) {
         let now = clock::now();
         if self.link.is_attached()
@@ -373,7 +375,7 @@ impl MigrationThread {
         self.link.fence_and_ring();
     }
 
-    /// Begins a page operation. `None`: it was advice, and is done.
+    /// Begins a page operation. `None`: it was advice, and is already done.
     fn start_op(&mut self, number: u64, page_op: &PageOp) -> Result<Option<ActiveOp>, PageOpStatus> {
         let end = page_op.start.saturating_add(page_op.bytes);
         if page_op.kind == PageOpKind::MostlyRead {
@@ -387,7 +389,7 @@ impl MigrationThread {
             }
         }
         let mut parts = ranges::within(page_op.start, end);
-        // Freed blocks leave too, but never come.
+        // Freed blocks leave too, but never return.
         if !page_op.kind.is_inward() {
             parts.extend(pool::within(page_op.start, end));
         }
@@ -408,7 +410,7 @@ impl MigrationThread {
                 PageOpKind::Prefetch | PageOpKind::Populate | PageOpKind::Confirm => {
                     mem_advise::prefetch(part.start, length, Some(range.device), stream)
                 }
-                // Not certainly dead.
+                // The content may still be needed.
                 PageOpKind::Evict | PageOpKind::Release | PageOpKind::Discard => {
                     advice.extend(mem_advise::end_before_leaving(part.start, length, range.device));
                     mem_advise::prefetch(part.start, length, None, stream)
@@ -468,7 +470,7 @@ impl MigrationThread {
         let begun = self.enter(context).and_then(|streams| {
             let starts: Vec<u64> = discarded.iter().map(|spare| spare.at).collect();
             let sizes: Vec<usize> = discarded.iter().map(|spare| spare.range.room as usize).collect();
-            // SAFETY: both lists have as many entries as said, and are read before the return.
+            // SAFETY: both lists have `starts.len()` entries, and are read before the return.
             let result = unsafe {
                 calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
             };
@@ -527,7 +529,7 @@ impl MigrationThread {
         Ok(streams)
     }
 
-    /// Records an event behind what is on a stream.
+    /// Records an event after the work on a stream.
     fn mark(&mut self, context: CuContext, stream: CuStream) -> Option<CuEvent> {
         let kept = self.events.iter().position(|(of, _)| *of == context);
         let mut event = kept.map_or(0, |at| self.events.swap_remove(at).1);

@@ -1,35 +1,36 @@
-//! Managed backing: managed memory where a job asks for device memory, so that jobs that exceed the
-//! device together can run.
+//! Managed backing: managed memory in place of the device memory that a job asks for. So jobs that
+//! together exceed the device can run.
 //!
-//! * For jobs that ask for it (`--backing managed`), or with `auto` where memory does not fit
-//!   beside the others'. In other jobs each function returns at once.
+//! * It is for jobs that ask for it (`--backing managed`), and with `auto` for jobs whose memory
+//!   does not fit next to the other jobs' memory. In other jobs each function returns at once.
 //! * The job sees device memory: attributes, free memory and range sizes are those of `cuMemAlloc`.
-//!   Handles for other processes are impossible: the driver refuses, and weft says so once.
-//! * The rest stays device memory, is counted, and is logged once:
-//!   * all on devices without concurrent managed access;
-//!   * allocations refused for another reason than want of memory;
+//!   Handles for other processes are impossible: the driver refuses them, and weft reports that
+//!   once.
+//! * The following stays device memory, is counted, and is logged once:
+//!   * all memory on devices without concurrent managed access;
+//!   * allocations that the driver refused for another reason than lack of memory;
 //!   * virtual memory management (`cuMemCreate`, `cuMemMap`: no managed memory in reserved ranges);
 //!   * shared pools, arrays, graphs' allocation nodes.
-//! * A job may take `max(total - reserve, declared)` of the device (see [`capacity`]); beyond that
+//! * A job may take `max(total - reserve, declared)` of the device (see [`capacity`]); above that
 //!   it gets "out of memory".
 //!
-//! | file | holds |
+//! | file | contains |
 //! | --- | --- |
 //! | `backing` | taking and giving back managed memory, also in stream order |
-//! | `capacity` | how much of a device a job may take, and has |
-//! | `ranges` | what was handed out |
+//! | `capacity` | the bytes of a device that a job may take, and has |
+//! | `ranges` | the managed ranges that the job holds |
 //! | `pool` | freed blocks kept for reuse; usage of pools |
-//! | `pointer_attributes` | what the job is told about its memory |
-//! | `access_tracker` | what launches use of it |
-//! | `period_detector` | in which order, and when it repeats |
-//! | `template_learner` | stage 1: from what launches touched to templates |
-//! | `residency_probe` | what a launch touched, by the host's page table |
+//! | `pointer_attributes` | the answers that the job gets about its memory |
+//! | `access_tracker` | the memory that launches use |
+//! | `period_detector` | the order of use, and when it repeats |
+//! | `template_learner` | stage 1: from touched memory to templates |
+//! | `residency_probe` | the memory that a launch touched, by the host's page table |
 //! | `evicted` | evicted granules, and launches that wait for them |
 //! | `mem_advise` | advice and prefetches |
 //! | `migration_thread` | the thread that carries out page operations |
 //!
-//! Nothing here waits but in the driver's own calls, over which no lock is held. During a capture
-//! none is made.
+//! No code here waits except in the driver's own calls, during which no lock is held. During a
+//! capture there are no such calls.
 
 pub mod access_tracker;
 pub mod backing;

@@ -3,17 +3,18 @@
 //!
 //! If the last `n` steps equal the `n` before them, `n` is the period (a training step, a decoded
 //! token), and its steps are the [`PeriodForecast`]. Each later step is compared with the expected
-//! one. After another one, as in an evaluation, the job is out of step until some steps in a row
-//! are known again.
+//! step. If it differs, as in an evaluation, the job is out of step until some steps in a row are
+//! known again.
 //!
-//! A step is a launch, copy or fill. Two are equal if kernel, shape, and granules of all *large*
-//! regions are: layers run one kernel on other weights, and small temporaries wander.
+//! A step is a launch, copy or fill. Two steps are equal if their kernel, shape, and the granules
+//! of all *large* regions are equal: layers run one kernel on other weights, and small temporaries
+//! wander.
 //!
-//! A step's time is `max(device, host)`, with the lesser of the last two host times. Waits for a
-//! turn or for memory are not in it, else a period would last as long as all jobs' turns. A period
-//! that becomes much shorter is told again.
+//! A step's time is `max(device, host)`, with the lesser of the last two host times. It excludes
+//! waits for a turn or for memory; otherwise a period would last as long as all jobs' turns. If a
+//! period becomes much shorter, it is reported again.
 //!
-//! Cost: one table lookup a step. Memory is bounded.
+//! Cost: one table lookup per step. Memory is bounded.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 
-/// Steps compared: fewer would confuse two layers, more find a period later.
+/// Steps compared: fewer would confuse two layers, more would find a period later.
 const WINDOW_STEPS: usize = 12;
 
 /// Steps kept: twice the longest period. A large model's training step has some 10,000 launches.
@@ -32,7 +33,7 @@ const MOST_USES: usize = 16_384;
 /// Steps that must repeat before a period is believed.
 const CERTAIN_STEPS: usize = 2 * WINDOW_STEPS;
 
-/// Below this part of the told time a period is told again.
+/// Fourths of the reported time. A period that takes less is reported again.
 const SHORTER_FOURTHS: u64 = 3;
 
 /// Odd, with mixed bits (the golden ratio).
@@ -46,7 +47,7 @@ struct SequenceStep {
     uses: u32,
 }
 
-/// What a period touches, in order.
+/// Granules that a period touches, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeriodForecast {
     pub period: Ns,
@@ -59,7 +60,7 @@ struct KnownPeriod {
     /// Start of each step, ns.
     at: Vec<Ns>,
     length: Ns,
-    /// Step behind each window.
+    /// Step after each window.
     windows: HashMap<u64, usize>,
 }
 
@@ -70,7 +71,7 @@ pub struct PeriodDetector {
     uses: VecDeque<GranuleUse>,
     count: u64,
     hash: u64,
-    /// Last step behind each window.
+    /// Last step after each window.
     windows: HashMap<u64, u64>,
     /// Distance of the last equal window, and the steps in a row for which it held.
     distance: u64,
@@ -78,7 +79,7 @@ pub struct PeriodDetector {
     known: Option<KnownPeriod>,
     expected: Option<usize>,
     news: Option<PeriodForecast>,
-    /// Times out of step, for people.
+    /// Number of times the job got out of step, for people.
     pub losses: u64,
 }
 
@@ -173,12 +174,12 @@ impl PeriodDetector {
             costs = costs.saturating_add(cost);
             times.push(took.max(cost));
         }
-        // A host that runs ahead waits in the end: the two times do not add up.
+        // A host that runs ahead waits at the end: the two times do not add up.
         let (sum, length) = (times.iter().sum::<Ns>().max(1), hosts.max(costs));
         for time in &mut times {
             *time = (u128::from(*time) * u128::from(length) / u128::from(sum)) as Ns;
         }
-        // The first is that of the previous period's last step, which also ends this one.
+        // The first time is that of the previous period's last step, which also ends this period.
         times.rotate_left(1);
         Some(times)
     }
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn a_use_comes_when_the_job_itself_gets_there() {
         let (mut sequence, mut now) = (PeriodDetector::default(), 0);
-        // The host pauses behind the third launch, and stalls once for long.
+        // The host pauses after the third launch, and stalls once for a long time.
         let mut rounds = |sequence: &mut PeriodDetector, pause: Ns, count: u64| {
             for round in 0..count {
                 for kernel in 0..30u64 {
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!(forecast.period, 500_000, "the stall is not in it");
         assert_eq!((from(1, 2), from(2, 3), from(3, 29)), (1000, 471_000, 26_000));
         assert!(forecast.uses.is_sorted_by_key(|one| one.at));
-        // A period learnt while slow is told again.
+        // A period learnt while the job was slow is reported again.
         rounds(&mut sequence, 400_000, 6);
         assert_eq!(sequence.news(), None);
         rounds(&mut sequence, 20_000, 6);

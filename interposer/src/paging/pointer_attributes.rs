@@ -1,4 +1,4 @@
-//! Pointer attributes and sizes as for device memory: the driver's own answers, changed where
+//! Pointer attributes and sizes as for device memory: the driver's own answers, corrected if
 //! managed memory differs.
 
 use std::ffi::c_void;
@@ -13,10 +13,10 @@ mod attribute {
     pub const MEMORY_TYPE: u32 = 2;
     pub const HOST_POINTER: u32 = 4;
     pub const IS_MANAGED: u32 = 8;
-    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE. At 0 libraries take the memory for mapped
-    /// memory and look for its handle: NCCL 2.30 fails even with one rank, as PyTorch registers its
-    /// allocations (client `managed-nccl`). A library that needs an IPC handle fails at 1; UCX
-    /// would do without at 0.
+    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE. At 0 libraries treat the memory as mapped
+    /// memory and look for its handle. NCCL 2.30 then fails even with one rank, because PyTorch
+    /// registers its allocations (client `managed-nccl`). At 1 a library that needs an IPC handle
+    /// fails; at 0 UCX would run without a handle.
     pub const LEGACY_IPC: u32 = 10;
     pub const RANGE_SIZE: u32 = 12;
     pub const POOL: u32 = 17;
@@ -103,7 +103,7 @@ pub unsafe fn several(
     }
     let Some((_, range)) = ranges::of(at) else { return };
     for nth in 0..count as usize {
-        // SAFETY: the arrays have as many entries as the call says.
+        // SAFETY: the arrays have as many entries as the call's count.
         let asked = unsafe { asked.wrapping_add(nth).read() };
         // SAFETY: as above.
         let data = unsafe { data.wrapping_add(nth).read() };
@@ -123,8 +123,8 @@ pub fn free(device: i32, plain: u64) -> Option<u64> {
     })
 }
 
-/// Size of a device of `total` bytes for this job, at least its capacity: programs compute with
-/// parts of it.
+/// Size of a device of `total` bytes for this job, at least its capacity: programs compute parts of
+/// this size.
 pub fn size(device: i32, total: u64) -> u64 {
     total.max(capacity::limit(device))
 }

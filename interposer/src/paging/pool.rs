@@ -1,10 +1,10 @@
 //! Managed memory that was freed in stream order and is kept for reuse; and usage of pools.
 //!
-//! * The stream of the free gets a block back at once: its order makes that right. Other streams
-//!   get it once an event behind the free was reached.
-//! * A stream that is gone equals no other: its work may still run when its handle, or its thread's
-//!   place, is reused.
-//! * Kept blocks are not the job's: its `cuMemGetInfo` omits them. They go back when the job asks
+//! * The stream of the free can reuse a block at once: stream order makes that right. Other streams
+//!   get the block when an event after the free was reached.
+//! * A stream that no longer exists equals no other: its work may still run when its handle, or its
+//!   thread's place, is reused.
+//! * Kept blocks are not the job's: its `cuMemGetInfo` omits them. They are freed when the job asks
 //!   for more than there is, trims a pool, or frees more than [`MOST_BLOCKS`].
 //! * The driver's free waits for a block's users, so a block without an event is safe too.
 
@@ -35,7 +35,7 @@ pub struct KeptBlock {
     pub at: CuDevicePtr,
     pub range: ManagedRange,
     order: StreamOrder,
-    /// Event behind the free; 0 = none.
+    /// Event after the free; 0 = none.
     event: CuEvent,
     of: CuContext,
 }
@@ -123,7 +123,7 @@ fn find(bytes: u64, stream: CuStream) -> Option<KeptBlock> {
     if capture::any() {
         return None;
     }
-    // It leaves the list first: no lock is held over a driver call.
+    // The block leaves the list first: no lock is held during a driver call.
     let other = |inside: &mut PoolState| {
         let at = inside.spare.iter().position(|spare| spare.event != 0 && fits(spare))?;
         Some(inside.spare.remove(at))
@@ -156,7 +156,7 @@ pub fn keep(at: CuDevicePtr, range: ManagedRange, stream: CuStream, (event, of):
     }
 }
 
-/// An event behind a stream's work (0: none possible), and its context.
+/// An event after a stream's work (0: none possible), and its context.
 pub type Mark = (CuEvent, CuContext);
 
 /// Marks the work on a stream before a free.
@@ -182,7 +182,7 @@ pub fn mark(stream: CuStream) -> Result<Mark, CuResult> {
         return Ok((event, context));
     }
     keep_event(context, event);
-    // A stream of another context is no error of the job's.
+    // A stream of another context is not the job's error.
     // SAFETY: as above.
     let known = capture::relaxed(|| unsafe { calls::cuStreamQuery(stream) });
     match known {
@@ -279,7 +279,7 @@ pub fn context_ended(context: CuContext) {
     });
 }
 
-/// Forgets the blocks that went with an ended context.
+/// Forgets the blocks that ended together with a context.
 pub fn forget_gone() {
     let blocks = inside(|inside| std::mem::take(&mut inside.spare));
     let living: Vec<KeptBlock> = blocks

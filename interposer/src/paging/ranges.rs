@@ -1,8 +1,8 @@
 //! Managed ranges that a job holds, by address.
 //!
 //! Calls that take memory, free it or ask about it lock the list. Launches call [`name`], which
-//! takes no lock: it searches a sorted table and gives up at a change. Writers bump a version
-//! before and after.
+//! takes no lock: it searches a sorted table and gives up if the table changes. Writers bump a
+//! version before and after.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -41,8 +41,8 @@ struct LookupTable {
     count: AtomicUsize,
     starts: [AtomicU64; PLACES],
     ends: [AtomicU64; PLACES],
-    /// Last round that named each range, outside the version rule: a mark on a neighbour costs one
-    /// needless move or fault.
+    /// Last round that named each range, outside the version rule: a mark on the wrong range costs
+    /// one needless move or fault.
     rounds: [AtomicU32; PLACES],
 }
 

@@ -1,18 +1,19 @@
-//! Residency probe: reads in the host's page table what a launch touched. For stage 1 on real
-//! drivers, with `weft profile --evidence residency`.
+//! Residency probe: reads the memory that a launch touched from the host's page table. For stage 1
+//! on real drivers, with `weft profile --evidence residency`.
 //!
-//! A launch is observed alone, on empty streams. Memory behind its pointers moves to the host and
-//! is read there once, so that the page table has its pages. Pages gone from `/proc/self/pagemap`
-//! after the launch were touched, or brought along by the driver. Reads and writes are not told
-//! apart.
+//! A launch is observed without other launches, on empty streams. Memory behind its pointers moves
+//! to the host and is read there once, so that the page table has its pages. If pages have left
+//! `/proc/self/pagemap` after the launch, the launch touched them or the driver brought them along.
+//! Reads and writes look the same.
 //!
 //! * Besides the job's operations the device gets only moves of managed memory, and one fill of
 //!   weft's own memory. That fill tests whether driver and device show touches at all.
-//! * Each shape of a kernel is observed [`TIMES_PER_SHAPE`] times, at most [`SHAPES_PER_KERNEL`]
-//!   shapes of a kernel, and [`MOST_TIME`] in all, which the job waits.
-//! * Every wait has a bound: if streams do not run empty, the launch is not observed.
-//! * No observation during a capture or beside another launch. A copy, fill, graph or change of the
-//!   job's memory meanwhile voids it.
+//! * Each shape of a kernel is observed [`TIMES_PER_SHAPE`] times, for at most
+//!   [`SHAPES_PER_KERNEL`] shapes per kernel. All observations take at most [`MOST_TIME`], during
+//!   which the job waits.
+//! * Every wait has a bound: if streams do not become empty, the launch is not observed.
+//! * There is no observation during a capture or while another launch is under way. If a copy,
+//!   fill, graph or change of the job's memory occurs meanwhile, the observation is void.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -32,20 +33,20 @@ pub const TIMES_PER_SHAPE: u8 = 2;
 
 pub const SHAPES_PER_KERNEL: u32 = 128;
 
-/// Of all observations of a process.
+/// Longest time for all observations of a process.
 pub const MOST_TIME: Duration = Duration::from_secs(120);
 
-/// Moved for one launch: an optimiser's lists have all weights four times.
+/// Most bytes moved for one launch: an optimiser's lists have all weights four times.
 const MOST_BYTES: u64 = 8 << 30;
 
 /// Free host memory needed for each moved byte.
 const SPARE_FACTOR: u64 = 2;
 
-/// Looked at behind a pointer in a larger allocation. A touch of its last granule voids the
-/// observation: there may be more.
+/// Bytes observed behind a pointer in a larger allocation. A touch of the last granule voids the
+/// observation, because there may be more touches.
 const WINDOW_BYTES: u64 = 2 << 30;
 
-/// Any host has so much free.
+/// Free memory that any host has.
 const ROOMY_BYTES: u64 = 256 << 20;
 
 /// Longest waits for empty streams, and for the launch's end.
@@ -61,7 +62,7 @@ const DEFAULT: CuStream = 2;
 
 const ATTACH_GLOBAL: u32 = 1;
 
-/// Shared by launches, exclusive for an observed one.
+/// Lock that launches share and that an observed launch holds exclusively.
 static ALONE: RwLock<()> = RwLock::new(());
 
 static OTHERS: AtomicU64 = AtomicU64::new(0);
@@ -75,12 +76,12 @@ const HIDES: u8 = 2;
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Launches observed, passed over for other work, and observed in vain.
+/// Launches observed, skipped because of other work, and observed without a result.
 static OBSERVED: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
 static VAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Nanoseconds.
+/// Time spent on observations, ns.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
 pub fn turn_on() {
@@ -95,7 +96,7 @@ pub fn is_on() -> bool {
 /// Turns observation off: read-mostly memory keeps its host copy.
 pub fn turn_off() {
     if ON.swap(false, Ordering::Relaxed) {
-        log::info!("memory that is mostly read lies on host and device: no more launches are observed");
+        log::info!("read-mostly memory is both on host and device: launches are no longer observed");
     }
 }
 
@@ -104,7 +105,7 @@ pub fn note_other_work() {
     OTHERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Launches observed, passed over, observed in vain; time spent.
+/// Launches observed, skipped, and observed without a result; time spent.
 pub fn statistics() -> (u64, u64, u64, Duration) {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let spent = Duration::from_nanos(count(&SPENT));
@@ -149,7 +150,7 @@ struct MemoryWindow {
     cut: bool,
 }
 
-/// Where the touches of a launch are looked for.
+/// Memory in which a launch's touches are looked for.
 #[derive(Debug)]
 pub struct Windows(Vec<MemoryWindow>);
 
@@ -286,7 +287,7 @@ fn try_prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Ob
 }
 
 impl Observation {
-    /// What the launch touched, if that can be told.
+    /// Memory that the launch touched, if the page table shows it.
     pub fn touched(self) -> Option<Vec<Touched>> {
         let found = self.look();
         let counter = if found.is_some() { &OBSERVED } else { &VAIN };
@@ -318,7 +319,7 @@ impl Observation {
     }
 }
 
-/// Waits until a stream has run empty; false after `within`.
+/// Waits until a stream is empty; false after `within`.
 fn ended(stream: CuStream, within: Duration) -> bool {
     let since = Instant::now();
     loop {
@@ -345,7 +346,7 @@ fn page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Has the host read each page of a range. May fail; the caller checks.
+/// Makes the host read each page of a range. May fail; the caller checks.
 fn map(begin: u64, end: u64) {
     /// Linux's MADV_POPULATE_READ, since 5.14.
     const POPULATE_READ: i32 = 22;
@@ -381,7 +382,9 @@ fn usable(table: &File, stream: CuStream) -> bool {
     let shows = try_out(table, stream);
     USABLE.store(if shows.is_ok() { SHOWS } else { HIDES }, Ordering::Relaxed);
     match shows {
-        Ok(()) => log::info!("the host's page table shows what the device touches: working sets are learnt from it"),
+        Ok(()) => log::info!(
+            "the host's page table shows the memory that the device touches: working sets are learnt from it"
+        ),
         Err(why) => log::warn!("working sets cannot be learnt from the host's page table here: {why}"),
     }
     shows.is_ok()
@@ -393,7 +396,7 @@ fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
     let mut at = 0;
     // SAFETY: valid out-parameter.
     if !unsafe { calls::cuMemAllocManaged(&mut at, bytes as usize, ATTACH_GLOBAL) }.ok() {
-        return Err("the driver gives no managed memory");
+        return Err("the driver does not provide managed memory");
     }
     let tried = try_on(table, stream, at, bytes);
     // SAFETY: taken above, known to no other code.

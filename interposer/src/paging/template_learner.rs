@@ -1,12 +1,12 @@
-//! Template learner: turns evidence of what launches touched into templates, in stage 1.
+//! Template learner: derives templates from evidence of touched memory, in stage 1.
 //!
-//! [`EVIDENCE_FROM`] says where [`Evidence`] comes from. The simulated GPU tells after each launch
-//! (`simgpuTouches`). On a real one the host's page table shows it ([`super::residency_probe`]):
-//! slow, so only on request.
+//! [`EVIDENCE_FROM`] selects the source of [`Evidence`]. The simulated GPU reports it after each
+//! launch (`simgpuTouches`). On a real GPU the host's page table shows it
+//! ([`super::residency_probe`]). This is slow, so it happens only on request.
 //!
 //! A launch's thread only adds a record of [`recording`], under a lock. The migration thread fits
 //! templates now and then, which may take a second. It also writes the records to the file in
-//! [`EVIDENCE`], if any, by which `tests/clients/test_prediction.py` judges templates.
+//! [`EVIDENCE`], if any, with which `tests/clients/test_prediction.py` judges templates.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -26,10 +26,10 @@ use crate::driver::abi::{CuFunction, CuResult};
 use crate::driver::loader;
 use crate::kernels;
 
-/// Pieces of a launch; one with more is no evidence. A list of tensors has some hundreds.
+/// Most pieces of a launch; a launch with more is no evidence. A list of tensors has some hundreds.
 const MOST_PIECES: usize = 4096;
 
-/// Variable with the file for the records. The first process to make it has it.
+/// Variable with the file for the records. The first process that makes the file owns it.
 const EVIDENCE: &str = "WEFT_EVIDENCE";
 
 /// Records waiting for the migration thread; further launches are not noted.
@@ -84,7 +84,7 @@ fn notes() -> MutexGuard<'static, Option<Notes>> {
 /// Notes a launch just made. `version` is that of `live`.
 pub fn note_launch(launch: &Launch, function: CuFunction, live: &Allocations, version: u64) {
     if residency_probe::is_on() {
-        // Observed alone, or not at all.
+        // The launch is observed by the probe, or not at all.
         return;
     }
     let Some(tells) = *TOUCHES else { return };
@@ -96,7 +96,7 @@ pub fn note_launch(launch: &Launch, function: CuFunction, live: &Allocations, ve
     notes.words.resize(3 * MOST_PIECES, 0);
     // Pieces, whether they are exact, the launch's number.
     let mut what = [0u64; 3];
-    // SAFETY: the list has room for as many as said; the other has three words.
+    // SAFETY: the list has room for `MOST_PIECES` pieces; the other has three words.
     let told = unsafe { tells(notes.words.as_mut_ptr(), MOST_PIECES, what.as_mut_ptr()) };
     let [count, exact, number] = what;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -205,7 +205,7 @@ impl Learner {
             }
             match File::create_new(&path).and_then(|mut file| file.write_all(&beginning).map(|()| file)) {
                 Ok(file) => learner.evidence = Some(file),
-                Err(why) => log::warn!("{EVIDENCE}={}: {why}; nothing is written there", path.display()),
+                Err(why) => log::warn!("{EVIDENCE}={}: {why}; the file is not written", path.display()),
             }
         }
         ON.store(true, Ordering::Release);
@@ -214,7 +214,7 @@ impl Learner {
 
     /// Takes the notes; returns templates that changed since the last call.
     pub fn news(&mut self) -> Vec<KernelWorkingSet> {
-        // Taken, not copied: launches wait for the lock.
+        // Taken, not copied, because launches wait for the lock.
         let taken = notes().as_mut().map(|notes| {
             // So that the next records begin with the job's ranges.
             notes.version = None;
@@ -224,12 +224,12 @@ impl Learner {
             return Vec::new();
         };
         if let Some(Err(why)) = self.evidence.as_mut().map(|file| file.write_all(&records)) {
-            log::warn!("{EVIDENCE}: {why}; nothing more is written there");
+            log::warn!("{EVIDENCE}: {why}; writing stops");
             self.evidence = None;
         }
         match Recording::read(&[recording::MAGIC.as_slice(), &records].concat()) {
             Ok(recording) => self.observe(recording),
-            Err(why) => log::warn!("what launches touched was noted wrongly, and is not learnt from: {why}"),
+            Err(why) => log::warn!("the notes on memory touched by launches are invalid and not learnt from: {why}"),
         }
         let (observed, passed, vain, took) = residency_probe::statistics();
         if observed >= 2 * self.said.max(1) {

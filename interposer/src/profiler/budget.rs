@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use weft_protocol::Ns;
 
-/// Part of the job's time that sampling may visibly take in stage 1. The aim is 5 % in all; unseen
-/// costs are several times as much. `scripts/bench profiling`, simulated GPU, two cores: 12 %
-/// slower at 15 (2700 samples a second), 5 % at 4 (900), 4.9 % at 2 (400; `--phases 600`, 4.0 to
-/// 6.0 %).
+/// Part of the job's time that sampling may visibly take in stage 1. The aim is 5 % in total;
+/// unseen costs are several times as large as the visible part. `scripts/bench profiling`,
+/// simulated GPU, two cores: 12 % slower at 15 (2700 samples a second), 5 % at 4 (900), 4.9 % at 2
+/// (400; `--phases 600`, 4.0 to 6.0 %).
 const SHARE_PERMILLE: u64 = 2;
 
 const RARE_SHARE_PERMILLE: u64 = 6;
 
-/// The part while the job serves: 600 samples a second at some 8 us each.
+/// The same part while the job serves: 600 samples a second at some 8 us each.
 const SERVING_SHARE_PERMILLE: u64 = 5;
 
-/// For the first step's kernels.
+/// Advance for the first step's kernels.
 const ADVANCE_NS: Ns = 1_000_000;
 
 /// The same while the job serves: some 20 samples, so that a job without a profile is known within
@@ -36,8 +36,8 @@ const AVERAGED_COUNT: u64 = 16;
 /// Usual time before any measurement.
 const FIRST_NS: Ns = 20_000;
 
-/// Longest time between two looks that counts. An idle service must not save up, or the next
-/// request would pay.
+/// Longest time between two looks that counts. An idle service must not save up budget, or the next
+/// request would pay for it.
 const LONGEST_STEP_NS: Ns = 5_000_000;
 
 /// Sampling time against the job's time.
@@ -55,7 +55,7 @@ pub enum Work {
     Record = 0,
     /// Reads windows.
     Read = 1,
-    /// Asks whether windows can be read.
+    /// Queries whether windows can be read.
     Ask = 2,
 }
 
@@ -67,7 +67,7 @@ impl Budget {
             Work::Read => read,
             Work::Ask => ask,
         };
-        // The average rises by what is counted, so rising costs are followed.
+        // The average rises with the counted time, so it follows rising costs.
         let counted = ns.min(usual.saturating_mul(UNUSUAL_FACTOR).max(FIRST_NS));
         *usual = (*usual * (AVERAGED_COUNT - 1) + counted) / AVERAGED_COUNT;
         self.spent = self.spent.saturating_add(counted);
@@ -99,14 +99,14 @@ impl Budget {
 /// Time of a launch onto an idle device that always counts as uninterrupted.
 const AT_ONCE_NS: Ns = 50_000;
 
-/// Usual time of a serving job's launch onto an idle device, ns. The sampled time has the host's in
-/// it, so a launch of a thread that lost its core is no sample. A slow host's launches all take
-/// long: without a time of theirs the job would wait at the gate for seconds.
+/// Usual time of a serving job's launch onto an idle device, ns. The sampled time includes the
+/// host's, so a launch of a thread that lost its core is no sample. On a slow host all launches
+/// take long: without their own usual time the job would wait at the gate for seconds.
 #[derive(Debug, Default)]
 pub struct UsualLaunch(Ns);
 
 impl UsualLaunch {
-    /// Takes in a launch's time. Returns whether its thread kept its core.
+    /// Learns a launch's time. Returns whether its thread kept its core.
     pub fn kept_core(&mut self, taken: Ns) -> bool {
         let longest = self.0.saturating_mul(UNUSUAL_FACTOR).max(AT_ONCE_NS);
         self.0 = (self.0 * (AVERAGED_COUNT - 1) + taken.min(longest)) / AVERAGED_COUNT;
@@ -117,8 +117,8 @@ impl UsualLaunch {
 /// Longest time between two looks.
 const SPREAD_NS: Ns = 50_000_000;
 
-/// The time between two looks is at most a part of the time since the first one: the first samples
-/// come at once.
+/// Divisor of the time since the first look: the time between two looks is at most this part of it.
+/// So the first samples come at once.
 const SPREAD_RATIO: Ns = 4;
 
 /// Most launches between two looks.
@@ -131,13 +131,13 @@ const PARTS: u64 = 64;
 pub struct Stride {
     first: Option<Ns>,
     looked: Option<Ns>,
-    /// In parts of [`PARTS`]: a whole number of few launches would never grow.
+    /// In parts of [`PARTS`]: with whole numbers a count of few launches would never grow.
     launches: u64,
     time: Ns,
 }
 
 impl Stride {
-    /// Most launches to pass over after a look at `now`. `passed`: those passed over before it.
+    /// Most launches to pass over after a look at `now`. `passed`: launches passed over before it.
     pub fn most(&mut self, now: Ns, passed: u32) -> u32 {
         let before = self.looked.replace(now).unwrap_or(now);
         // Earlier looks keep their weight in part.
@@ -150,8 +150,8 @@ impl Stride {
     }
 }
 
-/// Launches between two windows: random, or repeated steps would be sampled in one place. Inexact:
-/// two threads' launches may count as one.
+/// Launches between two windows: a random number, because otherwise repeated steps would always be
+/// sampled at the same place. Inexact: two threads' launches may count as one.
 #[derive(Debug)]
 pub struct Pause {
     left: AtomicU32,
@@ -193,7 +193,7 @@ impl Pause {
     }
 
     fn random(&self) -> u32 {
-        // Xorshift: falls out of step with any pattern.
+        // Xorshift, which does not stay in step with any pattern.
         let mut seed = self.seed.load(Ordering::Relaxed);
         seed ^= seed << 13;
         seed ^= seed >> 17;

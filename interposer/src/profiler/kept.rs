@@ -1,4 +1,4 @@
-//! State under the sampler's lock. Never waits for the device: pending events are asked for later.
+//! State under the sampler's lock. Never waits for the device: pending events are queried later.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
@@ -11,7 +11,7 @@ use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
 use crate::kernels::launch::LaunchInfo;
 
-/// Eight full windows' worth. A driver takes some hundred bytes for each.
+/// Events for eight full windows. A driver takes some hundred bytes for each event.
 const MOST_EVENTS: usize = 8 * (2 * WINDOW + 2);
 
 pub(super) const NONE: Event = 0;
@@ -19,10 +19,11 @@ pub(super) const NONE: Event = 0;
 /// Samples until the broker is rung.
 const RING_AT: usize = RECORDS / 4;
 
-/// Shortest time that tells the device clock's rate: below it interruptions show.
+/// Shortest time that shows the rate of the device's clock: over a shorter time interruptions
+/// matter.
 const RATE_SPAN_NS: Ns = 20_000_000;
 
-/// Time over which one reading suffices: another process's time slice shifts it by a few ms.
+/// Time over which one reading is enough: another process's time slice shifts it by a few ms.
 const LONG_SPAN_NS: Ns = 1_000_000_000;
 
 /// Longest reading that was not interrupted.
@@ -31,9 +32,9 @@ const AT_ONCE_NS: Ns = 50_000;
 /// Tolerance within which two rates count as equal.
 const SAME_CLOCK: f64 = 0.05;
 
-/// Windows kept back until the rate is known; then it is taken to be 1, for a job that never
-/// synchronises. A stated slowness is the rate from the start. Meanwhile the broker gets the
-/// samples at the likeliest rate ([`Kind::Guess`]), in case the job is killed.
+/// Windows kept back until the rate is known. After this number the rate counts as 1, for a job
+/// that never synchronises. A stated slowness is the rate from the start. Meanwhile the broker gets
+/// the samples at the likeliest rate ([`Kind::Guess`]), in case the job is killed.
 const KEPT_BACK: usize = 512;
 
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +50,7 @@ pub(super) struct Begun {
     pub(super) onto_idle: bool,
 }
 
-/// Threads that launch at once. Further launches go unsampled.
+/// Threads that launch at the same time. Further launches are not sampled.
 pub(super) const BEGUN: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -64,13 +65,13 @@ pub(super) struct SampledLaunch {
 #[derive(Debug, Default)]
 pub(super) struct EventWindow {
     pub(super) taken: Vec<SampledLaunch>,
-    /// A second event behind the first launch, for an event's cost.
+    /// A second event after the first launch, for an event's cost.
     pub(super) extra: Option<Event>,
 }
 
 impl EventWindow {
-    /// Whether the device has passed the whole window. The last launch is asked first: it is
-    /// pending, or passed with all before it on its stream.
+    /// Whether the device has passed the whole window. The last launch is queried first: it is
+    /// pending, or passed together with all launches before it on its stream.
     pub(super) fn reached(&self, driver: &EventCalls) -> Reached {
         let mut known: Option<Stream> = None;
         for taken in self.taken.iter().rev() {
@@ -102,17 +103,18 @@ pub(super) struct SamplerState {
     pub(super) closed: std::collections::VecDeque<EventWindow>,
     /// Least time between two consecutive events.
     pub(super) tick: Option<f64>,
-    /// How often it was measured: the least of several counts, as a late host makes it longer.
+    /// Number of measurements. The least of several counts, because a late host makes the time
+    /// longer.
     pub(super) ticks: u32,
     pub(super) rate: Option<f64>,
     /// A first reading of the rate, to be confirmed.
     pub(super) rate_once: Option<f64>,
     pub(super) kept_back: Vec<Vec<Point>>,
-    /// An event reached as it was recorded, and when, ns.
+    /// An event that was reached as it was recorded, and the time, ns.
     pub(super) anchor: Option<(Event, Ns)>,
     pub(super) looked: Ns,
     pub(super) told: usize,
-    /// Launches with the driver.
+    /// Launches that are with the driver.
     pub(super) begun: [Option<Begun>; BEGUN],
 }
 
@@ -129,7 +131,8 @@ impl SamplerState {
         Some(event)
     }
 
-    /// Records the event before a launch; returns it with the one for after it, if `ends`.
+    /// Records the event before a launch. Returns it, with the event for after the launch if
+    /// `ends`.
     pub(super) fn half(&mut self, driver: &EventCalls, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
         let context = driver.current()?;
         // Events belong to one context: the first.
@@ -179,7 +182,7 @@ impl SamplerState {
         }
     }
 
-    /// Fills in the device's times. False if the driver does not tell them.
+    /// Fills in the device's times. False if the driver does not report them.
     pub(super) fn times(&mut self, driver: &EventCalls, window: &mut EventWindow) -> bool {
         let Some(base) = window.taken.first().map(|taken| taken.start) else {
             return false;
@@ -271,7 +274,7 @@ impl SamplerState {
         }
     }
 
-    /// Tells the windows kept back, at the known or likeliest rate.
+    /// Reports the windows kept back, at the known or likeliest rate.
     pub(super) fn flush(&mut self, around: Around<'_>) {
         let rate = self.rate.unwrap_or_else(|| self.likeliest());
         self.rate = Some(rate);

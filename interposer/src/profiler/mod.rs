@@ -1,14 +1,15 @@
 //! Stage-1 profiler: times the job's kernels and the device's idle time after them.
 //!
 //! Now and then a run of launches (a *window*) is put between pairs of events. Their times are read
-//! when the device has long passed them. The profiler never waits for the device.
+//! when the device has passed them long ago. The profiler never waits for the device.
 //!
 //! * Its part of the job's time is measured and bounded ([`budget`]).
-//! * A rarely sampled kernel opens a small window. So does, now and then, a kernel last before a
-//!   synchronising call, where the big gaps are. One event at the next launch ends the last gap.
-//! * No driver call during a capture. The lock is only tried: a launch that finds it taken goes
-//!   unsampled, and the gap before it is not told.
-//! * [`kept`] is the state under the lock; [`window`] subtracts the instrument's own cost.
+//! * A rarely sampled kernel opens a small window. Now and then a kernel that is last before a
+//!   synchronising call opens one too, because the big gaps are there. One event at the next launch
+//!   ends the last gap.
+//! * No driver call during a capture. The lock is only tried: a launch that finds it taken is not
+//!   sampled, and the gap before it is not reported.
+//! * [`kept`] is the state under the lock; [`window`] subtracts the measurement's own cost.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -31,7 +32,7 @@ use crate::client::link::BrokerLink;
 use crate::driver::events::{EventCalls, Reached};
 use crate::kernels::launch::LaunchInfo;
 
-/// What the sampler needs of its session.
+/// The parts of the session that the sampler needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Around<'a> {
     pub link: &'a BrokerLink,
@@ -45,17 +46,17 @@ const WINDOW: usize = 32;
 /// Most windows that wait to be read.
 const WINDOWS: usize = 128;
 
-/// Of launches last before a synchronising call, one in so many is sampled.
+/// Number of launches that are last before a synchronising call, of which one is sampled.
 const TAIL_CHANCE: u32 = 8;
 
 /// Most launches between two full windows.
 const PAUSE: u32 = 256;
 
-/// Most that asking for pending events costs the budget.
+/// Most that queries of pending events cost the budget, ns.
 const QUERY_COST_NS: Ns = 5_000;
 
-/// A thread that took longer for a launch had no core: the device may have waited for it, so the
-/// launch is no sample.
+/// Launch time above which the thread had no core. The device may have waited for it, so the launch
+/// is no sample.
 const INTERRUPTED_NS: Ns = 10_000_000;
 
 /// Small windows in which an event's cost is measured.
@@ -111,7 +112,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// Whether to sample a serving job's launch, by a load and a store. Launches onto an idle
-    /// device tell the device clock's rate and are sampled while it is unknown.
+    /// device show the rate of the device's clock and are sampled while it is unknown.
     #[inline(always)]
     pub fn due(&self, onto_idle: bool) -> bool {
         if onto_idle && !self.rated.load(Ordering::Relaxed) {
@@ -141,7 +142,7 @@ impl Sampler {
         }
         let driver = around.driver;
         if !driver.has_times() {
-            // A serving job asks no more.
+            // A serving job needs no more samples.
             self.rated.store(true, Ordering::Relaxed);
             self.skip.store(u32::MAX, Ordering::Relaxed);
         }
@@ -166,7 +167,7 @@ impl Sampler {
             return None;
         }
         let entered = clock::now();
-        // Behind other work the first event is reached as the kernel begins.
+        // After other work the first event is reached as the kernel begins.
         let first = inside.open.taken.is_empty();
         let onto_idle = first && (after_sync || driver.relaxed(|| driver.is_idle(launch.stream)));
         let half = inside.half(driver, launch, sampled);
@@ -318,7 +319,7 @@ impl Sampler {
             if around.link.sampling() {
                 self.tally.sampled(half.kernel);
             }
-            // An event's cost comes from full windows, else from the first small ones.
+            // An event's cost is measured in full windows, and otherwise in the first small ones.
             if inside.open.taken.len() == 1 && (inside.wanted >= WINDOW || inside.ticks < TICKS) {
                 inside.measure_event(driver, half.stream);
             }
@@ -342,7 +343,7 @@ impl Sampler {
         }
     }
 
-    /// Ends an open window and the pause: work of weft's own follows.
+    /// Ends an open window and the pause, because work of weft's own follows.
     pub fn interrupt(&self) {
         self.after_sync.store(false, Ordering::Relaxed);
         if let Ok(mut inside) = self.inside.lock() {
@@ -350,7 +351,7 @@ impl Sampler {
         }
     }
 
-    /// Forgets the events of an ended context; 0: an unknown one.
+    /// Forgets the events of an ended context; 0: an unknown context.
     pub fn forget(&self, context: usize) {
         let Ok(mut inside) = self.inside.lock() else { return };
         if context != 0 && inside.context.is_some_and(|own| own != context) {
@@ -410,7 +411,7 @@ impl Sampler {
         if inside.rate.is_some() {
             self.rated.store(true, Ordering::Relaxed);
         }
-        // Asking counts at its own cost: the driver may do work that the job's next query would
+        // A query counts at its own cost: the driver may do work that the job's next query would
         // have caused.
         inside
             .budget

@@ -1,8 +1,8 @@
 //! Tally of each identity: launches since the last report, samples, and whether it was ever last
 //! before a synchronising call.
 //!
-//! One word an identity, changed by single atomic steps: every launch of a profiled job touches it.
-//! Each launch is reported once.
+//! One word per identity, changed by single atomic steps: every launch of a profiled job touches
+//! it. Each launch is reported once.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;

@@ -3,7 +3,8 @@
 //! * An event takes time on the device (`tick`), so a kernel seems longer by one tick.
 //! * On an idle device the event before a launch is reached at once, and the launch follows when
 //!   the host has made it. That time belongs to the gap, not to the kernel.
-//! * A device that waits for the host also waits for the sampler: that is subtracted from the gap.
+//! * A device that waits for the host also waits for the sampler. The sampler's time is subtracted
+//!   from the gap.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
@@ -16,7 +17,7 @@ pub struct Point {
     pub sequence: u64,
     /// Time of the event before the launch.
     pub start: f64,
-    /// Time of the event behind it. Infinite for the launch after the window, which ends the last
+    /// Time of the event after it. Infinite for the launch after the window, which ends the last
     /// gap.
     pub end: f64,
     /// When the sampler began.
@@ -27,7 +28,7 @@ pub struct Point {
     pub returned: Ns,
     /// When the sampler had finished.
     pub left: Ns,
-    /// Whether its stream was idle. Looked at for a window's first launch alone.
+    /// Whether its stream was idle. Checked only for a window's first launch.
     pub onto_idle: bool,
 }
 
@@ -45,7 +46,7 @@ pub struct Sample {
 pub struct Scale {
     /// Cost of an event, device ns.
     pub tick: f64,
-    /// Wall ns per device ns: 1 but on a slowed-down simulated device.
+    /// Wall ns per device ns: 1 except on a slowed-down simulated device.
     pub rate: f64,
 }
 
@@ -64,7 +65,7 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
         1.0
     };
     let mut last_end = f64::NEG_INFINITY;
-    // Each kernel's begin, and the end of all work before it.
+    // Each kernel's start, and the end of all work before it.
     let real: Vec<(f64, f64)> = points
         .iter()
         .map(|point| {

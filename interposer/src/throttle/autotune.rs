@@ -1,13 +1,14 @@
-//! Detects tuning bursts: a job that loads code and times it with events chooses kernels for life.
+//! Detects tuning bursts. A job that loads code and times it with events chooses its kernels once,
+//! for its whole life.
 //!
-//! A wait between two events would be taken for the kernel's time. So for a moment after a load,
-//! once events are recorded, a burst that began with credit goes on without it. Its outstanding
-//! work is bounded, above the usual delay bound, for some seconds of a background job's start;
-//! `unsplit` counts it.
+//! The job would count a wait between two events as the kernel's time. So for a moment after a
+//! load, as soon as events are recorded, a burst that began with credit continues without credit.
+//! Its outstanding work is bounded. The bound is above the usual delay bound, and applies for some
+//! seconds at a background job's start; `unsplit` counts such launches.
 //!
-//! At any time the launch between two events with times goes with the first one. The job waits for
-//! the launch's credit before it records that event. Should the credit be void a moment later, the
-//! launch goes all the same: one, or several of [`PAIR_NS`] together.
+//! At any time the launch between two events with times goes together with the first event. The job
+//! waits for the launch's credit before it records that event. If the credit becomes void a moment
+//! later, the launch still goes: one launch, or several of [`PAIR_NS`] together.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -17,13 +18,13 @@ use weft_protocol::Ns;
 use crate::driver::stream::{Event, Stream};
 use crate::kernels::index::Index;
 
-/// Events with times that are known. Triton makes 200 for a candidate; beyond that they are plain.
+/// Known events with times. Triton makes 200 per candidate; further events count as plain ones.
 const TIMED_EVENTS: usize = 4096;
 
-/// Predicted work of a pair's launches beyond the first, with it, ns: the usual delay bound.
+/// Most predicted work of a pair's launches, from the second on, ns: the usual delay bound.
 const PAIR_NS: Ns = 500_000;
 
-/// Time from a pair's first event to its launch, ns. Later the job does something else.
+/// Longest time from a pair's first event to its launch, ns. After it the job does something else.
 const PAIR_AGE_NS: Ns = 2_000_000;
 
 /// Events made with times.
@@ -55,7 +56,7 @@ const AFTER_LOAD: Ns = 250_000_000;
 /// Events of one measurement.
 const EVENTS: u32 = 2;
 
-/// Outstanding predicted work of a burst at most, ns.
+/// Most outstanding predicted work of a burst, ns.
 const BURST: Ns = 10_000_000;
 
 /// Tuning state of this process.
@@ -72,7 +73,7 @@ struct Pair {
     stream: AtomicUsize,
     /// Launches of the job up to the last event.
     launches: AtomicU64,
-    /// Time, ns, until which the launch goes with the first event; 0: that was not recorded.
+    /// Time, ns, until which the launch goes with the first event; 0: no first event was recorded.
     until: AtomicU64,
     /// Predicted work of its launches that went without credit, ns.
     unpaid: AtomicU64,
@@ -91,14 +92,15 @@ impl Tuning {
     /// Notes an event recorded in a stream.
     #[inline]
     pub fn event_recorded(&self) {
-        // Most processes load no more code: one load then.
+        // Most processes load no more code: for them this is one load.
         if self.until.load(Ordering::Relaxed) != 0 {
             self.events.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Notes an event with a time, before it is recorded, after so many launches of the job. True
-    /// if it may be a pair's first one: nothing was launched since the last, which began no pair.
+    /// Notes an event with a time, before it is recorded, when the job has made `launches`
+    /// launches. True if it may begin a pair: nothing was launched since the last event, which
+    /// began no pair.
     pub fn begins_pair(&self, stream: Stream, launches: u64) -> bool {
         let pair = &self.pair;
         let same = pair.stream.swap(stream, Ordering::Relaxed) == stream;
@@ -107,8 +109,8 @@ impl Tuning {
         same && before == launches && !open
     }
 
-    /// Kernel and predicted time, ns, of the launch that the next pair is expected to hold; of the
-    /// first one `unknown`.
+    /// Kernel and predicted time, ns, of the launch that the next pair is expected to contain;
+    /// `unknown` for the first pair.
     pub fn expected(&self, unknown: Ns) -> (u64, Ns) {
         let cost = self.pair.cost.load(Ordering::Relaxed);
         let kernel = self.pair.kernel.load(Ordering::Relaxed);

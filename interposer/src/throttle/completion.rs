@@ -1,10 +1,10 @@
-//! Completion tracker: fences (events) behind a background job's work, polled and never waited for.
+//! Completion tracker: fences (events) after a background job's work, polled and never waited for.
 //!
 //! * Only a thread that just launched to a stream records there: stream and context are alive.
-//! * Each context has events of its own. Any thread with a context polls all of them, except while
-//!   a call is under way that may end a context.
+//! * Each context has events of its own. Any thread with a context polls all of them, except during
+//!   a call that may end a context.
 //! * No driver call during a capture, nor on a capturing stream.
-//! * The lock is only tried: a thread that finds it taken goes on.
+//! * The lock is only tried: a thread that finds it taken continues without it.
 //! * Work without an event counts as ended long after its predicted time, or at a synchronising
 //!   call.
 #![forbid(unsafe_code)]
@@ -19,8 +19,8 @@ use weft_protocol::Ns;
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::paging::evicted;
 
-/// Contexts with fences. Programs have one, or another beside a framework's (numba, a video
-/// decoder). Work in further ones ends by the clock.
+/// Contexts with fences. Programs have one, or one more in addition to a framework's (numba, a
+/// video decoder). Work in further contexts counts as ended after a time.
 const CONTEXTS: usize = 8;
 
 /// An event, and its context.
@@ -39,7 +39,7 @@ struct ContextEvents {
 struct FenceEvents {
     contexts: [Option<ContextEvents>; CONTEXTS],
     pending: PendingFences<FenceEvent>,
-    /// Whether the driver answers only threads of an event's own context.
+    /// Whether the driver answers only to threads of an event's own context.
     own_only: bool,
 }
 
@@ -56,8 +56,8 @@ pub struct CompletionTracker {
 /// Calls under way that may end a context.
 static ENDINGS: AtomicU32 = AtomicU32::new(0);
 
-/// A call that may end a context, until what ended is forgotten. Meanwhile no thread asks about
-/// events of another context than its own.
+/// Guard of a call that may end a context. It lives until the ended objects are forgotten.
+/// Meanwhile no thread polls events of a context other than its own.
 #[derive(Debug)]
 pub struct ContextEnding(());
 
@@ -98,12 +98,12 @@ impl CompletionTracker {
         true
     }
 
-    /// Notes that work goes to an empty device.
+    /// Notes that work is launched to an empty device.
     pub fn begins(&self, now: Ns) {
         self.progress.store(now, Ordering::Relaxed);
     }
 
-    /// Records a fence behind the work launched to `stream`. The caller rules out captures.
+    /// Records a fence after the work launched to `stream`. The caller rules out captures.
     pub fn fence(&self, driver: &EventCalls, accounts: &StreamAccounts, place: AccountIndex, stream: usize) {
         if !place.own || !driver.has_events() {
             return;
@@ -152,8 +152,8 @@ impl CompletionTracker {
         inside.pending.expected_end(accounts, self.progress())
     }
 
-    /// Whether this thread can poll now: it has a context, there are fences' events, and no other
-    /// thread polls.
+    /// Whether this thread can poll now: it has a context, fences have events, and no other thread
+    /// polls.
     pub fn asks(&self, driver: &EventCalls) -> bool {
         match self.inside.try_lock() {
             Ok(inside) => inside.contexts.iter().any(Option::is_some) && driver.current().is_some(),
@@ -239,7 +239,7 @@ impl FenceEvents {
                 }
             };
             pending.poll(accounts, ask, |event, state| match state {
-                // A faulty event tells nothing; its work ends by time.
+                // A faulty event shows nothing; its work counts as ended after a time.
                 FenceState::Broken => {
                     if let Some(Some(events)) = place(contexts, Some(event.1)) {
                         events.made = events.made.saturating_sub(1);
@@ -251,7 +251,7 @@ impl FenceEvents {
     }
 }
 
-/// The place of a context's events; of `None` a free one.
+/// The place of a context's events; for `None` a free place.
 fn place(contexts: &mut [Option<ContextEvents>], of: Option<Context>) -> Option<&mut Option<ContextEvents>> {
     contexts
         .iter_mut()

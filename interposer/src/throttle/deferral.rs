@@ -1,4 +1,4 @@
-//! The launch queue's questions to the session (`crate::deferred`): which launches may be deferred,
+//! The launch queue's requests to the session (`crate::deferred`): which launches may be deferred,
 //! how deferred ones go, and when the gate must open.
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use crate::kernels::launch::LaunchInfo;
 use crate::profiler::Look;
 
 impl Session {
-    /// Whether a launch that must wait can be deferred: no captured or sampled one, and none in a
+    /// Whether a launch that must wait can be deferred: not if it is captured, sampled or in a
     /// tuning burst.
     pub(super) fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
         let orders = &self.link.lane.orders;
@@ -30,7 +30,7 @@ impl Session {
             && !peers::awaits(launch.kernel_hash)
     }
 
-    /// Passes a launch that is already counted through the gate, in its turn.
+    /// Passes a launch that is already counted through the gate, when its turn comes.
     pub fn before_waiting(&self, launch: &LaunchInfo) -> Step {
         let serving = self.link.lane.orders.flags.load(Ordering::Relaxed) & flags::SAMPLE != 0;
         let step = match self.mode() {
@@ -58,8 +58,8 @@ impl Session {
 
 /// Whether a launch that must wait can be deferred.
 pub fn may_leave_behind(launch: &LaunchInfo) -> bool {
-    // Not on several devices: each gate opens by itself, but deferred launches keep one order over
-    // all.
+    // Not on several devices. Each gate opens by itself, but deferred launches keep one order over
+    // all devices.
     session().is_some_and(|session| session.may_leave_behind(launch))
 }
 
@@ -82,7 +82,7 @@ pub fn left_behind() {
     }
 }
 
-/// Counts a launch that enters the queue without a question to the session.
+/// Counts a launch that enters the queue without a request to the session.
 pub fn counted() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.launches.fetch_add(1, Ordering::Relaxed);

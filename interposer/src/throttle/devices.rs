@@ -1,16 +1,18 @@
-//! Sessions of a process that uses several devices (a model on two, `DataParallel`, JAX, which sees
-//! all).
+//! Sessions of a process that uses several devices (a model on two, `DataParallel`, or JAX, which
+//! uses all).
 //!
 //! * The first session is that of the first device on which the process makes a context. A context
 //!   on another device makes a further session, with a lane, credit, accounts and an admission of
 //!   its own. To the broker each session is one client.
-//! * With one session every call finds it by one load ([`super::session`]). With several that word
-//!   is null, and a call looks for its device: by its stream, else by the thread's current context.
+//! * With one session every call finds it with one load ([`super::session`]). With several sessions
+//!   that word is null, and a call looks for its device: by its stream, else by the thread's
+//!   current context.
 //! * If a call's device is unknown (a context made unseen during a capture, the seventeenth
 //!   device), the call passes through.
 //! * A managed job has one session: its memory is planned for one device.
 //!
-//! Only [`of_new`] waits, within the bound of the first attach. During a capture the driver is
+//! Only [`of_new`] waits, within the bound of the first attach. During a capture the driver gets
+//! only requests for the current context, which is the thread's own state.
 //! asked only for the current context, which is the thread's own state.
 #![allow(unsafe_code)]
 
@@ -37,13 +39,14 @@ use crate::thread;
 /// Devices with a session. The largest machines sold have sixteen.
 const MOST: usize = 16;
 
-/// Contexts whose device is remembered; mostly one a device.
+/// Contexts whose device is remembered; mostly one per device.
 const CONTEXTS: usize = 64;
 
 /// No device has this ordinal.
 const NONE: i32 = -1;
 
-/// Longest wait for a thread that makes a session, ns, which may wait 5 s for the broker.
+/// Longest wait, ns, for another thread that makes a session. That thread may wait 5 s for the
+/// broker.
 const PATIENCE: u64 = 6_000_000_000;
 
 /// One of the process's devices.
@@ -57,7 +60,7 @@ impl Where {
     pub const NOWHERE: Where = Where(u8::MAX);
 }
 
-/// The only session. Null before it is made and with several. Never freed.
+/// The only session. Null before it exists, and with several sessions. Never freed.
 pub(super) static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
 
 #[inline]
@@ -125,8 +128,8 @@ pub fn forget() {
         place.device.store(NONE, Ordering::Release);
         // SAFETY: null, or a leaked box that no code frees.
         if let Some(parents) = unsafe { parents.as_ref() } {
-            // After a fork inside one of our calls that call goes on with private memory in mode
-            // Free.
+            // After a fork inside one of weft's calls, that call continues with private memory in
+            // mode Free.
             parents.link.lane_place.clear();
             parents.link.epoch_page_place.clear();
         }
@@ -135,7 +138,7 @@ pub fn forget() {
     GROWING.store(false, Ordering::Release);
 }
 
-/// Forgets all contexts when some ended: handles are reused.
+/// Forgets all contexts after some contexts ended, because handles are reused.
 pub fn forget_contexts() {
     for known in &KNOWN {
         known.context.store(0, Ordering::Release);
@@ -265,7 +268,7 @@ fn learn(context: usize, elsewhere: bool) -> Where {
             .compare_exchange(0, CLAIMED, Ordering::AcqRel, Ordering::Relaxed);
         if claim.is_ok() {
             known.place.store(u32::from(place.0), Ordering::Release);
-            // Fails if all were forgotten meanwhile.
+            // Fails if all contexts were forgotten meanwhile.
             let _ = known
                 .context
                 .compare_exchange(CLAIMED, context, Ordering::AcqRel, Ordering::Relaxed);
@@ -321,7 +324,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
     let mut session = match Session::make(first.driver, settings) {
         Ok(session) => session,
         Err(why) => {
-            log::info!("on a further device this job runs as without weft: {why}");
+            log::info!("on another device this job runs without weft: {why}");
             return None;
         }
     };

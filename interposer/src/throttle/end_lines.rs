@@ -1,8 +1,9 @@
-//! What weft did for the job, on stderr at its end (`WEFT_OUTCOME=on`, which `weft run` sets).
+//! Lines on stderr at a job's end with the job's outcome (`WEFT_OUTCOME=on`, which `weft run`
+//! sets).
 //!
-//! The broker knows it, and answers one message. The wait for the answer is bounded, and a broker
-//! that is gone or stands still costs the line alone. It runs in the process's own exit handlers:
-//! the exit code and stdout stay the job's.
+//! The broker knows the outcome, and answers with one message. The wait for the answer is bounded.
+//! If the broker is gone or has stopped, only the lines are lost. The code runs in the process's
+//! own exit handlers: the exit code and stdout stay the job's.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,19 +12,19 @@ use std::time::Duration;
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::control::ToBroker;
 
-use super::state::Session;
 use crate::client::clock;
+use crate::client::link::BrokerLink;
 use crate::report;
 
 /// Longest wait for the lines. A running broker answers in some milliseconds, on a busy machine in
-/// some dozens.
+/// some dozens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 const UNASKED: u32 = 0;
 const AWAITED: u32 = 1;
 const HEARD: u32 = 2;
 
-/// Whether the lines of one session were asked for and came.
+/// Whether the lines of one session were requested and received.
 #[derive(Debug, Default)]
 pub(super) struct EndLines {
     state: AtomicU32,
@@ -48,29 +49,30 @@ impl EndLines {
     }
 }
 
-/// Asks for the lines of these sessions and waits until they are printed, bounded for all together.
-pub(super) fn print(sessions: impl Iterator<Item = &'static Session> + Clone) {
-    let wanted = sessions.filter(|session| {
-        let counters = &session.link.lane.counters;
+/// Requests the lines of these sessions and waits until they are printed. One bound holds for all
+/// sessions together.
+pub(super) fn print(sessions: impl Iterator<Item = (&'static BrokerLink, &'static EndLines)> + Clone) {
+    let wanted = sessions.filter(|(link, _)| {
+        let counters = &link.lane.counters;
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
-        session.link.settings.outcome && launches > 0 && session.link.is_attached()
+        link.settings.outcome && launches > 0 && link.is_attached()
     });
-    for session in wanted.clone() {
-        let state = &session.end_lines.state;
-        if state
+    for (link, lines) in wanted.clone() {
+        if lines
+            .state
             .compare_exchange(UNASKED, AWAITED, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            session.link.tell(ToBroker::Outcome);
+            link.tell(ToBroker::Outcome);
         }
     }
     let deadline = clock::now() + PATIENCE.as_nanos() as u64;
-    for session in wanted {
-        let state = &session.end_lines.state;
-        while session.end_lines.awaited() {
+    for (_, lines) in wanted {
+        let state = &lines.state;
+        while lines.awaited() {
             let now = clock::now();
             if now >= deadline {
-                // Too late lines must not come into the next program's output.
+                // Lines that are too late must not appear in the next program's output.
                 state.store(HEARD, Ordering::Release);
                 break;
             }

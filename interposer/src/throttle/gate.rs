@@ -1,18 +1,18 @@
-//! The gate: where a background job's launches take credit and wait for it.
+//! The gate: a background job's launches take credit here and wait for it.
 //!
 //! * Launches of all threads and streams leave in order of arrival
 //!   ([`TicketLock`](super::ticket_lock::TicketLock)).
-//! * A launch goes when credit covers it. Credit bound to launch epochs is void once a more
+//! * A launch goes when credit covers it. Credit bound to launch epochs is void after a more
 //!   important foreground job has launched.
 //! * Under a run-ahead window a launch with credit waits only until little of the job's work is
-//!   left, by the clock or by completions. The broker learns only of long waits.
-//! * Every wait ends: at the broker's `longest_wait`, on a change of mode, on a standing heartbeat,
-//!   or when the process's work makes no progress. XLA's tuner queues kernels that spin until a
-//!   later launch.
+//!   left, by the clock or by completions. The client reports only long waits to the broker.
+//! * Every wait ends: at the broker's `longest_wait`, on a change of mode, if the heartbeat stops,
+//!   or if the process's work makes no progress. XLA's tuner queues kernels that spin until a later
+//!   launch.
 //! * A collective does not wait: kernels on other devices wait for it ([`peers`]).
-//! * A tuning burst is not split: a wait in its middle would be taken for the kernel's time. A
-//!   launch between two events with times goes with the first.
-//! * A launch without credit is taken from the credit word too: `given = taken + revoked + left`,
+//! * A tuning burst is not split: the job would count a wait in its middle as the kernel's time. A
+//!   launch between two events with times goes with the first event.
+//! * A launch without credit is also taken from the credit word: `given = taken + revoked + left`,
 //!   always.
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ impl Session {
     }
 
     /// Passes a launch without credit if kernels on other devices wait for it ([`peers`]). It
-    /// overtakes other threads' launches, to which it has no order.
+    /// overtakes other threads' launches, which are unordered with respect to it.
     #[cold]
     #[inline(never)]
     pub fn pass_for_peers(&self, want: &Want) -> bool {
@@ -59,8 +59,8 @@ impl Session {
         passes
     }
 
-    /// Passes a launch without credit between two events with times. Its credit was there when the
-    /// first one was recorded. It overtakes as [`Session::pass_for_peers`].
+    /// Passes a launch without credit between two events with times. The job had its credit when it
+    /// recorded the first event. The launch overtakes others as in [`Session::pass_for_peers`].
     #[cold]
     #[inline(never)]
     pub fn pass_with_pair(&self, want: &Want, now: Ns) -> bool {
@@ -75,7 +75,8 @@ impl Session {
     }
 
     /// Handles an event with a time before it is recorded. If it begins a pair, a background job
-    /// waits here for the credit of the launch between, and leaves it in place.
+    /// waits here for the credit of the launch between the events, and leaves the credit in the
+    /// word.
     pub(super) fn times(&self, stream: Stream) {
         let counters = &self.link.lane.counters;
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
@@ -101,12 +102,13 @@ impl Session {
         if !self.pass_at_once(kernel, cost, clock::now()) {
             self.pass_in_turn(&want);
         }
-        // Given back: the launch takes it.
+        // Returns the credit: the launch takes it.
         self.link.lane.orders.overdraw(-charge::in_credit(cost));
         self.tuning.pair_began(clock::now());
     }
 
-    /// Whether the run-ahead window, if any, lets a launch of `takes` ns go, by the clock alone.
+    /// Whether the run-ahead window, if any, admits a launch of `takes` ns, judged only by the
+    /// clock.
     #[inline]
     fn leaves(&self, takes: Ns, now: Ns) -> MayLaunch {
         match self.link.lane.orders.window() {
@@ -115,9 +117,10 @@ impl Session {
         }
     }
 
-    /// As `leaves`, also by fences and the kernel's likely time ([`Session::long`]). Work behind a
-    /// pending fence has not begun; else kernels longer than their charge would pile up. The wait
-    /// is short: a launch that has told the broker goes by the clock.
+    /// As `leaves`, but also judged by fences and the kernel's likely time ([`Session::long`]).
+    /// Work behind a pending fence has not begun; otherwise kernels longer than their charge would
+    /// pile up. The wait is short: a launch whose wait was reported to the broker is judged by the
+    /// clock.
     #[inline]
     fn goes_on(&self, kernel: u64, cost: Ns, now: Ns) -> MayLaunch {
         match self.link.lane.orders.window() {
@@ -205,7 +208,7 @@ impl Session {
             return WaitEnd::Credit;
         }
         let heartbeat = self.link.epoch_page.heartbeat.load(Ordering::Relaxed);
-        // A broker that stood still is not awaited until it moves.
+        // The launch does not wait for a broker that has stopped, until the heartbeat moves.
         if self.standstill.load(Ordering::Relaxed) == u64::from(heartbeat) + 1 {
             return WaitEnd::BrokerStopped;
         }
@@ -217,7 +220,7 @@ impl Session {
         self.link.write(Kind::Wait, arrived, want.kernel, want.cost, 0);
         reports.waiting.swap(1, Ordering::SeqCst);
         self.link.ring();
-        // From here on completions matter.
+        // From here on completions matter to this launch.
         if self.captures.load(Ordering::Acquire) == 0 {
             self.completion
                 .fence(&self.driver, &self.accounts, want.place, want.stream);
@@ -235,11 +238,11 @@ impl Session {
         passed
     }
 
-    /// Waits shortly for the device alone, while a run-ahead window holds. True: credit was taken.
+    /// Waits briefly, only for the device, while a run-ahead window holds. True: credit was taken.
     pub(super) fn paced(&self, want: &Want, arrived: Ns) -> bool {
         let orders = &self.link.lane.orders;
         let cost = charge::in_credit(want.cost);
-        // Times of the device: a slower one has its kernels run so much longer.
+        // These are times of the device: on a slower device kernels run longer by the same factor.
         let (longest, poll) = (self.link.slowed(DEVICE_WAIT_NS), self.poll_interval());
         let mut fenced = false;
         let mut asked: Ns = 0;
@@ -247,7 +250,7 @@ impl Session {
             let now = clock::now();
             let mut leave = self.goes_on(want.kernel, want.cost, now);
             let clock = self.leaves(self.long(want.kernel, want.cost), now);
-            // The clock lets it go, and the device was not polled lately.
+            // The clock admits the launch, and the device was not polled lately.
             let late = leave != clock;
             if late {
                 let may_ask = self.captures.load(Ordering::Acquire) == 0 && self.completion.asks(&self.driver);
@@ -270,7 +273,7 @@ impl Session {
             if leave == MayLaunch::Now && orders.credit.load(Ordering::Acquire) >= cost {
                 continue;
             }
-            // Completions give credit back, and end what the clock believes to run.
+            // Completions return credit, and end work that still runs according to the clock.
             let awaits_end = (leave == MayLaunch::Now || !late)
                 && self.accounts.outstanding() != 0
                 && self.captures.load(Ordering::Acquire) == 0;
@@ -293,18 +296,18 @@ impl Session {
         }
     }
 
-    /// Time, ns, between two polls while a launch waits for the device alone.
+    /// Time, ns, between two polls while a launch waits only for the device.
     fn poll_interval(&self) -> Ns {
         self.link.slowed(POLL_INTERVAL_NS).min(MIN_NAP_NS)
     }
 
-    /// Pauses shortly; spins where the settings allow it.
+    /// Pauses briefly; spins if the settings allow it.
     fn rest(&self, wait: Ns) {
         let spin = self.link.settings.spin;
         if wait <= spin.max(POLL_INTERVAL_NS) && spin > 0 {
             std::hint::spin_loop();
         } else {
-            // Nothing wakes this sleep; its end is spun.
+            // No wake-up ends this sleep; its end is spun.
             thread::rest(std::time::Duration::from_nanos(
                 wait.saturating_sub(spin).clamp(self.poll_interval(), MIN_NAP_NS),
             ));
@@ -320,7 +323,7 @@ impl Session {
             takes: want.cost,
         };
         loop {
-            // First: a grant after this look changes the bell, and the nap does not begin.
+            // First of all: a grant after this load changes the bell, and the nap does not begin.
             let bell = orders.bell.load(Ordering::Acquire);
             match wait.look(clock::now(), &mut waiter) {
                 GateLook::Ends(passed) => {

@@ -1,11 +1,11 @@
 //! Helper thread: attaches to the broker, carries messages, notices a lost broker, and tries again.
 //!
-//! * One a session, all signals blocked: neither the job's handlers nor a broken channel's SIGPIPE
-//!   run here. Never joined; the process may end at any time.
+//! * One per session, with all signals blocked: neither the job's handlers nor a broken channel's
+//!   SIGPIPE run here. Never joined; the process may end at any time.
 //! * It makes no driver call.
 //! * Only this thread uses the control channel, whose sends may block while a broker is stopped.
 //!   The queue before it is bounded.
-//! * It keeps what a new broker must be told again: kernels, graphs, the device.
+//! * It keeps the messages that a new broker needs again: kernels, graphs, the device.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -31,33 +31,35 @@ use crate::client::settings::Purpose;
 use crate::client::{autostart, clock};
 use crate::thread;
 
-/// Longest wait of `cuInit` for a broker that is there. It answers in a millisecond or two; for 200
-/// jobs that start at once on two starved cores in seconds. A job that gave up would be unseen.
+/// Longest wait of `cuInit` for an existing broker. The broker answers in a millisecond or two. If
+/// 200 jobs start at once on two starved cores, it answers in seconds. A job that gave up would be
+/// unseen.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(5);
 
-/// Longest wait of `cuInit` for a broker that is being started. Mostly 100 ms.
+/// Longest wait of `cuInit` for a broker that is being started, which mostly takes 100 ms.
 const STARTING: Duration = Duration::from_secs(2);
 
-/// Interval between looks for a broker that is being started.
+/// Interval between attempts to find a broker that is being started.
 const SOON: Duration = Duration::from_millis(5);
 
-/// Interval between attempts with a broker that did not finish: from `SOON`, doubled up to this.
+/// Longest interval between attempts with a broker that did not finish: from `SOON`, doubled each
+/// time.
 const LATE: Duration = Duration::from_millis(160);
 
-/// Interval between looks for an absent broker.
+/// Interval between attempts to find an absent broker.
 const LATER: Duration = Duration::from_secs(1);
 
-/// Interval between looks for an answer that keeps the process from ending.
+/// Interval between polls for an answer that keeps the process from ending.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// Time to notice a broker's death, with something at stake and without.
+/// Times to notice a broker's death, while the job needs the broker and while it does not.
 const WATCH: Duration = Duration::from_millis(50);
 const GLANCE: Duration = Duration::from_millis(250);
 
 /// Messages kept for a new broker.
 const KNOWN: usize = 50_000;
 
-/// Stack; the channel's serialisation goes deepest.
+/// Stack size; serialisation for the channel needs the most.
 const STACK: usize = 512 * 1024;
 
 /// 1 after the first attempt, whatever its outcome.
@@ -69,13 +71,13 @@ pub fn start(session: &'static Session, path: PathBuf) {
     let thread = Builder::new().name("weft".into()).stack_size(STACK);
     let spawned = thread::spawn(thread, move || {
         if crate::internal_error::guarded(|| Helper::new(session, path).run()).is_none() {
-            // Else the broker's death would go unnoticed.
+            // Without this the broker's death would go unnoticed.
             let_go(session);
         }
         done();
     });
     if let Err(why) = spawned {
-        log::warn!("this job runs without weft: no thread could be started: {why}");
+        log::warn!("this job runs without weft: cannot start a thread: {why}");
         return;
     }
     let deadline = clock::now() + FIRST_ATTEMPT.as_nanos() as u64;
@@ -93,19 +95,19 @@ fn done() {
     let _ = futex::wake(&TRIED, Flags::PRIVATE, i32::MAX as u32);
 }
 
-/// Lets go of the broker: launches pass through, also waiting ones. Only the helper calls it.
+/// Leaves the broker: launches pass through, and waiting launches too. Only the helper calls it.
 fn let_go(session: &Session) {
     let orders = &session.link.lane.orders;
     orders.mode.store(Mode::Free as u32, Ordering::Release);
     orders.bell.fetch_add(1, Ordering::AcqRel);
-    // Before the old memory goes: a shared futex is found by its memory.
+    // Before the old memory is unmapped, because a shared futex is identified by its memory.
     let _ = futex::wake(&orders.bell, Flags::empty(), i32::MAX as u32);
     session.link.lane_place.clear();
     session.link.epoch_page_place.clear();
     session.standstill.store(0, Ordering::Relaxed);
 }
 
-/// Key of a message that a new broker is told again.
+/// Key of a message that a new broker needs again.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     Kernel(u64),
@@ -116,8 +118,8 @@ enum Key {
     Context,
 }
 
-/// Whether the broker may have given this client up: its patience is shorter, and on starved cores
-/// nobody is fast. The channel that it offered is gone then.
+/// Whether the broker may have given this client up. The broker's time limit is shorter, and on
+/// starved cores every process is slow. The channel that it offered is then gone.
 fn gave_up(why: &Error) -> bool {
     match why {
         Error::Late(..) | Error::Gone => true,
@@ -166,7 +168,7 @@ impl Helper {
         let mut next = Instant::now() + LATER;
         loop {
             if self.session.admission.further == 0 {
-                // One comparison line a process.
+                // One comparison line per process.
                 self.comparison.go_on();
             }
             self.carry();
@@ -235,7 +237,7 @@ impl Helper {
                     }
                     std::thread::sleep(SOON);
                 }
-                // Not the last attempt's share of the time.
+                // The message names the whole limit, not the part left for the last attempt.
                 Err(Error::Late(who, _)) => {
                     self.complain(&Error::Late(who, FIRST_ATTEMPT));
                     return;
@@ -265,9 +267,9 @@ impl Helper {
         let loud = (self.session.link.settings.explicit || certain) && !self.warned;
         if loud {
             self.warned = true;
-            log::warn!("this job runs as without weft: {why}");
+            log::warn!("this job runs without weft: {why}");
         } else {
-            log::info!("this job runs as without weft: {why}");
+            log::info!("this job runs without weft: {why}");
         }
     }
 
@@ -313,13 +315,13 @@ impl Helper {
                 (Key::Context, _) => continue,
                 (Key::Wants, ToBroker::Wants(wants)) => {
                     wants.runs = session.admission.reattach_bytes(share);
-                    // An open backing mode may be decided by now.
+                    // An open backing mode may have been decided meanwhile.
                     wants.managed = backing_mode::managed();
                     wants.either &= backing_mode::is_open();
                 }
                 _ => {}
             }
-            // Notes are not kept: this one follows from the message.
+            // Notes are not kept: this one is derived from the message.
             let note = match &message {
                 ToBroker::Device { mps, .. } => session.link.settings.device_share.note(*mps),
                 _ => None,
@@ -332,7 +334,7 @@ impl Helper {
             }
         }
         if again {
-            let note = format!("attached again after its broker was gone ({} times so far)", self.lost);
+            let note = format!("attached again after losing its broker ({} times so far)", self.lost);
             let _ = channel.send(ToBroker::Note(note));
         }
         self.channel = Some(channel);
@@ -354,7 +356,7 @@ impl Helper {
                     self.detach("it is gone");
                 }
             }
-            // The broker may answer that, and the first launches are near.
+            // The broker may answer this message, and the first launches are near.
             self.asked |= matches!(message, ToBroker::Device { .. } | ToBroker::Wants(_));
             let key = match &message {
                 ToBroker::Kernel { hash, .. } => Key::Kernel(*hash),
@@ -367,7 +369,7 @@ impl Helper {
                     continue;
                 }
                 ToBroker::Backed { start, .. } => Key::Memory(*start),
-                // Resting memory needs no repetition: its next use is told.
+                // Resting memory needs no repetition: its next use is reported.
                 ToBroker::Resting { start } | ToBroker::Unbacked { start } => {
                     self.known.remove(&Key::Memory(*start));
                     continue;
@@ -418,7 +420,7 @@ impl Helper {
                 }
                 ToClient::MayTake(times) => self.session.know_long(&times),
                 ToClient::WorkingSets(sets) => crate::paging::access_tracker::know(sets),
-                // Long over.
+                // Both belong to the attach, which is over.
                 ToClient::Welcome { .. } | ToClient::Refused(_) => {}
             }
         }
@@ -427,7 +429,7 @@ impl Helper {
         session.link.messages.has_heard(wanted);
         let background = session.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Background as u32;
         if background {
-            // Work of a job that is busy elsewhere ends by the clock too.
+            // Work of a job that is busy elsewhere also counts as ended after a time.
             let now = clock::now();
             let gained = session.completion.by_clock(&session.accounts, now);
             session.report_settled(gained, now);
@@ -450,7 +452,7 @@ impl Helper {
             .wait(if mem::take(&mut self.asked) { SOON } else { nap });
     }
 
-    /// Reports once how much of the job its profile covers, which may be another job's.
+    /// Reports once how much of the job its profile covers. The profile may be another job's.
     fn judge(&mut self) {
         let (session, counters) = (self.session, &self.session.link.lane.counters);
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
@@ -479,7 +481,7 @@ impl Helper {
         }
     }
 
-    /// Drops all costs, of graphs too: the profile is of another GPU.
+    /// Drops all costs, also those of graphs: the profile is of another GPU.
     fn forget_costs(&self) {
         self.session.link.costs.forget();
         self.session.longs.forget();
@@ -503,11 +505,12 @@ impl Helper {
         if channel.intact() {
             drop(channel);
         } else {
-            // The descriptors may be others' now: leaking is better than closing.
+            // The descriptors may now belong to the program: leaking them is better than closing
+            // them.
             mem::forget(channel);
         }
         let text =
-            format!("the broker let go ({why}); this job runs on as without weft and looks for a broker once a second");
+            format!("the broker is lost ({why}); this job continues without weft and looks for a broker once a second");
         if self.session.link.settings.explicit && self.lost == 1 {
             log::warn!("{text}");
         } else {

@@ -1,27 +1,27 @@
 //! The session's interface to the hooks.
 //!
 //! * Hooks call only the functions of this file.
-//! * No function fails, panics, prints to stdout or leaves an error of weft's: on internal trouble
-//!   the job's call goes on to the driver.
+//! * No function fails, panics, prints to stdout or leaves an error of weft's. After internal
+//!   trouble the job's call still reaches the driver.
 //! * Only [`before_held`] and [`before_stream_op`] wait at the gate: bounded, for a background job,
 //!   never for a capturing stream. [`enter`] waits before the first context of a job without
 //!   memory.
 //! * Nothing happens before [`begin`]: the preload is in every shell and helper that a job starts.
 //!
-//! What decides is [`weft_gate`]; this folder has the clock, the sleep and the driver for it.
+//! The decisions are in [`weft_gate`]; this folder has the clock, the sleep and the driver for it.
 //!
-//! | file | holds |
+//! | file | contains |
 //! | --- | --- |
-//! | `devices` | which session a call is for, with several devices |
-//! | `state`, `post_launch` | the session: what a launch does in each mode; post-launch actions |
+//! | `devices` | the session that a call belongs to, with several devices |
+//! | `state`, `post_launch` | the session: handling of a launch in each mode; post-launch actions |
 //! | `copies` | copies and fills |
 //! | `sync_points` | synchronising calls, and ending streams and contexts |
-//! | `gate`, `ticket_lock`, `peers` | where background jobs wait; in which order; which launches do not |
-//! | `deferral` | what the launch queue asks |
-//! | `completion` | fences behind the work, and when it has ended |
-//! | `requests` | how long the requests took that the job marks |
-//! | `autotune` | when the job times kernels itself |
-//! | `end_lines` | what weft did for the job, printed at its end |
+//! | `gate`, `ticket_lock`, `peers` | the wait of background jobs; its order; launches that do not wait |
+//! | `deferral` | the requests of the launch queue |
+//! | `completion` | fences after the work, and the end of the work |
+//! | `requests` | durations of the requests that the job marks |
+//! | `autotune` | detection of a job that times kernels itself |
+//! | `end_lines` | the job's outcome, printed at its end |
 //! | `helper` | attach, the control channel, a broker's start and death |
 
 mod autotune;
@@ -69,8 +69,8 @@ pub fn listen() {
     capture::listen(|began| if began { capture_began() } else { capture_ended() });
 }
 
-/// Makes the first device's session and looks for a broker, 5 s at most. `watch` runs
-/// before threads can find it.
+/// Makes the first device's session and looks for a broker, for at most 5 s. `watch` runs before
+/// threads can find the session.
 pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Result<(), transport::Error> {
     clock::find_namespace();
     let session = Session::make(driver, settings)?;
@@ -84,7 +84,7 @@ pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Re
     Ok(())
 }
 
-/// Process id of the sessions' process; 0: there are none.
+/// Process id of the process that owns the sessions; 0: no sessions.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the process has a session.
@@ -92,34 +92,34 @@ pub fn is_there() -> bool {
     devices::first().is_some()
 }
 
-/// Reports the remaining samples and a clean end. Waits for the lines to print, bounded.
+/// Reports the remaining samples and a clean end. Waits, bounded, for the lines to be printed.
 pub fn farewell() {
     /// The lane's state after a clean end.
     const LEFT: u32 = 2;
     for session in devices::all() {
         guarded(|| session.tell_samples());
     }
-    guarded(|| end_lines::print(devices::all()));
+    guarded(|| end_lines::print(devices::all().map(|session| (&session.link, &session.end_lines))));
     for session in devices::all() {
         session.link.lane.reports.state.store(LEFT, Ordering::Release);
     }
 }
 
-/// Tells the broker the code that the process exits with. Takes no lock; a child that shares memory
-/// (`vfork`) tells nothing.
+/// Reports the process's exit code to the broker. Takes no lock. A child that shares memory
+/// (`vfork`) reports nothing.
 pub fn tell_exit(code: c_int) {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
     if OWNER.load(Ordering::Acquire) != own {
         return;
     }
     for session in devices::all() {
-        // As wait(2) cuts it.
+        // Cut to eight bits, as wait(2) does.
         let told = 1 + (code as u32 & 0xff);
         session.link.lane.counters.exit_status.store(told, Ordering::Release);
     }
 }
 
-/// Ends the process with `TRY_AGAIN` if it was refused memory.
+/// Ends the process with `TRY_AGAIN` if the broker refused it memory.
 pub fn end_if_turned_away() {
     if devices::all().any(|session| session.admission.turned_away()) {
         tell_exit(admission::TRY_AGAIN);
@@ -143,13 +143,13 @@ pub fn forget_thread() {
     completion::forget_endings();
 }
 
-/// Handles a launch before the driver. If the ticket says wait, the launch goes by [`before_held`]
-/// or the queue.
+/// Handles a launch before the driver. If the ticket demands a wait, the launch goes through
+/// [`before_held`] or the queue.
 #[inline(always)]
 pub fn before_launch(launch: &LaunchInfo) -> Ticket {
     Ticket(match session() {
         Some(session) => session.before_launch(launch),
-        // By value: with its address taken a launch would lie on every hook's stack.
+        // By value: if its address were taken, a launch would lie on every hook's stack.
         None => devices::before_launch(
             launch.kernel_hash,
             launch.stream,
@@ -172,7 +172,7 @@ pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
     }
 }
 
-/// Handles another stream-ordered call before the driver. `bytes`: what it moves, or 0.
+/// Handles another stream-ordered call before the driver. `bytes`: the size of its copy, or 0.
 #[inline]
 pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
     match session() {
@@ -189,7 +189,7 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
     }
 }
 
-/// Forgets an event that is destroyed, or recorded out of sight.
+/// Forgets an event that is destroyed, or recorded by a call that weft does not see.
 pub fn event_gone(event: Event) {
     autotune::event_gone(event);
     for session in devices::all() {
@@ -228,7 +228,7 @@ pub fn graph_seen(hash: u64, kernels: &[u64]) {
     }
 }
 
-/// Whether launches are learnt by name: in stage 1, and while recorded.
+/// Whether launches are learnt by name: in stage 1, and while a trace is recorded.
 pub fn is_studied() -> bool {
     trace::on() || devices::first().is_some_and(|session| session.link.sampling())
 }
@@ -240,7 +240,7 @@ pub fn unnamed_node() {
     }
 }
 
-/// Kernels told of a graph: a message must fit one packet.
+/// Most kernels of a graph that are reported: a message must fit one packet.
 const GRAPH_TOLD: usize = 8192;
 
 /// Reports a device in use. Slow path.
@@ -294,12 +294,12 @@ pub use devices::{Where, forget_contexts, here, of_device, of_stream, ordinal};
 pub use post_launch::Ticket;
 pub use sync_points::Synced;
 
-/// Waits, if it must, until there is memory for a context on this device.
+/// Waits, if necessary, until there is memory for a context on this device.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<DeviceRequest>) -> AdmissionAnswer {
     if devices::first().is_none() || devices::known(ordinal).is_some_and(|session| session.admission.entered()) {
         return AdmissionAnswer::Begin;
     }
-    // No question to the driver, so no message, during a capture.
+    // During a capture there is no request to the driver, so no message.
     let Some(about) = about() else {
         return AdmissionAnswer::Begin;
     };
@@ -309,7 +309,7 @@ pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<DeviceRequest>) -> Adm
     }
 }
 
-/// Announces a change of what the process holds. Drop the guard when the change is counted.
+/// Announces a change of the process's memory. Drop the guard when the change is counted.
 pub fn changing(at: Where) -> Option<MemoryChange> {
     devices::at(at).map(|session| session.admission.changes.begin(&session.link))
 }
@@ -329,7 +329,7 @@ pub fn reserve(at: Where, bytes: u64) -> Option<Grant> {
     }
 }
 
-/// Bytes that `bytes` more would lack of what the job may have.
+/// Bytes by which `bytes` more would exceed the job's quota.
 pub fn beyond(at: Where, bytes: u64) -> u64 {
     devices::at(at).map_or(0, |session| session.admission.beyond(&session.link, bytes))
 }
@@ -341,27 +341,28 @@ pub fn reserve_context(at: Where) -> Grant {
     })
 }
 
-/// Probes free memory, if a probe is due. `ask` asks the driver for the free bytes of that device.
+/// Probes free memory, if a probe is due. `ask` requests that device's free bytes from the driver.
 pub fn probe(at: Where, ask: impl FnOnce() -> Option<u64>) {
     if let Some(session) = devices::at(at) {
         session.admission.probe(&session.link, ask);
     }
 }
 
-/// Probes free memory beside the process's first context.
+/// Probes free memory when the process makes its first context.
 pub fn probe_context(at: Where, ask: impl FnOnce() -> Option<u64>) {
     if let Some(session) = devices::at(at) {
         session.admission.probe_context(&session.link, ask);
     }
 }
 
-/// (free, total) in bytes of the current device as the job sees them, if not as the driver says.
+/// (free, total) in bytes of the current device as the job sees them, if they differ from the
+/// driver's.
 pub fn memory_view(free: u64, total: u64) -> Option<(u64, u64)> {
     let session = devices::at(here())?;
     session.admission.view(&session.link, free, total)
 }
 
-/// Ends a stream's open sample: work of weft's own follows.
+/// Ends a stream's open sample, because work of weft's own follows.
 pub fn interrupt_samples(stream: Stream) {
     if let Some(session) = devices::at(of_stream(stream)) {
         session.sampler.interrupt();
@@ -375,7 +376,7 @@ pub fn module_loaded() {
     }
 }
 
-/// Notes a capture's begin. During captures the session makes no driver call of its own.
+/// Notes the start of a capture. During captures the session makes no driver call of its own.
 fn capture_began() {
     for session in devices::all() {
         session.captures.fetch_add(1, Ordering::AcqRel);
@@ -385,19 +386,19 @@ fn capture_began() {
 /// Notes a capture's end.
 fn capture_ended() {
     for session in devices::all() {
-        // Never below zero: the session may have begun in the middle of a capture.
+        // Never below zero: the session may have begun during a capture.
         let _ = session
             .captures
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |captures| captures.checked_sub(1));
     }
 }
 
-/// Announces a call that may end a context. Drop the guard when what ended is forgotten.
+/// Announces a call that may end a context. Drop the guard when the ended objects are forgotten.
 pub fn context_ending() -> ContextEnding {
     ContextEnding::begin(devices::all().map(|session| &session.completion))
 }
 
-/// Forgets what was made in an ended context; 0: an unknown one.
+/// Forgets all objects made in an ended context; 0: an unknown context.
 pub fn context_ended(context: usize) {
     for session in devices::all() {
         session.context_ended(context);
@@ -411,7 +412,7 @@ pub fn stream_ending(stream: Stream) {
     }
 }
 
-/// Counts an internal error, where the call was passed through.
+/// Counts an internal error after which the call was passed through.
 fn trouble() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.troubles.fetch_add(1, Ordering::Relaxed);

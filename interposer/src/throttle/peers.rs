@@ -1,20 +1,21 @@
 //! Kernels that wait on the device for kernels on other devices: collectives.
 //!
-//! They are known by their names: those of NCCL, and of the libraries in [`PARTS`]. A collective of
-//! a job's own (Triton, CuTe) with another name is not.
+//! They are recognised by their names: those of NCCL, and of the libraries in [`PARTS`]. A job's
+//! own collective (Triton, CuTe) with another name is not recognised.
 //!
-//! Such a kernel spins until its peers run. If one rank waited at a gate, the others would spin and
-//! block their devices, which that gate does not know. So these kernels pass without credit; their
-//! cost is charged, and the job's next launches pay. They are not deferred: the launch queue is
-//! emptied first, through the gate. A graph with such kernels is gated as one piece.
+//! Such a kernel spins until its peers run. If one rank waited at a gate, the other ranks would
+//! spin and block their devices, which that gate does not know. So these kernels pass without
+//! credit. Their cost is charged, and the job's next launches pay for it. They are not deferred:
+//! the launch queue is emptied first, through the gate. A graph with such kernels is gated as one
+//! piece.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
 
 use crate::kernels::index::Index;
 
-/// Table size; three quarters of it are identities. NCCL has some dozens of kernels, in a few
-/// shapes each.
+/// Table size; identities use at most three quarters of it. NCCL has some dozens of kernels, in a
+/// few shapes each.
 const MOST: usize = 1 << 10;
 
 static PEERS: Index<MOST> = Index::new();
@@ -41,7 +42,7 @@ const PARTS: [&str; 10] = [
     // TensorRT-LLM's one-shot and two-shot kernels, and its fused ones, which FlashInfer has too.
     "ShotAllReduceKernel",
     "allreduce_fusion_kernel",
-    // PyTorch's symmetric memory: barriers and signals, and its kernels, also those in Triton.
+    // PyTorch's symmetric memory: barriers, signals, and its kernels, also those in Triton.
     "16symmetric_memory",
     "shot_all_reduce_kernel",
     "multimem_",

@@ -7,7 +7,7 @@ use weft_protocol::Ns;
 use crate::driver::stream::Stream;
 
 /// A post-launch action as two plain words, which pass the driver's call in registers. An enum
-/// would be written to the stack in parts and read as a whole: a stall of some four nanoseconds a
+/// would be written to the stack in parts and read as a whole: a stall of some four nanoseconds per
 /// launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {

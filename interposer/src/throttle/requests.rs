@@ -1,8 +1,8 @@
-//! Requests that a job marks itself, so that what it feels is measured: from its own begin to its
-//! own end, alone and beside other jobs.
+//! Requests that a job marks itself, from its own start to its own end. They measure the latency
+//! that the job sees, with and without other jobs.
 //!
-//! A mark is a look at the clock and a few stores in shared memory. It waits for nobody, and in a
-//! job without a broker it does nothing.
+//! A mark reads the clock and writes a few words of shared memory. It never waits, and in a job
+//! without a broker it does nothing.
 
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
@@ -12,11 +12,11 @@ use super::state::Session;
 use crate::client::clock;
 use crate::internal_error;
 
-/// In a token: another job was attached as the request began.
+/// Bit in a token: another job was attached when the request began.
 const BESIDE: u64 = 1;
 
-/// Begins a request or step. The token is for [`weft_request_end`]; requests may overlap, and end
-/// in another thread.
+/// Begins a request or step. The token is for [`weft_request_end`]. Requests may overlap, and may
+/// end in another thread.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn weft_request_begin() -> u64 {
     let begun = internal_error::guarded(|| {
@@ -26,11 +26,11 @@ pub extern "C" fn weft_request_begin() -> u64 {
     begun.unwrap_or(0)
 }
 
-/// Ends it. A token that is 0 counts nothing.
+/// Ends a request. A token of 0 counts nothing.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn weft_request_end(token: u64) {
     internal_error::guarded(|| {
-        // A begin in the future is no token of ours.
+        // A token with a start in the future is not weft's.
         let Some(took) = clock::now().checked_sub(token >> 1).filter(|_| token != 0) else {
             return;
         };
@@ -40,12 +40,12 @@ pub extern "C" fn weft_request_end(token: u64) {
     });
 }
 
-/// Counts a request of `took` ns in this session. `beside`: as it began.
+/// Counts a request of `took` ns in this session, with or without other jobs at its start.
 pub(super) fn count(session: &Session, beside: bool, took: Ns) {
     let mode = session.mode();
     let times = &session.link.lane.requests;
     match mode {
-        // Nobody reads it, and who else was there is not known.
+        // No broker reads it, and the other jobs are unknown.
         Mode::Free => {}
         _ if beside || is_beside(mode) => times.beside.add(took),
         _ => times.alone.add(took),

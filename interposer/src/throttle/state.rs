@@ -1,8 +1,8 @@
 //! The session of one process on a device, which all hooks share.
 //!
 //! Made at the first successful `cuInit`, or for a further device. Never freed: threads may be
-//! inside at exit. What a launch touches is atomic. Without a broker the lane is private memory
-//! with mode `Free`.
+//! inside at exit. All data of a launch is atomic. Without a broker the lane is private memory with
+//! mode `Free`.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub struct Session {
     never_switches: AtomicBool,
     /// Tuning bursts of the job.
     pub tuning: Tuning,
-    /// Predicted times of graphs, from their kernels'.
+    /// Predicted times of graphs, from their kernels' times.
     pub sums: Costs,
     /// Order at the gate.
     pub tickets: TicketLock,
@@ -59,7 +59,7 @@ pub struct Session {
     pub sampler: Sampler,
     /// Captures under way in the process.
     pub captures: AtomicU32,
-    /// Heartbeat at which the broker stood still, plus 1; 0: it did not.
+    /// Heartbeat at which the broker stopped, plus 1; 0: it did not stop.
     pub standstill: AtomicU64,
     /// Lines that are printed at the end.
     pub(super) end_lines: EndLines,
@@ -105,7 +105,7 @@ impl Session {
     }
 
     pub(super) fn mode(&self) -> Mode {
-        // Unknown: the broker is faulty, so behave as without one.
+        // Unknown: the broker is faulty, so behave as if there were none.
         Mode::from_word(self.link.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
     }
 
@@ -125,7 +125,7 @@ impl Session {
         self.unknown()
     }
 
-    /// Cost of a launch of which nothing is known, ns.
+    /// Cost of a launch about which nothing is known, ns.
     fn unknown(&self) -> Ns {
         self.link.lane.orders.unknown_cost.load(Ordering::Relaxed)
     }
@@ -139,7 +139,8 @@ impl Session {
         self.has_longs.store(matters, Ordering::Release);
     }
 
-    /// Notes that the device runs under MPS, unknown to the broker when it sent likely times.
+    /// Notes that the device runs under MPS, which the broker did not know when it sent likely
+    /// times.
     pub fn never_switches(&self) {
         self.never_switches.store(true, Ordering::Release);
         self.has_longs.store(false, Ordering::Release);
@@ -156,8 +157,8 @@ impl Session {
 
     /// Sets the cost of a graph of unknown duration: the sum of its kernels' costs.
     pub fn learn_graph(&self, hash: u64, kernels: &[u64]) {
-        /// Time that kernels of unknown duration count together at most, ns: longer than most gaps.
-        /// The device soon measures a graph that is served.
+        /// Most time that all kernels of unknown duration together count, ns: longer than most
+        /// gaps. The device soon measures a graph that is served.
         const UNKNOWN_TOGETHER_NS: Ns = 2_000_000;
         let unknown = self.unknown();
         let (mut known, mut others): (Ns, Ns) = (0, 0);
@@ -171,8 +172,8 @@ impl Session {
             .set(hash, known.saturating_add(others.min(UNKNOWN_TOGETHER_NS)));
     }
 
-    /// Implements [`super::before_launch`]. Inlined into the hook is only the part of a job alone;
-    /// the rest is behind a call that also stops panics.
+    /// Implements [`super::before_launch`]. Only the part for a job without other jobs is inlined
+    /// into the hook; the rest is behind a call that also stops panics.
     #[inline(always)]
     pub fn before_launch(&self, launch: &LaunchInfo) -> Step {
         let mode = self.mode();
@@ -238,8 +239,8 @@ impl Session {
         }
     }
 
-    /// Samples a launch. Its fields go by value. With its address taken it would lie on every
-    /// hook's stack, and the hook could not end by a jump.
+    /// Samples a launch. Its fields are passed by value. If its address were taken, it would lie on
+    /// every hook's stack, and the hook could not end with a jump.
     #[inline(always)]
     pub(super) fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
         self.watch_parts(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint, look)
@@ -265,8 +266,8 @@ impl Session {
     }
 
     /// Fast path of [`Session::hold`], for kernels whose cost needs no search. It calls nothing, so
-    /// it saves no registers, and cannot panic, so nothing guards it. Steps and their order are
-    /// equal.
+    /// it saves no registers. It cannot panic, so nothing guards it. Its steps and their order are
+    /// the same.
     #[inline(never)]
     fn hold_kernel(&self, kernel: u64, stream: Stream) -> bool {
         let orders = &self.link.lane.orders;
@@ -310,16 +311,16 @@ impl Session {
     ///
     /// The order makes it sound:
     /// * First the record, then the launch epoch. The broker reads launch epochs, then records,
-    ///   then gives credit bound to these epochs. A launch epoch seen raised implies a visible
-    ///   record. Credit given without this launch is bound to a sum that it changes, so is void
-    ///   before the driver gets it.
+    ///   then gives credit bound to these epochs. If the broker sees a raised launch epoch, the
+    ///   record is visible. Credit given without this launch is bound to a sum that the launch
+    ///   changes, so it is void before the driver gets the launch.
     /// * The launch epoch's rise is a sequentially consistent read-modify-write; then comes the
-    ///   look whether the broker sleeps. The broker announces sleep, then reads the records again.
-    ///   One of the two sees the other, so no end of a silence is missed.
+    ///   read of whether the broker sleeps. The broker announces sleep, then reads the records
+    ///   again. One of the two sees the other, so no end of a silence is missed.
     #[inline(always)]
     fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
         failpoint("hold");
-        // The slowest instruction (11 ns) first, so that the rest runs beside it.
+        // The slowest instruction (11 ns) first, so that the rest runs in parallel with it.
         let now = clock::now();
         let epoch = self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize;
         // First: another thread's synchronisation before the record must not report an idle
@@ -363,7 +364,7 @@ impl Session {
         caught(|| self.fill_now(kernel, stream, kind, hint, false)).unwrap_or(Step::NOTHING)
     }
 
-    /// `fill` for a launch that waits if it must.
+    /// `fill` for a launch that waits if necessary.
     #[inline(never)]
     pub(super) fn fill_in_turn(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
         guarded(|| self.fill_now(kernel, stream, kind, hint, true)).unwrap_or(Step::NOTHING)
@@ -405,9 +406,9 @@ impl Session {
     }
 
     /// Handles a launch during whose wait the job became the foreground job. It is booked as
-    /// background work. Its record and then its launch epoch are a foreground job's
-    /// ([`Session::hold_now`]): credit given for this job's silence is void before the driver gets
-    /// it.
+    /// background work. Its record, and then its launch epoch, are written as for a foreground job
+    /// ([`Session::hold_now`]). So credit given for this job's silence is void before the driver
+    /// gets the launch.
     #[cold]
     fn let_out(&self, want: &Want, kind: LaunchKind, now: Ns) -> Step {
         let ends_silence = self.active_streams.mark(own_stream(want.stream));
@@ -464,19 +465,20 @@ impl Session {
         caught(|| self.fence_now(stream, place, at, result, elsewhere));
     }
 
-    /// `elsewhere`: the launch before went to another stream.
+    /// `elsewhere`: whether the launch before went to another stream.
     fn fence_now(&self, stream: Stream, place: AccountIndex, at: Ns, result: u32, elsewhere: bool) {
         failpoint("mark");
         let unfenced = self.accounts.account(place.at).map_or(0, StreamAccount::unfenced);
         if result != 0 {
             return;
         }
-        // With little credit the next launch will wait for these completions; with much none will.
+        // With little credit the next launch will wait for these completions; with much credit it
+        // will not.
         let credit = self.link.lane.orders.credit.load(Ordering::Relaxed);
         match fence_due(unfenced, credit) {
             FenceDue::No => {
                 // A waiting launch puts its fence in its own stream. In a job that changes streams
-                // the work is on others, without fences, and counts as ended some ms late.
+                // the work is on other streams, without fences, and counts as ended some ms late.
                 let little = u64::try_from(credit).unwrap_or(0) < FENCE_QUANTUM_NS * PLENTY_RATIO;
                 if elsewhere && little && self.captures.load(Ordering::Acquire) == 0 {
                     let _whole = thread::uncancelled();
@@ -487,7 +489,8 @@ impl Session {
             FenceDue::Rarely if !self.completion.due(at) => return,
             FenceDue::Rarely | FenceDue::Now => {}
         }
-        // Not earlier: bursts come as far as this, and the two thread-state changes take 15 ns.
+        // Not earlier: in a burst most launches return before this point, and the two thread-state
+        // changes take 15 ns.
         let _whole = thread::uncancelled();
         if self.captures.load(Ordering::Acquire) == 0 {
             self.completion.fence(&self.driver, &self.accounts, place, stream);
@@ -495,7 +498,7 @@ impl Session {
         self.ask_device(at);
     }
 
-    /// What the sampler needs of the session.
+    /// The parts of the session that the sampler needs.
     fn around(&self) -> Around<'_> {
         Around {
             link: &self.link,

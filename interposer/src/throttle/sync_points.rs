@@ -1,4 +1,4 @@
-//! Sync points: synchronising calls, and ending streams and contexts, which tell that work has
+//! Sync points: synchronising calls, and ending streams and contexts, which show that work has
 //! ended.
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use crate::driver::stream::own_stream;
 use crate::driver::stream::{Event, Stream};
 use crate::internal_error::{caught, failpoint, fails_at};
 
-/// What a synchronising call, returned without error, has waited for.
+/// Work that a synchronising call waited for before it returned without error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Synced {
     /// All work of the context.
@@ -51,7 +51,7 @@ impl Session {
         }
     }
 
-    /// Fast path without a search, as [`Session::hold_kernel`].
+    /// Fast path without a search, like [`Session::hold_kernel`].
     #[inline(never)]
     fn foreground_synced(&self, stream: Stream) {
         let own = own_stream(stream);
@@ -112,7 +112,8 @@ impl Session {
             self.settle_after(ended, certain, now);
             if idle {
                 self.rested.store(true, Ordering::Relaxed);
-                // No ring: a broker naps while any launch waits, and only such a launch needs this.
+                // No ring: a broker naps while any launch waits, and only such a launch needs this
+                // time.
                 self.link.lane.become_idle(now);
             }
         } else if idle {
@@ -121,7 +122,7 @@ impl Session {
     }
 
     /// Notes that a foreground job has become idle. The time is written first; then come a full
-    /// barrier and the look whether the broker sleeps, as in `hold_now`.
+    /// barrier and the read of whether the broker sleeps, as in `hold_now`.
     #[inline(always)]
     fn foreground_idle(&self, now: Ns) {
         self.rested.store(true, Ordering::Relaxed);
@@ -141,7 +142,7 @@ impl Session {
         let gained = match ended {
             _ if idle => self.accounts.complete_all(),
             Some(ended) if ended.streams().next().is_some() => ended.streams().map(settle).sum(),
-            // An event that stands behind no known work.
+            // An event after which no work is known.
             _ => {
                 self.ask_device(now);
                 return;
@@ -159,10 +160,10 @@ impl Session {
         self.report_settled(gained, clock::now());
     }
 
-    /// Handles a destroyed context with its events and streams; 0: an unknown one.
+    /// Handles a destroyed context with its events and streams; 0: an unknown context.
     pub fn context_ended(&self, context: usize) {
         self.sampler.forget(context);
-        // Its work without a fence ends by time.
+        // Its work without a fence counts as ended after a time.
         let gained = self.completion.forget(&self.accounts, context);
         self.report_settled(gained, clock::now());
     }

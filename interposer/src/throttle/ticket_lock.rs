@@ -1,6 +1,6 @@
 //! Ticket lock of the gate: [`TicketOrder`], and the sleep of a thread whose turn has not come.
 //!
-//! Waits are bounded: after its deadline a thread goes and moves the turn on.
+//! Waits are bounded: after its deadline a thread leaves and moves the turn on.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -74,7 +74,8 @@ impl TicketLock {
 
     #[cold]
     fn wake(&self) {
-        // All of them: only the next one knows that it is meant. A handful of threads at most.
+        // Wakes all of them, a handful of threads at most: only the next thread knows that its turn
+        // has come.
         let _ = futex::wake(self.0.serving(), Flags::PRIVATE, i32::MAX as u32);
     }
 }
@@ -124,7 +125,7 @@ mod tests {
         turn.leave(second);
         assert!(turn.wait(third, clock::now() + LONG));
         turn.leave(third);
-        // If the lost thread comes back, it goes at once and moves nothing back.
+        // If the lost thread returns, it goes at once and moves nothing back.
         assert!(turn.has_come(lost));
         turn.leave(lost);
         let fourth = turn.take();

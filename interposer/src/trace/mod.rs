@@ -1,21 +1,21 @@
 //! Trace mode: records every launch, copy and wait of the job's marked steps (`WEFT_MODE=trace`,
 //! `WEFT_TRACE=FILE`).
 //!
-//! The process has no session then: no broker, no samples, no filled gaps. Its hooks
-//! (`hooks/recorded.rs`) are bound in this mode alone and record by [`around`].
+//! The process then has no session: no broker, no samples, no filled gaps. Its hooks
+//! (`hooks/recorded.rs`) are bound only in this mode and record by [`around`].
 //!
 //! * A step lasts from `cuProfilerStart` (PyTorch: `torch.cuda.profiler.start()`), which still goes
 //!   to the driver, to the next one or `cuProfilerStop`. Earlier calls are not recorded.
-//! * Each piece of work stands between two events ([`mod@recorder`]), some microseconds a launch.
-//!   The job is slower; that host time is kept out of the recorded gaps.
+//! * Each piece of work is between two events ([`mod@recorder`]), which cost some microseconds per
+//!   launch. The job is slower; that host time is kept out of the recorded gaps.
 //! * Records go to `FILE.PID.raw` as they come ([`writer`]): memory is bounded, and a killed job
 //!   leaves its records. `weft profile --trace` makes the trace.
-//! * On any trouble the job's call goes on to the driver. A full or slow disk ends the recording
-//!   with one line; only a thread of weft's waits for it.
+//! * After any trouble the job's call still reaches the driver. A full or slow disk ends the
+//!   recording with one line; only a thread of weft's waits for it.
 //!
 //! Launches into a capture are not recorded, and during any capture work has no time. Polling waits
-//! (`cuStreamQuery`, `cuEventQuery`) count as host time, and so do copies of arrays and batched
-//! copies.
+//! (`cuStreamQuery`, `cuEventQuery`) count as host time. Copies of arrays and batched copies count
+//! as host time too.
 
 mod processor;
 pub(super) mod recorder;
@@ -43,7 +43,8 @@ use crate::process;
 /// The recorder of this process, once made. Never freed.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 
-/// File for the records, if this process is recorded. Read once, because hooks are bound by it.
+/// File for the records, if this process is recorded. Read once, because it decides which hooks are
+/// bound.
 static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     let tracing = std::env::var_os("WEFT_MODE").is_some_and(|mode| mode == "trace");
     let file = std::env::var_os("WEFT_TRACE").filter(|file| !file.is_empty());
@@ -56,8 +57,8 @@ pub fn on() -> bool {
 }
 
 thread_local! {
-    /// Whether a recorded call is under way on this thread: a driver's calls to itself are not
-    /// counted.
+    /// Whether a recorded call is under way on this thread: a driver's calls to itself do not
+    /// count.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -101,8 +102,8 @@ extern "C" fn at_quick_end() {
     }
 }
 
-/// Drops the recorder in a forked child, whose file is the parent's. Initialising the driver there
-/// makes a new one.
+/// Drops the recorder in a forked child, because the file is the parent's. If the child initialises
+/// the driver, it gets a new recorder.
 pub fn forget() {
     RECORDER.store(ptr::null_mut(), Ordering::Release);
 }
@@ -112,7 +113,7 @@ pub fn is_marked() -> bool {
     recorder().is_some_and(Recorder::is_marked)
 }
 
-/// Makes a call and records it as `describe` says, if at all.
+/// Makes a call and records it if `describe` returns a record.
 pub fn around(describe: impl FnOnce() -> Option<RecordedCall>, call: impl FnOnce() -> CuResult) -> CuResult {
     let entered = clock::now();
     let Some(recorder) = recorder().filter(|_| !INSIDE.get()) else {
@@ -161,14 +162,14 @@ pub fn device_seen(device: &Device) {
     }
 }
 
-/// Reads what has happened before a context may end with its events.
+/// Reads the finished events before a context may end and take them with it.
 pub fn context_ending() {
     if let Some(recorder) = recorder() {
         recorder.read_on();
     }
 }
 
-/// Handles a context that has ended; 0: an unknown one.
+/// Handles a context that has ended; 0: an unknown context.
 pub fn context_ended(context: usize) {
     if let Some(recorder) = recorder() {
         recorder.forget(context);

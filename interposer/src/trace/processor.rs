@@ -1,4 +1,4 @@
-//! Tells whether the calling thread had a processor between two calls.
+//! Detection of preemption: whether the calling thread had a processor between two calls.
 //!
 //! On a busy machine the gap before a call contains preemption. A thread without a voluntary switch
 //! would have run all the time, so the rest was preemption. After a voluntary switch (sleep, lock,
@@ -10,7 +10,7 @@ use std::cell::Cell;
 use rustix::time::{ClockId, clock_gettime};
 use weft_protocol::Ns;
 
-/// The thread's counters when the job went on after its last recorded call.
+/// The thread's counters when the job continued after its last recorded call.
 #[derive(Debug, Clone, Copy)]
 struct Counted {
     at: Ns,
@@ -30,7 +30,7 @@ fn ran() -> Ns {
         .wrapping_add(time.tv_nsec as u64)
 }
 
-/// Voluntary switches of the calling thread. `None` if the system does not tell.
+/// Voluntary switches of the calling thread. `None` if the system does not report them.
 fn gave_up() -> Option<i64> {
     // SAFETY: a structure of integers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -39,7 +39,7 @@ fn gave_up() -> Option<i64> {
     (result == 0).then_some(usage.ru_nvcsw)
 }
 
-/// Notes that the job goes on at this time, ns.
+/// Notes that the job continues at this time, ns.
 pub fn went_on(at: Ns) {
     LAST.set(gave_up().map(|gave_up| Counted {
         at,
@@ -48,15 +48,14 @@ pub fn went_on(at: Ns) {
     }));
 }
 
-/// Time since the job went on in which the thread was ready but did not run, ns. The call came in
+/// Time since the job continued in which the thread was ready but did not run, ns. The call came in
 /// at `entered`.
 pub fn preempted(entered: Ns) -> Ns {
     let Some(last) = LAST.get() else { return 0 };
     if gave_up() != Some(last.gave_up) {
         return 0;
     }
-    // These questions ran after `entered`, so the thread ran a little less than counted, never
-    // more.
+    // These queries ran after `entered`, so the thread ran a little less than counted, never more.
     let ran = ran().saturating_sub(last.ran);
     entered.saturating_sub(last.at).saturating_sub(ran)
 }

@@ -1,9 +1,9 @@
 //! Records calls in order, with host and device times.
 //!
-//! A call is noted before the driver gets it and completed when it returns. Work stands between two
-//! events; their times are read, oldest first, once the device has passed them, mostly after a wait
-//! of the job's. The lock is held for some event calls. The recorder waits for the device only when
-//! [`MOST_PENDING`] calls are unread, within a bound.
+//! A call is noted before the driver gets it and completed when it returns. Work is between two
+//! events. Their times are read, oldest first, after the device has passed them, mostly after a
+//! wait of the job's. The lock is held for some event calls. The recorder waits for the device only
+//! when [`MOST_PENDING`] calls are unread, within a bound.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -22,10 +22,10 @@ use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
 use crate::thread;
 
-/// Unread calls at most: two events each, some hundred bytes a piece.
+/// Most unread calls: two events each, some hundred bytes per call.
 const MOST_PENDING: usize = 16 * 1024;
 
-/// Calls between looks for readable ones, for jobs that seldom wait.
+/// Calls between two searches for readable calls, for jobs that seldom wait.
 const LOOK: usize = 512;
 
 /// Pieces of work between two extra events, whose least distance is an event's cost.
@@ -34,21 +34,21 @@ const TICK: usize = 61;
 /// Longest wait for the device when [`MOST_PENDING`] calls are unread.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Interval between two questions during such a wait.
+/// Interval between two queries during such a wait.
 const ASK: Duration = Duration::from_micros(200);
 
 /// A call that is with the driver.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordTicket(u64);
 
-/// What is recorded of a call.
+/// Record of a call.
 #[derive(Debug, Clone, Copy)]
 pub enum RecordedCall {
     /// Work or a wait.
     Operation {
         /// The operation.
         what: What,
-        /// Stream of the events around it; `None` for what is no work.
+        /// Stream of the events around it; `None` if it is no work.
         timed: Option<Stream>,
     },
     /// Start of a step.
@@ -104,7 +104,7 @@ struct RecorderState {
 pub struct Recorder {
     driver: EventCalls,
     inside: Mutex<RecorderState>,
-    /// Whether a first mark was set, from which calls are recorded.
+    /// Whether a first mark was set: calls from then on are recorded.
     marked: AtomicBool,
 }
 
@@ -238,19 +238,19 @@ impl Recorder {
         if waited || inside.next.is_multiple_of(LOOK as u64) {
             inside.drain(&self.driver);
         }
-        // The time of the reading above belongs to this call.
+        // The time of the read above belongs to this call.
         if let Some(pending) = inside.find(ticket) {
             pending.moment.left = clock::now();
             pending.complete = true;
         }
     }
 
-    /// Reads what the device has passed.
+    /// Reads the calls that the device has passed.
     pub fn read_on(&self) {
         self.lock().drain(&self.driver);
     }
 
-    /// Forgets the events of an ended context; 0: an unknown one.
+    /// Forgets the events of an ended context; 0: an unknown context.
     pub fn forget(&self, context: Context) {
         let its = |of: Context| context == 0 || of == context;
         let mut inside = self.lock();
@@ -267,7 +267,7 @@ impl Recorder {
 
     /// Writes complete calls as the process ends. Makes no driver call.
     pub fn farewell(&self) {
-        // A thread inside keeps its calls: the process does not wait for it.
+        // If a thread holds the lock, its calls are not written: the process does not wait for it.
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let inside = &mut *inside;
         while let Some(pending) = inside.pending.pop_front() {
@@ -292,7 +292,7 @@ impl RecorderState {
         self.spare.entry(context).or_default().push(event);
     }
 
-    /// Makes two events and records the first.
+    /// Makes two events and records the first one.
     fn pair(&mut self, driver: &EventCalls, stream: Stream) -> Option<EventPair> {
         let context = driver.current()?;
         let start = self.event(driver, context)?;
@@ -334,7 +334,7 @@ impl RecorderState {
         Some(pair)
     }
 
-    /// Reads and writes what the device has passed, oldest first.
+    /// Reads and writes the calls that the device has passed, oldest first.
     fn drain(&mut self, driver: &EventCalls) {
         if capture::any() {
             return;
@@ -369,7 +369,7 @@ impl RecorderState {
             };
             let took = driver.elapsed(pair.start, pair.end)?;
             let tick = pair.extra.and_then(|extra| driver.elapsed(pair.end, extra));
-            // After unknown work the device counts as idle for long.
+            // After unknown work the device counts as idle for a long time.
             let start = self.axis + since.unwrap_or(LONG_IDLE_NS);
             Some((start, start + took, tick))
         });
@@ -390,7 +390,7 @@ impl RecorderState {
     }
 
     fn tell(&mut self, pending: PendingCall, times: Option<(f64, f64, Option<f64>)>) {
-        // Nor is a call written that is with the driver at the process's end.
+        // A call that is still with the driver at the process's end is not written either.
         if pending.refused || !pending.complete {
             return;
         }
@@ -421,7 +421,7 @@ impl RecorderState {
                 return;
             }
             if clock::now().saturating_sub(begin) > PATIENCE.as_nanos() as Ns {
-                self.writer.end("the device did not end its work in time");
+                self.writer.end("the device did not finish its work in time");
                 self.pending.clear();
                 self.first = self.next;
                 return;

@@ -1,6 +1,7 @@
-//! Writes records to a file, by a thread of its own: a hanging file system blocks only that thread.
+//! Writes records to a file, with a thread of its own: a hanging file system blocks only that
+//! thread.
 //!
-//! Unwritten bytes are bounded ([`MOST_BYTES`]). Beyond that the recording ends, with a reason in
+//! Unwritten bytes are bounded ([`MOST_BYTES`]). If more wait, the recording ends, with a reason in
 //! the file and in the log. Only the process's end waits for the file, for [`PATIENCE`].
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,7 @@ use crate::thread::spawn;
 /// Bytes in one hand-over. A step of a large model's training takes some 100 kB.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// Unwritten bytes at most: a disk of 100 MB/s may pause for half a second.
+/// Most unwritten bytes: a disk of 100 MB/s may pause for half a second.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 
 /// Longest wait of the process's end for the file.
@@ -31,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 enum WriteOrder {
     Write(Vec<u8>),
-    /// Answers when all before is written.
+    /// Answer when all earlier records are written.
     Answer(Sender<()>),
 }
 
@@ -40,7 +41,7 @@ enum WriteOrder {
 struct WriterState {
     /// Bytes handed over and not yet written.
     waiting: AtomicUsize,
-    /// Set if the file takes no more.
+    /// Set if the file accepts no more bytes.
     failed: AtomicBool,
 }
 
@@ -79,7 +80,7 @@ impl Writer {
         // The thread blocks the job's signals.
         let thread = Builder::new().name("weft-trace".into());
         spawn(thread, move || write_all(file, &named, &incoming, &known))
-            .map_err(|error| format!("no thread could be started: {error}"))?;
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Writer {
             path,
             orders,
@@ -117,7 +118,7 @@ impl Writer {
         if waiting.saturating_add(bytes.len()) > MOST_BYTES {
             self.shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
             self.dropped = self.dropped.saturating_add(bytes.len());
-            // The record that says so is short, and still fits.
+            // The record with this reason is short, and still fits.
             self.end(&format!(
                 "{} is slower than the job, {} bytes were dropped",
                 self.path.display(),
@@ -131,7 +132,7 @@ impl Writer {
 
     /// Ends the recording; the file gets the reason.
     pub fn end(&mut self, why: &str) {
-        log::warn!("the recording ends here: {why}; what was recorded before is kept");
+        log::warn!("the recording ends here: {why}; the earlier part is kept");
         raw::append(&mut self.buffer, &Record::Ended(why.to_string()));
         let last = std::mem::take(&mut self.buffer);
         self.shared.waiting.fetch_add(last.len(), Ordering::AcqRel);
@@ -139,7 +140,7 @@ impl Writer {
         self.ended = true;
     }
 
-    /// Waits, as the process ends, until all is written, for [`PATIENCE`] at most.
+    /// Waits, as the process ends, until all records are written, for at most [`PATIENCE`].
     pub fn finish(&mut self) {
         self.finish_within(PATIENCE);
     }
@@ -150,7 +151,7 @@ impl Writer {
         let asked = self.orders.send(WriteOrder::Answer(answer)).is_ok();
         if asked && answered.recv_timeout(patience).is_err() && !self.shared.failed.load(Ordering::Relaxed) {
             log::warn!(
-                "{} bytes of the recording are lost: {} takes too long",
+                "{} bytes of the recording are lost: writing {} takes too long",
                 self.shared.waiting.load(Ordering::Relaxed),
                 self.path.display()
             );
@@ -166,7 +167,7 @@ fn write_all(mut file: File, path: &Path, incoming: &Receiver<WriteOrder>, share
                 if let Err(error) = file.write_all(&bytes) {
                     shared.failed.store(true, Ordering::Relaxed);
                     log::warn!(
-                        "the recording ends here: cannot write {}: {error}; what was written before is kept",
+                        "the recording ends here: cannot write {}: {error}; the earlier part is kept",
                         path.display()
                     );
                     return;
@@ -245,7 +246,8 @@ mod tests {
         while writer.is_open() {
             writer.put(&big());
         }
-        // The writer took what may wait, dropped the next buffer, said so, and did not block.
+        // The writer accepted the bytes that may wait, dropped the next buffer, reported it, and
+        // did not block.
         assert!(
             (BUFFER_BYTES..2 * BUFFER_BYTES).contains(&writer.dropped),
             "{}",

@@ -110,7 +110,7 @@ impl Class {
             .map_or("", |(_, name)| name)
     }
 
-    /// Whether it puts work on the device whose place among launches must be kept.
+    /// Whether it puts work on the device that must keep its place among launches.
     pub fn is_ordered(self) -> bool {
         match self {
             Class::Launch

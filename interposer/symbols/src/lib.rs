@@ -5,7 +5,7 @@
 //! from it. The table and `beyond.tsv` (names without a header) are the repository's only lists of
 //! driver names. Each line is parsed whole or refused with its number. `scripts/symbols check`
 //! compares the table with the public header. This crate has no dependencies and reads only the
-//! text given.
+//! given text.
 #![forbid(unsafe_code)]
 
 mod beyond;
@@ -22,7 +22,7 @@ pub use queue::QueueRule;
 /// The checked-in table.
 pub const TABLE: &str = include_str!("../driver-api.tsv");
 
-/// The default stream that stream 0 means to callers of an entry point.
+/// Default stream that callers of an entry point get for stream 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flavour {
     /// The legacy default stream, ordered with all blocking streams.
@@ -68,18 +68,18 @@ pub struct Entry<'a> {
     pub stream: Option<u8>,
     /// Position of the amount copied, filled or allocated. For a fill it counts elements.
     pub size: Option<u8>,
-    /// What it does about deferred launches.
+    /// Its rule for deferred launches.
     pub queue: QueueRule,
 }
 
-/// Why a line was refused.
+/// Reason for which a line was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     /// List of the line.
     pub file: &'static str,
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
 }
 

@@ -1,19 +1,19 @@
-//! What a call does about launches that weft has deferred.
+//! Rule of a call for launches that weft has deferred.
 
 /// Rule of an entry point for deferred launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueRule {
     /// Empties the queue first. The error of a deferred launch replaces the call.
     Empties,
-    /// Empties the queue first, and is made despite such an error: a refusal would leak what the
-    /// call ends or gives back. The error waits for another call.
+    /// Empties the queue first, and is made despite such an error: a refusal would leak the object
+    /// that the call ends or gives back. The error waits for another call.
     GivesBack,
     /// May be deferred behind launches; else as [`QueueRule::Empties`].
     Deferrable,
     /// Its hook handles the queue.
     Itself,
-    /// Need not wait: reads or makes only what no earlier launch can change, and changes nothing
-    /// that such a launch meets.
+    /// Need not wait. It reads or makes only objects that no earlier launch can change, and changes
+    /// nothing that such a launch uses.
     SyncFree,
 }
 

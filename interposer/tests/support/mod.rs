@@ -1,4 +1,4 @@
-//! Builds what the tests run, and runs it.
+//! Builds and runs the programs of the tests.
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
@@ -12,22 +12,22 @@ use std::{env, fs};
 /// No child of these tests needs a tenth of it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the tests run.
+/// Programs and folders of the tests.
 pub struct Stage {
     /// libweft.so.
     pub weft: PathBuf,
-    /// The client, and the one that is linked against libcuda.so.1.
+    /// The client, and the client that is linked against libcuda.so.1.
     pub client: PathBuf,
     pub linked: PathBuf,
     /// A folder with the counting driver as libcuda.so.1 and libcuda.so.
     pub driver: PathBuf,
     /// The counting driver under its own file name.
     pub counting: PathBuf,
-    /// A folder of its own for whatever a test makes.
+    /// A folder for the files that a test makes.
     pub folder: PathBuf,
 }
 
-/// Everything built, once a test program.
+/// All of it, built once per test program.
 pub fn stage() -> &'static Stage {
     static STAGE: OnceLock<Stage> = OnceLock::new();
     STAGE.get_or_init(build)
@@ -47,7 +47,7 @@ fn build_libraries(profile: &Path) {
     if profile.ends_with("release") {
         cargo.arg("--release");
     }
-    // The folder that cargo itself was told to use, whatever the environment says.
+    // The folder that cargo itself uses, whatever the environment contains.
     cargo.env("CARGO_TARGET_DIR", profile.parent().unwrap());
     assert!(cargo.status().unwrap().success(), "cannot build the libraries");
 }
@@ -89,7 +89,7 @@ fn build() -> Stage {
     }
 }
 
-/// Removes what test programs left that run no more.
+/// Removes the files of test programs that no longer run.
 fn sweep(all: &Path) {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -111,7 +111,7 @@ pub fn compile(arguments: &[&std::ffi::OsStr]) {
     assert!(done.success(), "gcc {arguments:?}");
 }
 
-/// What a client said.
+/// Output of a client.
 #[derive(Debug)]
 pub struct Said {
     pub stdout: String,
@@ -143,7 +143,7 @@ pub fn bare(program: &Path) -> Command {
             command.env_remove(name);
         }
     }
-    // No broker: these tests are about the hooks alone.
+    // No broker: these tests are only about the hooks.
     command
         .env("WEFT_AUTOSTART", "0")
         .env("WEFT_SOCKET", "/nonexistent/weft.sock");

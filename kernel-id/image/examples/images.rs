@@ -1,10 +1,10 @@
 //! Prints every image in a library, with the facts that cuobjdump also prints: `images FILE`.
 //!
-//! Each image is a line `image KIND ARCH WHERE`, followed by a line
-//! `kernel NAME REGISTERS SHARED LOCAL` per kernel; tabs separate fields. WHERE is its section. The
-//! compiler puts images into `.nv_fatbin`, where alone the vendor's tool looks; libraries keep more
-//! among plain data. Unreadable parts are lines `error WHY`. tests/clients/test_images.py compares
-//! this with the vendor's tool.
+//! Each image is a line `image KIND ARCH WHERE`, followed by a line `kernel NAME REGISTERS SHARED
+//! LOCAL` per kernel; tabs separate fields. WHERE is its section. The compiler puts images into
+//! `.nv_fatbin`, and the vendor's tool looks only there; libraries keep more images among plain
+//! data. Unreadable parts are lines `error WHY`. tests/clients/test_images.py compares this with
+//! the vendor's tool.
 
 use std::io::Write;
 
@@ -70,8 +70,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 Err(error) => writeln!(out, "error\tcontainer at {at:#x}: {error}")?,
             }
         }
-        // The header gives its length, as compressed code may contain the first word of a
-        // container.
+        // The length is read from the header, because compressed code may contain the first word of
+        // a container.
         let header = usize::from(u16::from_le_bytes([rest[6], rest[7]]));
         let mut size = [0; 8];
         size.copy_from_slice(&rest[8..16]);

@@ -1,9 +1,9 @@
-//! Why an image could not be read.
+//! Errors of images that cannot be read.
 
-/// Why an image could not be read.
+/// Reason for which an image could not be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// The image ends before something it announces.
+    /// The image ends before a part that it announces.
     #[error("the image is cut short: {0}")]
     Short(&'static str),
     /// No known image begins like this.

@@ -119,8 +119,8 @@ impl<'a> Fatbin<'a> {
         Ok(Fatbin { entries })
     }
 
-    /// The entries in order. A malformed one yields an error and ends the walk, as the next one's
-    /// start is unknown.
+    /// The entries in order. A malformed entry yields an error and ends the walk, because the next
+    /// entry's start is unknown.
     pub fn entries(&self) -> Entries<'a> {
         Entries { rest: self.entries }
     }

@@ -1,8 +1,8 @@
 //! Attribute records of the `.nv.info` and `.nv.info.<kernel>` sections.
 //!
 //! A record is a format byte, an attribute byte and a 16-bit field. In formats 1 to 3 the field
-//! holds the value (none, a byte, a half); in format 4 the size of what follows. Attribute numbers
-//! are those of public disassemblers.
+//! holds the value (none, a byte, a half); in format 4 it holds the size of the data after it.
+//! Attribute numbers are those of public disassemblers.
 #![forbid(unsafe_code)]
 
 use crate::bytes::{slice, u16_at, u32_at};
@@ -23,7 +23,7 @@ const REGCOUNT: u8 = 0x2f;
 /// size u16, flags u16.
 const KPARAM_INFO_V2: u8 = 0x45;
 
-/// A record: attribute, and the 16-bit field or what follows.
+/// A record: attribute, and the 16-bit field or the data after it.
 struct InfoRecord<'a> {
     attribute: u8,
     payload: &'a [u8],
@@ -71,10 +71,10 @@ pub(crate) fn kernel(bytes: &[u8], kernel: &mut Kernel) {
             _ => {}
         }
     }
-    // Compilers seen write the last parameter first, but no rule says so.
+    // Known compilers write the last parameter first, but no rule requires it.
     params.sort_by_key(|(ordinal, _)| *ordinal);
     params.dedup_by_key(|(ordinal, _)| *ordinal);
-    // Parameters without descriptions: a stripped image, of which no more is known.
+    // Parameters without descriptions: a stripped image, whose parameters are unknown.
     if !params.is_empty() || bank_bytes == 0 {
         kernel.params = Some(params.into_iter().map(|(_, param)| param).collect());
     }

@@ -116,7 +116,7 @@ pub fn cubin_extent(image: &[u8]) -> Result<u64, Error> {
         let (Some(kind), Some(offset), Some(size)) = (kind, field(24), field(32)) else {
             return Err(Error::Short("ELF section table"));
         };
-        /// `SHT_NOBITS`: the file holds nothing of the section.
+        /// `SHT_NOBITS`: the file holds no data of the section.
         const NOBITS: u32 = 8;
         if kind != NOBITS {
             end = end.max(offset.checked_add(size).ok_or(Error::Malformed("ELF section size"))?);

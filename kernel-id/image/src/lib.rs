@@ -4,7 +4,7 @@
 //! no file, pointer or driver state: the caller follows a wrapper's pointer, as only the caller
 //! knows the address space.
 //!
-//! | file | what it reads |
+//! | file | reads |
 //! |---|---|
 //! | `kind.rs` | an image's kind and length |
 //! | `fatbin.rs` | the wrapper, the container, its entries and their compression |

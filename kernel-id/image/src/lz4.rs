@@ -1,7 +1,7 @@
 //! Decoder for one LZ4 block: the compression of fatbin entries before about CUDA 12.4.
 //!
 //! The format is a public specification. A sequence is a token (literal count, match length), more
-//! length bytes where a nibble is 15, the literals, and a 16-bit distance back. The last sequence
+//! length bytes after a nibble of 15, the literals, and a 16-bit distance back. The last sequence
 //! ends after its literals.
 #![forbid(unsafe_code)]
 

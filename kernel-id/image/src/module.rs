@@ -15,7 +15,8 @@ pub struct Param {
 pub struct Kernel {
     /// Symbol, mangled if the source language mangles.
     pub name: String,
-    /// Parameters in order of declaration; `None` if the image does not say (a stripped cubin).
+    /// Parameters in order of declaration; `None` if the image does not contain them (a stripped
+    /// cubin).
     pub params: Option<Vec<Param>>,
     /// Static shared memory of a block, bytes.
     pub shared: u32,
@@ -35,7 +36,7 @@ impl Kernel {
     }
 }
 
-/// A variable whose address a client can ask for.
+/// A variable whose address a client can request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Global {
     /// The symbol.
@@ -44,7 +45,7 @@ pub struct Global {
     pub size: u64,
     /// First bytes, shorter than `size` and mostly empty; the rest is zero.
     pub initial: Vec<u8>,
-    /// Whether it lies in constant memory.
+    /// Whether it is in constant memory.
     pub constant: bool,
 }
 

@@ -1,4 +1,4 @@
-//! No bytes make a reader panic, hang or exhaust memory.
+//! No bytes cause a panic, a hang or exhausted memory in a reader.
 
 mod build;
 
@@ -8,7 +8,7 @@ use weft_image::fatbin::{Fatbin, Wrapper};
 use weft_image::kind::{cubin_extent, extent};
 use weft_image::{lz4, ptx, read};
 
-/// All that a driver does with an image.
+/// Makes all the reads that a driver makes of an image.
 fn read_all(bytes: &[u8]) {
     let _ = extent(bytes);
     let _ = cubin_extent(bytes);

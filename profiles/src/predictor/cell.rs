@@ -3,7 +3,7 @@
 use super::forecast::Forecast;
 use crate::{Ns, Sketch};
 
-/// Most values averaged: later ones replace earlier ones, so a job's change is followed.
+/// Most values averaged. Later values replace earlier ones, so the average follows a job's change.
 const MEMORY: u8 = 24;
 
 /// `1 / n` for `n` values, up to `MEMORY`.
@@ -17,27 +17,26 @@ const GAINS: [f32; MEMORY as usize + 1] = {
     gains
 };
 
-/// Most values that the middle counts: it follows faster than its spread.
+/// Most values that the middle counts. The middle follows faster than its spread.
 const MIDDLE_MEMORY: f32 = 12.0;
 
-/// Most mean deviations by which a value pulls the middle: a hiccup is no new middle.
+/// Most mean deviations by which a value pulls the middle, because one outlier is no new middle.
 const PULL: f32 = 1.0;
 
-/// Most mean deviations by which a value widens the spread: values that jump often will do so
-/// again.
+/// Most mean deviations by which a value widens the spread. Values that jump often will jump again.
 const STRETCH: f32 = 12.0;
 
 /// Spread after one value, as a part of it.
 const FIRST_SPREAD: f32 = 0.15;
-/// Least spread after one value: clocks, launches and interrupts jitter by as much.
+/// Least spread after one value, ns: the jitter of clocks, launches and interrupts.
 const MIN_SPREAD_NS: f32 = 200.0;
 
 /// For a bell curve: mean deviation on one side of the middle, over the distance from the middle to
 /// its lowest (or highest) tenth.
 const OF_TENTH: f32 = 0.31;
 
-/// Least distance, ns. A zero distance would shrink until it is subnormal, which is a hundred times
-/// as slow; jobs that repeat exactly would cost most.
+/// Least distance, ns. A zero distance would shrink until it is subnormal, and subnormal arithmetic
+/// is a hundred times as slow. Jobs that repeat exactly would pay most.
 pub(super) const MIN_DISTANCE_NS: f32 = 1e-3;
 
 /// Values of one context, ns.
@@ -68,7 +67,7 @@ impl Cell {
         }
     }
 
-    /// Makes a cell from a profile; it counts as a few values, so a changed job soon corrects it.
+    /// Makes a cell from a profile. It counts as a few values, so a changed job soon corrects it.
     pub(super) fn of(known: &Sketch) -> Option<Cell> {
         let middle = known.quantile(0.5)? as f32;
         let spread = |tenth: Option<Ns>| (tenth.unwrap_or(0) as f32 - middle).abs() * OF_TENTH;
@@ -78,8 +77,8 @@ impl Cell {
             middle,
             down: spread(known.quantile(0.1)).max(if few { first.down } else { 0.0 }),
             up: spread(known.quantile(0.9)).max(if few { first.up } else { 0.0 }),
-            // How other kernels' values lie is unknown: until it is known, this cell is the better
-            // one.
+            // The spread of other kernels' values is unknown. Until it is known, this cell is the
+            // better one.
             shorter: middle,
             seen: known.count().min(8) as u8,
         })
@@ -93,7 +92,7 @@ impl Cell {
         let off = value - self.middle;
         let spread = (self.down + self.up).max(MIN_SPREAD_NS);
         let pull = off.clamp(-PULL * spread, PULL * spread);
-        // Distances are from the old middle: a value as foreseen narrows them.
+        // Distances are from the old middle: a value that matches the forecast narrows them.
         let follow =
             |distance: &mut f32, seen: f32| *distance = (*distance + (seen - *distance) * gain).max(MIN_DISTANCE_NS);
         follow(&mut self.down, (-off).clamp(0.0, STRETCH * spread));
@@ -103,12 +102,12 @@ impl Cell {
         self.middle = (self.middle + pull * gain.max(1.0 / MIDDLE_MEMORY)).max(0.0);
     }
 
-    /// Whether this context tells more than the next shorter one. `usual`: error of such contexts
-    /// over that of the shorter ones, the best guess with few values.
+    /// Whether this context predicts better than the next shorter one. `usual`: error of such
+    /// contexts over that of the shorter ones, the best guess with few values.
     pub(super) fn tells_more(&self, usual: f32) -> bool {
         /// Number of values that weigh as much as the guess.
         const GUESS: f32 = 2.0;
-        // The first value judged nothing.
+        // The first value was not compared with a forecast.
         let judged = f32::from(self.seen) - 1.0;
         let own = (self.down + self.up) * judged + self.shorter * usual * GUESS;
         own <= self.shorter * (judged + GUESS)
@@ -132,7 +131,7 @@ impl Cell {
         self.seen
     }
 
-    /// Lowers the count when the table spares this cell.
+    /// Lowers the count when the table keeps this cell although a new one needs the place.
     pub(super) fn fade(&mut self) {
         self.seen -= self.seen / 8;
     }

@@ -1,11 +1,11 @@
-//! The last few kernels of a job, and their common name.
+//! The last few kernels of a job, and one name for the sequence.
 
-/// Kernels in a context, by order: none (the whole job), the kernel, and it with 1, 5 or 31
-/// predecessors.
+/// Number of kernels in a context, by order: none (the whole job), the kernel, and the kernel with
+/// 1, 5 or 31 predecessors.
 ///
 /// 32 is the length of a model's block: equal parts of blocks differ by the block before. Over the
-/// recordings the error is 2.11 times below that of a mean per kernel; with 9 instead of 32 it was
-/// 2.01 times, with 24 2.09 (`scripts/lab --kind predictor`).
+/// recordings the error is 2.11 times below that of a mean per kernel. It was 2.01 times with 9
+/// instead of 32, and 2.09 times with 24 (`scripts/lab --kind predictor`).
 pub const ORDERS: [usize; 5] = [0, 1, 2, 6, 32];
 
 /// Longest look-back of any order.
@@ -29,13 +29,14 @@ impl Context {
         self.0[2]
     }
 
-    /// Name of a kernel alone.
+    /// Name of only a kernel.
     pub(super) fn of_kernel(kernel: u64) -> u64 {
         named(mix(kernel, 0), 1)
     }
 }
 
-/// Last kernels of a job, in order. Marks (a synchronisation, say) may be entered like kernels.
+/// Last kernels of a job, in order. A mark, such as a synchronisation, may be entered like a
+/// kernel.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// Latest first.
@@ -80,7 +81,8 @@ const WEIGHTS: [u64; LONGEST] = {
     weights
 };
 
-/// A kernel's term in a place. It mixes, as marks and tests' numbers are no hashes.
+/// A kernel's term in a place. It mixes its input because marks and the tests' numbers are no
+/// hashes.
 fn mix(kernel: u64, place: usize) -> u64 {
     let turned = kernel ^ kernel.rotate_left(32);
     (turned ^ MIX).wrapping_mul(WEIGHTS[place])

@@ -1,10 +1,11 @@
-//! Drift: how much longer a job's values are now than their contexts say, one number a job.
+//! Drift: the factor by which a job's values now exceed the forecasts of their contexts, one number
+//! per job.
 //!
 //! The host causes all gaps. A slower host (another process, a lower clock, a colder cache)
-//! lengthens all by about the same part. A context that comes once a step learns that slowly, so
-//! the ratio of the last dozen values to their forecasts scales the next forecast. Over the
-//! recordings, the mean error is 1.9 times below that of a mean per kernel without drift, 2.0 times
-//! with it (`scripts/lab --kind predictor`).
+//! lengthens all gaps by about the same part. A context that comes once per step learns that
+//! slowly. So the ratio of the last dozen values to their forecasts scales the next forecast. Over
+//! the recordings, the mean error without drift is 1.9 times below that of a mean per kernel. With
+//! drift it is 2.0 times below (`scripts/lab --kind predictor`).
 #![forbid(unsafe_code)]
 
 use super::forecast::Forecast;
@@ -13,13 +14,13 @@ use crate::Ns;
 /// Learning rate: about the last dozen values count.
 const RATE: f32 = 0.08;
 
-/// Largest change that one value shows: a gap of another kind is no slower host.
+/// Largest change that one value shows, because a gap of another kind does not mean a slower host.
 const CLIP: f32 = 0.3;
 
-/// Bounds of the drift; contexts follow by themselves, so no more is needed.
+/// Bounds of the drift. Contexts follow larger changes by themselves.
 const MOST: (f32, f32) = (-0.5, 1.0);
 
-/// Present excess of values over their forecasts, as a part of these.
+/// Current excess of values over their forecasts, as a part of the forecasts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Drift(f32);
 

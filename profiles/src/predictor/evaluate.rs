@@ -18,10 +18,10 @@ pub struct Evaluation {
     pub error: f64,
     /// Mean error of the kernel's mean over the training values (FIKIT's prediction), ns.
     pub error_of_means: f64,
-    /// As `error`, of a predictor that learnt only what the means did, and none of the judged
-    /// values.
+    /// As `error`, for a predictor that learnt only from the values behind the means, and from none
+    /// of the judged values.
     pub error_frozen: f64,
-    /// As `covered`, of that predictor, over its own forecasts of [`MATERIAL_NS`] or more.
+    /// As `covered`, for that predictor, over its own forecasts of [`MATERIAL_NS`] or more.
     pub covered_frozen: f64,
     /// Number of those forecasts.
     pub forecasts_frozen: u64,
@@ -38,7 +38,7 @@ impl Evaluation {
         self.error_of_means / self.error_frozen
     }
 
-    /// Evaluation over all values together: a trace weighs as much as its gaps, which are the time
+    /// Evaluation over all values together. A trace weighs as much as its gaps, which are the time
     /// to be filled. A mean of gains would overrate a short trace that repeats exactly.
     pub fn over<'a>(all: impl IntoIterator<Item = &'a Evaluation>) -> Evaluation {
         let mut sum = Evaluation::default();
@@ -63,9 +63,9 @@ impl Evaluation {
     }
 }
 
-/// Learns from `known`, forecasts `new`: (kernel, value) in order. The predictor keeps learning, as
-/// in service; a second one learns from `known` alone. The means are of `known`, as in FIKIT; a new
-/// kernel gets the mean of all.
+/// Learns from `known` and forecasts `new`: (kernel, value) in order. The predictor keeps learning,
+/// as in service. A second predictor learns only from `known`. The means are of `known`, as in
+/// FIKIT; a new kernel gets the mean of all.
 pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
     let mut history = History::default();
     let mut predictor = Predictor::default();

@@ -5,7 +5,7 @@ use crate::Ns;
 /// Part of the values below a forecast's low value, and part above its high value.
 pub const MISS: f64 = 0.1;
 
-/// Least forecast that matters, ns: a shorter one takes as long as launching. Such forecasts
+/// Least forecast that matters, ns: a shorter gap takes only as long as a launch. Shorter forecasts
 /// neither count nor teach the distances.
 pub const MATERIAL_NS: Ns = 5_000;
 
@@ -73,8 +73,8 @@ impl Forecast {
 /// Below the low value, chances grow with this power of time.
 const STEEP: i32 = 4;
 
-/// Room of something known only to have lasted `elapsed` ns: it lasts twice that in half of the
-/// cases.
+/// Room of a value of which only its elapsed `elapsed` ns are known. Half of such values last twice
+/// that time.
 pub(super) fn lasting(elapsed: Ns, chance: f64) -> Ns {
     (elapsed as f64 * chance / (1.0 - chance).max(1e-6)) as Ns
 }

@@ -1,12 +1,12 @@
-//! Gaps of one job: forecasts by context, and distributions where gaps are widely spread.
+//! Gaps of one job: forecasts by context, and distributions for gaps that are widely spread.
 //!
-//! [`Gaps::room`] answers how much time may be used now, if the foreground job may return within it
+//! [`Gaps::room`] returns the time that may be used now, if the foreground job may return within it
 //! with a given chance.
 
 use super::{Context, Forecast, MATERIAL_NS, Predictor, Quality, forecast, shape::GapShape};
 use crate::{Ns, Sketch};
 
-/// Most distributions kept of a job: what follows a request is one context, or a few.
+/// Most distributions kept of a job: one context, or a few, follow a request.
 const SHAPES: usize = 16;
 
 /// Fewest values for which a distribution counts.
@@ -15,9 +15,9 @@ const ENOUGH: u32 = 12;
 /// A forecast needs no distribution if `high - low <= middle / WIDE_RATIO`.
 const WIDE_RATIO: Ns = 3;
 
-/// Least gap that displaces another distribution: that of the shortest longest gap, or of the
-/// fewest values among those below half of this. So a service's pause between requests is kept even
-/// if its every kernel has gaps.
+/// Least gap, ns, that displaces another distribution. The displaced distribution is the one with
+/// the shortest longest gap, or with the fewest values among those below half of this. So a
+/// service's pause between requests is kept even if each of its kernels has gaps.
 const LONG_GAP_NS: Ns = 500_000;
 
 /// Gaps of one job.
@@ -41,7 +41,7 @@ pub struct Outlook {
     /// Forecast by context.
     pub forecast: Option<Forecast>,
     shape: Option<usize>,
-    /// Whether the shape counts from the gap's begin; else only once the gap outlasts the forecast.
+    /// Whether the shape counts from the gap's start; else only when the gap outlasts the forecast.
     wide: bool,
 }
 
@@ -72,7 +72,7 @@ impl Gaps {
         });
     }
 
-    /// Drops a distribution in favour of one that begins with this gap, if that is worth it.
+    /// Drops a distribution in favour of a new one that starts with this gap, if that is worth it.
     fn make_room(&mut self, gap: Ns) -> bool {
         let least = (0..self.shapes.len()).min_by_key(|at| {
             let known = &self.shapes[*at];
@@ -100,7 +100,7 @@ impl Gaps {
     }
 
     /// Time from now, ns, within which the foreground job returns with at most this chance,
-    /// `elapsed` ns after the gap's begin.
+    /// `elapsed` ns after the start of the gap.
     pub fn room(&self, outlook: &Outlook, elapsed: Ns, chance: f64) -> Ns {
         let beyond = outlook.forecast.is_none_or(|forecast| elapsed >= forecast.high);
         let known = outlook.shape.filter(|_| outlook.wide || beyond);

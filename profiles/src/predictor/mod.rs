@@ -1,15 +1,16 @@
-//! Prediction of what follows a kernel, from the kernels that ran before it.
+//! Prediction of a kernel's time and of the gap after it, from the kernels that ran before.
 //!
-//! One kernel identity has many gaps and times, as it stands at many places of a model. But steps
-//! repeat their sequence, so values are kept by *context*, the last few kernels. A forecast takes
-//! the context with the least error so far, from a kernel with 31 predecessors to the whole job.
+//! One kernel identity has many gaps and times, because it occurs at many places of a model. But
+//! steps repeat their sequence, so values are kept by *context*, the last few kernels. A forecast
+//! takes the context with the least error so far, from a kernel with 31 predecessors to the whole
+//! job.
 //!
 //! A forecast is a low, a middle and a high value. Nine values in ten reach the low one, one in ten
-//! exceeds the high one. A value outside widens the distance from the middle, any other narrows it
-//! a ninth as much. So the rates hold in the long run for every distribution.
+//! exceeds the high one. A value outside widens the distance from the middle, any other value
+//! narrows it a ninth as much. So the rates hold in the long run for every distribution.
 //!
-//! Memory is bounded ([`MOST_CONTEXTS`]), an event costs a handful of look-ups, nothing overflows
-//! or divides by zero. Equal events give equal forecasts. There is no I/O.
+//! Memory is bounded ([`MOST_CONTEXTS`]), an event costs a handful of look-ups, no operation
+//! overflows or divides by zero. Equal events give equal forecasts. There is no I/O.
 #![forbid(unsafe_code)]
 
 mod cell;
@@ -43,8 +44,8 @@ const RATE: f32 = 0.08;
 /// mean deviations below it.
 const FIRST_DISTANCE: f32 = 3.2;
 
-/// Bounds of the distances. A distribution with a floor has all values just below the middle; one
-/// that jumps needs the whole way down.
+/// Bounds of the distances. A distribution with a floor has all values just below the middle; a
+/// distribution with jumps needs the whole way down.
 const DISTANCES: (f32, f32) = (0.2, 40.0);
 
 /// Classes of contexts by how often they were seen: fewer values need wider distances.
@@ -55,9 +56,9 @@ const CLASSES: usize = 4;
 pub struct Quality {
     /// Values forecast as [`MATERIAL_NS`] or more.
     pub forecasts: u64,
-    /// Of these, values at or above the low one.
+    /// Forecast values at or above the low one.
     pub above_low: u64,
-    /// Of these, values at or below the high one.
+    /// Forecast values at or below the high one.
     pub below_high: u64,
     /// Sum of the distances between value and middle, ns.
     pub error: u64,
@@ -109,7 +110,7 @@ pub struct Predictor {
 }
 
 impl Predictor {
-    /// Adds a profile's knowledge of a kernel; it counts as a few values at most.
+    /// Adds a profile's knowledge of a kernel. It counts as a few values at most.
     pub fn prime(&mut self, kernel: u64, known: &Sketch) {
         let Some(cell) = Cell::of(known) else { return };
         self.table.put(Context::of_kernel(kernel), cell);
@@ -134,8 +135,8 @@ impl Predictor {
     /// Learns a value that followed this context.
     pub fn learn(&mut self, context: &Context, value: Ns) {
         let exact = value as f32;
-        // From the shortest context to the longest, each against those before it. The longest that
-        // counts is judged.
+        // From the shortest context to the longest, each against the shorter ones. The longest one
+        // that counts is judged.
         let mut said: Option<(usize, Cell)> = None;
         // New entries come last: an insertion may move the others.
         let mut new: [Option<(u64, Cell)>; ORDERS.len()] = [None; ORDERS.len()];
@@ -168,7 +169,8 @@ impl Predictor {
         }
     }
 
-    /// Learns an upper bound of an unknown value, ns: contexts of a higher middle move towards it.
+    /// Learns an upper bound of an unknown value, ns: contexts with a higher middle move towards
+    /// it.
     pub fn at_most(&mut self, context: &Context, value: Ns) {
         self.bounded(context, value, |middle| middle > value as f32);
     }
@@ -212,7 +214,7 @@ impl Predictor {
         follow(&mut distance.up, above);
     }
 
-    /// Longest context that tells more than the shorter ones.
+    /// Longest context that predicts better than the shorter ones.
     fn best(&self, context: &Context) -> Option<(usize, &Cell)> {
         let mut best = None;
         for (order, hash) in context.hashes().into_iter().enumerate() {

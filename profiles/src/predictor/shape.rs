@@ -1,5 +1,5 @@
-//! Distribution of a context's values where a forecast is not enough: requests at once or much
-//! later, random arrivals.
+//! Distribution of a context's values if a forecast is not enough: requests that come at once or
+//! much later, random arrivals.
 //!
 //! Values are counted in buckets of a quarter of a doubling; old ones fade.
 
@@ -56,7 +56,7 @@ impl GapShape {
         let of_here = f64::from(self.counts[here]) * (1.0 - within);
         let later: u32 = self.counts[here + 1..].iter().map(|count| u32::from(*count)).sum();
         let left = of_here + f64::from(later);
-        // Hardly any value lasted so long: what has lasted will last.
+        // Hardly any value lasted this long: a value that has lasted will last.
         if left < 1.0 {
             return super::forecast::lasting(elapsed, chance);
         }
@@ -92,7 +92,7 @@ fn bucket(value: Ns) -> usize {
     ((((doubling - FLOOR_LOG2_NS) << PARTS_LOG2) as usize) | part) + 1
 }
 
-/// Begin of a bucket, ns.
+/// Start of a bucket, ns.
 fn edge(bucket: usize) -> Ns {
     let Some(bucket) = bucket.checked_sub(1) else { return 0 };
     let doubling = FLOOR_LOG2_NS + (bucket >> PARTS_LOG2) as u32;

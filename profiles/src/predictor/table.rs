@@ -1,13 +1,12 @@
-//! Table of contexts: open addressing, a few adjacent places a name, no deletion.
+//! Table of contexts: open addressing, a few adjacent places per name, no deletion.
 //!
 //! It doubles up to [`MOST_CONTEXTS`]. Then a new context takes the place of its least seen
 //! neighbour, if that was seen at most twice. Otherwise the neighbour loses an eighth of its count,
-//! so a context that never returns gives way.
+//! so a context that never returns is replaced in the end.
 
 use super::cell::Cell;
 
-/// Most contexts of a job, 32 B each. A request of 3,000 launches, all at places of their own,
-/// makes 9,000.
+/// Most contexts of a job, 32 B each. A request of 3,000 launches at distinct places makes 9,000.
 pub const MOST_CONTEXTS: usize = 16_384;
 
 const FIRST: usize = 64;
@@ -105,7 +104,7 @@ impl ContextTable {
         let old = std::mem::replace(&mut self.places, vec![ContextCell::default(); room]);
         self.used = 0;
         for place in old.into_iter().filter(|place| place.name != 0) {
-            // One in thousands finds its new neighbourhood full and is learnt again.
+            // One in thousands finds its new neighbourhood full and must be learnt again.
             self.enter(place);
         }
     }

@@ -1,15 +1,15 @@
 //! Trust in a kind of context, by its length and count: its forecasts' error over that of the next
 //! shorter contexts on the same values.
-//!
 //! A context seen once may be almost exact (a training step) or worthless (a server that mixes
+//! requests). Some dozen launches show which case the job is.
 //! requests). Some dozen launches show which holds for the job.
 
 use super::cell::MIN_DISTANCE_NS;
 
-/// Part of the past that each new value leaves: about the last 100 count.
+/// Part of the past that each new value keeps: about the last 100 values count.
 const STAYS: f32 = 0.99;
 
-/// Error assumed at first, ns. A longer context counts as a little better then.
+/// Error assumed at first, ns. A longer context then counts as slightly better.
 const FIRST_NS: f32 = 2_000.0;
 const BETTER: f32 = 0.8;
 

@@ -57,8 +57,8 @@ fn wrong_times_become_right_in_one_served_run() {
 
 #[test]
 fn what_others_made_longer_spoils_nothing() {
-    // Another job's turn interrupts two in three of a background job's kernels; beside equals all
-    // take three times as long.
+    // Another job's turn interrupts two in three of a background job's kernels. When jobs of equal
+    // rank run, all kernels take three times as long.
     let cut = (0..60).map(|step| {
         (
             A,
@@ -142,7 +142,7 @@ fn what_was_not_known_is_added_with_its_part_of_the_launches() {
     let new = profile.kernel(3).expect("added");
     assert_eq!((new.launches, new.gap.count()), (2_000, 0));
     assert_eq!(new.id.symbol, "unnamed:0000000000000003");
-    // A profile of a known memory peak alone takes up all.
+    // A profile that has only a memory peak accepts all samples.
     let mut empty = Profile::default();
     let mut seen = served(times(A, 100 * US, 60, Beside::Others));
     let id = KernelId::new(0, "k", [1; 3], [32, 1, 1], 0);

@@ -1,4 +1,4 @@
-//! A job's allocations, which show what words are pointers.
+//! A job's allocations, which show which words are pointers.
 #![forbid(unsafe_code)]
 
 /// Live allocations of a job, by address. They never overlap.

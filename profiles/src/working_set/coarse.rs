@@ -1,13 +1,13 @@
 //! Templates from evidence that is rounded outwards: granules, and a prefetcher's neighbours.
 //!
-//! Such evidence is a superset of what a launch touched. Launches are grouped by the finest key of
-//! [`super::table`] that repeats. If a group's launches touch the same behind each pointer, the
-//! intersection of their evidence still contains the truth, and narrows as data moves. Each pointer
-//! gets the part before the next one.
+//! Such evidence is a superset of the memory that a launch touched. Launches are grouped by the
+//! finest key of [`super::table`] that repeats. If a group's launches touch the same memory
+//! relative to each pointer, the intersection of their evidence still contains the truth, and
+//! narrows as data moves. Each pointer gets the part before the next one.
 //!
-//! For seen numbers, the result is never less than the truth. For others a rule is searched that
-//! stays within the evidence, close below it; else the union of the evidence stands, never a whole
-//! allocation.
+//! For seen numbers, the result is never less than the truth. For other numbers a rule is searched
+//! that stays within the evidence, close below it. Without such a rule the union of the evidence is
+//! used, never a whole allocation.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -21,10 +21,10 @@ use super::{
     template::{MAX_PIECES, MAX_RECALLED},
 };
 
-/// Launches kept per set of arguments: with its data elsewhere, each shows other neighbours.
+/// Launches kept per set of arguments: a launch with its data elsewhere shows other neighbours.
 const KEPT_ALIKE: usize = 4;
 
-/// Fewest groups of different sizes for a rule: within granules, any rule fits fewer.
+/// Fewest groups of different sizes for a rule: within granules, any rule fits fewer groups.
 const SIZES: usize = 4;
 
 /// Coarseness of evidence, bytes.
@@ -86,8 +86,8 @@ struct CommonUse {
     pieces: Vec<Span>,
     /// Least bytes touched from the pointer on.
     least: u64,
-    /// The launches differ in what they touched: not these numbers decide, or one that never
-    /// repeats.
+    /// The launches differ in the memory that they touched. Other numbers decide, or a number that
+    /// never repeats.
     torn: bool,
 }
 
@@ -108,7 +108,7 @@ impl CoarseSample {
     fn own(&self, word: &SeenPointer, grain: Grain) -> Vec<Span> {
         let mut own = Vec::new();
         if word.before == 0 {
-            // The prefetcher may have brought what lies before it in its own block.
+            // The prefetcher may have brought the memory before it in its own block.
             own = self.between(word.bounds.0, word.value / grain.block * grain.block, word.value);
         }
         let mut behind = self.between(word.value, word.next, word.value);
@@ -161,7 +161,7 @@ impl CoarseSample {
 }
 
 impl CoarseSamples {
-    /// Adds a launch, the live allocations and the evidence of what was touched.
+    /// Adds a launch, the live allocations and the evidence of touched memory.
     pub(super) fn observe(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched], scratch: &mut Vec<u8>) {
         self.observed += 1;
         let signature = launch.signature(scratch, |_, word| live.find(word).is_some());
@@ -225,7 +225,7 @@ impl CoarseSamples {
                     false,
                 ),
                 true => {
-                    // Each launch alone: a number that never repeats is no key, but may be a
+                    // Each launch by itself: a number that never repeats is no key, but may be a
                     // factor.
                     let alone = self.kept.iter().filter_map(|kept| behind(&[kept], offset, grain));
                     let alone: Vec<(&CoarseSample, CommonUse)> = alone.collect();
@@ -243,7 +243,8 @@ impl CoarseSamples {
         .collect()
     }
 
-    /// Leftovers in gaps: each use is explained by an equal word that elsewhere is used by itself.
+    /// Leftovers in gaps: words whose every use is explained by an equal word, which elsewhere is
+    /// used by itself.
     fn left_over(&self, offsets: &[u16], grain: Grain) -> HashSet<u16> {
         let used = |kept: &CoarseSample, word: &SeenPointer| !kept.own(word, grain).is_empty();
         let mut alone: HashSet<u16> = HashSet::new();
@@ -273,8 +274,8 @@ impl CoarseSamples {
     }
 }
 
-/// Common use of a word over launches of the same numbers, and one of them. `None` if the word is a
-/// pointer in none.
+/// Common use of a word over launches of the same numbers, and one of these launches. `None` if the
+/// word is a pointer in none of them.
 fn behind<'a>(group: &[&'a CoarseSample], offset: u16, grain: Grain) -> Option<(&'a CoarseSample, CommonUse)> {
     let some: Vec<(&CoarseSample, &SeenPointer)> = group
         .iter()
@@ -291,7 +292,7 @@ fn behind<'a>(group: &[&'a CoarseSample], offset: u16, grain: Grain) -> Option<(
         pieces = ranges::common(&pieces, &may);
     }
     let least = some.iter().map(|(kept, word)| kept.least(word, grain)).max()?;
-    // Bytes surely touched by one launch are absent in another: not the numbers decide.
+    // Bytes that one launch surely touched are absent in another: the numbers do not decide.
     let sure = some.iter().filter(|(kept, word)| !kept.is_explained(word));
     let sure = sure.map(|(kept, word)| kept.least(word, grain)).max().unwrap_or(0);
     let must = (HERE, HERE.saturating_add(sure));
@@ -360,7 +361,7 @@ fn pieces(spans: &[Span]) -> Vec<(i64, u64)> {
 }
 
 /// Size rule within the evidence for all numbers, of at least 9/10 of its sum. If `torn`, 1/2 is
-/// enough: nothing else tells these launches apart.
+/// enough: no other number separates these launches.
 fn rule<'a>(
     kernel: u64,
     pointers: &[u16],
@@ -388,7 +389,7 @@ fn rule<'a>(
     let told = samples
         .iter()
         .filter_map(|sample| Some((sample, formula.value(&sample.launch)?)));
-    // Sizes at least half certain: within granules, any rule fits small ones.
+    // Only sizes that are at least half certain: within granules, any rule fits small ones.
     let sure = told.clone().filter(|(sample, value)| sample.least >= value / 2);
     let sizes: HashSet<i64> = sure.map(|(_, value)| value).collect();
     let told: i64 = told.map(|(_, value)| value).sum();
@@ -441,7 +442,7 @@ mod tests {
 
     #[test]
     fn what_is_seen_goes_to_the_pointer_before_it() {
-        // 100 KB at 10, 40 KB at 110 and 64 KB far off, whose granule begins before it.
+        // 100 KB at 10, 40 KB at 110, and 64 KB far away, whose granule begins before the pointer.
         let launch: (&[u64], u64, &[(u64, u64)]) = (&[10, 110, 8202], 7, &[(0, 192), (8192, 128)]);
         assert_eq!(fixed(&learnt(&[launch])), [(0, 0, 100), (8, 0, 82), (16, 0, 118)]);
     }

@@ -19,7 +19,7 @@ pub struct Evaluation {
     pub false_negative_bytes: u64,
     /// Bytes predicted but not touched.
     pub false_positive_bytes: u64,
-    /// Sum over launches of the touched part that was not predicted, for MSched's mean.
+    /// Sum over launches of the touched part that was not predicted, as in MSched's mean.
     negative_parts: f64,
     /// Sum over launches of the predicted part that was not touched.
     positive_parts: f64,
@@ -73,8 +73,8 @@ fn part(some: f64, all: f64) -> f64 {
     if all == 0.0 { 0.0 } else { some / all }
 }
 
-/// Compares predictions with what launches touched, both rounded outwards to pages of `page` bytes
-/// (MSched: 4096), since pages are what moves.
+/// Compares predictions with the memory that launches touched. Both are rounded outwards to pages
+/// of `page` bytes (MSched: 4096), since a driver moves pages.
 pub fn evaluate<'a>(
     predictor: &mut Predictor,
     live: &Allocations,

@@ -1,28 +1,28 @@
-//! Evidence: what tells which memory a kernel touched.
+//! Evidence: sources that show which memory a kernel touched.
 //!
 //! Each launch's [`Evidence`] is [`Certainty::Exact`] or a guess. There is a back end for each
 //! source:
 //!
 //! * [`SimulatedLedger`], of the simulated GPU: exact for kernels whose parameters it understands.
-//! * [`HostResidency`], of a real GPU: the host's page table tells which pages left the host during
-//!   the kernel. It tells pages, not bytes, and no access. Not every driver takes pages off the
-//!   host on first touch, so the caller tests that first.
+//! * [`HostResidency`], of a real GPU: the host's page table shows which pages left the host during
+//!   the kernel. It shows pages, not bytes, and no kind of access. Not every driver takes pages off
+//!   the host on first touch, so the caller tests that first.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use super::{Access, Touched};
 
-/// Source of what kernels touched.
+/// Source of the memory ranges that kernels touched.
 pub trait Evidence {
-    /// Ranges are rounded outwards to multiples of this, bytes; 1 is exact.
+    /// Bytes to multiples of which ranges are rounded outwards; 1 is exact.
     fn granule(&self) -> u64;
 
     /// Whether [`Touched::access`] is known; otherwise it is always [`Access::ReadWrite`].
     fn tells_access(&self) -> bool;
 
-    /// Appends what a launch touched. `None` if nothing is known of it, unlike a launch that
-    /// touched nothing.
+    /// Appends the ranges that a launch touched. `None` if the source knows nothing about the
+    /// launch, unlike a launch that touched nothing.
     fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty>;
 }
 
@@ -36,7 +36,7 @@ pub enum Certainty {
     Guessed,
 }
 
-/// Most launches that a [`SimulatedLedger`] holds until they are asked for.
+/// Most launches that a [`SimulatedLedger`] keeps until they are read.
 const MAX_LAUNCHES: usize = 65_536;
 
 /// Ledger of the simulated GPU.
@@ -93,11 +93,11 @@ pub struct HostResidency {
 }
 
 impl HostResidency {
-    /// Least size that a driver moves on a fault, bytes.
+    /// Least size that a driver moves after a fault, bytes.
     pub const GRANULE: u64 = 64 << 10;
 
     /// Size of an aligned block, bytes. A driver widens a fault to the largest aligned power of two
-    /// of granules in the block of which more than half is there. So up to twice what was touched
+    /// of granules in the block that is more than half present. So up to twice the touched memory
     /// leaves the host, never less; [`super::Fitter::of_residency`] allows for that.
     pub const BLOCK: u64 = 2 << 20;
 
@@ -130,7 +130,7 @@ impl HostResidency {
             }
         }
         match self.ready.back_mut() {
-            // Another range of the launch.
+            // Another range of the same launch.
             Some((number, ranges)) if *number == launch => ranges.append(&mut touched),
             _ => self.ready.push_back((launch, touched)),
         }

@@ -1,8 +1,8 @@
-//! From launches and what they touched to templates.
+//! Fit of templates to launches and the memory that they touched.
 //!
-//! A touched piece belongs to the greatest pointer at or before its begin in the allocation, and is
-//! cut where another pointer begins. Each pointer word gets the simplest template that *all*
-//! launches agree with: fixed, linear, strided, else a table by arguments ([`super::table`]).
+//! A touched piece belongs to the greatest pointer at or before its start in the allocation, and is
+//! cut at the next pointer. Each pointer word gets the simplest template that *all* launches agree
+//! with: fixed, linear, strided, else a table by arguments ([`super::table`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -26,7 +26,7 @@ const KEPT_EQUAL: usize = 4;
 /// Most rules that are tried on all launches; each contradiction leaves fewer.
 const ROUNDS: usize = 8;
 
-/// Collector of launches and what they touched, which finds the templates.
+/// Collector of launches and their touched memory, which finds the templates.
 #[derive(Debug)]
 pub struct Fitter {
     /// Set if evidence comes in granules; samples are then in `coarse`.
@@ -48,8 +48,8 @@ struct ObservedKernel {
 }
 
 impl Default for Fitter {
-    /// For exact evidence that names each operand, as a ledger does, even adjoining ones. A pointer
-    /// into an operand does not divide it: gaps in parameters are full of unused pointers.
+    /// For exact evidence that names each operand, as a ledger does, even adjoining operands. A
+    /// pointer into an operand does not divide it: gaps in parameters are full of unused pointers.
     fn default() -> Fitter {
         let mut fitter = Fitter::new(1);
         fitter.apart = true;
@@ -74,15 +74,16 @@ impl Fitter {
         }
     }
 
-    /// For evidence of [`super::HostResidency`]: granules, widened by the driver's prefetcher. An
-    /// open size is the largest possible: excess costs bandwidth, a miss costs a fault.
+    /// For evidence of [`super::HostResidency`]: granules, widened by the driver's prefetcher. If
+    /// evidence leaves a size open, it is the largest possible: excess costs bandwidth, a miss
+    /// costs a fault.
     pub fn of_residency() -> Fitter {
         let mut fitter = Fitter::new(1);
         fitter.grain = Some(Grain::of_residency());
         fitter
     }
 
-    /// Adds a launch, the live allocations and what the launch touched.
+    /// Adds a launch, the live allocations and the ranges that the launch touched.
     pub fn observe(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched]) {
         self.observe_as(Certainty::Exact, launch, live, touched);
     }
@@ -142,7 +143,7 @@ impl Fitter {
     }
 }
 
-/// Hash of what a launch touched, without addresses.
+/// Hash of the ranges that a launch touched, without addresses.
 fn outcome(launch: &Launch, words: &[(u16, PointerUse)]) -> u64 {
     let mut hasher = DefaultHasher::new();
     (launch.grid, launch.block).hash(&mut hasher);
@@ -152,7 +153,7 @@ fn outcome(launch: &Launch, words: &[(u16, PointerUse)]) -> u64 {
     hasher.finish()
 }
 
-/// Assigns what was touched to the launch's pointers.
+/// Assigns the touched ranges to the launch's pointers.
 fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -> Vec<(u16, PointerUse)> {
     let pointers = pointers(launch, live);
     let mut values: Vec<u64> = pointers.iter().map(|(value, ..)| *value).collect();
@@ -209,7 +210,7 @@ fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
             .iter()
             .filter_map(|kept| Some((kept, kept.word(offset)?)))
             .collect();
-        // Where the word's value was unique, what lies behind it is its own.
+        // If the word's value was unique, the memory behind it is its own.
         let own: Vec<(&ExactSample, &PointerUse)> = all.iter().copied().filter(|(_, behind)| !behind.shared).collect();
         if own.is_empty() {
             let mut shared = seen.kept.iter().zip(&owned).filter_map(|(kept, owned)| {
@@ -234,7 +235,8 @@ fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
             None => others.push((offset, access)),
         }
     }
-    // A rule found where its word stood alone must also hold where two words are equal.
+    // A rule found from launches with a unique value must also hold for launches with two equal
+    // words.
     for offset in contradicted(kernel, seen, &found, &others) {
         found.retain(|word| word.offset != offset);
         let all = seen.kept.iter().filter_map(|kept| kept.word(offset)?.access);
@@ -263,8 +265,8 @@ fn owned(seen: &ExactSamples) -> Vec<HashSet<u64>> {
     seen.kept.iter().map(pointers).collect()
 }
 
-/// Words whose rules contradict a launch, with all equal ones: evidence does not show which is
-/// wrong.
+/// Words whose rules contradict a launch, with all equal words: evidence does not show which rule
+/// is wrong.
 fn contradicted(kernel: u64, seen: &ExactSamples, found: &[WordTemplate], others: &[(u16, Access)]) -> Vec<u16> {
     let mut wrong: Vec<u16> = Vec::new();
     for kept in &seen.kept {
@@ -366,7 +368,7 @@ fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerU
     if samples.iter().any(|(_, behind)| behind.pieces.len() > 1) {
         return None;
     }
-    // A launch that touched nothing says that the size is 0, and nothing of the offset.
+    // A launch that touched nothing shows that the size is 0, and shows nothing about the offset.
     let some: Vec<_> = samples
         .iter()
         .copied()
@@ -389,8 +391,8 @@ fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerU
 }
 
 fn strided(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerUse)]) -> Option<Template> {
-    // Adjoining chunks look like one. The rule comes from separate chunks and must explain the
-    // others.
+    // Adjoining chunks look like one chunk. The rule comes from separate chunks and must explain
+    // the others.
     let apart: Vec<_> = samples
         .iter()
         .copied()

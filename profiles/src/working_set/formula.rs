@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Launch;
 
-/// Most factors in a product. MSched has up to three (rows, columns; the element size is in the
-/// coefficient).
+/// Most factors in a product. MSched has up to three. Rows and columns are factors; the element
+/// size is in the coefficient.
 pub(super) const MAX_TERMS: usize = 3;
 
 /// Most arguments that are tried: products of three are some thousands.
 const MAX_CANDIDATES: usize = 24;
 
-/// Most samples that a rule is searched in; the result is tried on all. Fitting takes milliseconds.
+/// Most samples in the search for a rule, which takes milliseconds. The result is tested on all.
 const LOOKED_AT: usize = 48;
 
 /// A number of a launch.
@@ -100,8 +100,8 @@ pub(super) struct BoundedSample<'a> {
 }
 
 /// Simplest formula that all samples allow: a constant, else the fewest terms, first without a
-/// constant part. A product needs two different values, a constant part three and exact samples:
-/// any formula fits fewer.
+/// constant part. A product needs two different values, a constant part needs three and exact
+/// samples. With fewer values any formula would fit.
 ///
 /// `pointers` are offsets of 64-bit addresses, which are no factors.
 pub(super) fn find(samples: &[BoundedSample], pointers: &[u16]) -> Option<Formula> {
@@ -212,7 +212,7 @@ fn proportional(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> Op
         return None;
     }
     let (mut numerator, mut denominator) = simplest(low, high)?;
-    // If evidence leaves the factor open, one among the largest misses hardly anything.
+    // If evidence leaves the factor open, a factor among the largest causes hardly any miss.
     let near = (high.0.saturating_mul(15), high.1.saturating_mul(16));
     if u128::from(numerator).saturating_mul(near.1) < near.0.saturating_mul(u128::from(denominator)) {
         (numerator, denominator) = simplest(near, high)?;
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn pages_hide_the_size_and_not_the_rule() {
-        // Truly 4 bytes an element, seen in pages of 4096.
+        // The true size is 4 bytes per element; the evidence has pages of 4096.
         let rows: Vec<(Vec<u32>, i64)> = [5_000u32, 70_001, 300_123]
             .iter()
             .map(|n| (vec![*n], i64::from(*n) * 4))

@@ -1,10 +1,10 @@
-//! A launch, as far as it decides what is touched.
+//! A launch: the inputs that decide which memory it touches.
 #![forbid(unsafe_code)]
 
 use super::Allocations;
 
-/// Most bytes of parameters that are read: CUDA's limit since 12.1. PyTorch's lists of tensors fill
-/// it, with pointers throughout the first third.
+/// Most bytes of parameters that are read: CUDA's limit since 12.1. PyTorch's lists of tensors use
+/// all of it, with pointers throughout the first third.
 pub const MAX_PARAMETER_BYTES: usize = 32_764;
 
 /// A launch. Its kernel is named by [`weft_kernel_id::SymbolKey::to_word`], as the shape is an

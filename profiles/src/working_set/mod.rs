@@ -9,13 +9,14 @@
 //!
 //! MSched learns them by binary instrumentation, weft from any [`Evidence`].
 //!
-//! * [`Launch`]: a kernel with parameters, grid and block. [`Allocations`] show what words are
+//! * [`Launch`]: a kernel with parameters, grid and block. [`Allocations`] show which words are
 //!   pointers.
-//! * [`Fitter`]: from launches and what they touched to [`WorkingSets`], which the profile stores.
-//! * [`Predictor`]: from a launch to its [`Region`]s, in well under a microsecond, without
+//! * [`Fitter`]: makes [`WorkingSets`], which the profile stores, from launches and their touched
+//!   memory.
+//! * [`Predictor`]: maps a launch to its [`Region`]s, in well under a microsecond, without
 //!   allocations in the steady state.
-//! * [`mod@evaluate`]: touched memory that was not predicted, and predicted memory that was not
-//!   touched.
+//! * [`mod@evaluate`]: counts touched memory that was not predicted, and predicted memory that was
+//!   not touched.
 #![forbid(unsafe_code)]
 
 mod allocations;

@@ -1,4 +1,4 @@
-//! Prediction of what a launch will touch.
+//! Prediction of the memory that a launch will touch.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -14,7 +14,7 @@ use super::{
 
 /// Bytes guessed behind a pointer of an unobserved kernel: the driver's largest granule, cut at the
 /// allocation's end. A whole allocation would be 5 to 15 times too much on average (MSched's
-/// ablation); nothing would cost a fault at every launch.
+/// ablation). No guess at all would cost a fault at every launch.
 pub const GUESSED_BYTES: u64 = 2 << 20;
 
 /// Most pointers of an unobserved launch that get a guess.
@@ -32,7 +32,7 @@ pub struct Predicted<'a> {
     pub known: bool,
 }
 
-/// Predictor of touched memory. It reuses its memory, and allocates nothing after the largest
+/// Predictor of touched memory. It reuses its buffers, and allocates nothing after the largest
 /// launch.
 #[derive(Debug, Default)]
 pub struct Predictor {
@@ -41,17 +41,17 @@ pub struct Predictor {
     places: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
     ready: Vec<ReadyKernel>,
     regions: Vec<Region>,
-    /// Entry of the current launch in each key of its kernel, once looked up.
+    /// Entry of the current launch in each key of its kernel, if it was looked up.
     entries: Vec<Option<Option<usize>>>,
-    /// Indices of recently found allocations, by some address bits: a search costs 30 ns, a look 3
-    /// ns.
+    /// Indices of recently found allocations, by some address bits: a search costs 30 ns, a look in
+    /// here 3 ns.
     near: Vec<u32>,
 }
 
 /// Places in `near`: a few times the allocations of a busy job.
 const NEAR: usize = 1024;
 
-/// Working set of a kernel for look-ups: tables of equal keys are asked once a launch.
+/// Working set of a kernel for look-ups. Tables with equal keys need one look-up per launch.
 #[derive(Debug, Default)]
 struct ReadyKernel {
     words: Vec<ReadyWord>,
@@ -174,7 +174,7 @@ impl Predictor {
         &self.sets
     }
 
-    /// Predicts what a launch will touch. Copies and memsets need no prediction: use
+    /// Predicts the memory that a launch will touch. Copies and memsets need no prediction: use
     /// [`Region::contiguous`] of their arguments.
     pub fn predict(&mut self, launch: &Launch, live: &Allocations) -> Predicted<'_> {
         self.regions.clear();
@@ -191,8 +191,8 @@ impl Predictor {
             let Some(pointer) = launch.word64(word.offset) else {
                 continue;
             };
-            // Null pointers and others' memory have no bounds. Blocks are 2 MiB or more; the higher
-            // bits tell distant ones apart.
+            // Null pointers and other processes' memory have no bounds. Blocks are 2 MiB or more;
+            // the higher bits separate distant ones.
             let place = (pointer >> 21 ^ pointer >> 31) as usize % NEAR;
             let bounds = match self.near.get_mut(place) {
                 Some(near) => live.find_near(pointer, near),
@@ -280,7 +280,7 @@ impl Put {
             .and_then(|last| last.checked_add(bytes));
         let inside = begin >= self.bounds.0 && last.is_some_and(|last| last >= 0 && last as u64 <= room);
         if !inside || stride <= bytes || chunks > MAX_CHUNKS {
-            // Chunks that touch or overlap, or too many to move one by one.
+            // Chunks that touch or overlap, or more chunks than can be moved one by one.
             let all = last.filter(|last| *last > 0).map_or(0, |last| last as u64);
             self.piece(regions, offset, all.max(bytes as u64));
             return;

@@ -63,7 +63,7 @@ pub(super) fn access_of(touched: impl Iterator<Item = Access>) -> Option<Access>
     touched.reduce(Access::and)
 }
 
-/// United spans of what was touched.
+/// United spans of touched ranges.
 pub(super) fn spans(touched: &[Touched]) -> Vec<Span> {
     let mut spans: Vec<Span> = touched.iter().map(|one| (one.address, one.end())).collect();
     unite(&mut spans);

@@ -1,9 +1,9 @@
-//! Tables for a kernel's words without a rule: what equal arguments touched before.
+//! Tables for a kernel's words without a rule: the memory that equal arguments touched before.
 //!
-//! All such words share one key if one tells what is touched behind them all. A leftover word (a
-//! gap in a struct, the end of a list) follows no arguments, but may equal another pointer by
-//! chance. Then the word that is used by itself gets what was touched. Without a common key, each
-//! word is tried alone.
+//! All such words share one key, if one key determines the memory touched behind all of them. A
+//! leftover word (a gap in a struct, the end of a list) follows no arguments, but may equal another
+//! pointer by chance. Then the word that is used by itself gets the touched memory. Without a
+//! common key, each word is tried by itself.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -16,19 +16,19 @@ use super::{
     template::{MAX_PIECES, MAX_RECALLED},
 };
 
-/// Most keys of a kernel: each costs a launch a hash.
+/// Most keys of a kernel: each key costs a launch one hash.
 const KEYS: usize = 4;
 
-/// Most words that are tried alone: a search takes milliseconds if there are many launches.
+/// Most words that are tried by themselves: with many launches a search takes milliseconds.
 const ALONE: usize = 16;
 
 /// A word's offset and its access.
 type UsedWord = (u16, Access);
 
-/// What one launch touched behind some words, each relative to its pointer.
+/// Pieces that one launch touched behind some words, each relative to its pointer.
 type TouchedPieces<'a> = Vec<&'a [(i64, i64)]>;
 
-/// What was touched behind each word of some launches.
+/// Pieces that some launches touched behind each word.
 struct PointerView<'a> {
     kept: Vec<&'a ExactSample>,
     /// Per launch: words that get no pieces.
@@ -36,7 +36,7 @@ struct PointerView<'a> {
 }
 
 impl<'a> PointerView<'a> {
-    /// View as seen: what lies behind two equal pointers counts for both.
+    /// View without a choice: memory behind two equal pointers counts for both.
     fn plain(seen: &'a ExactSamples) -> PointerView<'a> {
         PointerView {
             kept: seen.kept.iter().collect(),
@@ -44,9 +44,9 @@ impl<'a> PointerView<'a> {
         }
     }
 
-    /// View in which one of several equal pointers gets the pieces: the first that some launch used
-    /// by itself, as used words precede leftovers. `clear`: only launches in which no pointer has
-    /// two such words.
+    /// View in which one of several equal pointers gets the pieces: the first one that some launch
+    /// used by itself, since used words precede leftovers. `clear`: only launches in which no
+    /// pointer has two such words.
     fn owned(seen: &'a ExactSamples, clear: bool) -> PointerView<'a> {
         let words = seen.kept.iter().flat_map(|kept| &kept.words);
         let alone: HashSet<u16> = words
@@ -81,7 +81,7 @@ impl<'a> PointerView<'a> {
         self.kept.iter().map(|kept| kept.launch(kernel)).collect()
     }
 
-    /// Each launch's pieces behind a word; none if the word was no pointer.
+    /// Each launch's pieces behind a word; none if the word was not a pointer.
     fn pieces(&self, offset: u16) -> impl Iterator<Item = &'a [(i64, i64)]> {
         self.kept.iter().zip(&self.without).map(move |(kept, without)| {
             let behind = kept.word(offset).filter(|_| !without.contains(&offset));
@@ -89,7 +89,7 @@ impl<'a> PointerView<'a> {
         })
     }
 
-    /// Number per launch for what it touched behind these words; equal numbers mean equal pieces.
+    /// Number per launch for its pieces behind these words; equal numbers mean equal pieces.
     fn outcomes(&self, words: &[UsedWord]) -> Vec<usize> {
         let mut each: Vec<TouchedPieces> = vec![Vec::with_capacity(words.len()); self.kept.len()];
         for (offset, _) in words {

@@ -1,8 +1,9 @@
-//! File of launches and what they touched, to test templates on launches outside their evidence.
+//! File of launches and the memory that they touched, to test templates on launches outside their
+//! evidence.
 //!
-//! After [`MAGIC`], each record begins with a byte for its kind: the allocations from there on, a
-//! symbol, or a launch. Numbers are little-endian. A truncated file (the job was killed) is valid
-//! up to there; any other defect is an error, never a panic.
+//! After [`MAGIC`], each record begins with a byte for its kind: the allocations from that point
+//! on, a symbol, or a launch. Numbers are little-endian. If the job was killed, the file is
+//! truncated, and valid up to that point. Any other defect is an error, never a panic.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -28,7 +29,7 @@ const MAX_ITEMS: u32 = 1_048_576;
 #[non_exhaustive]
 pub enum RecordingError {
     /// Another kind of file, or another version.
-    #[error("it is no recording of launches that this weft can read")]
+    #[error("not a recording of launches that this weft can read")]
     Foreign,
     /// Broken at this byte.
     #[error("broken at byte {0}")]
@@ -63,7 +64,7 @@ pub fn write_name(into: &mut Vec<u8>, kernel: u64, symbol: &str) {
     into.extend(symbol);
 }
 
-/// Appends a launch. `number` is the evidence's own.
+/// Appends a launch. `number` is the evidence's number of the launch.
 pub fn write_launch(into: &mut Vec<u8>, number: u64, launch: &Launch, certainty: Certainty, touched: &[Touched]) {
     into.push(LAUNCH);
     into.extend(number.to_le_bytes());
@@ -101,7 +102,7 @@ pub struct Recorded {
     pub grid: [u32; 3],
     /// Block, in threads.
     pub block: [u32; 3],
-    /// What the launch touched.
+    /// Ranges that the launch touched.
     pub touched: Vec<Touched>,
     /// Index of the job's state in [`Recording::allocations`].
     pub allocations: usize,
@@ -324,7 +325,7 @@ mod tests {
         let mut broken = bytes.clone();
         broken[MAGIC.len()] = 9;
         assert_eq!(Recording::read(&broken), Err(RecordingError::Broken(MAGIC.len())));
-        // No changed byte makes it panic.
+        // No changed byte causes a panic.
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 0xff;

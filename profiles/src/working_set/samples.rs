@@ -1,7 +1,7 @@
-//! Samples of a kernel: distinct launches in bounded memory, in which templates are found.
+//! Samples of a kernel: distinct launches in bounded memory, from which templates are fitted.
 //!
-//! The evidence decides what is kept of a launch ([`super::fit`], [`super::coarse`]). This module
-//! decides how many, and fits a kernel again only after new evidence.
+//! The kind of evidence decides which data of a launch is kept ([`super::fit`], [`super::coarse`]).
+//! This module decides how many launches are kept, and fits a kernel again only after new evidence.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ const MAX_SAMPLE_BYTES: usize = 8 << 20;
 /// Samples of one kernel: launches with a `W` per pointer word, and an `E` per launch.
 #[derive(Debug)]
 pub(super) struct LaunchSamples<W, E = ()> {
-    /// Launches that came, kept or not.
+    /// Observed launches, kept or not.
     pub(super) observed: u64,
     pub(super) kept: Vec<LaunchSample<W, E>>,
     bytes: usize,
@@ -43,19 +43,19 @@ pub(super) struct LaunchSample<W, E = ()> {
     pub(super) whole: E,
 }
 
-/// Exact evidence of one kernel: per launch, what was touched behind each pointer word.
+/// Exact evidence of one kernel: per launch, the pieces touched behind each pointer word.
 pub(super) type ExactSamples = LaunchSamples<PointerUse>;
 
 /// A launch of exact evidence.
 pub(super) type ExactSample = LaunchSample<PointerUse>;
 
-/// What was touched behind one pointer.
+/// Pieces touched behind one pointer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PointerUse {
     /// Begin and end, relative to the pointer.
     pub(super) pieces: Vec<(i64, i64)>,
     pub(super) access: Option<Access>,
-    /// Whether another word had an equal value: what was touched may be the other's.
+    /// Whether another word had an equal value: the pieces may be the other's.
     pub(super) shared: bool,
 }
 
@@ -78,7 +78,7 @@ impl<W, E> LaunchSamples<W, E> {
         alike < most && self.kept.len() < MAX_SAMPLES && self.bytes + launch.parameters.len() <= MAX_SAMPLE_BYTES
     }
 
-    /// Keeps a launch. `bytes`: its size beside the parameters, where that counts.
+    /// Keeps a launch. `bytes`: its size in addition to the parameters, if it counts.
     pub(super) fn keep(&mut self, launch: &Launch, signature: u64, words: Vec<(u16, W)>, whole: E, bytes: usize) {
         *self.alike.entry(signature).or_default() += 1;
         self.bytes += launch.parameters.len() + bytes;
@@ -92,7 +92,7 @@ impl<W, E> LaunchSamples<W, E> {
         });
     }
 
-    /// Forgets the launches, but not their number.
+    /// Forgets the launches, but not their count.
     pub(super) fn forget(&mut self) {
         *self = LaunchSamples {
             observed: self.observed,

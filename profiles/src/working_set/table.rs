@@ -1,8 +1,9 @@
-//! Keys that recall what equal arguments touched, for kernels without a rule of [`super::formula`].
+//! Keys under which tables recall the memory that equal arguments touched, for kernels without a
+//! rule of [`super::formula`].
 //!
-//! A [`key`] is a few numbers of a launch: those that decide what is touched, and those that go
-//! along with them. Other parameters (scalars, seeds, leftovers in gaps, host addresses) would make
-//! each launch new, and reading them costs time.
+//! A [`key`] is a few numbers of a launch: those that decide which memory it touches, and those
+//! that follow from them. Other parameters (scalars, seeds, leftovers in gaps, host addresses)
+//! would make each launch new, and reading them costs time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -16,10 +17,10 @@ pub(super) const MAX_KEY: usize = 16;
 const MAX_TRIED: usize = 512;
 
 /// Upper halves of addresses of programs (0x5555…), libraries and stacks (0x7fff…) on x86-64 Linux.
-/// With a great lower half such a number is an address, and says nothing of what is touched.
+/// With a great lower half such a number is an address, and is unrelated to the touched memory.
 const HOST: std::ops::Range<u32> = 0x5000..0x8000;
 
-/// Numbers from here on match what is touched by chance: parts of addresses, floating point.
+/// Numbers from here on match outcomes only by chance: parts of addresses, floating point.
 const SMALL: u64 = 0x0100_0000;
 
 /// A key with the hashes of its entries.
@@ -71,8 +72,9 @@ struct KeyCandidate {
     small: bool,
 }
 
-/// Numbers that tell what `launches` touched: launches that agree in them have equal `outcomes`.
-/// `None` if something else decides. Words at `pointers` (offsets of 64-bit words) are ignored.
+/// Numbers that determine the memory that `launches` touched: launches that agree in them have
+/// equal `outcomes`. `None` if something else decides. Words at `pointers` (offsets of 64-bit
+/// words) are ignored.
 pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> Option<Vec<Term>> {
     let candidates = candidates(launches, pointers);
     let mut groups: Vec<usize> = vec![0; launches.len()];
@@ -85,8 +87,8 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
             (strays(&split, outcomes), !one.small, one.different, split)
         };
         let tried = candidates.iter().filter(|one| !chosen.contains(&one.term));
-        // A great number only if no small one tells as much: half of an old address in a gap
-        // differs in each process.
+        // A great number is chosen only if no small one separates as well: half of an old address
+        // in a gap differs in each process.
         let (found, (left, .., split)) = tried
             .map(|one| (one, next(one)))
             .min_by_key(|(_, (left, great, different, _))| (*left, *great, *different))?;
@@ -96,11 +98,12 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
         chosen.push(found.term);
         (groups, wrong) = (split, left);
     }
-    // Half of the launches must repeat; else the numbers tell them apart by chance.
+    // Half of the launches must repeat; else the numbers separate them by chance.
     if 2 * come_again(&groups) < launches.len() {
         return None;
     }
-    // Numbers that go along tell unseen sizes from seen ones, and cost no launch its entry.
+    // Numbers that follow from the others separate unseen sizes from seen ones, and cost no launch
+    // its entry.
     let count = groups.iter().max().map_or(0, |most| most + 1);
     for one in &candidates {
         let known = one.small && !chosen.contains(&one.term);
@@ -112,7 +115,7 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
     Some(chosen)
 }
 
-/// Small numbers that tell launches apart as finely as launches repeat. For evidence that does not
+/// Small numbers that separate launches as finely as launches repeat. For evidence that does not
 /// show which numbers decide.
 pub(super) fn finest(launches: &[Launch], pointers: &[u16]) -> Vec<Term> {
     let candidates = candidates(launches, pointers);
@@ -130,18 +133,19 @@ pub(super) fn finest(launches: &[Launch], pointers: &[u16]) -> Vec<Term> {
     chosen
 }
 
-/// Number of launches that are not alone in their group.
+/// Number of launches that share their group with another launch.
 fn come_again(groups: &[usize]) -> usize {
     let mut sizes: HashMap<usize, usize> = HashMap::new();
     groups.iter().for_each(|group| *sizes.entry(*group).or_default() += 1);
     sizes.values().filter(|size| **size > 1).sum()
 }
 
-/// Hash of a launch's key. Profiles hold it, so another algorithm is another version of profiles.
+/// Hash of a launch's key. Profiles store it, so another algorithm needs another version of
+/// profiles.
 #[inline]
 pub(super) fn hash(launch: &Launch, key: &[Term]) -> u64 {
-    // rustc's FxHash: one multiplication a number. Keys are few small numbers, without an attacker:
-    // the profile is the user's own.
+    // rustc's FxHash: one multiplication per number. A key has few small numbers. There is no
+    // attacker: the profile is the user's own.
     const FACTOR: u64 = 0x517c_c1b7_2722_0a95;
     let mixed = key.iter().fold(0u64, |hash, term| {
         // An absent number differs from 0.
@@ -171,7 +175,8 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<KeyCandidate> {
     let shapes = (0..3).flat_map(|axis| [Term::Grid(axis), Term::Block(axis)]);
     let number = |offset: &u16| {
         let long = *offset / 8 * 8;
-        // Two small numbers may look like an address; a real one with a small lower half is rare.
+        // Two small numbers may look like an address; a real address with a small lower half is
+        // rare.
         let lower = |launch: &Launch| launch.word32(long).is_some_and(|lower| u64::from(lower) >= SMALL);
         let host = |launch: &Launch| is_host(launch, long) && lower(launch);
         pointers.binary_search(&long).is_err() && !launches.iter().any(host)
@@ -263,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_key_is_what_decides_and_what_goes_along_and_no_noise() {
-        // Rows, columns, a number that goes along, noise, a host address in two halves.
+        // Rows, columns, a number that follows from them, noise, a host address in two halves.
         let rows = buffers(&[
             &[3, 7, 21, 900, 5, 0x7ffd],
             &[3, 9, 27, 901, 6, 0x7ffd],
@@ -283,7 +288,7 @@ mod tests {
         // Equal arguments, other outcome: data decides.
         assert_eq!(key(&[launches[0], launches[0]], &[0, 1], &[]), None);
         assert_eq!(key(&[launches[0], launches[0]], &[0, 0], &[]), Some(Vec::new()));
-        // Each alone: any number would tell them apart.
+        // No launch repeats: any number would separate them.
         assert_eq!(key(&launches[..3], &[0, 1, 2], &[]), None);
     }
 
@@ -299,7 +304,7 @@ mod tests {
             Some(vec![Term::Word32(0)]),
             "not the one of fewer values"
         );
-        // If nothing else tells, a great number serves.
+        // If no other number separates them, a great number is used.
         let rows = buffers(&[&[3, 9, old, 1], &[3, 9, 0, 1]]);
         let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
         assert_eq!(key(&launches, &[0, 1, 0, 1], &[]), Some(vec![Term::Word32(8)]));

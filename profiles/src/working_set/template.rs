@@ -1,4 +1,4 @@
-//! Templates, as a profile holds them: how touched memory follows from a kernel's arguments.
+//! Templates, as a profile stores them: rules that derive touched memory from a kernel's arguments.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub(super) fn offsets(words: impl Iterator<Item = u16>) -> Vec<u16> {
 /// Pieces behind a pointer: offset from it, and bytes.
 pub(super) type Pieces = Vec<(i64, u64)>;
 
-/// Rule for what is touched behind a pointer.
+/// Rule for the memory touched behind a pointer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Template {
     /// Always equal (MSched's T1).
@@ -55,7 +55,8 @@ pub enum Template {
         /// Number of chunks.
         chunks: Formula,
     },
-    /// Entries of older versions' profiles, keyed by all parameters. Their common part still holds.
+    /// Entries of older versions' profiles, keyed by all parameters. Their common part is still
+    /// valid.
     Recalled {
         /// Hash of everything but the pointers, ascending, and pieces: offset and bytes.
         seen: Vec<(u64, Vec<(i64, u64)>)>,
@@ -65,7 +66,7 @@ pub enum Template {
     /// No rule, but equal arguments touched equal pieces. Unseen arguments get the common part.
     /// (MSched leaves such words to demand paging.)
     Table {
-        /// Numbers that tell launches apart.
+        /// Numbers that separate launches.
         key: Vec<Term>,
         /// Hash of their values, ascending, and pieces: offset and bytes.
         seen: Vec<(u64, Vec<(i64, u64)>)>,
@@ -115,7 +116,7 @@ impl Template {
     }
 }
 
-/// What is touched behind the pointer at one offset of the parameter buffer.
+/// Memory touched behind the pointer at one offset of the parameter buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WordTemplate {
     /// Offset in the parameter buffer, bytes.
@@ -175,7 +176,7 @@ impl WorkingSets {
         counts
     }
 
-    /// Takes up another run; of a kernel in both, the one with more launches stays.
+    /// Merges another run. If a kernel is in both, the one with more launches stays.
     pub fn merge(&mut self, other: &WorkingSets) {
         for kernel in &other.kernels {
             match self.kernels.binary_search_by_key(&kernel.kernel, |known| known.kernel) {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A kernel: layout of its parameter buffer, and what it touches.
+/// A kernel: layout of its parameter buffer, and the memory that it touches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kernel {
     /// `f(a, b, out, n)`: out = a + b, floats.
@@ -313,7 +313,7 @@ fn evidence_in_pages_finds_the_same_rules() {
 }
 
 /// Widens ranges as a driver's density prefetcher does: granules of 64 KB. In a block of 2 MB they
-/// grow to the largest aligned part of which more than half is there.
+/// grow to the largest aligned part that is more than half present.
 fn widened(touched: &[Touched]) -> Vec<Touched> {
     const GRANULE: u64 = HostResidency::GRANULE;
     let mut blocks = std::collections::BTreeMap::<u64, u32>::new();
@@ -360,7 +360,7 @@ fn evidence_that_a_prefetcher_widened_misses_nothing() {
     let evaluation = held_out(&mut job, fitter.fit(), &kernels);
     assert_eq!(evaluation.unknown, 0);
     assert!(evaluation.false_negatives() < 0.001, "{evaluation:?}");
-    // At most half a granule an operand, where the truth is some hundred KB.
+    // At most half a granule per operand, of which the true size is some hundred KB.
     assert!(evaluation.false_positives() < 0.25, "{evaluation:?}");
 }
 
@@ -395,7 +395,7 @@ fn the_same_arguments_are_recalled_where_no_rule_is_found() {
 
 #[test]
 fn adjacent_tensors_are_told_apart() {
-    // out adjoins in, so what is touched is one range.
+    // out adjoins in, so the touched memory is one range.
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;
     let mut fitter = Fitter::new(1);

@@ -1,15 +1,15 @@
-//! From a recording to a trace, as a pure function.
+//! Conversion of a recording to a trace, as a pure function.
 //!
 //! * **Host gaps** run from the job's continuation after one call to the entry of the next. They
 //!   exclude the recorder's time, and time in which the ready thread had no processor.
-//! * **Device times**: an event takes device time itself (`tick`), so measured work is one tick
-//!   longer. On an idle device the launch latency after the first event is no work.
+//! * **Device times**: an event takes device time itself (`tick`), so measured work is one tick too
+//!   long. On an idle device the launch latency after the first event is not work.
 //! * **Threads**: if a thread was silent during another thread's call, its next operation follows
-//!   that call ([`super::Operation::handed_over`]). Independent threads look alike where calls do
-//!   not overlap; a replay keeps their order.
+//!   that call ([`super::Operation::handed_over`]). Independent threads look the same if their
+//!   calls do not overlap; a replay keeps their order.
 //! * **Events** without a wait are left out, as are waits for events from before the first mark.
-//!   The others are numbered per step and recording: handles come from pools, so steps would never
-//!   repeat.
+//!   The others are numbered per step and recording. Handles come from pools, so with handles steps
+//!   would never repeat.
 //! * Times are divided by the dilation of a simulated device.
 
 use std::collections::HashMap;
@@ -23,10 +23,10 @@ use super::{
 };
 use weft_profiles::Ns;
 
-/// Least device time of work, ns: the rest of an event pair is the instrument.
+/// Least device time of work, ns: the rest of an event pair's distance comes from the measurement.
 const MIN_WORK_NS: f64 = 100.0;
 
-/// Facts about a recording that its file does not hold.
+/// Facts about a recording that its file does not contain.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Name of the trace.
@@ -69,7 +69,7 @@ pub fn trace(recording: &Recording, options: &Options) -> Trace {
     trace
 }
 
-/// Device time of an event: the least distance of two, as on a busy device.
+/// Device time of an event: the least distance of two events, as on a busy device.
 fn least_tick(recording: &Recording) -> f64 {
     let ticks = recording.events.iter().filter_map(|record| match record {
         Record::Operation(operation) => operation.tick.filter(|tick| *tick >= 0.0),
@@ -79,7 +79,7 @@ fn least_tick(recording: &Recording) -> f64 {
     if least.is_finite() { least } else { 0.0 }
 }
 
-/// Bit of recordings that another step awaits: their numbers are not soon reused.
+/// Bit of recordings that another step awaits. Such numbers are not reused soon.
 const ACROSS: EventIndex = 0x8000;
 
 #[derive(Debug)]
@@ -93,17 +93,17 @@ struct Assembly<'a> {
     /// Event handle to the number of its last recording.
     events: HashMap<u64, EventIndex>,
     waits: Waits,
-    /// Recordings so far that this step awaits, and that another one does.
+    /// Number of recordings so far that this step awaits, and that another step awaits.
     here: EventIndex,
     across: EventIndex,
     steps: Vec<Step>,
-    /// The open step, and when the job continued after its mark.
+    /// The open step, and the time at which the job continued after its mark.
     open: Option<(Step, Ns)>,
     /// Thread to the time at which the job continued after its last call.
     left: HashMap<u32, Ns>,
-    /// Thread to later time that is not the job's, from calls that are left out.
+    /// Thread to later time that does not belong to the job, from calls that are left out.
     aside: HashMap<u32, Ns>,
-    /// The previous operation's thread, and when the job continued after it.
+    /// The previous operation's thread, and the time at which the job continued after it.
     before: Option<(u32, Ns)>,
     /// End of all device work so far, device ns.
     ended: f64,
@@ -178,7 +178,8 @@ impl<'a> Assembly<'a> {
             return;
         };
         let Some(call) = self.call(operation, duration) else {
-            // A call that is left out adds its own time to the next gap, not the recorder's.
+            // A call that is left out adds its own time to the next gap, but not the recorder's
+            // time.
             let ours = operation.left.saturating_sub(operation.entered);
             let its = operation.returned.saturating_sub(operation.called);
             *self.aside.entry(operation.thread).or_default() += ours.saturating_sub(its) + operation.preempted;
@@ -209,12 +210,12 @@ impl<'a> Assembly<'a> {
         self.before = Some((operation.thread, operation.left));
     }
 
-    /// Device time of the work without the instrument, ns.
+    /// Device time of the work without the measurement's own time, ns.
     fn duration(&mut self, operation: &raw::Operation, tick: f64) -> Ns {
         let Some((start, end)) = operation.device else { return 0 };
         let idle_before = start > self.ended + 2.0 * tick;
         let launching = operation.returned.saturating_sub(operation.called) as f64 / self.dilation;
-        // A waiting call lasts as long as its work: no part of it is launching.
+        // A call that waits lasts as long as its work: no part of it is launch latency.
         let late = if idle_before && !matches!(operation.what, What::Copy { waits: true, .. }) {
             launching
         } else {
@@ -259,7 +260,7 @@ impl<'a> Assembly<'a> {
         })
     }
 
-    /// Number of a recording, if anything waits for it.
+    /// Number of a recording, if any call waits for it.
     fn recorded(&mut self, event: u64, sequence: u64) -> Option<EventIndex> {
         let waits = &self.waits;
         let number = if waits.elsewhere.contains(&sequence) {
@@ -309,7 +310,7 @@ impl<'a> Assembly<'a> {
     }
 }
 
-/// Number of a handle, a new one if needed. Beyond the last number all share it.
+/// Number of a handle, a new one if needed. Handles beyond the last number all share it.
 fn number<K: std::hash::Hash + Eq>(known: &mut HashMap<K, u16>, handle: K) -> u16 {
     if let Some(number) = known.get(&handle) {
         return *number;

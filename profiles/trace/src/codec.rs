@@ -1,15 +1,15 @@
-//! The bytes of a trace, known to this module alone.
+//! The bytes of a trace, which only this module knows.
 //!
 //! [`weft_profiles::format`] has the header; the body is the packed trace in bincode 2's standard
 //! configuration.
 //!
 //! Steps repeat sequences of calls, so `pack.rs` keeps each sequence once. A call's times vary
-//! little, so each is kept as its distance from the call's median, on a grid of 32 places an octave
-//! (`quantise.rs`). A small distance takes half a byte (`nibbles.rs`). A ResNet-50 request of 160
-//! launches takes some 200 bytes.
+//! little. So each time is stored as its distance from the call's median, on a grid of 32 places
+//! per octave (`quantise.rs`). A small distance takes half a byte (`nibbles.rs`). A ResNet-50
+//! request of 160 launches takes some 200 bytes.
 //!
-//! An operation of a step takes at least half a byte, so a small file cannot unfold into a large
-//! memory. A decoded body is checked for soundness.
+//! An operation of a step takes at least half a byte, so a small file cannot expand to a large
+//! amount of memory. A decoded body is checked for soundness.
 
 use std::{io::Write, path::Path};
 
@@ -29,7 +29,7 @@ pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
     oldest: VERSION,
     wording: &Wording {
         name: "trace",
-        not_ours: "is not a launch trace of weft: give a file that `weft profile --trace FILE` wrote",
+        not_ours: "is not a weft launch trace: give a file that `weft profile --trace FILE` wrote",
         again: "record it again",
         smaller: "record fewer steps",
         full: " (a file that was there before is unchanged: make room and record it again)",
@@ -37,16 +37,16 @@ pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
     },
 };
 
-/// Errors of a trace. Each message is one line that says what, where and what to do.
+/// Errors of a trace. Each message is one line with the fault, its place and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
     /// The trace to be written is unsound.
-    #[error("the trace for {path} is not sound ({why}): it was not written")]
+    #[error("the trace for {path} is invalid ({why}): it was not written")]
     Unsound {
         /// Path of the file to be written.
         path: String,
-        /// What is wrong with the trace.
+        /// The trace's fault.
         why: &'static str,
     },
     /// The trace's file is wrong.
@@ -110,7 +110,7 @@ mod tests {
             let file = encode(&trace, path()).unwrap();
             let read = decode(&file, path()).unwrap();
             assert_eq!(read, trace.quantised());
-            // Times on the grid stay where they are.
+            // Times on the grid do not change.
             assert_eq!(encode(&read, path()).unwrap(), file);
         }
     }
@@ -120,7 +120,11 @@ mod tests {
         let file = encode(&sample(), path()).unwrap();
         for length in 0..file.len() {
             let error = decode(&file[..length], path()).unwrap_err().to_string();
-            let expected = if length < 9 { "not a launch trace" } else { "truncated" };
+            let expected = if length < 9 {
+                "not a weft launch trace"
+            } else {
+                "truncated"
+            };
             assert!(error.contains(expected), "{length}: {error}");
         }
         for at in 0..file.len() {
@@ -148,7 +152,7 @@ mod tests {
     fn a_profile_is_no_trace() {
         let profile = weft_profiles::codec::encode(&weft_profiles::Profile::default(), path()).unwrap();
         let error = decode(&profile, path()).unwrap_err().to_string();
-        assert!(error.contains("is not a launch trace"), "{error}");
+        assert!(error.contains("is not a weft launch trace"), "{error}");
     }
 
     #[test]
@@ -156,7 +160,7 @@ mod tests {
         let mut trace = sample();
         trace.kernels.pop();
         let error = encode(&trace, path()).unwrap_err().to_string();
-        assert!(error.contains("not sound"), "{error}");
+        assert!(error.contains("is invalid"), "{error}");
         let file = FORMAT.encode(&PackedTrace::of(&trace), path()).unwrap();
         let error = decode(&file, path()).unwrap_err().to_string();
         assert!(error.contains("corrupt (a "), "{error}");

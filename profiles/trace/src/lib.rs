@@ -1,13 +1,14 @@
-//! Launch traces: every call by which a job asked for device work, to be replayed without the job.
+//! Launch traces: all calls with which a job asked for device work, for a replay without the job.
 //!
 //! * [`Trace`]: a job's kernels and its [`Step`]s, each one request or training iteration. The job
-//!   marks their begin (`torch.cuda.profiler.start()`); earlier calls are not kept.
-//! * [`Operation`]: one call in host order. It keeps *host time before* and *device time*, no
+//!   marks their start (`torch.cuda.profiler.start()`); earlier calls are not kept.
+//! * [`Operation`]: one call in host order. It has *host time before* and *device time*, but no
 //!   wall-clock time, so a replay is a closed loop at the device's pace.
-//! * [`codec`]: the bytes, known to no other module. [`Trace::load`] and [`Trace::save`] are the
-//!   files.
+//! * [`codec`]: the bytes, which no other module knows. [`Trace::load`] and [`Trace::save`] read
+//!   and write files.
 //! * [`raw`]: a recorder's file; [`assemble`] makes a trace of it.
-//! * [`timeline`]: the trace alone on an ideal device, with kernel times and idle times.
+//! * [`timeline`]: the trace without other jobs on an ideal device, with kernel times and idle
+//!   times.
 //! * [`show`]: output for people and for programs. Other tools use the types through serde.
 //!
 //! A replayer waits for an operation's predecessor ([`Operation::handed_over`]), lets `host_before`
@@ -79,7 +80,7 @@ impl Source {
     }
 }
 
-/// Everything that one job asked of the device.
+/// Calls of one job that asked the device for work.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
     /// Name of the trace.
@@ -146,10 +147,10 @@ pub struct Step {
 pub struct Operation {
     /// Host thread of the call.
     pub thread: ThreadIndex,
-    /// Where `host_before` begins. `false`: the end of this thread's previous call in the step,
-    /// else the step's mark. `true`: the end of the previous operation in [`Step::operations`].
-    /// That one is of another thread, for which this one waited (PyTorch's backward pass has its
-    /// own).
+    /// Start of `host_before`. `false`: the end of this thread's previous call in the step, or the
+    /// step's mark if there is none. `true`: the end of the previous operation in
+    /// [`Step::operations`]. That operation is of another thread, for which this one waited
+    /// (PyTorch's backward pass has its own thread).
     pub handed_over: bool,
     /// Host time before the call, ns.
     pub host_before: Ns,
@@ -184,7 +185,7 @@ pub enum Call {
     },
     /// The host waits for device work.
     Sync(Until),
-    /// Records an event that something awaits. It happens when the stream's work so far has ended.
+    /// Records an event that some call awaits. It happens when the stream's earlier work has ended.
     Record {
         /// The event.
         event: EventIndex,
@@ -304,7 +305,7 @@ impl Trace {
             .flat_map(|kernel| &kernel.nodes)
             .all(|node| plain(node.kernel))
         {
-            return Some("a graph's node is no kernel");
+            return Some("a graph's node is not a kernel");
         }
         for step in &self.steps {
             for (at, operation) in step.operations.iter().enumerate() {
@@ -315,7 +316,7 @@ impl Trace {
                 }
                 let before = at.checked_sub(1).and_then(|before| step.operations.get(before));
                 if operation.handed_over && before.is_none_or(|before| before.thread == operation.thread) {
-                    return Some("an operation that was handed over by nobody");
+                    return Some("an operation that no other thread handed over");
                 }
             }
         }

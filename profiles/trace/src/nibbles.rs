@@ -2,7 +2,7 @@
 //!
 //! A number is folded (0, -1, 1, -2, ...), so a sign costs nothing. Below 15 it is one nibble. A
 //! nibble of 15 means that the rest above 15 follows in groups of three bits, least significant
-//! first; the fourth bit says that more follow.
+//! first. The fourth bit is set if more groups follow.
 
 #[derive(Debug, Default)]
 pub(super) struct NibbleWriter {

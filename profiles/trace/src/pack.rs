@@ -1,4 +1,4 @@
-//! A trace as it lies in a file: names once, sequences once, times as small numbers.
+//! Packed form of a trace in a file: names once, sequences once, times as small numbers.
 //!
 //! Private to [`super::codec`]; a change here is a new version there.
 
@@ -158,7 +158,7 @@ impl PackedTrace {
         }
     }
 
-    /// Unpacks the trace; the error says what is wrong.
+    /// Unpacks the trace; the error names the fault.
     pub(super) fn unpack(self) -> Result<Trace, &'static str> {
         let kernels = unpack_kernels(&self.symbols, self.kernels)?;
         let mut operations = 0usize;
@@ -285,7 +285,7 @@ fn unpack_kernels(symbols: &[(u32, String)], kernels: Vec<PackedKernel>) -> Resu
             .ok_or("a symbol without a beginning")?
             .to_owned()
             + rest;
-        // Shared beginnings could unfold a small file into a large memory.
+        // Shared prefixes could expand a small file to a large amount of memory.
         total += name.len();
         if total > crate::MAX_FILE_BYTES as usize {
             return Err("symbols too long");

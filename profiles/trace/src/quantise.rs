@@ -1,12 +1,12 @@
 //! Times on a grid: exact below 64 ns, six significant bits above.
 //!
-//! A measured duration is never truer than some percent; the grid is within 1.6 %. In return, a
-//! step's times differ from the last step's by small integers. The grid is absolute: a time on it
-//! stays where it is.
+//! A measured duration is never more accurate than some percent; the grid is within 1.6 %. In
+//! return, a step's times differ from the last step's times by small integers. The grid is
+//! absolute: a time on the grid does not change.
 
 use weft_profiles::Ns;
 
-/// Bits after the leading one: 32 places an octave.
+/// Bits after the leading one: 32 places per octave.
 const BITS: u32 = 5;
 
 /// Largest code, of the largest time.

@@ -140,7 +140,7 @@ pub enum What {
     },
 }
 
-/// Appends a record to `bytes`. Leaves a record out that is too long, and returns `false`.
+/// Appends a record to `bytes`. If the record is too long, leaves it out and returns `false`.
 pub fn append(bytes: &mut Vec<u8>, record: &Record) -> bool {
     let begin = bytes.len();
     bytes.extend_from_slice(&[0; 2]);
@@ -265,7 +265,7 @@ mod tests {
         }
         std::fs::write(&path, "weftTRAC").unwrap();
         let error = Recording::load(&path).unwrap_err().to_string();
-        assert!(error.contains("is not a launch trace"), "{error}");
+        assert!(error.contains("is not a weft launch trace"), "{error}");
     }
 
     #[test]

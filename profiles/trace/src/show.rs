@@ -20,13 +20,13 @@ struct TraceFigures {
     host: Sketch,
     /// Device time of the kernels.
     device: Sketch,
-    /// From the mark to the last call's return, alone on an ideal device.
+    /// From the mark to the last call's return, without other jobs on an ideal device.
     step: Sketch,
     think: Sketch,
 }
 
 impl Trace {
-    /// Profile as of stage 1, with gaps of the trace played alone.
+    /// Profile as from stage 1, with the gaps of the trace played without other jobs.
     pub fn profile(&self) -> Profile {
         let mut aggregator = Aggregator::new();
         aggregator.device(self.gpu.clone());

@@ -93,10 +93,10 @@ fn what_does_not_fit_together_is_told() {
     assert_eq!(trace.unsound(), Some("a launch of a kernel that is not listed"));
     let mut trace = sample();
     trace.kernels[3].nodes[0].kernel = 3;
-    assert_eq!(trace.unsound(), Some("a graph's node is no kernel"));
+    assert_eq!(trace.unsound(), Some("a graph's node is not a kernel"));
     let mut trace = sample();
     trace.steps[0].operations[0].handed_over = true;
-    assert_eq!(trace.unsound(), Some("an operation that was handed over by nobody"));
+    assert_eq!(trace.unsound(), Some("an operation that no other thread handed over"));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn files_that_are_none_are_told_in_one_line() {
     let huge = std::fs::File::create(at("huge")).unwrap();
     huge.set_len(MAX_FILE_BYTES + 1).unwrap();
     for (name, expected) in [
-        ("text", "not a launch trace"),
+        ("text", "not a weft launch trace"),
         ("huge", "too large"),
         ("missing", "cannot read"),
         ("", "cannot read"),
@@ -125,7 +125,7 @@ fn files_that_are_none_are_told_in_one_line() {
         let error = Trace::load(&at(name)).unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{name}: {error}");
     }
-    // A directory stands where the file should be: the old state stays.
+    // A directory has the place of the file: the old state stays.
     let error = sample().save(&at("nowhere/x.trace")).unwrap_err().to_string();
     assert!(error.contains("cannot write"), "{error}");
 }

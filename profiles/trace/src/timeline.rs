@@ -1,9 +1,10 @@
-//! A trace alone on an ideal device: when its work runs, and how long the device idles after it.
+//! A trace without other jobs on an ideal device: the time at which its work runs, and the idle
+//! time after it.
 //!
 //! The device runs one piece at a time, as pieces become ready. Streams are in order; a
 //! [`Call::Wait`] holds its stream; copies have one engine per direction. A call begins
 //! `host_before` after its predecessor and takes [`Trace::launch_cost`]; a waiting call ends with
-//! its work. So gaps follow from the trace alone. This is no scheduler: a replayer on a shared
+//! its work. So gaps follow from only the trace. This is no scheduler: a replayer on a shared
 //! device has its own engine.
 
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use super::{Call, Direction, Operation, Trace, Until};
 use weft_profiles::Ns;
 
-/// Costs of a call that the trace does not hold.
+/// Costs of a call that the trace does not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
     /// From a launch call's begin to the kernel's begin on an idle device, ns.
@@ -43,8 +44,8 @@ pub struct Span {
     pub begin: Ns,
     /// End, ns since the trace's begin.
     pub end: Ns,
-    /// Time until the next kernel begins, ns. `None` after the last, and for copies, which run
-    /// beside kernels.
+    /// Time until the next kernel begins, ns. `None` after the last kernel, and for copies, which
+    /// run while kernels run.
     pub gap: Option<Ns>,
 }
 
@@ -57,7 +58,7 @@ pub struct StepSpan {
     pub end: Ns,
 }
 
-/// A trace played alone.
+/// A trace played without other jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// Work in the order of its calls.

@@ -1,13 +1,13 @@
-//! Recordings of events for which something waits, in the same step or another.
+//! Recordings of events that a call awaits, in the same step or another.
 
 use std::collections::{HashMap, HashSet};
 
 use super::raw::{Record, Recording, What};
 
-/// Sequence numbers of recordings for which something waits.
+/// Sequence numbers of recordings that a call awaits.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// Awaited in their own step alone.
+    /// Awaited only in their own step.
     pub here: HashSet<u64>,
     /// Awaited in another step.
     pub elsewhere: HashSet<u64>,

@@ -144,7 +144,7 @@ fn training_runs_on_two_threads_that_hand_over_and_inference_on_one() {
 
 #[test]
 fn one_identity_has_many_durations() {
-    // A mean per identity cannot tell these: one kernel at two places of a model, with other
+    // A mean per identity cannot separate these: one kernel at two places of a model, with other
     // tensors.
     let (_, trace) = traces().into_iter().find(|(name, _)| name == "resnet50-train").unwrap();
     let mut by_kernel: HashMap<u32, Vec<u64>> = HashMap::new();

@@ -1,25 +1,25 @@
-//! What papers claim, beside what this lab shows: directions and sizes, each on the setting that is
-//! nearest to the paper's. None of them is forced: a claim that does not come out stands as that.
+//! Claims of papers, next to this lab's results: directions and sizes, each on the setting that is
+//! nearest to the paper's. No result is forced: a claim that is not reproduced is reported so.
 
 use serde::Serialize;
 
 use crate::serving::ServingFigure;
 use crate::world::PolicyFigure;
 
-/// A claim and what became of it.
+/// Claim with its verdict.
 #[derive(Debug, Clone, Serialize)]
 pub struct ClaimFigure {
-    /// Whose, and what.
+    /// The paper and its claim.
     pub claim: String,
     /// As published.
     pub published: String,
-    /// What the lab shows; none where it was not tried.
+    /// Result of the lab; none if it was not tried.
     pub found: Option<f64>,
     /// Reproduced, in direction only, not reproduced, not tried.
     pub verdict: &'static str,
 }
 
-/// What is said of a factor that was claimed to be this large.
+/// Verdict on a factor with this claimed size.
 fn verdict(found: f64, claimed: f64, level: f64) -> &'static str {
     if (found - level) >= 0.9 * (claimed - level) - 1e-9 {
         "reproduced"
@@ -45,7 +45,7 @@ fn of<'a>(figures: &'a [PolicyFigure], trial: &str, policy: &str) -> Option<&'a 
         .find(|figure| figure.trial == trial && figure.policy == policy)
 }
 
-/// Policies that share no GPU beyond what was asked for and know no run in advance.
+/// Policies that share no GPU beyond the requests and know no run in advance.
 pub const EXCLUSIVE: [&str; 9] = [
     "fifo",
     "fifo-backfill",
@@ -170,7 +170,7 @@ fn aim(policies: &[PolicyFigure]) -> Vec<ClaimFigure> {
         };
         aim
     };
-    // A job with its GPUs at once, alone, is as fast as it can be.
+    // A job that gets its GPUs at once, alone, is as fast as possible.
     let alone = of(policies, "shared", "weft").map(|figure| figure.alone_s);
     let most = best("shared").zip(alone).map(|(best, alone)| best / alone.max(1e-9));
     let mut bound = claim("weft: ... the most that any policy can come to there", "-", most, 1.3);
@@ -197,8 +197,8 @@ fn aim(policies: &[PolicyFigure]) -> Vec<ClaimFigure> {
     ]
 }
 
-/// The two-stage learner of InSS, beside what its greedy stand-in is measured against, and beside
-/// plain rules.
+/// The two-stage learner of InSS, compared with the baseline of its greedy stand-in and with plain
+/// rules.
 fn inss_learnt(serving: &[ServingFigure]) -> Vec<ClaimFigure> {
     let rate = |rule: &str| {
         let found = serving.iter().find(|figure| figure.rule == rule);
@@ -248,10 +248,10 @@ fn inss_learnt(serving: &[ServingFigure]) -> Vec<ClaimFigure> {
     ]
 }
 
-/// Placements that were published, of those that a learnt one is measured against.
+/// Published placements among those with which the learnt one is compared.
 const PUBLISHED_PLACEMENTS: [&str; 5] = ["random", "dot-product", "packing", "best-fit", "most-free"];
 
-/// The learnt placement, on loads that it was trained for and on one above them all.
+/// The learnt placement, on loads of its training and on a higher one.
 fn meta_rl(policies: &[PolicyFigure]) -> Vec<ClaimFigure> {
     let sum = |trials: &[&str], placement: &str| -> Option<f64> {
         let means = trials
@@ -301,7 +301,7 @@ fn meta_rl(policies: &[PolicyFigure]) -> Vec<ClaimFigure> {
     ]
 }
 
-/// weft's own policy beside each of the others, on its metric in its setting: times as good.
+/// weft's own policy compared with each of the others, on its metric in its setting: times as good.
 fn beside_each(policies: &[PolicyFigure]) -> Vec<ClaimFigure> {
     let sooner: fn(&PolicyFigure) -> f64 = |figure| 1.0 / figure.mean_s;
     let even: fn(&PolicyFigure) -> f64 = |figure| figure.gpu_time;
@@ -329,7 +329,7 @@ fn beside_each(policies: &[PolicyFigure]) -> Vec<ClaimFigure> {
     cases.into_iter().filter_map(case).collect()
 }
 
-/// For people.
+/// Table for people.
 pub fn table(claims: &[ClaimFigure]) -> String {
     let mut text = String::from("What is claimed, and what this lab shows\n");
     for row in claims {
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn the_aim_is_held_against_the_best_and_against_what_can_be() {
-        // Told runs in advance, it is not among those beside which the aim is.
+        // It knows runs in advance, so it does not count for the aim.
         let told = figure("shortest-remaining", 95.0, 1.0);
         let verdicts = |best: f64, p99: f64| {
             let figures = [told.clone(), figure("gittins", best, 1.0), figure("weft", 100.0, p99)];

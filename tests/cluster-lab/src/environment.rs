@@ -1,5 +1,5 @@
-//! The lab as an environment: whoever trains a network plays the very worlds that figures come
-//! from. One process, lines of JSON over standard input and output; `scripts/learn` starts it.
+//! The lab as an environment: a trainer of a network plays the same worlds as the figures. One
+//! process, lines of JSON over standard input and output; `scripts/learn` starts it.
 //!
 //! ```text
 //! in   {"seed": 1000, "jobs": 100}                                      a world begins
@@ -8,15 +8,15 @@
 //! out  {"ended": true, "mean_s": ..., "now_s", "jobs_s", "lost_s"}      the world's last job ended
 //! ```
 //!
-//! The world `inss` has no time: `now_s` are the services that were decided, `jobs_s` the requests
-//! a second that were turned away, `mean_s` those that are answered.
+//! The world `inss` has no time: `now_s` is the number of decided services, `jobs_s` the rate of
+//! requests turned away, `mean_s` the rate of answered ones, both per second.
 //!
-//! `rows` are the features of all rows in one list. `jobs_s` is the jobs in the system times the
-//! time that they were, so far: what is to be kept small. `lost_s` is GPU time that was held and
-//! did no work. Without a word on standard input the choice is the first that is allowed, so that
-//! the process ends when its trainer does.
+//! `rows` are the features of all rows in one list. `jobs_s` is the jobs in the system times their
+//! time there so far, which is to be kept small. `lost_s` is GPU time that was held and did no
+//! work. At the end of standard input the choice is the first allowed row, so that the process ends
+//! when its trainer does.
 //!
-//! Seeds of figures are 1 to 5. A trainer takes those from [`FIRST_SEED`] on.
+//! Seeds of figures are 1 to 5. A trainer takes seeds from [`FIRST_SEED`] on.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -36,13 +36,13 @@ use crate::serving;
 use crate::trial::{self, Trial};
 use crate::world::{self, PolicyFigure, WorldTally};
 
-/// Seeds from here on are for training; figures have those below.
+/// First seed for training; figures have lower ones.
 pub const FIRST_SEED: u64 = 1_000;
 
-/// So that the number of GPUs is drawn apart from the services.
+/// Offset of the seed that draws the number of GPUs independently of the services.
 const GPUS_OF_SEED: u64 = 1 << 32;
 
-/// A word from the trainer.
+/// Line from the trainer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct TrainerWord {
@@ -51,7 +51,7 @@ struct TrainerWord {
     take: Option<usize>,
 }
 
-/// A choice that is to be made, or the end.
+/// Choice that is to be made, or the end.
 #[derive(Debug, Default, Serialize)]
 struct WorldChoice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ struct Trainer {
     gone: AtomicBool,
 }
 
-/// The next word; none at the end of standard input, or where it is no word.
+/// The next line; none at the end of standard input, or if it is not valid.
 fn said() -> Option<Result<TrainerWord>> {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
@@ -121,7 +121,7 @@ impl RowChooser for Trainer {
     }
 }
 
-/// A world of a seed, and who chooses in it.
+/// World of a seed, and its chooser.
 fn world_of(
     what: &str,
     seed: u64,
@@ -157,7 +157,7 @@ fn serve_services(seed: u64, count: usize) -> Result<bool> {
     let services = serving::services(seed, count);
     let gpus = count.div_ceil(4 + Draws::new(seed ^ GPUS_OF_SEED).below(7));
     let mut planning = ServicePlanning::new(&services, gpus.max(1));
-    // Those that no GPU is fast enough for are nobody's choice.
+    // Services for which no GPU is fast enough are not offered.
     let fits: f64 = densest_first(&services)
         .iter()
         .map(|at| services[*at].rate_milli as f64 / 1e3)
@@ -223,14 +223,14 @@ pub fn serve(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a network's file was trained to choose.
+/// Name of the choice that a network's file was trained for.
 pub fn name_of(text: &str) -> Result<String> {
     let network: RowNetwork = text.parse()?;
     Ok(network.name().to_string())
 }
 
-/// The figures of a network's file, on traces that were held back, beside the rules that it is
-/// measured against.
+/// Figures of a network's file and of the rules with which it is compared, on traces that were held
+/// back.
 pub fn judge(text: &str, jobs: usize, seeds: std::ops::RangeInclusive<u64>) -> Result<Vec<PolicyFigure>> {
     let network: RowNetwork = text.parse()?;
     if network.name() == "meta-rl" {

@@ -3,14 +3,15 @@
 //! Published with FGD (USENIX ATC 2023) in the results of its simulator, a fork of the Kubernetes
 //! scheduler. Its rules, as far as they matter here:
 //!
-//! * The trace's pods in random order, then pods drawn of them, until they ask for 1.3 times the
+//! * The trace's pods in random order, then pods drawn from them, until they ask for 1.3 times the
 //!   GPUs of the cluster. None ends. A pod that does not fit is dropped.
 //! * Pods ask for CPU, memory and GPUs; models of GPUs play no part in this variant of the trace.
-//! * Of nodes with equal points the first of a random order takes it, one order for each seed.
+//! * Among nodes with equal points the first of a random order takes the pod, one order for each
+//!   seed.
 //! * The figure is the mean over ten seeds of the allocated part of all GPUs while arrivals round
 //!   to 130 % of them.
 //!
-//! Chance is drawn by another generator, so the seeds are other samples of the same thing.
+//! Another generator draws the chance, so the seeds are other samples of the same distribution.
 
 use serde::Serialize;
 
@@ -20,14 +21,14 @@ use weft_cluster::{Cluster, ClusterDecision, ClusterEvent, ClusterJob, Draws, Jo
 
 use crate::openb::{OpenbTrace, TracePod};
 
-/// What arrives in all, of the cluster's GPUs.
+/// Total requests of arrivals, as a multiple of the cluster's GPUs.
 const LOAD: f64 = 1.3;
 /// The first seed.
 const FIRST_SEED: u64 = 42;
-/// How far a figure may be from the published one, of that.
+/// Largest relative difference of a figure from the published one.
 const TOLERANCE: f64 = 0.01;
 
-/// Of the cluster's GPUs, per cent, as published.
+/// Published parts of the cluster's GPUs, per cent.
 const PUBLISHED: [(&str, f64); 6] = [
     ("random", 87.5),
     ("dot-product", 90.9),
@@ -42,7 +43,7 @@ const PUBLISHED: [(&str, f64); 6] = [
 pub struct PlacementFigure {
     /// The placement.
     pub placement: String,
-    /// Of all GPUs, per cent, by seed.
+    /// Part of all GPUs, per cent, by seed.
     pub seeds: Vec<f64>,
     /// Their mean.
     pub allocated: f64,
@@ -83,7 +84,7 @@ fn arrivals(trace: &OpenbTrace, draws: &mut Draws) -> Vec<TracePod> {
     }
 }
 
-/// Per cent of the GPUs that are allocated while arrivals round to 130 % of them.
+/// Part of the GPUs that are allocated while arrivals round to 130 % of them, per cent.
 fn allocated(trace: &OpenbTrace, name: &str, seed: u64, typical: &[TypicalAsk]) -> f64 {
     let mut draws = Draws::new(seed);
     let pods = arrivals(trace, &mut draws);
@@ -121,14 +122,14 @@ fn allocated(trace: &OpenbTrace, name: &str, seed: u64, typical: &[TypicalAsk]) 
             at_load.push((arrived, used as f64 / total * 100.0));
         }
     }
-    // Where no arrival rounds to the load, those one per cent beside it count, as published.
+    // If no arrival rounds to the load, those within one per cent of it count, as published.
     if at_load.iter().any(|(arrived, _)| *arrived == 100.0 * LOAD) {
         at_load.retain(|(arrived, _)| *arrived == 100.0 * LOAD);
     }
     at_load.iter().map(|(_, used)| used).sum::<f64>() / at_load.len().max(1) as f64
 }
 
-/// Every placement with so many seeds.
+/// Figures of every placement with this number of seeds.
 pub fn run(trace: &OpenbTrace, seeds: u64, threads: usize) -> Vec<PlacementFigure> {
     let typical = typical_asks(trace.pods.iter().map(|pod| pod.ask));
     let cases: Vec<(&str, u64)> = PUBLISHED
@@ -168,7 +169,7 @@ pub fn run(trace: &OpenbTrace, seeds: u64, threads: usize) -> Vec<PlacementFigur
         .collect()
 }
 
-/// For people.
+/// Table for people.
 pub fn table(figures: &[PlacementFigure]) -> String {
     let mut text = String::from("GPUs allocated on openb at 130 % load, %, mean of the seeds\n");
     text += &format!(
@@ -223,7 +224,7 @@ mod tests {
     fn pods_are_drawn_until_they_ask_for_the_load() {
         let count = |pods| arrivals(&trace(pods), &mut Draws::new(1)).len();
         assert_eq!(count(vec![pod(1, 500); 80]), 260);
-        // As published, the last one counts with one GPU: 32 ask for 128, and 129 is within 130.
+        // As published, the last pod counts with one GPU: 32 ask for 128, and 129 is within 130.
         assert_eq!(count(vec![pod(4, 1_000); 10]), 33);
     }
 

@@ -1,13 +1,16 @@
 //! The laboratory of clusters: the cluster's core in virtual time. `scripts/lab cluster` builds and
 //! starts it.
 //!
-//! * [`openb`]: the public trace; * [`known`]: figures that others published, from the same input;
-//!   * [`world`]: jobs with arrivals and runs under every policy; * [`trial`]: jobs for it;
-//!   * [`serving`]: services with objectives; * [`claims`]: what papers claim, and what this shows;
-//!   * [`environment`]: the same worlds for whoever trains a network.
+//! * [`openb`]: the public trace;
+//! * [`known`]: figures published by others, from the same input;
+//! * [`world`]: jobs with arrivals and runs under every policy;
+//! * [`trial`]: jobs for it;
+//! * [`serving`]: services with objectives;
+//! * [`claims`]: claims of papers, and this lab's results;
+//! * [`environment`]: the same worlds for the training of networks.
 //!
-//! What holds: a run is its input and its seeds. The core is the one that an engine's adaptor would
-//! drive; the lab counts what was given by itself.
+//! Invariants: a run is its input and its seeds. The core is the one that an engine's adaptor would
+//! drive; the lab counts the given resources itself.
 #![forbid(unsafe_code)]
 
 mod claims;
@@ -31,8 +34,8 @@ use weft_cluster::policies::{self, inss_network::InssNetwork};
 
 use world::NodeCosts;
 
-/// Jobs on a cluster in virtual time: placements on a public trace, beside the figures that were
-/// published for it, and policies on jobs of the same trace.
+/// Jobs on a cluster in virtual time: placements on a public trace, compared with the published
+/// figures, and policies on jobs of the same trace.
 ///
 ///   scripts/lab cluster --check --json target/cluster.json
 ///   scripts/lab cluster --quick
@@ -40,13 +43,13 @@ use world::NodeCosts;
 #[derive(Debug, Parser)]
 #[command(name = "scripts/lab cluster", verbatim_doc_comment)]
 struct ClusterOptions {
-    /// Two seeds and fewer jobs: says whether it works
+    /// Two seeds and fewer jobs: a check that it works
     #[arg(long)]
     quick: bool,
-    /// Exit 1 where a published figure is missed; which, comes last. 2 where none could be judged
+    /// Exit 1 if a published figure is missed; the missed ones come last. 2 if none could be judged
     #[arg(long)]
     check: bool,
-    /// Everything, for programs
+    /// All results, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// placements or policies, in place of both; shared, loads, links, spread, placing or serving,
@@ -62,7 +65,7 @@ struct ClusterOptions {
     /// Threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// What sharing costs on a node: under MPS, in place of time-sliced
+    /// Costs of sharing on a node: under MPS, in place of time-sliced
     #[arg(long)]
     mps: bool,
     /// Only this policy, of the parts that have policies
@@ -79,7 +82,7 @@ struct ClusterOptions {
     /// inss
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
-    /// Of --network: on seeds of neither figures nor training, to choose among networks
+    /// For --network: on seeds of neither figures nor training, to choose among networks
     #[arg(long)]
     compare: bool,
     /// The public trace's folder
@@ -111,13 +114,13 @@ const PARTS: [&str; 11] = [
     "large",
 ];
 
-/// Those of these policies that were asked for.
+/// The chosen ones of these policies.
 fn chosen<'a>(options: &ClusterOptions, names: &[&'a str]) -> Vec<&'a str> {
     let wanted = |name: &&&str| options.policy.is_empty() || options.policy.iter().any(|wanted| wanted == **name);
     names.iter().filter(wanted).copied().collect()
 }
 
-/// The policies' own settings, beside `openb` and `gangs`.
+/// The policies' own settings, besides `openb` and `gangs`.
 fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()> {
     let part = |name: &str| {
         options

@@ -1,5 +1,5 @@
-//! The public trace openb (Alibaba, cluster-trace-gpu-v2023): nodes, and pods with what they asked
-//! for. It lies outside the repository.
+//! The public trace openb (Alibaba, cluster-trace-gpu-v2023): nodes, and pods with their requests.
+//! It lies outside the repository.
 
 use std::path::Path;
 
@@ -15,11 +15,11 @@ const NODES: &str = "openb_node_list_gpu_node.csv";
 /// A pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TracePod {
-    /// What it asked for.
+    /// Its request.
     pub ask: WorkerAsk,
-    /// When it came, seconds.
+    /// Arrival, seconds.
     pub came: f64,
-    /// How long it ran, seconds; 0 where it never did.
+    /// Run time, seconds; 0 if it never ran.
     pub ran: f64,
 }
 
@@ -39,7 +39,7 @@ impl OpenbTrace {
     }
 }
 
-/// Rows of a table as the cells of these columns.
+/// Rows of a table, reduced to the cells of these columns.
 fn rows<'a>(text: &'a str, columns: &[&str]) -> Result<Vec<Vec<&'a str>>> {
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();

@@ -1,5 +1,5 @@
 //! Services with objectives on few GPUs, planned by InSS's two-stage learner, by its greedy
-//! stand-in and by simpler rules. What counts is the rate that is answered within its SLO, by the
+//! stand-in and by simpler rules. The measure is the rate that is answered within its SLO, by the
 //! latency model of the plan.
 
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use weft_cluster::policies::inss::{
 };
 use weft_cluster::policies::inss_network::InssNetwork;
 
-/// GPUs, as many as InSS was tried on at most.
+/// GPUs; the most on which InSS was tried.
 const GPUS: usize = 64;
 
-/// What came of a rule.
+/// Figures of a rule.
 #[derive(Debug, Clone, Serialize)]
 pub struct ServingFigure {
     /// The rule.
     pub rule: String,
     /// Services that keep their SLO.
     pub kept: f64,
-    /// Services that were placed and do not.
+    /// Services that were placed and do not keep it.
     pub broken: f64,
-    /// Requests a second that are answered within their SLO.
+    /// Requests per second that are answered within their SLO.
     pub rate: f64,
 }
 
@@ -38,7 +38,7 @@ pub fn services(seed: u64, count: usize) -> Vec<ServiceAsk> {
         let fixed_us = 1_000 + 500 * draws.below(10) as u64;
         ServiceAsk {
             rate_milli: 1_000 * (20 + draws.below(200) as u64),
-            // Five to fifteen times what one request takes.
+            // Five to fifteen times the time of one request.
             slo_us: (fixed_us + each_us) * (5 + draws.below(11) as u64),
             fixed_us,
             each_us,
@@ -49,7 +49,7 @@ pub fn services(seed: u64, count: usize) -> Vec<ServiceAsk> {
     (0..count).map(|_| one()).collect()
 }
 
-/// One service a GPU.
+/// Plan with one service on each GPU.
 fn exclusive(services: &[ServiceAsk]) -> Vec<Option<ServicePlace>> {
     let mut order: Vec<usize> = (0..services.len()).collect();
     // The most requested first: the best for this rule.
@@ -68,7 +68,7 @@ fn exclusive(services: &[ServiceAsk]) -> Vec<Option<ServicePlace>> {
     places
 }
 
-/// By shares that are enough alone; `spare` of each GPU is left free for what is not known.
+/// Plan by shares that are enough without others; `spare` of each GPU stays free for interference.
 fn shares_alone(services: &[ServiceAsk], spare: u32) -> Vec<Option<ServicePlace>> {
     let mut free = vec![1_000 - spare; GPUS];
     let place = |ask: &ServiceAsk| {
@@ -84,9 +84,9 @@ fn shares_alone(services: &[ServiceAsk], spare: u32) -> Vec<Option<ServicePlace>
     services.iter().map(place).collect()
 }
 
-/// The plain rule of the learner's own choices: the GPU where it needs the least share, the
-/// tightest of these; there one step more than the least, with the batch that bears most. It was
-/// taught this first (`scripts/harness/learning.py`).
+/// Plain rule for the learner's own choices. It takes the GPU with the least required share, the
+/// tightest of these. There it takes one step more than the least, with the batch that tolerates
+/// most pressure. The learner was first trained to follow it (`scripts/harness/learning.py`).
 #[derive(Debug)]
 pub struct OneStepMore;
 
@@ -101,13 +101,13 @@ impl RowChooser for OneStepMore {
             }
         };
         let allowed = (0..rows.len()).filter(|at| rows.allowed[*at]);
-        // Of equal ones the first.
+        // The first of equal ones.
         allowed.rev().max_by(|a, b| value(a).total_cmp(&value(b)))
     }
 }
 
-/// No plan answers more: the requests of the services that need the least share alone for each, as
-/// if they did not press on each other, with a part of the last.
+/// Upper bound of any plan: the requests of the services that need the least share for each, as if
+/// they did not press on each other, with a part of the last.
 fn at_most(services: &[ServiceAsk]) -> f64 {
     let mut left = (1_000 * GPUS) as f64;
     let mut rate = 0.0;
@@ -120,7 +120,7 @@ fn at_most(services: &[ServiceAsk]) -> f64 {
     rate
 }
 
-/// Requests a second of the services that have a place.
+/// Requests per second of the services that have a place.
 pub fn rate_of(services: &[ServiceAsk], places: &[Option<ServicePlace>]) -> f64 {
     let placed = services.iter().zip(places).filter(|(_, place)| place.is_some());
     placed.map(|(ask, _)| ask.rate_milli as f64 / 1e3).sum()
@@ -159,10 +159,10 @@ fn judged(rule: &str, services: &[ServiceAsk], places: &[Option<ServicePlace>]) 
     figure
 }
 
-/// What it is called, and its plan.
+/// Name of a rule, and its plan.
 type ServingRule<'a> = (&'static str, &'a dyn Fn(&[ServiceAsk]) -> Vec<Option<ServicePlace>>);
 
-/// The rules, each the mean of the seeds.
+/// Figures of the rules, each the mean over the seeds.
 pub fn run(seeds: std::ops::RangeInclusive<u64>, network: &InssNetwork) -> Vec<ServingFigure> {
     let once = InssNetwork::new(Arc::new(OneStepMore));
     let rules: [ServingRule; 7] = [
@@ -196,12 +196,12 @@ pub fn run(seeds: std::ops::RangeInclusive<u64>, network: &InssNetwork) -> Vec<S
     figures
 }
 
-/// The same with a network's file.
+/// [`run`] with a network's file.
 pub fn run_network(seeds: std::ops::RangeInclusive<u64>, text: &str) -> Result<Vec<ServingFigure>> {
     Ok(run(seeds, &InssNetwork::from_text(text)?))
 }
 
-/// For people.
+/// Table for people.
 pub fn table(figures: &[ServingFigure]) -> String {
     let mut text = String::from("Services on 64 GPUs, mean of the seeds\n");
     text += &format!("{:<30}{:>8}{:>8}{:>12}\n", "rule", "kept", "broken", "requests/s");

@@ -1,25 +1,25 @@
-//! Jobs for the policies, on clusters of 64 GPUs unless said. Nothing published is compared with
-//! what comes of them: what is learnt is how policies compare on these mixes.
+//! Jobs for the policies, on clusters of 64 GPUs unless stated. The results are not compared with
+//! published figures: they show how policies compare on these mixes.
 //!
 //! * `openb`: pods of the public trace that asked for GPUs, ran, and ended within a day, in the
-//!   order of the trace. Longer ones are services: ten of the pods would be half of all GPU time.
-//!   A pod's number says whose of five tenants it is, the trace names none. 8 nodes of 8 GPUs.
+//!   order of the trace. Longer ones are services: ten of the pods would be half of all GPU time. A
+//!   pod's number determines its tenant among five, as the trace names none. 8 nodes of 8 GPUs.
 //!   Pods on parts of one GPU are equals, and keep their part busy.
-//! * `gangs`: made from a seed. Gangs of 1 to 16 workers with a GPU each, runs from two minutes to
-//!   eight hours, as many short as long ones by their logarithm, times of arrival drawn evenly. 16
-//!   nodes of 4 GPUs. They keep their GPUs busy.
-//! * `shared`: such gangs, busy for 0.2 to 0.9 of the time, 0.52 in the mean (that of Philly's
-//!   cluster, Jeon et al., ATC 2019), and 16 services of one GPU for the whole time, busy for
-//!   0.1 to 0.5 of it. Everybody asks for whole GPUs.
+//! * `gangs`: made from a seed. Gangs of 1 to 16 workers with a GPU each, and runs from two minutes
+//!   to eight hours. The logarithms of runs and the times of arrival are drawn evenly. 16 nodes of
+//!   4 GPUs. The gangs keep their GPUs busy.
+//! * `shared`: such gangs, busy for 0.2 to 0.9 of the time, 0.52 on average (as in Philly's
+//!   cluster, Jeon et al., ATC 2019), and 16 services of one GPU for the whole time, busy for 0.1
+//!   to 0.5 of it. All jobs ask for whole GPUs.
 //! * `share70`, `share110`, `share130`: the same at loads of 0.7, 1.1 and 1.3.
-//! * `links`: Crux's setting in small. 96 GPUs in nodes of 4, four leaves with two uplinks each.
-//!   Gangs of up to 32, whose traffic takes 0.1 to 1 of a step.
+//! * `links`: Crux's setting on a small scale. 96 GPUs in nodes of 4, four leaves with two uplinks
+//!   each. Gangs of up to 32, whose traffic takes 0.1 to 1 of a step.
 //! * `spread`: SCHED2's setting. `gangs` whose step takes up to 3 times as long on several nodes,
 //!   on links with room for all; workers are packed on nodes that are in use.
 //! * `large`: 10,000 GPUs that are full: the load is [`FULL_LOAD`].
 //!
-//! The time between arrivals is stretched evenly, so that what the jobs ask for is [`LOAD`] of what
-//! the cluster has until the last of them comes.
+//! The time between arrivals is stretched evenly, so that the jobs' requests are [`LOAD`] of the
+//! cluster's GPU time until the last of them comes.
 
 use std::ops::RangeInclusive;
 
@@ -34,31 +34,31 @@ use weft_cluster::{
 use crate::openb::{OpenbTrace, TracePod};
 use crate::world::{self, NodeCosts, PolicyFigure, TrialJob, WorldRules};
 
-/// Of the cluster's GPU time until the last arrival.
+/// Requests of the jobs, as a part of the cluster's GPU time until the last arrival.
 const LOAD: f64 = 0.9;
-/// That of the part `large`: a fifth more than there is, so that jobs wait.
+/// The same for the part `large`: a fifth more than the cluster has, so that jobs wait.
 const FULL_LOAD: f64 = 1.2;
 /// GPUs of a cluster.
 const GPUS: u32 = 64;
 /// Tenants.
 const TENANTS: u32 = 5;
-/// A pod that ran for longer is a service, seconds.
+/// Run time in seconds beyond which a pod is a service.
 const LONGEST_S: f64 = 86_400.0;
-/// What a start takes: that of Pollux's simulator.
+/// Time of a start: that of Pollux's simulator.
 const BEGIN_NS: Ns = 30_000_000_000;
-/// What a resume takes: its process stayed, and 40 GB move in at 12 GB/s (PCIe 3.0) or more.
+/// Time of a resume: its process stayed, and 40 GB move in at 12 GB/s (PCIe 3.0) or more.
 const RESUME_NS: Ns = 4_000_000_000;
-/// What a move takes: a checkpoint to another node at 25 Gbit/s, and in again.
+/// Time of a move: a checkpoint to another node at 25 Gbit/s, and in again.
 const CARRY_NS: Ns = 20_000_000_000;
 /// The shortest run of a gang.
 const SHORTEST_GANG_NS: Ns = 120_000_000_000;
 
-/// Jobs, and the cluster that they come to.
+/// Jobs, and their cluster.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// What it is called in tables.
+    /// Name in tables.
     pub name: &'static str,
-    /// By arrival.
+    /// Jobs by arrival.
     pub jobs: Vec<TrialJob>,
     /// The cluster.
     pub rules: WorldRules,
@@ -77,7 +77,7 @@ fn rules(gpus: u32, gpus_of_a_node: u32, placement: PlacementRule) -> WorldRules
     }
 }
 
-/// Jobs of (time of arrival, run, workers, what each takes); times in any unit, runs in ns.
+/// Jobs of (time of arrival, run, workers, worker's request); times in any unit, runs in ns.
 fn stretched(gpus: u32, load: f64, rows: &[(f64, Ns, u32, WorkerAsk)]) -> Vec<TrialJob> {
     let milli = |workers: u32, ask: &WorkerAsk| f64::from(workers) * ask.total_milli() as f64;
     let gpu_ns = |row: &(f64, Ns, u32, WorkerAsk)| row.1 as f64 * milli(row.2, &row.3) / f64::from(WHOLE_GPU_MILLI);
@@ -100,12 +100,12 @@ fn stretched(gpus: u32, load: f64, rows: &[(f64, Ns, u32, WorkerAsk)]) -> Vec<Tr
     rows.iter().enumerate().map(trial).collect()
 }
 
-/// So many pods of the public trace.
+/// `count` pods of the public trace.
 pub fn openb(trace: &OpenbTrace, count: usize) -> Trial {
     let fits = |pod: &&TracePod| pod.ask.gpus > 0 && (1.0..LONGEST_S).contains(&pod.ran);
     let mut pods: Vec<&TracePod> = trace.pods.iter().filter(fits).collect();
     pods.sort_by(|a, b| a.came.total_cmp(&b.came));
-    // From the middle: the trace opens with what ran already when it began.
+    // From the middle: the trace begins with pods that were already running.
     let skipped = pods.len().saturating_sub(count) / 2;
     let row = |pod: &TracePod| (pod.came, (pod.ran * 1e9) as Ns, 1, pod.ask);
     let rows: Vec<_> = pods.into_iter().skip(skipped).take(count).map(row).collect();
@@ -116,7 +116,7 @@ pub fn openb(trace: &OpenbTrace, count: usize) -> Trial {
     }
 }
 
-/// So many gangs of a seed.
+/// `count` gangs of a seed.
 pub fn gangs(seed: u64, count: usize) -> Trial {
     Trial {
         name: "gangs",
@@ -125,7 +125,7 @@ pub fn gangs(seed: u64, count: usize) -> Trial {
     }
 }
 
-/// So many gangs on ten thousand GPUs that are full: how long a decision takes.
+/// `count` gangs on ten thousand GPUs that are full, for the time of a decision.
 pub fn large(count: usize) -> Trial {
     Trial {
         name: "large",
@@ -134,15 +134,15 @@ pub fn large(count: usize) -> Trial {
     }
 }
 
-/// Services on a quarter of the GPUs, and so many gangs that do not keep theirs busy.
+/// Services on a quarter of the GPUs, and `count` gangs that do not keep theirs busy.
 pub fn shared(seed: u64, count: usize, costs: NodeCosts) -> Trial {
     shared_at("shared", LOAD, seed, count, costs)
 }
 
-/// The same at other loads of what services leave, each under its name.
+/// Names and loads of the variants of [`shared`], relative to the GPUs without services.
 pub const SHARED_LOADS: [(&str, f64); 3] = [("share70", 0.7), ("share110", 1.1), ("share130", 1.3)];
 
-/// The same at another load, under this name.
+/// [`shared`] at another load, under this name.
 pub fn shared_at(name: &'static str, load: f64, seed: u64, count: usize, costs: NodeCosts) -> Trial {
     let services = GPUS / 4;
     let mut jobs = made([GPUS - services, GPUS], load, &[1, 1, 1, 2, 4, 8, 16], seed, count);
@@ -189,7 +189,7 @@ pub fn links(seed: u64, count: usize) -> Trial {
     links_at("links", LOAD, seed, count)
 }
 
-/// The same at another load, under this name.
+/// [`links`] at another load, under this name.
 pub fn links_at(name: &'static str, load: f64, seed: u64, count: usize) -> Trial {
     let mut jobs = made([96, 96], load, &[1, 2, 4, 8, 8, 16, 32], seed, count);
     let mut draws = Draws::new(seed ^ 0x114c);
@@ -216,7 +216,7 @@ pub fn spread(seed: u64, count: usize) -> Trial {
     spread_at("spread", LOAD, seed, count)
 }
 
-/// The same at another load, under this name.
+/// [`spread`] at another load, under this name.
 pub fn spread_at(name: &'static str, load: f64, seed: u64, count: usize) -> Trial {
     let mut jobs = made([GPUS, GPUS], load, &[1, 1, 2, 2, 3, 4, 8], seed, count);
     let mut draws = Draws::new(seed ^ 0x594d);
@@ -230,8 +230,7 @@ pub fn spread_at(name: &'static str, load: f64, seed: u64, count: usize) -> Tria
     }
 }
 
-/// What learnt placements are trained on: `links`, where seeds have other loads, other traffic and
-/// leaves of another size.
+/// Training worlds of learnt placements: `links`, with load, traffic and leaf size by the seed.
 pub fn links_varied(seed: u64, count: usize) -> Trial {
     let mut draws = Draws::new(seed ^ 0x1ea7);
     let load = 0.3 + 0.1 * draws.below(6) as f64;
@@ -248,13 +247,13 @@ pub fn links_varied(seed: u64, count: usize) -> Trial {
     trial
 }
 
-/// What SCHED2's network is trained on: `spread`, where seeds have other loads.
+/// Training worlds of SCHED2's network: `spread`, with the load by the seed.
 pub fn spread_varied(seed: u64, count: usize) -> Trial {
     let load = 0.5 + 0.1 * Draws::new(seed ^ 0x1ea7).below(6) as f64;
     spread_at("varied", load, seed, count)
 }
 
-/// Gangs of these sizes: on so many GPUs, and a load that fills so many.
+/// Gangs of these sizes on `gpus` GPUs, with a load that fills `loaded` of them.
 fn made([loaded, gpus]: [u32; 2], load: f64, sizes: &[u32; 7], seed: u64, count: usize) -> Vec<TrialJob> {
     let mut draws = Draws::new(seed);
     let mut came: Vec<u64> = (0..count).map(|_| draws.word() >> 16).collect();
@@ -274,7 +273,7 @@ fn made([loaded, gpus]: [u32; 2], load: f64, sizes: &[u32; 7], seed: u64, count:
     stretched(loaded, load, &rows)
 }
 
-/// These policies on these trials, a figure the mean over those of one name.
+/// Figures of these policies on these trials, each the mean over the trials of one name.
 pub fn run(trials: &[Trial], policies: &[&str]) -> Result<Vec<PolicyFigure>> {
     let mut figures = Vec::new();
     for same in trials.chunk_by(|a, b| a.name == b.name) {
@@ -290,7 +289,7 @@ pub fn run(trials: &[Trial], policies: &[&str]) -> Result<Vec<PolicyFigure>> {
     Ok(figures)
 }
 
-/// `links` at the loads that a learnt placement is judged at, on seeds that it never saw. It was
+/// `links` at the loads for judging a learnt placement, on seeds outside its training. It was
 /// trained at 0.3 to 0.8.
 pub fn placing(count: usize, seeds: RangeInclusive<u64>) -> Vec<Trial> {
     let loads = [("place30", 0.3), ("place50", 0.5), ("place70", 0.7), ("place90", 0.9)];
@@ -298,7 +297,7 @@ pub fn placing(count: usize, seeds: RangeInclusive<u64>) -> Vec<Trial> {
     loads.into_iter().flat_map(of).collect()
 }
 
-/// Rules beside which a learnt placement is judged.
+/// Rules with which a learnt placement is compared.
 pub fn placements() -> Vec<PlacementRule> {
     vec![
         PlacementRule::Random(1),
@@ -310,7 +309,8 @@ pub fn placements() -> Vec<PlacementRule> {
     ]
 }
 
-/// These placements on these trials, jobs in the order of their arrival with backfill.
+/// Figures of these placements on these trials, with jobs in the order of their arrival with
+/// backfill.
 pub fn place(trials: &[Trial], placements: &[PlacementRule]) -> Result<Vec<PolicyFigure>> {
     let mut figures = Vec::new();
     for same in trials.chunk_by(|a, b| a.name == b.name) {
@@ -333,7 +333,7 @@ pub fn place(trials: &[Trial], placements: &[PlacementRule]) -> Result<Vec<Polic
     Ok(figures)
 }
 
-/// Rounds of the search, what it tries in each, and of those what it goes on from.
+/// Rounds of the search, its tries in each, and the best of these that start the next.
 const TRAINING: [usize; 3] = [8, 16, 4];
 
 /// Weights for SCHED2's stand-in, by cross-entropy on seeds of `spread` that no figure uses.

@@ -1,26 +1,26 @@
 //! Jobs with arrivals and runs on a cluster, in virtual time.
 //!
 //! A job does its work only while all its workers have their GPUs. Each start, resume and move
-//! holds the GPUs for a while before work goes on. A job that lost its node would begin anew; no
+//! holds the GPUs for a while before work continues. A job that lost its node would begin anew; no
 //! node is lost here.
 //!
-//! # What jobs cost each other
+//! # Mutual costs of jobs
 //!
 //! A job keeps its GPUs busy for a part of its time, its *duty*. The rest is its host's. On a GPU:
 //!
-//! * Plain sharing, as equals: what is busy is stretched by the others' duty. A step of 1 takes
-//!   `1 - d + d (1 + E)`, where E is the sum of the others' duties, and all together never more
-//!   than the GPU has.
-//! * weft on the node: who holds the GPU keeps its speed but for [`NodeCosts::held`]. In the second
-//!   seat a step of 1 takes `1 - d + d / (1 - H)`, H the duty of who holds it, and of the speed
-//!   that comes of that it gets [`NodeCosts::gaps`].
+//! * Plain sharing, as equals: busy time is stretched by the others' duty. A step of 1 takes
+//!   `1 - d + d (1 + E)`, with the sum E of the others' duties. All jobs together never exceed
+//!   the GPU.
+//! * weft on the node: the job that holds the GPU keeps its speed except for [`NodeCosts::held`].
+//!   In the second seat a step of 1 takes `1 - d + d / (1 - H)`, with the holding job's duty H. The
+//!   guest gets the part [`NodeCosts::gaps`] of the resulting speed.
 //!
-//! A gang goes as fast as its slowest worker. Links are shared by the same two formulas: flows of
-//! one priority are equals, and those of a higher one go first. On several nodes a step of 1 takes
-//! `1 + traffic`, with the traffic stretched as its most loaded link asks.
+//! A gang is as fast as its slowest worker. Links are shared by the same two formulas: flows of one
+//! priority are equals, and those of a higher one go first. On several nodes a step of 1 takes
+//! `1 + traffic`, with the traffic stretched by its most loaded link.
 //!
-//! A service runs for its time whatever happens. Of it the 99th of its requests' latencies counts,
-//! as a multiple of alone: the largest that held for more than a hundredth of its time.
+//! A service runs for its time in any case. Its result is the 99th percentile of its requests'
+//! latencies, as a multiple of alone: the largest that held for more than a hundredth of its time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,39 +36,40 @@ use weft_cluster::{
     NodeId, Ns, TenantId, WHOLE_GPU_MILLI, WorkerPlace,
 };
 
-/// A job, when it comes, and how long it runs on all its GPUs.
+/// Job with its arrival and its run time on all its GPUs.
 #[derive(Debug, Clone, Copy)]
 pub struct TrialJob {
-    /// What is submitted.
+    /// The job as submitted.
     pub job: ClusterJob,
-    /// When, ns.
+    /// Arrival, ns.
     pub came: Ns,
-    /// Work on all its GPUs alone on one node, ns; of a service, for how long it is there.
+    /// Work on all its GPUs alone on one node, ns; for a service, the time for which it is there.
     pub work: Ns,
-    /// What its program is like. Its speed is what the lab makes it.
+    /// Properties of its program. The lab sets its speed.
     pub program: JobMeasure,
 }
 
-/// What jobs on one GPU cost each other, beside the formulas: figures of the node lab.
+/// Mutual costs of jobs on one GPU, in addition to the formulas: figures of the node lab.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeCosts {
-    /// Under weft: latency of who holds the GPU while the gaps are filled, mean and p99, of alone.
+    /// Under weft: latency of the job that holds the GPU while the gaps are filled, mean and p99,
+    /// relative to alone.
     pub held: [f64; 2],
-    /// What is filled of the time that is left.
+    /// Filled part of the remaining time.
     pub gaps: f64,
-    /// As equals: what a neighbour that keeps the GPU busy adds to a service's p99.
+    /// As equals: increase of a service's p99 by a neighbour that keeps the GPU busy.
     pub equals_p99: f64,
 }
 
 impl NodeCosts {
     /// Time-sliced devices, the worse ones (docs/benchmarks.md): at random, 40 % load, 1.009x and
-    /// 1.007x; 0.69 of the batch work that the device's time allows; alone 1.262x at p99.
+    /// 1.007x; 0.69 of the batch work that the device's time allows; without weft 1.262x at p99.
     pub const TIME_SLICED: NodeCosts = NodeCosts {
         held: [1.009, 1.007],
         gaps: 0.69,
         equals_p99: 0.262,
     };
-    /// MPS: 1.006x and 1.006x; 0.81; MPS alone 1.673x.
+    /// MPS: 1.006x and 1.006x; 0.81; MPS without weft 1.673x.
     pub const MPS: NodeCosts = NodeCosts {
         held: [1.006, 1.006],
         gaps: 0.81,
@@ -76,26 +77,26 @@ impl NodeCosts {
     };
 }
 
-/// What holds beside the policy.
+/// Settings other than the policy.
 #[derive(Debug, Clone)]
 pub struct WorldRules {
     /// The cluster.
     pub nodes: Vec<ClusterNode>,
     /// The placement.
     pub placement: PlacementRule,
-    /// How long a start holds GPUs without work, ns.
+    /// Time for which a start holds GPUs without work, ns.
     pub begin: Ns,
-    /// The same of a resume: its memory moves in again.
+    /// The same for a resume: its memory moves in again.
     pub resume: Ns,
-    /// The same of a move.
+    /// The same for a move.
     pub carry: Ns,
-    /// What jobs on one GPU cost each other.
+    /// Mutual costs of jobs on one GPU.
     pub costs: NodeCosts,
-    /// How nodes are linked. None: links have room for all.
+    /// Links between nodes. None: links have room for all.
     pub links: Option<ClusterLinks>,
 }
 
-/// What came of it under one policy.
+/// Figures of one policy.
 #[derive(Debug, Clone, Serialize)]
 pub struct PolicyFigure {
     /// The jobs and the cluster.
@@ -104,56 +105,57 @@ pub struct PolicyFigure {
     pub policy: String,
     /// From submission to end, seconds. Services do not count.
     pub mean_s: f64,
-    /// The same where each job had its GPUs at once, alone: no policy comes below it. Mean.
+    /// The same if each job had its GPUs at once, alone: no policy gets below it. Mean.
     pub alone_s: f64,
-    /// From submission to end, at the 95th of a hundred.
+    /// From submission to end, 95th percentile.
     pub p95_s: f64,
     /// From submission to the first start, seconds, mean.
     pub wait_s: f64,
     /// Until the last job ended, seconds.
     pub makespan_s: f64,
-    /// Work done, of all GPU time until the last end.
+    /// Work done, as a part of all GPU time until the last end.
     pub utilisation: f64,
-    /// Work done, of the GPU time that jobs held: what neighbours, links and pauses leave of it.
+    /// Work done, as a part of the GPU time that jobs held: neighbours, links and pauses take the
+    /// rest.
     pub held: f64,
-    /// The worst service's p99, of alone; 1 where there is none.
+    /// The worst service's p99, relative to that without other jobs; 1 if there is none.
     pub service_p99: f64,
-    /// Jain's index of tenants' mean slow-down: 1 where it is equal.
+    /// Jain's index of tenants' mean slow-down: 1 if all are equal.
     pub tenants: f64,
-    /// Jain's index of the GPU time that tenants had while each had jobs and somebody waited.
+    /// Jain's index of the GPU time that tenants had while each had jobs and some job waited.
     pub gpu_time: f64,
     /// Pauses for each job.
     pub pauses: f64,
-    /// Of the time in the core at an event, the 99th of a hundred, us of this machine.
+    /// 99th percentile of the core's time at an event, us of this machine.
     pub decision_p99_us: f64,
 }
 
-/// What has come of a run so far, for whoever learns from it while it goes on.
+/// Results of a run so far, for a trainer that learns from it in progress.
 #[derive(Debug, Default)]
 pub struct WorldTally {
     /// Virtual time, ms.
     pub now_ms: AtomicU64,
-    /// Jobs in the system times the time that they were, ms. Services do not count.
+    /// Jobs in the system times their time there, ms. Services do not count.
     pub jobs_ms: AtomicU64,
-    /// GPU time that jobs held and did not work for them, ms.
+    /// GPU time that jobs held without working, ms.
     pub lost_ms: AtomicU64,
 }
 
 /// Full speed.
 const ALONE_PPM: u64 = 1_000_000;
-/// Priority's load that a lower one is reckoned with at most: it is never starved for ever.
+/// Highest load of higher priorities that slows a lower one: none is starved for ever.
 const MOST_ABOVE: f64 = 0.95;
 
 #[derive(Debug, Clone)]
 struct TrialRun {
     trial: TrialJob,
-    /// Work that was left at `settled`, ns.
+    /// Remaining work at `settled`, ns.
     left: Ns,
     settled: Ns,
-    /// From when it works, if it has its GPUs.
+    /// Start of its work, if it has its GPUs.
     works_from: Option<Ns>,
     speed_ppm: u64,
-    /// Its end as it is expected.
+    /// Its expected end.
     ends: Ns,
     places: Vec<WorkerPlace>,
     second: bool,
@@ -162,7 +164,7 @@ struct TrialRun {
     ended: Option<Ns>,
     /// GPU-ns that it held.
     held: u128,
-    /// Of a service: its p99 in thousandths of alone, and for how long.
+    /// For a service: its p99 values, relative to no other jobs, thousandths, with their durations.
     p99: BTreeMap<u32, Ns>,
     p99_now: u32,
     measured: JobMeasure,
@@ -189,7 +191,7 @@ impl TrialRun {
         }
     }
 
-    /// What is left at this time.
+    /// Remaining work at this time.
     fn left_at(&self, now: Ns) -> Ns {
         let from = self.works_from.map_or(now, |from| from.max(self.settled));
         let worked = u128::from(now.saturating_sub(from)) * u128::from(self.speed_ppm) / u128::from(ALONE_PPM);
@@ -221,13 +223,14 @@ impl TrialRun {
         u128::from(self.trial.job.workers) * u128::from(self.trial.job.each.total_milli())
     }
 
-    /// How busy it keeps each GPU alone, 0 to 1.
+    /// Part of the time for which it keeps each GPU busy without others, 0 to 1.
     fn duty(&self) -> f64 {
         let part = f64::from(self.trial.job.each.gpu_milli.min(WHOLE_GPU_MILLI)) / f64::from(WHOLE_GPU_MILLI);
         f64::from(self.trial.program.duty_milli) / 1e3 * part
     }
 
-    /// The 99th of a hundred requests: the largest that held for more than a hundredth of the time.
+    /// 99th percentile of its requests: the largest that held for more than a hundredth of the
+    /// time.
     fn request_p99(&self) -> f64 {
         let whole: Ns = self.p99.values().sum();
         let mut above = 0;
@@ -241,12 +244,12 @@ impl TrialRun {
     }
 }
 
-/// The speed at which something goes that is busy for a part of its time, beside equals and those
-/// before it that are busy for so much.
+/// Speed of a flow or job that is busy for a part of its time. `equals` and `before`: busy parts of
+/// its equals and of those with precedence.
 fn beside(busy: f64, equals: f64, before: f64) -> f64 {
     let left = 1.0 - before.min(MOST_ABOVE);
     let speed = 1.0 / (1.0 - busy + busy * (1.0 + equals) / left);
-    // Equals never have more than there is.
+    // Equals never have more than the resource.
     if busy + equals > left {
         speed.min(left / (busy + equals))
     } else {
@@ -254,10 +257,11 @@ fn beside(busy: f64, equals: f64, before: f64) -> f64 {
     }
 }
 
-/// Per link: the priority of each flow on it, and for what part of the time it would send alone.
+/// Per link: the priority of each flow on it, with the part of the time in which it would send on
+/// an idle link.
 type SentBy = BTreeMap<(u32, u32, bool), Vec<(u8, f64)>>;
 
-/// Who is where, and what they cost each other.
+/// Places of jobs, and their mutual costs.
 #[derive(Debug)]
 struct TrialFloor<'a> {
     rules: &'a WorldRules,
@@ -266,7 +270,7 @@ struct TrialFloor<'a> {
     ends: BTreeSet<(Ns, JobId)>,
     /// Gangs that send, by their flow.
     flows: BTreeMap<JobId, Flow>,
-    /// Second seats are of the node's broker: who holds the GPU goes first.
+    /// Whether second seats are the node broker's: the job that holds the GPU then goes first.
     background: bool,
 }
 
@@ -322,7 +326,7 @@ impl TrialFloor<'_> {
         }
     }
 
-    /// Its speed, and its p99 if it is a service, both of alone.
+    /// Its speed, and its p99 if it is a service, both relative to those without other jobs.
     fn speed(&self, job: JobId, sent: &SentBy) -> (f64, f64) {
         let Some(run) = self.runs.get(&job) else {
             return (1.0, 1.0);
@@ -369,13 +373,13 @@ impl TrialFloor<'_> {
                 }
                 worst = worst.min(beside(busy, equals.max(0.0), before));
             }
-            // `worst` is of a step on several nodes; the step on one node is the measure.
+            // `worst` is for a step on several nodes; the measure is the step on one node.
             slowest *= worst * 1_000.0 / (1_000.0 + f64::from(run.trial.program.traffic_milli));
         }
         (slowest, p99)
     }
 
-    /// Keeps the tally from one event to the next.
+    /// Updates the tally from one event to the next.
     fn tally(&self, from: Ns, to: Ns, tally: &WorldTally) {
         let ms = (to - from) / 1_000_000;
         let (mut jobs, mut lost) = (0, 0);
@@ -395,7 +399,7 @@ impl TrialFloor<'_> {
             .fetch_add(lost / 1_000 * ms / 1_000_000, Ordering::Relaxed);
     }
 
-    /// Gives jobs whose surroundings changed their speed.
+    /// Sets the speed of jobs whose surroundings changed.
     fn go_on(&mut self, now: Ns, changed: &BTreeSet<JobId>) {
         let mut sent: SentBy = BTreeMap::new();
         if self.rules.links.is_some() && changed.iter().any(|job| self.flows.contains_key(job)) {
@@ -414,7 +418,7 @@ impl TrialFloor<'_> {
             };
             run.settle(now);
             self.ends.remove(&(run.ends, *job));
-            // A service is there for its time.
+            // A service stays for its time.
             run.speed_ppm = if run.trial.program.serves {
                 ALONE_PPM
             } else {
@@ -429,7 +433,7 @@ impl TrialFloor<'_> {
     }
 }
 
-/// A flow's links: those of its nodes, and where it leaves its leaf an uplink of each.
+/// Links of a flow: those of its nodes, and an uplink of each leaf if it leaves one.
 fn links_of(flow: &Flow, path: u32) -> impl Iterator<Item = (u32, u32, bool)> + '_ {
     let leaves = flow.leaves.len() > 1;
     let up = flow.leaves.iter().filter(move |_| leaves);
@@ -437,10 +441,11 @@ fn links_of(flow: &Flow, path: u32) -> impl Iterator<Item = (u32, u32, bool)> + 
     nodes.chain(up.map(move |leaf| (*leaf, path, true)))
 }
 
-/// What tenants received while each of them had jobs and somebody waited.
+/// GPU time that tenants received while each of them had jobs and some job waited.
 #[derive(Debug, Default)]
 struct Contended {
-    /// Per tenant: jobs in the system, thousandths of GPUs now, and of GPU-ns received.
+    /// Per tenant: jobs in the system, present thousandths of GPUs, and thousandths of GPU-ns
+    /// received.
     tenants: BTreeMap<TenantId, (u64, u128, u128)>,
 }
 
@@ -462,7 +467,7 @@ impl Contended {
     }
 }
 
-/// Jain's index: 1 where all are equal, one over their number where one has all.
+/// Jain's index: 1 if all are equal, one over their number if one has all.
 fn jain(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum, squares) = values.fold((0.0, 0.0, 0.0), |(count, sum, squares), value| {
         (count + 1.0, sum + value, squares + value * value)
@@ -479,7 +484,7 @@ pub fn run(trial: &str, jobs: &[TrialJob], policy: Box<dyn ClusterPolicy>, rules
     run_watched(trial, jobs, policy, rules, None)
 }
 
-/// [`run`], with a tally that is kept.
+/// [`run`] that keeps a tally.
 pub fn run_watched(
     trial: &str,
     jobs: &[TrialJob],
@@ -517,7 +522,7 @@ pub fn run_watched(
     loop {
         let arrival = arrivals.peek().map(|trial| trial.came);
         let end = floor.ends.first().copied();
-        // Where nothing waits and nobody is beside another a look changes nobody's GPUs.
+        // If no job waits and none is in a second seat, a look changes no job's GPUs.
         let look = core.look_every().filter(|_| core.waiting() > 0 || core.guests() > 0);
         let look = look.map(|every: Ns| now + every - now % every);
         let Some(next) = [arrival, end.map(|(at, _)| at), look].into_iter().flatten().min() else {
@@ -548,7 +553,7 @@ pub fn run_watched(
         } else if arrival == Some(now) {
             let trial = arrivals.next().context("an arrival that was just seen")?;
             contended.tenants.entry(trial.job.tenant).or_default().0 += 1;
-            // What it sends and that it serves is known; how busy it is shows when it runs.
+            // Its traffic and whether it serves are known; its duty shows when it runs.
             let known = JobMeasure {
                 traffic_milli: trial.program.traffic_milli,
                 serves: trial.program.serves,
@@ -559,7 +564,7 @@ pub fn run_watched(
             }
             ClusterEvent::Submitted(trial.job)
         } else {
-            // Brokers tell of progress and measures now and then.
+            // Brokers report progress and measures now and then.
             for (_, job) in floor.ends.clone() {
                 let Some(run) = floor.runs.get_mut(&job) else { continue };
                 core.handle(now, ClusterEvent::Progress(job, run.done_ppm(now)), &mut out);
@@ -687,7 +692,7 @@ fn figure<'a>(
     })
 }
 
-/// The mean of figures of one policy on several trials.
+/// Mean of one policy's figures on several trials.
 pub fn mean_figure(figures: &[PolicyFigure]) -> Option<PolicyFigure> {
     let first = figures.first()?;
     let of = |field: fn(&PolicyFigure) -> f64| mean(figures.iter().map(field));
@@ -709,7 +714,7 @@ pub fn mean_figure(figures: &[PolicyFigure]) -> Option<PolicyFigure> {
     })
 }
 
-/// For people.
+/// Table for people.
 pub fn table(figures: &[PolicyFigure]) -> String {
     let mut text = format!(
         "{:<9}{:<20}{:>8}{:>8}{:>9}{:>8}{:>11}{:>7}{:>7}{:>7}{:>9}{:>9}{:>8}{:>8}\n",
@@ -808,7 +813,7 @@ mod tests {
         assert_eq!(beside(1.0, 0.0, 0.0), 1.0);
         assert_eq!(beside(1.0, 1.0, 0.0), 0.5);
         assert_eq!(beside(0.5, 0.5, 0.0), 0.8);
-        // Three that keep it busy for 0.7 have no more than there is.
+        // Three jobs that are busy for 0.7 do not exceed the GPU.
         assert!(beside(0.7, 1.4, 0.0) * 2.1 <= 1.0 + 1e-9);
         assert!((beside(1.0, 0.0, 0.4) - 0.6).abs() < 1e-9);
         assert!(beside(0.5, 0.0, 1.0) > 0.0);
@@ -824,8 +829,8 @@ mod tests {
         let mut jobs = [trial(1, 0, 10_000 * S), trial(2, 100 * S, 1_000 * S)];
         (jobs[0].program, jobs[1].program) = (program(400, true), program(1_000, false));
         let weft = run("gaps", &jobs, policies::named("weft").unwrap(), &one_gpu(0)).unwrap();
-        // It comes at 100 s, when the service was never looked at; from the look at 120 s on it
-        // goes at 0.6 x 0.69.
+        // It comes at 100 s, when the service was never looked at. From the look at 120 s on its
+        // speed is 0.6 x 0.69.
         let expected = 20.0 + 1_000.0 / (0.6 * 0.69);
         assert!((weft.mean_s - expected).abs() < 0.1, "{weft:?}");
         assert_eq!(weft.service_p99, 1.007);

@@ -8,7 +8,7 @@ fn lab(words: &[&str]) -> Output {
     program.args(words).output().expect("the program starts")
 }
 
-/// Twenty nodes of two GPUs; pods that ask for 0.6 of one, of which a GPU holds one.
+/// Twenty nodes of two GPUs; pods that ask for 0.6 of one GPU, so that each GPU holds one.
 fn small_trace(folder: &Path) {
     let mut nodes = String::from("sn,cpu_milli,memory_mib,gpu,model\n");
     for node in 0..20 {
@@ -68,14 +68,14 @@ fn another_trace_misses_the_published_figures_and_says_so() {
     // Fifteen on each of three trials, twelve on each of three other loads, six on links, eleven
     // on gangs that are spread, and seven placements on each of four trials.
     assert_eq!(policies.len(), 15 * 3 + 12 * 3 + 6 + 11 + 7 * 4);
-    // Of every claim and comparison something was tried.
+    // For every claim and comparison some result exists.
     let claims = results["claims"].as_array().unwrap();
     assert_eq!(claims.iter().filter(|claim| claim["verdict"] == "not tried").count(), 0);
     // 40 pods of 500 s and 30 s to begin, one after the other at 0.9 of the cluster.
     for figure in policies.iter().filter(|figure| figure["trial"] == "openb") {
         assert!(figure["mean_s"].as_f64().unwrap() >= 530.0, "{figure}");
     }
-    // The same twice.
+    // Two runs are identical.
     let again = folder.path().join("again.json");
     let words = [
         "--quick",

@@ -19,7 +19,7 @@ fn lane_and_epoch_page() -> (Arc<Lane>, Arc<EpochPage>) {
     (shared(lane), shared(EpochPage::default()))
 }
 
-/// A client's launch under credit, as far as the books see it: taken, then told.
+/// A client's launch under credit, reduced to its accounts: credit taken, then reported as issued.
 fn launch(lane: &Lane, epoch_page: &EpochPage, cost: i64) -> i64 {
     if !lane.orders.take(epoch_page, cost) {
         return 0;
@@ -28,8 +28,9 @@ fn launch(lane: &Lane, epoch_page: &EpochPage, cost: i64) -> i64 {
     cost
 }
 
-/// The broker gives, takes back and gives under other launch epochs; one thread takes, one takes
-/// what is not there: nothing is lost or made, and what was told as issued was taken before.
+/// The broker gives, takes back, and gives under other launch epochs. One thread takes credit,
+/// another takes credit that does not exist. No credit is lost or made, and all credit reported as
+/// issued was taken before.
 pub fn conserved() {
     let (lane, epoch_page) = lane_and_epoch_page();
     assert_eq!(lane.orders.grant(3, Some(0)), 0);
@@ -64,9 +65,9 @@ pub fn conserved() {
     assert_eq!(lane.reports.issued.load(Ordering::Relaxed) as i64, taken);
 }
 
-/// Under a run-ahead window two threads find the same end of work, one launches on the credit that
-/// came back, and the broker takes back what there is: what came back came once, and nothing else
-/// is lost or made.
+/// Two threads find the same end of work under a run-ahead window. One of them launches on the
+/// credit that came back, and the broker takes back the rest. The credit came back once, and no
+/// other credit is lost or made.
 pub fn renewed_once() {
     let (lane, epoch_page) = lane_and_epoch_page();
     lane.orders.set_window(Some(RunAheadWindow {
@@ -106,7 +107,7 @@ pub fn renewed_once() {
     assert_eq!(2 + renewed, issued + back + word);
 }
 
-/// Two threads of a background job and credit for one launch: it goes once.
+/// Two threads of a background job with credit for one launch: it is taken once.
 pub fn taken_once() {
     let (lane, epoch_page) = lane_and_epoch_page();
     lane.orders.grant(2, Some(0));
@@ -118,9 +119,9 @@ pub fn taken_once() {
     assert_eq!(taken, 2);
 }
 
-/// A foreground job launches, and something tells the background job so (a result that it waited
-/// for, say): credit that was given before is void for it. The broker may meanwhile give credit
-/// bound to the launch epochs as it read them.
+/// A foreground job launches, and a message informs the background job (for example a result that
+/// it waited for). Credit that was given earlier is void for it. The broker may meanwhile give
+/// credit bound to the launch epochs as it read them.
 pub fn void_after_the_epoch() {
     let (lane, epoch_page) = lane_and_epoch_page();
     let launched = shared(AtomicU32::new(0));
@@ -144,9 +145,9 @@ pub fn void_after_the_epoch() {
     foreground.join().expect("it ends");
 }
 
-/// The broker reads the launch epochs and gives under them what it takes back from the credit under
-/// older ones. Whatever the background job takes while the foreground job's launch epoch is up, and
-/// it knows, was given by a broker that had read that launch epoch.
+/// The broker reads the launch epochs and gives under them the credit that it takes back from older
+/// ones. The background job takes credit while the foreground job's launch epoch is up, and knows
+/// that it is. The broker that gave this credit had read that launch epoch.
 pub fn old_credit_stays_void() {
     let (lane, epoch_page) = lane_and_epoch_page();
     let launched = shared(AtomicU32::new(0));

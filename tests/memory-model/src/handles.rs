@@ -28,8 +28,8 @@ fn meaning(table: &Table, key: usize) -> Option<u64> {
     table.find(key).map(|slot| slot.value.load(Ordering::Relaxed))
 }
 
-/// A handle is published and told to another thread while a third publishes one that stands in the
-/// same place: it is found, with its meaning.
+/// A thread publishes a handle and passes it to another thread, while a third thread publishes a
+/// handle for the same place. The handle is found, with its meaning.
 pub fn published_is_found() {
     let (ours, theirs) = colliding();
     let table = table();
@@ -53,7 +53,7 @@ pub fn published_is_found() {
     assert_eq!((meaning(&table, ours), meaning(&table, theirs)), (Some(77), Some(88)));
 }
 
-/// Two threads look the same kernel up: one slot, one meaning.
+/// Two threads look up the same kernel: one slot, one meaning.
 pub fn one_slot_a_key() {
     let (ours, theirs) = colliding();
     let table = table();
@@ -71,7 +71,8 @@ pub fn one_slot_a_key() {
     assert_eq!(meaning(&table, theirs), Some(88));
 }
 
-/// Code is unloaded and its address used again: never the old meaning once the new one is told.
+/// Code is unloaded and its address is reused: no thread that got the new handle finds the old
+/// meaning.
 pub fn reused() {
     let (ours, _) = colliding();
     let table = table();

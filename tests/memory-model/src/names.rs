@@ -1,4 +1,4 @@
-//! The interposer's handle table, once more.
+//! The interposer's handle table, compiled a second time.
 
 use weft_protocol::atomic;
 

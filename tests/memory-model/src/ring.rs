@@ -9,7 +9,7 @@ use weft_protocol::RECORDS;
 use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Kind, Lane, Reader, Record};
 
-/// A record all of whose words follow from its number, so that a torn one is told from a whole one.
+/// A record whose words all follow from its number, so that a torn record differs from a whole one.
 fn record(thread: u32, number: u64) -> Record {
     let mark = u64::from(thread) * 100 + number;
     Record {
@@ -38,7 +38,7 @@ fn drain(reader: &mut Reader, lane: &Lane, seen: &mut Vec<(u32, u64)>) {
     }
 }
 
-/// Two threads write, the broker reads meanwhile: all records come, whole, each thread's in order.
+/// Two threads write while the broker reads: all records come, whole, each thread's in order.
 pub fn two_writers() {
     let lane = lane();
     let writers = [1, 2].map(|writer| {
@@ -56,8 +56,8 @@ pub fn two_writers() {
     assert_eq!((reader.lost(), reader.malformed()), (0, 0));
 }
 
-/// A thread writes more than the ring holds while the broker reads: what comes is whole and in
-/// order, the rest is counted.
+/// A thread writes more than the ring holds while the broker reads. The records that come are whole
+/// and in order; the rest is counted.
 pub fn a_lap() {
     let most = RECORDS as u64 + 1;
     let lane = lane();
@@ -79,7 +79,7 @@ pub fn a_lap() {
     assert_eq!(reader.malformed(), 0);
 }
 
-/// A thread loses its core in the middle of a record and others write a whole lap meanwhile.
+/// A thread loses its core in the middle of a record, and others write a whole lap meanwhile.
 pub fn a_lap_over_a_sleeping_writer() {
     let lane = lane();
     let sleeper = {
@@ -113,7 +113,7 @@ pub fn a_epoch_means_a_record() {
     foreground.join().expect("the foreground job ends");
 }
 
-/// The same where a second thread of the foreground job is in the middle of a record.
+/// The same while a second thread of the foreground job is in the middle of a record.
 pub fn a_epoch_means_a_record_of_two_threads() {
     let (lane, epoch_page) = (lane(), shared(EpochPage::default()));
     let foreground_jobs = [1, 2].map(|number| {
@@ -132,8 +132,8 @@ pub fn a_epoch_means_a_record_of_two_threads() {
     }
 }
 
-/// A client becomes idle between two launches while the broker reads: it comes out once, after the
-/// first and before the second.
+/// A client becomes idle between two launches while the broker reads. The idle time comes out once,
+/// after the first launch and before the second.
 pub fn an_idleness_in_its_place() {
     let lane = lane();
     let client = {

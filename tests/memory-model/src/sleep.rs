@@ -1,11 +1,11 @@
-//! The broker falls asleep while a client reports: `LaneWatch::want_bell` or `want_bell_in_nap` and
-//! a turn of the broker on one side, the gate (`wait_for_credit`), the foreground job's launch
-//! (`hold_now`) and `ring`, or its end of a busy time (`synced_now`) and `ring_idle`, on the other.
-//! The words are the lane's own; the few lines that use them are written down again here, because
-//! they stand among code that waits for real.
+//! The broker falls asleep while a client reports. On one side are `LaneWatch::want_bell` or
+//! `want_bell_in_nap` and a turn of the broker. On the other side is one of three: the gate
+//! (`wait_for_credit`), the foreground job's launch (`hold_now`) and `ring`, or its end of a busy
+//! time (`synced_now`) and `ring_idle`. The words are the lane's own. The few lines that use them
+//! are repeated here, because in the product they are among code that really waits.
 //!
-//! It rests on x86: the broker's store is an exchange there and so a full barrier before its look.
-//! C11 alone would want a fence between the two.
+//! The model relies on x86: the broker's store is an exchange there, so a full barrier before its
+//! read. C11 would need a fence between the two.
 #![forbid(unsafe_code)]
 
 use loom::sync::Arc;
@@ -30,8 +30,8 @@ fn wake(lane: &Lane) -> bool {
     lane.broker_sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE
 }
 
-/// The beginning of `Scheduler::sleep`, or of a turn among naps: asks to be rung for that, and
-/// begins a turn.
+/// The beginning of `Scheduler::sleep`, or of a turn between naps: requests a ring for these
+/// records, and begins a turn.
 fn asks_to_be_rung(lane: &Lane, epoch_page: &EpochPage, for_what: u32) -> u64 {
     lane.broker_sleeps.store(for_what, Ordering::SeqCst);
     epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
@@ -99,7 +99,7 @@ pub fn a_foreground_becomes_idle() {
     assert!(seen || rung, "the broker naps and a gap is open");
 }
 
-/// What is no idleness does not end such a nap.
+/// A record other than an idle time does not end such a nap.
 pub fn a_launch_ends_no_nap() {
     let (lane, epoch_page) = (shared(Lane::default()), shared(EpochPage::default()));
     let foreground = {

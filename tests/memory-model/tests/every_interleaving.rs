@@ -11,7 +11,7 @@ fn on_both(switches: usize, model: fn()) {
     }
 }
 
-/// Whether a model fails somewhere.
+/// Whether a model fails in some interleaving.
 fn fails(machine: Machine, switches: usize, model: fn()) -> bool {
     std::panic::catch_unwind(|| check(machine, switches, model)).is_err()
 }
@@ -28,9 +28,9 @@ fn records_that_were_overwritten_are_counted() {
 
 #[test]
 fn a_writer_that_sleeps_through_a_lap_may_tear_a_record() {
-    // A limit, and that the models can see a torn record: 4096 records written by others while a
-    // thread has lost its core within one. A sum over the record's words would tell; should this
-    // begin to fail, the limit is gone.
+    // A limit, and proof that the models can see a torn record: other threads write 4096 records
+    // while a thread has lost its core within one. A sum over the record's words would detect it;
+    // if this check begins to fail, the limit is gone.
     assert!(fails(Machine::X86, 2, ring::a_lap_over_a_sleeping_writer));
 }
 
@@ -46,7 +46,8 @@ fn who_sees_a_epoch_sees_its_record() {
 
 #[test]
 fn who_sees_a_epoch_sees_its_record_unless_another_thread_is_within_one() {
-    // A limit: records are read in order, so one that is not whole yet hides those behind it.
+    // A limit: records are read in order, so a record that is not whole yet hides the records after
+    // it.
     assert!(fails(Machine::X86, 2, ring::a_epoch_means_a_record_of_two_threads));
 }
 
@@ -73,8 +74,8 @@ fn credit_is_void_after_the_epoch() {
 
 #[test]
 fn nobody_waits_for_a_broker_that_sleeps() {
-    // Rests on the order of sequentially consistent accesses, which loom takes for less: on C11 it
-    // finds a false alarm, so the check is known to bite.
+    // Relies on the order of sequentially consistent accesses, which loom treats as weaker. On C11
+    // loom raises a false alarm, which proves that the check works.
     for model in [
         sleep::a_background_waits,
         sleep::a_foreground_job_ends_a_silence,

@@ -1,8 +1,8 @@
-//! Code, kernels and captures: as much as a test needs to see whether a layer above keeps names and
-//! captures apart.
+//! Code, kernels and captures: enough for a test to see whether a layer above separates names and
+//! captures.
 //!
-//! Handles are made up: a number for each module, library and name, never reused, and never
-//! dereferenced by anybody.
+//! Handles are made up: a number for each module, library and name, never reused and never
+//! dereferenced.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{INVALID_VALUE, SUCCESS, put};
 
-/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED and the like are not told apart here.
+/// Stands for CUDA_ERROR_STREAM_CAPTURE_INVALIDATED and the like, which are the same here.
 const NOT_CAPTURING: i32 = 400;
 
 /// Names of the kernels handed out, by handle.
@@ -19,7 +19,7 @@ static KERNELS: Mutex<BTreeMap<usize, CString>> = Mutex::new(BTreeMap::new());
 /// The stream that is being captured; 0 for none.
 static CAPTURED: AtomicUsize = AtomicUsize::new(0);
 
-/// A handle nobody else has.
+/// A handle that no other object has.
 pub fn fresh() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0x2_0000);
     NEXT.fetch_add(0x40, Ordering::Relaxed)
@@ -38,7 +38,7 @@ fn kernel(out: *mut usize, name: *const c_char) -> i32 {
 }
 
 fn name(out: *mut *const c_char, handle: usize) -> i32 {
-    // A copy of its own, so that the answer outlives the lock; a test asks a few times at most.
+    // A copy of its own, so that the answer outlives the lock; a test makes only a few such calls.
     let kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
     match kernels.get(&handle) {
         Some(name) => put(out, name.clone().into_raw().cast_const()),

@@ -1,4 +1,4 @@
-//! Graphs: as much as a test needs to see whether a layer above keeps a graph's kernels right as it
+//! Graphs: enough for a test to see whether a layer above keeps a graph's kernels right as it
 //! changes. Nothing is launched.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ enum What {
     Conditional,
 }
 
-/// Nodes by handle with the graph each is of, in the order they were made.
+/// Nodes by handle, each with its graph, in the order in which they were made.
 static NODES: Mutex<BTreeMap<usize, (usize, What)>> = Mutex::new(BTreeMap::new());
 
 fn add(graph: usize, out: *mut usize, what: What) -> i32 {
@@ -60,7 +60,7 @@ entry_points! {
     fn cuGraphAddEmptyNode(out: *mut usize, graph: usize, dependencies: *const usize, count: usize) {
         add(graph, out, What::Empty)
     }
-    /// Conditional nodes only, with one body.
+    /// Accepts only conditional nodes, with one body.
     fn cuGraphAddNode_v2(
         out: *mut usize, graph: usize, dependencies: *const usize, edges: *const c_void, count: usize,
         parameters: *mut [usize; 32],
@@ -73,7 +73,8 @@ entry_points! {
         if parameters[0] as c_int != CONDITIONAL {
             return INVALID_VALUE;
         }
-        // The array of bodies is the driver's own and lives as long as the node: for good, here.
+        // The array of bodies is the driver's own and lives as long as the node, which here is
+        // forever.
         parameters[4] = Box::leak(Box::new(fresh())) as *mut usize as usize;
         add(graph, out, What::Conditional)
     }

@@ -1,12 +1,12 @@
 //! A libcuda whose launch only counts.
 //!
-//! `scripts/bench launch` measures against it what weft adds to a launch: with a driver that does
-//! nothing, whatever is measured is weft's. It answers just enough for a program that loads a
-//! module, launches, records events and synchronises; every other symbol of the table answers
-//! `CUDA_ERROR_NOT_SUPPORTED`. It notes how many launches came before each call of the others, so
-//! that a test can ask in what order calls arrive. `NULLCUDA_LAUNCH_NS` makes a launch busy for so
-//! long, to come nearer to life. Work "ends" at once: every query says so. Between two events a
-//! kernel took [`KERNEL_MS`].
+//! `scripts/bench launch` measures with it how much weft adds to a launch: with a driver that does
+//! nothing, all measured time is weft's. It answers just enough for a program that loads a module,
+//! launches, records events and synchronises. Every other symbol of the table answers
+//! `CUDA_ERROR_NOT_SUPPORTED`. It counts the launches before each call of the other functions, so
+//! that a test can check the order in which calls arrive. `NULLCUDA_LAUNCH_NS` makes a launch busy
+//! for this time, which is closer to a real driver. Work "ends" at once: every query reports its
+//! end. Between two events a kernel took [`KERNEL_MS`].
 #![allow(non_snake_case)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -23,29 +23,29 @@ const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
 const NOT_FOUND: i32 = 500;
 const NOT_SUPPORTED: i32 = 801;
-/// CUDA 13.2, as the simulated GPU says.
+/// CUDA 13.2, the version that the simulated GPU reports.
 const VERSION: c_int = 13020;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM` in cuda.h.
 const PER_THREAD: u64 = 2;
-/// Handles that clients get: never dereferenced by anybody, different from zero and from the
-/// special streams 1 and 2.
+/// Handles that clients get: never dereferenced, different from zero and from the special streams 1
+/// and 2.
 const CONTEXT: usize = 0x1000;
 const STREAM: usize = 0x4000;
 const EVENT: usize = 0x5000;
 const MEMORY: u64 = 0x7000_0000_0000;
-/// Handles of events, from [`EVENT`] on. Later ones are the first ones again.
+/// Number of event handles, from [`EVENT`] on. After the last one they start again at the first.
 const EVENTS: usize = 4096;
 /// Time between two events without a launch in between, ms.
 const EVENTS_MS: f32 = 0.001;
-/// Time of a launch between two events, ms: less, and no launch would wait at weft's gate.
+/// Time of a launch between two events, ms. With less, no launch would wait at weft's gate.
 const KERNEL_MS: f32 = 0.02;
 
-/// An address that may stand in a static: it is code, which nobody writes.
+/// An address that may be in a static: it is code, which no thread writes.
 struct Address(*const ());
 // SAFETY: the pointer is the address of a function; reading it from any thread is harmless.
 unsafe impl Sync for Address {}
 
-/// One symbol, as `cuGetProcAddress` looks for it.
+/// One symbol, in the form in which `cuGetProcAddress` looks for it.
 struct Entry {
     symbol: &'static CStr,
     base: &'static CStr,
@@ -57,7 +57,7 @@ struct Entry {
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 static SYNCS: AtomicU64 = AtomicU64::new(0);
 static CREATED: AtomicUsize = AtomicUsize::new(0);
-/// Launches when each event was last recorded.
+/// Number of launches when each event was last recorded.
 static RECORDED: [AtomicU64; EVENTS] = [const { AtomicU64::new(0) }; EVENTS];
 
 /// Kernel launches that reached this driver.
@@ -89,14 +89,14 @@ pub unsafe extern "C" fn nullcuda_called(symbol: *const c_char) -> u64 {
         .map_or(0, |called| called.load(Ordering::Relaxed))
 }
 
-/// Notes that the symbol at this place of the table is called now.
+/// Notes that the symbol at this place of the table was called now.
 fn called(at: usize) {
     if let Some(called) = CALLED.get(at) {
         called.store(LAUNCHES.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }
 
-/// Launches when an event was recorded, if it is one.
+/// Number of launches when an event was recorded, if the handle is an event.
 fn recorded(event: usize) -> Option<&'static AtomicU64> {
     RECORDED.get(event.checked_sub(EVENT)?)
 }
@@ -117,7 +117,7 @@ fn elapsed(from: usize, to: usize) -> f32 {
     EVENTS_MS + KERNEL_MS * at(to).saturating_sub(at(from)) as f32
 }
 
-/// Writes an answer where the caller asked for one.
+/// Writes an answer if the caller passed a place for it.
 fn put<T>(out: *mut T, value: T) -> i32 {
     if out.is_null() {
         return INVALID_VALUE;

@@ -1,4 +1,4 @@
-//! Many seeds, for so long; what fails is made smaller and told.
+//! Runs seeds for a given time; reduces and reports failing ones.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -15,20 +15,20 @@ use crate::world::{Manner, RunOutcome, run};
 pub struct FailedSeed {
     /// The smallest scenario found that fails in the same way.
     pub scenario: FaultScenario,
-    /// How.
+    /// The violation.
     pub broken: Broken,
-    /// The last of what happened.
+    /// Last lines of the log.
     pub log: Vec<String>,
 }
 
-/// What many runs came by.
+/// Sums over many runs.
 #[derive(Debug, Default)]
 pub struct CampaignSums {
     /// Runs.
     pub scenarios: u64,
     /// Events that cores took in.
     pub events: u64,
-    /// How often each kind of thing happened.
+    /// Number of occurrences of each kind of event.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
@@ -78,7 +78,7 @@ pub fn one(seed: u64, policy: Option<PolicyName>, sums: &mut CampaignSums) -> Re
     }
 }
 
-/// Runs that making a scenario smaller may take.
+/// Limit of runs for the reduction of a scenario.
 const TRIES: usize = 300;
 
 fn smallest(mut scenario: FaultScenario, mut broken: Broken) -> FailedSeed {

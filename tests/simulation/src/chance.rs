@@ -1,5 +1,5 @@
-//! Chance that is the same in every run: splitmix64, a stream for each thing that draws, so that
-//! leaving one thing out of a scenario changes no other's draws.
+//! Chance that is the same in every run: splitmix64, with a stream for each purpose. So leaving a
+//! part out of a scenario changes no other part's draws.
 
 /// A stream of numbers.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ impl SeededChance {
         ((low + part * (high - low)).exp() as u64).clamp(least, most)
     }
 
-    /// True so many times in a thousand.
+    /// True in this number of cases out of a thousand.
     pub(crate) fn per_mille(&mut self, part: u64) -> bool {
         self.between(1, 1000) <= part
     }

@@ -1,27 +1,29 @@
-//! What holds after every event of the core, and after every turn of the broker.
+//! Invariants after every event of the core, and after every turn of the broker.
 //!
-//! * **The foreground job never waits.** The most important client is the foreground job (or alone;
-//!   under `timeslice`, and where equals take long turns, a background job). The core says so after
-//!   every event, its lane after every turn. No thread of it stands at the gate, except those that
-//!   stood there when it became the foreground job.
-//! * **The bound.** No event raises what background jobs have out above
-//!   `max(bound, bound / 2 + the kernel that the credit is for)`. Exceptions are counted: a grant
-//!   to a job whose own work does not end, and a client that took more than it had. By the lanes of
-//!   all honest background jobs (usable credit + issued - reported as ended) the same bound holds.
+//! * **The foreground job never waits.** The most important client is the foreground job. It may
+//!   also be alone. Under `timeslice`, and if equals take long turns, it is a background job. The
+//!   core's mode is checked after every event, its lane's after every turn. No thread of the
+//!   foreground job stands at the gate, except those that stood there when it became the foreground
+//!   job.
+//! * **The bound.** No event raises the background jobs' outstanding work above
+//!   `max(bound, bound / 2 + the kernel that the credit is for)`. Two exceptions are counted: a
+//!   grant to a job whose own work does not end, and a client that took more than it had. By the
+//!   lanes of all honest background jobs (usable credit + issued - reported as ended) the same
+//!   bound holds.
 //! * **Credit is conserved.** `granted = issued + revoked + left` in the books, and the books never
 //!   have more issued than taken from the word. After each turn
 //!   `granted - revoked - taken = the word`, to the ns, unless the client writes into the word.
-//! * **A dead client holds nothing.** It is not in the books, no decision is about it, and what is
-//!   out is the sum over the living.
+//! * **A dead client holds nothing.** It is not in the books, no decision is about it, and the
+//!   outstanding work is the sum over the living.
 //! * **The broker is woken.** While a client waits in the books, the core names a time for its next
 //!   turn: not always at once, and not unreasonably late.
-//! * **A client's launches are told in order**, each thread's. Not judged: liars, overrun rings,
-//!   and launches from before a jump of the clock.
-//! * **An honest client is never let go.**
+//! * **A client's launches are reported in order**, for each thread. Not judged: liars, overrun
+//!   rings, and launches from before a jump of the clock.
+//! * **The broker never lets go of an honest client.**
 //!
-//! The device is one queue a stream. Each kernel ends at a random time, which stands for all that
-//! neighbours do. So the delay of a foreground job is not judged here (the lab does). A graph is a
-//! launch like others.
+//! The device is one queue per stream. Each kernel ends at a random time, which stands for all
+//! effects of neighbours. So the delay of a foreground job is not judged here (the lab does that).
+//! A graph is a launch like others.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -38,12 +40,12 @@ const MAX_DEADLINE_NS: Ns = 600_000 * MS;
 /// Turns in a row that may ask for the next one at once.
 const AT_ONCE: u32 = 64;
 
-/// What does not hold.
+/// Violation of an invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
-    /// Which invariant.
+    /// Name of the invariant.
     pub what: &'static str,
-    /// The figures.
+    /// Values that break it.
     pub how: String,
 }
 
@@ -65,16 +67,16 @@ pub(crate) mod name {
     pub(crate) const HONEST: &str = "an honest client is never let go";
 }
 
-/// What the checks remember from event to event.
+/// State of the checks from event to event.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     attached: HashMap<Client, bool>,
     last: Option<Snapshot>,
-    /// Largest cost, ns, that an honest client was granted for.
+    /// Largest cost of an honest client's granted kernel, ns.
     longest: Ns,
     /// Longest kernel, ns, that each client may have out.
     out: HashMap<Client, Ns>,
-    /// Room beyond the bound, ns, that was given for a counted reason.
+    /// Room beyond the bound for counted reasons, ns.
     excused: Ns,
     at_once: u32,
     /// Divisor of the bound, for sabotage; 0 and 1 change nothing.
@@ -143,7 +145,7 @@ impl Books {
         bound
     }
 
-    /// Checks that only grants raise what is out, and none above the bound.
+    /// Checks that only grants raise the outstanding work, and none above the bound.
     fn bound(
         &mut self,
         event: &Event,
@@ -155,15 +157,15 @@ impl Books {
         let config = core.config();
         let Some(before) = &self.last else { return Ok(()) };
         let stuck = now.counters.stuck_grants - before.counters.stuck_grants;
-        // A report may raise it: more was taken than there was.
+        // A report may raise it if more was taken than granted.
         let mut room = before.exposure;
         let out_of = |view: &ClientView| view.outstanding.saturating_add(view.left.max(0).unsigned_abs());
         let of = |snapshot: &Snapshot, client: Client| snapshot.client(client).map_or(0, out_of);
         if let Event::Progress { client, .. } | Event::Revoked { client, left: ..0 } = event {
             room = room.saturating_add(of(now, *client).saturating_sub(of(before, *client)));
         }
-        // Replenished credit is bounded with what was out before. What a liar claims to have out is
-        // not there, so another client's window goes on beside it.
+        // Replenished credit was bounded together with the outstanding work of that time. A liar's
+        // claimed work does not exist, so another client's window continues.
         if let Event::Renewed { client, .. } = event {
             let lied: Ns = before
                 .clients
@@ -174,7 +176,7 @@ impl Books {
             let growth = of(now, *client).saturating_sub(of(before, *client));
             room = room.saturating_add(growth.min(lied));
         }
-        // A liar may only harm no other client; its reports of its own credit are not judged.
+        // A liar may only not harm other clients; its reports of its own credit are not judged.
         if let Event::Renewed { client, .. } | Event::Holds { client, .. } = event
             && honest(*client) == Some(false)
         {
@@ -182,7 +184,8 @@ impl Books {
         }
         // A word below zero: an expired wait let a launch go, which took the credit in the word
         // too. That credit did not count while the client waited: only the end of the wait could
-        // use it. The launch's own report says so first if another thread of the process waits on.
+        // use it. If another thread of the process still waits, the launch's own report shows this
+        // first.
         let overdrawn = match event {
             Event::Holds { client, left: ..0 } | Event::Revoked { client, left: ..0 } => Some(*client),
             Event::Progress { client, .. } => now.client(*client).filter(|view| view.left < 0).map(|_| *client),
@@ -246,9 +249,9 @@ impl Books {
             }
         }
         // A job that becomes the foreground job at the gate launches without credit. That is in the
-        // books, but no background job's work. A window given before goes on beside it until the
-        // launch epoch or a revocation ends it. So credit may come back, as long as background jobs
-        // alone stay in the bound.
+        // books, but is not background work. An earlier window of another job continues until
+        // the launch epoch or a revocation ends it. So credit may be replenished, as long as the
+        // background jobs stay in the bound without the foreground jobs.
         if let Event::Renewed { .. } = event {
             let of_background_jobs = now.clients.iter().filter(|view| view.mode == "background").map(out_of);
             if of_background_jobs.fold(0, Ns::saturating_add) <= most {
@@ -286,7 +289,7 @@ impl Books {
             let meant = match view.mode {
                 "foreground" => Mode::Foreground,
                 "background" => Mode::Background,
-                // A client that is sampled tells its launches even when it is alone.
+                // A client that is sampled reports its launches even when it is alone.
                 "alone" if told == Mode::Foreground => Mode::Foreground,
                 "alone" => Mode::Alone,
                 _ => Mode::Free,
@@ -323,12 +326,12 @@ impl Books {
             return Ok(());
         };
         let Some(wake) = wake else {
-            // A client that took its credit and will say so needs no wake-up. Nor does a wait that
-            // the core has not heard of: that is news to come.
+            // A client that took its credit and will report it needs no wake-up. Nor does a wait
+            // that is not reported to the core yet.
             let known = |process: &SimProcess| {
                 let sleep = process.at_the_gate()?;
                 let view = snapshot.client(process.client?)?;
-                // Credit that another thread took and did not report yet is news to come too.
+                // Credit that another thread took and did not report yet is also pending news.
                 let told = process.lane().reports.issued.load(Ordering::Relaxed);
                 if i64::try_from(told).is_ok_and(|told| told < process.taken) {
                     return None;
@@ -363,7 +366,7 @@ fn let_go_as_foreground_jobs(snapshot: &Snapshot) -> Ns {
 
 /// Compares the books of one client with its memory.
 fn credit(process: &SimProcess, view: &ClientView, word: i64) -> Check {
-    // Credit replenished meanwhile is in the word, not yet in the books.
+    // Credit replenished in the meantime is in the word, but not yet in the books.
     let renewed = process.lane().reports.replenished.load(Ordering::Relaxed);
     let given = i128::from(view.granted) - i128::from(view.renewed) + i128::from(renewed) - i128::from(view.revoked);
     if given - i128::from(process.taken) != i128::from(word) {
@@ -385,7 +388,7 @@ fn credit(process: &SimProcess, view: &ClientView, word: i64) -> Check {
     Ok(())
 }
 
-/// Checks that a client takes long turns with an equal at least.
+/// Checks that each client in long turns has at least one equal.
 fn turns(snapshot: &Snapshot) -> Check {
     for view in snapshot.clients.iter().filter(|view| view.turns) {
         let equals = snapshot
@@ -435,8 +438,9 @@ mod tests {
     const US: Ns = 1_000;
 
     /// A foreground job dies while two background jobs stand at the gate. The more important one
-    /// becomes the foreground job and goes without credit. The other has an older run-ahead window
-    /// and replenishes its credit. Returns what breaks if the bound is divided by `strict` then.
+    /// becomes the foreground job and launches without credit. The other has an older run-ahead
+    /// window and replenishes its credit. Returns the violation if the bound is then divided by
+    /// `strict`.
     fn goes_on_beside_a_new_foreground_job(strict: Ns) -> Option<Broken> {
         let mut run = Aggregator::new();
         (0..20).for_each(|_| run.sampled(9, 100 * US, None));
@@ -496,8 +500,8 @@ mod tests {
             checked.expect("nothing is out");
             assert_eq!(decisions, [], "the foreground job works");
         }
-        // Before anybody is due beside the foreground job. Nobody knows when the new one begins, so
-        // the gap opens after some silence.
+        // Before any job is due for the minimum share. The new job's beginning is unknown, so the
+        // gap opens after some silence.
         let mut now = begin + MS;
         let (mut checked, mut decisions) = tell(&mut core, now, Event::Gone(FOREGROUND));
         let granted = |decisions: &[Decision]| {
@@ -522,8 +526,8 @@ mod tests {
             .any(|decision| matches!(decision, Decision::RunAheadWindow(BACKGROUND, Some(_))));
         let credit = granted(&decisions).expect("nobody else waits");
         assert!(leased && credit > 100 * US, "{decisions:?}");
-        // The new foreground job's launch is told by its figures first; then the background job's,
-        // which has used all of its credit and seen the end of a part.
+        // The new foreground job's totals are reported first; then the background job's, which has
+        // used all of its credit and seen the end of a part.
         for event in [
             progress(NEXT, long, 0),
             progress(BACKGROUND, credit, 100 * US),
@@ -544,7 +548,7 @@ mod tests {
     #[test]
     fn what_a_new_foreground_job_launched_is_no_background_jobs_work() {
         assert_eq!(goes_on_beside_a_new_foreground_job(1), None);
-        // It is not excused that background jobs themselves have more out.
+        // It is not excused that the background jobs themselves have more out.
         let broken = goes_on_beside_a_new_foreground_job(10).expect("it is ten times the bound");
         assert_eq!(broken.what, name::BOUND);
     }

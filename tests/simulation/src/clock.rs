@@ -1,4 +1,4 @@
-//! The broker's clock in a run: what the world says it is.
+//! The broker's clock in a run, set by the world.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -12,12 +12,12 @@ thread_local! {
     static BROKER: Cell<Ns> = const { Cell::new(BEGIN_NS) };
 }
 
-/// What the broker reads.
+/// Time that the broker reads.
 pub(crate) fn broker() -> Ns {
     BROKER.get()
 }
 
-/// The world sets it.
+/// Sets the broker's clock.
 pub(crate) fn set_broker(now: Ns) {
     BROKER.set(now);
 }

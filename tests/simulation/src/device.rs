@@ -1,8 +1,8 @@
-//! The device as one thread's stream sees it: work ends in the order in which it was queued,
-//! whenever it likes.
+//! The device as one thread's stream sees it: work ends in the order in which it was queued, at any
+//! time.
 //!
-//! Other streams' work is not in it: how late an end may be is drawn at random, and that covers
-//! what neighbours would do.
+//! Other streams' work is not modelled: the lateness of an end is drawn at random, and that covers
+//! the effects of neighbours.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -20,12 +20,12 @@ struct QueuedWork {
 pub(crate) struct DeviceStream {
     work: VecDeque<QueuedWork>,
     next: u64,
-    /// The last one spins until something is queued behind it; it then takes so long.
+    /// The last kernel spins until other work is queued behind it; it then takes this long.
     spins: Option<Ns>,
 }
 
 impl DeviceStream {
-    /// Queues work. With `spins` it ends only after something else was queued.
+    /// Queues work. With `spins` it ends only after other work was queued.
     pub(crate) fn queue(&mut self, now: Ns, time: Ns, spins: bool) {
         if let (Some(rest), Some(last)) = (self.spins.take(), self.work.back_mut()) {
             last.end = now.saturating_add(rest);
@@ -37,12 +37,12 @@ impl DeviceStream {
         self.next += 1;
     }
 
-    /// How many were queued so far.
+    /// Number of kernels and copies queued so far.
     pub(crate) fn queued(&self) -> u64 {
         self.next
     }
 
-    /// How many have ended.
+    /// Number of kernels and copies that have ended.
     pub(crate) fn ended(&mut self, now: Ns) -> u64 {
         while self.work.front().is_some_and(|work| work.end <= now) {
             self.work.pop_front();
@@ -50,7 +50,7 @@ impl DeviceStream {
         self.work.front().map_or(self.next, |work| work.number)
     }
 
-    /// When all of it will have ended; `None` where that is not known yet.
+    /// End of all its work; `None` if that is not known yet.
     pub(crate) fn end(&self) -> Option<Ns> {
         match self.work.back() {
             Some(last) if last.end == Ns::MAX => None,

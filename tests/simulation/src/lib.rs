@@ -3,21 +3,21 @@
 //!
 //! A run is a seed. The scheduler is the daemon's own (`weft_daemon::test_driver`), on real shared
 //! memory: the core, the reading of lanes, the carrying out of decisions, the waiting. Only its
-//! clock and its thread are the world's. Clients follow the interposer's steps, with its own code
-//! where it decides: `weft_gate` and the credit word. `check` says what must hold.
+//! clock and its thread belong to the world. Clients follow the interposer's steps, and use its own
+//! code for decisions: `weft_gate` and the credit word. `check` holds the invariants.
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
-//! | `scenario` | what a seed means, and how a failing one is made smaller |
+//! | `scenario` | the scenario of a seed, and the reduction of a failing one |
 //! | `world` | virtual time, troubles, the broker's turns |
 //! | `process`, `thread`, `device` | clients and their kernels |
-//! | `lies` | what a lying client writes |
+//! | `lies` | the writes of a lying client |
 //! | `check` | the invariants |
 //! | `campaign` | many seeds |
 //!
-//! What it cannot see: orders of single memory accesses (`tests/memory-model` does), the rest of
-//! the interposer (its tests and `tests/clients` do), and whether a schedule is *good* (the lab
-//! does).
+//! Not covered are orders of single memory accesses (`tests/memory-model` covers them), and the
+//! rest of the interposer (its tests and `tests/clients` cover it). Nor is it judged whether a
+//! schedule is *good* (the lab does that).
 #![forbid(unsafe_code)]
 
 pub mod campaign;

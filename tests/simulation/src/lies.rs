@@ -1,5 +1,5 @@
-//! What a lying client writes: anything, anywhere in the memory it shares with the broker, and any
-//! launch epoch on the epoch page.
+//! Writes of a lying client: anything, anywhere in the memory that it shares with the broker, and
+//! any launch epoch on the epoch page.
 #![forbid(unsafe_code)]
 
 use std::mem::{offset_of, size_of};
@@ -63,7 +63,7 @@ pub(crate) fn tell(process: &mut SimProcess, chance: &mut SeededChance) {
             };
             for _ in 0..chance.between(1, 40) {
                 let at = begin as u64 + chance.between(0, length as u64 - 8) / 8 * 8;
-                // It was made with this very size; should the write fail, nothing was said.
+                // It was made with this very size; if the write failed, no lie was written.
                 let _ = rustix::io::pwrite(lane.memory(), &any(chance).to_le_bytes(), at);
             }
         }

@@ -1,5 +1,4 @@
-//! `weft-simulation`: the broker among clients that die, stall, lie and fork, for as long as there
-//! is time.
+//! `weft-simulation`: the broker among clients that die, stall, lie and fork, for a given time.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -12,8 +11,8 @@ use weft_scheduler::PolicyName;
 use weft_simulation::campaign::{self, CampaignSums, FailedSeed};
 use weft_simulation::{FaultScenario, Manner};
 
-/// Runs random scenarios against the broker's scheduler in virtual time and checks what must hold
-/// after every event.
+/// Runs random scenarios against the broker's scheduler in virtual time and checks invariants after
+/// every event.
 ///
 /// The last line is `N scenarios, N events, N failures`; the exit code is 1 if anything failed. A
 /// failure prints its seed, the smallest scenario found that fails in the same way, and the last
@@ -26,10 +25,10 @@ use weft_simulation::{FaultScenario, Manner};
   weft-simulation --seed 4711 --policy weft         one seed again
   weft-simulation --seed 4711 --verbose             with everything that happens, on stderr")]
 struct CampaignOptions {
-    /// For so long; without it one seed is run
+    /// Minutes to run; without it one seed is run
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
-    /// No more than so many, however much time is left
+    /// At most this number of scenarios, however much time is left
     #[arg(long, value_name = "N", requires = "minutes")]
     scenarios: Option<u64>,
     /// Threads
@@ -38,18 +37,18 @@ struct CampaignOptions {
     /// The first seed
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// One policy alone: weft, fikit, exclusive or timeslice; otherwise each seed chooses
+    /// Only this policy: weft, fikit, exclusive or timeslice; otherwise each seed chooses
     #[arg(long, value_name = "P")]
     policy: Option<PolicyName>,
-    /// Writes down everything that happens (of one seed)
+    /// Logs all events (of one seed)
     #[arg(long)]
     verbose: bool,
-    /// Ends after so many failures
+    /// Ends after this number of failures
     #[arg(long, default_value_t = 1, value_name = "N")]
     failures: u64,
 }
 
-/// How often progress is told.
+/// Interval of progress reports.
 const PERIOD: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {

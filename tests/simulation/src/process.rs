@@ -1,9 +1,9 @@
 //! A client process: its memory, its queue at the gate, its threads.
 //!
 //! The lane and the epoch page are the real ones, and so is the code that changes the credit word
-//! (`Orders::take`). So are the gate's accounts, fences, tickets and rules (`weft_gate`). What
-//! waits and sleeps in the real interposer cannot be stepped in virtual time: its steps are written
-//! down again in `thread`; each names the place it follows.
+//! (`Orders::take`). So are the gate's accounts, fences, tickets and rules (`weft_gate`). The waits
+//! and sleeps of the real interposer cannot be stepped in virtual time. `thread` repeats their
+//! steps; each names the function that it follows.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -25,7 +25,8 @@ use crate::device::DeviceStream;
 use crate::scenario::{CHANCE_OF_THREADS, ClientOp, ScenarioJob};
 use crate::thread::{Sleep, Stage};
 
-/// An event of ours in a thread's stream: reached when so many of the stream's works have ended.
+/// An event of weft in a thread's stream, reached when this number of the stream's kernels and
+/// copies have ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SimEvent {
     pub thread: usize,
@@ -44,11 +45,11 @@ pub(crate) struct SimThread {
     pub stalled_until: Ns,
 }
 
-/// What became of a process.
+/// State of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessLife {
     Lives,
-    /// Dead; the broker does not know yet, or does.
+    /// Dead, whether or not the broker already knows.
     Dead,
 }
 
@@ -74,11 +75,11 @@ pub(crate) struct SimProcess {
     pub standstill: Option<u32>,
     pub clock_offset: i64,
     pub stalled_until: Ns,
-    /// Time, ns, since which its lane says that it is a foreground job.
+    /// Time, ns, since which its lane has shown it as a foreground job.
     pub foreground_since: Option<Ns>,
-    /// All that was taken from its credit word, with and without cover.
+    /// Total taken from its credit word, with and without cover.
     pub taken: i64,
-    /// Of that, without cover.
+    /// The part of it without cover.
     pub overdrawn: i64,
     /// Whether the broker let go of it, because its lane lied.
     pub let_go: bool,
@@ -236,8 +237,8 @@ impl SimProcess {
         self.overdrawn = self.overdrawn.saturating_add(cost);
     }
 
-    /// Ends the work of a synchronised stream: whether the process became idle, and whether that is
-    /// certain.
+    /// Ends the work of a synchronised stream. Returns whether the process became idle, and whether
+    /// that is certain.
     pub(crate) fn synced(&self, thread: usize) -> (bool, bool) {
         match self.active.synced(thread).left {
             RemainingWork::AsBefore => (false, false),
@@ -259,7 +260,7 @@ impl SimProcess {
     pub(crate) fn ask_device(&mut self, now: Ns) -> Ns {
         let clock = self.clock(now);
         let threads = &mut self.threads;
-        // A forked child has one thread: its parent's other streams are none of its own.
+        // A forked child has one thread: its parent's other streams are not its own.
         let ask = |event: SimEvent| {
             let ended = threads.get_mut(event.thread).map(|thread| thread.stream.ended(now));
             match ended.is_some_and(|ended| ended >= event.behind) {
@@ -283,7 +284,7 @@ impl SimProcess {
         }
     }
 
-    /// `CompletionTracker::mark`: an event behind what was launched on this thread's stream.
+    /// `CompletionTracker::mark`: an event behind the launches on this thread's stream.
     pub(crate) fn put_fence(&mut self, thread: usize) {
         let place = self.accounts.place(thread);
         let wanted = self

@@ -11,30 +11,30 @@ use crate::check::name;
 use crate::scenario::{ClientOp, FaultScenario, MS, PlannedTrouble, US};
 use crate::world::{FaultWorld, Manner, start};
 
-/// What is done wrong.
+/// Kind of sabotage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sabotage {
     /// Credit that was taken back stays in the word.
     DropRevoke,
     /// A grant is given twice.
     DoubleGrant,
-    /// A foreground job is told to wait.
+    /// A foreground job is made to wait.
     ForegroundWaits,
-    /// A place in the queue at the gate is given to nobody.
+    /// A place in the queue at the gate goes to no thread.
     LosesATurn,
     /// The checker is shown each grant as one to a client that is gone.
     GrantToTheDead,
-    /// The bound is taken for a tenth of what the core is told.
+    /// The checked bound is a tenth of the core's.
     SmallBound,
     /// Launches are expected in another order.
     Reordered,
-    /// The core's wish to be asked again is lost.
+    /// The core's request for its next turn is lost.
     ForgetsToWake,
     /// The core asks for the next turn at once, for ever.
     AsksAgainAtOnce,
     /// The header of an honest client's lane is overwritten, and its client let go for it.
     SpoilsLanes,
-    /// The core is told another minimum share than is stated: hardly any.
+    /// The core's minimum share is much smaller than the stated one.
     NoShare,
 }
 
@@ -99,7 +99,7 @@ impl FaultWorld {
         }
     }
 
-    /// What the checker is shown.
+    /// The decisions as the checker sees them.
     pub(crate) fn sabotaged_decisions(&self, decisions: &[Decision]) -> Vec<Decision> {
         let shown = |decision: &Decision| match (self.sabotage, *decision) {
             (Some(Sabotage::GrantToTheDead), Decision::Grant { credit, bound, .. }) => Decision::Grant {
@@ -115,7 +115,7 @@ impl FaultWorld {
 }
 
 impl FaultWorld {
-    /// What the checker is shown of the core's wish to be asked again.
+    /// The core's next turn as the checker sees it.
     pub(crate) fn sabotaged_wake(&self, wake: Option<Ns>, now: Ns) -> Option<Ns> {
         match self.sabotage {
             Some(Sabotage::ForgetsToWake) => None,
@@ -133,7 +133,7 @@ impl FaultWorld {
     }
 }
 
-/// Which invariants catch it, over some seeds.
+/// The invariants that catch it, over some seeds.
 fn caught(sabotage: Sabotage) -> HashSet<&'static str> {
     let of = |seed| {
         start(&FaultScenario::of(seed, None), Manner::default(), |world| {
@@ -210,8 +210,7 @@ fn an_honest_client_that_is_let_go_is_caught() {
     assert!(caught(Sabotage::SpoilsLanes).contains(name::HONEST));
 }
 
-/// A foreground job that never pauses and a background job beside it, for three seconds of which
-/// nothing goes wrong.
+/// A foreground job that never pauses and a background job, for three seconds without any trouble.
 fn beside_one_that_never_pauses(policy: PolicyName) -> FaultScenario {
     let mut scenario = FaultScenario::of(1, Some(policy));
     let mut job = scenario.jobs[0].clone();

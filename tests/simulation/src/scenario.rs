@@ -1,6 +1,6 @@
-//! What happens in a run, drawn from its seed: the clients, what each does, and what goes wrong.
+//! Scenario of a run, drawn from its seed: the clients, their operations, and the troubles.
 //!
-//! Any part can be left out without changing the rest. So a failing scenario is made small.
+//! Any part can be left out without changing the rest. So a failing scenario can be reduced.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -21,12 +21,12 @@ pub(crate) const MAX_KERNEL_NS: Ns = 2 * MS;
 /// Kernels of one thread.
 const KERNELS: u64 = 6;
 
-/// What a thread does next.
+/// Next operation of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientOp {
     /// Launches a kernel.
     Launch { kernel: u64, time: Ns },
-    /// Launches a kernel that ends only when something later is queued, as auto-tuners do.
+    /// Launches a kernel that ends only when a later operation is queued, as auto-tuners do.
     Spin { kernel: u64, time: Ns },
     /// Copies.
     Copy { bytes: u64 },
@@ -44,17 +44,17 @@ pub(crate) struct ScenarioJob {
     pub attach_at: Ns,
     pub profile: Option<Arc<Profile>>,
     pub profiling: bool,
-    /// What each thread does, over and over.
+    /// Operations of each thread, repeated.
     pub threads: Vec<Vec<ClientOp>>,
-    /// Whether it may write anything into the shared memory.
+    /// Whether it may write arbitrary values into the shared memory.
     pub lies: bool,
     pub longest_wait: Duration,
 }
 
-/// What goes wrong.
+/// Trouble in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlannedTrouble {
-    /// A process ends at any instruction; the broker hears of it `heard_after` ns later.
+    /// A process ends at any instruction; the broker learns of it `heard_after` ns later.
     Dies { job: usize, heard_after: Ns },
     /// A process detaches.
     Leaves { job: usize },
@@ -70,21 +70,21 @@ pub(crate) enum PlannedTrouble {
     Jumps { job: usize, by: i64 },
     /// The broker's clock jumps.
     BrokerJumps { by: i64 },
-    /// A process forks in the middle of a step of its first thread; the child goes on from there.
+    /// A process forks in the middle of a step of its first thread; the child continues from there.
     Forks { job: usize },
     /// The device turns out not to be the profile's.
     Unprofiled { job: usize },
-    /// A job's memory finds no room beside others', so it takes turns of this length, ns, with its
-    /// equals; `None`: there is room again.
+    /// A job's memory does not fit together with others', so it takes turns of this length, ns,
+    /// with its equals; `None`: it fits again.
     Crowded { job: usize, turn: Option<Ns> },
-    /// A lying job writes what an honest one would not; `what` chooses.
+    /// A lying job writes a value that an honest one would not; `what` chooses.
     Lies { job: usize, what: u64 },
 }
 
 /// A run.
 #[derive(Debug, Clone)]
 pub struct FaultScenario {
-    /// Seed that all of it follows from.
+    /// Seed that determines the whole run.
     pub seed: u64,
     pub(crate) config: Config,
     pub(crate) spin: bool,
@@ -97,8 +97,8 @@ pub struct FaultScenario {
 pub(crate) const CHANCE_OF_BROKER: u64 = 2;
 pub(crate) const CHANCE_OF_THREADS: u64 = 1000;
 
-/// First seed of the scenarios in which memory may find no room, so that equals take long turns.
-/// Those below stay what they were.
+/// First seed of the scenarios with oversubscribed memory, in which equals take long turns. Those
+/// below keep their scenarios.
 pub const SHORT_OF_ROOM: u64 = 40_000_000_000;
 
 impl FaultScenario {
@@ -140,7 +140,7 @@ impl FaultScenario {
         }
     }
 
-    /// Smaller ones, the smallest first.
+    /// Reduced scenarios, the smallest first.
     pub(crate) fn smaller(&self) -> Vec<FaultScenario> {
         let mut all = Vec::new();
         for part in [4, 2] {
@@ -221,7 +221,7 @@ fn job(number: usize, length: Ns, calm: bool, chance: &mut SeededChance) -> Scen
     }
 }
 
-/// What a thread does: requests, endless training, a synchronisation after every kernel, or a
+/// Program of a thread: requests, endless training, a synchronisation after every kernel, or a
 /// mixture.
 fn program(first_kernel: u64, grain: Ns, shape: u64, chance: &mut SeededChance) -> Vec<ClientOp> {
     let mut ops = Vec::new();
@@ -266,7 +266,7 @@ fn program(first_kernel: u64, grain: Ns, shape: u64, chance: &mut SeededChance) 
                 };
                 ops.push(op);
                 if matches!(op, ClientOp::Spin { .. }) {
-                    // What it spins for.
+                    // The operation that it spins for.
                     ops.push(launch(chance));
                 }
             }
@@ -276,7 +276,7 @@ fn program(first_kernel: u64, grain: Ns, shape: u64, chance: &mut SeededChance) 
     ops
 }
 
-/// The profile of such a job: right for most kernels, wrong or missing for some.
+/// Profile of such a job: right for most kernels, wrong or missing for some.
 fn profile(threads: &[Vec<ClientOp>], chance: &mut SeededChance) -> Profile {
     let mut run = Aggregator::new();
     for ops in threads {
@@ -299,7 +299,7 @@ fn profile(threads: &[Vec<ClientOp>], chance: &mut SeededChance) -> Profile {
     run.finish("job", 0)
 }
 
-/// Most jobs of a run are short of room for a part of it, in turns of much the same length.
+/// Oversubscription of most jobs of a run for a part of it, in turns of similar length.
 fn crowds(jobs: &[ScenarioJob], length: Ns, chance: &mut SeededChance) -> Vec<(Ns, PlannedTrouble)> {
     let mut all = Vec::new();
     for _ in 0..chance.between(1, 3) {

@@ -1,5 +1,5 @@
-//! The launch path of one thread, step by step, as the interposer has it. Between two steps
-//! anything may happen, the thread's death too. What decides is `weft_gate`.
+//! The launch path of one thread, step by step, as in the interposer. Between two steps anything
+//! may happen, even the thread's death. The decisions are those of `weft_gate`.
 //!
 //! | here | interposer |
 //! |---|---|
@@ -34,11 +34,11 @@ pub(crate) struct PendingLaunch {
     /// Its real time, ns.
     pub time: Ns,
     pub spins: bool,
-    /// Bytes, where it is a copy.
+    /// Bytes, if it is a copy.
     pub copies: Option<u64>,
 }
 
-/// At the head of the queue, asleep.
+/// A thread asleep at the head of the queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sleep {
     pub launch: PendingLaunch,
@@ -46,11 +46,11 @@ pub(crate) struct Sleep {
     pub wait: GateWait,
     /// The bell as it was when the nap began.
     pub bell: u32,
-    /// The world's time, ns, at the begin of the wait.
+    /// The world's time, ns, at the start of the wait.
     pub since: Ns,
 }
 
-/// Where a thread is.
+/// Stage of a thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stage {
     Next,
@@ -67,7 +67,7 @@ pub(crate) enum Stage {
         longest: Ns,
     },
     Asleep(Sleep),
-    /// Through the gate, the turn not yet given on.
+    /// Through the gate; the turn is not yet passed on.
     Through {
         launch: PendingLaunch,
         ticket: u32,
@@ -84,11 +84,11 @@ pub(crate) enum Stage {
         background: bool,
     },
     Syncs,
-    /// A forked child that has nothing more to do.
+    /// A forked child that has no operations left.
     Over,
 }
 
-/// What came of a step.
+/// Result of a step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Stepped {
     /// The broker's bell is rung.
@@ -126,7 +126,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             } else if clock >= deadline {
                 through(process, at, now, (launch, ticket, arrived), WaitEnd::Expired)
             } else {
-                // The futex of the turn wakes it; asking every so often is the same.
+                // The futex of the turn wakes it; polling from time to time is equivalent.
                 next = 20 * US;
                 process.threads[at].stage
             }
@@ -195,7 +195,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
     stepped
 }
 
-/// Instructions take some ns; now and then the thread loses its core.
+/// Instructions take some ns; sometimes the thread loses its core.
 fn pause(process: &mut SimProcess, at: usize) -> Ns {
     let chance = &mut process.threads[at].chance;
     match chance.between(0, 199) {
@@ -218,8 +218,7 @@ fn advance(process: &mut SimProcess, at: usize) -> Stage {
 fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &mut Stepped) -> Stage {
     let thread = &mut process.threads[at];
     let op = thread.ops[thread.at];
-    // On a device with neighbours a kernel takes as long as it takes; some take far longer than
-    // anybody predicted.
+    // On a device with neighbours a kernel's time varies; some take far longer than any prediction.
     let factor = match thread.chance.between(0, 299) {
         0 => thread.chance.between(1_000, 30_000),
         1..=60 => thread.chance.between(110, 300),
@@ -263,7 +262,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
         (Mode::Background, Some(bytes)) if !charge::is_gated(bytes) => copy(process, at, clock, launch, stepped),
         (Mode::Foreground, Some(_)) => copy(process, at, clock, launch, stepped),
         (Mode::Background, _) => {
-            // `pass`: who finds the queue empty needs no place in it.
+            // `pass`: a thread that finds the queue empty needs no place in it.
             if process.tickets.is_empty() && process.take_credit(cost) {
                 return Stage::Took(launch);
             }

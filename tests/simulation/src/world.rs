@@ -1,8 +1,8 @@
 //! The world of a run in virtual time: the broker's scheduler, driven step by step; processes;
-//! their clocks; and what goes wrong.
+//! their clocks; and the troubles.
 //!
-//! Processes go on in the middle of a broker's turn. Between any two events, and between any two
-//! decisions, time passes and threads step. Now and then the broker loses its core just there.
+//! Processes continue in the middle of a broker's turn. Between any two events, and between any two
+//! decisions, time passes and threads step. Sometimes the broker loses its core just there.
 #![forbid(unsafe_code)]
 
 mod troubles;
@@ -28,16 +28,16 @@ use crate::process::{ProcessLife, SimProcess};
 use crate::scenario::{CHANCE_OF_BROKER, FaultScenario, MS, PlannedTrouble, ScenarioJob, US};
 use crate::thread::{self, Stage};
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub struct RunOutcome {
     /// Events that the core took in.
     pub events: u64,
-    /// Invariant that does not hold, if any.
+    /// Violated invariant, if any.
     pub broken: Option<Broken>,
-    /// Last lines of what happened, if written down.
+    /// Last lines of the log, if one was kept.
     pub log: VecDeque<String>,
-    /// How often each kind of thing happened.
+    /// Number of occurrences of each kind of event.
     pub counts: HashMap<&'static str, u64>,
 }
 
@@ -59,22 +59,22 @@ pub(crate) struct FaultWorld {
     pub(crate) processes: Vec<SimProcess>,
     arrivals: Vec<ScenarioJob>,
     troubles: VecDeque<(Ns, PlannedTrouble)>,
-    /// Longest turn, ns, that equals take whose memory finds no room.
+    /// Longest turn, ns, of equals whose memory is oversubscribed.
     longest_turn: Ns,
     /// Such turns begun.
     long_turns: u64,
-    /// Deaths that the broker has not heard of, and when it will, ns.
+    /// Deaths that the broker has not learnt of, and when it will, ns.
     deaths: Vec<(Ns, Client)>,
-    /// Clients whose end was told to the broker.
+    /// Clients whose end was reported to the broker.
     ended: Vec<Client>,
-    /// Launches of each client and thread that the core must be told, in order.
+    /// Launches of each client and thread that must be reported to the core, in order.
     pub(crate) told: HashMap<(Client, u64), VecDeque<u64>>,
     /// Clients whose records may have been lost.
     lagged: Vec<Client>,
-    /// Clients with a jumped clock, until all launches before the jump are told.
+    /// Clients with a jumped clock, until all launches before the jump are reported.
     unsure: HashSet<Client>,
     pub(crate) books: Books,
-    /// Time, ns, that a background job may have to wait for reasons beyond the broker.
+    /// Time, ns, that a background job may have to wait for reasons outside the broker.
     excuse: Ns,
     outcome: RunOutcome,
     keep_log: bool,
@@ -85,10 +85,10 @@ pub(crate) struct FaultWorld {
     pub(crate) kept: i64,
 }
 
-/// How a run is made.
+/// Output of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Manner {
-    /// Keeps the last lines of what happens.
+    /// Keeps the last lines of the log.
     pub log: bool,
     /// Writes all lines to stderr.
     pub verbose: bool,
@@ -230,7 +230,7 @@ impl FaultWorld {
         clock::BEGIN_NS + self.scenario.length
     }
 
-    /// Lets everything but the broker go on until the broker's time comes. False when the run is
+    /// Lets everything but the broker continue until the broker's time comes. False when the run is
     /// over.
     fn until_broker(&mut self) -> bool {
         loop {
@@ -245,7 +245,7 @@ impl FaultWorld {
         }
     }
 
-    /// The next thing that is due before `upto`. False if there is none.
+    /// Carries out the next step that is due before `upto`. False if there is none.
     fn go_on(&mut self, upto: Ns) -> bool {
         let thread = (0..self.processes.len())
             .filter(|at| self.processes[*at].life == ProcessLife::Lives)
@@ -334,14 +334,14 @@ impl FaultWorld {
         }
     }
 
-    /// The broker wakes up. True if it slept, and must take back its wish to be rung.
+    /// The broker wakes up. True if it slept, and must withdraw its request to be rung.
     fn broker_wakes(&mut self) -> bool {
         std::mem::take(&mut self.broker_sleeps)
     }
 
     fn broker_rests(&mut self, time: Ns, asleep: bool) {
         self.broker_sleeps = asleep;
-        // A turn takes some us itself, a timer some more.
+        // A turn itself takes some us, a timer some more.
         let late = if time == 0 {
             self.chance.between(500, 3_000)
         } else {

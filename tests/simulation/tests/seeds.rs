@@ -1,34 +1,34 @@
-//! A short fixed set of seeds, and every seed that once failed. Hours of others: `weft-simulation
-//! --minutes 60`.
+//! A short fixed set of seeds, and every seed that once failed. For hours of other seeds, run
+//! `weft-simulation --minutes 60`.
 #![forbid(unsafe_code)]
 
 use weft_scheduler::PolicyName;
 use weft_simulation::SHORT_OF_ROOM;
 use weft_simulation::campaign::{self, CampaignSums};
 
-/// What failed once, with what it found. A seed may mean another scenario when scenarios are drawn
-/// in another way; what it found then stays a case that is run.
+/// Seeds that once failed, with the error found. A seed may give another scenario after scenarios
+/// are drawn in another way. The error that it found remains a case that is run.
 const ONCE_FAILED: [u64; 20] = [
     3,              // a launch that a change of mode let go was reported as issued, but not taken from the word
-    4,              // a grant that was not used was looked after only when something else happened
+    4,              // an unused grant was handled only when another event came
     7,              // a profile that was taken away began new books under a lane whose reports count from its beginning
     13,             // a debt was paid by a grant under other launch epochs and forgiven as well
     63,             // a debt that a change of mode took from the word stayed in the books
-    228,            // a wait of one thread hid what another had taken and not told yet
+    228,            // a wait of one thread hid credit that another had taken and not reported yet
     313,            // the same
     675,            // the same, of a word that was found empty
     691,            // a wait of one thread was taken to end with another's launch
-    671,  // a wait of one thread hid what another had taken, after a third had reported a launch since the last grant
+    671, // a wait of one thread hid credit that another had taken, after a third had reported a launch since the last grant
     1059, // the same
-    922,  // the core asked for the next look in 1 ns, again and again, because of 1 ns of credit that lay unused
-    2093, // a launch whose wait had expired was not told yet (the check took it for a grant beyond the bound)
+    922, // the core asked for the next look in 1 ns, again and again, because of 1 ns of credit that lay unused
+    2093, // a launch whose wait had expired was not reported yet (the check took it for a grant beyond the bound)
     2608, // a kernel that may take long hid one that fits: a less important one got credit that was taken back for it at once, for ever
     2976, // as 2093, seen when a debt was forgiven
-    20_778_001_222, // a client that launched on behind work that never ended kept the others waiting with it
+    20_778_001_222, // a client that continued to launch behind work that never ended kept the others waiting with it
     3002, // a long kernel that had ended counted as out, since an earlier one of another stream had not
-    20_778_007_246, // what was given up as never reported was counted again with the next report
-    20_778_013_864, // a run-ahead window went on beside what two background jobs launched, without credit, as they became foreground jobs (the check took that for background jobs' work)
-    20_778_010_742, // timeslice: turns by predicted time alone gave a job whose kernels take a hundred times longer than predicted the device for a second
+    20_778_007_246, // credit given up as never reported was counted again with the next report
+    20_778_013_864, // a run-ahead window continued while two background jobs launched without credit, as they became foreground jobs (the check took these launches for background jobs' work)
+    20_778_010_742, // timeslice: turns only by predicted time gave a job whose kernels take a hundred times longer than predicted the device for a second
 ];
 
 fn all(seeds: impl Iterator<Item = u64>, policy: Option<PolicyName>) -> CampaignSums {
@@ -61,7 +61,7 @@ fn a_few_seeds_short_of_room() {
 fn a_few_seeds_of_each_policy() {
     for (policy, _, _) in PolicyName::ALL {
         let sums = all(1..=12, Some(policy));
-        // They did something.
+        // The runs took in events.
         assert!(sums.events > 10_000, "{policy}: {sums:?}");
         assert!(
             sums.counts.contains_key("waits that ended with credit"),

@@ -48,11 +48,11 @@ fn what_fits_is_device_memory_and_what_does_not_begins_at_once_on_managed_memory
     let mut machine = machine(u64::MAX);
     assert_eq!(asks(&mut machine, open(1, 10 * GB)), Some(Backing::Device));
     assert_eq!(machine.share(Job(1)), Some((DeviceId(0), 10 * GB + GB / 2)));
-    // 5 GB are free, 4.5 beside its context.
+    // 5 GB are free, 4.5 next to its context.
     let beyond = |working_set| Some(Backing::AutoManaged { working_set });
     assert_eq!(asks(&mut machine, open(2, 8 * GB)), beyond(8 * GB));
     assert_eq!(machine.share(Job(2)), Some((DeviceId(0), GB / 2)));
-    // A job that fits beside it still gets device memory.
+    // A job that fits next to it still gets device memory.
     assert_eq!(asks(&mut machine, open(3, GB)), Some(Backing::Device));
     // It stays managed when the others have ended, and later jobs do not move either.
     machine.handle(2, Event::Ends(Job(1)), &mut Vec::new());
@@ -118,7 +118,7 @@ fn a_reservation_is_kept_from_it() {
     assert!(asks(&mut machine, plain(1, 10 * GB)).is_some());
     assert!(asks(&mut machine, plain(2, 15 * GB)).is_none());
     // The large job is due and reserves the device for the first one's end: no job that stays
-    // longer begins beside it.
+    // longer begins in the meantime.
     machine.handle(700 * S, Event::Tick, &mut Vec::new());
     let mut long = open(3, 12 * GB);
     long.need.expected = 4 * 3600 * S;

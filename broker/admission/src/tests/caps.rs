@@ -1,4 +1,4 @@
-//! What one user may have at once.
+//! Caps on one user's jobs and memory.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn a_user_at_the_cap_waits_for_an_own_job_and_nobody_waits_for_that_user() {
         let view = bench.machine.view();
         let waiter = &view.waiting[0];
         assert_eq!((waiter.capped, waiter.lack), (Some(CapLack::Jobs(2)), None));
-        // Long after its turn came it keeps nobody out, neither others nor what they reserve.
+        // Long after its turn came it keeps no job out, neither other jobs nor their reservations.
         bench.now = 90_000 * S;
         assert!(!bench.machine.view().waiting[0].due);
         assert_eq!(bench.asks(ask(4, 2, 13 * GB / 2, 60)), [4], "{policy}");
@@ -61,7 +61,7 @@ fn memory_counts_on_all_devices_with_contexts() {
         )]
     );
     assert_eq!(bench.admits(Event::Ends(Job(2))), [3]);
-    // What runs is never taken back, and grows no more.
+    // Running jobs' memory is never taken back, and they grow no more.
     bench.tell(cap(1, None, Some(GB)));
     assert!(bench.machine.share(Job(1)).is_some());
     let out = bench.tell(Event::GrowsInTime(Job(1), GB));

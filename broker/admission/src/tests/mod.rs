@@ -146,8 +146,8 @@ fn what_fits_beside_the_reservation_goes_however_long_it_runs() {
     // the 3 s that it is to wait: others pass for 20.5 s more.
     assert!(!bench.machine.view().waiting[0].due);
     assert_eq!(bench.machine.next_wake(), Some(87_500_000_000));
-    // A job that runs no longer than the running ones passes; a longer one only beside the waiter.
-    // Of 16 GB that needs 10.5: 5.5 are left.
+    // A job that runs no longer than the running ones passes; a longer one passes only if it fits
+    // next to the waiter. The waiter needs 10.5 of 16 GB: 5.5 are left.
     assert_eq!(bench.asks(ask(3, 3, 4 * GB, 100_000)), [3]);
     assert_eq!(bench.asks(ask(4, 3, GB, 200_000)), [0; 0]);
     assert_eq!(
@@ -405,7 +405,7 @@ fn a_suspended_job_holds_up_nobody_and_keeps_its_place() {
         // While it is suspended those behind it go.
         assert_eq!(bench.admits(Event::Ends(Job(3))), [4]);
         assert_eq!(bench.asks(ask(5, 1, 15 * GB, 600)), [0u64; 0]);
-        // It goes on, before those that came after it.
+        // It continues, before those that came after it.
         assert_eq!(bench.admits(Event::Resumes(Job(2))), [0u64; 0]);
         assert_eq!(bench.admits(Event::Ends(Job(4))), [2]);
         assert_eq!(bench.admits(Event::Ends(Job(2))), [5]);
@@ -492,7 +492,7 @@ proptest! {
         machine.handle(0, device(0, 16 * GB), &mut out);
         machine.handle(0, device(1, 8 * GB), &mut out);
         let mut now = 0;
-        // What should be: the waiters, and the running jobs with their shares.
+        // Expected state: the waiters, and the running jobs with their shares.
         let (mut waits, mut runs, mut ever) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
         let mut away = BTreeSet::new();
         for (number, step) in steps.into_iter().enumerate() {
@@ -559,12 +559,12 @@ proptest! {
                 prop_assert!(has >= *share, "a share became smaller");
                 *share = has;
             }
-            // The next waiter, if it fits an empty machine, never waits with nothing running.
+            // The next waiter, if it fits an empty machine, never waits while no job runs.
             prop_assert!(!runs.is_empty() || waits.len() == away.len(), "{} wait for nobody", waits.len());
         }
     }
 
-    /// The bound of the largest job. Jobs of other users come all the time and run up to twice as
+    /// The bound of the largest job. Jobs of other users arrive continually and run up to twice as
     /// long as expected. It begins at the latest after its patience and the longest of those runs.
     #[test]
     fn the_largest_job_begins_within_its_bound(

@@ -8,11 +8,11 @@ struct Held {
     bytes: u64,
     declared: bool,
     priority: u8,
-    /// Its share as it began.
+    /// Its share at its beginning.
     began: u64,
 }
 
-/// A machine with one device, and what its jobs hold.
+/// A machine with one device, and the memory that its jobs hold.
 struct Device16 {
     machine: Admission,
     now: Ns,
@@ -56,7 +56,7 @@ impl Device16 {
         self.machine.share(Job(job)).map(|(_, share)| share)
     }
 
-    /// Tells what undeclared jobs hold, as the daemon does before it takes back.
+    /// Reports the memory that undeclared jobs hold, as the daemon does before it takes back.
     fn note(&mut self) {
         for (job, held) in self.jobs.clone() {
             if !held.declared && self.share(job).is_some() {
@@ -79,7 +79,7 @@ impl Device16 {
         self.tell(Event::Tick);
     }
 
-    /// A job takes memory. Returns whether it had it.
+    /// A job takes memory. Returns whether it got the memory.
     fn takes(&mut self, job: u64, bytes: u64) -> bool {
         let Some((share, held)) = self.share(job).zip(self.jobs.get(&job).copied()) else {
             return false;
@@ -102,8 +102,8 @@ impl Device16 {
         self.jobs.get_mut(&job).unwrap().bytes = 0;
     }
 
-    /// Bytes that no request of this priority can have: what declared jobs were promised, what
-    /// undeclared ones hold or began with, and all that more important ones were granted.
+    /// Bytes that no request of this priority can have: the promises to declared jobs, the bytes
+    /// that undeclared ones hold or began with, and all grants to more important ones.
     fn claimed(&self, priority: u8, but: u64) -> u64 {
         let claims = self.jobs.iter().filter_map(|(job, held)| {
             let share = self.share(*job).filter(|_| *job != but)?;
@@ -126,13 +126,13 @@ fn what_an_undeclared_job_gave_back_is_had_by_the_next_request() {
     of.asks(2, GB / 4, 5, false);
     assert!(!of.takes(2, 4 * GB), "the first one holds it");
     of.frees(1);
-    // All but what the first one began with.
+    // All but the memory with which the first one began.
     of.note();
     assert_eq!(of.machine.obtainable(Job(2)), 16 * GB - 2 * (GB / 2 + GB / 4));
     assert!(of.takes(2, 14 * GB));
     assert!(!of.takes(1, 4 * GB), "it is the second one's now");
     of.frees(2);
-    // One that declares its need begins beside both.
+    // One that declares its need begins next to both.
     of.asks(3, 13 * GB, 5, true);
     assert_eq!(of.share(3), Some(13 * GB + GB / 2));
 }
@@ -157,7 +157,7 @@ fn a_less_important_job_gets_what_was_not_held_for_five_seconds() {
     assert!(!of.takes(2, 8 * GB));
     of.now += 1;
     assert!(of.takes(2, 8 * GB));
-    // The important one has it back at once when the other one holds it no more.
+    // The important one gets it back at once when the other one no longer holds it.
     of.frees(2);
     assert!(of.takes(1, 12 * GB));
 }
@@ -204,9 +204,9 @@ proptest! {
     // A case is a whole history.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Under any order of events: the sum of claims never exceeds the device, nobody loses what it
-    /// holds, began with or declared, who is denied could not have had it, and a newcomer that fits
-    /// beside what others hold begins within a second.
+    /// Under any order of events the sum of claims never exceeds the device. No job loses memory
+    /// that it holds, began with or declared. A denied job could not have had the memory. A new job
+    /// that fits next to the held memory begins within a second.
     #[test]
     fn memory_that_is_free_is_had(steps in proptest::collection::vec(step(), 1..120)) {
         let mut of = Device16::new();

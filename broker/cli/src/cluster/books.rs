@@ -1,8 +1,8 @@
-//! What Slurm says as events of the cluster's core, and the core's advice as what is to be done.
-//! Pure.
+//! Translation of Slurm's state into events of the cluster core, and of the core's advice into an
+//! order and pauses. Pure.
 //!
-//! Slurm places jobs, and sees that CPUs and memory suffice: the core is told of GPUs alone. A
-//! shard is a part of one GPU. A gang is a job's nodes, each with the same GPUs.
+//! Slurm places jobs and checks CPUs and memory, so the core gets only GPUs. A shard is a part of
+//! one GPU. A gang is a job's nodes, each with the same GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,26 +16,26 @@ use weft_cluster::{
 use super::slurm::{self, QueuedJob, SlurmNode, SlurmState};
 
 const SECOND_NS: Ns = 1_000_000_000;
-/// A node that the core does not know.
+/// Placeholder for a node that the core does not know.
 const ELSEWHERE: NodeId = NodeId(u32::MAX);
 
-/// What the policy wants.
+/// Advice of the policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Advice {
-    /// Jobs that wait, the first to start first.
+    /// Waiting jobs in the order in which they should start.
     pub order: Vec<u64>,
-    /// Jobs that are to make room, each with the job that it makes room for.
+    /// Jobs that should make room, each with the job that gets the room.
     pub pauses: Vec<(u64, u64)>,
 }
 
-/// The core, and what it was told of Slurm.
+/// The core, and the state of Slurm that it has received.
 #[derive(Debug)]
 pub struct QueueBooks {
     core: Cluster,
     nodes: BTreeMap<String, KnownNode>,
-    /// Jobs, with the time that their run began.
+    /// Jobs, with the start time of their run.
     jobs: BTreeMap<u64, u64>,
-    /// The time limit says how much of a run is left: run time counts, not what GPUs worked.
+    /// Whether the rest of a run follows from the time limit: then run time counts, not GPU time.
     by_limit: bool,
 }
 
@@ -60,13 +60,13 @@ impl QueueBooks {
         }
     }
 
-    /// How often the policy wants to be asked at least, ns.
+    /// Longest interval at which the policy wants to be asked, ns.
     pub fn look_every(&self) -> Option<Ns> {
         self.core.look_every()
     }
 
-    /// Takes what Slurm says now, seconds since 1970, and what GPUs worked, ns, by job and user.
-    /// Only jobs and nodes that are the policy's are handed in.
+    /// Takes Slurm's state at `now`, seconds since 1970, and the GPU time by job and user, ns. The
+    /// caller passes only jobs and nodes that the policy manages.
     pub fn look(
         &mut self,
         now: u64,
@@ -86,7 +86,7 @@ impl QueueBooks {
             self.jobs.remove(&id);
             self.tell(now, ClusterEvent::Ended(JobId(id)));
         }
-        // By arrival: policies that number arrivals see them in that order.
+        // By arrival, because some policies number arrivals.
         let mut news: Vec<&QueuedJob> = there.into_values().collect();
         news.sort_by_key(|job| (job.submitted, job.id));
         for job in news {
@@ -96,7 +96,7 @@ impl QueueBooks {
     }
 
     fn tell(&mut self, now: Ns, event: ClusterEvent) {
-        // Events decide nothing here, but that a job is refused: then nothing is said of it.
+        // The only decision of an event is to refuse a job; the core then ignores that job.
         self.core.handle(now, event, &mut Vec::new());
     }
 
@@ -179,7 +179,7 @@ impl QueueBooks {
         }
     }
 
-    /// What each of a job's nodes gives it.
+    /// Resources that each node of a job gives it.
     fn ask(&self, job: &QueuedJob) -> WorkerAsk {
         let shards_of_a_gpu = self
             .nodes
@@ -200,7 +200,7 @@ impl QueueBooks {
         }
     }
 
-    /// Where Slurm put a job. Never empty.
+    /// Places of a job's workers as Slurm chose them. Never empty.
     fn places(&self, job: &QueuedJob) -> Vec<WorkerPlace> {
         let place = |(node, has): &(String, String)| WorkerPlace {
             node: self.nodes.get(node).map_or(ELSEWHERE, |known| known.id),
@@ -228,7 +228,7 @@ impl QueueBooks {
             match decision {
                 ClusterDecision::Pause(job) => paused.push(job.0),
                 ClusterDecision::Start(job, _) | ClusterDecision::Resume(job, _) | ClusterDecision::Move(job, _) => {
-                    // Room for a job that cannot start now helps nobody.
+                    // Room is useless for a job that cannot start now.
                     let of = |paused| (paused, job.0);
                     pauses.extend(paused.drain(..).filter(|_| waits(job.0)).map(of));
                 }
@@ -305,7 +305,7 @@ mod tests {
         let mut strong = books("shortest-remaining", true);
         let advice = look(&mut strong, 120, &jobs);
         assert_eq!(advice.pauses, [(1, 3)]);
-        // Until Slurm says that it was done, it was not; then the job waits, and not at once.
+        // Job 1 counts as running until Slurm reports it as waiting, which takes a moment.
         assert_eq!(look(&mut strong, 121, &jobs).pauses, [(1, 3)]);
         jobs[0] = QueuedJob {
             state: SlurmState::Barred,
@@ -313,7 +313,7 @@ mod tests {
         };
         jobs[2] = runs(3, 10, 0);
         assert_eq!(look(&mut strong, 122, &jobs), Advice::default());
-        // A job that ended leaves room, and the first is next.
+        // An ended job leaves room, and job 1 is next.
         jobs.pop();
         jobs[0].state = SlurmState::Waits;
         assert_eq!(look(&mut strong, 123, &jobs).order, [1]);
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn attained_service_is_what_gpus_worked_where_that_is_known() {
-        // Half a limit of Tiresias's apart by the clock; beyond it by what is measured.
+        // By the clock the jobs are half a Tiresias limit apart; by measured GPU time, beyond it.
         let mut books = books("tiresias", false);
         let jobs = [runs(1, 600, 0), waits(2, 600), waits(3, 600)];
         assert_eq!(look(&mut books, 200, &jobs).order, [2, 3]);
@@ -345,7 +345,7 @@ mod tests {
     fn nodes_come_and_go_and_jobs_that_run_stay_known() {
         let mut books = books("shortest-remaining", true);
         let jobs = [runs(1, 60, 0), waits(2, 10)];
-        // A GPU is free: Slurm will use it, nobody makes room.
+        // A GPU is free: Slurm will use it, so no job makes room.
         assert_eq!(look(&mut books, 120, &jobs).pauses, []);
         let drained = SlurmNode {
             takes: false,
@@ -355,7 +355,7 @@ mod tests {
         books.look(122, &jobs, &[], &BTreeMap::new());
         let advice = look(&mut books, 123, &jobs);
         assert_eq!((advice.order, advice.pauses), (vec![2], vec![]));
-        // More than the books have room for: it runs all the same, and frees nothing.
+        // One job more than the core has room for: it runs anyway, and pausing it frees nothing.
         let crowded = [runs(1, 60, 0), runs(3, 60, 0), runs(4, 60, 1), waits(2, 10)];
         let advice = look(&mut books, 124, &crowded);
         assert_eq!(advice.order, [2]);

@@ -8,33 +8,33 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How often a command is asked whether it has ended.
+/// Interval at which a command is checked for its end.
 const ASKED_EVERY: Duration = Duration::from_millis(5);
 
 /// How a command ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Its exit code; none: it was killed, or never began.
+    /// Its exit code; `None` if it was killed or never began.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
-    /// What is to be said where it did not do.
+    /// Reason of a failure.
     pub trouble: Option<CommandTrouble>,
 }
 
-/// Why a command did not do.
+/// Reason why a command failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandTrouble {
-    /// It is not on the path.
+    /// It is not in `PATH`.
     NotThere,
-    /// It took longer than it may.
+    /// It took longer than its bound.
     TooLong,
-    /// It said no.
+    /// It reported an error.
     Failed,
 }
 
 impl Done {
-    /// What it said, in one line.
+    /// Its first two lines of output in one line, stderr first.
     pub fn said(&self) -> String {
         let lines = self.stderr.lines().chain(self.stdout.lines()).map(str::trim);
         lines
@@ -45,16 +45,16 @@ impl Done {
     }
 }
 
-/// What carries commands out.
+/// Means to carry out commands.
 pub trait Hands: Sync {
-    /// Runs a command to its end, or to its bound.
+    /// Runs a command until its end or its bound.
     fn run(&self, words: &[String]) -> Done;
 }
 
-/// The machine's own.
+/// Commands as processes of this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct RealHands {
-    /// The longest that a command may take.
+    /// Longest time that a command may take.
     pub longest: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Hands for RealHands {
             return failed(CommandTrouble::NotThere, String::new());
         };
         let mut command = Command::new(program);
-        // A group of its own: what it starts ends with it.
+        // A group of its own, so that its children end with it.
         command.args(rest).env("SLURM_BITSTR_LEN", "0").process_group(0);
         command
             .stdin(Stdio::null())
@@ -124,7 +124,7 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String
     })
 }
 
-/// A command's words, for `scontrol update`.
+/// The words of an `scontrol update` command.
 pub fn update(job: &str, nice: i64, comment: Option<&str>) -> Vec<String> {
     let mut words = vec!["scontrol".to_string(), "update".to_string()];
     words.push(format!("JobId={job}"));
@@ -133,17 +133,17 @@ pub fn update(job: &str, nice: i64, comment: Option<&str>) -> Vec<String> {
     words
 }
 
-/// A command's words, for `scontrol requeue`.
+/// The words of an `scontrol requeue` command.
 pub fn requeue(job: &str) -> Vec<String> {
     ["scontrol", "requeue", job].map(str::to_string).to_vec()
 }
 
-/// Whether Slurm says that there is no such job any more.
+/// Whether Slurm reports that the job no longer exists.
 pub fn gone(said: &str) -> bool {
     said.contains("already finished") || said.contains("Invalid job id")
 }
 
-/// Whether Slurm says that this user may not.
+/// Whether Slurm reports that this user lacks the permission.
 pub fn forbidden(done: &Done) -> bool {
     let said = done.said().to_lowercase();
     ["permission denied", "invalid user id", "access denied"]

@@ -1,13 +1,13 @@
-//! `weft cluster`: a policy of the cluster's core orders the queue of a Slurm.
+//! `weft cluster`: a policy of the cluster core orders Slurm's queue.
 //!
-//! Each round asks Slurm for its jobs and nodes, tells the core, and turns the advice into Slurm's
-//! own commands: nice values that give jobs the policy's order, and, where the administrator allows
-//! it, requeues of jobs that make room. Which job starts when and where stays Slurm's decision.
+//! Each round reads jobs and nodes from Slurm, passes them to the core, and turns its advice into
+//! Slurm commands: nice values that give jobs the policy's order, and, if the administrator allows
+//! it, requeues of jobs that make room. Slurm still decides the start and nodes of a job.
 //!
-//! What holds: no job is held, so a crash leaves a queue that goes on by itself. What a nice value
-//! was before stands in the job's comment of the administrator's, in Slurm. Each command has a
-//! bound, each round a number of them. A command that fails is counted, and the next round sees
-//! what is true.
+//! Invariants: no job is held, so the queue keeps working after a crash. The former nice value of
+//! a job is kept in its administrator comment in Slurm. Each command has a time limit, each round
+//! a limit on the number of commands. A failed command is counted, and the next round reads the
+//! actual state.
 
 mod books;
 mod commands;
@@ -34,55 +34,55 @@ use service::Service;
 use slurm::{QueuedJob, SlurmNode, SlurmState};
 use weft_cluster::policies;
 
-/// The longest that taking back may take: a service manager waits for 90 s before it kills.
+/// Longest time for taking back nice values: a service manager waits for 90 s before it kills.
 const UNDO_LONGEST: Duration = Duration::from_secs(60);
-/// How soon a signal is seen between two rounds.
+/// Interval at which signals are checked between two rounds.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
-/// Rounds after which a nice value that Slurm does not take is not asked for again.
+/// Number of rounds in which a nice value is set before weft gives up on it.
 const ASKED_AT_MOST: u32 = 2;
 
-/// Order the queue of a Slurm by a policy
+/// Order Slurm's queue by a policy
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ClusterPolicyArgs {
-    /// In which order jobs get GPUs: docs/cluster-policies.md has a table of the policies
+    /// Order in which jobs get GPUs (docs/cluster-policies.md has a table of the policies)
     #[arg(long, value_name = "POLICY", value_parser = PossibleValuesParser::new(policies::NAMES),
           required_unless_present = "undo")]
     pub policy: Option<String>,
     /// Only jobs of these partitions (a,b); default: all partitions with GPUs or shards
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub partition: Vec<String>,
-    /// Say what would be done, do nothing
+    /// Print the commands, carry out none
     #[arg(long)]
     pub dry_run: bool,
-    /// One round; what it set stays
+    /// One round; the nice values that it set stay
     #[arg(long)]
     pub once: bool,
-    /// Take back what an earlier one left, and end
+    /// Take back the nice values of an earlier run, and exit
     #[arg(long, conflicts_with_all = ["policy", "once"])]
     pub undo: bool,
     /// Time between two rounds (10s, 500ms, 2m)
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub interval: Duration,
-    /// How a running job makes room where the policy says so. requeue: it loses its run
+    /// How a running job makes room if the policy asks for it; requeue: its run is lost
     #[arg(long, value_name = "HOW", value_parser = ["no", "requeue"], default_value = "no")]
     pub pause: String,
-    /// Most commands that change something, in a round
+    /// Most commands in a round that change something
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub commands: usize,
-    /// The longest that a command of Slurm's may take
+    /// Longest time that a Slurm command may take
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub command_time: Duration,
-    /// End where slurmctld has not answered for so long
+    /// Exit if slurmctld has not answered for this time
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10m")]
     pub wait: Duration,
-    /// How to ask a node's broker, to count GPU time as measured: 'ssh {node} weft status --json'
+    /// Command that asks a node's broker for measured GPU time: 'ssh {node} weft status --json'
     #[arg(long, value_name = "COMMAND")]
     pub brokers: Option<String>,
-    /// Leave nice values as they are at the end
+    /// Leave the nice values as they are at exit
     #[arg(long)]
     pub leave: bool,
-    /// Also each command
+    /// Also print each command
     #[arg(long, short)]
     pub verbose: bool,
 }
@@ -94,52 +94,52 @@ Examples:
   weft cluster --policy shortest-remaining --pause requeue --interval 30s
   weft cluster --undo
 
-It needs the rights of an operator of Slurm. docs/slurm.md says what it sets, and what stays after a crash";
+It needs the rights of a Slurm operator. docs/slurm.md lists what it sets and what stays after a crash";
 
-/// Why a round was not played.
+/// Reason why a round did not take place.
 #[derive(Debug)]
 enum NoRound {
-    /// Never will be.
+    /// Permanent: no later round can succeed.
     Never(String),
-    /// The command line names what is not there.
+    /// The command line names something that does not exist.
     Wrong(String),
-    /// Slurm does not answer now.
+    /// Temporary: Slurm does not answer now.
     Later(String),
 }
 
-/// What a round did.
+/// Result of a round.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct RoundReport {
     waits: usize,
     runs: usize,
-    /// Commands, each with what was wrong with it.
+    /// Commands, each with its error, if any.
     commands: Vec<(Vec<String>, Option<String>)>,
-    /// Changes that the bound left for later.
+    /// Number of changes beyond the round's limit, left for later.
     left: usize,
-    /// Jobs whose priority was set by hand.
+    /// Number of jobs whose priority was set by hand.
     fixed: usize,
 }
 
 /// A command that changes something.
 struct QueueChange {
     words: Vec<String>,
-    /// The job and its nice value, of an update.
+    /// The job and its new nice value, for an update.
     nice: Option<(u64, i64)>,
 }
 
-/// One policy on one Slurm.
+/// One policy applied to one Slurm cluster.
 struct Adaptor<'a> {
     hands: &'a dyn Hands,
     args: &'a ClusterPolicyArgs,
     books: QueueBooks,
     service: Service,
-    /// What was asked for and how often, until Slurm shows it.
+    /// Requested nice value and number of requests by job, until Slurm shows the value.
     asked: BTreeMap<u64, (i64, u32)>,
-    /// A command of a change was once carried out.
+    /// Whether a changing command has ever succeeded.
     may: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn main(args: &ClusterPolicyArgs) -> Result<ExitCode> {
     let hands = RealHands {
         longest: args.command_time,
@@ -155,7 +155,7 @@ pub fn main(args: &ClusterPolicyArgs) -> Result<ExitCode> {
     let policy = policies::named(name).with_context(|| format!("{name}: no such policy"))?;
     let settings = hands.run(&["scontrol", "show", "config"].map(str::to_string));
     if slurm::by_number(&settings.stdout) {
-        eprintln!("weft: sched/builtin with priority/basic starts jobs by number: no policy will show");
+        eprintln!("weft: Slurm's sched/builtin with priority/basic starts jobs by number: a policy has no effect");
     }
     run(Adaptor::new(&hands, args, policy), &ended)
 }
@@ -174,7 +174,7 @@ fn run(mut adaptor: Adaptor<'_>, ended: &AtomicBool) -> Result<ExitCode> {
                 }
                 (heard, silent) = (Instant::now(), false);
                 let lines = adaptor.told(&report);
-                // A round that is like the one before says nothing.
+                // Prints nothing for a round like the one before.
                 if last.as_ref() != Some(&lines) || !report.commands.is_empty() {
                     lines.iter().for_each(|line| println!("{line}"));
                 }
@@ -188,7 +188,7 @@ fn run(mut adaptor: Adaptor<'_>, ended: &AtomicBool) -> Result<ExitCode> {
             Err(NoRound::Later(why)) if args.once => bail!(why),
             Err(NoRound::Later(why)) => {
                 if !silent {
-                    eprintln!("weft: {why}; asked again");
+                    eprintln!("weft: {why}; trying again");
                 }
                 silent = true;
                 if heard.elapsed() >= args.wait {
@@ -216,15 +216,15 @@ fn epoch_s() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-/// A command that only asks.
+/// Output of a command that only reads.
 fn ask(hands: &dyn Hands, program: &str) -> std::result::Result<String, NoRound> {
     let done = hands.run(&[program.to_string(), "--json".to_string()]);
     match done.trouble {
         None => Ok(done.stdout),
         Some(CommandTrouble::NotThere) => Err(NoRound::Never(format!(
-            "{program} is not on the path: weft cluster runs where Slurm's commands are"
+            "{program} is not in PATH: run weft cluster where Slurm's commands are installed"
         ))),
-        Some(CommandTrouble::TooLong) => Err(NoRound::Later(format!("slurmctld does not answer {program} in time"))),
+        Some(CommandTrouble::TooLong) => Err(NoRound::Later(format!("slurmctld did not answer {program} in time"))),
         Some(CommandTrouble::Failed) => Err(NoRound::Later(format!("{program} --json: {}", done.said()))),
     }
 }
@@ -249,7 +249,7 @@ impl<'a> Adaptor<'a> {
         }
     }
 
-    /// One look at Slurm, and what is to be done.
+    /// One look at Slurm and the resulting commands.
     fn round(&mut self, now: u64) -> std::result::Result<RoundReport, NoRound> {
         let nodes = slurm::nodes(&ask(self.hands, "sinfo")?).map_err(later)?;
         let partitions = self.partitions(&nodes)?;
@@ -285,7 +285,7 @@ impl<'a> Adaptor<'a> {
             nice: Some((job.id, nice)),
         };
         let mut commands: Vec<QueueChange> = updates.into_iter().map(change).collect();
-        // After the order: the job that room is made for is then the first to have it.
+        // After the nice values, so that the room goes to the job that it is made for.
         for (paused, _) in &advice.pauses {
             let job = by_id.get(paused).filter(|job| job.requeue);
             commands.extend(job.map(|job| QueueChange {
@@ -324,7 +324,7 @@ impl<'a> Adaptor<'a> {
         }
     }
 
-    /// Nice values to be set, the first job's first, and how many jobs' cannot be.
+    /// Nice values to set, the first job's first, and the number of jobs that refuse theirs.
     fn updates<'j>(
         &mut self,
         order: &[u64],
@@ -335,7 +335,7 @@ impl<'a> Adaptor<'a> {
             shown.is_some_and(|shown| shown != *nice)
         });
         let ordered = order.iter().filter_map(|id| jobs.get(id).copied());
-        // Slurm passes over a nice value where the priority was set by hand: such jobs keep theirs.
+        // Slurm ignores a nice value if the priority was set by hand: such jobs keep theirs.
         let fixed = |job: &&QueuedJob| {
             self.asked
                 .get(&job.id)
@@ -353,7 +353,7 @@ impl<'a> Adaptor<'a> {
         (changes.map(|(at, nice)| (ordered[at], nice)).collect(), fixed.len())
     }
 
-    /// Carries a command out. What was wrong with it, or that no command ever will do.
+    /// Carries out a command. Returns its error, if any, or that no command can succeed.
     fn carry_out(&mut self, words: &[String]) -> std::result::Result<Option<String>, NoRound> {
         if self.args.dry_run {
             return Ok(None);
@@ -361,7 +361,7 @@ impl<'a> Adaptor<'a> {
         let done = self.hands.run(words);
         if commands::forbidden(&done) && !self.may {
             return Err(NoRound::Never(format!(
-                "Slurm lets this user change no other's jobs ({}): run it as SlurmUser, or as an operator",
+                "Slurm does not let this user change other users' jobs ({}): run it as SlurmUser or as an operator",
                 done.said()
             )));
         }
@@ -383,7 +383,7 @@ impl<'a> Adaptor<'a> {
         parts.extend((report.fixed > 0).then(|| format!("{} with a priority set by hand", report.fixed)));
         let (answered, asked) = (self.service.answered, self.service.asked);
         parts.push(match self.args.brokers.is_some() && answered > 0 {
-            true => format!("service as measured by {answered} of {asked} brokers, else by the clock"),
+            true => format!("service measured by {answered} of {asked} brokers, else by the clock"),
             false => "service by the clock, times GPUs".to_string(),
         });
         let name = self.args.policy.as_deref().unwrap_or_default();
@@ -406,12 +406,12 @@ fn update(job: &QueuedJob, nice: i64) -> Vec<String> {
 fn wrong(done: &Done) -> Option<String> {
     done.trouble.map(|trouble| match trouble {
         CommandTrouble::TooLong => "no answer in time".to_string(),
-        CommandTrouble::NotThere => "not on the path".to_string(),
+        CommandTrouble::NotThere => "not in PATH".to_string(),
         CommandTrouble::Failed => done.said(),
     })
 }
 
-/// As a shell would take it.
+/// The words quoted for a shell.
 fn shown(words: &[String]) -> String {
     let quoted = words.iter().map(|word| match word.contains([' ', '[', '(']) {
         true => format!("'{word}'"),
@@ -420,13 +420,13 @@ fn shown(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// Takes back every nice value that bears weft's mark.
+/// Takes back every nice value that has weft's mark.
 fn undo(hands: &dyn Hands, args: &ClusterPolicyArgs) -> Result<ExitCode> {
     let begin = Instant::now();
     let jobs = match queue(hands) {
         Ok(jobs) => jobs,
         Err(NoRound::Never(why) | NoRound::Wrong(why) | NoRound::Later(why)) => {
-            bail!("nice values are as they are: {why}; weft cluster --undo takes them back")
+            bail!("nice values were not taken back: {why}; try weft cluster --undo")
         }
     };
     let (mut back, mut left, mut why) = (0, 0, None);
@@ -445,7 +445,7 @@ fn undo(hands: &dyn Hands, args: &ClusterPolicyArgs) -> Result<ExitCode> {
         };
         match wrong {
             None => back += 1,
-            // It ended meanwhile.
+            // The job has ended meanwhile.
             Some(wrong) if commands::gone(&wrong) => {}
             Some(wrong) => {
                 left += 1;

@@ -1,23 +1,23 @@
 //! Nice values that give jobs the order of a policy. Pure.
 //!
-//! Slurm starts jobs by descending priority, and a nice value is taken off a job's priority. So a
-//! job's *base*, priority plus nice, is what Slurm gave it without one. Jobs whose priorities
-//! descend already in the policy's order keep their values: the most that can. The others go
-//! between them, or where there is no room all are set anew.
+//! Slurm starts jobs by descending priority, and subtracts a job's nice value from its priority. So
+//! a job's *base*, priority plus nice, is its priority without a nice value. The largest set of
+//! jobs whose priorities already descend in the policy's order keep their values. The others get
+//! values between them; if there is no room, all values are set anew.
 //!
-//! No job is put below the lowest base while there is room above it. A job that comes next has a
-//! base about that low, and waits behind the others until weft has seen it.
+//! No job gets a priority below the lowest base while there is room above it. A job submitted next
+//! has a base about that low, so it waits behind the others until weft has seen it.
 
-/// The largest priority that is used. Slurm gives the largest numbers of 32 bits other meanings.
+/// Largest priority that is used. Slurm gives the largest 32-bit numbers other meanings.
 const TOP: i64 = 4_294_967_000;
-/// The smallest: 0 is a held job, 1 what Slurm cuts off to.
+/// Smallest priority that is used: 0 is a held job, and 1 is Slurm's lower limit.
 const BOTTOM: i64 = 2;
-/// Most between two jobs. Priorities move by themselves, with a job's age.
+/// Largest distance between two jobs. Priorities also change with a job's age.
 const STEP: i64 = 1_000;
-/// The largest nice value of Slurm, either way.
+/// Largest absolute nice value of Slurm.
 const MOST_NICE: i64 = 2_147_483_645;
 
-/// A job that waits.
+/// A waiting job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranked {
     pub priority: u32,
@@ -30,8 +30,7 @@ impl Ranked {
     }
 }
 
-/// The nice values that are to change, by index. The jobs come in the order in which they should
-/// start.
+/// Nice values to change, by index. `jobs` are in the order in which they should start.
 pub fn changes(jobs: &[Ranked]) -> Vec<(usize, i64)> {
     let floor = jobs.iter().map(Ranked::base).min().unwrap_or(0).max(BOTTOM);
     let kept = longest_descent(jobs);
@@ -44,9 +43,9 @@ pub fn changes(jobs: &[Ranked]) -> Vec<(usize, i64)> {
     changed.filter(|(at, nice)| jobs[*at].nice != *nice).collect()
 }
 
-/// Indexes of the most jobs whose priorities descend strictly.
+/// Indexes of the longest subsequence of jobs whose priorities descend strictly.
 fn longest_descent(jobs: &[Ranked]) -> Vec<usize> {
-    // Of the descents of each length, the end of the one that ends highest.
+    // For each length of a descent, the end of the descent that ends highest.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = Vec::with_capacity(jobs.len());
     for (at, job) in jobs.iter().enumerate() {
@@ -63,7 +62,7 @@ fn longest_descent(jobs: &[Ranked]) -> Vec<usize> {
     kept
 }
 
-/// Places for those that are not kept between those that are. None: there is no room.
+/// Priorities for the jobs not in `kept`, between those in `kept`; `None` if there is no room.
 fn between(jobs: &[Ranked], kept: &[usize], floor: i64) -> Option<Vec<(usize, i64)>> {
     let mut targets = Vec::new();
     let (mut first, mut above) = (0, None);
@@ -73,15 +72,15 @@ fn between(jobs: &[Ranked], kept: &[usize], floor: i64) -> Option<Vec<(usize, i6
         let count = (until - first) as i64;
         let below = end.map_or(floor - 1, |at| i64::from(jobs[at].priority));
         if count > 0 {
-            // Before the first of those that are kept there is all the room above it.
+            // All the room above is free before the first kept job.
             let above = above.unwrap_or((below + (count + 1) * STEP).min(TOP + 1));
             let step = (above - below) / (count + 1);
-            // Those that are kept may lie below the floor, by nice values of their users'.
+            // Kept jobs may be below the floor, because of their users' nice values.
             if step < 1 {
                 return None;
             }
             let step = step.min(STEP);
-            // Close to the one below: the room that is left is above, where there is most of it.
+            // Close to the job below, so that the remaining room adds to the large room above.
             targets.extend((0..count).map(|place| (first + place as usize, below + (count - place) * step)));
         }
         above = end.map(|at| i64::from(jobs[at].priority));
@@ -90,7 +89,7 @@ fn between(jobs: &[Ranked], kept: &[usize], floor: i64) -> Option<Vec<(usize, i6
     Some(targets)
 }
 
-/// Places for all of so many jobs, above the floor if there is room.
+/// Priorities for all `count` jobs, above the floor if there is room.
 fn anew(count: usize, floor: i64) -> Vec<(usize, i64)> {
     let many = count as i64;
     let floor = floor.min(TOP - many).max(BOTTOM);
@@ -106,7 +105,7 @@ mod tests {
         Ranked { priority, nice: 0 }
     }
 
-    /// What Slurm makes of the changes.
+    /// The jobs after Slurm has applied the changes.
     fn applied(jobs: &[Ranked]) -> Vec<Ranked> {
         let mut after = jobs.to_vec();
         for (at, nice) in changes(jobs) {
@@ -142,7 +141,7 @@ mod tests {
 
     #[test]
     fn any_order_of_priorities_of_either_plugin_comes_about() {
-        // By arrival from the top, by weights, and all cut off to 1.
+        // By arrival from the top, by weights, and all at Slurm's lower limit of 1.
         for (first, step) in [(4_294_901_759u32, 1u32), (90_000, 37), (1, 0)] {
             for count in [2u32, 3, 40, 300, 1_000] {
                 let jobs: Vec<Ranked> = (0..count)
@@ -154,10 +153,10 @@ mod tests {
                 let after = applied(&jobs);
                 assert!(descends(&after), "{first} {count}");
                 assert!(changes(&after).is_empty(), "{first} {count}");
-                // A job that comes now has a lower base, and is last.
+                // A job submitted now has a lower base, so it is last.
                 let lowest = jobs.iter().map(|job| job.priority).min().unwrap();
                 assert!(after.iter().all(|job| job.priority >= lowest), "{first} {count}");
-                // The order turned round, on top of that.
+                // The reversed order, on top of that.
                 let mut turned = after;
                 turned.reverse();
                 assert!(descends(&applied(&turned)), "{first} {count}");

@@ -1,9 +1,9 @@
-//! What GPUs worked for jobs, as the nodes' brokers measured it.
+//! GPU time of jobs, as measured by the nodes' brokers.
 //!
-//! A command of the administrator's brings the answer of `weft status --json` from a node, such as
-//! `ssh {node} weft status --json`. Jobs are told apart by the gang that Slurm's plugin gives them,
-//! `slurm-JOB`, and by the user that the kernel names: no job has what another user says. A node
-//! that does not answer is counted and said; its jobs keep what was known.
+//! A command of the administrator fetches the answer of `weft status --json` from a node, for
+//! example `ssh {node} weft status --json`. Jobs are identified by the gang that Slurm's plugin
+//! gives them, `slurm-JOB`, and by the user that the kernel reports: no user can claim another
+//! user's job. A node that does not answer is counted and reported; its jobs keep their last value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use serde_json::Value;
 use super::commands::Hands;
 use weft_cluster::Ns;
 
-/// Nodes that are asked at a time.
+/// Number of nodes that are asked at the same time.
 const AT_A_TIME: usize = 16;
 
-/// The most that was heard of each job, node by node.
+/// Largest GPU time reported for each job, node by node.
 #[derive(Debug, Default)]
 pub struct Service {
     worked: BTreeMap<(u64, u32, String), Ns>,
-    /// Nodes that answered last time, of those asked.
+    /// Number of nodes that answered last time, and of nodes that were asked.
     pub answered: usize,
     pub asked: usize,
 }
@@ -47,7 +47,7 @@ impl Service {
         }
     }
 
-    /// Takes a node's answer.
+    /// Records a node's answer.
     fn hear(&mut self, node: &str, answer: &str) {
         let Ok(status) = serde_json::from_str::<Value>(answer) else {
             return;
@@ -68,13 +68,13 @@ impl Service {
             }
         }
         for ((job, uid), worked) in sums {
-            // A broker forgets clients that ended; what was heard stays.
+            // A broker forgets ended clients; the value recorded here stays.
             let most = self.worked.entry((job, uid, node.to_string())).or_default();
             *most = worked.max(*most);
         }
     }
 
-    /// Per job and user, on all its nodes together.
+    /// GPU time by job and user, summed over the nodes, ns.
     pub fn worked(&self) -> BTreeMap<(u64, u32), Ns> {
         let mut sums = BTreeMap::new();
         for ((job, uid, _), worked) in &self.worked {
@@ -83,7 +83,7 @@ impl Service {
         sums
     }
 
-    /// Forgets jobs that are gone.
+    /// Forgets all other jobs.
     pub fn keep(&mut self, jobs: &BTreeSet<u64>) {
         self.worked.retain(|(job, ..), _| jobs.contains(job));
     }
@@ -120,7 +120,7 @@ mod tests {
             (service.worked(), service.answered),
             (BTreeMap::from([((7, 3), 112)]), 2)
         );
-        // Those that ended are forgotten there, not here.
+        // The node forgets ended clients; the service does not.
         service.hear("n1", &format!(r#"{{"clients": [{two}]}}"#));
         assert_eq!(service.worked()[&(7, 3)], 112);
         service.keep(&BTreeSet::new());

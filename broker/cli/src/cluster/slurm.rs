@@ -1,58 +1,58 @@
-//! What Slurm's own commands say, read from their JSON: `squeue --json` and `sinfo --json`.
+//! Reader of the JSON output of Slurm's commands `squeue --json` and `sinfo --json`.
 //!
 //! Slurm 22.05 writes plain numbers and one word of state; later releases write `{"set": true,
-//! "number": 5}` and a list. 24.11 tells of nodes by partition, those that are alike together. All
-//! are read. JSON keeps what users choose, a job's name and comment, from looking like another
-//! field.
+//! "number": 5}` and a list. 24.11 lists nodes by partition and groups identical nodes. All these
+//! forms are read. JSON keeps text chosen by users, a job's name and comment, from looking like
+//! another field.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Text that marks what a job's nice value was before.
+/// Mark before a job's former nice value in its comment.
 const TAG: &str = "weft:nice=";
 
-/// A job that waits or has nodes.
+/// A job that waits or runs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct QueuedJob {
     pub id: u64,
-    /// What `scontrol` calls it: an array's tasks that wait are one job.
+    /// Its name for `scontrol`: the waiting tasks of an array are one job.
     pub called: String,
     pub uid: u32,
     pub partitions: Vec<String>,
     pub state: SlurmState,
-    /// Why it waits.
+    /// Reason why it waits.
     pub reason: String,
-    /// 0: held.
+    /// Priority; 0 is a held job.
     pub priority: u32,
     pub nice: i64,
     pub comment: String,
     /// Seconds since 1970.
     pub submitted: u64,
-    /// Seconds since 1970, of a job that runs.
+    /// Start of the run, seconds since 1970.
     pub started: u64,
     pub limit_min: Option<u64>,
     pub nodes: u32,
-    /// Of each node: GPUs, shards.
+    /// GPUs and shards on each node.
     pub gpus: u32,
     pub shards: u32,
-    /// Where it runs: nodes, and what it has there.
+    /// Its nodes, each with the resources that it has there.
     pub placed: Vec<(String, String)>,
-    /// Slurm may requeue it: a batch job that allows that.
+    /// Whether Slurm may requeue it: a batch job that allows this.
     pub requeue: bool,
 }
 
-/// What a job does.
+/// State of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SlurmState {
-    /// It waits, and could start.
+    /// It waits and could start.
     #[default]
     Waits,
-    /// It waits for something else than resources: a time, another job, a hand.
+    /// It waits for something other than resources: a time, another job, an administrator.
     Barred,
     Runs,
-    /// It ended, or ends.
+    /// It has ended or is ending.
     Gone,
 }
 
@@ -62,16 +62,16 @@ pub struct SlurmNode {
     pub name: String,
     pub partitions: Vec<String>,
     pub gpus: u32,
-    /// Of all its GPUs.
+    /// Shards on all its GPUs together.
     pub shards: u32,
-    /// Jobs may run there.
+    /// Whether jobs may run there.
     pub up: bool,
-    /// New jobs may start there.
+    /// Whether new jobs may start there.
     pub takes: bool,
 }
 
 impl QueuedJob {
-    /// The nice value that it had before weft changed it, and its comment without weft's mark.
+    /// Its nice value before weft changed it, and its comment without weft's mark.
     pub fn before(&self) -> Option<(i64, String)> {
         let words: Vec<&str> = self.comment.split(' ').collect();
         let nice = words.iter().find_map(|word| word.strip_prefix(TAG)?.parse().ok())?;
@@ -79,7 +79,7 @@ impl QueuedJob {
         Some((nice, others.join(" ")))
     }
 
-    /// Its comment with weft's mark, where it has none yet.
+    /// Its comment with weft's mark, if it has none yet.
     pub fn marked(&self) -> Option<String> {
         if self.before().is_some() {
             return None;
@@ -89,7 +89,7 @@ impl QueuedJob {
     }
 }
 
-/// Why a job waits that no order helps.
+/// Reasons of waiting jobs that no order can help.
 const BARRED: [&str; 10] = [
     "BeginTime",
     "Dependency",
@@ -118,7 +118,7 @@ pub fn nodes(text: &str) -> Result<Vec<SlurmNode>> {
     Ok(rows(&answer, "sinfo", "nodes")?.iter().map(node).collect())
 }
 
-/// Whether Slurm starts jobs by number, whatever their priorities: `scontrol show config` says.
+/// Whether Slurm starts jobs by number and ignores priorities. `settings`: `scontrol show config`.
 pub fn by_number(settings: &str) -> bool {
     let is = |name: &str, value: &str| {
         let mut lines = settings.lines().filter_map(|line| line.split_once('='));
@@ -127,11 +127,11 @@ pub fn by_number(settings: &str) -> bool {
     is("SchedulerType", "sched/builtin") && is("PriorityType", "priority/basic")
 }
 
-/// What a command wrote, unless that is an error.
+/// Output of a command, unless it is an error.
 fn answer(text: &str, command: &str) -> Result<Value> {
     let answer: Value =
-        serde_json::from_str(text).with_context(|| format!("{command} --json: what it wrote is no JSON"))?;
-    // squeue ends with 0 where slurmctld does not answer.
+        serde_json::from_str(text).with_context(|| format!("{command} --json: its output is not JSON"))?;
+    // squeue exits with 0 even if slurmctld does not answer.
     if let Some(error) = answer["errors"].as_array().and_then(|errors| errors.first()) {
         let said = [&error["description"], &error["error"]].map(|part| part.as_str().unwrap_or_default().trim());
         bail!("{command} --json: {}", said.join(": ").trim_matches([':', ' ']));
@@ -142,7 +142,7 @@ fn answer(text: &str, command: &str) -> Result<Value> {
 fn rows(answer: &Value, command: &str, field: &str) -> Result<Vec<Value>> {
     match &answer[field] {
         Value::Array(rows) => Ok(rows.clone()),
-        _ => bail!("{command} --json: no {field} in what it wrote"),
+        _ => bail!("{command} --json: its output has no {field}"),
     }
 }
 
@@ -168,7 +168,7 @@ fn word(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_string()
 }
 
-/// A state, and what stands beside it: one word, or a list with flags.
+/// A state and its flags: one word, or a list.
 fn states(value: &Value) -> Vec<String> {
     match value {
         Value::Array(words) => words.iter().map(|each| word(each).to_uppercase()).collect(),
@@ -224,7 +224,7 @@ fn job(row: &Value) -> Result<QueuedJob> {
     })
 }
 
-/// A nice value. 22.05 writes one below zero as a number of 32 bits without a sign, and none for 0.
+/// A nice value. 22.05 writes a negative one as an unsigned 32-bit number, and omits 0.
 fn nice(value: &Value) -> i64 {
     let told = number(value).unwrap_or(0);
     if (1 << 31..1 << 32).contains(&told) {
@@ -234,11 +234,11 @@ fn nice(value: &Value) -> i64 {
     }
 }
 
-/// An array's tasks that wait are named together.
+/// Name of a job; the waiting tasks of an array have one name.
 fn called(row: &Value, id: u64) -> String {
     let (array, tasks) = (count::<u64>(&row["array_job_id"]), word(&row["array_task_string"]));
     let tasks = tasks.split('%').next().unwrap_or_default();
-    // squeue cuts a long list off; then the array's own number has to do.
+    // squeue truncates a long list; then the array's own number is used.
     if array > 0 && !tasks.is_empty() && !tasks.contains("...") {
         format!("{array}_[{tasks}]")
     } else {
@@ -253,7 +253,7 @@ fn asked(row: &Value, kind: &str, nodes: u32, tasks: u32) -> u32 {
     per_node.max(in_all.div_ceil(nodes))
 }
 
-/// Nodes with what a job has there.
+/// Nodes of a job, each with the job's resources there.
 fn placed(row: &Value) -> Vec<(String, String)> {
     let resources = &row["job_resources"];
     let listed: Vec<&Value> = match (&resources["allocated_nodes"], &resources["nodes"]["allocation"]) {
@@ -294,7 +294,7 @@ fn node_that_is(words: &[String], has: &str) -> SlurmNode {
     }
 }
 
-/// Nodes of rows that have a partition, and its nodes that are alike.
+/// Nodes from rows that each list the identical nodes of a partition.
 fn nodes_by_partition(rows: &[Value]) -> Vec<SlurmNode> {
     let mut found: BTreeMap<String, SlurmNode> = BTreeMap::new();
     for row in rows {
@@ -312,7 +312,7 @@ fn nodes_by_partition(rows: &[Value]) -> Vec<SlurmNode> {
     found.into_values().collect()
 }
 
-/// Parts of a list of generic resources; commas inside brackets part nothing.
+/// Parts of a list of generic resources; commas inside brackets do not separate.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     text.split(move |letter| {
@@ -321,7 +321,7 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How many of a kind: `gres:gpu:2`, `gpu:sim:2(IDX:0-1)`, `gres/gpu=2`, `shard:40`.
+/// Number of resources of a kind: `gres:gpu:2`, `gpu:sim:2(IDX:0-1)`, `gres/gpu=2`, `shard:40`.
 pub fn gres(text: &str, kind: &str) -> u32 {
     let each = parts(text).map(|part| {
         let plain = part.split('(').next().unwrap_or_default().replace(['=', '/'], ":");
@@ -335,7 +335,7 @@ pub fn gres(text: &str, kind: &str) -> u32 {
     each.fold(0, u32::saturating_add)
 }
 
-/// Which GPUs: the numbers of `(IDX:0-1,3)`; since 23.11 shards are told by GPU, `(20/80,0/80)`.
+/// Numbers of GPUs, from `(IDX:0-1,3)`; since 23.11 shards are listed by GPU, `(20/80,0/80)`.
 pub fn indexes(text: &str) -> Vec<u16> {
     let mut found = Vec::new();
     for part in parts(text) {
@@ -394,7 +394,7 @@ mod tests {
         // Two tasks of a GPU each; a nice value below zero.
         assert_eq!((of(6).gpus, of(6).nice), (2, -40));
         assert_eq!((of(7).called.as_str(), of(1).called.as_str()), ("7_[1-5]", "1"));
-        // Held, and begins later.
+        // One is held, one begins later.
         assert_eq!((of(8).state, of(9).state), (SlurmState::Barred, SlurmState::Barred));
         assert_eq!((of(10).state, of(10).gpus), (SlurmState::Runs, 0));
         assert!(!of(11).requeue);

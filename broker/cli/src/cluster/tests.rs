@@ -1,4 +1,4 @@
-//! Rounds beside a Slurm that only answers and takes down what it is told.
+//! Rounds with a fake Slurm that only answers questions and records commands.
 
 use std::sync::Mutex;
 
@@ -22,10 +22,10 @@ fn args(words: &str) -> ClusterPolicyArgs {
         .args
 }
 
-/// Answers questions, and takes changes down.
+/// A fake that answers questions and records changes.
 struct FakeHands {
     queue: String,
-    /// What it says to the change of that number, and to all after it.
+    /// Its refusal of the change with this number, and of all later ones.
     refuses: Option<(usize, &'static str)>,
     changes: Mutex<Vec<String>>,
 }
@@ -129,7 +129,7 @@ fn a_command_that_fails_is_counted_and_shown() {
     assert!(lines[0].contains("2 commands, 1 failed"), "{lines:?}");
     let failed = "  failed: scontrol update JobId=5 Nice=11: Invalid job id specified for job 5";
     assert_eq!(lines[1], failed);
-    // It is tried again: the next round sees what is true.
+    // The command is tried again, because the next round reads the actual state.
     assert_eq!(adaptor.round(NOW).unwrap().commands.len(), 2);
 }
 
@@ -184,7 +184,7 @@ fn measured_service_is_said_to_be() {
     let report = adaptor.round(NOW).unwrap();
     let lines = adaptor.told(&report);
     assert!(
-        lines[0].ends_with("service as measured by 2 of 2 brokers, else by the clock"),
+        lines[0].ends_with("service measured by 2 of 2 brokers, else by the clock"),
         "{lines:?}"
     );
     assert_eq!(adaptor.service.worked()[&(6, 61_001)], 10);
@@ -210,7 +210,7 @@ fn a_slurmctld_that_does_not_answer_is_asked_again() {
 fn what_was_set_is_taken_back_with_its_mark() {
     let hands = fake(QUEUE);
     undo(&hands, &args("--undo")).unwrap();
-    // Job 6 runs: should it be requeued, it is as it was.
+    // Job 6 runs: if it is requeued, it has its former nice value.
     assert_eq!(
         hands.changes(),
         [
@@ -235,7 +235,7 @@ fn a_job_that_ends_meanwhile_needs_nothing_taken_back() {
 
 #[test]
 fn room_is_made_by_requeue_where_that_is_allowed() {
-    // Job 2 may be requeued, and has no limit; job 1 has five minutes.
+    // Job 2 may be requeued and has no time limit; job 1 has a limit of five minutes.
     let hands = fake(QUEUE);
     let may = args("--policy shortest-remaining --pause requeue");
     adaptor(&hands, &may).round(NOW).unwrap();
@@ -262,7 +262,7 @@ fn wrong_words_are_refused_with_the_near_one() {
     };
     assert!(said("--policy tiresas").contains("'tiresias'"));
     assert!(said("").contains("--policy"));
-    assert!(said("--policy fifo --interval soon").contains("soon is no time"));
+    assert!(said("--policy fifo --interval soon").contains("soon is not a time"));
     assert!(said("--policy fifo --pause suspend").contains("requeue"));
     assert!(said("--undo --policy fifo").contains("cannot be used with"));
 }

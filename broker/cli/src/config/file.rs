@@ -1,5 +1,5 @@
-//! Reads one `weft.toml`. A wrong part is one line with file, line, key and reason, and counts as
-//! not said; the rest of the file counts.
+//! Reader of one `weft.toml`. An error is reported in one line with file, line, key and reason, and
+//! that part is ignored; the rest of the file counts.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,19 +17,19 @@ use super::{ConfigOrigin, ConfigPath, ConfigValue, LoadedConfig};
 use crate::users;
 use weft_api::plain_text as clean;
 
-/// A file of more bytes is none of settings.
+/// Largest size of a settings file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What is wrong with a file.
+/// An error in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigMistake {
     /// The file.
     pub file: PathBuf,
-    /// Its line, from 1; `None`: the file as a whole.
+    /// Its line, from 1; `None` if the whole file is wrong.
     pub line: Option<usize>,
     /// The key, and why it is wrong.
     pub why: String,
-    /// Whether its reader cannot mend it: the file is the machine's, or another user's.
+    /// Whether this user cannot correct it: the file belongs to the machine or another user.
     pub foreign: bool,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for ConfigMistake {
     }
 }
 
-/// Reads a file into `loaded`, over what later files said.
+/// Reads a file into `loaded`, replacing values of the files read before.
 pub fn read(path: &ConfigPath, loaded: &mut LoadedConfig) {
     let told = |line: Option<usize>, why: String| ConfigMistake {
         file: path.path.clone(),
@@ -59,18 +59,18 @@ pub fn read(path: &ConfigPath, loaded: &mut LoadedConfig) {
             loaded,
         }
         .whole(),
-        Ok(None) if path.named => loaded.errors.push(told(None, "is not there".to_string())),
+        Ok(None) if path.named => loaded.errors.push(told(None, "does not exist".to_string())),
         Ok(None) => {}
         Err(why) => loaded.errors.push(told(None, why)),
     }
 }
 
-/// The file's text; `None`: there is none.
+/// The file's text; `None` if the file does not exist.
 fn content(path: &Path) -> Result<Option<String>, String> {
     if path == Path::new("/dev/null") {
         return Ok(Some(String::new()));
     }
-    // A pipe is opened without a wait, and then found to be none.
+    // Opens a pipe without waiting; the check below then rejects it.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = match File::options().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
@@ -79,7 +79,7 @@ fn content(path: &Path) -> Result<Option<String>, String> {
     };
     let facts = file.metadata().map_err(|error| crate::text::why(&error))?;
     if !facts.is_file() {
-        return Err("is no file".to_string());
+        return Err("is not a file".to_string());
     }
     if is_of_others(&facts) {
         return Err(format!(
@@ -88,14 +88,14 @@ fn content(path: &Path) -> Result<Option<String>, String> {
         ));
     }
     if facts.mode() & 0o002 != 0 {
-        return Err("may be written by everybody (chmod o-w); it is not read".to_string());
+        return Err("is writable by every user (chmod o-w); it is not read".to_string());
     }
-    // Root chose the group of its file. A user's own group is usually that user alone, and files
-    // are often its to write (umask 002).
+    // Root chose the group of its own file. A user's own group usually contains only that user, and
+    // files are often writable by it (umask 002).
     if facts.uid() != 0 && facts.mode() & 0o020 != 0 && ![0, rustix::process::getegid().as_raw()].contains(&facts.gid())
     {
         return Err(format!(
-            "may be written by group {} (chmod g-w); it is not read",
+            "is writable by group {} (chmod g-w); it is not read",
             facts.gid()
         ));
     }
@@ -103,11 +103,11 @@ fn content(path: &Path) -> Result<Option<String>, String> {
     let read = file.take(MOST_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|error| crate::text::why(&error))?;
     if bytes.len() as u64 > MOST_BYTES {
-        return Err("has more than 1 MiB; it is not read".to_string());
+        return Err("is larger than 1 MiB; it is not read".to_string());
     }
     String::from_utf8(bytes)
         .map(Some)
-        .map_err(|_| "is no UTF-8 text".to_string())
+        .map_err(|_| "is not UTF-8 text".to_string())
 }
 
 /// Whether the file is neither root's nor this user's.
@@ -141,7 +141,7 @@ impl FileReading<'_> {
             Err(error) => {
                 let line = error.span().map(|span| self.line(span.start));
                 let why = error.message().replace('\n', ", ");
-                return self.wrong(line, &format!("{why}; nothing of this file is taken"));
+                return self.wrong(line, &format!("{why}; the whole file is ignored"));
             }
         };
         for (name, value) in table.get_ref() {
@@ -149,7 +149,7 @@ impl FileReading<'_> {
             let section = ConfigSection::ALL.into_iter().find(|section| section.name() == name);
             match (section, value.get_ref()) {
                 (Some(section), DeValue::Table(table)) => self.section(section, table),
-                (Some(_), _) => self.wrong(Some(line), &format!("{name}: is a section: write [{name}]")),
+                (Some(_), _) => self.wrong(Some(line), &format!("{name}: must be a section: write [{name}]")),
                 (None, _) => {
                     let known: Vec<String> = ConfigSection::ALL.map(|section| section.name().to_string()).into();
                     let sections = || format!("sections are {}", known.join(", "));
@@ -173,7 +173,7 @@ impl FileReading<'_> {
             if users && section == ConfigSection::Broker {
                 match value.get_ref() {
                     DeValue::Table(table) => self.users(&name, table),
-                    _ => self.wrong(Some(at), &format!("{path}: is a table of users: write [{path}]")),
+                    _ => self.wrong(Some(at), &format!("{path}: must be a table of users: write [{path}]")),
                 }
                 continue;
             }
@@ -181,11 +181,7 @@ impl FileReading<'_> {
                 self.unknown(section, &name, at);
                 continue;
             };
-            let text = match key.section {
-                ConfigSection::Cluster => list_of(value.get_ref()),
-                ConfigSection::Broker | ConfigSection::Run => text_of(value.get_ref()),
-            };
-            let checked = text.and_then(|text| {
+            let checked = text_of(value.get_ref()).and_then(|text| {
                 (key.check)(&text)?;
                 Ok(text)
             });
@@ -210,7 +206,7 @@ impl FileReading<'_> {
         let hint = match (other, near(name, &known)) {
             (Some(other), _) => format!("it belongs under [{}]", other.section.name()),
             (None, Some(near)) => format!("did you mean {near}?"),
-            (None, None) => "weft config show lists all".to_string(),
+            (None, None) => "weft config show lists all keys".to_string(),
         };
         self.wrong(Some(at), &format!("{}.{name}: no such key; {hint}", section.name()));
     }
@@ -260,7 +256,7 @@ impl FileReading<'_> {
         }
     }
 
-    /// The line of a byte.
+    /// The line of the byte at this offset, from 1.
     fn line(&self, at: usize) -> usize {
         let before = self.text.as_bytes().get(..at).unwrap_or_default();
         before.iter().filter(|byte| **byte == b'\n').count() + 1
@@ -272,25 +268,14 @@ fn plain(name: &Spanned<toml::de::DeString<'_>>) -> String {
     name.get_ref().replace('_', "-")
 }
 
-/// A value as its option takes it.
+/// A value in the form of its option.
 fn text_of(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.to_string()),
         DeValue::Integer(figure) if figure.radix() == 10 => Ok(figure.as_str().replace('_', "")),
         DeValue::Float(figure) => Ok(figure.as_str().replace('_', "")),
         DeValue::Boolean(said) => Ok(said.to_string()),
-        other => Err(format!("one value is wanted, this is of type {}", other.type_str())),
-    }
-}
-
-/// A list as its option takes it, or one value.
-fn list_of(value: &DeValue<'_>) -> Result<String, String> {
-    match value {
-        DeValue::Array(values) => {
-            let texts = values.iter().map(|value| text_of(value.get_ref()));
-            texts.collect::<Result<Vec<_>, _>>().map(|texts| texts.join(","))
-        }
-        one => text_of(one),
+        other => Err(format!("expected one value, found type {}", other.type_str())),
     }
 }
 
@@ -298,11 +283,11 @@ fn list_of(value: &DeValue<'_>) -> Result<String, String> {
 fn near<'a>(word: &str, known: &'a [String]) -> Option<&'a str> {
     let far = |other: &str| distance(word, other);
     let best = known.iter().min_by_key(|other| far(other))?;
-    // A word of four letters may have one or two wrong, a long one more.
+    // Two wrong letters in a word of four letters, more in a longer one.
     (far(best) <= 1 + word.len() / 4).then_some(best.as_str())
 }
 
-/// Letters to insert, remove or replace (Levenshtein).
+/// Number of letters to insert, remove or replace (Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -348,7 +333,7 @@ mod tests {
     fn the_sample_of_the_packages_has_every_key_and_may_be_taken_as_it_is() {
         let sample = include_str!("../../../../deploy/weft.toml");
         assert_eq!(loaded(sample).1, [""; 0]);
-        // With each example taken. An example is a line `# key = value`.
+        // With each example uncommented. An example is a line `# key = value`.
         let is_example = |line: &str| line.starts_with("# ") && line.contains(" = ");
         let taken = |line: &str| {
             if is_example(line) {
@@ -402,13 +387,13 @@ mod tests {
         );
         let expected = [
             "weft.toml:2: broker.polcy: no such key; did you mean policy?",
-            "weft.toml:3: broker.slowdown: 200% is no slowdown",
+            "weft.toml:3: broker.slowdown: 200% is not a slowdown",
             "weft.toml:4: broker.slo: no such key; it belongs under [run]",
             "weft.toml:6: runs: no such section; did you mean [run]?",
             "weft.toml:9: run.priority: a priority is a whole number from 0",
             "weft.toml:10: run.turn: no such key; it belongs under [broker]",
             "weft.toml:12: broker.weights.nobody-of-this-name: no user",
-            "weft.toml:13: broker.weights.root: 0 is not in 1 to 100",
+            "weft.toml:13: broker.weights.root: 0 is not between 1 and 100",
         ];
         assert_eq!(told.len(), expected.len(), "{told:#?}");
         for part in expected {
@@ -426,7 +411,7 @@ mod tests {
                 "policy = 'weft'\n",
                 "weft.toml:1: policy: no such section; it belongs under [broker]",
             ),
-            ("broker = 3\n", "weft.toml:1: broker: is a section"),
+            ("broker = 3\n", "weft.toml:1: broker: must be a section"),
         ] {
             let (loaded, told) = loaded(text);
             assert_eq!(told.len(), 1, "{told:?}");
@@ -441,12 +426,12 @@ mod tests {
         let path = folder.path().join("weft.toml");
         let told = || content(&path).expect_err("not read");
         fs::create_dir(&path).expect("made");
-        assert!(told().contains("no file"), "{}", told());
+        assert!(told().contains("not a file"), "{}", told());
         fs::remove_dir(&path).expect("removed");
         assert_eq!(content(&path), Ok(None));
         fs::write(&path, "").expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("set");
-        assert!(told().contains("everybody"), "{}", told());
+        assert!(told().contains("every user"), "{}", told());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("set");
         fs::write(&path, vec![b' '; MOST_BYTES as usize + 1]).expect("written");
         assert!(told().contains("1 MiB"), "{}", told());

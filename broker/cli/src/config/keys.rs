@@ -1,4 +1,4 @@
-//! The settings of `weft.toml`. Each is named as its option, without dashes before it.
+//! The settings of `weft.toml`. Each has the name of its option without the leading dashes.
 #![forbid(unsafe_code)]
 
 use clap::ValueEnum;
@@ -10,7 +10,7 @@ use weft_protocol::{device_share, latency_budget};
 use weft_scheduler::PolicyName;
 
 use crate::environment::BackingOption;
-use crate::{node_address, text, users};
+use crate::{text, users};
 
 /// A section of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,20 +19,17 @@ pub enum ConfigSection {
     Broker,
     /// Options of `weft run`.
     Run,
-    /// The nodes that `--cluster` shows.
-    Cluster,
 }
 
 impl ConfigSection {
     /// All sections.
-    pub const ALL: [ConfigSection; 3] = [ConfigSection::Broker, ConfigSection::Run, ConfigSection::Cluster];
+    pub const ALL: [ConfigSection; 2] = [ConfigSection::Broker, ConfigSection::Run];
 
     /// The section's name.
     pub fn name(self) -> &'static str {
         match self {
             ConfigSection::Broker => "broker",
             ConfigSection::Run => "run",
-            ConfigSection::Cluster => "cluster",
         }
     }
 }
@@ -44,15 +41,15 @@ pub struct ConfigKey {
     pub section: ConfigSection,
     /// Its name.
     pub name: &'static str,
-    /// The variable that goes before the file.
+    /// The variable that overrides the file.
     pub variable: Option<&'static str>,
-    /// The value where nothing is said, for people.
+    /// The default as text for people.
     pub built_in: &'static str,
-    /// The unit of a plain figure; empty: it has none, or the value says it.
+    /// The unit of a plain number; empty if it has none or the value contains the unit.
     pub unit: &'static str,
-    /// Whether a running broker takes a change (`reload` in the daemon).
+    /// Whether a running broker applies a change (`reload` in the daemon).
     pub reload: bool,
-    /// Judges a value.
+    /// Checks a value.
     pub check: fn(&str) -> Result<(), String>,
 }
 
@@ -62,10 +59,10 @@ impl ConfigKey {
         format!("{}.{}", self.section.name(), self.name)
     }
 
-    /// The value as the setting's variable takes it.
+    /// The value in the form of the setting's variable.
     pub fn in_variable(&self, value: &str) -> String {
         match (self.name, value) {
-            // `quiet` is the contrary of WEFT_OUTCOME.
+            // `quiet` is the opposite of WEFT_OUTCOME.
             ("quiet", "true") | ("device-priorities", "false") => "off".to_string(),
             ("quiet", "false") | ("device-priorities", "true") => "on".to_string(),
             ("queue", "true") => "on".to_string(),
@@ -74,7 +71,7 @@ impl ConfigKey {
         }
     }
 
-    /// The variable's value as the setting has it.
+    /// The variable's value in the form of the setting.
     pub fn of_variable(&self, value: &str) -> String {
         match (self.name, value) {
             ("quiet", "off") => "true".to_string(),
@@ -92,8 +89,8 @@ pub const USER_TABLES: [(&str, &str); 4] = [
     ("memory", "--memory-of"),
 ];
 
-/// Settings of `[broker]` that only one broker can have: a place that a second one finds taken. In
-/// the machine's file they are the shared broker's.
+/// Settings of `[broker]` that name a path or address which only one broker can use. In the
+/// machine's file they apply to the shared broker.
 pub const OF_ONE_BROKER: [&str; 2] = ["metrics", "trace"];
 
 /// The settings, in the order of `weft config show`.
@@ -114,15 +111,15 @@ pub const KEYS: &[ConfigKey] = &[
     broker_key("spin", "auto", |text| drop_value(Spin::from_str(text, true))),
     reloaded(figure(
         "s",
-        broker_key("idle-exit", "never; 60 or 30 for jobs alone", |text| {
+        broker_key("idle-exit", "never; 60 or 30 if a job starts it", |text| {
             drop_value(idle_exit(text))
         }),
     )),
     broker_key("trace", "none", |text| match text.starts_with('/') {
         true => Ok(()),
-        false => Err("an absolute path is wanted".to_string()),
+        false => Err("expected an absolute path".to_string()),
     }),
-    broker_key("metrics", "a unix socket beside the broker's", |text| {
+    broker_key("metrics", "a unix socket next to the broker's", |text| {
         drop_value(text.parse::<MetricsAddress>())
     }),
     broker_key("group", "all users", |text| drop_value(users::group(text))),
@@ -160,12 +157,6 @@ pub const KEYS: &[ConfigKey] = &[
         one_of(text, &["on", "off", "true", "false"])
     }),
     run_key("quiet", "WEFT_OUTCOME", "false", yes_or_no),
-    ConfigKey {
-        section: ConfigSection::Cluster,
-        ..broker_key("nodes", "those of Slurm", |text| {
-            drop_value(node_address::parse_list(text))
-        })
-    },
 ];
 
 const fn broker_key(name: &'static str, built_in: &'static str, check: fn(&str) -> Result<(), String>) -> ConfigKey {
@@ -216,25 +207,25 @@ fn yes_or_no(text: &str) -> Result<(), String> {
 fn one_of(text: &str, known: &[&str]) -> Result<(), String> {
     match known.contains(&text) {
         true => Ok(()),
-        false => Err(format!("{text} is none of {}", known.join(", "))),
+        false => Err(format!("{text} is not one of {}", known.join(", "))),
     }
 }
 
 fn log_level(text: &str) -> Result<(), String> {
     match log_file::level(text) {
         Some(_) => Ok(()),
-        None => Err(format!("{text} is none of off, error, warn, info, debug, trace")),
+        None => Err(format!("{text} is not one of off, error, warn, info, debug, trace")),
     }
 }
 
-/// Seconds without clients after which a broker ends; `None`: `never`.
+/// Seconds without clients after which a broker ends; `None` for `never`.
 pub fn idle_exit(text: &str) -> Result<Option<u64>, String> {
     match text {
         "never" => Ok(None),
         _ => text
             .parse()
             .map(Some)
-            .map_err(|_| "whole seconds are wanted, or never".to_string()),
+            .map_err(|_| "expected whole seconds, or never".to_string()),
     }
 }
 
@@ -243,7 +234,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// Options that no file sets: what is done, not how.
+    /// Options that no file sets: they choose the action, not its parameters.
     const NOT_IN_FILES: &[&str] = &[
         "background",
         "detached",
@@ -255,7 +246,7 @@ mod tests {
         "jobs-of",
         "memory-of",
         "help",
-        // Of one job alone.
+        // These belong to one job.
         "profile",
         "memory",
         "no-wait",

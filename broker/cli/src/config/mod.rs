@@ -1,7 +1,7 @@
-//! `weft.toml`: what the broker and `weft run` do where neither option nor variable says it.
+//! `weft.toml`: settings of the broker and `weft run` that neither option nor variable gives.
 //!
-//! [`keys`] lists all settings, [`file`] reads one file, `show` prints what is in force. A value
-//! is kept as the text of its option, so that one parser judges both.
+//! [`keys`] lists all settings, [`file`] reads one file, `show` prints the values in force. A value
+//! is kept as the text of its option, so that one parser checks both.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ pub use file::ConfigMistake;
 use keys::ConfigSection;
 pub use show::{ConfigArgs, main};
 
-/// Names one file, in place of the system's and the user's.
+/// Variable that names one file instead of the system's and the user's.
 pub const VARIABLE: &str = "WEFT_CONFIG";
 
-/// The machine's own file.
+/// Path of the machine's file.
 pub const SYSTEM: &str = "/etc/weft/weft.toml";
 
-/// Where a value is written down.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigOrigin {
     /// The file.
@@ -34,24 +34,24 @@ pub struct ConfigOrigin {
 /// A value of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigValue {
-    /// The value as its option takes it.
+    /// The value in the form of its option.
     pub text: String,
-    /// Where it is written down.
+    /// Its origin.
     pub origin: ConfigOrigin,
 }
 
-/// A file that is looked for.
+/// A file that is read if it exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigPath {
     /// Its absolute path.
     pub path: PathBuf,
-    /// Whether its user named it, so that it must be there.
+    /// Whether the user named it, so that it must exist.
     pub named: bool,
-    /// Whether it is the machine's, which its users cannot mend.
+    /// Whether it is the machine's file, which users cannot correct.
     pub system: bool,
 }
 
-/// The files that count here, the first one first. Their values override those of later ones.
+/// The files that count here, by precedence: values override those of later files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigSources {
     /// The files.
@@ -61,7 +61,7 @@ pub struct ConfigSources {
 }
 
 impl ConfigSources {
-    /// The files of this process. A shared broker goes by the machine's alone, or by the one that
+    /// The files of this process. A shared broker reads only the machine's file, or the file that
     /// [`VARIABLE`] names.
     pub fn of_environment(shared: bool) -> ConfigSources {
         ConfigSources::new(shared, |name| std::env::var_os(name).filter(|value| !value.is_empty()))
@@ -82,7 +82,7 @@ impl ConfigSources {
             };
         }
         let home = || variable("HOME").map(|home| PathBuf::from(home).join(".config"));
-        // The specification has programs pass over a relative path.
+        // The XDG specification requires that relative paths are ignored.
         let folder = variable("XDG_CONFIG_HOME")
             .map(PathBuf::from)
             .filter(|folder| folder.is_absolute())
@@ -103,7 +103,7 @@ impl ConfigSources {
         }
     }
 
-    /// The file that was named, as an absolute path.
+    /// The file that the user named, as an absolute path.
     pub fn named(&self) -> Option<&Path> {
         self.paths
             .iter()
@@ -111,13 +111,13 @@ impl ConfigSources {
             .map(|path| path.path.as_path())
     }
 
-    /// Reads the files. What is wrong is left out, and told.
+    /// Reads the files. Errors are collected, and their values left out.
     pub fn load(&self) -> LoadedConfig {
         let mut loaded = LoadedConfig::default();
         for path in self.paths.iter().rev() {
             file::read(path, &mut loaded);
             if path.system && !self.shared {
-                // The machine's file comes first, so no other file's value is in here yet.
+                // The machine's file is read first, so these values come only from it.
                 let taken = |key: &str| keys::OF_ONE_BROKER.contains(&key);
                 loaded.values.retain(|(_, key), _| !taken(key));
             }
@@ -126,7 +126,7 @@ impl ConfigSources {
     }
 }
 
-/// What the files say.
+/// Contents of the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadedConfig {
     /// Values by section and key.
@@ -135,16 +135,16 @@ pub struct LoadedConfig {
     pub weights: BTreeMap<u32, (u32, ConfigOrigin)>,
     /// `[broker.priorities]`: most important priorities by uid.
     pub priorities: BTreeMap<u32, (u8, ConfigOrigin)>,
-    /// `[broker.jobs]`: most jobs at once by uid; `None`: of all others.
+    /// `[broker.jobs]`: most jobs at once by uid; `None` is all others.
     pub jobs: BTreeMap<Option<u32>, (u32, ConfigOrigin)>,
-    /// `[broker.memory]`: most device memory at once by uid, bytes; `None`: of all others.
+    /// `[broker.memory]`: most device memory at once by uid, bytes; `None` is all others.
     pub memory: BTreeMap<Option<u32>, (u64, ConfigOrigin)>,
-    /// What is wrong.
+    /// Errors in the files.
     pub errors: Vec<ConfigMistake>,
 }
 
 impl LoadedConfig {
-    /// The text of a setting, if a file has it.
+    /// The text of a setting, if a file sets it.
     pub fn text(&self, section: ConfigSection, key: &str) -> Option<&str> {
         let mut found = self
             .values
@@ -153,7 +153,7 @@ impl LoadedConfig {
         found.next().map(|(_, value)| value.text.as_str())
     }
 
-    /// `[run]` as variables of the job, without those that `is_set` names.
+    /// `[run]` as variables of the job, without those for which `is_set` is true.
     pub fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, OsString)> {
         let keys = keys::KEYS.iter().filter(|key| key.section == ConfigSection::Run);
         let said = keys.filter_map(|key| Some((key, key.variable?, self.text(key.section, key.name)?)));

@@ -1,4 +1,4 @@
-//! `weft config`: which files count, and each setting's value with its origin.
+//! `weft config`: the files that are read, and each setting's value with its origin.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::{ConfigOrigin, ConfigSources, LoadedConfig};
 use crate::text::{self, TextTable};
 use crate::users;
 
-/// Show what weft.toml says: each setting, its value, and where that comes from
+/// Show the settings in force, each with its value and origin
 #[derive(Debug, clap::Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct ConfigArgs {
@@ -23,24 +23,24 @@ pub struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigAction {
-    /// Every setting, its value, and where that comes from; exit code 2 where a file is wrong
+    /// Print every setting with its value and origin; exit code 2 if a file is wrong
     Show {
         /// As JSON
         #[arg(long)]
         json: bool,
-        /// As a shared broker sees it: without a user's own file
+        /// As a shared broker reads them: without the user's own file
         #[arg(long)]
         shared: bool,
     },
-    /// The files that are looked for, the first one first
+    /// Print the paths of the settings files, the one that takes precedence first
     Path {
-        /// Those of a shared broker
+        /// The files of a shared broker
         #[arg(long)]
         shared: bool,
     },
 }
 
-/// Form of the JSON; a change that breaks its readers raises it.
+/// Version of the JSON; a change that breaks readers increments it.
 const SCHEMA: u32 = 1;
 
 #[derive(Debug, Serialize)]
@@ -55,13 +55,13 @@ struct ConfigPage {
 struct ConfigRow {
     key: String,
     value: String,
-    /// Of a plain figure.
+    /// Unit of a plain number.
     unit: &'static str,
     /// `built in`, a variable, or `FILE:LINE`.
     from: String,
-    /// The variable that goes before the files.
+    /// The variable that overrides the files.
     variable: Option<&'static str>,
-    /// Whether a running broker takes a change with SIGHUP.
+    /// Whether a running broker applies a change on SIGHUP.
     reload: bool,
 }
 
@@ -103,7 +103,7 @@ pub fn main(args: ConfigArgs) -> Result<ExitCode> {
 fn state(path: &Path) -> &'static str {
     match std::fs::metadata(path) {
         Ok(_) => "",
-        Err(_) => "not there",
+        Err(_) => "does not exist",
     }
 }
 

@@ -17,7 +17,7 @@ pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
             Some(misnamed) => (misnamed, "unset or correct WEFT_CUDA_LIBRARY: no other path is tried"),
             None => (
                 "no libcuda.so.1 on this machine".to_string(),
-                "install NVIDIA's driver, or name its libcuda.so.1 with WEFT_CUDA_LIBRARY",
+                "install NVIDIA's driver, or set WEFT_CUDA_LIBRARY to its libcuda.so.1",
             ),
         };
         rows.push(ReportRow::fail("driver", what, advice));
@@ -36,7 +36,7 @@ pub fn rows(rows: &mut Vec<ReportRow>) -> Option<DriverLibrary> {
         Err(why) => rows.push(ReportRow::fail(
             "driver version",
             why,
-            "see whether nvidia-smi works; look into dmesg",
+            "check that nvidia-smi works, and read dmesg",
         )),
     }
     Some(driver)
@@ -63,16 +63,16 @@ fn devices(told: &DriverReport, rows: &mut Vec<ReportRow>) {
         Some(0) => rows.push(ReportRow::ok("driver version", format!("{version}{own}"))),
         code => rows.push(ReportRow::fail(
             "driver version",
-            format!("{version}{own}, but cuInit says {}", code.unwrap_or(-1)),
-            "100: no device; 803: driver and kernel module differ, reboot; 805: the MPS control daemon has no server for this job, see its logs or end it; \
-             999: see dmesg",
+            format!("{version}{own}, but cuInit returns {}", code.unwrap_or(-1)),
+            "100: no device; 803: driver and kernel module differ, reboot; 805: the MPS control daemon has no server for this job, read its logs or end it; \
+             999: read dmesg",
         )),
     }
     if told.init == Some(0) && told.devices.is_empty() {
         rows.push(ReportRow::fail(
             "device",
             "none visible",
-            "is CUDA_VISIBLE_DEVICES set to something that is not there?",
+            "check that CUDA_VISIBLE_DEVICES names devices that exist",
         ));
     }
     for (number, device) in told.devices.iter().enumerate() {
@@ -95,7 +95,7 @@ fn devices(told: &DriverReport, rows: &mut Vec<ReportRow>) {
         (_, trouble) => ReportRow::warn(
             "nvml",
             trouble.clone().unwrap_or_else(|| "not found".to_string()),
-            "weft runs without it; MIG and the driver's own version stay unknown",
+            "weft runs without it; MIG and the driver's version are unknown",
         ),
     });
     for (number, gpu) in told.nvml.gpus.iter().enumerate().filter(|(_, gpu)| gpu.mig) {
@@ -105,14 +105,14 @@ fn devices(told: &DriverReport, rows: &mut Vec<ReportRow>) {
         }
     }
     rows.push(match told.nvml.mig {
-        Some(true) => ReportRow::ok("mig", "on: each instance is a device of its own"),
+        Some(true) => ReportRow::ok("mig", "on: each instance is a separate device"),
         Some(false) => ReportRow::ok("mig", "off"),
         None => ReportRow::ok("mig", "unknown or not supported"),
     });
 }
 
-/// Row about MPS. Before CUDA 12.4 the driver does not report it per device: then the daemon's
-/// process counts.
+/// Row about MPS. Before CUDA 12.4 the driver does not report MPS per device; then a running
+/// control daemon counts.
 fn mps_row(devices: &[DeviceReport]) -> ReportRow {
     let under: Vec<String> = devices
         .iter()
@@ -123,17 +123,17 @@ fn mps_row(devices: &[DeviceReport]) -> ReportRow {
     let unknown = devices.iter().any(|device| device.mps.is_none());
     match (under.len(), mps::runs()) {
         (0, true) if devices.is_empty() => {
-            ReportRow::ok("mps", "the control daemon runs, and there is no device for it to serve")
+            ReportRow::ok("mps", "the control daemon runs, but there is no device to serve")
         }
         (0, true) if unknown => ReportRow::ok(
             "mps",
-            "the control daemon runs, and this driver does not say of devices whether it serves them: jobs are taken to share them without turns",
+            "the control daemon runs, and this driver does not report which devices it serves: weft assumes that jobs share them without turns",
         ),
         (0, true) => ReportRow::ok(
             "mps",
-            "a control daemon runs, but a job that starts as this command did would not use it: devices give their jobs turns",
+            "a control daemon runs, but a job started like this command would not use it: jobs take turns on the devices",
         ),
-        (0, false) => ReportRow::ok("mps", "not running: devices give their jobs turns"),
+        (0, false) => ReportRow::ok("mps", "not running: jobs take turns on the devices"),
         (some, _) if some == devices.len() => ReportRow::ok("mps", "jobs share the device without taking turns"),
         _ => ReportRow::ok(
             "mps",
@@ -142,7 +142,7 @@ fn mps_row(devices: &[DeviceReport]) -> ReportRow {
     }
 }
 
-/// Rows about what jobs can ask of the device itself. None without a device.
+/// Rows about priorities and SM shares that jobs can request from a device. None without a device.
 fn share_rows(told: &DriverReport) -> Vec<ReportRow> {
     if told.devices.is_empty() {
         return Vec::new();
@@ -154,7 +154,7 @@ fn share_rows(told: &DriverReport) -> Vec<ReportRow> {
     rows
 }
 
-/// What a driver offers on a device.
+/// Sharing mechanisms that a driver offers on a device.
 fn offer(device: &DeviceReport) -> SmOffer {
     SmOffer {
         mps: device.mps.or_else(|| (!mps::runs()).then_some(false)),
@@ -165,24 +165,23 @@ fn offer(device: &DeviceReport) -> SmOffer {
 fn priorities_row(switch: Result<bool, String>, offers: &[SmOffer]) -> ReportRow {
     const WHAT: &str = "device priorities";
     match switch {
-        Err(wrong) => ReportRow::warn(WHAT, wrong, "weft run starts no job with it: write on or off"),
-        Ok(false) => ReportRow::ok(WHAT, format!("off ({SWITCH}): jobs are equal to the device")),
-        Ok(true) if offers.iter().all(|offer| offer.mps == Some(false)) => ReportRow::ok(
-            WHAT,
-            "on, and without MPS of no effect: the device has its jobs in turns",
-        ),
+        Err(wrong) => ReportRow::warn(WHAT, wrong, "weft run starts no job with this value: set on or off"),
+        Ok(false) => ReportRow::ok(WHAT, format!("off ({SWITCH}): the device treats all jobs alike")),
+        Ok(true) if offers.iter().all(|offer| offer.mps == Some(false)) => {
+            ReportRow::ok(WHAT, "on, but of no effect without MPS: jobs take turns on the device")
+        }
         Ok(true) if offers.iter().any(|offer| offer.mps.is_none()) => ReportRow::ok(
             WHAT,
-            "on under MPS: jobs of priority 5 to 9 are below normal; this driver does not tell jobs of MPS, so their streams keep their priorities",
+            "on under MPS: jobs of priority 5 to 9 are below normal; their streams keep their priorities, because this driver does not report MPS to jobs",
         ),
         Ok(true) => ReportRow::ok(
             WHAT,
-            "on: under MPS jobs of priority 5 to 9 are below normal, and their streams have the lowest priorities that keep their order",
+            "on: under MPS jobs of priority 5 to 9 are below normal, and their streams get the lowest priorities that keep their order",
         ),
     }
 }
 
-/// What weft does with a mechanism on these devices. The best of the verdicts counts.
+/// Row about weft's use of a mechanism on these devices. The best verdict counts.
 fn share_row(mechanism: SmMechanism, offers: &[SmOffer], devices: &[DeviceReport]) -> ReportRow {
     let verdicts: Vec<SmVerdict> = offers.iter().map(|offer| mechanism.verdict(*offer)).collect();
     let has = |verdict| verdicts.contains(&verdict);
@@ -190,11 +189,11 @@ fn share_row(mechanism: SmMechanism, offers: &[SmOffer], devices: &[DeviceReport
         SmMechanism::ActiveThreads => ReportRow::ok(
             "sm share: active threads",
             if has(SmVerdict::Used) {
-                "MPS has them: weft run --sm-share limits a job"
+                "available under MPS: weft run --sm-share limits a job"
             } else if has(SmVerdict::Unknown) {
-                "not known: weft run --sm-share limits a job if MPS serves it"
+                "unknown: weft run --sm-share limits a job if MPS serves it"
             } else {
-                "none without MPS: weft run --sm-share does nothing"
+                "not available without MPS: weft run --sm-share does nothing"
             },
         ),
         SmMechanism::GreenContexts if has(SmVerdict::LeftAlone) => {
@@ -202,7 +201,7 @@ fn share_row(mechanism: SmMechanism, offers: &[SmOffer], devices: &[DeviceReport
             ReportRow::ok(
                 "sm share: green contexts",
                 format!(
-                    "the driver has them ({} SMs); weft leaves them to the job (docs/limits.md says why)",
+                    "the driver has them ({} SMs); weft leaves them to the job (docs/limits.md has the reason)",
                     sms.join(", ")
                 ),
             )
@@ -226,7 +225,7 @@ mod tests {
         }
     }
 
-    /// What is found, the device priorities on.
+    /// Findings of the three rows with device priorities on.
     fn found(devices: &[DeviceReport]) -> [String; 3] {
         let offers: Vec<SmOffer> = devices.iter().map(offer).collect();
         let row = |mechanism| share_row(mechanism, &offers, devices).found;
@@ -247,7 +246,7 @@ mod tests {
         assert!(priorities.contains("of no effect"), "{priorities}");
         assert!(threads.contains("does nothing"), "{threads}");
         assert!(green.starts_with("none"), "{green}");
-        // One of two is under MPS.
+        // One of two devices is under MPS.
         let [priorities, threads, _] = found(&[device(Some(false), 0), device(Some(true), 0)]);
         assert!(priorities.starts_with("on: under MPS") && threads.contains("limits a job"));
     }

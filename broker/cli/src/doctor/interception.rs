@@ -1,4 +1,4 @@
-//! Rows about weft's library: whether it is there, and whether a process reaches it on every way to
+//! Rows about weft's library: whether it exists, and whether a process reaches it on every way to
 //! the driver.
 #![forbid(unsafe_code)]
 
@@ -16,8 +16,8 @@ pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<Repo
     let Some(weft) = libraries::find_weft() else {
         rows.push(ReportRow::fail(
             "libweft",
-            "libweft.so is not beside the weft command",
-            "put both in one folder, or name it with WEFT_LIBRARY",
+            "libweft.so is not next to the weft command",
+            "put both in one folder, or set WEFT_LIBRARY to its path",
         ));
         return;
     };
@@ -34,12 +34,12 @@ pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<Repo
             rows.push(ReportRow::fail(
                 "interception",
                 format!("{error:#}"),
-                "see the rows about sockets",
+                "see the row sockets",
             ));
             return;
         }
     };
-    // The probe is no job: it does not attach and starts no broker.
+    // The probe is not a job: it does not attach and starts no broker.
     environment.set.push(("WEFT_AUTOSTART", "0".into()));
     environment.set.retain(|(name, _)| *name != "WEFT_SOCKET");
     environment
@@ -63,7 +63,7 @@ pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<Repo
             rows.push(ReportRow::fail(
                 "interception",
                 why,
-                "run the job without weft and report this",
+                "run the job without weft, and report this",
             ));
             return;
         }
@@ -75,19 +75,23 @@ pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<Repo
             Some(path) => ReportRow::fail(
                 &what,
                 format!("reaches {} past weft", path.display()),
-                "a launch on this way is not seen; is LD_PRELOAD honoured (static or set-user-id program)?",
+                "weft does not see launches on this way; check that LD_PRELOAD works (not for static or set-user-id programs)",
             ),
-            None => ReportRow::fail(&what, "reaches nothing", "the function is not found on this way"),
+            None => ReportRow::fail(&what, "reaches nothing", "the function was not found on this way"),
         });
     }
     rows.push(match ways.init {
         Some(0) => ReportRow::ok("cuInit through weft", "works"),
         Some(code) => ReportRow::fail(
             "cuInit through weft",
-            format!("says {code}"),
-            "if it works without weft (row driver version), report this",
+            format!("returns {code}"),
+            "report this if cuInit works without weft (row driver version)",
         ),
-        None => ReportRow::fail("cuInit through weft", "was not found", "the preload did not happen"),
+        None => ReportRow::fail(
+            "cuInit through weft",
+            "not found",
+            "libweft.so was not preloaded: check LD_PRELOAD",
+        ),
     });
     if let Some(beyond) = &ways.beyond {
         rows.push(if beyond.is_empty() {
@@ -102,7 +106,7 @@ pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<Repo
                     beyond.len(),
                     some.join(", ")
                 ),
-                "calls of these pass weft by; should a job launch through one of them, weft does not see it",
+                "weft does not intercept calls of these functions: it would not see a launch through one of them",
             )
         });
     }

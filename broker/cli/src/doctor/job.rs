@@ -1,7 +1,7 @@
-//! Rows about one job: a process that runs (`--pid`), or a command that is tried (`-- CMD`).
+//! Rows about one job: a running process (`--pid`), or a command that is tried (`-- CMD`).
 //!
-//! A tried command is ended as soon as it has launched something, or after [`TRIED_S`]. What it
-//! prints goes to a file of its own, so that the report stays one.
+//! A tried command is ended as soon as it has launched something, or after [`TRIED_S`]. Its output
+//! goes to a separate file, so that it does not mix with the report.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -25,13 +25,13 @@ use weft_api::status::{ClientStatus, Status};
 /// Longest time for a tried command to launch something, s: large models load for minutes.
 pub const TRIED_S: u64 = 120;
 
-/// Time between two looks at a tried command.
+/// Interval between looks at a tried command.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// How long a tried command has to end after SIGTERM.
+/// Time that a tried command has to end after SIGTERM.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Characters shown of a line that the command printed.
+/// Longest part of a line of the command's output that is shown, characters.
 const SAID: usize = 160;
 
 /// Adds the rows of a running process.
@@ -40,8 +40,8 @@ pub fn process(places: &Places, pid: u32, rows: &mut Vec<ReportRow>) {
         let there = Path::new(&format!("/proc/{pid}")).exists();
         let (found, advice) = match there {
             true => (
-                format!("process {pid} is another user's"),
-                "ask as that user or as root",
+                format!("process {pid} belongs to another user"),
+                "run this command as that user or as root",
             ),
             false => (format!("there is no process {pid}"), "weft status lists the jobs"),
         };
@@ -54,15 +54,15 @@ pub fn process(places: &Places, pid: u32, rows: &mut Vec<ReportRow>) {
     let loaded = LibraryFiles::known().loaded_by(pid);
     rows.push(preload(&loaded, variable("LD_PRELOAD").as_deref()));
     if outside::is_off(pid) {
-        let advice = "start it without WEFT_MODE=off";
-        rows.push(ReportRow::warn("mode", "weft is turned off in it", advice));
+        let advice = "start the job without WEFT_MODE=off";
+        rows.push(ReportRow::warn("mode", "weft is turned off in this process", advice));
     }
     rows.push(match loaded.driver {
-        true => ReportRow::ok("driver", "it has opened the driver"),
+        true => ReportRow::ok("driver", "the process has opened the driver"),
         false => ReportRow::warn(
             "driver",
-            "it has not opened the driver",
-            "a job attaches at its first CUDA call; ask again then, or it uses no GPU",
+            "the process has not opened the driver",
+            "a job attaches at its first CUDA call: try again after it, or the process uses no GPU",
         ),
     });
     if loaded.weft.is_some() {
@@ -76,22 +76,25 @@ fn preload(loaded: &Loaded, preloaded: Option<&str>) -> ReportRow {
     let named = preloaded.is_some_and(|list| list.contains("weft"));
     match (&loaded.weft, own) {
         (Some(path), Some(own)) if loaded.is(&own) || *path == own => {
-            ReportRow::ok("libweft", format!("{} is in it", path.display()))
+            ReportRow::ok("libweft", format!("{} is loaded", path.display()))
         }
         (Some(path), _) => ReportRow::warn(
             "libweft",
-            format!("{} is in it, and that is not this weft's", path.display()),
-            "a library and a broker of one build go together: start the job anew after an upgrade",
+            format!(
+                "{} is loaded, and it is not the library of this weft command",
+                path.display()
+            ),
+            "library and broker must be of one build: restart the job after an upgrade",
         ),
         (None, _) if named => ReportRow::fail(
             "libweft",
-            "LD_PRELOAD names it, and it is not in the process",
-            "the program is static or has rights of its own, or the file is not in its container",
+            "LD_PRELOAD names it, but it is not loaded",
+            "the program is static or set-user-id, or its container does not have the file",
         ),
         (None, _) => ReportRow::fail(
             "libweft",
-            "it is not in the process",
-            "start it with weft run; a process that runs cannot be put under weft",
+            "not loaded",
+            "start the job with weft run; a running process cannot be put under weft",
         ),
     }
 }
@@ -118,7 +121,7 @@ fn attachment(places: &Places, pid: u32, socket: Option<&Path>, driver: bool, ro
         ReportRow::fail(
             "broker",
             format!(
-                "it looks for its broker at {}, this command at {}",
+                "the process looks for its broker at {}, this command at {}",
                 seen.display(),
                 here.display()
             ),
@@ -128,17 +131,20 @@ fn attachment(places: &Places, pid: u32, socket: Option<&Path>, driver: bool, ro
         let folder = places.directory();
         ReportRow::fail(
             "broker",
-            format!("its container has not the machine's {}", folder.display()),
-            format!("mount that folder there: docker run -v {0}:{0} ...", folder.display()),
+            format!("its container does not have the machine's {}", folder.display()),
+            format!(
+                "mount that folder in the container: docker run -v {0}:{0} ...",
+                folder.display()
+            ),
         )
     } else if !driver {
         ReportRow::ok("broker", "not attached yet")
     } else if status.is_none() {
-        let advice = "jobs look for one once a second: weft broker --background";
-        ReportRow::fail("broker", format!("none answers at {}", here.display()), advice)
+        let advice = "start one by weft broker --background; jobs look for it once a second";
+        ReportRow::fail("broker", format!("no broker answers at {}", here.display()), advice)
     } else {
-        let advice = "what it said on stderr tells why (WEFT_LOG=info says more)";
-        ReportRow::fail("broker", "the process is no job of the broker", advice)
+        let advice = "read the reason on the job's stderr (WEFT_LOG=info logs more)";
+        ReportRow::fail("broker", "the process is not a job of the broker", advice)
     });
 }
 
@@ -150,33 +156,33 @@ fn attached(client: &ClientStatus) -> String {
     )
 }
 
-/// What the broker warns of, of this job.
+/// Rows for the broker's warnings about this job.
 fn warnings(status: &Status, client: &ClientStatus) -> Vec<ReportRow> {
     let of_it = status
         .warnings
         .iter()
         .filter(|warning| warning.client == Some(client.client));
     let mut rows: Vec<ReportRow> = of_it
-        .map(|warning| ReportRow::warn("protection", warning.text.clone(), "docs/outcomes.md says more"))
+        .map(|warning| ReportRow::warn("protection", warning.text.clone(), "see docs/outcomes.md"))
         .collect();
     if client.troubles > 0 {
         rows.push(ReportRow::warn(
             "troubles",
-            format!("weft let {} calls through after an error of its own", client.troubles),
-            "report it with what WEFT_LOG=debug says",
+            format!("weft passed {} calls through after internal errors", client.troubles),
+            "report this with the output of WEFT_LOG=debug",
         ));
     }
     rows
 }
 
-/// What was seen of a tried command.
+/// Observations of a tried command.
 #[derive(Debug, Default)]
 struct TriedCommand {
-    /// All its processes.
+    /// All its processes so far.
     pids: BTreeSet<u32>,
-    /// Those that opened the driver without weft.
+    /// Processes that opened the driver without weft.
     past: BTreeSet<u32>,
-    /// The last status of its processes that were jobs, by client number.
+    /// The last status of each client among its processes.
     jobs: Vec<ClientStatus>,
     warnings: Vec<ReportRow>,
 }
@@ -218,7 +224,7 @@ pub fn command(places: &Places, words: &[OsString], rows: &mut Vec<ReportRow>) {
         rows.push(ReportRow::warn(
             "command",
             unreached.why,
-            "give it a program that loads libraries",
+            "try a program that loads libraries",
         ));
     }
     let tried = (|| {
@@ -230,7 +236,7 @@ pub fn command(places: &Places, words: &[OsString], rows: &mut Vec<ReportRow>) {
     let (environment, said) = match tried {
         Ok(tried) => tried,
         Err(error) => {
-            let advice = "see the rows about sockets and the broker";
+            let advice = "see the rows sockets and broker";
             rows.push(ReportRow::fail("command", text::told(&error), advice));
             return;
         }
@@ -249,15 +255,15 @@ pub fn command(places: &Places, words: &[OsString], rows: &mut Vec<ReportRow>) {
         Ok(child) => watch(places, child, &gang, &path, rows),
         Err(error) => rows.push(ReportRow::fail(
             "command",
-            format!("{} does not start: {}", program.display(), text::why(&error)),
-            "see that it runs without weft",
+            format!("cannot start {}: {}", program.display(), text::why(&error)),
+            "check that the command runs without weft",
         )),
     }
     let _ = fs::remove_file(&path);
     environment.tidy();
 }
 
-/// A file of this user alone for what the command prints.
+/// A private file of this user for the command's output.
 fn tempfile(places: &Places) -> anyhow::Result<(File, PathBuf)> {
     let folder = match places.is_shared() {
         true => std::env::temp_dir(),
@@ -265,7 +271,7 @@ fn tempfile(places: &Places) -> anyhow::Result<(File, PathBuf)> {
     };
     let path = folder.join(format!("doctor-{}.out", std::process::id()));
     let _ = fs::remove_file(&path);
-    // A new file: a link that somebody put there is not followed.
+    // Must be a new file, so that a link planted there is not followed.
     let file = File::options().write(true).create_new(true).open(&path)?;
     Ok((file, path))
 }
@@ -282,11 +288,11 @@ fn watch(places: &Places, mut child: Child, gang: &str, output: &Path, rows: &mu
     }
     let ran = text::span(begin.elapsed().as_secs_f64());
     rows.push(match ended {
-        Some(status) if status.success() => ReportRow::ok("command", format!("ran {ran} and ended well")),
+        Some(status) if status.success() => ReportRow::ok("command", format!("ran {ran} and succeeded")),
         Some(status) => ReportRow::fail(
             "command",
             format!("ended after {ran} with {}: {}", how(status), last_line(output)),
-            "see that it runs without weft",
+            "check that the command runs without weft",
         ),
         None => ReportRow::ok("command", format!("was ended after {ran}")),
     });
@@ -294,7 +300,7 @@ fn watch(places: &Places, mut child: Child, gang: &str, output: &Path, rows: &mu
     rows.extend(found(&seen));
 }
 
-/// Rows on what was seen.
+/// Rows about the observations.
 fn found(seen: &TriedCommand) -> Vec<ReportRow> {
     let mut rows = Vec::new();
     let names = |pids: &BTreeSet<u32>| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
@@ -302,7 +308,7 @@ fn found(seen: &TriedCommand) -> Vec<ReportRow> {
         rows.push(ReportRow::fail(
             "command, past weft",
             format!("processes that opened the driver without weft: {}", names(&seen.past)),
-            "something between takes LD_PRELOAD away: sudo, a container, env -i",
+            "check what removes LD_PRELOAD: sudo, a container, env -i",
         ));
     }
     let jobs: BTreeSet<u32> = seen.jobs.iter().map(|client| client.pid).collect();
@@ -310,17 +316,17 @@ fn found(seen: &TriedCommand) -> Vec<ReportRow> {
         (true, _) => ReportRow::fail(
             "attached",
             format!("none of its {} processes became a job of the broker", seen.pids.len()),
-            "it made no CUDA call in that time, or see the rows above",
+            "either it made no CUDA call in that time, or the rows above have the reason",
         ),
         (false, 0) => ReportRow::warn(
             "launches",
-            "it attached and launched nothing",
-            "give it a command that does a request or a step",
+            "attached, but nothing was launched",
+            "try a command that does a request or a step",
         ),
         (false, launches) => ReportRow::ok(
             "launches",
             format!(
-                "{launches} seen, of {} of its {} processes",
+                "{launches} seen, from {} of its {} processes",
                 jobs.len(),
                 seen.pids.len()
             ),
@@ -331,7 +337,7 @@ fn found(seen: &TriedCommand) -> Vec<ReportRow> {
         rows.push(ReportRow::warn(
             "names",
             format!("{unnamed} launches of kernels without a known name"),
-            "they are held and timed, but no profile tells them apart; report it",
+            "weft holds and times them, but a profile cannot tell them apart; report this",
         ));
     }
     rows.extend(seen.warnings.clone());
@@ -346,24 +352,24 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
-/// The last line that the command printed.
+/// The last line of the command's output.
 fn last_line(output: &Path) -> String {
     let text = fs::read(output).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let last = text.lines().rev().find(|line| !line.trim().is_empty());
-    last.map_or("it said nothing".to_string(), |line| text::cut(line.trim(), SAID))
+    last.map_or("it printed nothing".to_string(), |line| text::cut(line.trim(), SAID))
 }
 
-/// Ends the command and what it started: by SIGTERM, and what is left by SIGKILL.
+/// Ends the command and its child processes by SIGTERM, and the remaining ones by SIGKILL.
 fn end(child: &mut Child, gang: &str) {
     let pid = |number: u32| i32::try_from(number).ok().and_then(Pid::from_raw);
     let group = pid(child.id());
     let signal = |signal: Signal| {
         if let Some(group) = group {
-            // Fails only if nothing is left of it.
+            // Fails only if no process of the group is left.
             let _ = kill_process_group(group, signal);
         }
-        // Those that made a group of their own.
+        // Processes that made a group of their own.
         for process in outside::of_gang(gang).into_iter().filter_map(pid) {
             let _ = kill_process(process, signal);
         }

@@ -36,37 +36,41 @@ fn sockets(places: &Places) -> ReportRow {
     let directory = places.directory();
     let shown = directory.display().to_string();
     if places.is_shared() {
-        // Another user's folder by intent: what counts is that only root can have put it there.
+        // The folder belongs to another user by design; only root must have been able to create it.
         return match path::trusted(places.socket()) {
             Ok(owner) => ReportRow::ok(
                 "sockets",
-                format!("{shown} (of the broker of all users, user {owner}'s)"),
+                format!("{shown} (of the shared broker, which belongs to user {owner})"),
             ),
-            Err(error) => ReportRow::fail("sockets", error.to_string(), "jobs will not attach to a broker there"),
+            Err(error) => ReportRow::fail("sockets", error.to_string(), "jobs do not attach to a broker there"),
         };
     }
     match path::check_folder(places.socket(), false) {
         Ok(()) => ReportRow::ok("sockets", shown),
         Err(transport::Error::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
-            Some(true) => ReportRow::ok("sockets", format!("{shown} (not there yet; it will be made)")),
+            Some(true) => ReportRow::ok("sockets", format!("{shown} (does not exist yet; it will be created)")),
             _ => ReportRow::fail(
                 "sockets",
-                format!("{shown} is not there and cannot be made"),
+                format!("{shown} does not exist and cannot be created"),
                 "set WEFT_SOCKET to a path in a folder of your own",
             ),
         },
-        Err(error) => ReportRow::fail("sockets", error.to_string(), "weft will not put its socket there"),
+        Err(error) => ReportRow::fail(
+            "sockets",
+            error.to_string(),
+            "weft does not put its socket there: set WEFT_SOCKET to a path in a folder of your own",
+        ),
     }
 }
 
-/// What is wrong with weft.toml.
+/// Rows for errors in weft.toml.
 fn settings(files: &LoadedConfig) -> Vec<ReportRow> {
     let wrong = files.errors.iter();
     let told = wrong.map(|wrong| {
         ReportRow::warn(
             "settings",
             wrong.to_string(),
-            "correct it; until then it counts as not said (weft config show)",
+            "correct it; until then weft ignores it (weft config show)",
         )
     });
     told.collect()
@@ -83,33 +87,32 @@ fn broker(places: &Places) -> ReportRow {
         ),
         Ok(Answer::Pong { pid, protocol, .. }) => ReportRow::fail(
             "broker",
-            format!("process {pid} speaks protocol {protocol}, this weft {}", VERSION),
-            "weft stop, then start your jobs again",
+            format!("process {pid} uses protocol {protocol}, this weft {}", VERSION),
+            "run weft stop, then start your jobs again",
         ),
-        Ok(_) => ReportRow::fail("broker", "gives an answer to another question", "weft stop"),
+        Ok(_) => ReportRow::fail("broker", "its answer does not fit the question", "run weft stop"),
         Err(error) if error.is_nobody() => ReportRow::ok("broker", "none runs; weft run starts one"),
         Err(error) => ReportRow::fail(
             "broker",
             format!("{error:#}"),
-            "end it; jobs go on as without weft meanwhile",
+            "end the broker; jobs continue without weft meanwhile",
         ),
     }
 }
 
-/// Checks a simulated GPU's dilation. A broker that does not know it takes each kernel for a long
-/// one.
+/// Row about a simulated GPU's dilation. A broker without it takes every kernel for a long one.
 fn dilation(places: &Places) -> Option<ReportRow> {
     let said = std::env::var("SIMGPU_DILATION").ok()?;
     let device: f64 = said.trim().parse().ok().filter(|factor| *factor != 1.0)?;
     let start = format!("weft stop; weft broker --background --dilation {device}");
     Some(match admin::ask(places, &Question::Status) {
         Ok(Answer::Status(status)) if (status.broker.dilation - device).abs() < 1e-3 * device => {
-            ReportRow::ok("dilation", format!("{device}, of device and broker"))
+            ReportRow::ok("dilation", format!("{device}, both device and broker"))
         }
         Ok(Answer::Status(status)) => ReportRow::warn(
             "dilation",
             format!(
-                "the simulated GPU is {device} times slower (SIMGPU_DILATION), and the broker counts with {}: it protects nobody",
+                "the simulated GPU is {device} times slower (SIMGPU_DILATION), but the broker assumes {}: it does not protect any job",
                 status.broker.dilation
             ),
             &start,
@@ -117,14 +120,14 @@ fn dilation(places: &Places) -> Option<ReportRow> {
         _ => ReportRow::warn(
             "dilation",
             format!(
-                "the simulated GPU is {device} times slower (SIMGPU_DILATION); a broker that weft run starts does not know it"
+                "the simulated GPU is {device} times slower (SIMGPU_DILATION); a broker started by weft run does not know this"
             ),
             format!("weft broker --background --dilation {device}"),
         ),
     })
 }
 
-/// Devices that some jobs share under MPS and others do not.
+/// Rows about devices that some jobs share under MPS and others do not.
 fn mps(status: &Status) -> Vec<ReportRow> {
     let devices = status.broker.devices.iter();
     let apart = devices.filter(|device| device.under_mps > 0 && device.not_under_mps > 0);
@@ -132,25 +135,25 @@ fn mps(status: &Status) -> Vec<ReportRow> {
         ReportRow::warn(
             "mps, jobs",
             format!(
-                "{} of the jobs on {} share it under MPS, {} do not: they take turns, and the device counts as one that switches",
+                "{} of the jobs on {} share it under MPS, {} do not: weft treats the device as one that switches between processes",
                 device.under_mps,
                 device.uuid.as_deref().unwrap_or("the device"),
                 device.not_under_mps
             ),
-            "start all of them with one CUDA_MPS_PIPE_DIRECTORY, as one user, or none",
+            "start either all jobs with one CUDA_MPS_PIPE_DIRECTORY and as one user, or none under MPS",
         )
     });
     rows.collect()
 }
 
-/// Other brokers that serve one of this broker's devices.
+/// Rows about other brokers that serve one of this broker's devices.
 fn elsewhere(status: &Status) -> Vec<ReportRow> {
     let others = status.broker.others.iter();
     let rows = others.map(|other| {
         ReportRow::warn(
             "other broker",
             other.to_string(),
-            "jobs of two brokers get no gaps and no room from one another: have all of them use one socket",
+            "two brokers do not coordinate their jobs: let all jobs use one socket",
         )
     });
     rows.collect()
@@ -167,15 +170,15 @@ fn private_mount(places: &Places) -> Option<ReportRow> {
         ReportRow::warn(
             "sockets, mount",
             format!(
-                "{} is not the machine's {0}: this job has it for itself, and jobs elsewhere do not meet the broker there",
+                "{} is not the machine's {0}: the folder is private to this job, and jobs elsewhere do not reach a broker in it",
                 folder.display()
             ),
-            "have one weft broker --shared started for the machine (a prolog, systemd), whose /run/weft all jobs see",
+            "start one weft broker --shared for the machine (by a prolog or systemd), whose /run/weft all jobs see",
         )
     })
 }
 
-/// Whether a folder is on another file system than for process 1, or another part of it.
+/// Whether a folder is on another file system than for process 1, or on another part of it.
 fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     match (mounted(own, folder), mounted(machines, folder)) {
         (Some(here), Some(there)) => here != there,
@@ -183,8 +186,8 @@ fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     }
 }
 
-/// Device and part of it that are mounted at a folder (fields 3 and 4 of proc_pid_mountinfo(5)). Of
-/// several the last counts.
+/// Device, and part of it, mounted at a folder (fields 3 and 4 of proc_pid_mountinfo(5)). The last
+/// of several mounts counts.
 fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
     let mut found: Option<(usize, (String, String))> = None;
     for line in mounts.lines() {
@@ -192,7 +195,7 @@ fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
         let (Some(device), Some(root), Some(at)) = (fields.nth(2), fields.next(), fields.next()) else {
             continue;
         };
-        // The kernel writes blanks as \040; weft's folders have none.
+        // The kernel writes blanks as \040; weft's folders contain no blanks.
         let depth = Path::new(at).components().count();
         if folder.starts_with(at) && found.as_ref().is_none_or(|(deepest, _)| depth >= *deepest) {
             found = Some((depth, (device.to_string(), root.to_string())));
@@ -207,7 +210,7 @@ fn cores() -> ReportRow {
         0..4 => ReportRow::warn(
             "cores",
             cores.to_string(),
-            "jobs and broker take each other's core: filling gaps shorter than about 0.2 ms will not pay",
+            "jobs and broker compete for cores: gaps shorter than about 0.2 ms are not worth filling",
         ),
         _ => ReportRow::ok("cores", cores.to_string()),
     }
@@ -217,8 +220,8 @@ fn profiles(directory: &Path) -> ReportRow {
     if directory.as_os_str().is_empty() {
         return ReportRow::warn(
             "profiles",
-            "there is no place for them: neither WEFT_PROFILE_DIR nor HOME is set",
-            "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
+            "no folder: neither WEFT_PROFILE_DIR nor HOME is set",
+            "set WEFT_PROFILE_DIR: weft profile cannot save profiles",
         );
     }
     let shown = directory.display();
@@ -234,11 +237,11 @@ fn profiles(directory: &Path) -> ReportRow {
                 .map_or(0, |names| names.len());
             ReportRow::ok("profiles", format!("{shown} ({count})"))
         }
-        (false, true) => ReportRow::ok("profiles", format!("{shown} (not there yet; it will be made)")),
+        (false, true) => ReportRow::ok("profiles", format!("{shown} (does not exist yet; it will be created)")),
         (_, false) => ReportRow::warn(
             "profiles",
-            format!("{shown} cannot be written"),
-            "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
+            format!("{shown} is not writable"),
+            "set WEFT_PROFILE_DIR: weft profile cannot save profiles",
         ),
     }
 }
@@ -253,14 +256,14 @@ fn past_weft(places: &Places) -> ReportRow {
         .map(|process| format!("{} ({})", process.pid, text::cut(&process.command, text::COMMAND)))
         .collect();
     match outside.is_empty() {
-        true => ReportRow::ok("past weft", "no process of yours has opened the driver past weft"),
+        true => ReportRow::ok("past weft", "none of your processes has opened the driver past weft"),
         false => ReportRow::warn(
             "past weft",
             format!(
-                "opened the driver and are no jobs of this broker: {}",
+                "processes that opened the driver and are not jobs of this broker: {}",
                 outside.join(", ")
             ),
-            "start them with weft run; a library that opens the driver by its path, from a scope or namespace of its own, stays unseen",
+            "start them with weft run; weft does not see a library that opens the driver by path from a scope or namespace of its own",
         ),
     }
 }
@@ -269,7 +272,7 @@ fn writable(directory: &Path) -> bool {
     access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// Nearest existing parent folder.
+/// Nearest existing parent of a folder.
 fn nearest(directory: &Path) -> Option<std::path::PathBuf> {
     directory
         .ancestors()
@@ -286,7 +289,7 @@ mod tests {
         let machines = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:40 / /run rw shared:5 - tmpfs tmpfs rw\n";
         let tmp = Path::new("/tmp");
         assert!(!is_private(machines, machines, tmp));
-        // As job_container/tmpfs does: a folder of the job, bound over /tmp.
+        // Like job_container/tmpfs: a folder of the job, bound over /tmp.
         let job = format!("{machines}41 22 8:1 /var/spool/job7/.7 /tmp rw - ext4 /dev/sda1 rw\n");
         assert!(is_private(&job, machines, tmp) && is_private(&job, machines, Path::new("/tmp/weft-1000")));
         assert!(!is_private(&job, machines, Path::new("/run/weft-1000")));
@@ -294,7 +297,7 @@ mod tests {
             !is_private(&job, machines, Path::new("/tmpx")),
             "a name that only begins alike"
         );
-        // Two at one place: the later one is on top. Unreadable lines are no finding.
+        // The later of two mounts at one place is on top. Unreadable lines are ignored.
         let back = format!("{job}42 41 8:1 / /tmp rw - ext4 /dev/sda1 rw\n");
         assert_eq!(mounted(&back, tmp), Some(("8:1".into(), "/".into())));
         assert!(!is_private("", machines, tmp) && !is_private(&job, "nonsense\n", tmp));

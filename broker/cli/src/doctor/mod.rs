@@ -1,7 +1,7 @@
 //! `weft doctor`: the machine's state row by row, with advice.
 //!
-//! Without a command to try it changes nothing. It always ends, and exits with 0 exactly if no row
-//! failed.
+//! Without a command to try, it changes nothing. It always ends, and exits with 0 if and only if no
+//! row failed.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -21,18 +21,18 @@ mod row;
 
 use self::row::{ReportRow, RowVerdict, render};
 
-/// Say what was found on this machine, and whether interception really happens
+/// Check this machine, and whether weft intercepts CUDA calls on it
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Is this process under weft, and if not, why?
+    /// Check whether this process is under weft, and if not, why
     #[arg(long, value_name = "PID", value_parser = text::whole::<u32>, conflicts_with = "command")]
     pid: Option<u32>,
-    /// Does weft catch this command? It is run until it has launched something, for two minutes at
-    /// most, and then ended
+    /// Check whether weft catches this command: it runs until it has launched something, for at
+    /// most two minutes, and is then ended
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -49,7 +49,7 @@ struct DoctorReport {
     rows: Vec<ReportRow>,
 }
 
-/// Looks and tells.
+/// Runs the checks and prints the report.
 pub fn main(args: DoctorArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     let mut rows = Vec::new();

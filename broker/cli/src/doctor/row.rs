@@ -7,9 +7,9 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowVerdict {
-    /// As it should be.
+    /// In order.
     Ok,
-    /// Works, but deserves a look.
+    /// Works, but needs attention.
     Warn,
     /// weft cannot work.
     Fail,
@@ -18,18 +18,18 @@ pub enum RowVerdict {
 /// One row of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReportRow {
-    /// What was checked.
+    /// Name of the check.
     pub what: String,
     /// Verdict.
     pub verdict: RowVerdict,
-    /// What was found.
+    /// Finding.
     pub found: String,
-    /// Advice, if there is something to do.
+    /// Advice, unless nothing needs to be done.
     pub advice: Option<String>,
 }
 
 impl ReportRow {
-    /// A row as it should be.
+    /// A row that is in order.
     pub fn ok(what: &str, found: impl Into<String>) -> ReportRow {
         ReportRow {
             what: what.to_string(),
@@ -39,7 +39,7 @@ impl ReportRow {
         }
     }
 
-    /// A row that deserves a look.
+    /// A row that needs attention.
     pub fn warn(what: &str, found: impl Into<String>, advice: impl Into<String>) -> ReportRow {
         ReportRow {
             verdict: RowVerdict::Warn,
@@ -48,7 +48,7 @@ impl ReportRow {
         }
     }
 
-    /// A row that keeps weft from working.
+    /// A row for a fault that prevents weft from working.
     pub fn fail(what: &str, found: impl Into<String>, advice: impl Into<String>) -> ReportRow {
         ReportRow {
             verdict: RowVerdict::Fail,

@@ -1,4 +1,4 @@
-//! Pictures of a run. Pure: the same run gives the same picture.
+//! Charts of a run. Pure: the same run gives the same chart.
 #![forbid(unsafe_code)]
 
 use weft_api::recording::{JobInterval, StretchLatency, StretchLengths};
@@ -26,15 +26,15 @@ const CHART: f64 = 150.0;
 const COLUMNS: usize = 200;
 const POINTS: usize = 100;
 
-/// Colours that the page's style has for jobs.
+/// Number of colours for jobs in the page's style.
 pub(super) const COLOURS: usize = 8;
 
-/// Class of a job's colour.
+/// CSS class of a job's colour.
 pub(super) fn colour(number: usize) -> String {
     format!("c{}", number % COLOURS)
 }
 
-/// Class of a role's colour.
+/// CSS class of a role's colour.
 fn role_class(role: &str) -> &'static str {
     match role {
         "foreground" => "r-foreground",
@@ -44,7 +44,7 @@ fn role_class(role: &str) -> &'static str {
     }
 }
 
-/// A piece of a job's time, ms since the run's begin.
+/// A piece of a job's time, ms since the start of the run.
 struct TimePiece {
     begin: f64,
     end: f64,
@@ -89,7 +89,7 @@ fn time_axis(picture: &mut Svg, run: &Run, top: f64, bottom: f64) {
     let seconds = length_ms(run) / 1e3;
     let step = STEPS.into_iter().find(|step| *step as f64 * LABELS >= seconds);
     let step = step.unwrap_or(30 * 86_400) as f64;
-    // A run of a second or two has no round times of the clock in it.
+    // A run of one or two seconds contains no round clock times.
     let step = if seconds < 2.0 { seconds / 4.0 } else { step };
     for tick in AxisScale::new((0.0, seconds), (0.0, 1.0)).steps(step) {
         let x = scale.at(tick * 1e3);
@@ -104,7 +104,7 @@ fn time_axis(picture: &mut Svg, run: &Run, top: f64, bottom: f64) {
     }
 }
 
-/// A row a job: its role as a strip, its part of the GPU as an area, its warnings as marks.
+/// One row per job: its role as a strip, its part of the GPU as an area, its warnings as marks.
 pub(super) fn timeline(run: &Run) -> String {
     let height = TOP + run.jobs.len() as f64 * (ROW + BETWEEN) + AXIS;
     let mut picture = Svg::new(WIDTH, height);
@@ -131,7 +131,7 @@ pub(super) fn timeline(run: &Run) -> String {
             area.push((last.0, floor));
             picture.path(&format!("area {}", colour(number)), &area, true, "");
         }
-        // Neighbours of one role are one box.
+        // Adjacent pieces of one role are one box.
         let mut boxes: Vec<(&str, f64, f64, JobInterval)> = Vec::new();
         for piece in &pieces {
             match boxes.last_mut() {
@@ -165,7 +165,7 @@ pub(super) fn timeline(run: &Run) -> String {
             picture.mark("warn", (scale.at(first), top + 8.0), &warned.warning.text);
         }
     }
-    picture.into_element("Timeline: a row a job, with its role and its part of the GPU")
+    picture.into_element("Timeline: one row per job, with its role and its part of the GPU")
 }
 
 /// Sums of a figure in columns of equal length.
@@ -187,7 +187,7 @@ fn columns(run: &Run, job: &ReportJob, figure: impl Fn(&JobInterval) -> f64) -> 
     sums
 }
 
-/// Areas that stand on each other, one a job. `unit`: what a value of 1 is written as.
+/// Stacked areas, one per job. `top_value` is the top of the axis, `label` formats a value.
 fn stacked(run: &Run, sums: &[Vec<f64>], top_value: f64, label: impl Fn(f64) -> String, about: &str) -> String {
     let mut picture = Svg::new(WIDTH, TOP + CHART + AXIS);
     let (top, bottom) = (TOP, TOP + CHART);
@@ -220,7 +220,7 @@ fn stacked(run: &Run, sums: &[Vec<f64>], top_value: f64, label: impl Fn(f64) -> 
     picture.into_element(about)
 }
 
-/// Which job had the GPU: parts of it, on each other; what is left was idle, or of a job alone.
+/// Stacked parts of the GPU by job. In the rest the GPU was idle, or a job had role `alone`.
 pub(super) fn shares(run: &Run) -> Option<String> {
     let width = length_ms(run) / COLUMNS as f64 * 1e6;
     let of = |job: &ReportJob| columns(run, job, |figures| figures.gpu_ns as f64 / width);
@@ -248,9 +248,9 @@ pub(super) fn moved(run: &Run) -> Option<String> {
 /// Lateness of one foreground job in parts of its time.
 struct Late {
     number: usize,
-    /// Time, ms, and the part lost in the interval.
+    /// Time, ms, and the part lost in each interval.
     dots: Vec<(f64, f64)>,
-    /// The part lost since its begin.
+    /// Time, ms, and the part lost since the job's start.
     so_far: Vec<(f64, f64)>,
     allowed: Option<f64>,
 }
@@ -283,14 +283,14 @@ fn late(run: &Run, number: usize, job: &ReportJob) -> Option<Late> {
     })
 }
 
-/// Lateness of the foreground jobs over time, and what was allowed.
+/// Lateness of the foreground jobs over time, and the allowed slowdown.
 pub(super) fn lateness(run: &Run) -> Option<String> {
     let jobs = run.jobs.iter().enumerate();
     let all: Vec<Late> = jobs.filter_map(|(number, job)| late(run, number, job)).collect();
     if all.is_empty() {
         return None;
     }
-    // A few far dots must not press all others onto the axis.
+    // A few outliers must not press all other dots onto the axis.
     let mut dots: Vec<f64> = all.iter().flat_map(|late| &late.dots).map(|(_, part)| *part).collect();
     dots.sort_by(f64::total_cmp);
     let usual = dots.get(dots.len() * 9 / 10).copied().unwrap_or(0.0);
@@ -323,17 +323,17 @@ pub(super) fn lateness(run: &Run) -> Option<String> {
             picture.text("tick", (WIDTH - RIGHT, y.at(allowed) - 4.0), "end", &label);
         }
     }
-    Some(picture.into_element("Lateness of the foreground jobs over time, and what is allowed"))
+    Some(picture.into_element("Lateness of the foreground jobs over time, and the allowed slowdown"))
 }
 
-/// Fewer stretches of a job say little.
+/// Smallest number of stretches that give a useful chart.
 const STRETCHES: u64 = 20;
 
-/// How far a picture goes beyond the lengths between which nine in ten stretches lie: so many
-/// times. A single stretch further away would press all others into one bar.
+/// Factor by which a chart extends beyond the range of nine in ten stretches. With a larger range
+/// a single outlier would press all other stretches into one bar.
 const BEYOND: u64 = 3;
 
-/// Lengths of a job's stretches, alone and beside background work.
+/// Lengths of a job's stretches, without and with background work.
 pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
     const HEIGHT: f64 = 130.0;
     if latency.alone.count + latency.beside.count < STRETCHES {
@@ -348,7 +348,7 @@ pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
     let inside = || classes().filter(|(class, _)| is_inside(*class));
     let first = inside().map(|(class, _)| usize::from(*class)).min()?;
     let last = inside().map(|(class, _)| usize::from(*class)).max()?;
-    // A class on either side, so that the areas come down to the axis.
+    // One more class on either side, so that the areas end on the axis.
     let log = |ns: u64| (ns.max(512) as f64).log10();
     let (from, _) = StretchHistogram::bounds(first.saturating_sub(6));
     let (_, to) = StretchHistogram::bounds(last + 6);
@@ -366,7 +366,7 @@ pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
         picture.text("tick", (LEFT - 8.0, y.at(tick) + 4.0), "end", &text::percent(tick));
     }
     let decades = (2..=11).flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(decade)));
-    // Labels stand further apart where there are many decades, and closer within one.
+    // Labels are further apart if there are many decades, and closer within one decade.
     let few = log(to) - log(from) < 2.5;
     let within_one = AxisScale::new((from as f64, to as f64), (0.0, 1.0)).ticks(6);
     let labels: Vec<f64> = match log(to) - log(from) < 0.8 {
@@ -406,7 +406,7 @@ pub(super) fn latency(latency: &StretchLatency) -> Option<String> {
             picture.text("tick", (at, top + 12.0), anchor, &format!("{count} {side}"));
         }
     }
-    Some(picture.into_element("Lengths of stretches alone and beside background work"))
+    Some(picture.into_element("Lengths of stretches without and with background work"))
 }
 
 #[cfg(test)]

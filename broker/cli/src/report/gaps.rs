@@ -1,10 +1,10 @@
-//! What a broker's trace (`weft broker --trace`) says of the foreground jobs' gaps: who ran in
-//! them.
+//! Gaps of the foreground jobs in a broker's trace (`weft broker --trace`), and the jobs that ran
+//! in them.
 //!
-//! A gap lies between a wait at which a foreground job saw all its work end, and its next launch.
-//! The broker knows when jobs launch, not when the device runs what: times of launches are
-//! estimates. A launch is charged before its time is known. So a job's charges are scaled to the
-//! GPU time that its recording has beside others, which is that of all other views.
+//! A gap is the time between a wait at which a foreground job saw all its work end, and its next
+//! launch. The broker knows when jobs launch, not when the device runs the kernels: times of
+//! launches are estimates. A launch is charged before its time is known. So a job's charges are
+//! scaled to the GPU time in its recording while other jobs ran, which all other views show.
 //!
 //! ```text
 //! filled = min(gap, estimated times of background launches in it)
@@ -21,11 +21,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-/// Lines that are read of a trace at most: they have to fit into memory.
+/// Largest number of lines read from a trace: they must fit into memory.
 const MOST_LINES: usize = 4_000 * 1_000;
 
-/// Lines that may be no JSON before the file counts as none of weft's: a broker that was killed
-/// leaves one.
+/// Number of invalid lines beyond which a file does not count as weft's: a killed broker leaves
+/// one.
 const MOST_DAMAGED: usize = 1;
 
 /// A line of the trace.
@@ -42,7 +42,7 @@ pub(super) struct TraceLine {
     pub(super) ns: Option<i64>,
     #[serde(default)]
     pub(super) what: Option<String>,
-    /// Of the event `memory`.
+    /// Field of the event `memory`.
     #[serde(default)]
     pub(super) resident: Option<u64>,
 }
@@ -62,7 +62,7 @@ impl TraceLine {
 /// A broker's trace.
 #[derive(Debug, Default)]
 pub(super) struct BrokerTrace {
-    /// By time.
+    /// Lines ordered by time.
     pub(super) lines: Vec<TraceLine>,
     /// Whether lines were left out, by the broker or here.
     pub(super) is_cut: bool,
@@ -95,17 +95,17 @@ impl BrokerTrace {
                 Err(_) => damaged += 1,
             }
             if damaged > MOST_DAMAGED {
-                bail!("this is no trace of a broker, or is damaged (weft broker --trace FILE writes one)");
+                bail!("not a broker's trace, or damaged (weft broker --trace FILE writes one)");
             }
         }
         if trace.lines.is_empty() {
-            bail!("this is no trace of a broker, or an empty one (weft broker --trace FILE writes one)");
+            bail!("not a broker's trace, or empty (weft broker --trace FILE writes one)");
         }
         trace.lines.sort_by_key(|line| line.t);
         Ok(trace)
     }
 
-    /// Names of kernels, by client and hash.
+    /// Kernel names by client and hash.
     pub(super) fn kernels(&self) -> BTreeMap<(u64, &str), &str> {
         let named = self.lines.iter().filter(|line| line.event == "name");
         named
@@ -113,7 +113,7 @@ impl BrokerTrace {
             .collect()
     }
 
-    /// Name of each client, by its command.
+    /// Name of each client, from its command.
     pub(super) fn names(&self) -> BTreeMap<u64, String> {
         let came = self.lines.iter().filter(|line| line.event == "attached");
         came.map(|line| (line.client, line.what.clone().unwrap_or_default()))
@@ -124,11 +124,11 @@ impl BrokerTrace {
 /// One job's part in the gaps of another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct GapFiller {
-    /// Its launches in gaps.
+    /// Number of its launches in gaps.
     pub(super) launches: u64,
     /// Their estimated time, ns.
     pub(super) ns: u64,
-    /// Its launches while the foreground job had work.
+    /// Number of its launches while the foreground job had work.
     pub(super) launches_within: u64,
     /// Their estimated time, ns.
     pub(super) ns_within: u64,
@@ -151,7 +151,7 @@ pub(super) struct JobGaps {
     pub(super) fillers: BTreeMap<u64, (String, GapFiller)>,
 }
 
-/// A gap that is open.
+/// A gap that has not ended yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct UnendedGap {
     since: u64,
@@ -159,21 +159,21 @@ struct UnendedGap {
     held: u64,
 }
 
-/// Clients of the trace while it is read.
+/// State of a client while the trace is read.
 #[derive(Debug, Default)]
 struct TraceClient {
     foreground: bool,
     background: bool,
-    /// Since when a launch waits at the gate.
+    /// Whether a launch waits at the gate.
     waits: bool,
     gap: Option<UnendedGap>,
 }
 
-/// By how much the charges of a client's launches are to be multiplied. `had`: GPU time beside
-/// others that its recording has.
+/// Factor for the charges of each client's launches. `had`: GPU time in its recording while other
+/// jobs ran, ns.
 fn scales(trace: &BrokerTrace, had: impl Fn(u64, u32) -> Option<u64>) -> BTreeMap<u64, f64> {
     let mut charged: BTreeMap<(u64, u32), u64> = BTreeMap::new();
-    // With lines left out the sums are not of the same launches.
+    // If lines were left out, the sums do not cover the same launches.
     for line in trace.lines.iter().filter(|line| !trace.is_cut && line.is_work()) {
         let sum = charged.entry((line.client, line.pid)).or_default();
         *sum = sum.saturating_add(line.charge());
@@ -185,8 +185,8 @@ fn scales(trace: &BrokerTrace, had: impl Fn(u64, u32) -> Option<u64>) -> BTreeMa
     scaled.collect()
 }
 
-/// The gaps of all foreground jobs of a trace. `had`: GPU time beside others of a client and
-/// process, ns, as far as it is recorded.
+/// The gaps of all foreground jobs of a trace. `had`: recorded GPU time of a client and process
+/// while other jobs ran, ns.
 pub(super) fn of(trace: &BrokerTrace, had: impl Fn(u64, u32) -> Option<u64>) -> Vec<JobGaps> {
     let scales = scales(trace, had);
     let names = trace.names();
@@ -195,7 +195,7 @@ pub(super) fn of(trace: &BrokerTrace, had: impl Fn(u64, u32) -> Option<u64>) -> 
     let mut all: BTreeMap<u64, JobGaps> = BTreeMap::new();
     let mut before = trace.lines.first().map_or(0, |line| line.t);
     for line in &trace.lines {
-        // Time that passes while a launch waits is held.
+        // Time while a launch waits counts as held.
         let passed = line.t.saturating_sub(before);
         before = line.t;
         if clients.values().any(|client| client.background && client.waits) {
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn gaps_are_filled_by_what_a_job_had_whatever_it_was_charged() {
-        // 537 were charged for its launches; the recording has ten times less, or as much.
+        // Its launches were charged 537; the recording has a tenth of that, or the same.
         let had = |part: u64| move |client, pid| ((client, pid) == (2, 20)).then_some(537 / part);
         let trace = read(TRACE).expect("a trace");
         let of_it = |part| of(&trace, had(part)).remove(0);

@@ -2,11 +2,11 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `selection` | which jobs, and which of them ran beside each other; pure |
+//! | `selection` | the jobs of a report, and the runs that they form; pure |
 //! | `page` | the page in HTML; pure |
-//! | `charts` | its pictures in SVG; pure |
+//! | `charts` | its charts in SVG; pure |
 //! | `svg` | shapes, scales and escaping; pure |
-//! | `gaps` | what a broker's trace says of the foreground jobs' gaps |
+//! | `gaps` | the foreground jobs' gaps in a broker's trace |
 //! | `perfetto` | the trace |
 #![forbid(unsafe_code)]
 
@@ -35,40 +35,40 @@ use super::history::{SinceMoment, since};
 
 const EXAMPLES: &str = "\
 Examples:
-  weft report                      # the newest job and what ran beside it
+  weft report                      # the newest job and the jobs that ran with it
   weft report train.py -o train.html
   weft report --last 30m --perfetto run.json
-  weft broker --trace broker.trace # in place of the broker that starts by itself
+  weft broker --trace broker.trace # instead of the broker that weft run starts
   weft report --trace broker.trace";
 
-/// File of the page unless told otherwise.
+/// Default file of the page.
 const USUAL_FILE: &str = "weft-report.html";
 
 /// Write a page about your jobs: timeline, latency, what each lost and cost, and why
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
-    /// A job by its process id, or by a part of its command line; what ran beside it is shown, too
+    /// Job by its process id or a part of its command line; jobs that ran with it are shown too
     #[arg(value_name = "JOB", conflicts_with_all = ["last", "since"])]
     job: Option<String>,
-    /// So many jobs, the newest ones, or those of this time (30m, 2h, 7d)
+    /// The newest N jobs, or the jobs of this time (30m, 2h, 7d)
     #[arg(long, short = 'n', value_name = "N|TIME", value_parser = last, allow_hyphen_values = true)]
     last: Option<LastJobs>,
-    /// Those that run, or ended since this day or time, UTC (2026-11-25, 2026-11-25T08:30)
+    /// Jobs that run or ended since this day or time, UTC (2026-11-25, 2026-11-25T08:30)
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true, conflicts_with = "last")]
     since: Option<SinceMoment>,
     /// File of the page; `-`: stdout [default: weft-report.html]
     #[arg(long, short = 'o', value_name = "FILE.html")]
     output: Option<PathBuf>,
-    /// Also write a trace that ui.perfetto.dev opens; without -o no page
+    /// Also write a trace for ui.perfetto.dev; without -o only the trace
     #[arg(long, value_name = "FILE.json")]
     perfetto: Option<PathBuf>,
-    /// A broker's trace (weft broker --trace FILE): each launch, and who ran in the gaps
+    /// A broker's trace (weft broker --trace FILE): each launch, and which jobs ran in the gaps
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
 
-/// How many, or since when.
+/// Number of the newest jobs, or the start of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LastJobs {
     Jobs(u64),
@@ -83,7 +83,7 @@ fn last(text: &str) -> Result<LastJobs, String> {
     let moment = since(text).ok().filter(|_| text.ends_with(['s', 'm', 'h', 'd']));
     moment
         .map(LastJobs::Since)
-        .ok_or_else(|| "a number of jobs, 1 or more, or a span (30m, 2h, 7d) is wanted".to_string())
+        .ok_or_else(|| "expected a number of jobs, 1 or more, or a span (30m, 2h, 7d)".to_string())
 }
 
 /// Writes the files.
@@ -95,12 +95,12 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
         (_, Some(LastJobs::Since(since)), _) | (_, _, Some(since)) => Selection::Since(since.0),
         _ => Selection::Newest,
     };
-    // Read first: a damaged trace is no reason to leave half of the files behind.
+    // Read first, so that a damaged trace does not leave only some of the files written.
     let trace = args.trace.as_deref().map(BrokerTrace::load).transpose()?;
     let jobs = gather(&places, &selection)?;
     let runs = match (selection.pick(jobs), &trace) {
         (Ok(runs), _) => runs,
-        // A trace has something to tell by itself.
+        // A trace is enough for a report.
         (Err(_), Some(_)) if selection == Selection::Newest => Vec::new(),
         (Err(nothing), _) => bail!(nothing),
     };
@@ -128,7 +128,7 @@ pub fn main(args: ReportArgs) -> Result<ExitCode> {
     if let Some(file) = output {
         let page = page::render(&report);
         if file == Path::new("-") {
-            // A closed pipe (`| head`) is no error.
+            // A closed pipe (`| head`) is not an error.
             let _ = std::io::stdout().write_all(page.as_bytes());
         } else {
             write(&file, |to| to.write_all(page.as_bytes()))?;
@@ -150,8 +150,7 @@ fn write(file: &Path, put: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Jobs that run, by the broker, and those that ended, by a shared broker or from disk: the newest
-/// first.
+/// Running jobs from the broker, and ended jobs from a shared broker or from disk; newest first.
 fn gather(places: &Places, selection: &Selection) -> Result<Vec<RecordedJob>> {
     let query = HistoryQuery {
         since_ms: selection.since_ms(),

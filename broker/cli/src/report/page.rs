@@ -1,7 +1,7 @@
-//! The page of a report, in HTML: one file that needs nothing else. Pure.
+//! The page of a report, as one self-contained HTML file. Pure.
 //!
-//! Rows of jobs carry their outcome's figures as `data-` attributes, as `weft history --json` has
-//! them.
+//! Rows of jobs have their outcome's figures as `data-` attributes, with the same values as `weft
+//! history --json`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -39,21 +39,21 @@ pub(super) fn render(report: &JobReport) -> String {
     page
 }
 
-/// How the figures are known.
-const NOTES: &str = "<h2>How these figures are known</h2>\n\
-<table><tr><th>figure</th><th>how</th></tr>\n\
+/// Sources of the figures.
+const NOTES: &str = "<h2>Sources of the figures</h2>\n\
+<table><tr><th>figure</th><th>source</th></tr>\n\
 <tr><td>time run, roles</td><td>clock; roles as seen once a second</td></tr>\n\
-<tr><td>lost, cost</td><td>measured at the foreground job's waits, by policy <code>weft</code> alone; shared out among \
+<tr><td>lost, cost</td><td>measured at the foreground job's waits, only by policy <code>weft</code>; divided among the \
 background jobs by their GPU time in each interval. Measurements scatter, so parts may be below zero</td></tr>\n\
 <tr><td>latency</td><td>measured: from the first launch to the wait that saw all work end</td></tr>\n\
 <tr><td>launches, forced launches, memory moved, held at the gate</td><td>counted</td></tr>\n\
 <tr><td>GPU time, won, of plain sharing</td><td><i>estimated</i>, from predicted kernel times. A job that is alone times \
-no launches, so the pictures have its GPU time beside others only</td></tr></table>\n\
-<p class=\"note\">docs/outcomes.md has the formulas. Long runs are drawn in 256 intervals at most.</p>\n";
+no launches, so the charts show its GPU time only while other jobs run</td></tr></table>\n\
+<p class=\"note\">docs/outcomes.md has the formulas. Charts have at most 256 intervals.</p>\n";
 
 fn render_run(page: &mut String, run: &Run, number: usize) {
     let device = if run.device.is_empty() {
-        "a GPU that no job named"
+        "an unknown GPU"
     } else {
         &run.device
     };
@@ -71,7 +71,7 @@ fn render_run(page: &mut String, run: &Run, number: usize) {
     legend(
         page,
         &[
-            ("k-foreground", "foreground: never told to wait"),
+            ("k-foreground", "foreground: never held"),
             ("k-background", "background: fills gaps"),
             ("k-alone", "alone on the GPU"),
             ("k-memory", "waits for device memory"),
@@ -79,17 +79,17 @@ fn render_run(page: &mut String, run: &Run, number: usize) {
     );
     page.push_str(&charts::timeline(run));
     page.push_str(
-        "<p class=\"note\">Time since the run's begin. The strip is the job's role, the area above it its part of the \
-         GPU beside others (<i>estimated</i>). A triangle is a warning.</p>\n",
+        "<p class=\"note\">Time since the start of the run. The strip is the job's role, the area above it its part of \
+         the GPU while other jobs run (<i>estimated</i>). A triangle is a warning.</p>\n",
     );
     render_table(page, run);
     if let Some(picture) = charts::shares(run) {
-        page.push_str("<h3>Which job had the GPU</h3>\n");
+        page.push_str("<h3>GPU time of each job</h3>\n");
         job_legend(page, run, |_| true);
         page.push_str(&picture);
         page.push_str(
-            "<p class=\"note\">Parts of the time, <i>estimated</i>. What is left was idle, or of a job that was alone. \
-             Where background jobs stand on the foreground job, they ran in its gaps.</p>\n",
+            "<p class=\"note\">Parts of the time, <i>estimated</i>. In the rest the GPU was idle, or a job was alone. \
+             Background jobs drawn above the foreground job ran in its gaps.</p>\n",
         );
     }
     render_lateness(page, run);
@@ -123,7 +123,7 @@ fn job_legend(page: &mut String, run: &Run, shown: impl Fn(&ReportJob) -> bool) 
     legend(page, &keys);
 }
 
-/// A time with its seconds, where there are minutes.
+/// A time; from two minutes on with minutes and seconds, from two hours on with hours and minutes.
 fn long(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {
@@ -133,12 +133,12 @@ fn long(seconds: f64) -> String {
     }
 }
 
-/// Lateness, which scatters below zero: there nothing was lost, as all views tell it.
+/// Lateness. Measurements scatter below zero; all views show such a value as 0.
 fn lateness(ns: i64) -> String {
     text::duration(ns.max(0) as u64)
 }
 
-/// One card a job: the figure that matters most to it.
+/// One card per job, with its most important figure.
 fn render_cards(page: &mut String, run: &Run) {
     page.push_str("<div class=\"cards\">\n");
     for job in &run.jobs {
@@ -164,7 +164,7 @@ fn render_cards(page: &mut String, run: &Run) {
             }
             (None, Some(won)) => {
                 let of_plain = won.of_plain.map_or(String::new(), |part| {
-                    format!("; about {} of the most that plain sharing gives", text::percent(part))
+                    format!("; about {} of the maximum under plain sharing", text::percent(part))
                 });
                 let cost = outcome.cost.map_or(String::new(), |cost| {
                     format!("; cost foreground jobs {}", history::late(Some(cost)).0)
@@ -225,7 +225,7 @@ fn data(job: &ReportJob) -> String {
 
 fn render_table(page: &mut String, run: &Run) {
     page.push_str(
-        "<h3>What each job had</h3>\n<div class=\"scroll\"><table class=\"jobs\"><tr><th>job</th><th class=\"n\">priority</th>\
+        "<h3>Figures of each job</h3>\n<div class=\"scroll\"><table class=\"jobs\"><tr><th>job</th><th class=\"n\">priority</th>\
          <th class=\"n\">ran</th><th class=\"n\">foreground</th><th class=\"n\">background</th>\
          <th class=\"n\">GPU time, <i>est.</i></th><th class=\"n\">lost</th><th class=\"n\">cost</th>\
          <th class=\"n\">of plain, <i>est.</i></th><th class=\"n\">launches</th><th class=\"n\">known</th><th>ended</th></tr>\n",
@@ -268,20 +268,20 @@ fn render_table(page: &mut String, run: &Run) {
     page.push_str("</table></div>\n");
     if run.jobs.iter().any(|job| job.of.recording.is_none()) {
         page.push_str(
-            "<p class=\"note\">Of some jobs there are no intervals: they ended under an older weft, or their recordings made \
-             place for newer ones.</p>\n",
+            "<p class=\"note\">Some jobs have no intervals: they ended under an older weft, or newer recordings replaced \
+             theirs.</p>\n",
         );
     }
 }
 
 fn render_lateness(page: &mut String, run: &Run) {
     if let Some(picture) = charts::lateness(run) {
-        page.push_str("<h3>Lateness: what foreground jobs lost, over time</h3>\n");
+        page.push_str("<h3>Lateness of the foreground jobs over time</h3>\n");
         job_legend(page, run, |job| job.of.job.outcome.lost.is_some());
         page.push_str(&picture);
         page.push_str(
-            "<p class=\"note\">A part of the job's own time, measured at its waits. Line: since its begin. Dots: each \
-             interval. Dashed: what it may lose. Dots beyond the picture stand at its edge.</p>\n",
+            "<p class=\"note\">A part of the job's own time, measured at its waits. Line: since its start. Dots: each \
+             interval. Dashed: the allowed slowdown. Dots outside the chart are drawn at its edge.</p>\n",
         );
     }
     for job in &run.jobs {
@@ -298,14 +298,14 @@ fn render_lateness(page: &mut String, run: &Run) {
         };
         let _ = writeln!(
             page,
-            "<h3>Latency of {}, alone and beside others</h3>",
+            "<h3>Latency of {}, without and with background work</h3>",
             escape(&job.name)
         );
         legend(
             page,
             &[
                 ("k-alone", "stretches without background work"),
-                ("k-beside", "beside background work"),
+                ("k-beside", "stretches with background work"),
             ],
         );
         page.push_str(&picture);
@@ -315,7 +315,7 @@ fn render_lateness(page: &mut String, run: &Run) {
         );
         for (name, lengths) in [
             ("without background work", &latency.alone),
-            ("beside it", &latency.beside),
+            ("with background work", &latency.beside),
         ] {
             let shown = |ns: Option<u64>| ns.map_or("-".to_string(), text::duration);
             let quantile = |part| shown(lengths.quantile_ns(part));
@@ -333,7 +333,7 @@ fn render_lateness(page: &mut String, run: &Run) {
         page.push_str(
             "</table>\n<p class=\"note\">A stretch goes from the first launch after a wait to the wait that saw all work end. \
              Means are exact, quantiles to 3 % of themselves. The two rows are different requests, and a longer one meets \
-             background work more often. What sharing cost is the lateness above, which compares each stretch with itself.</p>\n",
+             background work more often. The cost of sharing is the lateness above, which compares each stretch with itself.</p>\n",
         );
     }
     render_costs(page, run);
@@ -344,7 +344,7 @@ fn render_costs(page: &mut String, run: &Run) {
     fn recorded(job: &ReportJob) -> impl Iterator<Item = &JobRecording> {
         job.of.recording.iter()
     }
-    // A foreground job, by its client and process.
+    // Foreground jobs by client and process.
     let mut columns: Vec<(u64, u32)> = Vec::new();
     for cost in run
         .jobs
@@ -370,13 +370,13 @@ fn render_costs(page: &mut String, run: &Run) {
             .find(|job| (job.of.job.client, job.of.job.pid) == (*client, *pid));
         let called = match (called, client) {
             (Some(job), _) => format!("of {}", job.name),
-            (None, 0) => "of further jobs".to_string(),
-            // Another user's, or not on this page.
+            (None, 0) => "of other jobs".to_string(),
+            // The job is another user's, or not on this page.
             (None, client) => format!("of client {client} (process {pid})"),
         };
         let _ = write!(page, "<th class=\"n\">{}</th>", escape(&called));
     }
-    page.push_str("<th class=\"n\">in all</th></tr>\n");
+    page.push_str("<th class=\"n\">total</th></tr>\n");
     for job in &run.jobs {
         let costs: Vec<_> = recorded(job).flat_map(|recording| &recording.costs).collect();
         if costs.is_empty() {
@@ -394,7 +394,7 @@ fn render_costs(page: &mut String, run: &Run) {
     page.push_str("</table></div>\n");
 }
 
-/// Why a job lost time, with the part of its time.
+/// Causes of a job's lost time: cause, time, remedy.
 fn causes(job: &ReportJob) -> Vec<(&'static str, i64, &'static str)> {
     let sum = job
         .of
@@ -406,7 +406,7 @@ fn causes(job: &ReportJob) -> Vec<(&'static str, i64, &'static str)> {
         (
             "late at its waits (measured)",
             lost,
-            "background work was in the way; shorter background kernels, a profile, or a lower --slowdown make it less",
+            "background work delayed it; shorter background kernels, a profile, or a lower --slowdown reduce this",
         ),
         (
             "held at the gate",
@@ -416,12 +416,12 @@ fn causes(job: &ReportJob) -> Vec<(&'static str, i64, &'static str)> {
         (
             "waited for device memory",
             sum.memory_wait_ns,
-            "other jobs had it (weft queue); weft run --memory and managed memory let more jobs in",
+            "other jobs held it (weft queue); weft run --memory and managed memory admit more jobs",
         ),
         (
             "waited for memory to arrive",
             sum.paging_ns,
-            "its managed memory was on the host; a profile with its working set brings it earlier",
+            "its managed memory was on the host; a profile with its working set prefetches it",
         ),
     ];
     all.into_iter().filter(|(_, ns, _)| *ns > 0).collect()
@@ -434,12 +434,12 @@ fn render_causes(page: &mut String, run: &Run) {
     }
     page.push_str(
         "<h3>Why time was lost</h3>\n<div class=\"scroll\"><table><tr><th>job</th><th>why</th><th class=\"n\">time</th>\
-         <th class=\"n\">of its time</th><th style=\"width:120px\"></th><th>what helps</th></tr>\n",
+         <th class=\"n\">of its time</th><th style=\"width:120px\"></th><th>remedy</th></tr>\n",
     );
     for (job, causes) in rows {
         for (why, ns, helps) in causes {
             let ran = (job.of.job.outcome.ran_s * 1e9).max(1.0);
-            // As in the table: lateness is a part of what its stretches take alone.
+            // As in the table, lateness is a part of the time of its stretches without other jobs.
             let lost = job.of.job.outcome.lost.filter(|lost| lost.ns == ns);
             let part = lost.map_or(ns as f64 / ran, |lost| lost.part);
             let _ = writeln!(
@@ -454,12 +454,12 @@ fn render_causes(page: &mut String, run: &Run) {
         }
     }
     page.push_str(
-        "</table></div>\n<p class=\"note\">Waits of several threads of a job are added, so a part may exceed 100 %. The rest \
-         of a background job's time is its own: its host had nothing to launch, or its kernels ran.</p>\n",
+        "</table></div>\n<p class=\"note\">Waits of several threads of a job are added, so a part may exceed 100 %. For the rest \
+         of its time a background job had nothing to launch, or its kernels ran.</p>\n",
     );
 }
 
-/// A warning, and when it was true, ns after the job's begin.
+/// A warning, and the times of its first and last sight, ns after the job's start.
 type TimedWarning<'a> = (&'a Warning, Option<(u64, u64)>);
 
 fn warnings(job: &ReportJob) -> Vec<TimedWarning<'_>> {
@@ -479,8 +479,8 @@ fn render_warnings(page: &mut String, run: &Run) {
     if run.jobs.iter().all(|job| warnings(job).is_empty()) {
         return;
     }
-    page.push_str("<h3>Where protection does not work</h3>\n");
-    // What is said of a device is said once, with all jobs that it was said to.
+    page.push_str("<h3>Warnings about protection</h3>\n");
+    // A warning about a device appears once, with all jobs that had it.
     let mut said: Vec<(String, Vec<String>)> = Vec::new();
     for job in &run.jobs {
         for (warning, times) in warnings(job) {
@@ -513,7 +513,7 @@ fn render_gaps(page: &mut String, all: &[JobGaps]) {
     if all.is_empty() {
         return;
     }
-    page.push_str("<h2>Who ran in the gaps, by the broker's trace</h2>\n");
+    page.push_str("<h2>Jobs in the gaps, from the broker's trace</h2>\n");
     for gaps in all {
         let part = |ns: u64| ns as f64 / gaps.length_ns.max(1) as f64;
         let rest = gaps
@@ -526,7 +526,7 @@ fn render_gaps(page: &mut String, all: &[JobGaps]) {
         };
         let _ = write!(
             page,
-            "<h3>{}: {}, {} in all</h3>\n<table><tr><th>in its gaps</th><th class=\"n\">time</th><th class=\"n\">part</th></tr>\n",
+            "<h3>{}: {}, {} in total</h3>\n<table><tr><th>in its gaps</th><th class=\"n\">time</th><th class=\"n\">part</th></tr>\n",
             escape(&called),
             text::count(gaps.count, "gap", "gaps"),
             text::duration(gaps.length_ns),
@@ -545,7 +545,7 @@ fn render_gaps(page: &mut String, all: &[JobGaps]) {
         }
         page.push_str(
             "</table>\n<div class=\"scroll\"><table><tr><th>background job</th><th class=\"n\">launches in gaps</th>\
-             <th class=\"n\">their time, <i>est.</i></th><th class=\"n\">launches beside its work</th>\
+             <th class=\"n\">their time, <i>est.</i></th><th class=\"n\">launches during its work</th>\
              <th class=\"n\">their time, <i>est.</i></th></tr>\n",
         );
         for (client, (command, filler)) in &gaps.fillers {
@@ -566,8 +566,8 @@ fn render_gaps(page: &mut String, all: &[JobGaps]) {
         page.push_str("</table></div>\n");
     }
     page.push_str(
-        "<p class=\"note\">A gap goes from a wait that saw all work end to the next launch. The trace has when jobs launched, \
-         not when the device ran what.</p>\n",
+        "<p class=\"note\">A gap goes from a wait that saw all work end to the next launch. The trace records when jobs \
+         launched, not when the device ran the kernels.</p>\n",
     );
 }
 
@@ -702,7 +702,7 @@ pub(super) mod tests {
             "held at the gate</td><td class=\"n\">500 ms</td><td class=\"n\">25 %",
             "from 1.50 s to 2.50 s",
             "Memory moved",
-            "3 gaps, 1.00 us in all",
+            "3 gaps, 1.00 us in total",
             "30 %",
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
@@ -745,11 +745,11 @@ pub(super) mod tests {
             job.of.recording = None;
         }
         let page = render(&report);
-        assert!(page.contains("lost 0.6 %") && page.contains("there are no intervals"));
+        assert!(page.contains("lost 0.6 %") && page.contains("have no intervals"));
         let empty = JobReport {
             runs: Vec::new(),
             ..report
         };
-        assert!(render(&empty).contains("Who ran in the gaps"));
+        assert!(render(&empty).contains("Jobs in the gaps"));
     }
 }

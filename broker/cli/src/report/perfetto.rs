@@ -1,7 +1,7 @@
 //! Trace for the Perfetto UI, in Chrome's JSON format: roles as slices and figures as curves; with
-//! a broker's trace each launch, too.
+//! a broker's trace also each launch.
 //!
-//! Times are microseconds since the first job's begin.
+//! Times are microseconds since the first job's start.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use weft_api::recording::{JobInterval, JobRecording};
 use super::gaps::{BrokerTrace, TraceLine};
 use super::selection::{JobReport, ReportJob, Run};
 
-/// Events of a broker's trace that are written at most: the UI is slow with more.
+/// Largest number of events written from a broker's trace: the UI is slow with more.
 const MOST_EVENTS: usize = 1_000 * 1_000;
 
 /// Process of a broker's trace in the file, above those of runs.
@@ -87,7 +87,7 @@ fn write_job(
         time_us += interval.length_ns as f64 / 1e3;
     }
     slices.extend(slice);
-    // A curve keeps its last value unless it is told otherwise.
+    // A curve keeps its last value until another one follows.
     write_curves(events, process, &job.name, time_us, &JobInterval::default())?;
     for (role, at, sum) in slices {
         events.put(&json!({
@@ -135,8 +135,8 @@ fn write_curves(
     Ok(())
 }
 
-/// Time of the trace's clock at the file's begin, us: by a job that is in both. Without one the
-/// trace begins where the file does.
+/// Time of the trace's clock at the start of the file, us, from a job that is in both. Without such
+/// a job trace and file start at the same time.
 fn offset_us(report: &JobReport, trace: &BrokerTrace, begin_ms: u64) -> f64 {
     let jobs = report.runs.iter().flat_map(|run| &run.jobs);
     let mut of_both = jobs.filter_map(|job| {
@@ -162,7 +162,7 @@ fn write_trace(events: &mut EventWriter<'_>, trace: &BrokerTrace, offset_us: f64
     let mut waiting: BTreeMap<u64, f64> = BTreeMap::new();
     let mut named: BTreeMap<u64, ()> = BTreeMap::new();
     for line in trace.lines.iter().take(MOST_EVENTS) {
-        // Three rows a job: launches, waits, decisions.
+        // Three rows per job: launches, waits, decisions.
         let row = |kind: u64| line.client * 4 + kind;
         if line.client > 0 && named.insert(line.client, ()).is_none() {
             let command = names.get(&line.client).map_or("", String::as_str);
@@ -256,7 +256,7 @@ mod tests {
             what: None,
             resident: None,
         };
-        // The job of the report began at 5 s of this clock.
+        // The job of the report started at 5 s on this clock.
         let trace = BrokerTrace {
             lines: vec![
                 line(6_000_000_000, "wait"),

@@ -1,4 +1,4 @@
-//! Which jobs a report is about, and which of them ran beside each other. Pure.
+//! Selection of the jobs of a report, and their grouping into runs. Pure.
 #![forbid(unsafe_code)]
 
 use weft_api::history::RecordedJob;
@@ -7,28 +7,28 @@ use weft_api::recording::MOST_JOBS;
 use super::super::text;
 use super::gaps::JobGaps;
 
-/// Jobs on one page at most.
+/// Largest number of jobs on one page.
 const MOST_ON_A_PAGE: usize = MOST_JOBS as usize;
 
-/// Jobs that are wanted.
+/// The wanted jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Selection {
-    /// The newest one, and all that belong to its run.
+    /// The newest job, and all jobs of its run.
     Newest,
-    /// By name, process id or a part of the command line, and what ran beside it.
+    /// A job by name, process id or a part of the command line, and the jobs that ran with it.
     Job(String),
-    /// So many, the newest ones.
+    /// This many of the newest jobs.
     Last(u64),
-    /// Those that run, or ended since, milliseconds since 1970.
+    /// Jobs that run or ended since this time, milliseconds since 1970.
     Since(u64),
 }
 
-/// Jobs on one device each of which was there while another one was.
+/// Jobs on one device whose times overlap.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Run {
-    /// The device; empty: no job named one.
+    /// The device; empty if no job reported one.
     pub(super) device: String,
-    /// The most important job first.
+    /// The jobs, most important first.
     pub(super) jobs: Vec<ReportJob>,
     /// Milliseconds since 1970.
     pub(super) begin_ms: u64,
@@ -36,19 +36,19 @@ pub(super) struct Run {
     pub(super) end_ms: u64,
 }
 
-/// All that a page tells.
+/// Contents of a page.
 #[derive(Debug)]
 pub(super) struct JobReport {
-    /// When it was made, milliseconds since 1970.
+    /// Time of its creation, milliseconds since 1970.
     pub(super) now_ms: u64,
-    /// The newest first.
+    /// The runs, newest first.
     pub(super) runs: Vec<Run>,
-    /// Of a broker's trace.
+    /// Gaps from a broker's trace.
     pub(super) gaps: Vec<JobGaps>,
 }
 
 impl JobReport {
-    /// What it is about, in a few words.
+    /// Its subject in a few words.
     pub(super) fn title(&self) -> String {
         let jobs: usize = self.runs.iter().map(|run| run.jobs.len()).sum();
         match jobs {
@@ -61,9 +61,9 @@ impl JobReport {
 /// One job of a report.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ReportJob {
-    /// What is known of it.
+    /// Its outcome and recording.
     pub(super) of: RecordedJob,
-    /// A short name: of its script, with its process where two have the same.
+    /// A short name: its script's, with the process id if two jobs have the same name.
     pub(super) name: String,
     /// Milliseconds since 1970.
     pub(super) begin_ms: u64,
@@ -106,18 +106,18 @@ impl ReportJob {
 /// Longest short name, characters.
 const NAME: usize = 24;
 
-/// What a job is called in a picture.
+/// Name of a job in a chart.
 fn name(of: &RecordedJob) -> String {
     match (of.job.name.as_deref(), of.job.command.as_str()) {
         (Some(name), _) if !name.is_empty() => text::cut(name, NAME),
-        // Of a weft that knew no names.
+        // Recorded by a weft version without names.
         (_, "") => format!("process {}", of.job.pid),
         (_, command) => text::command(command, NAME),
     }
 }
 
 impl Selection {
-    /// Rows of the history that are needed for it; `None`: all.
+    /// Number of history rows that it needs; `None` for all.
     pub(super) fn last(&self) -> Option<u64> {
         match self {
             Selection::Newest => Some(MOST_ON_A_PAGE as u64),
@@ -126,7 +126,7 @@ impl Selection {
         }
     }
 
-    /// The time since which jobs ended that are needed for it.
+    /// Earliest end of the jobs that it needs, milliseconds since 1970.
     pub(super) fn since_ms(&self) -> Option<u64> {
         match self {
             Selection::Since(since) => Some(*since),
@@ -134,14 +134,14 @@ impl Selection {
         }
     }
 
-    /// The runs of the wanted jobs, the newest first. `all`: the newest job first, those that run
-    /// before those that ended. An error is one line for people.
+    /// The runs of the wanted jobs, newest first. `all`: newest job first, running jobs before
+    /// ended ones. An error is one line for people.
     pub(super) fn pick(&self, all: Vec<RecordedJob>) -> Result<Vec<Run>, String> {
         if all.is_empty() {
             return Err(match self {
-                Selection::Since(_) => "no job runs or has ended here in that time".to_string(),
+                Selection::Since(_) => "no job runs here or ended here in that time".to_string(),
                 Selection::Job(wanted) => nobody(wanted),
-                _ => "no job runs or has ended here; start one with weft run".to_string(),
+                _ => "no job runs here or has ended here; start one with weft run".to_string(),
             });
         }
         let mut jobs: Vec<ReportJob> = all.into_iter().map(ReportJob::new).collect();
@@ -158,7 +158,7 @@ impl Selection {
                 let found = jobs.iter().find(|job| job.is_called(wanted)).cloned();
                 let found = found.ok_or_else(|| nobody(wanted))?;
                 jobs.retain(|job| job.was_beside(&found));
-                // It stays where there are more than a page has place for.
+                // First, so that it stays if there are more jobs than fit on a page.
                 jobs.sort_by_key(|job| *job != found);
             }
         }
@@ -204,7 +204,7 @@ fn runs_of(mut jobs: Vec<ReportJob>) -> Vec<Run> {
     runs
 }
 
-/// Appends the process where two jobs have one name.
+/// Appends the process id if two jobs have the same name.
 fn tell_apart(jobs: &mut [ReportJob]) {
     let names: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
     for job in jobs {

@@ -24,7 +24,7 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A number for a coordinate: two places, without noughts at the end.
+/// A coordinate with two decimal places, without trailing zeros.
 pub(super) fn at(value: f64) -> String {
     let value = if value.is_finite() { value } else { 0.0 };
     let text = format!("{value:.2}");
@@ -46,14 +46,14 @@ pub(super) struct AxisScale {
 }
 
 impl AxisScale {
-    /// Values `from` to `to` lie at `begin` to `end`.
+    /// A scale that maps values `from` to `to` to positions `begin` to `end`.
     pub(super) fn new((from, to): (f64, f64), (begin, end): (f64, f64)) -> AxisScale {
-        // A scale without length would divide by it.
+        // Avoids a division by a scale of length 0.
         let to = if to > from { to } else { from + 1.0 };
         AxisScale { from, to, begin, end }
     }
 
-    /// Where a value lies, within the scale.
+    /// Position of a value, limited to the scale.
     pub(super) fn at(&self, value: f64) -> f64 {
         let part = ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0);
         self.begin + part * (self.end - self.begin)
@@ -96,7 +96,7 @@ impl Svg {
         }
     }
 
-    /// A box of a class, with what it is for the pointer.
+    /// A box of a CSS class, with a title for the pointer.
     pub(super) fn rect(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64), title: &str) {
         let (x, y, width, height) = (at(x), at(y), at(width.max(0.0)), at(height.max(0.0)));
         let _ = write!(

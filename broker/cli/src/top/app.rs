@@ -1,4 +1,4 @@
-//! What the screen shows and what keys do to it.
+//! State of the screen, and the effect of keys on it.
 //!
 //! Pure: news and keys in, requests to the broker out.
 #![forbid(unsafe_code)]
@@ -14,24 +14,24 @@ use super::board::{Board, SortKey};
 /// News from the broker.
 #[derive(Debug)]
 pub enum BrokerNews {
-    /// Its answer, and when it came, seconds since any moment.
+    /// Its answer and the time of arrival, seconds since any fixed moment.
     Status(Box<Status>, f64),
-    /// It does not answer, and why.
+    /// Reason why it does not answer.
     Gone(String),
-    /// It did not do what was asked, and why.
+    /// Reason why it refused a request.
     Refused(String),
 }
 
-/// What a key asks for beyond the screen.
+/// Request of a key that goes beyond the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopRequest {
-    /// The end.
+    /// End of the program.
     Quit,
-    /// A job's processes to be stopped, or to go on.
+    /// Stop or continuation of a job's processes.
     Stop {
         /// The job's client number.
         client: u64,
-        /// Stopped, else let go on.
+        /// Whether to stop them; otherwise they continue.
         stopped: bool,
     },
     /// A job's priority, 0 to 9.
@@ -46,7 +46,7 @@ pub enum TopRequest {
 /// The screen's state.
 #[derive(Debug, Default)]
 pub struct TopApp {
-    /// What is known of jobs.
+    /// State of the jobs and devices.
     pub board: Board,
     /// Their order.
     pub sort: SortKey,
@@ -56,15 +56,15 @@ pub struct TopApp {
     pub details: bool,
     /// Whether the help is open.
     pub help: bool,
-    /// Why the last answer is old; `None`: it is not.
+    /// Reason why the last answer is old; `None` if it is current.
     pub gone: Option<String>,
-    /// What was said last, until the next key.
+    /// Last notice, shown until the next key.
     pub notice: Option<String>,
-    /// Priorities that were asked for, and the answers that they are still waited for.
+    /// Requested priority by client, and the number of answers to wait for it.
     asked: HashMap<u64, (u8, u32)>,
 }
 
-/// Answers until a priority that was asked for has come: those under way do not know of it.
+/// Number of answers in which a requested priority may be missing: some were sent before it.
 const ANSWERS_WAITED: u32 = 3;
 
 impl TopApp {
@@ -82,7 +82,7 @@ impl TopApp {
             BrokerNews::Status(status, at_s) => {
                 self.board.update(*status, at_s);
                 self.gone = None;
-                // The next key goes on from what was asked for.
+                // The next key starts from the requested priority.
                 let board = &mut self.board;
                 self.asked.retain(|client, (priority, waits)| {
                     *waits -= 1;
@@ -154,7 +154,7 @@ impl TopApp {
 
     fn priority(&mut self, change: impl Fn(u8) -> u8) -> Option<TopRequest> {
         let client = *self.order().get(self.selected_row()?)?;
-        // It stays selected where its priority moves its row.
+        // The job stays selected even if its new priority moves its row.
         self.selected = Some(client);
         let now = self.board.job(client)?.status.priority;
         let priority = change(now);
@@ -198,7 +198,7 @@ pub mod tests {
             assert_eq!(app.press(KeyEvent::from(key)), None);
             assert_eq!(app.selected_row(), Some(row), "{key:?}");
         }
-        // It is a job that is selected, not a row.
+        // The selection is a job, not a row.
         press(&mut app, 's');
         assert_eq!((app.sort, app.selected_row()), (SortKey::Gpu, Some(0)));
         let mut one = answer(2);
@@ -227,7 +227,7 @@ pub mod tests {
             priority(2, 8),
             "it goes on from what was asked for"
         );
-        // An answer that was under way does not know of it; one that keeps saying so is right.
+        // Early answers may lack the new priority; if later ones lack it too, they are right.
         for at_s in [2.0, 3.0] {
             app.hear(BrokerNews::Status(Box::new(answer(2)), at_s));
             assert_eq!(app.board.job(2).map(|job| job.status.priority), Some(8));

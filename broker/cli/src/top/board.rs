@@ -1,4 +1,4 @@
-//! What successive answers of the broker say of jobs and devices: shares and lateness of each
+//! State from successive answers of the broker: shares and lateness of jobs and devices in each
 //! interval, and their past.
 //!
 //! Pure: answers and times in, rows out.
@@ -10,7 +10,7 @@ use weft_api::status::{ClientStatus, Status};
 
 use super::super::{status, text};
 
-/// Looks that are remembered: twice what a chart usually shows.
+/// Number of looks that are kept: twice as many as a chart usually shows.
 const LOOKS_KEPT: usize = 240;
 
 /// Span of a chart, seconds.
@@ -19,11 +19,11 @@ const CHART_S: f64 = 120.0;
 /// Heights of a chart's bars.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Values of successive looks; `None`: not known.
+/// Values of successive looks; `None` if unknown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Past {
     values: VecDeque<Option<f64>>,
-    /// Looks so far, also those forgotten.
+    /// Number of looks so far, including dropped ones.
     looks: u64,
 }
 
@@ -41,8 +41,8 @@ impl Past {
         self.values.back().copied().flatten()
     }
 
-    /// Means of the last `width` bars' looks, oldest first. A bar has the same looks until it
-    /// leaves: a chart moves, and does not flicker.
+    /// Means of the looks of the last `width` bars, oldest first. A bar keeps the same looks until
+    /// it leaves the chart, so the chart moves without flickering.
     fn bars(&self, width: usize, looks_of_bar: u64) -> Vec<Option<f64>> {
         let first = self.looks - self.values.len() as u64;
         let newest = self.looks.saturating_sub(1) / looks_of_bar;
@@ -58,8 +58,8 @@ impl Past {
         bars.into_iter().map(mean).collect()
     }
 
-    /// A chart of `width` characters, the newest to the right. A full bar is `full`, or the highest
-    /// one where that is more.
+    /// A chart of `width` characters, newest to the right. A full bar is `full`, or the highest
+    /// value if that is larger.
     pub fn chart(&self, width: usize, interval_s: f64, full: f64) -> String {
         let looks_of_bar = (CHART_S / interval_s.max(0.1) / width.max(1) as f64).ceil().max(1.0);
         let bars = self.bars(width, looks_of_bar as u64);
@@ -85,7 +85,7 @@ pub enum JobRole {
     Background,
     /// It waits for device memory.
     Waits,
-    /// It runs as without weft.
+    /// It runs without weft.
     Free,
 }
 
@@ -96,31 +96,31 @@ pub struct JobRow {
     pub status: ClientStatus,
     /// Its role.
     pub role: JobRole,
-    /// Its device's place among [`Board::devices`]; `None`: it named none yet.
+    /// Its device's index in [`Board::devices`]; `None` if it has not reported one yet.
     pub device: Option<usize>,
     /// Launches a second in the last interval.
     pub launches_per_s: f64,
-    /// Part of the last interval that the GPU worked for it, estimated, and the past of it.
+    /// Part of the last interval in which the GPU worked for it, estimated, with its past.
     pub gpu: Past,
-    /// Part of the last interval that it lost as a foreground job, or cost one, and the past of it.
+    /// Part of the last interval that it lost as a foreground job, or cost one, with its past.
     pub late: Past,
 }
 
 /// A device that jobs use.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeviceOnBoard {
-    /// UUID in hexadecimal; empty: not named yet.
+    /// UUID in hexadecimal; empty if not known yet.
     pub uuid: String,
-    /// What people call it.
+    /// Its name for people.
     pub called: String,
     /// Number of jobs on it.
     pub jobs: usize,
-    /// Memory that they hold, bytes.
+    /// Memory that its jobs hold, bytes.
     pub held: u64,
     /// All its memory, bytes.
     pub memory: Option<u64>,
-    /// Part of the last interval that it worked for them, estimated, and the past of it. `None`:
-    /// not known of any job.
+    /// Part of the last interval in which it worked for its jobs, estimated, with its past; `None`
+    /// if unknown for all jobs.
     pub gpu: Past,
 }
 
@@ -141,7 +141,7 @@ pub enum SortKey {
 }
 
 impl SortKey {
-    /// The next one.
+    /// The next key.
     pub fn next(self) -> SortKey {
         match self {
             SortKey::Role => SortKey::Gpu,
@@ -152,7 +152,7 @@ impl SortKey {
         }
     }
 
-    /// In a word.
+    /// Its name in one word.
     pub fn name(self) -> &'static str {
         match self {
             SortKey::Role => "role",
@@ -164,10 +164,10 @@ impl SortKey {
     }
 }
 
-/// The state that answers add up to.
+/// State that answers add up to.
 #[derive(Debug, Default)]
 pub struct Board {
-    /// Seconds between two answers, as intended; 0: one.
+    /// Intended seconds between two answers; 0 for a single answer.
     usual_s: f64,
     /// The latest answer.
     latest: Option<Status>,
@@ -179,7 +179,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// A board that an answer comes to each `usual_s` seconds.
+    /// A board that gets an answer every `usual_s` seconds.
     pub fn new(usual_s: f64) -> Board {
         Board {
             usual_s,
@@ -187,15 +187,14 @@ impl Board {
         }
     }
 
-    /// Seconds between two answers, as intended: charts go by it, since those that were measured
-    /// scatter.
+    /// Intended seconds between two answers. Charts use it because measured intervals scatter.
     pub fn usual_s(&self) -> f64 {
         if self.usual_s > 0.0 { self.usual_s } else { 1.0 }
     }
 
-    /// Takes an answer of this time, seconds since any moment.
+    /// Takes an answer that arrived at this time, seconds since any fixed moment.
     pub fn update(&mut self, status: Status, at_s: f64) {
-        // Another broker counts its clients from the beginning.
+        // Another broker numbers its clients from the start again.
         let same =
             |before: &Status| before.broker.pid == status.broker.pid && before.broker.socket == status.broker.socket;
         let before = self.latest.take().filter(same);
@@ -225,7 +224,7 @@ impl Board {
         (self.latest, self.at_s, self.interval_s) = (Some(status), at_s, interval.unwrap_or(0.0));
     }
 
-    /// Devices keep their places: a chart has a past.
+    /// Updates the devices. They keep their places, because each chart has a past.
     fn update_devices(&mut self, status: &Status) {
         for client in &status.clients {
             if let Some(uuid) = &client.device_uuid
@@ -250,7 +249,7 @@ impl Board {
             row.called = match (name, row.uuid.get(..8)) {
                 (Some(name), Some(begin)) => format!("{name} ({begin})"),
                 (Some(name), None) => name.to_string(),
-                // Its job has ended.
+                // The device's job has ended.
                 (None, _) if !row.called.is_empty() => continue,
                 (None, Some(begin)) => format!("GPU {begin}"),
                 (None, None) => "GPU".to_string(),
@@ -268,7 +267,7 @@ impl Board {
         self.interval_s
     }
 
-    /// Devices in the order in which they were heard of.
+    /// Devices in the order of their first report.
     pub fn devices(&self) -> &[DeviceOnBoard] {
         &self.devices
     }
@@ -278,14 +277,14 @@ impl Board {
         self.jobs.get(&client)
     }
 
-    /// Shows the priority that was asked for, until the next answer: the next key goes on from it.
+    /// Shows a requested priority until the next answer: the next key starts from it.
     pub fn expect_priority(&mut self, client: u64, priority: u8) {
         if let Some(job) = self.jobs.get_mut(&client) {
             job.status.priority = priority;
         }
     }
 
-    /// Jobs in this order.
+    /// Jobs sorted by this key.
     pub fn jobs(&self, key: SortKey) -> Vec<&JobRow> {
         let mut jobs: Vec<&JobRow> = self.jobs.values().collect();
         jobs.sort_by(|one, other| {
@@ -306,12 +305,12 @@ impl Board {
         jobs
     }
 
-    /// Where protection does not work, a line each.
+    /// Warnings about protection, one per line.
     pub fn warnings(&self) -> Vec<String> {
         self.latest.as_ref().map(status::warnings).unwrap_or_default()
     }
 
-    /// The first line: the broker, and how many jobs it has.
+    /// The first line: the broker and its number of jobs.
     pub fn headline(&self) -> String {
         let Some(status) = &self.latest else {
             return String::new();
@@ -327,13 +326,13 @@ impl Board {
 }
 
 impl JobRow {
-    /// `before`: its row of the look before. `interval`: seconds since then, if there was one.
+    /// `before`: its row at the previous look. `interval`: seconds since that look, if any.
     fn new(client: &ClientStatus, before: Option<JobRow>, device: Option<usize>, interval: Option<f64>) -> JobRow {
         let (old, mut gpu, mut late) = match before {
             Some(row) => (Some(row.status), row.gpu, row.late),
             None => (None, Past::default(), Past::default()),
         };
-        // A newcomer began with nothing.
+        // A new job starts with zero figures.
         let old = old.unwrap_or_default();
         let launches = |client: &ClientStatus| client.launches + client.graph_launches;
         gpu.push(interval.and_then(|seconds| {
@@ -341,7 +340,7 @@ impl JobRow {
             let before = match had(&old) {
                 Some(ns) => ns,
                 None if launches(&old) == 0 => 0,
-                // It was not known until now, of how long a time it is.
+                // First known value: the length of its time is unknown.
                 None => return None,
             };
             // Predicted at the launch: it may exceed the interval.
@@ -354,7 +353,7 @@ impl JobRow {
                 let [lost, cost] = [outcome.lost, outcome.cost].map(|sum| sum.map(|sum| sum.ns));
                 lost.or(cost).map(|_| lost.unwrap_or(0) + cost.unwrap_or(0))
             };
-            // Below zero where measurements scatter.
+            // Measurements scatter, so the difference can be below zero.
             let ns = sum(client)?.saturating_sub(sum(&old).unwrap_or(0)).max(0);
             Some(ns as f64 / 1e9 / seconds)
         }));
@@ -388,7 +387,7 @@ pub mod tests {
     use weft_api::outcome::{LatenessSum, Outcome, Warning, WarningKind};
     use weft_api::status::{BrokerStatus, DeviceStatus};
 
-    /// A service and a training job on one device, after so many seconds.
+    /// A service and a training job on one device, after this number of seconds.
     pub fn answer(seconds: u64) -> Status {
         let late = |ns: u64, waits| {
             Some(LatenessSum {
@@ -460,7 +459,7 @@ pub mod tests {
         }
     }
 
-    /// After so many looks, a second each.
+    /// A board after this number of looks, one per second.
     pub fn board(looks: u64) -> Board {
         let mut board = Board::default();
         for second in 0..looks {
@@ -514,7 +513,7 @@ pub mod tests {
         assert_eq!(board.job(1).expect("there").gpu.last(), None);
         board.update(answer(4), 5.0);
         near(board.job(1).expect("there").gpu.last(), 0.4);
-        // An estimate that got smaller is no negative share.
+        // An estimate that became smaller gives no negative share.
         board.update(answer(3), 6.0);
         near(board.job(1).expect("there").gpu.last(), 0.0);
         near(board.job(1).expect("there").late.last(), 0.0);
@@ -581,11 +580,11 @@ pub mod tests {
         for value in [None, Some(0.0), Some(0.5), Some(1.0)] {
             past.push(value);
         }
-        // A bar is a look, at 30 s between two.
+        // With 30 s between looks a bar is one look.
         assert_eq!(past.chart(6, 30.0, 1.0), "   ▁▄█");
         assert_eq!(past.chart(2, 60.0, 2.0), "▂▄");
         assert_eq!(past.chart(2, 60.0, 0.1), "▄█", "the highest fills it");
-        // Two looks a bar: the mean.
+        // Two looks per bar: their mean.
         assert_eq!(past.chart(2, 30.0, 1.0), "▁▆");
         past.push(Some(0.25));
         assert_eq!(past.chart(2, 30.0, 1.0), "▆▂");

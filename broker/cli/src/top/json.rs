@@ -1,4 +1,4 @@
-//! `weft top --json`: a line of JSON each look. docs/json.md says what the keys mean.
+//! `weft top --json`: one line of JSON per look (docs/json.md explains the keys).
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -12,7 +12,7 @@ use super::board::{Board, SortKey};
 pub struct TopLine<'a> {
     /// Version of these keys.
     schema: u32,
-    /// Length of the interval, seconds; 0: nothing came before.
+    /// Length of the interval, seconds; 0 for the first look.
     interval_s: f64,
     /// The policy in force.
     policy: &'a str,
@@ -22,7 +22,7 @@ pub struct TopLine<'a> {
     devices: Vec<TopDevice<'a>>,
     /// Jobs, foreground jobs first.
     jobs: Vec<TopJob<'a>>,
-    /// Where protection does not work now.
+    /// Current warnings about protection.
     warnings: &'a [Warning],
 }
 
@@ -53,7 +53,7 @@ struct TopJob<'a> {
     outcome: Option<&'a Outcome>,
 }
 
-/// The line of a look; `None`: nothing was heard yet.
+/// The line of a look; `None` before the first answer.
 pub fn line(board: &Board) -> Option<TopLine<'_>> {
     let status = board.latest()?;
     let devices = board.devices().iter().map(|row| TopDevice {

@@ -1,7 +1,7 @@
 //! `weft top`: the jobs' current activity, as a screen, as plain pages or as JSON.
 //!
-//! `board` and `app` are pure, `table` and `view` show them; `screen` draws and
-//! hears keys, `watcher` has the broker.
+//! `board` and `app` are pure, `table` and `view` show them; `screen` draws and reads keys,
+//! `watcher` asks the broker.
 #![forbid(unsafe_code)]
 
 use std::io::{IsTerminal, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{nodes, status, text};
+use super::{status, text};
 use weft_api::paths::Places;
 
 mod app;
@@ -24,51 +24,45 @@ mod watcher;
 use board::Board;
 
 const KEYS: &str = "\
-On a terminal it is a screen: q ends it, ? shows its keys. Else, and with --once, --json or
---count, plain pages are printed, as wide as COLUMNS or the terminal says, else 80 columns.
+On a terminal it fills the screen: q ends it, ? shows its keys. Otherwise, and with --once, --json
+or --count, it prints plain pages, as wide as COLUMNS or the terminal, else 80 columns.
 
   weft top
   weft top --once
-  weft top --json --interval 10
-  weft top --cluster --nodes gpu1,gpu2:9431";
+  weft top --json --interval 10";
 
-/// Show what the jobs do now, again and again
+/// Show the jobs' current activity, updated at intervals
 #[derive(Debug, clap::Args)]
 #[command(after_help = KEYS)]
 pub struct TopArgs {
-    /// Seconds between two looks
+    /// Seconds between updates
     #[arg(long, short, default_value_t = 1.0, value_parser = interval)]
     interval: f64,
-    /// Print so many pages and end
+    /// Print this many pages and exit
     #[arg(long, short = 'n', value_parser = text::whole::<u64>)]
     count: Option<u64>,
-    /// Print one page, of one interval, and end
+    /// Print one page, of one interval, and exit
     #[arg(long, conflicts_with = "count")]
     once: bool,
-    /// Print a line of JSON each look: docs/json.md says which fields there are
+    /// Print one line of JSON per update (docs/json.md lists the fields)
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    cluster: nodes::ClusterArgs,
 }
 
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("{text} is not in 0.1 to 3600")),
+        _ => Err(format!("{text} is not between 0.1 and 3600")),
     }
 }
 
-/// Shows the jobs until a key, the count or a broken pipe.
+/// Shows the jobs until a key, the count or a broken pipe ends it.
 pub fn main(args: TopArgs) -> Result<ExitCode> {
     let interval = Duration::from_secs_f64(args.interval);
     let count = if args.once { Some(1) } else { args.count };
     let screen = count.is_none() && !args.json && is_terminal();
-    if args.cluster.cluster {
-        return nodes::top(&args.cluster, interval, count, args.json, screen);
-    }
     let places = Places::of_environment();
-    // A broker that is not there from the first is a mistake.
+    // A broker that is missing at the start is an error.
     let first = status::ask(&places)?;
     if screen {
         return screen::run(places, first, interval);
@@ -87,7 +81,7 @@ pub fn main(args: TopArgs) -> Result<ExitCode> {
             }
             Err(error) if args.once => return Err(error),
             Err(error) => {
-                let gone = format!("{}; looking again", text::told(&error));
+                let gone = format!("{}; trying again", text::told(&error));
                 match args.json {
                     true => serde_json::json!({"schema": weft_api::status::SCHEMA, "gone": gone}).to_string(),
                     false => gone,
@@ -109,7 +103,7 @@ fn page(board: &Board, json: bool) -> Result<String> {
     })
 }
 
-/// Whether there is a terminal that can move its cursor.
+/// Whether stdin and stdout are a terminal that can move its cursor.
 fn is_terminal() -> bool {
     let dumb = std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb");
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !dumb

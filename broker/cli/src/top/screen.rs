@@ -1,4 +1,4 @@
-//! The screen: what is drawn, and which keys and news change it.
+//! The screen: draws the state, and passes keys and news to it.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use super::board::Board;
 use super::view::{self, Palette};
 use super::watcher::{JobOrder, Watcher};
 
-/// Shows the screen until it is left.
+/// Shows the screen until the user leaves it.
 pub fn run(places: Places, first: Box<Status>, interval: Duration) -> Result<ExitCode> {
     let since = Instant::now();
     let mut app = TopApp::new(Board::new(interval.as_secs_f64()));

@@ -5,24 +5,24 @@ use super::super::columns::{self, FittedColumn, TextColumn};
 use super::super::{history, status, text, users};
 use super::board::{Board, DeviceOnBoard, JobRow, SortKey};
 
-/// Lateness of a full bar of a chart, part of the time: more than most allow.
+/// Lateness of a full bar of a chart, part of the time: more than most jobs allow.
 const FULL_LATE: f64 = 0.05;
 
 /// Characters of a chart on a narrow and on a wide terminal.
 const NARROW_CHART: usize = 10;
 const WIDE_CHART: usize = 20;
 
-/// Characters of a device's name beside which its chart has room.
+/// Longest name of a device next to which its chart fits, characters.
 const DEVICE_NAME: usize = 24;
 
-/// From this width on charts are wide.
+/// Width from which charts are wide, columns.
 const WIDE_COLUMNS: usize = 140;
 
 /// Characters of a job's state: `background, waits`, and on a narrow terminal `foreground`.
 const STATE_WIDTH: usize = 17;
 const NARROW_STATE: usize = 10;
 
-/// Titles by which the screen gives cells their colours.
+/// Titles of columns for which the screen colours cells.
 pub const NAME: &str = "name";
 pub const PRIORITY: &str = "prio";
 pub const STATE: &str = "state";
@@ -32,7 +32,7 @@ pub const GPU_CHART: &str = "GPU, 2 min";
 pub const LATE_CHART: &str = "late, 2 min";
 
 fn part(value: Option<f64>) -> String {
-    // Whole percents: more figures flicker.
+    // Whole percents, because more digits flicker.
     value.map_or("-".to_string(), |part| format!("{:.0} %", part * 100.0))
 }
 
@@ -90,7 +90,7 @@ pub fn jobs(board: &Board, sort: SortKey, width: usize) -> Vec<FittedColumn> {
     columns::fit(all, width)
 }
 
-/// A device in a line of at most `width` columns.
+/// The line of a device, at most `width` columns wide.
 pub fn device(board: &Board, at: usize, row: &DeviceOnBoard, width: usize) -> String {
     let several = board.devices().len() > 1;
     let number = if several { format!("{at}: ") } else { String::new() };
@@ -105,7 +105,7 @@ pub fn device(board: &Board, at: usize, row: &DeviceOnBoard, width: usize) -> St
         true => format!("{figures}  {chart}"),
         false => figures,
     };
-    // The name gives way.
+    // The name is cut if needed.
     let room = width.saturating_sub(text::width(&rest) + 2);
     let called = text::cut(&format!("{number}{}", row.called), room);
     text::cut(&format!("{called}  {rest}"), width)

@@ -1,4 +1,4 @@
-//! The screen: from the state to a terminal's cells.
+//! The screen: drawing of the state into a terminal's cells.
 #![forbid(unsafe_code)]
 
 use ratatui::Frame;
@@ -19,7 +19,7 @@ const WARNINGS_SHOWN: usize = 3;
 /// Devices shown above the jobs.
 const DEVICES_SHOWN: usize = 8;
 
-/// Part of the screen that the details may take.
+/// Divisor for the details' largest part of the screen.
 const DETAILS_PART: u16 = 2;
 
 const KEYS: [(&str, &str); 8] = [
@@ -39,19 +39,19 @@ const HELP: [&str; 18] = [
     "Enter, d   details of the selected job",
     "p, +       its priority: one more important",
     "P, -       its priority: one less important",
-    "space      stop its processes, or let them go on",
+    "space      stop its processes, or continue them",
     "s          sort by role, GPU, late, memory, name",
     "?          this help; any key closes it",
     "",
-    "GPU   part of the last interval that the GPU worked",
-    "      for the job, estimated",
+    "GPU   part of the last interval in which the GPU",
+    "      worked for the job, estimated",
     "late  part of the last interval that a foreground",
     "      job lost to background jobs, or that a",
     "      background job cost foreground jobs",
-    "lost  the same in all, as a foreground job",
-    "cost  the same in all, as a background job",
+    "lost  the same in total, as a foreground job",
+    "cost  the same in total, as a background job",
     "",
-    "docs/outcomes.md says how they are known",
+    "docs/outcomes.md explains these figures",
 ];
 
 /// Colours, or none (NO_COLOR).
@@ -61,7 +61,7 @@ pub struct Palette {
 }
 
 impl Palette {
-    /// As the environment says: `NO_COLOR` set to anything means none.
+    /// From the environment: `NO_COLOR` with any value means no colours.
     pub fn of_environment() -> Palette {
         let none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Palette { colours: !none }
@@ -90,7 +90,7 @@ pub fn draw(frame: &mut Frame, app: &TopApp, palette: Palette) {
     let width = usize::from(screen.width);
     let head = head(app, palette, width);
     let details = if app.details { details(app, width) } else { Vec::new() };
-    // From the bottom: a line of keys, the details, and what is left is the jobs'.
+    // From the bottom: a line of keys, then the details; the rest is for the jobs.
     let mut left = screen;
     let footer = cut_bottom(&mut left, 1);
     let below = (details.len() as u16).min(screen.height / DETAILS_PART);
@@ -130,7 +130,7 @@ fn head(app: &TopApp, palette: Palette, width: usize) -> Vec<Line<'static>> {
     let mut lines = vec![line(app.board.headline(), bold)];
     if let Some(gone) = &app.gone {
         let style = palette.of(Color::Red).add_modifier(Modifier::BOLD);
-        lines.push(line(format!("{gone}; looking again"), style));
+        lines.push(line(format!("{gone}; trying again"), style));
     }
     let devices = app.board.devices();
     for (at, row) in devices.iter().enumerate().take(DEVICES_SHOWN) {
@@ -164,7 +164,7 @@ fn jobs(app: &TopApp, palette: Palette, area: Rect) -> Vec<Line<'static>> {
     let mut lines = vec![Line::styled(head.join("  "), style)];
     let selected = app.selected_row().unwrap_or(0);
     let room = usize::from(area.height).saturating_sub(1).max(1);
-    // The selected row is in sight.
+    // Keeps the selected row visible.
     let first = (selected + 1).saturating_sub(room);
     for (at, row) in rows.iter().enumerate().skip(first).take(room) {
         let spans = columns.iter().enumerate().flat_map(|(number, column)| {
@@ -184,7 +184,7 @@ fn jobs(app: &TopApp, palette: Palette, area: Rect) -> Vec<Line<'static>> {
 fn cell(row: &JobRow, title: &str, palette: Palette) -> Style {
     let role = palette.role(row.role);
     match title {
-        // The first priorities stand out.
+        // Priority 0 is bold.
         table::NAME | table::PRIORITY if row.status.priority == 0 => role.add_modifier(Modifier::BOLD),
         table::NAME | table::PRIORITY | table::STATE | table::GPU_CHART => role,
         table::LATE | table::LOST | table::LATE_CHART if row.is_over() => palette.of(Color::Red),
@@ -390,7 +390,7 @@ mod tests {
         assert!(page.contains("sort by role, GPU, late, memory, name"), "{page}");
         app.hear(BrokerNews::Gone("no broker listens at /run/x".to_string()));
         let page = lines(&drawn(&app, 80, 24, COLOURS)).join("\n");
-        assert!(page.contains("no broker listens at /run/x; looking again"), "{page}");
+        assert!(page.contains("no broker listens at /run/x; trying again"), "{page}");
         app.hear(BrokerNews::Refused("client 1 is user 7's".to_string()));
         let last = lines(&drawn(&app, 80, 24, COLOURS)).pop();
         assert_eq!(last.as_deref(), Some("client 1 is user 7's"));

@@ -1,4 +1,4 @@
-//! The thread that asks the broker, so that keys are heard while it does not answer.
+//! The thread that asks the broker, so that keys work while the broker does not answer.
 #![forbid(unsafe_code)]
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,16 +10,16 @@ use weft_api::admin::{self, Answer, Question};
 use weft_api::paths::Places;
 use weft_protocol::latency_budget::LatencyBudget;
 
-/// What is done to a client's job.
+/// Change of a client's job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobOrder {
-    /// Its priority, 0 (matters most) to 9.
+    /// New priority, 0 (matters most) to 9.
     Priority(u8),
-    /// Its processes are stopped, or let go on.
+    /// Whether its processes are stopped; otherwise they continue.
     Stop(bool),
 }
 
-/// The thread's queues. It ends when they are dropped.
+/// Queues to and from the thread, which ends when they are dropped.
 #[derive(Debug)]
 pub struct Watcher {
     orders: Sender<(u64, JobOrder)>,
@@ -36,9 +36,9 @@ impl Watcher {
         Ok(Watcher { orders, news })
     }
 
-    /// Asks for a change of this client's job, soon.
+    /// Requests a change of this client's job.
     pub fn order(&self, client: u64, order: JobOrder) {
-        // The thread lives as long as this.
+        // The thread lives as long as this queue.
         let _ = self.orders.send((client, order));
     }
 
@@ -68,7 +68,7 @@ fn watch(
                 {
                     return;
                 }
-                // The next look shows what came of it: intervals stay alike.
+                // The next regular look shows the result, so intervals keep their length.
                 continue;
             }
             Err(RecvTimeoutError::Timeout) => next = Instant::now() + interval,

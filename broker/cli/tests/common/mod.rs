@@ -23,7 +23,7 @@ use weft_protocol::transport::map::Place;
 
 use self::bounded::Bounded;
 
-/// Far above any wait here on a busy machine; reaching it fails the test.
+/// Time far above any wait here on a busy machine; reaching it fails the test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The `weft` command of this build.
@@ -41,7 +41,7 @@ pub fn weft() -> Command {
         .env_remove("WEFT_PROFILE")
         .env_remove("WEFT_OUTCOME")
         .env_remove("WEFT_LOG")
-        // Nor what this machine or its user has set.
+        // Ignores the settings of this machine and its user.
         .env("WEFT_CONFIG", "/dev/null")
         .env_remove("WEFT_NAME")
         .env_remove("COLUMNS")
@@ -196,7 +196,7 @@ impl Drop for Broker<'_> {
     }
 }
 
-/// Waits for something that must come true.
+/// Waits for a condition that must become true.
 pub fn until(what: &str, mut check: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !check() {
@@ -234,7 +234,7 @@ pub fn hello(priority: u8) -> Hello {
 }
 
 impl Client {
-    /// Tells of the one device, of 16 GiB, under MPS.
+    /// Reports the one device, of 16 GiB, under MPS.
     pub fn on_a_device(&self) {
         self.say(ToBroker::Device {
             name: "A GPU".to_string(),
@@ -313,7 +313,7 @@ impl Client {
         self.ring();
     }
 
-    /// Launches as a foreground job does.
+    /// Launches like a foreground job.
     pub fn launch(&self, kernel: u64, cost: u64) {
         let lane = self.lane();
         lane.counters.launches.fetch_add(1, Ordering::Relaxed);
@@ -323,7 +323,7 @@ impl Client {
         self.record(Kind::Launch, kernel, cost, 0);
     }
 
-    /// Comes to the gate as a background job does.
+    /// Arrives at the gate like a background job.
     pub fn come_to_gate(&self, kernel: u64, cost: u64) {
         let reports = &self.lane().reports;
         reports.wanted_kernel.store(kernel, Ordering::Relaxed);

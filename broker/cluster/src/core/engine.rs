@@ -1,8 +1,8 @@
-//! The core beside an engine that starts jobs by itself, as Slurm does.
+//! The core together with an engine that starts jobs by itself, as Slurm does.
 //!
-//! The engine's reports are events: what came, began, stopped and ended. They keep the books and
-//! decide nothing. [`Cluster::advise`] plays a round on them and says what came of it; until the
-//! engine reports that it was done, nothing counts as done.
+//! The engine reports arrivals, beginnings, stops and ends of jobs as events. They keep the books
+//! and decide nothing. [`Cluster::advise`] plays a round on the books and returns its decisions. No
+//! decision counts as carried out until the engine reports it.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::placement::Placer;
 use crate::policies::{ClusterPolicy, RankedJob};
 
 impl Cluster {
-    /// A cluster whose engine starts jobs by itself.
+    /// Cluster whose engine starts jobs by itself.
     pub fn for_engine(policy: Box<dyn ClusterPolicy>, placer: Placer) -> Cluster {
         Cluster {
             advises: true,
@@ -23,16 +23,17 @@ impl Cluster {
         }
     }
 
-    /// Whether jobs that run make room where the policy preempts: they do, unless told otherwise.
-    /// The policy's order is the same.
+    /// Sets whether running jobs make room if the policy preempts (default: yes). The policy's
+    /// order is the same.
     pub fn set_pausing(&mut self, pauses: bool) {
         self.pauses = pauses;
     }
 
-    /// What is to be done now, appended, and the policy's order: that of jobs that wait, and where
-    /// it preempts of those that run, too. Pauses stand before what is begun in their place.
+    /// Appends the decisions for now, and returns the policy's order. The order covers the waiting
+    /// jobs and, if the policy preempts, the running ones. Pauses precede the jobs begun in their
+    /// place.
     pub fn advise(&mut self, now: Ns, out: &mut Vec<ClusterDecision>) -> Vec<JobId> {
-        // What was measured moves jobs in the queue, and a policy tells once that its keys changed.
+        // Measures move jobs in the queue, and a policy reports changed keys only once.
         if self.policy.keyed() {
             self.queue_anew(now);
         }
@@ -52,7 +53,7 @@ impl Cluster {
         }
         // Scores are kept by the nodes' versions, which went back.
         self.placer.forget_nodes();
-        // After the round: a policy may count being asked, as leases are renewed.
+        // After the round, because a policy may count requests for the order, as it renews leases.
         let preempts = self.policy.preempts();
         let asked = |entry: &&HeldJob| entry.possible && (preempts || !entry.runs());
         let entries = self.jobs.values().filter(asked);
@@ -154,7 +155,7 @@ mod tests {
             assert_eq!(core.advise(S, &mut out), [JobId(2), JobId(1)]);
             assert_eq!(out, [ClusterDecision::Start(JobId(2), place())]);
         }
-        // The engine began the other one.
+        // The engine began the other job.
         tell(&mut core, S, ClusterEvent::Began(JobId(1), place(), S));
         let mut out = Vec::new();
         core.advise(2 * S, &mut out);

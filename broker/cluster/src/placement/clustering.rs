@@ -5,10 +5,10 @@
 //! | affinity tag: share, 1-gpu, 2-gpu, ... | [`ClusterNode::has_kind`] |
 //! | used part of 8 GPUs | 8,000 less [`ClusterNode::free_milli`] |
 //!
-//! In quarters of a hundred points: a node with this kind alone, one with this kind and others, an
-//! empty one, one with others alone. Inside a quarter the fuller node. A node with fewer than
-//! eight GPUs counts as fuller by those that it lacks, as published. A worker without a GPU takes
-//! the first node.
+//! In quarters of a hundred points: a node with only this kind, one with this kind and others, an
+//! empty one, one with only others. Inside a quarter the fuller node wins. A node with fewer than
+//! eight GPUs counts as fuller by the missing ones, as published. A worker without a GPU takes the
+//! first node.
 
 use crate::job::WorkerAsk;
 use crate::node::ClusterNode;
@@ -18,7 +18,7 @@ const QUARTER: i64 = 25;
 /// GPUs of the largest node, thousandths.
 const LARGEST_MILLI: i64 = 8_000;
 
-/// 0 to 100.
+/// Score of a node, 0 to 100.
 pub(super) fn score(node: &ClusterNode, ask: &WorkerAsk) -> i64 {
     if ask.gpus == 0 {
         return 0;

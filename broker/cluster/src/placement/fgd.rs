@@ -1,5 +1,5 @@
-//! Fragmentation gradient descent (USENIX ATC 2023): the node, and the GPU of it, on which the
-//! expected fragments grow least.
+//! Fragmentation gradient descent (USENIX ATC 2023): the node and its GPU on which the expected
+//! fragments grow least.
 //!
 //! | paper | here |
 //! |---|---|
@@ -8,29 +8,28 @@
 //! | F_n = sum of p_m F_n(m) | [`expected_fragment`] |
 //! | F_n before less F_n after | through a sigmoid into 0 to 100, cut off |
 //!
-//! Where task m does not fit on node n, all of its idle GPUs are a fragment for m. Where it fits,
-//! those of its GPUs are that have too little left for m. For a task without GPUs all idle GPUs
-//! are.
+//! If task m does not fit on node n, all of the node's idle GPUs are a fragment for m. If it fits,
+//! the GPUs that have too little left for m are. For a task without GPUs all idle GPUs are.
 //!
-//! What the paper does not say is taken from its simulator: the target workload is the most popular
-//! requests that make up 95 % of all; points are whole ones, so that nodes are often equal; an
-//! exclusive worker takes a node's idle GPUs in their order.
+//! Details that the paper omits are taken from its simulator. The target workload is the most
+//! popular requests that make up 95 % of all. Points are whole ones, so that nodes are often equal.
+//! An exclusive worker takes a node's idle GPUs in their order.
 
 use std::collections::BTreeMap;
 
 use crate::job::WorkerAsk;
 use crate::node::ClusterNode;
 
-/// What is typically asked for, and how often.
+/// Typical request, with its frequency.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TypicalAsk {
-    /// What each worker takes. Host memory is not looked at.
+    /// Resources of each worker. Host memory is ignored.
     pub ask: WorkerAsk,
-    /// Of all typical ones, 0 to 1.
+    /// Part of all typical requests, 0 to 1.
     pub part: f64,
 }
 
-/// The target workload: of what was asked for, the most popular that make up 95 %.
+/// Target workload: the most popular requests that make up 95 % of all.
 pub fn typical_asks(asks: impl Iterator<Item = WorkerAsk>) -> Vec<TypicalAsk> {
     let mut counts: BTreeMap<WorkerAsk, usize> = BTreeMap::new();
     for ask in asks {
@@ -66,7 +65,7 @@ fn expected_fragment(cpu_milli: u32, gpus: &[u32], typical: &[TypicalAsk]) -> f6
     typical.iter().map(each).sum()
 }
 
-/// 50 where fragments stay as they are, more where they shrink; and the GPU that a part goes to.
+/// Score of a node, and the GPU for a part. 50 if fragments stay as they are, more if they shrink.
 pub(super) fn score(node: &ClusterNode, ask: &WorkerAsk, typical: &[TypicalAsk]) -> (i64, Option<usize>) {
     let before = expected_fragment(node.cpu_milli, &node.gpus, typical);
     let points = |gpus: &[u32]| {
@@ -76,7 +75,7 @@ pub(super) fn score(node: &ClusterNode, ask: &WorkerAsk, typical: &[TypicalAsk])
     let mut gpus = node.gpus.clone();
     if !ask.shares() {
         let mut left = ask.gpus;
-        // An idle GPU has all of it; what is asked for of each is all of it.
+        // Each requested GPU is wholly idle, and the worker takes all of it.
         for free in gpus.iter_mut().filter(|free| ask.gpus > 0 && **free >= ask.gpu_milli) {
             if left > 0 {
                 *free -= ask.gpu_milli;

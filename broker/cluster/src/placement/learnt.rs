@@ -1,18 +1,18 @@
-//! Meta-RL placement of all-reduce workers: a network says which node the next workers of a gang
-//! go to.
+//! Meta-RL placement of all-reduce workers: a network chooses the node of the next workers of a
+//! gang.
 //!
 //! | paper | here |
 //! |---|---|
 //! | state: free resources of servers, where workers of other jobs are | a row for each node: [`FEATURES`] |
 //! | action: the server of the next worker | the row that is taken; its node is filled before the next is chosen |
 //! | performance model of all-reduce jobs | the lab: duty, traffic, loads of links |
-//! | reward: what the model says of completion | jobs in the system times the time they are, with the sign turned |
-//! | actor-critic trained by PPO | `scripts/learn`, masked PPO; the actor alone is shipped |
+//! | reward: the model's prediction of completion | jobs in the system times the time they are, with the sign turned |
+//! | actor-critic trained by PPO | `scripts/learn`, masked PPO; only the actor is shipped |
 //! | meta: fast adaptation to a changed load | trained over many loads, traffics and leaf sizes at once; no weights change later |
 //! | exploration where the model is uncertain | an entropy bonus: the lab is the model, and is certain |
 //!
-//! The abstract was to be had, so the paper is silent here on the network, the features, the
-//! clusters and the baselines. It says nothing of the order of jobs: any policy may order them.
+//! Only the abstract was available. So the paper's network, features, clusters and baselines are
+//! not known here. The paper does not order jobs: any policy may order them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,21 +22,22 @@ use crate::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, par
 use crate::links::{ClusterLinks, Flow};
 use crate::node::ClusterNode;
 
-/// What is around a gang that is to be placed.
+/// Surroundings of a gang that is to be placed.
 #[derive(Debug, Clone, Default)]
 pub struct GangSurroundings {
-    /// What a step's traffic takes, of the step on one node, thousandths.
+    /// Time of a step's traffic, relative to the step on one node, thousandths.
     pub traffic_milli: u32,
     /// How nodes are linked, if that is known.
     pub links: Option<ClusterLinks>,
-    /// Per node, by its number: for what part of the time its flows would send alone, millionths.
+    /// Per node, by its number: the part of the time in which its flows would send on idle links,
+    /// millionths.
     pub nodes_ppm: BTreeMap<u32, u64>,
-    /// The same of each leaf, of one of its uplinks in the mean.
+    /// The same for each leaf, for the average of its uplinks.
     pub leaves_ppm: BTreeMap<u32, u64>,
 }
 
 impl GangSurroundings {
-    /// Around a gang with so much traffic, while these flow.
+    /// Surroundings of a gang with this traffic, among these flows.
     pub fn new(traffic_milli: u32, links: Option<ClusterLinks>, flows: impl Iterator<Item = Flow>) -> Self {
         let mut around = GangSurroundings {
             traffic_milli,
@@ -60,7 +61,7 @@ impl GangSurroundings {
     }
 }
 
-/// What a row says of a node.
+/// Features of a node's row.
 pub const FEATURES: [&str; 15] = [
     "room of the node, of what is left of the gang",
     "all that is left fits on the node",
@@ -82,11 +83,11 @@ pub const FEATURES: [&str; 15] = [
 /// The network of this file's folder.
 const SHIPPED: &str = include_str!("../../networks/meta-rl.txt");
 
-/// Nodes by a network, or by whoever trains one.
+/// Placement by a network, or by a trainer of one.
 #[derive(Debug, Clone)]
 pub struct LearntPlacement(Arc<dyn RowChooser>);
 
-/// What a leaf has in all.
+/// Total room of a leaf.
 #[derive(Debug, Clone, Copy, Default)]
 struct LeafRoom {
     room: u64,
@@ -96,7 +97,7 @@ struct LeafRoom {
 }
 
 impl LearntPlacement {
-    /// What is shipped.
+    /// The shipped network.
     pub fn shipped() -> Result<LearntPlacement, BrokenNetwork> {
         LearntPlacement::from_text(SHIPPED)
     }
@@ -107,12 +108,12 @@ impl LearntPlacement {
         Ok(LearntPlacement::new(Arc::new(network)))
     }
 
-    /// As this one chooses.
+    /// Creates a placement with this chooser.
     pub fn new(chooser: Arc<dyn RowChooser>) -> LearntPlacement {
         LearntPlacement(chooser)
     }
 
-    /// The node of the next workers of a gang that has so many in all, and so many without one.
+    /// The node of the next workers of a gang, of which `left` have none yet.
     pub(super) fn node(
         &self,
         nodes: &[ClusterNode],

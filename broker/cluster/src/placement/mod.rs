@@ -1,13 +1,13 @@
 //! Placements: which node and GPU a worker gets. One short file each.
 //!
-//! Most give each node a score, and the node with the highest score gets the worker. Of
-//! equal nodes it is the one that came first. [`random`](PlacementRule::Random) draws one of those
-//! on which the worker fits, [`near`](PlacementRule::Near) and [`learnt`](PlacementRule::Learnt) look at the whole gang.
-//! Workers of a gang after the first stay on the node of the one before
-//! while it has room: a gang is on few nodes under every rule.
+//! Most give each node a score, and the node with the highest score gets the worker. Of equal nodes
+//! it is the one that came first. [`random`](PlacementRule::Random) draws one of those on which the
+//! worker fits. [`near`](PlacementRule::Near) and [`learnt`](PlacementRule::Learnt) look at the
+//! whole gang. Workers of a gang after the first stay on the previous worker's node while it has
+//! room: a gang is on few nodes under every rule.
 //!
-//! A score depends on the node's state and on what the worker asks for alone. So [`Placer`] keeps
-//! it until the node changes: of a thousand nodes one is scored anew for most workers.
+//! A score depends only on the node's state and on the worker's request. So [`Placer`] keeps it
+//! until the node changes: for most workers only one of a thousand nodes needs a new score.
 
 mod best_fit;
 mod clustering;
@@ -27,36 +27,37 @@ use crate::node::{ClusterNode, NodeId, WorkerPlace};
 pub use fgd::{TypicalAsk, typical_asks};
 pub use learnt::{GangSurroundings, LearntPlacement};
 
-/// The most CPU of a node that scores are scaled to, thousandths: that of the published simulator.
+/// CPU of the largest node, to which scores are scaled, thousandths: the published simulator's
+/// value.
 const SCALE_CPU_MILLI: f64 = 128_000.0;
-/// The most GPUs, thousandths.
+/// GPUs of the largest node, thousandths.
 const SCALE_GPU_MILLI: f64 = 8_000.0;
 
-/// How a node is chosen.
+/// Rule by which a node is chosen.
 #[derive(Debug, Clone)]
 pub enum PlacementRule {
-    /// Any node on which it fits, and of it any GPU. The seed of the draws.
+    /// Any node on which it fits, and any GPU of the node. The value is the seed of the draws.
     Random(u64),
-    /// The least dot product of what is free and what is asked for.
+    /// The least dot product of free and requested resources.
     DotProduct,
-    /// Beside workers of the same kind.
+    /// On nodes with workers of the same kind.
     Clustering,
-    /// On GPUs that are in use, then on nodes that are.
+    /// On GPUs that are in use, then on nodes that are in use.
     Packing,
-    /// Where the least is left.
+    /// On the node that has the least left.
     BestFit,
-    /// Where the least fragments come of it, by what is typically asked for.
+    /// On the node whose fragments grow least, for typical requests.
     Fgd(Vec<TypicalAsk>),
-    /// Where the most is free: gangs on few nodes.
+    /// On the node that has the most free: gangs on few nodes.
     MostFree,
     /// On few leaves and few nodes.
     Near,
-    /// As a network that was trained says, by links too.
+    /// By a trained network, which also sees links.
     Learnt(LearntPlacement),
 }
 
 impl PlacementRule {
-    /// What it is called in options and tables.
+    /// Name in options and tables.
     pub fn name(&self) -> &'static str {
         match self {
             PlacementRule::Random(_) => "random",
@@ -85,7 +86,7 @@ impl PlacementRule {
     }
 }
 
-/// A score that holds while its node's version does. None: it does not fit.
+/// Score that is valid for one version of its node. None: the worker does not fit.
 #[derive(Debug, Clone, Copy)]
 struct KnownScore {
     version: u64,
@@ -99,12 +100,12 @@ pub struct Placer {
     draws: Draws,
     known: BTreeMap<WorkerAsk, Vec<KnownScore>>,
     around: GangSurroundings,
-    /// Gangs are to be on as few nodes as can be, whatever the rule.
+    /// Whether gangs must be on as few nodes as possible, whatever the rule.
     few: bool,
 }
 
 impl Placer {
-    /// By this rule.
+    /// Creates a placer with this rule.
     pub fn new(rule: PlacementRule) -> Placer {
         let seed = if let PlacementRule::Random(seed) = rule {
             seed
@@ -120,23 +121,23 @@ impl Placer {
         }
     }
 
-    /// The rule looks at links: it is to be told what is around the next gang.
+    /// Whether the rule looks at links, and so needs the surroundings of the next gang.
     pub(crate) fn looks_around(&self) -> bool {
         matches!(self.rule, PlacementRule::Learnt(_) | PlacementRule::Near)
     }
 
-    /// What is around the gang that is placed next.
+    /// Takes the surroundings of the gang that is placed next.
     pub(crate) fn look_around(&mut self, around: GangSurroundings) {
         self.around = around;
     }
 
-    /// Nodes have other indexes from now on.
+    /// Forgets scores, because nodes have other indexes from now on.
     pub(crate) fn forget_nodes(&mut self) {
         self.known.clear();
     }
 
-    /// Takes places for so many equal workers, on the nodes named if all fit there. None, and
-    /// nothing is taken, where not all of them fit.
+    /// Takes places for a number of equal workers, on the named nodes if all fit there. Returns
+    /// none and takes nothing if not all of them fit.
     pub(crate) fn gang(
         &mut self,
         nodes: &mut [ClusterNode],
@@ -153,7 +154,7 @@ impl Placer {
             }
         }
         if self.looks_around() && nodes.iter().map(|node| u64::from(node.room(ask))).sum::<u64>() < u64::from(workers) {
-            // Whoever trains is not asked in vain.
+            // A trainer is not asked in vain.
             return None;
         }
         let mut last: Option<usize> = None;
@@ -169,7 +170,7 @@ impl Placer {
         })
     }
 
-    /// [`gang`](Placer::gang), on as few nodes as can be.
+    /// [`gang`](Placer::gang), on as few nodes as possible.
     pub(crate) fn gang_on_few(
         &mut self,
         nodes: &mut [ClusterNode],
@@ -210,7 +211,7 @@ impl Placer {
         Some(places)
     }
 
-    /// The node that gets the next of a gang's workers, so many of which have none yet.
+    /// The node of the next of a gang's workers, of which `left` have none yet.
     fn node(
         &mut self,
         nodes: &[ClusterNode],
@@ -250,7 +251,7 @@ impl Placer {
         best.map(|(_, at)| at)
     }
 
-    /// The GPU of a node that a part of one goes to.
+    /// The GPU of a node for a part of one.
     fn gpu(&mut self, node: &ClusterNode, ask: &WorkerAsk) -> Option<usize> {
         if !ask.shares() {
             return None;

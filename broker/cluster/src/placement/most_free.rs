@@ -4,7 +4,7 @@
 use crate::job::WorkerAsk;
 use crate::node::ClusterNode;
 
-/// Thousandths of GPUs that are free.
+/// Free thousandths of GPUs.
 pub(super) fn score(node: &ClusterNode, _ask: &WorkerAsk) -> i64 {
     node.free_milli() as i64
 }

@@ -1,9 +1,9 @@
-//! A gang on few leaves and few nodes: the plain rule beside which a network is measured, and the
-//! way to keep to a policy's [bound of nodes](crate::policies::ClusterPolicy::spread).
+//! A gang on few leaves and few nodes: the plain rule for comparison with a network. It also keeps
+//! gangs within a policy's [bound of nodes](crate::policies::ClusterPolicy::spread).
 //!
-//! First a leaf that the gang is on already, then the fullest leaf that takes all that is left of
-//! it, then the emptiest. Of a leaf it is the fullest node that takes all that is left, then the
-//! emptiest. Where links are not known all nodes are on one leaf.
+//! First comes a leaf that the gang is already on, then the fullest leaf that takes the whole rest
+//! of the gang, then the emptiest. On a leaf, the fullest node that takes the whole rest comes
+//! first, then the emptiest. If links are not known all nodes are on one leaf.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::job::WorkerAsk;
 use crate::links::ClusterLinks;
 use crate::node::ClusterNode;
 
-/// What takes all that is left first, the fullest of them; then the emptiest.
+/// Rank by room: first those that take the whole rest, the fullest first; then the emptiest.
 fn rank(room: u64, left: u64) -> (bool, u64) {
     if room >= left {
         (false, room)
@@ -20,7 +20,7 @@ fn rank(room: u64, left: u64) -> (bool, u64) {
     }
 }
 
-/// The node of the next workers of a gang that still has so many without one.
+/// The node of the next workers of a gang, of which `left` have none yet.
 pub(super) fn node(
     nodes: &[ClusterNode],
     links: Option<ClusterLinks>,

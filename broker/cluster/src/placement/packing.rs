@@ -6,14 +6,14 @@
 //! | fully free GPUs | [`ClusterNode::whole`] |
 //! | GPUs to use | those with the least left on which it fits |
 //!
-//! 100 less a tenth of the per cent that are free of the GPUs to use, at least 50; 50 less one for
-//! each idle GPU to use, at least 33; 33 less one for each GPU of an empty node. A worker without
-//! a GPU takes the first node.
+//! The points are 100 less a tenth of the free per cent of the GPUs to use, at least 50. They are
+//! 50 less one for each idle GPU to use, at least 33; or 33 less one for each GPU of an empty node.
+//! A worker without a GPU takes the first node.
 
 use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};
 use crate::node::ClusterNode;
 
-/// 0 to 100.
+/// Score of a node, 0 to 100.
 pub(super) fn score(node: &ClusterNode, ask: &WorkerAsk) -> i64 {
     if ask.gpus == 0 {
         return 0;

@@ -5,19 +5,19 @@
 //! |---|---|
 //! | lease term | `lease`, ns |
 //! | GPU time that a tenant received | the sum of its jobs' service, also of those that ended |
-//! | GPU time that it is entitled to | an equal part for each tenant that has jobs |
+//! | GPU time to which it is entitled | an equal part for each tenant that has jobs |
 //! | a job's received over its entitled | its service over the time since it came |
 //!
-//! * A job that runs keeps its GPUs until its lease ends. Then it competes like any other, and
-//!   where it wins it goes on.
-//! * Phase 1: the tenant with the least service. Phase 2: its job with the smallest ratio. What a
-//!   lease will use counts from when it is given until it ends, and so the next turn may be another
+//! * A running job keeps its GPUs until its lease ends. Then it competes like any other, and
+//!   continues if it wins.
+//! * Phase 1: the tenant with the least service. Phase 2: its job with the smallest ratio. The GPU
+//!   time of a lease counts from its beginning until its end, and so the next turn may be another
 //!   tenant's.
 //!
-//! The paper was not to be had in full. Silent, or not known here: shares of tenants that are not
-//! equal, the length of a lease (20 minutes here), and what a job that came late is entitled to (a
-//! tenant starts at the least service of those that have jobs, so that none is owed for a time
-//! in which it had none).
+//! The paper was not available in full. Not stated, or not known here: unequal shares of tenants,
+//! the length of a lease (20 minutes here), and the entitlement of a job that came late. Here a
+//! tenant starts at the least service of those that have jobs, so that none is owed time in which
+//! it had no job.
 
 use std::collections::BTreeMap;
 
@@ -25,16 +25,16 @@ use super::{ClusterPolicy, RankedJob, SECOND_NS, gpu_time};
 use crate::Ns;
 use crate::job::{JobId, TenantId};
 
-/// By tenants' and jobs' received GPU time.
+/// Order by tenants' and jobs' received GPU time.
 #[derive(Debug, Clone)]
 pub struct AstraeaOrder {
-    /// How long a job that was begun is not paused, ns.
+    /// Time for which a job that was begun is not paused, ns.
     pub lease: Ns,
     /// Per tenant with jobs: its service, GPU-ns.
     received: BTreeMap<TenantId, u128>,
-    /// Per job: what of its service is in `received`.
+    /// Per job: the part of its service that is in `received`.
     counted: BTreeMap<JobId, u128>,
-    /// When a job that went on was given another lease.
+    /// When a job that continued got another lease.
     renewed: BTreeMap<JobId, Ns>,
 }
 
@@ -51,7 +51,7 @@ impl Default for AstraeaOrder {
 }
 
 impl AstraeaOrder {
-    /// What is left of a running job's lease, ns.
+    /// Rest of a running job's lease, ns.
     fn left(&self, now: Ns, job: &RankedJob) -> Ns {
         let begun = now.saturating_sub(job.lately);
         let leased = self.renewed.get(&job.id).map_or(begun, |renewed| begun.max(*renewed));
@@ -61,7 +61,7 @@ impl AstraeaOrder {
         }
     }
 
-    /// Adds what jobs received since the last time.
+    /// Adds the jobs' service since the last call.
     fn count(&mut self, jobs: &[RankedJob]) {
         let present = |tenant: &TenantId| jobs.iter().any(|job| job.tenant == *tenant);
         self.received.retain(|tenant, _| present(tenant));
@@ -81,7 +81,7 @@ impl AstraeaOrder {
     }
 }
 
-/// Received over entitled, in millionths; a job that just came has had nothing.
+/// Received over entitled time, in millionths; 0 for a job that just came.
 fn ratio(now: Ns, job: &RankedJob) -> u128 {
     let wanted = gpu_time(job, now.saturating_sub(job.arrived));
     (job.service() * 1_000_000).checked_div(wanted).unwrap_or(0)
@@ -100,12 +100,12 @@ impl ClusterPolicy for AstraeaOrder {
         for job in jobs {
             let left = self.left(now, job);
             if left > 0 {
-                // What its lease will use counts still, as it did when it was given.
+                // The rest of its lease still counts, as it did at its beginning.
                 *received.entry(job.tenant).or_insert(0) += gpu_time(job, left);
                 order.push(job.id);
                 continue;
             }
-            // A job that runs and goes on has another lease; one that is paused loses it with that.
+            // A job that continues has another lease; one that is paused loses it.
             if job.running {
                 self.renewed.insert(job.id, now);
             }

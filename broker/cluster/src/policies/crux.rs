@@ -1,5 +1,5 @@
-//! Crux (SIGCOMM 2024): paths and priorities for the traffic of gangs, by how much GPU work waits
-//! for it. It says nothing of which job gets GPUs: jobs come in the order of their arrival, and a
+//! Crux (SIGCOMM 2024): paths and priorities for the traffic of gangs, by the GPU work that waits
+//! for it. It does not decide which job gets GPUs: jobs come in the order of their arrival, and a
 //! job passes those that do not fit.
 //!
 //! | paper | here |
@@ -12,10 +12,11 @@
 //! | k_j, corrects for overlap and the iteration's shape | the part of the time in which it sends |
 //! | compression to the hardware's levels | equal groups of the jobs in descending P_j |
 //!
-//! Not to be had in full, or silent: how k_j is measured (a job that sends for little of its time
-//! is delayed by little, so k_j is `1 / (1 + traffic)`), and where the cuts between levels are (the
-//! paper searches for the fewest inversions between jobs that share a link; here groups are equal).
-//! How congested a path is, is the sum of what its flows would send alone.
+//! The paper was not available in full, and two points are not known here. One is the measure of
+//! k_j. A job that sends for little of its time is delayed by little, so here k_j is
+//! `1 / (1 + traffic)`. The other is the cuts between levels. The paper searches for the fewest
+//! inversions between jobs that share a link; here groups are equal. The congestion of a path is
+//! the sum of its flows' loads on idle links.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ use super::ClusterPolicy;
 use crate::job::JobId;
 use crate::links::{ClusterLinks, Flow, FlowRoute};
 
-/// By arrival, with paths and priorities by GPU intensity.
+/// Order by arrival, with paths and priorities by GPU intensity.
 #[derive(Debug, Clone)]
 pub struct CruxOrder;
 
@@ -38,7 +39,7 @@ fn priority(flow: &Flow) -> u64 {
     intensity(flow).saturating_mul(1_000_000) / sends
 }
 
-/// What a switch does by itself: a path by the flow's hash, one priority.
+/// Routes as a switch chooses them: a path by the flow's hash, one priority.
 pub(super) fn by_hash(flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, FlowRoute)> {
     let path = |job: JobId| (job.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as u32 % links.paths.max(1);
     let route = |flow: &Flow| FlowRoute {
@@ -52,7 +53,7 @@ pub(super) fn by_hash(flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, FlowR
 pub(super) fn by_intensity(flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, FlowRoute)> {
     let mut by_intensity: Vec<&Flow> = flows.iter().collect();
     by_intensity.sort_by_key(|flow| (std::cmp::Reverse(intensity(flow)), flow.job));
-    // Per leaf and path: what flows would send alone, millionths of the time.
+    // Per leaf and path: the load of its flows on an idle link, millionths of the time.
     let mut loads: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     let mut paths: BTreeMap<JobId, u32> = BTreeMap::new();
     for flow in &by_intensity {
@@ -133,7 +134,7 @@ mod tests {
         // Much work for little traffic; two with little work for much.
         let flows = [flow(1, 2, 800), flow(2, 2, 700), flow(3, 16, 200)];
         let routes: BTreeMap<JobId, FlowRoute> = by_intensity(&flows, &LINKS).into_iter().collect();
-        // 3 takes the first path, 2 the other, and 1 goes where less is sent: beside 3.
+        // 3 takes the first path, 2 the other, and 1 the less loaded path, which is that of 3.
         assert_eq!(routes[&JobId(3)], FlowRoute { path: 0, level: 0 });
         assert_eq!((routes[&JobId(2)].path, routes[&JobId(1)].path), (1, 0));
         assert_eq!(routes[&JobId(1)].level, 1);

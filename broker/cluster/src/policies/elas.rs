@@ -1,4 +1,4 @@
-//! E-LAS: least attained service, in which a job that makes progress counts as having had less.
+//! E-LAS: least attained service; a job that makes progress counts as having attained less.
 //!
 //! | paper | here |
 //! |---|---|
@@ -10,22 +10,22 @@
 //! key = service / (1 + progress rate)
 //! ```
 //!
-//! The paper was not to be had in full; the formula is a reading of its abstract, and so what comes
-//! of it is no verdict on the paper. Epochs are not seen at a driver, so the part of the work
-//! stands for them. How often jobs change places is not said: here at each event and every minute,
-//! and a job that waits goes before one that runs only where it had less by a minute on that one's
-//! GPUs.
+//! The paper was not available in full. The formula is a reading of its abstract, so its results
+//! are no verdict on the paper. Epochs are not seen at a driver, so the part of the work replaces
+//! them. The abstract does not state how often jobs change places. Here they do at each event and
+//! every minute. A waiting job goes before a running one only if it had less by a minute on that
+//! job's GPUs.
 
 use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS};
 use crate::Ns;
 
-/// By attained service and progress.
+/// Order by attained service and progress.
 #[derive(Debug, Clone)]
 pub struct ElasOrder;
 
 const GPU_HOUR_NS: u128 = 3_600 * SECOND_NS as u128;
 
-/// What a job that runs is ahead of one that waits by, so that two do not take turns at each event.
+/// Lead of a running job over a waiting one, so that two do not take turns at each event.
 const HOLD_NS: u128 = 60 * SECOND_NS as u128;
 
 fn key(job: &RankedJob) -> u128 {

@@ -1,10 +1,10 @@
-//! Whole GPUs only: a job that asks for a part of one has it to itself. First in, first out, and a
-//! job passes those that do not fit. What sharing is measured against.
+//! Whole GPUs only: a job that asks for a part of a GPU gets the whole of it. First in, first out,
+//! and a job passes those that do not fit. This is the baseline for sharing.
 
 use super::ClusterPolicy;
 use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};
 
-/// By arrival, on whole GPUs.
+/// Order by arrival, on whole GPUs.
 #[derive(Debug, Clone)]
 pub struct ExclusiveOrder;
 

@@ -1,22 +1,22 @@
-//! First in, first out. Strict: a job that does not fit bars all behind it, so that none waits
-//! longer than those before it need. Passing: a later job may start where an earlier one does not
-//! fit, so that a large gang may wait for ever.
+//! First in, first out. Strict: a job that does not fit bars all behind it, so no job waits longer
+//! than those before it need. Passing: a later job may start if an earlier one does not fit, so a
+//! large gang may wait for ever.
 
 use super::ClusterPolicy;
 
-/// By arrival.
+/// Order by arrival.
 #[derive(Debug, Clone)]
 pub struct FifoOrder {
     strict: bool,
 }
 
 impl FifoOrder {
-    /// No job passes another.
+    /// Creates the order in which no job passes another.
     pub fn strict() -> FifoOrder {
         FifoOrder { strict: true }
     }
 
-    /// A job passes those that do not fit.
+    /// Creates the order in which a job passes those that do not fit.
     pub fn passing() -> FifoOrder {
         FifoOrder { strict: false }
     }

@@ -1,21 +1,21 @@
-//! Gandiva (OSDI 2018): jobs take turns on GPUs, two of them share one where that makes both
-//! together faster, and gangs move to where they are closer.
+//! Gandiva (OSDI 2018): jobs take turns on GPUs, two of them share one if that makes both together
+//! faster, and gangs move closer together.
 //!
 //! | paper | here |
 //! |---|---|
 //! | suspend and resume at a mini-batch's end | pause and resume, with the memory moved out |
 //! | a turn, about a minute | `turn`, ns |
-//! | round robin over jobs | who waits goes before who had its turn; of these, who waits longest |
-//! | packing, by profiled memory and GPU use | a second seat where both are busy for at most `PACK_MILLI` together |
-//! | unpacking, where throughput fell | the guest's `speed_milli` below `UNPACK_MILLI`: it leaves for good |
-//! | migration, for locality | a gang moves where that puts it on fewer nodes |
+//! | round robin over jobs | a waiting job goes before one that had its turn; of waiting jobs, the one that waits longest |
+//! | packing, by profiled memory and GPU use | a second seat if both are busy for at most `PACK_MILLI` together |
+//! | unpacking, if throughput fell | the guest's `speed_milli` below `UNPACK_MILLI`: it leaves for good |
+//! | migration, for locality | a gang moves if that puts it on fewer nodes |
 //! | mini-batches a second | steps, as the node's broker counts them: `speed_milli` of alone |
 //!
-//! A job is packed as the equal of the one that is there: the device shares as it does by itself.
-//! The paper is silent on how long a pair is watched (here until the next measure), on the order in
-//! which jobs are tried (here as they wait), and on services: none is told from a training job.
-//! Not here: growing and shrinking of gangs, and the measured throughput of the *pair*, which needs
-//! both; here the guest's own stands for it, as equals lose alike.
+//! A job is packed as the equal of the job on its GPU: the device shares without weft's help. The
+//! paper does not state how long a pair is watched (here until the next measure). Nor does it state
+//! in which order jobs are tried (here as they wait). It does not treat services apart from
+//! training jobs. Not here: growing and shrinking of gangs, and the measured throughput of the
+//! *pair*, which needs both. The guest's own speed replaces it, as equals lose alike.
 
 use std::collections::BTreeSet;
 
@@ -23,16 +23,17 @@ use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS, SharingRule};
 use crate::Ns;
 use crate::job::JobId;
 
-/// How busy two may keep one GPU together, thousandths: as busy as it can be. Beyond that time
-/// sharing is no gain.
+/// Load of two jobs that may share one GPU, thousandths: a full GPU. Beyond that, time sharing is
+/// no gain.
 const PACK_MILLI: u32 = 1_000;
-/// Below this, of its speed alone, two are slower together than in turns, thousandths.
+/// Speed, relative to that without other jobs, below which two are slower together than in turns,
+/// thousandths.
 const UNPACK_MILLI: u32 = 500;
 
-/// By turns.
+/// Order by turns.
 #[derive(Debug, Clone)]
 pub struct GandivaOrder {
-    /// How long a turn lasts, ns.
+    /// Length of a turn, ns.
     pub turn: Ns,
     /// Jobs that are not packed again.
     alone: BTreeSet<JobId>,

@@ -1,5 +1,5 @@
-//! Tiresias with the Gittins index (NSDI 2019): where the service of past jobs is known, the job
-//! goes first that is the likeliest to end for the service it will take.
+//! Tiresias with the Gittins index (NSDI 2019), if the service of past jobs is known: the job that
+//! is likeliest to end for the service it will take goes first.
 //!
 //! | paper | here |
 //! |---|---|
@@ -7,38 +7,40 @@
 //! | a, attained service | [`RankedJob::service`], cut off to whole quanta |
 //! | Delta, the service quantum | `quantum`, GPU-ns |
 //! | P(S - a <= Delta \| S > a) | past jobs that ended within the quantum, of those beyond a |
-//! | E[min(S - a, Delta) \| S > a] | what those took of the quantum on average |
+//! | E[min(S - a, Delta) \| S > a] | average service that those took of the quantum |
 //!
 //! ```text
 //! index(a) = P(S - a <= Delta | S > a) / E[min(S - a, Delta) | S > a]
 //! ```
 //!
-//! The paper takes the largest over all Delta; its simulator takes one Delta, 3,250 GPU-s, and so
-//! does this. It is silent on how the history grows: here each job that ends is added, and
-//! a withdrawn one too if it ran, once they are a twentieth of those known: each time all that wait
-//! stand elsewhere. While there is none, jobs go by arrival. Beyond all of history a
-//! job goes last. Counts and sums are whole numbers, so that the order is the same everywhere.
+//! The paper takes the largest over all Delta. Its simulator takes one Delta, 3,250 GPU-s, and so
+//! does this policy. The paper does not state how the history grows. Here each job that ends is
+//! added, and a withdrawn one too if it ran. They are added once they are a twentieth of the known
+//! ones, and each time all waiting jobs change their positions. While there is no history, jobs go
+//! by arrival. A job beyond all of history goes last. Counts and sums are whole numbers, so that
+//! the order is the same everywhere.
 
 use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS};
 use crate::Ns;
 
-/// What an index is multiplied by. GPU-ns are large: 10^24 leaves digits to tell two apart.
+/// Factor of an index. GPU-ns are large: 10^24 leaves digits to distinguish two.
 const SCALE: u128 = 10u128.pow(24);
 
-/// By the Gittins index of attained service.
+/// Order by the Gittins index of attained service.
 #[derive(Debug, Clone)]
 pub struct GittinsOrder {
     quantum: u128,
     /// Service of jobs that ended, GPU-ns, ascending.
     history: Vec<u128>,
-    /// That of jobs that ended since it was last taken in.
+    /// Service of jobs that ended since the last addition to the history.
     ended: Vec<u128>,
-    /// Sums of the history: of the first `n` at `n`.
+    /// Prefix sums of the history: of the first `n` at `n`.
     sums: Vec<u128>,
 }
 
 impl GittinsOrder {
-    /// With this quantum, GPU-ns, and the service of jobs that are known to have ended.
+    /// Creates an order with this quantum, GPU-ns, and the service of jobs that are known to have
+    /// ended.
     pub fn new(quantum: u128, mut history: Vec<u128>) -> GittinsOrder {
         history.sort_unstable();
         let mut order = GittinsOrder {
@@ -61,7 +63,7 @@ impl GittinsOrder {
             .collect();
     }
 
-    /// Takes in jobs that ended, once they are a twentieth of those known. Whether it did.
+    /// Adds jobs that ended, once they are a twentieth of the known ones. Returns whether it did.
     fn learn(&mut self) -> bool {
         if self.ended.is_empty() || self.ended.len() * 20 < self.history.len() {
             return false;
@@ -72,13 +74,13 @@ impl GittinsOrder {
         true
     }
 
-    /// The index of a job of which so much is left, in the unit of [`index`](GittinsOrder::index):
-    /// it surely ends for that.
+    /// Index of a job with this known rest, in the unit of [`index`](GittinsOrder::index): it
+    /// surely ends for that service.
     pub(super) fn index_of_rest(rest: u128) -> u128 {
         SCALE / rest.max(1)
     }
 
-    /// [`index`](GittinsOrder::index); while there is no history as if each job took a quantum.
+    /// [`index`](GittinsOrder::index); without history it is as if each job took a quantum.
     pub(super) fn index_or_quantum(&self, service: u128) -> u128 {
         if self.history.is_empty() {
             GittinsOrder::index_of_rest(self.quantum)
@@ -87,7 +89,7 @@ impl GittinsOrder {
         }
     }
 
-    /// The index at so much service, times a number that is the same for all.
+    /// Index at this service, times a number that is the same for all.
     fn index(&self, service: u128) -> u128 {
         let attained = service / self.quantum * self.quantum;
         let past = |limit: u128| self.history.partition_point(|known| *known <= limit);

@@ -1,5 +1,5 @@
-//! InSS: which GPU a service is on, which share of its SMs it gets, and in batches of how many it
-//! answers, so that its objective (SLO) holds beside others. A plan, not an order in time.
+//! InSS: a service's GPU, its share of the GPU's SMs, and the size of its batches, so that its
+//! objective (SLO) holds next to others. A plan, not an order in time.
 //!
 //! | paper | here |
 //! |---|---|
@@ -15,71 +15,72 @@
 //! (b - 1) / rate + latency <= SLO      b / latency >= rate
 //! ```
 //!
-//! This is the greedy stand-in that the survey allows: services by the share that they need alone,
-//! the largest first, each on the first GPU on which it and all that are there keep their SLO with
-//! shares raised as interference asks. The paper's latency model was not to be had; the formula is
-//! the simplest that has its terms. In it the shares that are found on a GPU are the least that
-//! these services can have there: a share is raised only where a smaller one breaks an objective.
+//! This is the greedy stand-in that the survey allows. It takes services by the share that they
+//! need without others, the largest first. Each goes on the first GPU that lets it and all services
+//! there keep their SLO, with shares raised for interference. The paper's latency model was not
+//! available; the formula is the simplest that has its terms. In it the resulting shares on a GPU
+//! are the least that these services can have there: a share is raised only if a smaller one breaks
+//! an objective.
 
 use std::cmp::Reverse;
 
 /// A whole GPU's SMs, thousandths.
 pub(super) const WHOLE_MILLI: u32 = 1_000;
-/// Batches that are tried.
+/// Batch sizes that are tried.
 pub(super) const BATCHES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Shares come in steps of MPS's percentage, thousandths.
 pub(super) const STEP_MILLI: u32 = 50;
 
-/// A service, and how its model behaves.
+/// Service, and the behaviour of its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceAsk {
     /// Requests in a thousand seconds.
     pub rate_milli: u64,
-    /// From arrival to answer, us.
+    /// Latency objective from arrival to answer, us.
     pub slo_us: u64,
-    /// What a batch takes whatever its size, us.
+    /// Fixed time of a batch, us.
     pub fixed_us: u64,
-    /// What each request of it adds, us.
+    /// Additional time for each request of a batch, us.
     pub each_us: u64,
-    /// The share beyond which more SMs help no more, thousandths.
+    /// Share beyond which more SMs do not help, thousandths.
     pub saturation_milli: u32,
-    /// By how much it slows down others with a whole GPU's share, thousandths.
+    /// Slowdown of others by this service with a whole GPU's share, thousandths.
     pub pressure_milli: u32,
 }
 
-/// Where a service is.
+/// Place of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServicePlace {
     /// The GPU, by index.
     pub gpu: usize,
-    /// Of its SMs, thousandths.
+    /// Share of the GPU's SMs, thousandths.
     pub share_milli: u32,
     /// Requests that are answered together.
     pub batch: u32,
 }
 
-/// Beside what a service runs: the sum of the others' pressure times their share, thousandths.
+/// Pressure of a service on others: its pressure times its share, thousandths.
 pub(super) fn beside(ask: &ServiceAsk, share_milli: u32) -> u64 {
     u64::from(ask.pressure_milli) * u64::from(share_milli) / u64::from(WHOLE_MILLI)
 }
 
-/// What a batch takes, us.
+/// Latency of a batch, us.
 pub fn latency_us(ask: &ServiceAsk, share_milli: u32, batch: u32, pressed_milli: u64) -> u64 {
     let alone = ask.fixed_us + ask.each_us * u64::from(batch);
     let useful = share_milli.min(ask.saturation_milli).max(1);
     alone * u64::from(ask.saturation_milli) / u64::from(useful) * (1_000 + pressed_milli) / 1_000
 }
 
-/// Whether it keeps up and keeps its SLO.
+/// Whether a service keeps up with its rate and keeps its SLO.
 pub fn keeps_slo(ask: &ServiceAsk, share_milli: u32, batch: u32, pressed_milli: u64) -> bool {
     let latency = latency_us(ask, share_milli, batch, pressed_milli);
     let each_us = 1_000_000_000 / ask.rate_milli.max(1);
-    // While a batch is answered the next one gathers; its first waits for its last.
+    // While a batch is answered the next one gathers. Its first request waits for its last.
     let keeps_up = each_us * u64::from(batch) >= latency;
     keeps_up && each_us * u64::from(batch.max(1) - 1) + latency <= ask.slo_us
 }
 
-/// The least share, and its batch, with which a service keeps its SLO.
+/// Least share, with its batch, for which a service keeps its SLO.
 pub fn least_share(ask: &ServiceAsk, pressed_milli: u64) -> Option<(u32, u32)> {
     let shares = (1..=WHOLE_MILLI / STEP_MILLI).map(|step| step * STEP_MILLI);
     let fits = |share: u32| {
@@ -89,7 +90,7 @@ pub fn least_share(ask: &ServiceAsk, pressed_milli: u64) -> Option<(u32, u32)> {
     shares.filter_map(fits).next()
 }
 
-/// The places of services that are together on one GPU, if all keep their SLO there.
+/// Places of services together on one GPU, if all keep their SLO there.
 fn together(gpu: usize, services: &[ServiceAsk]) -> Option<Vec<ServicePlace>> {
     let mut places: Vec<ServicePlace> = Vec::new();
     for ask in services {
@@ -129,21 +130,21 @@ fn together(gpu: usize, services: &[ServiceAsk]) -> Option<Vec<ServicePlace>> {
     }
 }
 
-/// The share that each service needs alone, thousandths, with its index; without those that no GPU
-/// is fast enough for.
+/// Share that each service needs without others, thousandths, with its index. Services for which no
+/// GPU is fast enough are left out.
 fn needs(services: &[ServiceAsk]) -> Vec<(u32, usize)> {
     let need = |(at, ask)| least_share(ask, 0).map(|(share, _)| (share, at));
     services.iter().enumerate().filter_map(need).collect()
 }
 
-/// Services by the requests that they answer for the share that they need alone, the most first.
+/// Services by their requests per share that they need without others, the most first.
 pub fn densest_first(services: &[ServiceAsk]) -> Vec<usize> {
     let mut order = needs(services);
     order.sort_by_key(|(share, at)| (Reverse(services[*at].rate_milli / u64::from(*share)), *at));
     order.into_iter().map(|(_, at)| at).collect()
 }
 
-/// Places services on so many GPUs. None for one that keeps its SLO nowhere.
+/// Places services on a number of GPUs. None for a service that keeps its SLO nowhere.
 pub fn plan_services(services: &[ServiceAsk], gpus: usize) -> Vec<Option<ServicePlace>> {
     let mut order = needs(services);
     order.sort_by_key(|(share, at)| (Reverse(*share), *at));
@@ -151,7 +152,7 @@ pub fn plan_services(services: &[ServiceAsk], gpus: usize) -> Vec<Option<Service
     plan_in_order(services, gpus, &order)
 }
 
-/// The same in another order, which names services by index.
+/// [`plan_services`] in another order, which names services by index.
 pub fn plan_in_order(services: &[ServiceAsk], gpus: usize, order: &[usize]) -> Vec<Option<ServicePlace>> {
     let mut on: Vec<Vec<usize>> = vec![Vec::new(); gpus];
     let mut places: Vec<Option<ServicePlace>> = vec![None; services.len()];
@@ -207,7 +208,7 @@ mod tests {
     fn a_service_that_no_gpu_is_fast_enough_for_is_nowhere() {
         // A request takes 3 ms at best.
         assert_eq!(plan_services(&[service(10, 2)], 4), [None]);
-        // Larger batches where the rate asks for them: 800 a second take 8 in 10 ms.
+        // Larger batches if the rate requires them: 800 a second take 8 in 10 ms.
         let (_, batch) = least_share(&service(800, 60), 0).unwrap();
         assert!(batch >= 8, "{batch}");
     }

@@ -1,23 +1,23 @@
-//! InSS (TPDS 2024) with a network that was trained: the GPU of the next service, or none; then its
-//! share of the SMs and its batch there.
+//! InSS (TPDS 2024) with a trained network: it chooses the GPU of the next service, or none, then
+//! the service's share of the SMs and its batch there.
 //!
 //! | paper | here |
 //! |---|---|
 //! | stage 1: model placement | a row for each GPU that has room by the latency model, and "none" |
 //! | stage 2, for each GPU: its share and batch, mixed actions | a row for each share (steps of 5 %) with each batch (powers of two) |
 //! | a learner with continuous actions (TD3) in stage 2 | the same [`RowNetwork`] for both stages: masked PPO, `scripts/learn inss` |
-//! | interference-aware latency model | [`latency_us`], as for the greedy; it masks what would break an objective |
-//! | tasks come online | one service after the other; what was placed is not moved |
+//! | interference-aware latency model | [`latency_us`], as for the greedy; it masks choices that would break an objective |
+//! | tasks come online | one service after the other; placed services are not moved |
 //! | objective: throughput under SLOs | reward: requests of services that are turned away, with the sign turned |
 //!
-//! The abstract was to be had, and a reader's note that stage 2 is TD3. So the paper is silent here
-//! on the learner of stage 1, the states, the rewards, the steps of its actions and the latency
-//! model. It is not said either whether a share changes later. Here it does not: MPS fixes a
-//! client's share when its process starts. So stage 2 must foresee who will come beside. The greedy
-//! is freer: it raises the shares of those that are there.
+//! Only the abstract was available, and a reader's note that stage 2 is TD3. So the paper's learner
+//! of stage 1, states, rewards, action steps and latency model are not known here. Nor is it known
+//! whether a share changes later. Here it does not: MPS fixes a client's share when its process
+//! starts. So stage 2 must foresee later services on the GPU. The greedy is freer: it raises the
+//! shares of placed services.
 //!
-//! Services come by the requests that they answer for the share that they need, the most first
-//! ([`densest_first`]): the plan knows them all. The paper's order was not to be had.
+//! Services come by their requests per share that they need, the most first ([`densest_first`]),
+//! since the plan knows them all. The paper's order was not available.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ use super::inss::{BATCHES, STEP_MILLI, ServiceAsk, ServicePlace, WHOLE_MILLI};
 use super::inss::{beside, densest_first, latency_us, least_share};
 use crate::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part};
 
-/// What a row says: of a GPU in stage 1, of a share with a batch in stage 2. The row "none" has
-/// only what is known of the service and of all GPUs.
+/// Features of a row: of a GPU in stage 1, of a share with a batch in stage 2. The row "none" has
+/// only the features of the service and of all GPUs.
 pub const FEATURES: [&str; 19] = [
     "it is a GPU, with the least share there",
     "it is a share and a batch",
@@ -49,20 +49,20 @@ pub const FEATURES: [&str; 19] = [
     "steps beyond the least share there",
 ];
 
-/// Shares that stage 2 sees: the least there, and so many steps of 5 % more.
+/// Steps of 5 % beyond the least share that stage 2 sees.
 const MORE_STEPS: u32 = 4;
-/// What is borne beyond this is one to the network, thousandths.
+/// Tolerated pressure that is one to the network, and the most that it sees, thousandths.
 const MOST_BORNE_MILLI: u64 = 1_000;
 
 /// The network of this crate's folder.
 const SHIPPED: &str = include_str!("../../networks/inss.txt");
 
-/// A service that was placed.
+/// Placed service.
 #[derive(Debug, Clone, Copy)]
 struct Placed {
-    /// How it presses on others, thousandths.
+    /// Its pressure on others, thousandths.
     presses: u64,
-    /// How the others may press until its objective breaks, thousandths.
+    /// Pressure of others at which its objective still holds, thousandths.
     bears: u64,
 }
 
@@ -75,7 +75,7 @@ struct GpuServices {
 }
 
 impl GpuServices {
-    /// How much more those that are there bear, thousandths.
+    /// Additional pressure that all placed services tolerate, thousandths.
     fn bears(&self) -> u64 {
         let more = self.placed.iter().map(|one| one.bears - (self.presses - one.presses));
         more.min().unwrap_or(u64::MAX)
@@ -86,7 +86,8 @@ impl GpuServices {
     }
 }
 
-/// How others may press until the objective breaks, thousandths; none where it breaks alone.
+/// Pressure of others at which the objective still holds, thousandths; none if it breaks without
+/// any.
 fn bears(ask: &ServiceAsk, share_milli: u32, batch: u32) -> Option<u64> {
     let each_us = 1_000_000_000 / ask.rate_milli.max(1);
     let gather_us = each_us * u64::from(batch.max(1) - 1);
@@ -96,29 +97,29 @@ fn bears(ask: &ServiceAsk, share_milli: u32, batch: u32) -> Option<u64> {
     (((most_us + 1) * 1_000 - 1) / alone_us).checked_sub(1_000)
 }
 
-/// What is to be chosen next.
+/// Next choice of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PlanStage {
-    /// For each row the GPU; the last row, "none", has none.
+    /// A GPU for each row, without the last row, "none".
     Gpu(Vec<usize>),
-    /// The GPU, and for each row share and batch.
+    /// The GPU, and a share and batch for each row.
     Share(usize, Vec<(u32, u32)>),
-    /// Nothing.
+    /// No choice is left.
     Ended,
 }
 
-/// A plan that is being made, choice by choice.
+/// Plan that is made choice by choice.
 #[derive(Debug, Clone)]
 pub struct ServicePlanning<'a> {
     services: &'a [ServiceAsk],
     order: Vec<usize>,
-    /// Of the order: the service that is next.
+    /// Position of the next service in the order.
     next: usize,
-    /// What each service needs alone, thousandths.
+    /// Share that each service needs without others, thousandths.
     needs: Vec<u32>,
-    /// What services from the next on need alone, thousandths.
+    /// Total share that the services from the next on need without others, thousandths.
     to_come_milli: u64,
-    /// Requests for a share in the mean, thousandths a thousand seconds.
+    /// Mean requests per share, thousandths per thousand seconds.
     mean_density: u64,
     gpus: Vec<GpuServices>,
     places: Vec<Option<ServicePlace>>,
@@ -127,7 +128,7 @@ pub struct ServicePlanning<'a> {
 }
 
 impl<'a> ServicePlanning<'a> {
-    /// Nothing is placed yet.
+    /// Creates a plan without placed services.
     pub fn new(services: &'a [ServiceAsk], gpus: usize) -> ServicePlanning<'a> {
         let order = densest_first(services);
         let mut needs = vec![0; services.len()];
@@ -153,7 +154,7 @@ impl<'a> ServicePlanning<'a> {
         planning
     }
 
-    /// What may be chosen now; none at the end.
+    /// Rows to choose from now; none at the end.
     pub fn rows(&self) -> Option<&ChoiceRows> {
         (self.stage != PlanStage::Ended).then_some(&self.rows)
     }
@@ -163,12 +164,12 @@ impl<'a> ServicePlanning<'a> {
         &self.order[..self.next]
     }
 
-    /// Where services are so far.
+    /// Places of services so far.
     pub fn places(&self) -> &[Option<ServicePlace>] {
         &self.places
     }
 
-    /// Takes a row. One that is not there is the last: "none", or the largest share.
+    /// Takes a row. A number beyond the rows counts as the last one: "none", or the largest share.
     pub fn take(&mut self, row: usize) {
         match std::mem::replace(&mut self.stage, PlanStage::Ended) {
             PlanStage::Gpu(gpus) => match gpus.get(row) {
@@ -203,14 +204,14 @@ impl<'a> ServicePlanning<'a> {
         });
     }
 
-    /// The service is decided; the next one.
+    /// Counts the service as decided, and goes to the next one.
     fn pass(&mut self) {
         self.to_come_milli -= u64::from(self.needs[self.order[self.next]]);
         self.next += 1;
         self.seek();
     }
 
-    /// Goes to the next service that some GPU has room for.
+    /// Goes to the next service for which some GPU has room.
     fn seek(&mut self) {
         while let Some(at) = self.order.get(self.next).copied() {
             let ask = &self.services[at];
@@ -218,7 +219,7 @@ impl<'a> ServicePlanning<'a> {
             let mut gpus = Vec::new();
             let mut empty = false;
             for (gpu, there) in self.gpus.iter().enumerate() {
-                // GPUs with nothing on them are one choice.
+                // All empty GPUs are one choice.
                 if there.placed.is_empty() && std::mem::replace(&mut empty, true) {
                     continue;
                 }
@@ -241,7 +242,7 @@ impl<'a> ServicePlanning<'a> {
         self.stage = PlanStage::Ended;
     }
 
-    /// Shares and batches on a GPU with which the service and those beside it keep their SLO.
+    /// Offers shares and batches on a GPU with which the service and those there keep their SLO.
     fn offer_shares(&mut self, gpu: usize) {
         let at = self.order[self.next];
         let (ask, there) = (&self.services[at], &self.gpus[gpu]);
@@ -252,7 +253,7 @@ impl<'a> ServicePlanning<'a> {
         let mut shares = Vec::new();
         for steps in 0..=MORE_STEPS {
             let share_milli = least + steps * STEP_MILLI;
-            // Beyond saturation a larger share only presses more.
+            // Beyond saturation a larger share only adds pressure.
             let helps = steps == 0 || share_milli < ask.saturation_milli + STEP_MILLI;
             if !helps || !there.takes(ask, share_milli) {
                 break;
@@ -269,7 +270,8 @@ impl<'a> ServicePlanning<'a> {
         self.stage = PlanStage::Share(gpu, shares);
     }
 
-    /// Of a service, and of a share with a batch on a GPU: steps beyond the least in stage 2.
+    /// Features of a service, and of a share with a batch on a GPU. The last value of `on` is the
+    /// steps beyond the least share in stage 2.
     fn features(&self, at: usize, on: Option<(&GpuServices, u32, u32, Option<u32>)>) -> [f32; FEATURES.len()] {
         let ask = &self.services[at];
         let whole = u64::from(WHOLE_MILLI);
@@ -311,12 +313,12 @@ impl<'a> ServicePlanning<'a> {
     }
 }
 
-/// Plans by a network, or by whoever trains one.
+/// Planner by a network, or by a trainer of one.
 #[derive(Debug, Clone)]
 pub struct InssNetwork(Arc<dyn RowChooser>);
 
 impl InssNetwork {
-    /// What is shipped.
+    /// The shipped network.
     pub fn shipped() -> Result<InssNetwork, BrokenNetwork> {
         InssNetwork::from_text(SHIPPED)
     }
@@ -327,12 +329,13 @@ impl InssNetwork {
         Ok(InssNetwork::new(Arc::new(network)))
     }
 
-    /// As this one chooses.
+    /// Creates a planner with this chooser.
     pub fn new(chooser: Arc<dyn RowChooser>) -> InssNetwork {
         InssNetwork(chooser)
     }
 
-    /// Places services on so many GPUs. None for one that keeps its SLO nowhere, or was passed by.
+    /// Places services on a number of GPUs. None for a service that keeps its SLO nowhere, or was
+    /// passed by.
     pub fn plan(&self, services: &[ServiceAsk], gpus: usize) -> Vec<Option<ServicePlace>> {
         let mut planning = ServicePlanning::new(services, gpus);
         while let Some(rows) = planning.rows() {
@@ -363,7 +366,8 @@ mod tests {
         (0..count).map(|_| one()).collect()
     }
 
-    /// Whatever is allowed: plans keep objectives because of the rows, not because of the chooser.
+    /// Chooses any allowed row: plans keep objectives because of the rows, not because of the
+    /// chooser.
     #[derive(Debug)]
     struct RandomRow(std::sync::Mutex<Draws>);
 
@@ -421,7 +425,7 @@ mod tests {
         let services = services(5, 12);
         let mut planning = ServicePlanning::new(&services, 2);
         let rows = planning.rows().unwrap();
-        // Both GPUs are empty, so they are one row. Then there is "none".
+        // Both GPUs are empty, so they are one row. Then comes "none".
         assert_eq!((rows.len(), rows.row(0)[0], rows.row(1)[0]), (2, 1.0, 0.0));
         planning.take(1);
         assert_eq!(planning.decided().len(), 1);

@@ -1,9 +1,9 @@
-//! Policies: in which order jobs get GPUs. One short file each, which opens with what the paper's
-//! symbols are here, and with what the paper leaves open.
+//! Policies: in which order jobs get GPUs. One short file each. It begins with the paper's symbols
+//! and their counterparts here, and with the questions that the paper leaves open.
 //!
-//! The core asks for the order in each round ([the round](crate)). A policy sees jobs as they are
-//! accounted for by the core: service that was attained, steps that were seen at the driver. It
-//! never sees what a job says of itself, but for the expected run where it needs one.
+//! The core asks for the order in each round ([the round](crate)). A policy sees jobs as the core
+//! accounts for them: attained service, and steps seen at the driver. It never sees a job's own
+//! reports, except for the expected run if it needs one.
 
 mod astraea;
 mod crux;
@@ -48,71 +48,70 @@ pub(crate) const SECOND_NS: Ns = 1_000_000_000;
 pub struct RankedJob {
     /// Its number.
     pub id: JobId,
-    /// Whose it is.
+    /// Its owner.
     pub tenant: TenantId,
-    /// What the gang takes in all, thousandths of GPUs.
+    /// Total GPUs of the gang, thousandths.
     pub gpu_milli: u64,
     /// When it came, ns.
     pub arrived: Ns,
-    /// It runs now.
+    /// Whether it runs now.
     pub running: bool,
-    /// How long it has run, or waited, since that began, ns.
+    /// Length of its present run or wait, ns.
     pub lately: Ns,
-    /// How long it ran in all, ns.
+    /// Total run time, ns.
     pub ran: Ns,
-    /// How long it was expected to run, ns.
+    /// Expected run time, ns.
     pub expected: Option<Ns>,
     /// Millionths of its work that are done.
     pub done_ppm: u32,
-    /// How long it runs on, as its progress so far tells, ns; none where no progress was seen.
+    /// Remaining run time by its progress so far, ns; none if no progress was seen.
     pub left: Option<Ns>,
-    /// What was measured of it.
+    /// Measures of the job.
     pub measure: JobMeasure,
     /// Its workers.
     pub workers: u32,
-    /// The nodes that it is on.
+    /// Number of nodes that it is on.
     pub nodes: u32,
-    /// It runs in a second seat.
+    /// Whether it runs in a second seat.
     pub second: bool,
 }
 
 impl RankedJob {
     /// Attained service: GPUs times the time on them, GPU-ns. In a second seat time counts by the
-    /// speed that was measured.
+    /// measured speed.
     pub fn service(&self) -> u128 {
         gpu_time(self, self.ran)
     }
 }
 
-/// What a job's GPUs do in a time, GPU-ns.
+/// Work of a job's GPUs in a time, GPU-ns.
 fn gpu_time(job: &RankedJob, time: Ns) -> u128 {
     u128::from(time) * u128::from(job.gpu_milli) / u128::from(WHOLE_GPU_MILLI)
 }
 
-/// Where a job stands in the order, the smallest first. Of equal ones it is the job that came
-/// first.
+/// Position of a job in the order, the smallest first. Equal jobs go in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct OrderKey(pub u128, pub u128);
 
-/// Which GPUs that others hold have a second seat, and for whom.
+/// Rule for second seats: on which held GPUs they are, and for which jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharingRule {
-    /// Not those that are busier than this, thousandths.
+    /// Load of a GPU above which it has no second seat, thousandths.
     pub most_host_milli: u32,
-    /// Nor those that would be with one more.
+    /// Load that a GPU may reach with its guest, thousandths.
     pub most_load_milli: u32,
-    /// The priority at the node's broker of who is in it; none: that of its equals, and the device
-    /// shares as it does by itself.
+    /// Priority of the guest at the node's broker. None: that of its equals, and the device shares
+    /// without weft's help.
     pub level: Option<u8>,
 }
 
-/// In which order jobs get GPUs.
+/// Rule for the order in which jobs get GPUs.
 pub trait ClusterPolicy: Debug {
-    /// What it is called in options and tables.
+    /// Name in options and tables.
     fn name(&self) -> &'static str;
 
-    /// The jobs in the order in which they get GPUs. Where the policy does not preempt, only those
-    /// that wait are handed in. They come sorted by number.
+    /// Orders jobs as they get GPUs. If the policy does not preempt, `jobs` are only the waiting
+    /// ones. They come sorted by number.
     fn order(&mut self, now: Ns, jobs: &[RankedJob]) -> Vec<JobId> {
         let mut keys: Vec<(OrderKey, Ns, JobId)> = jobs
             .iter()
@@ -122,31 +121,31 @@ pub trait ClusterPolicy: Debug {
         keys.into_iter().map(|(.., id)| id).collect()
     }
 
-    /// It orders by [`key`](ClusterPolicy::key) alone. The key of a job that waits then stays as
-    /// it is until [`shifted`](ClusterPolicy::shifted).
+    /// Whether it orders only by [`key`](ClusterPolicy::key). The key of a waiting job then stays
+    /// as it is until [`shifted`](ClusterPolicy::shifted).
     fn keyed(&self) -> bool {
         false
     }
 
-    /// Where a job stands.
+    /// Position of a job in the order.
     fn key(&mut self, _now: Ns, _job: &RankedJob) -> OrderKey {
         OrderKey::default()
     }
 
-    /// Keys of jobs that wait have changed since this was last asked.
+    /// Whether keys of waiting jobs have changed since the last call.
     fn shifted(&mut self) -> bool {
         false
     }
 
-    /// What is free of the nodes, before the order is asked for.
+    /// Takes in the nodes' free resources, before the order is requested.
     fn see(&mut self, _nodes: &[ClusterNode]) {}
 
-    /// The most nodes that a gang is to be on; 0: it is not to begin now.
+    /// Most nodes that a gang may be on; 0: it may not begin now.
     fn spread(&self, _now: Ns, _job: &RankedJob) -> u32 {
         u32::MAX
     }
 
-    /// Whether a running gang is to move where that puts it on fewer nodes. Asked at each look.
+    /// Whether a running gang is to move to fewer nodes, if that is possible. Asked at each look.
     fn moves(&self, _now: Ns, _job: &RankedJob) -> bool {
         false
     }
@@ -156,59 +155,59 @@ pub trait ClusterPolicy: Debug {
         None
     }
 
-    /// By how many thousandths the GPUs of another second seat are to be less busy for a job to
-    /// move there; none: it stays. Asked at each look. Where jobs move so, one that sends nothing
-    /// takes the least busy seats wherever they are, and not those of few nodes.
+    /// Difference in load for which a job moves to less busy GPUs of another second seat,
+    /// thousandths. None: it stays. Asked at each look. If jobs move in this way, one that sends
+    /// nothing takes the least busy seats wherever they are, and not those of few nodes.
     fn moves_seats(&self) -> Option<u32> {
         None
     }
 
-    /// Whether this job may be in a second seat. One that is in it and may not is paused.
+    /// Whether this job may be in a second seat. A job that is in one and may not be is paused.
     fn seconds(&mut self, _job: &RankedJob) -> bool {
         true
     }
 
-    /// Path and priority of each flow. The path is else drawn by the job's number, as a switch does
-    /// by its hash, and all have one priority.
+    /// Path and priority of each flow. By default the path is a hash of the job's number, as a
+    /// switch chooses it, and all have one priority.
     fn routes(&mut self, flows: &[Flow], links: &ClusterLinks) -> Vec<(JobId, FlowRoute)> {
         crux::by_hash(flows, links)
     }
 
-    /// A running job makes room for one before it in the order.
+    /// Whether a running job makes room for one before it in the order.
     fn preempts(&self) -> bool {
         false
     }
 
-    /// No job passes one that waits and does not fit.
+    /// Whether no job passes a waiting one that does not fit.
     fn strict(&self) -> bool {
         false
     }
 
-    /// What a worker is given in place of what it asked for.
+    /// Resources that a worker gets in place of its request.
     fn grant(&self, ask: WorkerAsk) -> WorkerAsk {
         ask
     }
 
-    /// The priority that the node's broker is to give a job, 0 to 9.
+    /// Priority that the node's broker is to give a job, 0 to 9.
     fn level(&self, _job: JobId) -> u8 {
         5
     }
 
-    /// [`level`](ClusterPolicy::level) of a job changes while it runs.
+    /// Whether the [`level`](ClusterPolicy::level) of a job changes while it runs.
     fn levels_move(&self) -> bool {
         false
     }
 
-    /// How often it wants to be asked where nothing else happens, ns.
+    /// Interval at which the policy must be asked if no event comes, ns.
     fn look_every(&self) -> Option<Ns> {
         None
     }
 
-    /// A job is gone, with this account.
+    /// Takes in that a job is gone, with its final account.
     fn ended(&mut self, _job: &RankedJob) {}
 }
 
-/// The policy of a name, with its published settings.
+/// Policy of a name, with its published settings.
 pub fn named(name: &str) -> Option<Box<dyn ClusterPolicy>> {
     Some(match name {
         "fifo" => Box::new(FifoOrder::strict()),
@@ -230,7 +229,7 @@ pub fn named(name: &str) -> Option<Box<dyn ClusterPolicy>> {
     })
 }
 
-/// What [`named`] knows.
+/// Names that [`named`] knows.
 pub const NAMES: [&str; 15] = [
     "fifo",
     "fifo-backfill",

@@ -1,42 +1,43 @@
-//! SCHED2 ("SCED2" in the survey): a learnt scheduler whose state has the gangs' need of locality
-//! and the cluster's fragmentation.
+//! SCHED2 ("SCED2" in the survey): a learnt scheduler. Its state includes the gangs' need of
+//! locality and the cluster's fragmentation.
 //!
 //! | paper | here |
 //! |---|---|
 //! | state: fragmentation of the cluster | `fragments`: of free GPUs, those on nodes that are not empty |
 //! | state: locality, how a job slows down on several nodes | `traffic_milli`, measured |
-//! | state: the job, its GPUs and what it had | GPUs, attained service, time that it waits |
+//! | state: the job, its GPUs and its service | GPUs, attained service, time that it waits |
 //! | action: the next job and its placement | the least of a score, and the most nodes it may be on |
-//! | reward: completion time | what the lab's search lowers |
+//! | reward: completion time | the objective of the lab's search |
 //! | the deep network | a sum with four weights ([`Sched2Order::WEIGHTS`]) |
 //!
-//! This is a **stand-in**: the abstract was to be had, the network was not. The weights were set by
-//! hand. `scripts/lab cluster --only train` searches for better ones by cross-entropy, on seeds
-//! that no figure uses; nothing that it found is in here yet. The paper is silent on preemption:
-//! nothing is paused here.
+//! This is a **stand-in**: the abstract was available, but the network was not. The weights were
+//! set by hand. `scripts/lab cluster --only train` searches for better ones by cross-entropy, on
+//! seeds that no figure uses; none of its results is in here yet. The paper does not mention
+//! preemption: nothing is paused here.
 
 use super::{ClusterPolicy, RankedJob};
 use crate::Ns;
 use crate::job::{JobId, WHOLE_GPU_MILLI};
 use crate::node::ClusterNode;
 
-/// By a score of locality and fragmentation.
+/// Order by a score of locality and fragmentation.
 #[derive(Debug, Clone)]
 pub struct Sched2Order {
-    /// Of the logarithm of GPUs; of that of minutes waited; of locality times fragmentation; and
-    /// the minutes that a gang waits for few nodes, for each thousandth that it would slow down by.
+    /// Weights: of the logarithm of GPUs, of that of minutes waited, and of locality times
+    /// fragmentation. The last is the minutes that a gang waits for few nodes, for each thousandth
+    /// by which several nodes slow it down.
     pub weights: [f64; 4],
-    /// 0 to 1.
+    /// Fragmentation of the cluster, 0 to 1.
     fragments: f64,
-    /// GPUs of the largest node that was seen.
+    /// GPUs of the largest node seen.
     gpus_of_node: u32,
 }
 
 impl Sched2Order {
-    /// As they were set by hand.
+    /// Weights set by hand.
     pub const WEIGHTS: [f64; 4] = [1.0, -0.4, 0.5, 0.02];
 
-    /// With these weights.
+    /// Creates an order with these weights.
     pub fn new(weights: [f64; 4]) -> Sched2Order {
         Sched2Order {
             weights,
@@ -45,7 +46,7 @@ impl Sched2Order {
         }
     }
 
-    /// The least goes first.
+    /// Score of a job; the least goes first.
     fn score(&self, now: Ns, job: &RankedJob) -> f64 {
         let [by_gpus, by_wait, by_locality, _] = self.weights;
         let gpus = job.gpu_milli as f64 / f64::from(WHOLE_GPU_MILLI);
@@ -95,8 +96,8 @@ pub(super) fn most_gpus(nodes: &[ClusterNode]) -> u32 {
     gpus.max().unwrap_or(1).max(1)
 }
 
-/// As few nodes as can be until a gang has waited for so many minutes for each thousandth by which
-/// several nodes slow it down; then any.
+/// Bound on a gang's nodes. It is as few as possible until the gang has waited `minutes_each` for
+/// each thousandth by which several nodes slow it down; then any number.
 pub(super) fn patient(now: Ns, job: &RankedJob, minutes_each: f64, gpus_of_node: u32) -> u32 {
     let waited_min = now.saturating_sub(job.arrived) as f64 / 6e10;
     if job.workers < 2 || waited_min >= minutes_each * f64::from(job.measure.traffic_milli) {

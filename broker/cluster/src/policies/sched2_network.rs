@@ -1,18 +1,18 @@
-//! SCHED2 (GLOBECOM 2019) with a network that was trained: which job begins next, or none.
+//! SCHED2 (GLOBECOM 2019) with a trained network: it chooses the job that begins next, or none.
 //!
 //! | paper | here |
 //! |---|---|
 //! | state: fragmentation of the cluster | `fragments`, now and with the job begun |
-//! | state: locality, how a job slows down on several nodes | `traffic_milli`, on as few nodes as there are for it now |
-//! | state: the job | GPUs, time that it waits, place in the queue; its run, where that is told |
+//! | state: locality, how a job slows down on several nodes | `traffic_milli`, on the fewest nodes that have room for it now |
+//! | state: the job | GPUs, time that it waits, place in the queue; its run, if that is known |
 //! | action: the next job and its placement | the row that is taken; then the next, until the row "wait" |
 //! | reward: completion time | jobs in the system times the time they are, with the sign turned |
 //! | the deep network, trained by reinforcement | [`RowNetwork`], `scripts/learn`, masked PPO |
 //!
-//! The abstract was to be had, so the paper is silent here on the network's form, on whether a
-//! job's run is known in advance, and on preemption. Nothing is paused. A job's run is not told
-//! unless [`Sched2Network::told`] is set. Of those that wait the first [`CANDIDATES`] are seen. A
-//! gang is put on as few nodes as there are for it when it is chosen.
+//! Only the abstract was available. So the network's form is not known here, nor whether a job's
+//! run is known in advance, nor whether jobs are preempted. Here nothing is paused. A job's run is
+//! unknown unless [`Sched2Network::told`] is set. The network sees the first [`CANDIDATES`] waiting
+//! jobs. A gang is put on the fewest nodes that have room for it when it is chosen.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::job::{JobId, WHOLE_GPU_MILLI};
 use crate::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part, rough_log2};
 use crate::node::ClusterNode;
 
-/// What a row says of a job that could begin. The last row is "wait".
+/// Features of a job that could begin. The last row is "wait".
 pub const FEATURES: [&str; 16] = [
     "it is a job",
     "logarithm of its GPUs",
@@ -43,7 +43,7 @@ pub const FEATURES: [&str; 16] = [
     "it is one worker",
 ];
 
-/// Jobs that wait, of which the network sees so many, by arrival.
+/// Number of waiting jobs that the network sees, by arrival.
 pub const CANDIDATES: usize = 48;
 
 /// The networks of this crate's folder.
@@ -52,15 +52,15 @@ const SHIPPED: [&str; 2] = [
     include_str!("../../networks/sched2-told.txt"),
 ];
 
-/// By a network, or by whoever trains one.
+/// Order by a network, or by a trainer of one.
 #[derive(Debug, Clone)]
 pub struct Sched2Network {
     chooser: Arc<dyn RowChooser>,
-    /// A job's run is told in advance.
+    /// Whether a job's run is known in advance.
     pub told: bool,
-    /// Whole GPUs that are free, and all, of each node.
+    /// Free whole GPUs, and all whole GPUs, of each node.
     nodes: Vec<(u32, u32)>,
-    /// Nodes on which jobs that were chosen in this round may be.
+    /// Bound on the nodes of the jobs that were chosen in this round.
     bounds: BTreeMap<JobId, u32>,
 }
 
@@ -70,7 +70,7 @@ fn gpus_of_worker(job: &RankedJob) -> u32 {
     (gpus as u32).max(1)
 }
 
-/// Free GPUs on nodes that are not empty, of all that are free.
+/// Free GPUs on nodes that are not empty, as a part of all free GPUs.
 fn fragments(nodes: &[(u32, u32)]) -> f32 {
     let free: u32 = nodes.iter().map(|(free, _)| free).sum();
     let broken = nodes.iter().filter(|(free, all)| free < all).map(|(free, _)| free);
@@ -81,7 +81,7 @@ fn fragments(nodes: &[(u32, u32)]) -> f32 {
     }
 }
 
-/// The nodes on which a gang would be, with the GPUs of each; none where there is no room.
+/// Nodes on which a gang would be, with the GPUs of each; none if there is no room.
 fn fewest(nodes: &[(u32, u32)], workers: u32, each: u32) -> Option<Vec<(usize, u32)>> {
     let mut left = workers;
     let mut found: Vec<(usize, u32)> = Vec::new();
@@ -89,7 +89,7 @@ fn fewest(nodes: &[(u32, u32)], workers: u32, each: u32) -> Option<Vec<(usize, u
         let unused = |at: &usize| !found.iter().any(|(used, _)| used == at);
         let rooms = (0..nodes.len()).filter(unused).map(|at| (nodes[at].0 / each, at));
         let rooms = rooms.filter(|(room, _)| *room > 0);
-        // The fullest that takes all that is left, else the emptiest.
+        // The fullest node that takes the whole rest, else the emptiest.
         let by = |(room, at): (u32, usize)| (room < left, if room < left { u32::MAX - room } else { room }, at);
         let (.., at) = rooms.map(by).min()?;
         let takes = (nodes[at].0 / each).min(left);
@@ -100,7 +100,7 @@ fn fewest(nodes: &[(u32, u32)], workers: u32, each: u32) -> Option<Vec<(usize, u
 }
 
 impl Sched2Network {
-    /// What is shipped: not told how long jobs run, or told.
+    /// The shipped network: for unknown runs, or for known runs (`told`).
     pub fn shipped(told: bool) -> Result<Sched2Network, BrokenNetwork> {
         Sched2Network::from_text(SHIPPED[usize::from(told)], told)
     }
@@ -111,7 +111,7 @@ impl Sched2Network {
         Ok(Sched2Network::new(Arc::new(network), told))
     }
 
-    /// As this one chooses.
+    /// Creates an order with this chooser.
     pub fn new(chooser: Arc<dyn RowChooser>, told: bool) -> Sched2Network {
         Sched2Network {
             chooser,
@@ -194,7 +194,8 @@ impl ClusterPolicy for Sched2Network {
             wait[10] = fragments(&self.nodes);
             wait[12] = self.free_part();
             wait[14] = rough_log2(waiting.len() as u64) / 8.0;
-            // An empty cluster waits for nothing, and CPU may ask for more nodes than GPUs do.
+            // In an empty cluster there is nothing to wait for, and CPU may require more nodes than
+            // GPUs do.
             let busy = self.nodes.iter().any(|(free, all)| free < all);
             rows.push(&wait, busy);
             let Some((at, on)) = self.chooser.choose(&rows).and_then(|row| rooms.get(row)) else {

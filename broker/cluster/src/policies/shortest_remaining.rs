@@ -1,13 +1,13 @@
-//! Shortest remaining time first, with preemption. It knows what no real scheduler knows, how long
-//! each job will run, and is a bound more than a policy.
+//! Shortest remaining time first, with preemption. It knows how long each job will run, as no real
+//! scheduler does, so it is a bound more than a policy.
 //!
-//! Remaining: where steps were seen, the run so far tells how long the rest takes. Else the
-//! expected run less what was run. A job of which nothing is known goes last.
+//! The remaining time follows from the run so far, if steps were seen. Else it is the expected run
+//! less the past run. A job without either goes last.
 
 use super::{ClusterPolicy, OrderKey, RankedJob};
 use crate::Ns;
 
-/// By what is left of the run.
+/// Order by remaining run time.
 #[derive(Debug, Clone)]
 pub struct ShortestRemaining;
 

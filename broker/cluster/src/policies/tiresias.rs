@@ -10,17 +10,17 @@
 //! | Q_i's upper limit | `thresholds`, in GPU-ns |
 //! | PROMOTEKNOB | `promote`: 0 never promotes, as in the public simulators |
 //!
-//! * A job begins in the first queue and is demoted where its service crosses a limit.
-//! * Queues go in order; inside a queue the one that entered it first. A running job that is
-//!   before another keeps its GPUs.
+//! * A job begins in the first queue and is demoted if its service crosses a limit.
+//! * Queues go in order. Inside a queue the job that entered it first comes first. A running job
+//!   that is before another keeps its GPUs.
 //! * A job that waits `promote` times as long as it ran goes back to the first queue, and its
 //!   service counts from there.
 //!
-//! The paper is silent on how often limits are looked at: here every minute and at each event, and
-//! a job may run past a limit by that much. The limit is that of Tiresias's own simulator, two
-//! queues with 3,250 GPU-s; Pollux's takes 16 GPU-hours. Not here: the profile of a model's
-//! tensors, by which the paper decides whether a gang has to be on few nodes. Every gang is put on
-//! few.
+//! The paper does not state how often limits are checked. Here they are checked every minute and at
+//! each event, and a job may exceed a limit by that time. The limit is that of Tiresias's own
+//! simulator, two queues with 3,250 GPU-s; Pollux's takes 16 GPU-hours. Not here: the profile of a
+//! model's tensors, by which the paper decides whether a gang must be on few nodes. Every gang is
+//! put on few.
 
 use std::collections::BTreeMap;
 
@@ -28,17 +28,17 @@ use super::{ClusterPolicy, OrderKey, RankedJob, SECOND_NS};
 use crate::Ns;
 use crate::job::{JobId, WHOLE_GPU_MILLI};
 
-/// Where a job stands.
+/// Standing of a job.
 #[derive(Debug, Clone, Copy)]
 struct Standing {
     queue: usize,
-    /// When it entered the queue, and the how-manieth entry that was.
+    /// When it entered the queue, and the number of that entry.
     entered: (Ns, u64),
-    /// What it had run when it was last promoted, ns.
+    /// Its run time when it was last promoted, ns.
     forgiven: Ns,
 }
 
-/// By queues of attained service.
+/// Order by queues of attained service.
 #[derive(Debug, Clone)]
 pub struct TiresiasOrder {
     /// Service above which a job leaves each queue but the last, GPU-ns, ascending.
@@ -50,7 +50,7 @@ pub struct TiresiasOrder {
 }
 
 impl TiresiasOrder {
-    /// With these limits of queues, in GPU-ns, and this knob of promotion.
+    /// Creates an order with these limits of queues, in GPU-ns, and this promotion factor.
     pub fn new(thresholds: Vec<u128>, promote: u64) -> TiresiasOrder {
         TiresiasOrder {
             thresholds,
@@ -112,7 +112,7 @@ impl ClusterPolicy for TiresiasOrder {
         )
     }
 
-    /// Who waits is promoted by time alone.
+    /// A waiting job is promoted merely by time.
     fn shifted(&mut self) -> bool {
         self.promote > 0
     }

@@ -1,22 +1,22 @@
-//! weft's own: attained service with history, gaps filled on the nodes, packing that leaves
-//! services alone.
+//! weft's own policy: attained service with history, gaps filled on the nodes, and packing that
+//! does not slow services.
 //!
-//! What it takes from others, and what it adds:
+//! Parts taken from others, and additions:
 //!
-//! * *Order.* Services first; they are never paused. Then the Gittins index of attained service
-//!   (as [`GittinsOrder`]), measured on the GPU. Where progress in steps was seen, what is left is
-//!   known, and the index is one over it. A job that runs on GPUs of its own keeps them against
-//!   one that is equal.
+//! * *Order.* Services come first, and are never paused. Then comes the Gittins index of attained
+//!   service (as [`GittinsOrder`]), measured on the GPU. If progress in steps was seen, the rest is
+//!   known, and the index is one over it. A job that runs on GPUs of its own keeps them against an
+//!   equal one.
 //! * *Gap filling.* A job that waits, or that must make room, takes the second seat of GPUs that
 //!   others hold and leave idle for at least a fifth of the time. The node's broker gives it the
-//!   gaps. Who holds the GPU keeps its speed, so packing needs no trial and a service is a host
-//!   like any other. A job that makes room stays where it is, in the second seat: its memory is
-//!   moved out only where the device lacks it, and nothing is killed. A gang is as fast as its
-//!   slowest worker: one that sends nothing takes the least busy GPUs wherever they are, and moves
-//!   to others that are less busy by a fifth of the time.
-//! * *Few nodes.* A gang that sends much waits for few nodes, the longer the more it sends, and a
-//!   gang on many moves where there is room on fewer.
-//! * *Links.* Paths and priorities as Crux gives them.
+//!   gaps. The job that holds the GPU keeps its speed, so packing needs no trial and a service is a
+//!   host like any other. A job that makes room stays where it is, in the second seat. Its memory
+//!   is moved out only if the device lacks room, and no job is killed. A gang is as fast as its
+//!   slowest worker. So one that sends nothing takes the least busy GPUs wherever they are. It
+//!   moves to others that are less busy by a fifth of the time.
+//! * *Few nodes.* A gang that sends much waits for few nodes, and waits longer the more it sends. A
+//!   gang on many nodes moves if there is room on fewer.
+//! * *Links.* Paths and priorities as in Crux.
 
 use super::sched2::{most_gpus, patient};
 use super::{ClusterPolicy, GittinsOrder, OrderKey, RankedJob, SECOND_NS, SharingRule, crux, gpu_time};
@@ -27,14 +27,15 @@ use crate::node::ClusterNode;
 
 /// A GPU that is busier than this has no gaps worth a process, thousandths.
 const MOST_HOST_MILLI: u32 = 800;
-/// Gaps that are larger by this are worth a move to them, thousandths.
+/// Difference in load for which a move to larger gaps is worth it, thousandths.
 const WORTH_A_MOVE_MILLI: u32 = 200;
-/// The priority of who fills gaps: the last.
+/// Priority of a job that fills gaps: the last.
 const BACKGROUND_LEVEL: u8 = 9;
-/// Minutes that a gang waits for few nodes, for each thousandth that it would slow down by.
+/// Minutes that a gang waits for few nodes, for each thousandth by which several nodes slow it
+/// down.
 const PATIENCE_MIN: f64 = 0.02;
 
-/// Gittins, gap filling and few nodes.
+/// Order by Gittins, gap filling and few nodes.
 #[derive(Debug, Clone)]
 pub struct WeftOrder {
     gittins: GittinsOrder,
@@ -44,7 +45,7 @@ pub struct WeftOrder {
 }
 
 impl WeftOrder {
-    /// With gaps filled, or the rest alone.
+    /// Creates the order, with or without gap filling.
     pub fn new(fills: bool) -> WeftOrder {
         WeftOrder {
             gittins: GittinsOrder::default(),
@@ -77,7 +78,7 @@ impl ClusterPolicy for WeftOrder {
             Some(left) => GittinsOrder::index_of_rest(gpu_time(job, left)),
             None => self.gittins.index_or_quantum(job.service()),
         };
-        // The largest index first. Of equal ones it is who has GPUs of its own.
+        // The largest index first. Among equal jobs, one with GPUs of its own comes first.
         let key = 1 + (u128::MAX - index) / 2;
         OrderKey(key, u128::from(!job.running || job.second))
     }

@@ -1,4 +1,4 @@
-//! Networks: what is shipped, files that are broken, and what a chooser can do.
+//! Networks: the shipped ones, broken files, and arbitrary choosers.
 
 use std::sync::Arc;
 
@@ -82,14 +82,14 @@ fn a_broken_file_gives_one_line_that_says_where() {
     let mut changed = whole.to_string();
     changed.replace_range(digit..=digit, other);
     assert!(says(&changed).contains("checksum"), "{}", says(&changed));
-    // Another network than the one that is asked for.
+    // Another network than the requested one.
     let said = LearntPlacement::from_text(SHIPPED[1].1)
         .expect_err("not of nodes")
         .to_string();
     assert!(said.contains("16 features, and a node has 15"), "{said}");
 }
 
-/// With a sum that is right: what is left to be found is what the lines say.
+/// Adds a correct checksum, so that only the lines' own errors remain.
 fn summed(body: &str) -> String {
     let sum = body.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
         (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -136,7 +136,7 @@ fn of_rows_that_may_be_chosen_the_highest_is_and_the_first_of_equals() {
     assert_eq!(network.choose(&rows), None);
 }
 
-/// Chooses by a seed, and now and then nothing or what there is not.
+/// Chooses by a seed, and sometimes no row or a row that does not exist.
 #[derive(Debug)]
 struct AnyRow(std::sync::Mutex<Draws>);
 
@@ -154,7 +154,7 @@ fn any_row(seed: u64) -> Arc<dyn RowChooser> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a network says, no GPU is given twice and gangs are whole.
+    /// Whatever a network chooses, no GPU is given twice and gangs are whole.
     #[test]
     fn no_choice_breaks_the_books(raws in raws(), seed in 0u64..1_000) {
         for policy in ["fifo", "tiresias", "gandiva", "weft"] {
@@ -183,7 +183,7 @@ fn a_gang_takes_the_leaf_with_the_least_room_for_it() {
     let nodes =
         |pair: &Pair, job: u64| -> Vec<u32> { pair.core.places(JobId(job)).iter().map(|place| place.node.0).collect() };
     assert_eq!(nodes(&pair, 1), [0, 0, 1]);
-    // One fits on what is left of the first leaf; two only on the second.
+    // One fits on the free part of the first leaf; two fit only on the second.
     pair.submit(2, 2, 1_000);
     assert_eq!(nodes(&pair, 2), [2, 2]);
     pair.submit(3, 1, 1_000);

@@ -1,4 +1,4 @@
-//! What a policy is named for, each in a few events.
+//! The characteristic behaviour of each policy, in a few events.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn astraea_gives_the_next_lease_to_the_tenant_that_had_less() {
     let out = pair.event(ClusterEvent::Look);
     assert_eq!(out[0], ClusterDecision::Pause(JobId(3)));
     assert_eq!(started(&out), [4]);
-    // Both had a lease: of the first tenant the job that had none goes next.
+    // Both had a lease. The job of the first tenant that had none goes next.
     pair.now = 200 * S;
     assert_eq!(started(&pair.event(ClusterEvent::Look)), [6]);
 }
@@ -74,7 +74,7 @@ fn astraea_counts_a_lease_until_it_ends() {
     for job in [3, 4, 6, 7] {
         pair.submit(job, 1, 1_000);
     }
-    // Both had 50 s, and the first goes on with its lease.
+    // Both had 50 s, and the first continues with its lease.
     pair.now = 50 * S;
     assert_eq!(started(&pair.event(ClusterEvent::Ended(JobId(4)))), [7]);
 }
@@ -84,7 +84,7 @@ fn a_job_that_makes_room_keeps_its_gpus_in_the_second_seat() {
     let mut pair = Pair::new(Box::new(WeftOrder::default()), PlacementRule::MostFree);
     pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(0), 8_000, 8_192, 1)));
     pair.submit(1, 1, 1_000);
-    // Nothing was measured: no gaps are known, and 2 waits.
+    // No measure was reported: no gaps are known, and 2 waits.
     assert_eq!(pair.submit(2, 1, 1_000), []);
     let half = JobMeasure {
         duty_milli: 500,
@@ -96,7 +96,7 @@ fn a_job_that_makes_room_keeps_its_gpus_in_the_second_seat() {
     assert_eq!(started(&out), [2]);
     assert_eq!(out.last(), Some(&ClusterDecision::Priority(JobId(2), 9)));
     assert!(pair.core.second_seat(JobId(2)));
-    // A service takes the GPU. Of the two the first is its guest; the other one's memory moves out.
+    // A service takes the GPU. The first of the two is its guest; the other one's memory moves out.
     let service = JobMeasure { serves: true, ..half };
     pair.submit(3, 1, 1_000);
     pair.event(ClusterEvent::Measured(JobId(3), service));
@@ -104,7 +104,7 @@ fn a_job_that_makes_room_keeps_its_gpus_in_the_second_seat() {
     assert_eq!(out[0], ClusterDecision::Pause(JobId(2)), "{out:?}");
     assert_eq!(started(&out), [3]);
     assert!(out.contains(&ClusterDecision::Priority(JobId(1), 9)) && pair.core.second_seat(JobId(1)));
-    // It ends: 1 has the GPU again without a pause, and 2 its gaps.
+    // The service ends: 1 has the GPU again without a pause, and 2 its gaps.
     let out = pair.event(ClusterEvent::Ended(JobId(3)));
     assert!(
         matches!(
@@ -157,7 +157,7 @@ fn gandiva_takes_turns_packs_and_unpacks() {
     }
     let out = pair.event(ClusterEvent::Look);
     assert!(matches!(&out[..], [ClusterDecision::Resume(JobId(1), _)]), "{out:?}");
-    // It was slower than in turns: it leaves, and is not packed again.
+    // It was slower than in turns, so it leaves, and is not packed again.
     pair.event(ClusterEvent::Measured(JobId(1), measure(400)));
     assert_eq!(pair.event(ClusterEvent::Look), [ClusterDecision::Pause(JobId(1))]);
     assert_eq!(pair.event(ClusterEvent::Look), []);
@@ -200,7 +200,8 @@ fn weft_puts_first_what_ends_soonest_as_its_progress_tells() {
     let mut pair = Pair::with("weft-exclusive", &[1]);
     pair.submit(1, 1, 1_000);
     pair.now = 100 * S;
-    // A tenth in 100 s: 900 s are left, less than what is taken of a job of which nothing is known.
+    // A tenth in 100 s: 900 s are left, less than the assumed rest of a job without progress
+    // reports.
     pair.event(ClusterEvent::Progress(JobId(1), 100_000));
     assert_eq!(pair.submit(2, 1, 1_000), []);
     // Three hundredths more in 1,000 s: 7,000 s and more are left.
@@ -209,7 +210,7 @@ fn weft_puts_first_what_ends_soonest_as_its_progress_tells() {
     let out = pair.event(ClusterEvent::Look);
     assert_eq!(out[0], ClusterDecision::Pause(JobId(1)));
     assert_eq!(started(&out), [2]);
-    // The other one is slower still.
+    // The other job is slower still.
     pair.now = 1_200 * S;
     pair.event(ClusterEvent::Progress(JobId(2), 10_000));
     let out = pair.event(ClusterEvent::Look);
@@ -228,10 +229,11 @@ fn what_is_left_is_reckoned_from_when_progress_was_told() {
     pair.submit(1, 1, 1_000);
     pair.now = 1_000 * S;
     pair.event(ClusterEvent::Progress(JobId(1), 100_000));
-    // Nobody told of it for a while: of 10,000 s it has 1,000 s left, not a tenth done.
+    // No progress was reported for a while: of 10,000 s, 1,000 s are left, not nine tenths.
     pair.now = 9_000 * S;
     assert_eq!(pair.submit(2, 1, 1_000), []);
-    // 5,000 s after it was to end nobody knows, and it no longer bars the other one.
+    // 5,000 s after its estimated end the estimate counts for little, and it no longer bars the
+    // other job.
     pair.now = 15_000 * S;
     assert_eq!(started(&pair.event(ClusterEvent::Look)), [2]);
 }
@@ -267,7 +269,7 @@ fn a_guest_moves_to_gpus_that_are_less_busy() {
     }
     pair.submit(3, 1, 1_000);
     assert_eq!(pair.core.places(JobId(3)), pair.core.places(JobId(1)));
-    // Not for a little.
+    // It does not move for a small gain.
     pair.event(ClusterEvent::Measured(JobId(2), of_duty(650, true)));
     assert_eq!(pair.event(ClusterEvent::Look), []);
     pair.event(ClusterEvent::Measured(JobId(2), of_duty(200, true)));

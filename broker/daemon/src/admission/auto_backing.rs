@@ -17,7 +17,7 @@ pub fn cramped(wants: &Wants, peak: u64) -> Option<u64> {
 /// Reason why a job with auto backing has device memory, as the end of a line.
 pub fn reason(left: u64) -> String {
     format!(
-        "; on managed memory it would exceed its control group, which leaves {} of host memory",
+        "; with managed memory it would exceed its control group, which leaves {} of host memory",
         gib(left)
     )
 }
@@ -25,7 +25,7 @@ pub fn reason(left: u64) -> String {
 /// Warning to a job that asked for managed memory.
 pub fn warning(left: u64, peak: u64) -> String {
     format!(
-        "its control group leaves {} of host memory, its managed memory is {}: what others push off the device is charged there, and the kernel ends who exceeds it (raise Slurm's --mem, Kubernetes' limits.memory or memory.max)",
+        "its control group leaves {} of host memory, its managed memory is {}: memory evicted from the device is charged to the group, and the kernel kills a job that exceeds it (raise Slurm's --mem, Kubernetes' limits.memory or memory.max)",
         gib(left),
         gib(peak)
     )
@@ -34,7 +34,7 @@ pub fn warning(left: u64, peak: u64) -> String {
 /// Line to a job whose `bytes` did not fit on the device.
 pub fn did_not_fit(bytes: u64) -> String {
     format!(
-        "{} of device memory are not free beside the others: begins at once on managed memory (--backing auto; --backing device waits for them)",
+        "{} of device memory are not free: begins at once with managed memory (--backing auto; --backing device waits for device memory)",
         gib(bytes)
     )
 }

@@ -387,7 +387,7 @@ impl Controller {
         };
         gang.told += 1;
         gang.say(&format!(
-            "gets no {} more: its user's jobs have {} of device memory, and may have {} at once (a cap of this broker)",
+            "cannot get {} more: its user's jobs have {} of device memory and may have {} at once (a cap of this broker)",
             shown(bytes),
             shown(has),
             shown(most)
@@ -398,11 +398,7 @@ impl Controller {
     fn refuse(&mut self, job: Job, why: &str) {
         let Some(gang) = self.jobs.remove(job) else { return };
         for (client, member) in gang.members {
-            user_log::line(
-                gang.uid,
-                Level::Warn,
-                format_args!("client {client} is turned away: {why}"),
-            );
+            user_log::line(gang.uid, Level::Warn, format_args!("client {client} is refused: {why}"));
             member.refuse(why);
         }
     }
@@ -532,7 +528,7 @@ impl Controller {
         }
         let member = Member::new(entry, sender);
         let Some(device) = self.device(&wants.uuid, wants.total, entry.uid) else {
-            let line = "its device is not counted here (there are too many that nobody else knows of): this job's memory is in nobody's account";
+            let line = "its device is not counted (there are too many that no other user reports): this job's memory is in no account";
             user_log::line(entry.uid, Level::Info, format_args!("client {client}: {line}"));
             member.say(line);
             return member.admit_uncounted();
@@ -852,7 +848,7 @@ impl Controller {
         let Some(about) = self.about(id).copied() else { return };
         let memory = self.devices.bytes(id).unwrap_or(about.memory);
         if memory != about.memory {
-            log::info!("device {} has {} and not {}", id.0, shown(memory), shown(about.memory));
+            log::info!("device {} has {}, not {}", id.0, shown(memory), shown(about.memory));
             self.decide(Event::Device(Device { memory, ..about }));
         }
     }
@@ -1092,7 +1088,7 @@ impl Controller {
     fn check_suspended(&mut self) {
         let found = self.suspended.check(clock::now(), &self.machine, &self.jobs);
         for job in found.suspended {
-            self.log(job, format_args!("was let in and is suspended: it waits again"));
+            self.log(job, format_args!("was admitted but is suspended: it waits again"));
             if let Some(gang) = self.jobs.gang(job) {
                 gang.members.values().for_each(Member::take_quota);
             }
@@ -1153,11 +1149,11 @@ impl Controller {
         while let Some(victim) = deadlock::victim(&self.machine, &self.jobs, &self.growth) {
             match victim {
                 DeadlockVictim::Client(client) => {
-                    log::info!("client {client} waits on one device for jobs that wait on another for its own");
+                    log::info!("client {client}: deadlock across two devices with jobs that wait for its memory");
                     self.deny(client);
                 }
                 DeadlockVictim::Job(job) => {
-                    self.refuse(job, "it holds memory on one device and waits for it on another, and jobs that hold it there wait for this one");
+                    self.refuse(job, "deadlock: it holds memory on one device and waits for memory on another, held by jobs that wait for this one");
                     self.decide(Event::Ends(job));
                 }
             }

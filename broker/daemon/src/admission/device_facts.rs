@@ -118,7 +118,7 @@ fn read(file: &Path) -> Option<Facts> {
         Ok(page) if page.format == FORMAT => Some(page),
         Ok(_) => None,
         Err(error) => {
-            log::warn!("{}: {error}: it is written anew", file.display());
+            log::warn!("{}: {error}: the file is written again", file.display());
             None
         }
     }

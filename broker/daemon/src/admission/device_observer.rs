@@ -427,7 +427,7 @@ impl DeviceObserver {
             believed.doubted.push(alone.uid);
         }
         log::info!(
-            "nobody else saw what user {} says that others hold of a device",
+            "no other user confirmed the memory of other processes that user {} reports for a device",
             alone.uid
         );
         before.foreign.min(alone.before)

@@ -74,7 +74,7 @@ impl Grower {
     /// The line for its user.
     fn line(&self) -> String {
         format!(
-            "waits inside an allocation for {:.2} GiB of device memory more, which others have (for {} s at most, then CUDA says that there is none; WEFT_WAIT says how long)",
+            "waits inside an allocation for {:.2} GiB more device memory, which other jobs hold (for at most {} s, then CUDA reports that it is out of memory; WEFT_WAIT sets the time)",
             self.lacks as f64 / f64::from(1u32 << 30),
             self.until.saturating_sub(self.since).div_ceil(1_000_000_000)
         )
@@ -157,7 +157,7 @@ mod tests {
         assert!(!grower.is_to_hear(7 * UNTOLD_NS) && !grower.is_to_hear(8 * UNTOLD_NS - 1));
         assert!(grower.is_to_hear(8 * UNTOLD_NS));
         assert!(
-            grower.line().contains("1.50 GiB") && grower.line().contains("for 10 s at most"),
+            grower.line().contains("1.50 GiB") && grower.line().contains("for at most 10 s"),
             "{}",
             grower.line()
         );

@@ -55,7 +55,7 @@ fn run(registry: &Registry, rounds: &AtomicU64, ends: &Receiver<()>) {
     while let Err(RecvTimeoutError::Timeout) = ends.recv_timeout(PERIOD) {
         let beats = pulse.beats(rounds.load(Ordering::Relaxed), Instant::now());
         if !beats && !stood {
-            log::warn!("the control thread stands: who waits for memory is kept waiting no longer");
+            log::warn!("the control thread hangs: jobs no longer wait for memory");
         }
         stood = !beats;
         if beats {

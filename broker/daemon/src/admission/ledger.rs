@@ -113,20 +113,20 @@ impl Page {
         let about = std::fs::metadata(path).ok()?;
         let complain = |why: String| {
             log::warn!(
-                "{}: {why}: jobs that run are known when they have come back",
+                "{}: {why}: running jobs are not known until they attach again",
                 path.display()
             );
             None
         };
         if about.len() > LONGEST_BYTES {
-            return complain(format!("{} bytes are no book", about.len()));
+            return complain(format!("{} bytes are too many", about.len()));
         }
         let text = match std::fs::read(path) {
             Ok(text) => text,
             Err(error) => return complain(error.to_string()),
         };
         match serde_json::from_slice::<Page>(&text) {
-            Ok(page) if page.format != FORMAT => complain(format!("is of format {}, not {FORMAT}", page.format)),
+            Ok(page) if page.format != FORMAT => complain(format!("has format {}, not {FORMAT}", page.format)),
             // No process of an earlier boot still runs.
             Ok(page) => (page.boot == process::boot()).then_some(page),
             Err(error) => complain(error.to_string()),
@@ -175,7 +175,7 @@ impl Ledger {
         let bytes = bytes.filter(|bytes| {
             let fits = bytes.len() as u64 <= longest;
             if !fits {
-                log::warn!("{} are too many to be written down", shown(bytes.len() as u64));
+                log::warn!("{} are too much to be written", shown(bytes.len() as u64));
             }
             fits
         });
@@ -217,7 +217,7 @@ fn write_all(path: &Path, inbox: &(Mutex<PendingPage>, Condvar)) {
             && !std::mem::replace(&mut complained, true)
         {
             log::warn!(
-                "{}: {error}: a broker after this one will not know who runs until they come back",
+                "{}: {error}: the next broker will not know running jobs until they attach again",
                 path.display()
             );
         }

@@ -45,7 +45,6 @@ mod deadlock;
 mod device_facts;
 mod device_observer;
 mod devices;
-#[doc(hidden)]
 pub mod fuzzed;
 mod growth;
 pub mod heartbeat;
@@ -96,7 +95,7 @@ impl AdmissionHandle {
         let ledger = file.and_then(|file| match Ledger::begin(file) {
             Ok(ledger) => Some(ledger),
             Err(error) => {
-                log::warn!("no thread to keep the book: {error}");
+                log::warn!("cannot start the thread that writes the job table: {error}");
                 None
             }
         });

@@ -95,7 +95,7 @@ impl QueueReport<'_> {
         let waiting = view.waiting.iter().map(|row| {
             let (clients, pid, (user, uid), (name, command)) = about(row.ask.job);
             let reason = match (row.lack, row.blocked_by, row.capped) {
-                _ if row.suspended => "is suspended: others go first until it goes on".to_string(),
+                _ if row.suspended => "is suspended: other jobs go first until it continues".to_string(),
                 (_, _, Some(capped)) => at_cap(capped, row.needs),
                 (Some(Lack::Device), ..) => {
                     format!("needs {} of device memory, {} are free", gib(row.needs), gib(row.free))
@@ -105,7 +105,7 @@ impl QueueReport<'_> {
                 (None, Some(job), _) => {
                     let (_, pid, ..) = about(job);
                     format!(
-                        "needs {}; {} are free and kept for process {pid}, whose turn it is",
+                        "needs {}; {} are free but kept for process {pid}, whose turn it is",
                         gib(row.needs),
                         gib(row.free)
                     )

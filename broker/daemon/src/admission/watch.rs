@@ -155,7 +155,7 @@ impl Watch {
             }
             self.0.1.notify_all();
         }
-        log::info!("no NVML: strangers' memory is known when a job of ours has a context");
+        log::info!("no NVML: the memory of processes outside weft is known only while a job has a context");
         let mut slot = self.slot();
         slot.dead = true;
         slot.done = slot.asked;

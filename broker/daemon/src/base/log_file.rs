@@ -41,7 +41,7 @@ pub fn level(text: &str) -> Option<LevelFilter> {
 }
 
 /// Sets the level of a running log, unless `WEFT_LOG` sets it; `None`: `info`.
-pub fn set_level(text: Option<&str>) {
+pub(crate) fn set_level(text: Option<&str>) {
     if said().is_none() {
         log::set_max_level(text.and_then(level).unwrap_or(LevelFilter::Info));
     }
@@ -109,7 +109,7 @@ pub fn begin(otherwise: Option<&str>, by_option: bool, own: Option<PathBuf>) -> 
         log::set_max_level(otherwise.and_then(level).unwrap_or(LevelFilter::Info));
     }
     if let Some(unknown) = unknown {
-        log::warn!("WEFT_LOG={unknown} is none of off, error, warn, info, debug, trace; taken as info");
+        log::warn!("WEFT_LOG={unknown} is not one of off, error, warn, info, debug, trace; using info");
     }
     LogFile { lines, ended }
 }

@@ -54,7 +54,7 @@ impl Spin {
     }
 
     /// The decision on this machine. On two cores, a spin takes the core of a job's own thread.
-    pub fn decided(self) -> bool {
+    pub(crate) fn decided(self) -> bool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         match self {
             Spin::Auto => cores > 2,
@@ -93,7 +93,7 @@ impl<T> Default for UserFigures<T> {
 
 impl<T: Copy> UserFigures<T> {
     /// The figure of a user; `None`: there is none.
-    pub fn of(&self, uid: u32) -> Option<T> {
+    pub(crate) fn of(&self, uid: u32) -> Option<T> {
         let guest = uid != 0 && uid != rustix::process::geteuid().as_raw();
         self.users.get(&uid).copied().or(self.others.filter(|_| guest))
     }
@@ -128,7 +128,7 @@ pub struct Rights {
 
 impl Rights {
     /// Limits on what a user's jobs may have at once.
-    pub fn cap(&self, uid: u32) -> UserCap {
+    pub(crate) fn cap(&self, uid: u32) -> UserCap {
         UserCap {
             jobs: self.jobs.of(uid),
             memory: self.memory.of(uid),
@@ -136,7 +136,7 @@ impl Rights {
     }
 
     /// The priority that a user's job gets.
-    pub fn allows(&self, uid: u32, asked: u8) -> u8 {
+    pub(crate) fn allows(&self, uid: u32, asked: u8) -> u8 {
         asked.max(self.priorities.get(&uid).copied().unwrap_or(USUAL_PRIORITY))
     }
 }
@@ -188,7 +188,7 @@ impl OptionsSource {
     }
 
     /// The options as the source has them now.
-    pub fn read(&self) -> Result<Options, String> {
+    pub(crate) fn read(&self) -> Result<Options, String> {
         (self.0)()
     }
 }

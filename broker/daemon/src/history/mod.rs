@@ -37,14 +37,14 @@ use weft_api::status::{Ending, Exit};
 mod open_books;
 mod recordings;
 
-pub use open_books::{BookChange, OpenBook, RowKey};
+pub(crate) use open_books::{BookChange, OpenBook, RowKey};
 pub use recordings::read_recorded;
 
 /// Most rows of the file: months of a busy machine.
-pub const MOST_ROWS: u64 = 10_000;
+pub(crate) const MOST_ROWS: u64 = 10_000;
 
 /// Most bytes of the file. A row takes one to three thousand.
-pub const MOST_BYTES: u64 = 32 << 20;
+pub(crate) const MOST_BYTES: u64 = 32 << 20;
 
 /// Part of the rows, as a divisor, that is deleted at once if the file is full.
 const GOES_AT_ONCE: u64 = 10;
@@ -110,7 +110,7 @@ const WITH_EXITS: &str = "
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// No folder for it is known.
-    #[error("no place for the history of jobs: set WEFT_STATE_DIR, or HOME")]
+    #[error("no folder for the history of jobs: set WEFT_STATE_DIR or HOME")]
     NoPlace,
     /// The folder or file cannot be made.
     #[error("the history of jobs at {path}: {source}")]
@@ -121,7 +121,7 @@ pub enum HistoryError {
         source: std::io::Error,
     },
     /// The file is of a newer weft.
-    #[error("the history of jobs at {path} is of a newer weft (format {version}): use that weft's command")]
+    #[error("the history of jobs at {path} is of a newer weft (format {version}): use the newer weft command")]
     Newer {
         /// The file.
         path: PathBuf,
@@ -173,7 +173,7 @@ pub fn file(places: &Places) -> Result<PathBuf, HistoryError> {
 }
 
 /// The file as in [`file()`], for a broker that knows whether it is shared.
-pub fn file_of(places: &Places, shared: bool) -> Result<PathBuf, HistoryError> {
+pub(crate) fn file_of(places: &Places, shared: bool) -> Result<PathBuf, HistoryError> {
     let shared = shared.then(|| places.socket());
     file_from(|name| std::env::var_os(name).filter(|value| !value.is_empty()), shared)
 }
@@ -201,7 +201,7 @@ fn file_from(variable: impl Fn(&str) -> Option<OsString>, shared: Option<&Path>)
 
 /// Adds rows. Creates folder and file if missing; a damaged file is set aside first. Returns the
 /// line about a damaged file.
-pub fn add(path: &Path, rows: &[HistoryRow]) -> Result<Option<String>, HistoryError> {
+pub(crate) fn add(path: &Path, rows: &[HistoryRow]) -> Result<Option<String>, HistoryError> {
     make(path)?;
     let _lock = lock_folder(path);
     match add_once(path, rows, MOST_ROWS, MOST_BYTES) {
@@ -253,7 +253,7 @@ fn set_aside(path: &Path) -> Result<Option<String>, HistoryError> {
     let _ = std::fs::remove_file(with_end(path, "-journal"));
     match std::fs::rename(path, &aside) {
         Ok(()) => Ok(Some(format!(
-            "the history of jobs was damaged: it is now {}, and a new one is begun",
+            "the history of jobs was damaged: it was renamed to {}, and a new file is created",
             aside.display()
         ))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -484,7 +484,7 @@ fn version(file: &Connection, path: &Path) -> Result<i64, HistoryError> {
 
 /// A job that ended, or whose broker ends.
 #[derive(Debug)]
-pub struct EndedJob {
+pub(crate) struct EndedJob {
     /// Its row, without the process's end.
     pub row: HistoryRow,
     /// The end of its process; `None`: the process still runs.
@@ -497,7 +497,7 @@ pub struct EndedJob {
 
 /// The thread's queue.
 #[derive(Debug, Clone)]
-pub struct HistoryWriter {
+pub(crate) struct HistoryWriter {
     rows: Option<SyncSender<EndedJob>>,
     dropped: Arc<AtomicU64>,
     books: Arc<OnceLock<Vec<OpenBook>>>,
@@ -530,7 +530,7 @@ impl HistoryWriter {
 
 /// Handle to wait for the last rows when the broker ends, for a bounded time.
 #[derive(Debug)]
-pub struct HistoryEnd(Receiver<()>);
+pub(crate) struct HistoryEnd(Receiver<()>);
 
 impl HistoryEnd {
     /// Waits until all rows are written, at most [`LAST_ROWS`]. All writers must be dropped before.
@@ -540,7 +540,7 @@ impl HistoryEnd {
 }
 
 /// Starts the thread that writes to `path`.
-pub fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd)> {
+pub(crate) fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd)> {
     let (rows, incoming) = sync_channel(WAITING_ROWS);
     let (done, ended) = sync_channel(1);
     let dropped = Arc::new(AtomicU64::new(0));
@@ -550,7 +550,7 @@ pub fn start(path: PathBuf) -> std::io::Result<(HistoryWriter, HistoryEnd)> {
     std::thread::Builder::new().name("weft-history".into()).spawn(move || {
         ThreadPriority::Last.take();
         let read = open_books::load(&path).unwrap_or_else(|error| {
-            log::warn!("{error}; outcomes of jobs that run begin anew");
+            log::warn!("{error}; outcomes of running jobs start from zero");
             Vec::new()
         });
         let _ = found.set(read);
@@ -585,20 +585,20 @@ fn write_all(path: &Path, incoming: &Receiver<EndedJob>, dropped: &AtomicU64) {
             }
             // Logged once, until a write succeeds again.
             Err(error) if !std::mem::replace(&mut failing, true) => {
-                log::warn!("{error}; jobs that end are not kept");
+                log::warn!("{error}; ended jobs are not recorded");
             }
             Err(_) => {}
         }
         if !failing && let Err(error) = recordings::add(path, &rows, &recordings) {
-            log::warn!("{error}; what was recorded of {} jobs is not kept", rows.len());
+            log::warn!("{error}; the recordings of {} jobs are lost", rows.len());
         }
         // A partial row is replaced only if the final row was written.
         if !failing && let Err(error) = open_books::change(path, &books) {
-            log::warn!("{error}; outcomes of jobs that run on begin anew");
+            log::warn!("{error}; outcomes of jobs that still run start from zero");
         }
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            log::warn!("the disk is slow: {lost} jobs that ended are not in the history");
+            log::warn!("the disk is slow: {lost} ended jobs are not in the history");
         }
     }
 }

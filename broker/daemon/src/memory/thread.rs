@@ -554,7 +554,7 @@ impl Thread {
             }
             if known.out.values().any(|out| now - out.since > PATIENCE) {
                 log::warn!(
-                    "client {} does not carry out what it is told about its memory",
+                    "client {} does not carry out orders about its memory",
                     known.entry.client
                 );
                 known.penance = Some(now + PENANCE);

@@ -101,7 +101,7 @@ pub(super) const WARNINGS: MetricFamily = family(
     "weft_warnings",
     Gauge,
     "",
-    "Places where protection does not work now, of jobs and devices, by kind.",
+    "Current warnings about the protection of jobs and devices, by kind.",
 );
 pub(super) const GPU_JOBS: MetricFamily = family("weft_gpu_jobs", Gauge, "", "Attached jobs that use the GPU.");
 pub(super) const GPU_UNDER_MPS: MetricFamily = family(
@@ -114,7 +114,7 @@ pub(super) const GPU_BACKGROUND: MetricFamily = family(
     "weft_gpu_background_ratio",
     Gauge,
     "ratio",
-    "Part of the GPU time that attached jobs had beside others so far, which they had as background jobs; estimated.",
+    "Background part of the GPU time that attached jobs had so far while other jobs ran; estimated.",
 );
 pub(super) const JOB: MetricFamily = family("weft_job", Info, "", "An attached job: its priority and role now.");
 pub(super) const JOB_RUN: MetricFamily = family(
@@ -127,7 +127,7 @@ pub(super) const JOB_GPU: MetricFamily = family(
     "weft_job_gpu_seconds",
     Counter,
     "seconds",
-    "GPU time that the job had, estimated from predicted kernel times; absent where nothing tells them.",
+    "GPU time that the job had, estimated from predicted kernel times; absent without predictions.",
 );
 pub(super) const JOB_WON: MetricFamily = family(
     "weft_job_won_gpu_seconds",
@@ -139,25 +139,25 @@ pub(super) const JOB_LATENESS: MetricFamily = family(
     "weft_job_lateness_seconds",
     Counter,
     "seconds",
-    "Lateness at the job's waits by background jobs, measured while it was a foreground job.",
+    "Lateness at the job's waits because of background jobs, measured while it was a foreground job.",
 );
 pub(super) const JOB_LATENESS_CAUSED: MetricFamily = family(
     "weft_job_lateness_caused_seconds",
     Counter,
     "seconds",
-    "Lateness of foreground jobs that the job caused as a background job: its part by GPU time.",
+    "Lateness of foreground jobs that the job caused as a background job, attributed by GPU time.",
 );
 pub(super) const JOB_SLOWDOWN: MetricFamily = family(
     "weft_job_slowdown_ratio",
     Gauge,
     "ratio",
-    "Part of its time by which background jobs slowed the foreground job down in the mean, measured; may be below 0.",
+    "Mean slowdown of the foreground job by background jobs, as a part of its time, measured; may be below 0.",
 );
 pub(super) const JOB_SLOWDOWN_ALLOWED: MetricFamily = family(
     "weft_job_slowdown_allowed_ratio",
     Gauge,
     "ratio",
-    "Part of its time by which background jobs may slow the job down in the mean, as a foreground job.",
+    "Allowed mean slowdown of the job by background jobs, as a part of its time as a foreground job.",
 );
 pub(super) const JOB_LAUNCHES: MetricFamily = family(
     "weft_job_launches",
@@ -169,7 +169,7 @@ pub(super) const JOB_LAUNCHES_KNOWN: MetricFamily = family(
     "weft_job_launches_known_ratio",
     Gauge,
     "ratio",
-    "Part of the launches beside other jobs of which the job's profile has times.",
+    "Part of the job's launches while other jobs ran that have times in its profile.",
 );
 pub(super) const JOB_FORCED: MetricFamily = family(
     "weft_job_forced_launches",
@@ -199,7 +199,7 @@ pub(super) const JOB_WARNINGS: MetricFamily = family(
     "weft_job_warnings",
     Gauge,
     "",
-    "Places where the job's protection, or that of others from it, does not work now, by kind.",
+    "Current warnings about the protection of the job, or of other jobs from it, by kind.",
 );
 
 /// All families, in the order of the text.

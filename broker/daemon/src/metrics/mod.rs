@@ -29,5 +29,5 @@ mod server;
 
 pub use self::cache::MetricsCache;
 pub use self::exposition::MetricsFormat;
-pub use self::family::{FAMILIES, MetricFamily};
-pub use self::server::{MetricsDoors, MetricsServer};
+
+pub(crate) use self::server::{MetricsDoors, MetricsServer};

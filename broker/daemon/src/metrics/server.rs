@@ -121,7 +121,7 @@ impl MetricsDoors {
         log::info!("metrics at http://{bound}/metrics");
         if !address.ip().is_loopback() {
             log::warn!(
-                "metrics at {bound}: everybody who reaches this address reads them; nothing there asks who it is"
+                "metrics at {bound}: every host that reaches this address can read them, without authentication"
             );
         }
         self.doors.push(MetricsDoor {
@@ -134,10 +134,10 @@ impl MetricsDoors {
     fn open_unix(&mut self, path: &Path, door: Door) -> Result<()> {
         if let Ok(facts) = fs::symlink_metadata(path) {
             if !facts.file_type().is_socket() {
-                bail!("the file is there and no socket; remove it, or give another path");
+                bail!("path exists and is not a socket: remove it or choose another");
             }
             if UnixStream::connect(path).is_ok() {
-                bail!("another process listens there");
+                bail!("another process listens on it");
             }
         }
         // Bound under another name, then renamed: no process connects before its mode is set.
@@ -156,9 +156,9 @@ impl MetricsDoors {
             }
             Door::Private | Door::Shared { group: None } => 0o600,
         };
-        fs::set_permissions(&fresh, fs::Permissions::from_mode(mode)).context("cannot set who may read")?;
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(mode)).context("cannot set the socket's permissions")?;
         listen(&socket, BACKLOG).context("cannot listen")?;
-        let facts = fs::symlink_metadata(&fresh).context("cannot look at the socket")?;
+        let facts = fs::symlink_metadata(&fresh).context("cannot examine the socket")?;
         fs::rename(&fresh, path).context("cannot put the socket in place")?;
         self.files.push(SocketFile {
             path: path.to_path_buf(),

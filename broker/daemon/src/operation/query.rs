@@ -65,7 +65,7 @@ impl QueryHandler {
     pub fn line(&self, question: &str, asker: Asker) -> String {
         let answer = match serde_json::from_str(question) {
             Ok(question) => self.answer(question, asker),
-            Err(error) => Answer::Sorry(format!("the question is not understood: {error}")),
+            Err(error) => Answer::Sorry(format!("cannot parse the question: {error}")),
         };
         serde_json::to_string(&answer).unwrap_or_else(|error| format!("{{\"sorry\":\"{error}\"}}"))
     }
@@ -99,7 +99,9 @@ impl QueryHandler {
                 }
                 Answer::Queue(Box::new(queue))
             }
-            Question::Place(seeker) if !is_sound(&seeker) => Answer::Sorry("no machine has such devices".to_string()),
+            Question::Place(seeker) if !is_sound(&seeker) => {
+                Answer::Sorry("the list of devices is invalid".to_string())
+            }
             Question::Place(seeker) => match self.admission.place(&self.known(*seeker, asker)) {
                 Ok(place) => Answer::Placed(place),
                 Err(why) => Answer::Sorry(why.to_string()),
@@ -144,8 +146,10 @@ impl QueryHandler {
                     .keep(&name)
                     .map_or_else(|error| Answer::Sorry(error.to_string()), Answer::Kept),
                 None => Answer::Sorry(match pid {
-                    Some(pid) => format!("nothing was learnt of a job of process {pid} (weft queue shows of which)"),
-                    None => "no job has ended here that had not said what it would take (weft queue)".to_string(),
+                    Some(pid) => format!(
+                        "no memory use was recorded for a job of process {pid} (weft queue lists the recorded jobs)"
+                    ),
+                    None => "no job without --memory or profile has ended here (weft queue)".to_string(),
                 }),
             },
             Question::ProfileBegin { name } => match profile_path::absolute(&name) {
@@ -179,7 +183,7 @@ impl QueryHandler {
         if !self.shared {
             return None;
         }
-        let own = "a shared broker takes no samples: weft profile uses a broker of your own";
+        let own = "a shared broker takes no samples: weft profile uses your own broker";
         match question {
             Question::Stop | Question::Weight { .. } if !asker.is_owner() => Some(format!(
                 "only the owner of this shared broker, or root outside of containers, may do that (you are user {})",
@@ -284,19 +288,19 @@ impl QueryHandler {
         };
         match self.profile_writer.ask(|way| tell(called, way)) {
             Some(sampled) => Answer::Sampled(sampled),
-            None => Answer::Sorry("the disk does not answer".to_string()),
+            None => Answer::Sorry("the disk did not answer in time".to_string()),
         }
     }
 
     fn set(&self, who: impl Fn(&Entry) -> bool, priority: Option<u8>, budget: LatencyBudget, asker: Asker) -> Answer {
         if let Some(priority) = priority.filter(|priority| usize::from(*priority) >= weft_protocol::PRIORITIES) {
-            return Answer::Sorry(format!("priority {priority} is not in 0 to 9"));
+            return Answer::Sorry(format!("priority {priority} is not between 0 and 9"));
         }
         let found: Vec<_> = self.registry.all().into_iter().filter(|entry| who(entry)).collect();
         if self.shared && !asker.is_owner() {
             if let Some(other) = found.iter().find(|entry| entry.uid != asker.uid) {
                 return Answer::Sorry(format!(
-                    "client {} is user {}'s, you are {}",
+                    "client {} belongs to user {}, you are {}",
                     other.client,
                     name_of(other.uid),
                     name_of(asker.uid)
@@ -306,7 +310,7 @@ impl QueryHandler {
                 && priority != Some(allowed)
             {
                 return Answer::Sorry(format!(
-                    "the owner of this broker lets your jobs have priority {allowed} at most (9 is least)"
+                    "the owner of this broker allows your jobs priority {allowed} at most (9 is the lowest)"
                 ));
             }
         }

@@ -78,12 +78,12 @@ impl OptionChange {
                 format!("priority of {} is {priority}", users::name_of(*uid))
             }
             OptionChange::Priority(uid, None) => {
-                format!("priority of {} is what other users have", users::name_of(*uid))
+                format!("priority of {} is the default", users::name_of(*uid))
             }
             OptionChange::Jobs(who, Some(most)) => format!("cap on jobs of {} is {most}", whose(*who)),
-            OptionChange::Jobs(who, None) => format!("cap on jobs of {} is none of its own", whose(*who)),
+            OptionChange::Jobs(who, None) => format!("cap on jobs of {} is removed", whose(*who)),
             OptionChange::Memory(who, Some(most)) => format!("cap on memory of {} is {}", whose(*who), shown(*most)),
-            OptionChange::Memory(who, None) => format!("cap on memory of {} is none of its own", whose(*who)),
+            OptionChange::Memory(who, None) => format!("cap on memory of {} is removed", whose(*who)),
             OptionChange::IdleExit(None) => "idle-exit is never".to_string(),
             OptionChange::IdleExit(Some(time)) => format!("idle-exit is {} s", time.as_secs()),
             OptionChange::Log(level) => format!("log is {}", level.as_deref().unwrap_or("info")),
@@ -188,7 +188,7 @@ impl Reloader {
             .name("weft-reload".into())
             .spawn(move || reloader.reload());
         if let Err(error) = started {
-            log::warn!("no thread to read the options could be started: {error}; they stay");
+            log::warn!("cannot start the thread that reads the options: {error}; they are unchanged");
         }
     }
 
@@ -197,10 +197,10 @@ impl Reloader {
         supervisor::reloading();
         let read = match &in_force.source {
             Some(source) => source.read(),
-            None => Err("this broker has no file of options".to_string()),
+            None => Err("this broker has no settings file".to_string()),
         };
         match read {
-            Err(why) => log::warn!("not reloaded: {why}; all options stay as they are"),
+            Err(why) => log::warn!("not reloaded: {why}; all options are unchanged"),
             Ok(now) => self.take(&mut in_force, now),
         }
         supervisor::ready();
@@ -225,7 +225,7 @@ impl Reloader {
         self.admission.set_rights(&now.rights);
         if !restart.is_empty() {
             log::warn!(
-                "reloaded: {} stay until the broker is started again",
+                "reloaded: {} change only when the broker is restarted",
                 restart.join(", ")
             );
         }

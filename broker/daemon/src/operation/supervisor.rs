@@ -39,7 +39,7 @@ fn tell(state: &str) {
         return;
     };
     if let Err(error) = send(&to, state) {
-        log::debug!("the service manager was not told {state:?}: {error}");
+        log::debug!("cannot report {state:?} to the service manager: {error}");
     }
 }
 

@@ -91,6 +91,9 @@ pub(super) struct ClientSums {
     longest: (Ns, u64),
 }
 
+/// Figures of a client at earlier brokers.
+pub(super) type CarriedClient = CarriedSums<ClientSums>;
+
 /// Marked requests of a client, read from its lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct MarkedLook {
@@ -141,7 +144,7 @@ pub(super) struct LongLaunches {
 
 impl ClientSums {
     /// Adds the sums of the same client at another broker.
-    pub(super) fn absorb(&mut self, more: &ClientSums) {
+    fn absorb(&mut self, more: &ClientSums) {
         self.sum.add(more.sum);
         self.alone += more.alone;
         self.foreground += more.foreground;
@@ -306,7 +309,7 @@ impl IntervalPart {
 pub(super) struct OutcomeBook {
     clients: HashMap<u64, ClientSums>,
     /// Sums of clients at earlier brokers.
-    carried: HashMap<u64, CarriedSums>,
+    carried: HashMap<u64, CarriedClient>,
     /// Time of each device's last snapshot, by UUID; empty: the first device, before it is named.
     devices: HashMap<String, Ns>,
 }
@@ -436,19 +439,22 @@ impl OutcomeBook {
     }
 
     /// Continues a client's sums at earlier brokers.
-    pub(super) fn carry(&mut self, client: u64, earlier: CarriedSums) {
+    pub(super) fn carry(&mut self, client: u64, earlier: CarriedClient) {
         self.carried.insert(client, earlier);
     }
 
     /// A client's sums at earlier brokers.
-    pub(super) fn carried(&self, client: u64) -> Option<&CarriedSums> {
+    pub(super) fn carried(&self, client: u64) -> Option<&CarriedClient> {
         self.carried.get(&client)
     }
 
     /// A client's sums for the next broker.
-    pub(super) fn to_carry(&self, status: &ClientStatus, requests: &MarkedRequests) -> CarriedSums {
+    pub(super) fn to_carry(&self, status: &ClientStatus, requests: &MarkedRequests) -> CarriedClient {
         let own = self.clients.get(&status.client).cloned().unwrap_or_default();
-        CarriedSums::of(status, own, requests, self.carried(status.client))
+        let earlier = self.carried(status.client);
+        let mut all = earlier.map(|earlier| earlier.sums.clone()).unwrap_or_default();
+        all.absorb(&own);
+        CarriedSums::of(status, all, requests, earlier)
     }
 
     /// A client's sums at this broker and earlier ones.
@@ -751,7 +757,7 @@ mod tests {
         let requests = MarkedRequests::default();
         requests.alone.add(8_000_000);
         let text = serde_json::to_string(&first.to_carry(&status(1), &requests)).expect("JSON");
-        let earlier: CarriedSums = serde_json::from_str(&text).expect("read");
+        let earlier: CarriedClient = serde_json::from_str(&text).expect("read");
         let mut second = OutcomeBook::default();
         second.carry(7, earlier);
         let alone = super::super::carried::requests(&requests, second.carried(7).expect("carried"));

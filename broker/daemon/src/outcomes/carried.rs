@@ -8,20 +8,19 @@ use serde::{Deserialize, Serialize};
 use weft_protocol::Ns;
 use weft_protocol::lane::{DurationCounts, MarkedRequests};
 
-use super::book::ClientSums;
 use weft_api::outcome::{Requests, Warning};
 use weft_api::status::ClientStatus;
 
 /// Durations in the stored form: their sum, ns, and buckets with their numbers.
 type KeptDurations = (Ns, Vec<(u16, u32)>);
 
-/// Sums of a client at all brokers before this one.
+/// Figures of a client at all brokers before this one. `S`: type of its sums in the book.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct CarriedSums {
+pub(super) struct CarriedSums<S> {
     /// Its client number at the last of them.
     pub(super) client: u64,
-    pub(super) sums: ClientSums,
+    pub(super) sums: S,
     ran_s: f64,
     launches: u64,
     waited_ns: Ns,
@@ -32,21 +31,20 @@ pub(super) struct CarriedSums {
     pub(super) warnings: Vec<Warning>,
 }
 
-impl CarriedSums {
-    /// A client's sums and the `earlier` ones, at the end of this broker.
+impl<S> CarriedSums<S> {
+    /// A client's figures and the `earlier` ones, at the end of this broker. `sums` include the
+    /// `earlier` ones.
     pub(super) fn of(
         status: &ClientStatus,
-        sums: ClientSums,
+        sums: S,
         requests: &MarkedRequests,
-        earlier: Option<&CarriedSums>,
-    ) -> CarriedSums {
+        earlier: Option<&CarriedSums<S>>,
+    ) -> CarriedSums<S> {
         let (alone, beside) = requests_with(requests, earlier);
         let whole = earlier.map_or_else(|| status.clone(), |earlier| earlier.with(status));
-        let mut all = earlier.map(|earlier| earlier.sums.clone()).unwrap_or_default();
-        all.absorb(&sums);
         CarriedSums {
             client: status.client,
-            sums: all,
+            sums,
             ran_s: whole.attached_s,
             launches: whole.launches + whole.graph_launches,
             waited_ns: whole.waited_ns,
@@ -85,7 +83,7 @@ impl CarriedSums {
 }
 
 /// Marked requests as the only job and together with others, at this broker and earlier ones.
-fn requests_with(now: &MarkedRequests, earlier: Option<&CarriedSums>) -> (DurationCounts, DurationCounts) {
+fn requests_with<S>(now: &MarkedRequests, earlier: Option<&CarriedSums<S>>) -> (DurationCounts, DurationCounts) {
     let counts = |(total, buckets): &KeptDurations| DurationCounts {
         total: *total,
         buckets: buckets.clone(),
@@ -100,7 +98,7 @@ fn requests_with(now: &MarkedRequests, earlier: Option<&CarriedSums>) -> (Durati
 }
 
 /// Figures of marked requests for people, at this broker and earlier ones.
-pub(super) fn requests(now: &MarkedRequests, earlier: &CarriedSums) -> Option<Requests> {
+pub(super) fn requests<S>(now: &MarkedRequests, earlier: &CarriedSums<S>) -> Option<Requests> {
     let (alone, beside) = requests_with(now, Some(earlier));
     Requests::of_counts(&alone, &beside)
 }

@@ -17,8 +17,8 @@ use weft_protocol::Ns;
 use weft_protocol::control::ToClient;
 use weft_scheduler::Client;
 
-use super::book::{MarkedLook, OutcomeBook};
-use super::carried::{self, CarriedSums};
+use super::book::{CarriedClient, MarkedLook, OutcomeBook};
+use super::carried;
 use super::recorder::{IntervalRecorder, Seen};
 use super::warning::{self, CalledNames, ClientFacts, WarningBounds, WarningSpan};
 use crate::base::thread_priority::ThreadPriority;
@@ -528,7 +528,7 @@ impl OutcomeThread {
         watched.looked_for_book = true;
         let Some(book) = found else { return };
         // The sums are of another build: the row remains unchanged.
-        let Ok(earlier) = serde_json::from_str::<CarriedSums>(&book.sums) else {
+        let Ok(earlier) = serde_json::from_str::<CarriedClient>(&book.sums) else {
             return;
         };
         for warning in earlier.warnings_of(client) {

@@ -116,7 +116,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         say(
             WarningKind::LongKernels,
             format!(
-                "{} of it are longer than the delay bound of {} (the longest: {}, {}): the foreground job may have to wait for one; make its batches smaller, or run it when the service is quiet",
+                "{} of it are longer than the delay bound of {} (the longest: {}, {}), so the foreground job may have to wait for one; use smaller batches, or run it when the foreground job is idle",
                 count(long.count, "launch", "launches"),
                 duration(bounds.delay_bound),
                 duration(long.longest),
@@ -128,7 +128,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
     if foreground && facts.has_no_profile() && facts.has_company && launched > 0 {
         say(
             WarningKind::NoProfile,
-            "the foreground job has no profile, so its gaps are guessed and it may lose more; take one: weft profile --name NAME -- COMMAND".to_string(),
+            "the foreground job has no profile, so its gaps are guessed and it may lose more; record one: weft profile --name NAME -- COMMAND".to_string(),
         );
     }
     let background = facts.was("background", outcome.background_s, span);
@@ -146,7 +146,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         say(
             WarningKind::BackgroundNoProfile,
             format!(
-                "this background job has no profile, and the foreground job loses {} by it; take one: weft profile --name {name} -- COMMAND, then weft run --profile {name}",
+                "this background job has no profile, and the foreground job loses {} because of it; record one: weft profile --name {name} -- COMMAND, then weft run --profile {name}",
                 percent(cost.part),
             ),
         );
@@ -154,7 +154,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
     if let Some(trouble) = &client.profile_trouble {
         let advice = match trouble.contains("anew") {
             true => "",
-            false => "; take it anew with weft profile",
+            false => "; record it anew with weft profile",
         };
         say(WarningKind::WrongProfile, format!("{trouble}{advice}"));
     }
@@ -166,7 +166,7 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         say(
             WarningKind::ForcedLaunches,
             format!(
-                "{} passed the gate without credit, in rows of which the first had waited {} (--longest-wait): no gap had room for them, and the foreground job may have waited for them; give it fewer or shorter kernels, or another GPU",
+                "{} passed the gate without credit, in runs whose first launch had waited {} (--longest-wait): no gap had room for them, and they may have delayed the foreground job; use fewer or shorter kernels, or another GPU",
                 count(client.waits_expired, "launch", "launches"),
                 duration(bounds.longest_wait),
             ),
@@ -178,14 +178,14 @@ pub(super) fn of_client(facts: &ClientFacts<'_>, span: WarningSpan, bounds: &War
         let advice = match (facts.has_no_profile(), facts.switches) {
             (true, _) => "give it a profile",
             (false, true) => {
-                "each switch between processes costs it: start nvidia-cuda-mps-control -d, then the jobs again"
+                "each switch between processes delays it: start nvidia-cuda-mps-control -d, then restart the jobs"
             }
             (false, false) => "give the background jobs a profile, or fewer or shorter kernels",
         };
         say(
             WarningKind::OverSlowdown,
             format!(
-                "background jobs slowed it down by {}, and it may lose {}; {advice}",
+                "background jobs slowed it down by {}, and {} is allowed; {advice}",
                 percent(lost.part),
                 percent(facts.allowed),
             ),
@@ -232,7 +232,7 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String, names: &Calle
         say(
             WarningKind::SamePriority,
             format!(
-                "{called}: {} have the same first priority, so none of them is protected from the others; weft set --client {last} --priority 6 makes one a background job",
+                "{called}: {} have the same highest priority, so none of them is protected from the others; make one a background job: weft set --client {last} --priority 6",
                 called_jobs.join(", "),
             ),
         );
@@ -241,7 +241,7 @@ pub(super) fn of_device(view: &View, gang: impl Fn(u64) -> String, names: &Calle
         say(
             WarningKind::NoMps,
             format!(
-                "{called}: {} without MPS, so the device takes turns between processes (about {} a switch); start nvidia-cuda-mps-control -d, then the jobs again",
+                "{called}: {} without MPS, so the device takes turns between processes (about {} a switch); start nvidia-cuda-mps-control -d, then restart the jobs",
                 count(view.not_under_mps as u64, "job is", "jobs are"),
                 duration(view.snapshot.switch_cost),
             ),
@@ -383,7 +383,7 @@ mod tests {
         assert!(
             apart[0]
                 .text
-                .contains("GPU 0: train1.py, train2.py have the same first priority")
+                .contains("GPU 0: train1.py, train2.py have the same highest priority")
         );
         assert!(apart[0].text.contains("weft set --client 2 --priority 6"));
         assert!(apart[1].text.contains("100 us"), "{}", apart[1].text);
@@ -493,7 +493,7 @@ mod tests {
         service.profile = Some("resnet".to_string());
         let text = &told(&service, true, true)[0].text;
         assert!(
-            text.ends_with("start nvidia-cuda-mps-control -d, then the jobs again"),
+            text.ends_with("start nvidia-cuda-mps-control -d, then restart the jobs"),
             "{text}"
         );
         let training = ClientStatus {

@@ -60,7 +60,7 @@ impl GuestProfiles {
         let bytes = profile.footprint();
         if bytes > room {
             return Err(format!(
-                "the profiles of this user's jobs would take more than {} MiB of a shared broker together",
+                "the profiles of this user's jobs together exceed {} MiB, the limit of a shared broker",
                 PROFILES_OF_A_USER_BYTES >> 20
             ));
         }
@@ -105,7 +105,7 @@ mod tests {
             .map(|name| profiles.take(7, "a", &bytes(name)).expect("room"))
             .collect();
         let full = profiles.take(7, "a", &bytes(63)).expect_err("full");
-        assert!(full.contains("more than 64 MiB"), "{full}");
+        assert!(full.contains("exceed 64 MiB"), "{full}");
         assert!(profiles.take(8, "a", &bytes(63)).is_ok(), "another user has room");
         assert!(
             profiles.take(7, "a", &bytes(1)).is_ok(),

@@ -325,7 +325,7 @@ impl Thread {
         match self.refining.gone(entry) {
             RefineOutcome::Goes | RefineOutcome::Stays => {}
             RefineOutcome::Refined(refined) => log::info!(
-                "what process {} and its like showed while they were served is in their profile now: {} kernels added, {} corrected, {} confirmed",
+                "the profile of process {} and its peers was refined while they were served: {} kernels added, {} corrected, {} confirmed",
                 entry.pid,
                 refined.added,
                 refined.replaced,

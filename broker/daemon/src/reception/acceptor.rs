@@ -120,7 +120,7 @@ impl Acceptor {
         let mut alone_since = Instant::now();
         loop {
             if self.stop.load(Ordering::Acquire) {
-                return "asked to";
+                return "stop requested";
             }
             self.other_brokers.tend(|| self.registry.devices().into_iter());
             if self.registry.count() > 0 || self.entering.count() > 0 {
@@ -129,7 +129,7 @@ impl Acceptor {
             self.reloader.tend();
             let idle_exit = self.answers.live.idle_exit();
             if idle_exit.is_some_and(|patience| alone_since.elapsed() >= patience) {
-                return "nobody was attached for the time of --idle-exit";
+                return "no client was attached for the time of --idle-exit";
             }
             match listener.accept(PERIOD) {
                 Ok(None) => {
@@ -153,11 +153,11 @@ impl Acceptor {
                     let asked = self.asking.take(question.asker.uid, question, most, move |question| {
                         let answer = answers.line(&question.text, question.asker);
                         if let Err(error) = question.answer(&answer) {
-                            log::debug!("an answer was not taken: {error}");
+                            log::debug!("an answer was not delivered: {error}");
                         }
                     });
                     if asked.is_err() {
-                        log::debug!("a question was dropped: its user has {QUESTIONS} more");
+                        log::debug!("a question was dropped: its user has {QUESTIONS} waiting");
                     }
                 }
                 Err(error) => {
@@ -209,7 +209,7 @@ impl Acceptor {
         user_log::line(
             pending.uid,
             Level::Warn,
-            format_args!("process {pid} was not let in: {why}"),
+            format_args!("process {pid} was refused: {why}"),
         );
         self.registry.refused.fetch_add(1, Ordering::Relaxed);
         pending.refuse(why);
@@ -336,7 +336,7 @@ impl Acceptor {
     fn guest_profile(&self, hello: &Hello, pending: &PendingClient) -> Result<Knowledge, Error> {
         let called: Option<String> = hello.profile.as_ref().map(|called| clean(called, LONGEST_NAME));
         if hello.profiling {
-            let trouble = "a shared broker takes no samples: weft profile uses a broker of your own".to_string();
+            let trouble = "a shared broker takes no samples: weft profile uses your own broker".to_string();
             return Ok((called, None, Some(trouble)));
         }
         let Some(name) = called else {
@@ -353,7 +353,7 @@ impl Acceptor {
     }
 
     fn did_not_come(&self, uid: u32, pid: u32, why: &Error) {
-        user_log::line(uid, Level::Warn, format_args!("process {pid} did not come in: {why}"));
+        user_log::line(uid, Level::Warn, format_args!("process {pid} did not attach: {why}"));
         self.registry.refused.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -383,8 +383,7 @@ type Knowledge = (Option<String>, Option<Arc<weft_profiles::Profile>>, Option<St
 /// A profile's absolute name, the profile unless the client samples, and any trouble.
 fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
     let Some(called) = called.filter(|called| !called.is_empty()) else {
-        let trouble =
-            profiling.then(|| "samples are taken, but WEFT_PROFILE names no profile to keep them in".to_string());
+        let trouble = profiling.then(|| "WEFT_PROFILE names no profile to save the samples in".to_string());
         return (None, None, trouble);
     };
     let long = match profile_path::absolute(called) {
@@ -404,9 +403,8 @@ fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
 /// read.
 fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(u8, u8)>, end: Instant) {
     if let Some((asked, allowed)) = lowered {
-        let line = format!(
-            "priority {asked} is more than the owner of this broker lets your jobs have: this one has {allowed}"
-        );
+        let line =
+            format!("priority {asked} is above the limit of the broker's owner for your jobs: this job has {allowed}");
         let _ = sender.send(ToClient::Warning(line));
     }
     let sets = profile.map_or(&[][..], |profile| &profile.working_sets.kernels);

@@ -271,7 +271,7 @@ impl Control {
             News::Said(message) if message.is_sound() => self.said(client, message),
             News::Said(_) | News::Nonsense => {
                 if let Some(peer) = self.peers.get(&client) {
-                    peer.entry.note("sent what is no message");
+                    peer.entry.note("sent an invalid message");
                     self.end(client, Some(Ending::Detached));
                 }
             }

@@ -50,13 +50,13 @@ const GUESSES: usize = 16_384;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lie {
     /// The magic changed.
-    #[error("its lane is no lane any more")]
+    #[error("its lane lost the magic number")]
     Magic,
     /// The version changed.
-    #[error("its lane turned into one of version {0}")]
+    #[error("its lane changed to version {0}")]
     Version(u32),
     /// Number of malformed records.
-    #[error("{0} of its records make no sense")]
+    #[error("{0} of its records are malformed")]
     Records(u64),
 }
 

@@ -56,7 +56,7 @@ impl Accounts {
     }
 
     /// Charges CPU time to a user.
-    pub fn charge(&self, uid: u32, time: Duration) {
+    pub(crate) fn charge(&self, uid: u32, time: Duration) {
         self.charge_at(uid, time, Instant::now());
     }
 
@@ -77,7 +77,7 @@ impl Accounts {
     }
 
     /// Calls `does` and charges its CPU time to the user.
-    pub fn at_cost_of<T>(&self, uid: u32, does: impl FnOnce() -> T) -> T {
+    pub(crate) fn at_cost_of<T>(&self, uid: u32, does: impl FnOnce() -> T) -> T {
         let before = thread_time();
         let done = does();
         self.charge(uid, thread_time().saturating_sub(before));
@@ -85,12 +85,12 @@ impl Accounts {
     }
 
     /// Time until work for this user may continue; `None`: it may continue now.
-    pub fn waits(&self, uid: u32) -> Option<Duration> {
+    pub(crate) fn waits(&self, uid: u32) -> Option<Duration> {
         self.waits_at(uid, Instant::now())
     }
 
     /// Whether more than `AHEAD / 4` is used, so that threads for the user get the last priority.
-    pub fn is_high(&self, uid: u32) -> bool {
+    pub(crate) fn is_high(&self, uid: u32) -> bool {
         let all = self.all();
         all.get(&uid)
             .is_some_and(|account| account.spent(Instant::now()) > AHEAD / 4)

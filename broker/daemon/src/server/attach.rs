@@ -68,13 +68,13 @@ pub struct Life {
 
 impl Life {
     /// Descriptor of the client's process; `None`: the system has no such descriptors.
-    pub fn pidfd(&self) -> Option<Arc<OwnedFd>> {
+    pub(crate) fn pidfd(&self) -> Option<Arc<OwnedFd>> {
         self.pidfd.clone()
     }
 
     /// Whether the process has ended. Never waits. The pidfd shows it even if a forked child holds
     /// the socket.
-    pub fn ended(&self) -> bool {
+    pub(crate) fn ended(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => fds::hung_up(pidfd, PollFlags::IN),
             None => fds::hung_up(&self.socket, PollFlags::RDHUP),
@@ -82,12 +82,12 @@ impl Life {
     }
 
     /// Whether the client closed its end of the socket, or ended.
-    pub fn left(&self) -> bool {
+    pub(crate) fn left(&self) -> bool {
         self.ended() || fds::hung_up(&self.socket, PollFlags::RDHUP)
     }
 
     /// Descriptors that become readable or hang up when the client may have ended.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pidfd.iter().map(AsFd::as_fd).chain([(*self.socket).as_fd()])
     }
 }
@@ -105,7 +105,7 @@ impl PendingClient {
         loop {
             let packet = receive_plain(&self.socket, self.socket.passes(), "a client", limit)?;
             let Packet::Profile { bytes, last } = packet else {
-                return Err(Error::Nonsense("a client sent something else than its profile"));
+                return Err(Error::Nonsense("a client sent another message instead of its profile"));
             };
             fits &= all.len() + bytes.len() <= MAX_PROFILE_BYTES;
             if fits {
@@ -113,7 +113,7 @@ impl PendingClient {
             }
             match (last, fits, all.is_empty()) {
                 (false, ..) => {}
-                (true, false, _) => return Ok(Err("it is larger than the 4 MiB that a shared broker takes")),
+                (true, false, _) => return Ok(Err("it is larger than 4 MiB, the limit of a shared broker")),
                 (true, true, true) => return Ok(Err("it cannot be read")),
                 (true, true, false) => return Ok(Ok(all)),
             }
@@ -155,7 +155,7 @@ impl PendingClient {
         drop(own);
         let (receiver, first) = server.accept().map_err(|_| Error::Gone)?;
         let Up::Open(sender) = first else {
-            return Err(Error::Nonsense("a client's channel began with another message"));
+            return Err(Error::Nonsense("a client's channel began with an unexpected message"));
         };
         sender
             .send(ToClient::Welcome { client, costs })
@@ -188,7 +188,7 @@ impl PendingClient {
         const COSTS_BYTES: usize = LONGEST / 20 - 16;
         let house = host
             .house_of(self.uid)?
-            .ok_or(Error::Nonsense("this broker has no guests"))?;
+            .ok_or(Error::Nonsense("this broker serves no other users"))?;
         let packet = Packet::Lane { channel: String::new() };
         let descriptors = [lane.memory(), house.epoch_page.memory(), house.bell.as_fd()];
         fds::send(&self.socket, &packet, &descriptors, limit)?;

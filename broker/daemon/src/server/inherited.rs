@@ -32,11 +32,11 @@ pub(super) fn check(socket: &OwnedFd, path: &Path, door: Door) -> Result<Metadat
         .ok()
         .and_then(|address| SocketAddrUnix::try_from(address).ok());
     let Some(bound) = bound else {
-        return refuse("what the service manager passed (LISTEN_FDS) is no unix socket".to_string());
+        return refuse("the descriptor from the service manager (LISTEN_FDS) is not a unix socket".to_string());
     };
     if socket_type(socket) != Ok(SocketType::SEQPACKET) {
         return refuse(
-            "the service manager's socket is of another type; its unit needs ListenSequentialPacket=".to_string(),
+            "the service manager's socket has the wrong type; its unit needs ListenSequentialPacket=".to_string(),
         );
     }
     if socket_acceptconn(socket) != Ok(true) {
@@ -49,14 +49,14 @@ pub(super) fn check(socket: &OwnedFd, path: &Path, door: Door) -> Result<Metadat
     let place = bound.path_bytes().map(|bytes| PathBuf::from(OsStr::from_bytes(bytes)));
     if place.as_deref() != Some(path) {
         return refuse(format!(
-            "the service manager's socket is at {}, and clients look here: its unit needs ListenSequentialPacket={}",
+            "the service manager's socket is at {}, where clients do not look: its unit needs ListenSequentialPacket={}",
             place.map_or_else(|| "no path".to_string(), |place| place.display().to_string()),
             path.display()
         ));
     }
-    let facts = fs::symlink_metadata(path).map_err(Error::io("looking at the service manager's socket"))?;
+    let facts = fs::symlink_metadata(path).map_err(Error::io("examining the service manager's socket"))?;
     if !facts.file_type().is_socket() {
-        return refuse("is no socket any more; start its unit again".to_string());
+        return refuse("is no longer a socket; restart its unit".to_string());
     }
     if facts.uid() != peer::own_uid() {
         return refuse(
@@ -65,7 +65,9 @@ pub(super) fn check(socket: &OwnedFd, path: &Path, door: Door) -> Result<Metadat
     }
     let group = match door {
         Door::Private if facts.mode() & OTHERS != 0 => {
-            return refuse("others may use the service manager's socket; its unit needs SocketMode=0600".to_string());
+            return refuse(
+                "other users may use the service manager's socket; its unit needs SocketMode=0600".to_string(),
+            );
         }
         Door::Shared { group: Some(group) } => group,
         Door::Private | Door::Shared { group: None } => return Ok(facts),
@@ -73,7 +75,7 @@ pub(super) fn check(socket: &OwnedFd, path: &Path, door: Door) -> Result<Metadat
     match facts.gid() == group && facts.mode() & 0o007 == 0 {
         true => Ok(facts),
         false => refuse(
-            "others than --group may use the service manager's socket; its unit needs SocketGroup= and SocketMode=0660"
+            "users outside --group may use the service manager's socket; its unit needs SocketGroup= and SocketMode=0660"
                 .to_string(),
         ),
     }

@@ -99,7 +99,7 @@ impl Listener {
     }
 
     /// Takes the socket at `path`, as [`Listener::bind`] does.
-    pub fn open(path: &Path, door: Door) -> Result<Listener, Error> {
+    pub(crate) fn open(path: &Path, door: Door) -> Result<Listener, Error> {
         let lock = Listener::take_place(path, door)?;
         // No broker of this build is alive, unless the lock file was removed, so connect and ask.
         if client::answers(path) {
@@ -110,7 +110,7 @@ impl Listener {
         {
             return Err(Error::Folder {
                 path: path.to_path_buf(),
-                why: "is there and no socket; remove it, or set WEFT_SOCKET to another path".into(),
+                why: "exists and is not a socket; remove it, or set WEFT_SOCKET to another path".into(),
             });
         }
         raise_descriptor_limit();
@@ -137,16 +137,16 @@ impl Listener {
             Door::Shared { group: None } => 0o666,
         };
         fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))
-            .map_err(Error::io("setting who may use the broker's socket"))?;
+            .map_err(Error::io("setting the permissions of the broker's socket"))?;
         listen(&socket, BACKLOG).map_err(Error::system("listening"))?;
-        let facts = fs::symlink_metadata(&fresh).map_err(Error::io("looking at the broker's socket"))?;
+        let facts = fs::symlink_metadata(&fresh).map_err(Error::io("examining the broker's socket"))?;
         fs::rename(&fresh, path).map_err(Error::io("putting the broker's socket in place"))?;
         Ok(Listener::of(socket, path, &facts, door, passes, lock))
     }
 
     /// Takes a socket that the service manager bound to `path`, with the checks of
     /// [`Listener::open`]. The socket remains when the broker ends.
-    pub fn given(socket: OwnedFd, path: &Path, door: Door) -> Result<Listener, Error> {
+    pub(crate) fn given(socket: OwnedFd, path: &Path, door: Door) -> Result<Listener, Error> {
         let lock = Listener::take_place(path, door)?;
         // The check shows that the path is this socket's, so no other broker listens there.
         let facts = inherited::check(&socket, path, door)?;
@@ -189,18 +189,13 @@ impl Listener {
         }
     }
 
-    /// The socket's path.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Whether the socket is still in place; a broker without it should end.
-    pub fn in_place(&self) -> bool {
+    pub(crate) fn in_place(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|facts| (facts.dev(), facts.ino()) == self.inode)
     }
 
     /// CPU time accounts.
-    pub fn accounts(&self) -> Accounts {
+    pub(crate) fn accounts(&self) -> Accounts {
         self.callers.accounts().clone()
     }
 
@@ -364,7 +359,7 @@ impl Listener {
         match listen_to(socket, said, self.door) {
             Ok(incoming) => self.said.push_back(incoming),
             Err(Error::Gone) => {}
-            Err(why) => user_log::line(uid, Level::Warn, format_args!("a connection was not let in: {why}")),
+            Err(why) => user_log::line(uid, Level::Warn, format_args!("a connection was refused: {why}")),
         }
     }
 }
@@ -421,7 +416,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
             },
             socket,
         })),
-        Ok(_) => Err(Error::Nonsense("it began with what only a broker says")),
+        Ok(_) => Err(Error::Nonsense("it began with a message that only a broker sends")),
     }
 }
 
@@ -440,7 +435,7 @@ fn lock(path: &Path) -> Result<File, Error> {
         .truncate(false)
         .mode(0o600)
         .open(with_suffix(path, ".lock"))
-        .map_err(Error::io("opening the lock beside the broker's socket"))?;
+        .map_err(Error::io("opening the lock next to the broker's socket"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(Error::Taken(path.to_path_buf())),

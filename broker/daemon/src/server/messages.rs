@@ -74,7 +74,7 @@ impl FromClient {
                 fds::ready(&**socket, PollFlags::IN, deadline)?;
                 match take_plain(&**socket, socket.passes())? {
                     Some(Packet::Say(message)) => Ok(Some(message)),
-                    Some(_) => Err(Error::Nonsense("a client sent what is no message")),
+                    Some(_) => Err(Error::Nonsense("a client sent an invalid message")),
                     None => Ok(None),
                 }
             }

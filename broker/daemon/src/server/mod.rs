@@ -43,21 +43,23 @@ pub mod fuzzed;
 mod inherited;
 mod listener;
 mod messages;
-pub mod other_brokers;
+pub(crate) mod other_brokers;
 mod process;
 mod question;
 mod receive;
 #[cfg(test)]
 mod tests;
 mod user_page;
-pub mod user_threads;
+pub(crate) mod user_threads;
 
-pub use account::{Accounts, thread_time};
-pub use attach::{Attached, Life, PendingClient};
-pub use callers::Connection;
-pub use claim::{Claim, Who};
-pub use contained::user_of;
-pub use listener::{CONNECTIONS_OF_A_GUEST, Incoming, Listener};
-pub use messages::{FromClient, Inbox, News, ToTheClient};
-pub use question::{Asker, Question};
-pub use user_page::{Host, UserPage};
+pub use attach::{Attached, PendingClient};
+pub use listener::{Incoming, Listener};
+pub use user_page::Host;
+
+pub(crate) use account::{Accounts, thread_time};
+pub(crate) use attach::Life;
+pub(crate) use claim::{Claim, Who};
+pub(crate) use contained::user_of;
+pub(crate) use messages::{FromClient, Inbox, News, ToTheClient};
+pub(crate) use question::{Asker, Question};
+pub(crate) use user_page::UserPage;

@@ -21,7 +21,7 @@ pub struct Asker {
 
 impl Asker {
     /// Whether this is root or the broker's own user.
-    pub fn is_owner(self) -> bool {
+    pub(crate) fn is_owner(self) -> bool {
         callers::is_owner(self.uid)
     }
 }

@@ -17,7 +17,7 @@ use weft_protocol::transport::{Error, TimeLimit};
 /// some is not read. Its socket must be closed on a thread for which no other user waits.
 pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packet>, Error> {
     if passes && brings_descriptors(&socket) {
-        return Err(Error::Nonsense("it sent a descriptor; nobody takes any here"));
+        return Err(Error::Nonsense("it sent a descriptor, which is not accepted here"));
     }
     take_with(socket, &mut RecvAncillaryBuffer::default())
 }

@@ -24,7 +24,7 @@ pub struct UserPage {
 
 impl UserPage {
     /// Makes an epoch page and a doorbell.
-    pub fn make() -> Result<UserPage, Error> {
+    pub(crate) fn make() -> Result<UserPage, Error> {
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("making the doorbell"))?;
         Ok(UserPage {
@@ -143,7 +143,7 @@ impl Host {
     }
 
     /// Makes a shared broker's page and an empty set of users.
-    pub fn shared() -> Result<Host, Error> {
+    pub(crate) fn shared() -> Result<Host, Error> {
         let rings =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("making the list of doorbells"))?;
         Ok(Host {
@@ -158,7 +158,7 @@ impl Host {
 
     /// A user's page, which exists while it is held. `None` in a private broker, which has one page
     /// for all clients.
-    pub fn house_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
+    pub(crate) fn house_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
         let Some(guests) = &self.guests else { return Ok(None) };
         let mut houses = guests.houses.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(house) = houses.get(&uid).and_then(Weak::upgrade) {

@@ -117,7 +117,7 @@ impl<W: Send + 'static> UserThreads<W> {
         });
         if let Err(error) = started {
             // The user's other threads take the waiting work.
-            log::warn!("no thread for {}: {error}", self.name);
+            log::warn!("cannot start a thread for {}: {error}", self.name);
         }
         Ok(())
     }

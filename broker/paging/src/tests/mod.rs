@@ -1,5 +1,5 @@
-//! Tests of the planner on a small machine in virtual time, which checks after every step what the
-//! crate's documentation says holds.
+//! Tests of the planner on a small machine in virtual time. After every step they check the
+//! invariants of the crate's documentation.
 #![forbid(unsafe_code)]
 
 mod world;
@@ -142,7 +142,7 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
 #[test]
 fn a_turn_that_ends_elsewhere_in_the_same_kernel_spends_nothing_early() {
     // Twenty short kernels, then one that takes a third of the period. Turns end at its end and at
-    // its begin.
+    // its start.
     let mut set = sweep(21, 100, Access::ReadWrite);
     set.period = 3_000;
     let mut world = World::new(config(30, Options::default()), vec![set; 2]);
@@ -441,7 +441,7 @@ fn without_pipelining_a_turn_starts_when_everything_is_in() {
 
 #[test]
 fn a_job_larger_than_the_device_goes_round_in_it() {
-    // The link is half as fast as the kernels: the cost is what is moved.
+    // The link is half as fast as the kernels, so the cost is the migration.
     let set = sweep(100, 50, Access::ReadWrite);
     let mut config = config(40, Options::default());
     // By default, granules in flight would be a fifth of this device.
@@ -613,7 +613,7 @@ fn options() -> impl Strategy<Value = Options> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// The crate's documentation holds whatever is asked; `World::pump` checks it.
+    /// The crate's invariants hold for any input; `World::pump` checks them.
     #[test]
     fn what_holds_always_holds(
         sets in wild_sets(), options in options(), capacity in 4u64..40, in_flight in 1u32..12, length in 1u64..30, duplex: bool, pin: bool,

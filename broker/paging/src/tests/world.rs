@@ -1,5 +1,5 @@
 //! Simulated machine: a link with its rate, clients that run in turns, waits for promised granules,
-//! faults for the others.
+//! and faults for the others.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,7 +28,7 @@ pub struct World {
     pub asked: Vec<(Client, u64)>,
 }
 
-/// Begin of the use in progress at this position, if any.
+/// Start of the use in progress at this position, if any.
 pub fn begun(set: &WorkingSet, position: Ns) -> Option<Ns> {
     set.uses.iter().map(|one| one.at).filter(|at| *at <= position).max()
 }
@@ -194,7 +194,7 @@ impl World {
         }
         let set = self.sets[&client].clone();
         let mut left = length;
-        // Its last turn's kernel goes on and needs its granules to its end.
+        // The kernel of its last turn continues and needs its granules to its end.
         let mut begun = begun(&set, self.position[&client]);
         while left > 0 {
             let position = self.position[&client];

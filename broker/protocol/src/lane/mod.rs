@@ -1,13 +1,13 @@
-//! Lane: the memory that one client shares with the broker, which makes it as a sealed memfd:
-//! neither side can truncate it. It holds
+//! Lane: the memory that one client shares with the broker. The broker makes it as a sealed memfd,
+//! so neither side can truncate it. It holds
 //!
-//! * what the broker orders: the [`Mode`], the credit, the bounds of a wait;
-//! * what the client reports: what it waits for, work issued and completed, counters, how long its
-//!   marked requests took;
+//! * the broker's orders: the [`Mode`], the credit, the bounds of a wait;
+//! * the client's reports: the launch that waits, work issued and completed, counters, durations of
+//!   its marked requests;
 //! * a flight recorder: a ring of [`Record`]s ([`ring`]).
 //!
-//! Credit is predicted GPU time, ns. The broker adds, the client takes, a revocation swaps it to
-//! zero: `given = taken + revoked + left` at every instruction.
+//! Credit is predicted GPU time, ns. The broker adds to it, the client takes from it, and a
+//! revocation swaps it to zero: `given = taken + revoked + left` at every instruction.
 //!
 //! Everything is an atomic, so a reference to a lane is sound whatever the other side does.
 #![forbid(unsafe_code)]
@@ -32,7 +32,7 @@ pub const MAX_LONGEST_WAIT_NS: Ns = 30_000_000_000;
 /// Marks a lane, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftLANE");
 
-/// What a client does with a launch.
+/// A client's handling of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
@@ -67,8 +67,8 @@ pub mod flags {
     /// The credit holds while [`super::Orders::epochs`] is the sum of the launch epochs above the
     /// client's priority.
     pub const CREDIT_BOUND_TO_EPOCHS: u32 = 2;
-    /// Beside other jobs, record a sample now and then, in at most 0.5 % of the time in which the
-    /// job launches; rings no bell.
+    /// When other jobs are attached, record a sample now and then, in at most 0.5 % of the time in
+    /// which the job launches. This record rings no bell.
     pub const SAMPLE: u32 = 4;
     /// Credit comes back as its work ends ([`super::super::credit::RunAheadWindow`]).
     pub const CREDIT_REPLENISHES: u32 = 8;
@@ -80,7 +80,7 @@ pub mod bells {
     pub const NONE: u32 = 0;
     /// Each that matters: the broker sleeps.
     pub const ALL: u32 = 1;
-    /// [`super::Kind::Idle`] alone: the broker naps, and a background job waits for that gap.
+    /// Only [`super::Kind::Idle`]: the broker naps, and a background job waits for that gap.
     pub const IDLE: u32 = 2;
 }
 
@@ -98,9 +98,9 @@ pub struct Orders {
     pub epoch: AtomicU32,
     /// Credit, ns; negative after launches without credit.
     pub credit: AtomicI64,
-    /// Sum of the launch epochs above its own up to which the credit holds.
+    /// Sum of the launch epochs above the client's own priority up to which the credit holds.
     pub epochs: AtomicU64,
-    /// Longest wait at the gate, ns. Then the launch goes, and is counted.
+    /// Longest wait at the gate, ns. After it the launch goes, and is counted.
     pub longest_wait: AtomicU64,
     /// Charge for a kernel of unknown time, ns.
     pub unknown_cost: AtomicU64,
@@ -141,8 +141,8 @@ pub struct Reports {
     pub completed: AtomicU64,
     /// Part of `completed` that is back in the credit word, ns. Counted before it is back.
     pub replenished: AtomicU64,
-    /// Last return of a synchronising call that left nothing of the process on the device; 0: none.
-    /// Later records repeat it, which tells its place among them ([`Reader::next`]).
+    /// Last return of a synchronising call that left no work of the process on the device; 0: none.
+    /// Later records repeat it, which shows its place among them ([`Reader::next`]).
     pub last_idle: AtomicU64,
 }
 
@@ -162,13 +162,14 @@ pub struct Counters {
     pub waited: AtomicU64,
     /// Waits that ended at their bound.
     pub waits_expired: AtomicU64,
-    /// Launches of kernels without a known name; such graph nodes at each reading.
+    /// Launches of kernels without a known name. Such nodes of a graph count each time the graph is
+    /// read.
     pub unnamed: AtomicU64,
     /// Launches into a capturing stream: not held, not timed.
     pub captured: AtomicU64,
-    /// Internal errors; the call went through.
+    /// Internal errors. The call still reached the driver.
     pub troubles: AtomicU64,
-    /// Control messages dropped at a full queue.
+    /// Control messages dropped because the queue was full.
     pub dropped_messages: AtomicU64,
     /// Device memory held, bytes.
     pub memory: AtomicU64,
@@ -195,18 +196,18 @@ pub struct Counters {
     pub left_behind: AtomicU64,
     /// Deferred launches that the driver refused.
     pub left_failed: AtomicU64,
-    /// Time waited for memory on its way, ns.
+    /// Time waited for memory that was being moved, ns.
     pub memory_waited: AtomicU64,
-    /// Launches whose memory came by demand instead.
+    /// Launches whose memory the driver moved on demand instead.
     pub memory_waits_expired: AtomicU64,
     /// Host memory left by a managed job's control groups at its last probe, bytes. 0: no limit, or
     /// no probe yet.
     pub host_left: AtomicU64,
     /// Managed memory that the job allocated itself, bytes. The driver evicts it for others.
     pub managed_own: AtomicU64,
-    /// Messages with costs of kernels that were taken in.
+    /// Messages with costs of kernels that the client has applied.
     pub charges: AtomicU64,
-    /// Exit code that the process ends with, and 1. 0: none was told.
+    /// Exit code of the process, plus 1. 0: not set.
     pub exit_status: AtomicU32,
 }
 
@@ -225,7 +226,7 @@ pub struct Lane {
     pub orders: Orders,
     /// Client to broker.
     pub reports: Reports,
-    /// Client to people.
+    /// Client to people: counters for `weft status`.
     pub counters: Counters,
     /// Both ways: page operations.
     pub page_ops: PageOps,
@@ -233,7 +234,7 @@ pub struct Lane {
     pub admission_slot: AdmissionSlot,
     /// Client to broker: changes of its memory.
     pub moves: Moves,
-    /// Client to people: how long its marked requests took.
+    /// Client to people: durations of its marked requests.
     #[cfg(not(loom))]
     pub requests: MarkedRequests,
     ring: Ring,

@@ -1,4 +1,5 @@
-//! How long the requests took that a client marks: counted in buckets, alone and beside others.
+//! Durations of the requests that a client marks, counted in buckets: without other jobs, and
+//! together with them.
 //!
 //! The client adds and the broker reads. A bucket is 1/32 of an octave, so a quantile is exact to
 //! 2 %; the mean is exact.
@@ -7,13 +8,13 @@
 use crate::Ns;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Buckets of an octave, as a power of two.
+/// Buckets per octave, as a power of two.
 const STEPS_LOG2: u32 = 5;
 
-/// Shorter requests count as so long: 2^10 ns.
+/// Shortest counted duration, 2^10 ns. Shorter requests count as this long.
 const SHORTEST_LOG2_NS: u32 = 10;
 
-/// Longer ones count as so long: 2^37 ns, two minutes.
+/// Longest counted duration, 2^37 ns, two minutes. Longer requests count as this long.
 const LONGEST_LOG2_NS: u32 = 37;
 
 /// Buckets in all.
@@ -39,7 +40,7 @@ impl Default for Durations {
 /// Figures of [`Durations`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DurationFigures {
-    /// How many.
+    /// Number of requests.
     pub count: u64,
     /// Mean, ns.
     pub mean: Ns,
@@ -52,7 +53,7 @@ pub struct DurationFigures {
 impl Durations {
     /// Counts a request that took `ns`. From any thread, without waiting.
     pub fn add(&self, ns: Ns) {
-        // Never 0: a sum of 0 says that there are none.
+        // Never 0: a sum of 0 stands for no requests.
         self.total_ns.fetch_add(ns.max(1), Ordering::Relaxed);
         if let Some(bucket) = self.buckets.get(bucket_of(ns)) {
             bucket.fetch_add(1, Ordering::Relaxed);
@@ -64,10 +65,10 @@ impl Durations {
         self.counts()?.figures()
     }
 
-    /// What was counted so far; `None` without a request. A client can write anything, so any value
-    /// may come, and none is trusted.
+    /// The counts so far; `None` without a request. A client can write anything, so no value is
+    /// trusted.
     pub fn counts(&self) -> Option<DurationCounts> {
-        // Most jobs mark none: then no bucket is looked at.
+        // Most jobs mark no requests: then the buckets are not read.
         let total = self.total_ns.load(Ordering::Relaxed);
         if total == 0 {
             return None;
@@ -89,12 +90,12 @@ pub struct DurationCounts {
 }
 
 impl DurationCounts {
-    /// How many.
+    /// Number of requests.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, number)| u64::from(*number)).sum()
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds counts from elsewhere.
     pub fn add(&mut self, more: &DurationCounts) {
         self.total = self.total.saturating_add(more.total);
         for (at, number) in &more.buckets {
@@ -169,7 +170,7 @@ fn begin_of(at: usize) -> Ns {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct MarkedRequests {
-    /// No other job was attached, from begin to end.
+    /// Requests during which no other job was attached.
     pub alone: Durations,
     /// The others.
     pub beside: Durations,
@@ -203,7 +204,7 @@ mod tests {
         sum.add(&second.counts().expect("some"));
         assert_eq!(Some(&sum), all.counts().as_ref());
         assert_eq!((sum.count(), sum.figures()), (4, all.figures()));
-        // Of 8, 8.1, 9 and 12: the deviation is 1.63, and half of that the mean's.
+        // For 8, 8.1, 9 and 12 the deviation is 1.63, and the mean's is half of that.
         assert!((sum.error() - 815_000.0).abs() < 30_000.0, "{}", sum.error());
         assert_eq!(DurationCounts::default().figures(), None);
         let nonsense = DurationCounts {

@@ -1,5 +1,5 @@
 //! Flight recorder of a lane: a ring of records, written without waiting. A broker that lags loses
-//! the oldest and knows how many.
+//! the oldest records and knows how many it lost.
 #![forbid(unsafe_code)]
 
 use super::super::Ns;
@@ -17,7 +17,7 @@ pub enum Kind {
     Graph = 2,
     /// A copy or memset. `a` = predicted ns, `b` = bytes.
     Transfer = 3,
-    /// A synchronising call left nothing of the process on the device. Takes no slot
+    /// A synchronising call left no work of the process on the device. Takes no slot
     /// ([`Reports::last_idle`](super::Reports::last_idle)).
     Idle = 4,
     /// A stage-1 sample of `kernel`: `a` = its ns, `b` = the device's idle ns after it, or
@@ -25,12 +25,12 @@ pub enum Kind {
     Sample = 5,
     /// A launch began to wait at the gate. `a` = predicted ns.
     Wait = 6,
-    /// First driver call of an idle client that is no launch: an input copy, say.
+    /// First driver call of an idle client that is not a launch, for example an input copy.
     Stir = 7,
     /// A client in stage 1 launched `kernel` `a` times since its last such record.
     Counted = 8,
-    /// A [`Kind::Sample`] by the likeliest rate of the device's clock. It comes again once the rate
-    /// is known.
+    /// A [`Kind::Sample`] converted at the likeliest rate of the device's clock. The client records
+    /// the sample again when it knows the rate.
     Guess = 9,
 }
 
@@ -38,7 +38,7 @@ pub enum Kind {
 pub const DEVICE_COPY: u64 = 0;
 
 /// Stands for a kernel: a copy between host and device, which has its own engine. A hash equals it
-/// by a chance of 2^-64.
+/// with a probability of 2^-64.
 pub const HOST_COPY: u64 = u64::MAX;
 
 /// Whether `kernel` stands for a copy or memset.
@@ -46,7 +46,7 @@ pub fn is_transfer(kernel: u64) -> bool {
     kernel == DEVICE_COPY || kernel == HOST_COPY
 }
 
-/// Gap without a seen follower.
+/// Gap of a kernel after which no other work was seen.
 pub const NO_GAP: u64 = u64::MAX;
 
 impl Kind {
@@ -83,8 +83,8 @@ pub struct Record {
     pub b: u64,
 }
 
-/// `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
-/// record `n` is being written, `2n+2` once it is whole.
+/// Slot of one record. `stamp` is `2n+1` while record `n` is being written, `2n+2` when it is
+/// whole.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 struct RingSlot {
@@ -152,29 +152,29 @@ pub struct Reader {
     next: u64,
     /// The head at its last reading.
     written: u64,
-    /// The last idleness, read before the head.
+    /// The last idle time, read before the head.
     idle: Ns,
-    /// The last idleness returned.
+    /// The last idle time returned.
     idle_told: Ns,
-    /// A record behind the idleness just returned.
+    /// A record after the idle time that was just returned.
     held: Option<Record>,
     lost: u64,
     malformed: u64,
 }
 
 impl Reader {
-    /// Returns the next whole record; counts and skips overwritten and malformed ones. A lying head
+    /// Returns the next whole record; counts and skips overwritten and malformed ones. A false head
     /// costs at most one lap.
     ///
-    /// A new idleness is returned once, as [`Kind::Idle`]: before the first record that follows it,
-    /// or last.
+    /// A new idle time is returned once, as [`Kind::Idle`]: before the first record that follows
+    /// it, or last.
     pub fn next(&mut self, lane: &Lane) -> Option<Record> {
         if let Some(record) = self.held.take() {
             return Some(record);
         }
         let mut fell_back = false;
         loop {
-            // No earlier: each reading takes the head's cache line from the launching thread.
+            // Not earlier: each read takes the head's cache line from the launching thread.
             if self.next >= self.written && !self.look(lane) {
                 // All earlier records are read.
                 return self.newly_idle(self.idle);
@@ -183,7 +183,7 @@ impl Reader {
             let whole = self.next.wrapping_mul(2).wrapping_add(2);
             let before = slot.stamp.load(Ordering::Acquire);
             if before < whole {
-                // Being written, or its writer died: the next lap passes it.
+                // A thread is writing this record, or died while writing: the next lap passes it.
                 return None;
             }
             let kind_thread = slot.kind_thread.load(Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl Reader {
             if before != whole || after != whole {
                 self.fall_back(lane);
                 if std::mem::replace(&mut fell_back, true) {
-                    // The writer is too fast, or lies: other lanes first.
+                    // The writer is too fast, or its head is false: other lanes go first.
                     return None;
                 }
                 continue;
@@ -224,7 +224,7 @@ impl Reader {
         }
     }
 
-    /// A new idleness as a record. Of two in the wrong order the later counts.
+    /// A new idle time as a record. If two come in the wrong order, the later one counts.
     fn newly_idle(&mut self, at: Ns) -> Option<Record> {
         if at <= self.idle_told {
             return None;
@@ -240,13 +240,13 @@ impl Reader {
         })
     }
 
-    /// Reads the head, and skips what was overwritten. False: nothing to read.
+    /// Reads the head, and skips overwritten records. False: there is nothing to read.
     fn look(&mut self, lane: &Lane) -> bool {
-        // Before the head: that covers all records from before the idleness.
+        // Before the head: this covers all records from before the idle time.
         self.idle = lane.reports.last_idle.load(Ordering::Acquire);
         self.written = lane.written();
         if self.next > self.written {
-            // Only a lying client's head goes backwards.
+            // Only a misbehaving client's head goes backwards.
             self.malformed += 1;
             self.next = self.written;
         }
@@ -258,7 +258,7 @@ impl Reader {
         self.next < self.written
     }
 
-    /// Gives up half a ring after an overwritten record. Right before faster writers, a reader
+    /// Gives up half a ring after an overwritten record. A reader just ahead of faster writers
     /// finds most records overwritten, and takes the cache line that they write next.
     fn fall_back(&mut self, lane: &Lane) {
         self.written = lane.written();
@@ -323,7 +323,7 @@ mod tests {
         lane.record(launch(1));
         lane.become_idle(2);
         assert_eq!(next(), Some((Kind::Launch, 1)));
-        // Nothing follows it yet.
+        // No record follows it yet.
         assert_eq!(next(), Some((Kind::Idle, 2)));
         assert_eq!(next(), None);
         lane.record(launch(3));
@@ -340,7 +340,7 @@ mod tests {
             assert_eq!(next(), Some((Kind::Launch, at + 1)));
         }
         assert_eq!(next(), Some((Kind::Idle, 10)));
-        // A thread tells late of an earlier idleness.
+        // A thread reports an earlier idle time late.
         lane.become_idle(7);
         assert_eq!(next(), None);
     }

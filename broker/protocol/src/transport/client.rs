@@ -1,7 +1,7 @@
-//! The client's half: attach to a broker, or ask it a question.
+//! The client's half: attaches to a broker, or asks it a question.
 //!
 //! ipc-channel's send may block, and raises SIGPIPE when the broker is gone. A job uses its
-//! [`Channel`] on the helper thread alone, with all signals blocked.
+//! [`Channel`] only on the helper thread, which blocks all signals.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -33,7 +33,7 @@ const PIECE: usize = wire::LONGEST - 64;
 /// Pause before another connect to a full queue.
 const FULL_QUEUE: Duration = Duration::from_millis(2);
 
-/// What an attached client holds.
+/// Handles and costs of an attached client.
 #[derive(Debug)]
 pub struct Attached {
     /// Its number at this broker.
@@ -65,16 +65,16 @@ enum Way {
         up: IpcSender<Up>,
         down: IpcReceiver<ToClient>,
     },
-    /// The rendezvous socket: a shared broker believes no announced length.
+    /// The rendezvous socket: a shared broker does not trust announced lengths.
     Packets,
 }
 
-/// A shared broker with a message unread for so long counts as gone.
+/// Time after which a shared broker with an unread message counts as gone.
 const UNREAD: Duration = Duration::from_secs(5);
 
 impl Channel {
-    /// Whether the socket is still ours: a program that closes foreign descriptors may have reused
-    /// its number. If not, nothing may be sent or closed by number.
+    /// Whether the socket is still weft's. A program that closes foreign descriptors may have
+    /// reused its number. In that case weft must not send or close by number.
     pub fn intact(&self) -> bool {
         inode(&self.socket) == Some(self.inode)
     }
@@ -84,8 +84,8 @@ impl Channel {
         match &self.way {
             Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
             Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], TimeLimit::new(UNREAD)) {
-                // Dropped, as it fits no packet: a graph of thousands of kernels is known by its
-                // hash alone.
+                // Dropped, as it fits no packet: a graph of thousands of kernels is known only by
+                // its hash.
                 Err(Error::Nonsense(_)) => Ok(()),
                 sent => sent,
             },
@@ -102,13 +102,13 @@ impl Channel {
             },
             Way::Packets => match fds::take(&self.socket)? {
                 Some((Packet::Tell(message), _)) => Ok(Some(message)),
-                Some(_) => Err(Error::Nonsense("the broker sent what is no message")),
+                Some(_) => Err(Error::Nonsense("the broker sent an invalid message")),
                 None => Ok(None),
             },
         }
     }
 
-    /// The broker's process; `None`: its pid namespace is not seen from here.
+    /// The broker's process; `None`: its pid namespace is not visible from here.
     pub fn broker(&self) -> Option<u32> {
         peer::peer(&self.socket).ok()?.pid
     }
@@ -123,7 +123,7 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|facts| facts.st_ino)
 }
 
-/// Connects to the broker at `path`. The folder's owner must be this user, root, or root's grantee.
+/// Connects to the broker at `path`. Its folder must be this user's or root's, or a gift of root's.
 #[doc(hidden)]
 pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
     let trusted = path::trusted(path)?;
@@ -149,7 +149,7 @@ pub fn reach(path: &Path, limit: TimeLimit) -> Result<OwnedFd, Error> {
                 });
             }
             Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
-                return Err(Error::Nonsense("what is at the socket's path is not weft's socket"));
+                return Err(Error::Nonsense("the socket at this path is not weft's"));
             }
             Err(errno) => return Err(Error::system("connecting to the broker")(errno)),
         }
@@ -186,8 +186,8 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             .unwrap_or(0);
         hello.command.truncate(end);
     }
-    // Keeps weft's descriptors above 2 meanwhile: a program that closed its standard ones may write
-    // there.
+    // Keeps weft's descriptors above 2 meanwhile. A program that closed its standard descriptors
+    // may write to those numbers.
     let _standard = fds::standard_taken();
     let socket = reach(path, limit)?;
     fds::enough(&socket)?;
@@ -199,7 +199,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     fds::send(&socket, &Packet::Hello(hello), &[], limit)?;
     if let Some(bytes) = profile {
         match bring(&socket, &bytes, limit) {
-            // The broker's last packet says why.
+            // The broker's last packet gives the reason.
             Ok(()) | Err(Error::Gone) => {}
             Err(why) => return Err(why),
         }
@@ -208,11 +208,15 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     let name = match packet {
         Packet::Lane { channel } => channel,
         Packet::Refused(why) => return Err(Error::Refused(why)),
-        _ => return Err(Error::Nonsense("the broker answered a hello with something else")),
+        _ => {
+            return Err(Error::Nonsense(
+                "the broker answered a hello with an unexpected message",
+            ));
+        }
     };
     let [lane, epoch_page, bell]: [OwnedFd; 3] = descriptors
         .try_into()
-        .map_err(|_| Error::Nonsense("the broker sent another number of descriptors"))?;
+        .map_err(|_| Error::Nonsense("the broker sent a wrong number of descriptors"))?;
     let (client, costs, way) = if name.is_empty() {
         let (client, costs) = welcomed(&socket, limit)?;
         (client, costs, Way::Packets)
@@ -234,7 +238,9 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
                 | ToClient::Outcome(_)
                 | ToClient::WorkingSets(_),
             ) => {
-                return Err(Error::Nonsense("the broker said something else before it welcomed"));
+                return Err(Error::Nonsense(
+                    "the broker sent an unexpected message before its welcome",
+                ));
             }
             Err(TryRecvError::Empty) => return Err(limit.late("the broker")),
             Err(TryRecvError::IpcError(_)) => return Err(Error::Gone),
@@ -265,7 +271,11 @@ fn welcomed(socket: &OwnedFd, limit: TimeLimit) -> Result<(u64, Vec<(u64, Ns)>),
                 }
             }
             Packet::Refused(why) => return Err(Error::Refused(why)),
-            _ => return Err(Error::Nonsense("the broker said something else before it welcomed")),
+            _ => {
+                return Err(Error::Nonsense(
+                    "the broker sent an unexpected message before its welcome",
+                ));
+            }
         }
     }
 }
@@ -313,7 +323,11 @@ pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Erro
                 }
             }
             Packet::Refused(why) => return Err(Error::Refused(why)),
-            _ => return Err(Error::Nonsense("the broker answered a question with something else")),
+            _ => {
+                return Err(Error::Nonsense(
+                    "the broker answered a question with an unexpected message",
+                ));
+            }
         }
     }
 }
@@ -329,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    /// Far from [`super::super::HANDSHAKE`], which was told whatever the limit was.
+    /// Far from [`super::super::HANDSHAKE`], so that an error with the wrong limit shows.
     const WITHIN: Duration = Duration::from_millis(30);
 
     #[test]
@@ -340,7 +354,7 @@ mod tests {
         let deaf = socket_with(AddressFamily::UNIX, kind, flags, None).expect("a socket");
         bind(&deaf, &SocketAddrUnix::new(&path).expect("short")).expect("bound");
         listen(&deaf, 0).expect("listens");
-        // Nobody accepts: the queue is full after a few.
+        // No broker accepts: the queue is full after a few connections.
         let mut queue = Vec::new();
         let why = loop {
             assert!(queue.len() < 100, "the queue has no end");

@@ -23,8 +23,8 @@ use crate::control::Refusal;
 const MOST: usize = 3;
 
 /// Descriptors that attaching opens besides its socket: the packet's, three for the control
-/// channel, two by which ipc-channel measures the system once. Without those two it panics, for
-/// ever.
+/// channel, and two with which ipc-channel measures the system once. Without those two ipc-channel
+/// panics, now and at every later use.
 const TO_ATTACH: usize = MOST + 3 + 2;
 
 /// Takes the free numbers below 3 while the result lives.
@@ -43,7 +43,7 @@ pub fn standard_taken() -> Vec<OwnedFd> {
 pub fn enough(socket: &OwnedFd) -> Result<(), Error> {
     let copies: Result<Vec<_>, _> = (0..TO_ATTACH).map(|_| fcntl_dupfd_cloexec(socket, 3)).collect();
     copies.map(drop).map_err(Error::system(
-        "this process can open too few files more to attach to the broker",
+        "this process cannot open enough files to attach to the broker: raise its limit (ulimit -n)",
     ))
 }
 
@@ -122,13 +122,13 @@ pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> 
     Ok(Some((packet, descriptors)))
 }
 
-/// Takes a packet with what fits `control`, if one is there.
+/// Takes a packet with the descriptors that fit into `control`, if a packet is there.
 pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Result<Option<Packet>, Error> {
     let mut bytes = vec![0u8; wire::LONGEST];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut receive = || recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], control, flags);
-    // A peer that closes with unread data resets the connection, reported once and before its last
-    // packets.
+    // If a peer closes with unread data, it resets the connection. The kernel reports this once,
+    // before the peer's last packets.
     let received = match receive() {
         Err(Errno::CONNRESET) => receive(),
         received => received,
@@ -148,7 +148,7 @@ pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Re
             broker: VERSION,
             client: other,
         })),
-        Err(Unpack::Nonsense) => Err(Error::Nonsense("what answers at the socket is not weft")),
+        Err(Unpack::Nonsense) => Err(Error::Nonsense("the process at the socket is not weft")),
     }
 }
 

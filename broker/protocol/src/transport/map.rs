@@ -1,12 +1,13 @@
-//! Shared memory: the one place that turns a descriptor into a [`Lane`] or an [`EpochPage`].
+//! Shared memory: the only code that turns a descriptor into a [`Lane`] or an [`EpochPage`].
 //!
-//! * The broker makes a memfd of the exact size, seals and maps it: [`Shared`]. A client that
-//!   truncates it would cause a SIGBUS.
+//! * The broker makes a memfd of the exact size, seals it and maps it: [`Shared`]. A client that
+//!   truncated it would cause a SIGBUS.
 //! * A client maps it into a [`Place`]: one readable address for the life of the process. Without a
-//!   broker zeroed private memory is there, with [`Mode::Free`](crate::lane::Mode::Free). So a
-//!   launch never asks whether a lane exists. One system call swaps the memory.
+//!   broker the place holds zeroed private memory, with [`Mode::Free`](crate::lane::Mode::Free). So
+//!   a launch never checks whether a lane exists. One system call swaps the memory.
 //!
-//! Only types made of atomics live here: a reference stays sound whatever the other process writes.
+//! Only types made of atomics are shared: a reference stays sound whatever the other process
+//! writes.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -27,8 +28,8 @@ const PAGE: usize = 4096;
 /// Types that may be shared.
 ///
 /// # Safety
-/// The type consists of atomics and padding alone, valid for every pattern of bytes. Its alignment
-/// divides the page's.
+/// The type consists only of atomics and padding, and is valid for every pattern of bytes. Its
+/// alignment divides the page's.
 pub unsafe trait Plain: Sync + Send + 'static {
     /// Name of the memory in `/proc/PID/maps`.
     const NAME: &'static CStr;
@@ -175,11 +176,11 @@ impl<T: Plain> Place<T> {
 
     /// Maps a broker's memory there, unless it is too small or can shrink.
     pub fn put(&self, memory: &OwnedFd) -> Result<(), Error> {
-        let facts = fstat(memory).map_err(Error::system("looking at shared memory"))?;
+        let facts = fstat(memory).map_err(Error::system("examining shared memory"))?;
         if usize::try_from(facts.st_size).unwrap_or(0) < length::<T>() {
-            return Err(Error::Nonsense("the broker's shared memory has another size"));
+            return Err(Error::Nonsense("the broker's shared memory has the wrong size"));
         }
-        let seals = fcntl_get_seals(memory).map_err(Error::system("looking at the seals of shared memory"))?;
+        let seals = fcntl_get_seals(memory).map_err(Error::system("examining the seals of shared memory"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Error::Nonsense("the broker's shared memory is not sealed"));
         }

@@ -1,4 +1,4 @@
-//! How a client attaches to a broker, and the channel for messages that are not urgent.
+//! Attachment of a client to a broker, and the channel for messages that are not urgent.
 //!
 //! 1. The broker listens on a unix socket of sequenced packets ([`path::socket`]; 0600 in a folder
 //!    of the same user).
@@ -8,18 +8,19 @@
 //!    ipc-channel one-shot server for this client.
 //! 4. The client connects to that server, which carries `Welcome` and all control messages.
 //!
-//! A shared broker's socket is 0666 or 0660, in a folder of root's or of a service account's by
-//! root's gift. It serves any client that may connect, by the kernel's word for its user and
-//! process. The rendezvous socket is its control channel, a message a packet.
+//! A shared broker's socket is 0666 or 0660. Its folder belongs to root, or to a service account
+//! that got it from root. The broker serves any client that may connect, and the kernel names the
+//! client's user and process. The rendezvous socket is its control channel, with one message per
+//! packet.
 //!
-//! The rendezvous socket stays open: it and a pidfd tell of a death that a forked child with the
-//! channel's descriptors would hide.
+//! The rendezvous socket stays open. The socket and a pidfd reveal a death that would stay hidden
+//! if a forked child held the channel's descriptors.
 //!
-//! What holds: every step is bounded ([`HANDSHAKE`]). Input is checked before use. Only [`client`]
+//! Invariants: every step is bounded ([`HANDSHAKE`]). Input is checked before use. Only [`client`]
 //! and the daemon's `server` name ipc-channel.
 //!
-//! What does not hold: ipc-channel believes announced lengths, so a hostile process *of the same
-//! user* can make a private broker allocate.
+//! Not guaranteed: ipc-channel trusts announced lengths, so a hostile process *of the same user*
+//! can make a private broker allocate.
 
 use std::io;
 use std::path::PathBuf;
@@ -37,11 +38,11 @@ pub mod peer;
 #[doc(hidden)]
 pub mod wire;
 
-/// The broker's bound of a whole handshake: others wait meanwhile. Under 1 ms on an idle machine. A
-/// client's bound is the caller's of [`client::attach`].
+/// The broker's bound of a whole handshake, during which other clients wait. A handshake takes
+/// under 1 ms on an idle machine. The caller of [`client::attach`] sets a client's bound.
 pub const HANDSHAKE: Duration = Duration::from_millis(500);
 
-/// How long a step may take, and until when that is.
+/// Time limit of a step: its length and its end.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct TimeLimit {
@@ -63,16 +64,16 @@ impl TimeLimit {
         self.deadline
     }
 
-    /// The error of `who` that did not answer in this time.
+    /// The error for `who`, which did not answer in this time.
     pub fn late(self, who: &'static str) -> Error {
-        // What is left of another limit has odd nanoseconds.
+        // The rest of another limit has odd nanoseconds.
         let millis = self.within.as_micros().div_ceil(1_000);
         Error::Late(who, Duration::from_millis(millis.try_into().unwrap_or(u64::MAX)))
     }
 }
 
-/// Bytes of the largest profile that a shared broker takes. Some hundred kernels take some hundred
-/// kilobytes.
+/// Bytes of the largest profile that a shared broker accepts. A profile of some hundred kernels
+/// takes some hundred kilobytes.
 pub const MAX_PROFILE_BYTES: usize = 4 << 20;
 
 /// Errors on the way to a broker or a client.
@@ -97,7 +98,7 @@ pub enum Error {
     Folder {
         /// Its path.
         path: PathBuf,
-        /// What is wrong, and the remedy.
+        /// The fault and its remedy.
         why: String,
     },
     /// The broker refused.
@@ -115,7 +116,7 @@ pub enum Error {
     /// The system refused.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The failed step.
         what: &'static str,
         /// The system's answer.
         source: io::Error,

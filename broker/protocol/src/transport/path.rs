@@ -1,8 +1,8 @@
 //! Path of the broker's socket, and whether its folder is safe.
 //!
-//! A private broker's folder belongs to its user. A shared broker's belongs to root, or to a
-//! service account where only root can give folders away (`/run/weft`). No other user can put a
-//! socket there.
+//! A private broker's folder belongs to its user. A shared broker's folder (`/run/weft`) belongs to
+//! root, or to a service account if only root can give folders away. No other user can put a socket
+//! there.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -38,7 +38,7 @@ fn socket_from(
         return path;
     }
     let shared = Path::new(SHARED);
-    // Jobs wait while a shared broker restarts: with own brokers they would be strangers.
+    // Jobs wait while a shared broker restarts. With brokers of their own they would be strangers.
     if is_socket(shared) {
         return shared.to_path_buf();
     }
@@ -86,7 +86,7 @@ pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
     let missing = !folder_of(path).exists();
     check(path, Some(0o755), false)?;
     if missing {
-        // Whatever the umask.
+        // The mode does not depend on the umask.
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(folder_of(path), mode)
             .map_err(Error::io("opening the folder of a shared broker's socket"))?;
@@ -95,7 +95,7 @@ pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
 }
 
 /// Checks that the socket at `path` is trusted, and returns the folder's owner: this user, root, or
-/// an account that root gave it.
+/// an account that got the folder from root.
 pub fn trusted(path: &Path) -> Result<u32, Error> {
     check(path, None, true)
 }
@@ -135,7 +135,7 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
     let facts = match fs::metadata(folder) {
         Ok(facts) => facts,
         Err(_) if make.is_none() => return Err(Error::NoBroker(path.to_path_buf())),
-        Err(why) => return refuse(&format!("cannot look at the folder of the broker's socket: {why}")),
+        Err(why) => return refuse(&format!("cannot examine the folder of the broker's socket: {why}")),
     };
     if !facts.is_dir() {
         return refuse("is not a folder; set WEFT_SOCKET to a path in a folder of your own");
@@ -150,7 +150,7 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
     }
     if facts.mode() & 0o022 != 0 {
         return refuse(
-            "others can write to the folder of the broker's socket; chmod 700 it, or set WEFT_SOCKET to a path in another folder",
+            "other users can write to the folder of the broker's socket; chmod 700 it, or set WEFT_SOCKET to a path in another folder",
         );
     }
     Ok(facts.uid())

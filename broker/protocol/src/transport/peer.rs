@@ -16,7 +16,7 @@ pub struct Peer {
     pub uid: u32,
 }
 
-/// Asks the kernel for the peer. By libc: rustix 1.1 cannot read a pid of 0, which a peer of
+/// Asks the kernel for the peer. Uses libc: rustix 1.1 cannot read a pid of 0, which a peer of
 /// another pid namespace has.
 pub fn peer(socket: impl AsFd) -> Result<Peer, Error> {
     let mut said = libc::ucred {

@@ -1,8 +1,8 @@
 //! Packets of the rendezvous socket: a header that no version may change (magic, version, kind),
 //! and a body in postcard.
 //!
-//! Only bodies of the reader's version are decoded, so any two builds can tell each other their
-//! versions.
+//! Only bodies of the reader's version are decoded, so any two builds can report their versions to
+//! each other.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,7 @@ pub enum Packet {
     /// Shared broker: a control message.
     Tell(ToClient),
     /// Client of a shared broker: a piece of the profile that its [`Packet::Hello`] names. A broker
-    /// takes no descriptors: closing one may take as long as its sender likes.
+    /// takes no descriptors: the sender can make the close of a descriptor arbitrarily slow.
     Profile {
         /// The piece; empty: unreadable.
         bytes: Vec<u8>,

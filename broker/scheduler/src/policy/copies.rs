@@ -1,8 +1,8 @@
 //! Copies between host and device while a foreground job's kernels run.
 //!
 //! A copy engine takes no time from kernels, so a background copy needs no gap. It goes if it is
-//! predicted to end before the foreground job's kernels: that job's own copies come with its next
-//! request. It is charged like a kernel: at most the delay bound of copies is out, and what is
+//! predicted to end before the foreground job's kernels, because that job's own copies come with
+//! its next request. It is charged like a kernel: at most the delay bound of copies is out. Work
 //! behind it waits at the gate.
 
 use weft_protocol::{Ns, PRIORITIES, lane::HOST_COPY};
@@ -13,7 +13,7 @@ use crate::{queue::ClientSlot, state::SchedulerState};
 /// Verdict while the foreground job is busy until `until`.
 pub(super) fn beside_foreground(state: &SchedulerState, until: Ns, now: Ns) -> GrantVerdict {
     match (0..PRIORITIES).find_map(|class| admitted(state, class, until, now)) {
-        // The foreground job's next kernel is no reason to stop a copy.
+        // The foreground job's next kernel is not a reason to stop a copy.
         Some((slot, cost)) => GrantVerdict::Grant {
             slot,
             total: cost,
@@ -29,7 +29,7 @@ pub(super) fn waits_with_one(state: &SchedulerState, slot: ClientSlot) -> bool {
     wait.is_some_and(|wait| wait.kernel == HOST_COPY)
 }
 
-/// The copy and its cost, if the client whose turn it is may go with one.
+/// The copy and its cost, if the client whose turn it is may launch one.
 fn admitted(state: &SchedulerState, class: usize, until: Ns, now: Ns) -> Option<(ClientSlot, Ns)> {
     let slot = state.queue.first_in_turn(class)?;
     let client = state.get(slot)?;

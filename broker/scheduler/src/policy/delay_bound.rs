@@ -5,7 +5,7 @@ use weft_protocol::{Ns, PRIORITIES};
 use super::interface::GrantVerdict;
 use crate::{client::ClientState, queue::ClientSlot, state::SchedulerState};
 
-/// Until when a more important client that does not wait works on its credit.
+/// End of the time for which a more important client that does not wait works on its credit.
 pub(super) fn more_important_runs(class: usize, state: &SchedulerState, now: Ns) -> Option<Ns> {
     state
         .exposed
@@ -22,7 +22,7 @@ pub(super) fn revocable(state: &SchedulerState, slot: ClientSlot) -> bool {
         .is_some_and(|client| client.queued.is_none() && client.revocable())
 }
 
-/// The other client whose credit lies unused the longest, and since when.
+/// The other client whose credit has been unused for longest, and since when.
 pub(super) fn unused(state: &SchedulerState, slot: ClientSlot) -> Option<(ClientSlot, Ns)> {
     let others = state
         .exposed
@@ -33,8 +33,8 @@ pub(super) fn unused(state: &SchedulerState, slot: ClientSlot) -> Option<(Client
     silent.min_by_key(|(_, at)| *at)
 }
 
-/// Until when a client counts as working on its credit: last grant or use, plus outstanding work,
-/// plus `open_after`.
+/// End of the time for which a client counts as working on its credit: last grant or use, plus
+/// outstanding work, plus `open_after`.
 pub(super) fn silent_at(state: &SchedulerState, client: &ClientState) -> Ns {
     let used = client.progress_at.max(client.granted_at);
     used.saturating_add(client.ledger.outstanding())
@@ -45,13 +45,13 @@ fn runs(state: &SchedulerState, client: &ClientState, now: Ns) -> bool {
     now < silent_at(state, client)
 }
 
-/// For policies under which no job starves in gaps.
+/// `starving` of [`make_room`] for policies under which no job starves in gaps.
 pub(super) fn none_starves(_: ClientSlot) -> bool {
     false
 }
 
-/// Grants a client what the delay bound has room for, or makes room. `starving`: whether another
-/// client's credit stays.
+/// Grants a client as much as the delay bound has room for, or makes room. `starving`: whether
+/// another client's credit stays.
 pub(crate) fn grant_freely(
     state: &SchedulerState,
     slot: ClientSlot,

@@ -2,7 +2,7 @@
 //!
 //! A job is active while it has work and for `idle_grace` after it. Then the next class runs within
 //! the delay bound, so that the more important job finds the device nearly free. Equals share:
-//! foreground jobs side by side, background jobs in turns.
+//! foreground jobs at the same time, background jobs in turns.
 
 use weft_protocol::Ns;
 

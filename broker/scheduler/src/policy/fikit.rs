@@ -9,7 +9,7 @@
 //! | `SK[id]`, mean time of a kernel | the cost that a client is charged |
 //! | `SG[id]`, mean gap after a kernel | `MeanTimes::gap_after` |
 //! | EPS, gaps not worth filling | [`Config::small_gap`](crate::Config::small_gap) |
-//! | the queues 0..9 | `GateQueue`, a class a priority |
+//! | the queues 0..9 | `GateQueue`, a class for each priority |
 //! | BestPrioFit | `GateQueue::best_prio_fit` |
 //! | feedback, early stop | credit is bound to the launch epoch and revoked at a foreground launch |
 //!
@@ -17,10 +17,10 @@
 //!
 //! * A job launches ahead, on credit; the paper releases one kernel at a time.
 //! * A gap begins when the foreground job's last launch is predicted to *end*.
-//! * Exposure never passes the delay bound, since a predicted gap may be wrong. A longer kernel
-//!   goes alone, where the gap has room.
-//! * On a switching device each way to a background job takes part of the gap. The way back begins
-//!   with the foreground job's next kernel.
+//! * Exposure never exceeds the delay bound, since a predicted gap may be wrong. A longer kernel is
+//!   granted with no other work out, if the gap has room.
+//! * On a switching device each switch to a background job takes part of the gap. The switch back
+//!   begins with the foreground job's next kernel.
 //! * Copies between host and device go while the foreground job runs kernels.
 //! * Without a predicted gap, or after it, background jobs take turns within the bound.
 
@@ -37,7 +37,7 @@ use crate::{busy_model::Phase, queue::ClientSlot, state::SchedulerState};
 #[derive(Debug, Default)]
 pub(super) struct Fikit {
     turns: RoundRobin,
-    /// The job that had the device last, and the begin of that gap.
+    /// The job that last had the device, and the start of that gap.
     there: Option<(ClientSlot, Ns)>,
 }
 
@@ -74,8 +74,8 @@ fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, 
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
     let no_later_than = |at: Option<Ns>| GrantVerdict::Nothing(at.map(|at| at.min(over)));
-    // BestPrioFit takes kernels shorter than the gap. Of its class prefer one within the bound
-    // (which may be met exactly); a longer one goes alone.
+    // BestPrioFit takes kernels shorter than the gap. Within its class prefer one within the bound
+    // (which may be met exactly). A longer one is granted with no other work out.
     let best_fit = |gap: Ns| {
         state.queue.best_prio_fit(gap).and_then(|slot| {
             let class = state.get(slot)?.class;
@@ -96,7 +96,7 @@ fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, 
         .filter(fits)
         .or_else(|| best_fit(gap.saturating_sub(state.config.switch_cost)));
     let Some(entry) = best.and_then(|slot| state.get(slot)?.queued) else {
-        // What is out may end earlier than predicted.
+        // Outstanding work may end earlier than predicted.
         let drained = (state.exposure > 0).then(|| now.saturating_add(state.exposure));
         return no_later_than(Some(drained.unwrap_or(over)));
     };
@@ -107,11 +107,11 @@ fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, 
         };
     }
     // A more important background job keeps the device while it works on its credit: two switches
-    // would cost both.
+    // would slow down both.
     if let Some(silent) = more_important_runs(entry.class, state, now) {
         return no_later_than(Some(silent));
     }
-    // Credit for unknown kernels only where no equal could use the rest of the gap.
+    // Credit for unknown kernels only if no equal could use the rest of the gap.
     let ahead = if state.queue.len_of(entry.class) == 1 {
         left(entry.slot).min(room)
     } else {

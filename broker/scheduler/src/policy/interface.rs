@@ -1,4 +1,4 @@
-//! What the core asks of a policy, and what it tells one.
+//! Interface of a policy: the core's questions, and the observations that the core passes on.
 //!
 //! A policy reads the state and gives one verdict at a time. The core carries it out and asks again
 //! until the verdict is "nothing". All but [`Policy::next`] and [`Policy::forget_turn`] have a
@@ -44,10 +44,10 @@ pub(crate) enum TopUp {
     No,
 }
 
-/// What happened, checked and booked by the core.
+/// Event that the core has checked and booked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Observed<'a> {
-    /// The client came into this slot.
+    /// The client took this slot.
     Attached {
         slot: ClientSlot,
         profile: Option<&'a Profile>,
@@ -56,10 +56,10 @@ pub(crate) enum Observed<'a> {
     Removed { slot: ClientSlot },
     /// The client's profile does not fit its device.
     Unprofiled { slot: ClientSlot },
-    /// What the client did meanwhile was not told.
+    /// The client's mode changed. Its activity in the meantime was not reported.
     ModeChanged { slot: ClientSlot },
     /// `cost`: its predicted time, ns. `earlier_end`: when earlier work of the foreground job
-    /// ended, seen or predicted. `end`: when all of its work is predicted to end now.
+    /// ended, seen or predicted. `end`: new predicted end of all its work.
     ForegroundLaunched {
         slot: ClientSlot,
         kernel: u64,
@@ -70,9 +70,9 @@ pub(crate) enum Observed<'a> {
     },
     /// A foreground job saw its work end.
     ForegroundIdle { slot: ClientSlot, at: Ns },
-    /// An idle foreground job made a driver call that is no launch.
+    /// An idle foreground job made a driver call other than a launch.
     WakeUpHint { slot: ClientSlot, at: Ns },
-    /// Not booked yet. `passed`: the launch waited at the gate.
+    /// The launch is not booked yet. `passed`: it waited at the gate.
     BackgroundLaunched {
         slot: ClientSlot,
         kernel: u64,
@@ -91,11 +91,11 @@ pub(crate) enum Observed<'a> {
         time: Ns,
         at: Ns,
     },
-    /// By how much the core was woken too late, ns.
+    /// Time by which the core was woken too late, ns.
     WokenLate(Ns),
 }
 
-/// A rule for which background job may launch when.
+/// Rule that decides which background job may launch when.
 pub(crate) trait Policy: Debug + Send {
     /// The next verdict. Asked while a client waits.
     fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict;
@@ -103,10 +103,10 @@ pub(crate) trait Policy: Debug + Send {
     /// Forgets the turn of a client.
     fn forget_turn(&mut self, slot: ClientSlot);
 
-    /// Learns from what happened.
+    /// Learns from an observation.
     fn observe(&mut self, _state: &SchedulerState, _seen: &Observed<'_>) {}
 
-    /// Mode of a client that is not alone. `first`: the most important priority attached.
+    /// Mode of a client that is not the only one. `first`: the most important priority attached.
     fn mode(&self, priority: u8, first: u8) -> Mode {
         if priority == first {
             Mode::Foreground
@@ -120,17 +120,17 @@ pub(crate) trait Policy: Debug + Send {
         usize::from(priority)
     }
 
-    /// Whether clients that never fit get a minimum share.
+    /// Whether clients that never fit a gap get a minimum share.
     fn shares_minimum(&self) -> bool {
         true
     }
 
-    /// Whether equals take long turns where their memory does not fit together.
+    /// Whether equals take long turns if their memory does not fit together.
     fn long_turns(&self) -> bool {
         true
     }
 
-    /// What of a waiting kernel must fit into a gap, ns.
+    /// Time of a waiting kernel that must fit into a gap, ns.
     fn long_estimate(&self, _state: &SchedulerState, _slot: ClientSlot, wait: &GateWait) -> Ns {
         wait.cost
     }
@@ -155,13 +155,13 @@ pub(crate) trait Policy: Debug + Send {
         state.exposure
     }
 
-    /// Whether kernels are granted before earlier ones are seen to end. Then a long kernel counts
+    /// Whether kernels are granted before earlier ones are seen to end. If so, a long kernel counts
     /// until its end is seen, and credit is topped up at the end of an iteration.
     fn grants_by_clock(&self) -> bool {
         false
     }
 
-    /// Whether a background job that alone wants credit gets more before it asks.
+    /// Whether the only background job that wants credit gets more before it asks.
     fn top_up(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> TopUp {
         let bound = state.config.delay_bound;
         let low = state.get(slot).is_some_and(|client| client.ledger.usable() < bound / 4);
@@ -181,19 +181,19 @@ pub(crate) trait Policy: Debug + Send {
         0
     }
 
-    /// Whether background jobs run beside the foreground jobs as they come: then neither a wait nor
-    /// a wake-up hint ends their credit.
+    /// Whether background jobs run next to the foreground jobs without restriction. If so, neither
+    /// a wait nor a wake-up hint ends their credit.
     fn is_open(&self, _state: &SchedulerState, _now: Ns) -> bool {
         false
     }
 
-    /// Whether to start (`true`) or stop timing a client's launches.
+    /// Whether to start (`true`) or stop timing a client's launches. `None`: no change.
     fn timing_change(&mut self, _slot: ClientSlot, _background: bool) -> Option<bool> {
         None
     }
 
-    /// A kernel, and the time that a client is to charge for it from now on, ns, if that is news.
-    /// Kernel 0: those without a known time.
+    /// A kernel, and the time in ns that a client is to charge for it from now on, if the time is
+    /// new. Kernel 0: kernels without a known time.
     fn next_charge(&mut self, _state: &SchedulerState, _slot: ClientSlot) -> Option<(u64, Ns)> {
         None
     }
@@ -203,17 +203,17 @@ pub(crate) trait Policy: Debug + Send {
         None
     }
 
-    /// Lengths of a foreground job's stretches, if the policy sees them; `None`: there were none.
+    /// Lengths of a foreground job's stretches, if the policy sees them. `None`: there were none.
     fn stretch_times(&self, _slot: ClientSlot) -> Option<&StretchTimes> {
         None
     }
 
-    /// Whether the policy keeps [`Policy::background_tally`].
+    /// Whether the policy provides [`Policy::background_tally`].
     fn tallies_background(&self) -> bool {
         false
     }
 
-    /// Tally of a background job by the times that the policy learnt, if it does.
+    /// Tally of a background job by learnt times, if the policy learns them.
     fn background_tally(&self, _slot: ClientSlot) -> Option<RoleTally> {
         None
     }

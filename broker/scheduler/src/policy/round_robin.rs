@@ -1,9 +1,10 @@
-//! Turns among equals: one keeps the device for a while, then the one with the fewest turns has it.
+//! Turns among equals: one keeps the device for a while, then the one with the fewest turns gets
+//! it.
 //!
-//! A time-sliced device needs about 100 us to go from one process to another, so equals are not
+//! A time-sliced device needs about 100 us to switch from one process to another, so equals are not
 //! interleaved kernel by kernel. A turn ends early when its client is silent. In long turns the
-//! host's pauses count as present ([`PRESENT`]): else two jobs that pause would share a turn and
-//! take the memory from each other.
+//! host's pauses count as present ([`PRESENT`]). Otherwise two jobs that pause would share a turn
+//! and take the memory from each other.
 
 use weft_protocol::{Ns, PRIORITIES};
 
@@ -13,12 +14,12 @@ use super::{
 };
 use crate::{client::ClientState, queue::ClientSlot, state::SchedulerState};
 
-/// Factor of `open_after` from which a turn is long (50 ms at 200 us): memory may move for it, and
-/// 1 GB takes some 50 ms.
+/// Multiple of `open_after` from which a turn is long (50 ms at 200 us). Memory may move for such a
+/// turn, and 1 GB takes some 50 ms.
 const LONG: u64 = 250;
 
-/// In a long turn the client is present for `1 / PRESENT` of it after its last sign of work. A
-/// Python host pauses for milliseconds between two steps.
+/// Inverse of the part of a long turn for which the client counts as present after its last sign of
+/// work. A Python host pauses for milliseconds between two steps.
 const PRESENT: u64 = 8;
 
 /// The turn of each class.
@@ -32,7 +33,7 @@ struct CurrentTurn {
 }
 
 impl RoundRobin {
-    /// Verdict for a class, where background jobs run freely within the delay bound.
+    /// Verdict for a class whose background jobs run freely within the delay bound.
     pub(super) fn next(&mut self, class: usize, state: &SchedulerState, now: Ns, bound: bool) -> GrantVerdict {
         match self.whose(class, state, now) {
             Ok(slot) => grant_freely(state, slot, now, bound, none_starves),
@@ -40,7 +41,7 @@ impl RoundRobin {
         }
     }
 
-    /// The client whose turn it is, or the verdict until that is clear.
+    /// The client whose turn it is, or the verdict until that is decided.
     pub(super) fn whose(&mut self, class: usize, state: &SchedulerState, now: Ns) -> Result<ClientSlot, GrantVerdict> {
         let Some(first) = state.queue.first_in_turn(class) else {
             return Err(GrantVerdict::Nothing(None));
@@ -63,7 +64,7 @@ impl RoundRobin {
             Some(turn) if now < turn.until => turn.slot,
             Some(turn) => {
                 self.begin(class, first, state, now);
-                // What it has not used is for the next one.
+                // Its unused credit is for the next one.
                 if turn.slot != first && revocable(state, turn.slot) {
                     return Err(GrantVerdict::Revoke(turn.slot));
                 }
@@ -91,7 +92,7 @@ impl RoundRobin {
     }
 }
 
-/// Until when the client of a turn counts as present without waiting for credit.
+/// End of the time for which the client of a turn counts as present without waiting for credit.
 fn absent_at(state: &SchedulerState, client: &ClientState) -> Ns {
     let (turn, silent) = (state.config.turn, silent_at(state, client));
     match turn >= state.config.open_after.saturating_mul(LONG) {
@@ -111,7 +112,7 @@ mod tests {
     const ONE: Client = Client(1);
     const TWO: Client = Client(2);
 
-    /// Two clients in turns; both wait, the first has the device.
+    /// Two clients in turns. Both wait, and the first has the device.
     struct Pair {
         core: Core,
         now: Ns,
@@ -144,7 +145,8 @@ mod tests {
             pair
         }
 
-        /// Clients that are granted credit. Revocations are answered from the books.
+        /// Sends an event. Returns the clients that are granted credit. Revocations are answered
+        /// from the books.
         fn tell(&mut self, event: Event) -> Vec<Client> {
             let (mut granted, mut events) = (Vec::new(), vec![event]);
             while let Some(event) = events.pop() {
@@ -178,7 +180,7 @@ mod tests {
             })
         }
 
-        /// The first client has used and ended this much in all, and does not wait.
+        /// The first client has used and ended this much in total, and does not wait.
         fn pauses(&mut self, used: Ns) {
             self.tell(Event::Passed(ONE));
             self.tell(Event::Progress {

@@ -1,7 +1,7 @@
 //! Policy `timeslice`: turns of fixed length among all jobs with work. Priorities do not count.
 //!
-//! There is no foreground job: a thousand kernels launched ahead would run far beyond the turn. On
-//! credit a turn ends within the delay bound, and early when its job has nothing to launch.
+//! There is no foreground job: a thousand kernels launched ahead would run far beyond the turn.
+//! With credit a turn ends within the delay bound, and early when its job has no kernel to launch.
 
 use weft_protocol::{Ns, lane::Mode};
 

@@ -23,9 +23,9 @@ struct Job {
     settled: Ns,
     mode: Mode,
     waits: Option<Ns>,
-    /// Whether it has something to launch.
+    /// Whether the client has kernels to launch.
     works: bool,
-    /// (n, pause): every n kernels a synchronising call, then this pause.
+    /// (n, pause): a synchronising call after every n kernels, then this pause.
     pauses: Option<(u64, Ns)>,
     launched: u64,
     resumes: Ns,
@@ -146,7 +146,7 @@ impl World {
             job.issued += KERNEL_NS;
             job.waits = None;
         } else if self.device.iter().filter(|other| **other == at).count() > 3 {
-            // Here four kernels ahead.
+            // Here it launches four kernels ahead.
             return false;
         }
         job.launched += 1;
@@ -218,7 +218,7 @@ impl World {
         self.ran.iter().filter(of).count()
     }
 
-    /// How often the device went from one of these clients to another.
+    /// Number of switches of the device between these clients.
     fn changes(&self, of: &[u64], since: Ns) -> usize {
         let mine: Vec<u64> = self
             .ran
@@ -229,7 +229,7 @@ impl World {
         mine.windows(2).filter(|pair| pair[0] != pair[1]).count()
     }
 
-    /// The longest time in which a client ran nothing.
+    /// The longest time in which a client had no kernel running.
     fn away(&self, client: u64, since: Ns) -> Ns {
         let mine = self.ran.iter().filter(|(at, whose)| *at > since && *whose == client);
         let times: Vec<Ns> = std::iter::once(since)
@@ -267,7 +267,7 @@ fn equals_without_room_take_long_turns_and_are_equals_again_when_there_is_some()
         let changes = world.changes(&[1, 2], begin);
         assert!((18..=20).contains(&changes), "{policy}: {changes}");
         for client in [1, 2] {
-            // All but a delay bound a turn.
+            // All but a delay bound of each turn.
             let kernels = world.kernels(client, begin) as Ns * KERNEL_NS;
             assert!(kernels >= 960 * MS, "{policy}: {client} had {} ms", kernels / MS);
             let away = world.away(client, begin);
@@ -348,7 +348,7 @@ fn who_stalls_or_dies_in_its_turn_keeps_the_others_for_a_turn_at_most() {
         world.run(500 * MS);
         let away = world.away(2, begin);
         assert!(away <= TURN_NS + 2 * MS, "{policy}: {} us", away / US);
-        // Once a whole turn, for its work that seems to be on the device. Then a part of each turn.
+        // One whole turn for its work that seems to be on the device, then a part of each turn.
         assert!(world.kernels(2, begin) > 6_500, "{policy}: it goes on");
         world.tell(Event::Gone(Client(1)));
         world.jobs.remove(0);

@@ -1,6 +1,6 @@
 //! Symbol tables of loaded objects.
 //!
-//! [`after_us`] finds what `dlsym(RTLD_NEXT, name)` would, for `dlsym` itself; it allocates
+//! [`after_us`] replaces `dlsym(RTLD_NEXT, name)`, so that it can find `dlsym` itself; it allocates
 //! nothing. Only memory that the dynamic linker mapped and relocated is read.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -41,7 +41,7 @@ struct Search<'a> {
     before: Option<*mut ()>,
 }
 
-/// The first definition after this object in load order, else the first before it.
+/// The first definition after this object in load order, else the first one before it.
 pub fn after_us(name: &CStr) -> Option<*mut ()> {
     let mut search = Search {
         name,
@@ -79,7 +79,7 @@ impl LinkMap {
     }
 
     pub fn defines(&self, name: &CStr) -> bool {
-        // SAFETY: the linker's record says where the dynamic section is.
+        // SAFETY: the address of the dynamic section is from the linker's record.
         unsafe { define(self.base, self.dynamic, name) }.is_some()
     }
 }
@@ -125,8 +125,8 @@ unsafe extern "C" {
     static _DYNAMIC: Dynamic;
 }
 
-/// [`after_us`] without the dynamic linker's lock, which another thread, or one lost in a fork, may
-/// hold forever. Searches the objects loaded at program start, which are never unloaded.
+/// [`after_us`] without the dynamic linker's lock. Another thread, or a thread lost in a fork, may
+/// hold that lock forever. Searches the objects loaded at program start, which are never unloaded.
 pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
     // SAFETY: the linker's record, which lives as long as the process.
     let mut at = unsafe { _r_debug.first };
@@ -135,7 +135,7 @@ pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
         // SAFETY: null, or an object that is never unloaded.
         let map = unsafe { at.as_ref() }?;
         if passed_us {
-            // SAFETY: the linker's record says where the dynamic section is.
+            // SAFETY: the address of the dynamic section is from the linker's record.
             let found = unsafe { define(map.base, map.dynamic, name) };
             if found.is_some() {
                 return found;
@@ -234,7 +234,7 @@ impl SymbolTable {
         for at in 0.. {
             // SAFETY: this loop stops at the section's end, DT_NULL.
             let Dynamic { tag, value } = unsafe { dynamic.wrapping_add(at).read() };
-            // The linker relocates addresses in place, but in a read-only section.
+            // The linker relocates addresses in place, except in a read-only section.
             let address = if value < base { base.wrapping_add(value) } else { value };
             match tag {
                 DT_NULL => break,
@@ -323,7 +323,7 @@ impl SymbolTable {
         (0..count).find_map(|at| unsafe { self.matching(at, name) })
     }
 
-    /// Number of symbols. A GNU hash table gives it by its last chain.
+    /// Number of symbols. In a GNU hash table it follows from the last chain.
     ///
     /// # Safety
     /// The object is loaded.

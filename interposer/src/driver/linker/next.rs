@@ -1,8 +1,8 @@
 //! The next `dlopen`, `dlsym` and `dlvsym` in load order.
 //!
-//! Weft exports these names itself, so the dynamic linker cannot be asked. Their definitions are
-//! read from later objects' symbol tables, once and without allocation: memory allocators call
-//! `dlsym` while they initialise.
+//! Weft exports these names itself, so the dynamic linker cannot return the next ones. Their
+//! definitions are read from later objects' symbol tables, once and without allocation: memory
+//! allocators call `dlsym` while they initialise.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -16,7 +16,7 @@ pub static DLSYM: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// As [`DLOPEN`].
 pub static DLVSYM: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Stands for an undefined function: reports failure as null.
+/// Stands for an undefined function: returns null as a failure.
 extern "C" fn nowhere() -> *mut c_void {
     std::ptr::null_mut()
 }

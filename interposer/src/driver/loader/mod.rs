@@ -1,7 +1,7 @@
 //! Opens the real driver, once, at the first call of a driver function.
 //!
 //! Never in a constructor: shells and compilers that a job starts inherit the preload. Always by
-//! absolute path: `libcuda.so.1` by name finds weft. Never weft itself, under any name or copy.
+//! absolute path: the name `libcuda.so.1` leads to weft. Never weft itself, under any name or copy.
 //! Never closed.
 
 mod cache;
@@ -19,7 +19,7 @@ use crate::report;
 
 #[derive(Debug)]
 pub struct Library {
-    /// Result of `dlopen`: never closed, so valid for good.
+    /// Result of `dlopen`: never closed, so always valid.
     handle: usize,
     path: PathBuf,
 }
@@ -27,7 +27,7 @@ pub struct Library {
 #[derive(Debug, Clone, Copy)]
 pub enum Driver {
     Open(&'static Library),
-    /// There is none. Reported on stderr once.
+    /// There is no driver. Reported on stderr once.
     Missing,
     /// This thread is opening it, and the driver's constructors called an entry point of weft.
     Opening,
@@ -53,7 +53,7 @@ thread_local! {
 
 /// The driver, opened at the first call.
 ///
-/// Concurrent first calls each open it: the linker gives them one handle. None may wait for
+/// Concurrent first calls each open it: the linker gives them one handle. No call may wait for
 /// another, which may wait for the linker's lock, held by a thread in a constructor.
 pub fn driver() -> Driver {
     if OPENED.get().is_none() {
@@ -163,22 +163,22 @@ fn explain(error: &OpenError) -> String {
             let variable = search::VARIABLE;
             let why = search::named().map_or(
                 "no libcuda.so.1 on LD_LIBRARY_PATH, in the linker's cache or in the usual folders".to_string(),
-                |named| format!("{variable}={} is none", named.display()),
+                |named| format!("{variable}={} is not one", named.display()),
             );
             format!(
                 "no NVIDIA driver found: {why}; this process gets CUDA_ERROR_NO_DEVICE \
-                 ({variable}=/path/to/libcuda.so.1 names one)"
+                 (set {variable}=/path/to/libcuda.so.1)"
             )
         }
         OpenError::Ourselves(path) => format!(
             "no NVIDIA driver found: {} is weft itself; this process gets CUDA_ERROR_NO_DEVICE \
-             ({}=/path/to/libcuda.so.1 names the driver)",
+             (set {}=/path/to/libcuda.so.1)",
             path.display(),
             search::VARIABLE
         ),
         OpenError::Copy(path) => format!(
             "no NVIDIA driver found: {} is a copy of weft, so two copies of weft are in this process, which gets \
-             CUDA_ERROR_NO_DEVICE ({}=/path/to/libcuda.so.1 names the driver)",
+             CUDA_ERROR_NO_DEVICE (set {}=/path/to/libcuda.so.1)",
             path.display(),
             search::VARIABLE
         ),

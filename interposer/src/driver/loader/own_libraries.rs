@@ -1,8 +1,8 @@
-//! The driver's own libraries: the driver, and what it opens.
+//! The driver's own libraries: the driver, and the libraries that it opens.
 //!
-//! Some drivers are thin and open the real one, by a driver's file name (WSL 2, shims in the
-//! driver's place). Their calls must not come back to weft, or each would call the other without
-//! end. A library that the driver opens is known by its file's name.
+//! Some drivers are thin and open the real one, by a driver's file name (WSL 2, shims in place of
+//! the driver). Their calls must not come back to weft, or each would call the other without end. A
+//! library that the driver opens is recognised by its file's name.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{is_opening, opened};
 use crate::driver::linker::ourselves;
 
-/// Libraries that the driver opened. NVIDIA's opens four.
+/// Most libraries that the driver opens. NVIDIA's driver opens four.
 const LIBRARIES: usize = 32;
 
 /// Hashes of their files' names; 0: free.
 static NAMES: [AtomicU64; LIBRARIES] = [const { AtomicU64::new(0) }; LIBRARIES];
 
 /// Whether a call that returns to this address is made by the driver: by its code, by a library
-/// that it opened, or by constructors while it is being opened.
+/// that it opened, or by constructors while the driver is being opened.
 pub fn calls_from(address: *const c_void) -> bool {
     if is_opening() {
         return true;
@@ -50,7 +50,7 @@ pub fn has_opened(path: &[u8]) -> bool {
     NAMES.iter().any(|known| known.load(Ordering::Acquire) == hash)
 }
 
-/// Of the file's name alone: the linker's path may be another than the driver's.
+/// Hash of only the file's name: the linker's path may differ from the driver's.
 fn hash(path: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.rsplit(|byte| *byte == b'/').next().hash(&mut hasher);

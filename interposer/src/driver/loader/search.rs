@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use super::cache;
 
-/// The driver's path, if the user names it.
+/// Variable with the driver's path, if the user sets it.
 pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
 
 /// Path that `weft run` found, tried first. A container may have the driver elsewhere.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
-/// The first, which programs link against, is sought everywhere before the second.
+/// Driver names. Programs link against the first, which is sought everywhere before the second.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 /// Folder of the CUDA toolkit's link library, whose calls all fail.
@@ -51,8 +51,8 @@ pub fn named() -> Option<OsString> {
     env::var_os(VARIABLE).filter(|value| !value.is_empty())
 }
 
-/// Absolute paths to try, in order. `VARIABLE`, if set, is the only one, so that a wrong value
-/// shows.
+/// Absolute paths to try, in order. `VARIABLE`, if set, is the only one, so that the user notices a
+/// wrong value.
 pub fn candidates() -> Vec<PathBuf> {
     if let Some(named) = named() {
         return vec![absolute(Path::new(&named))];
@@ -80,7 +80,7 @@ fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
         if !library_path.is_empty() {
             for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
                 let folder = absolute(Path::new(std::ffi::OsStr::from_bytes(folder)));
-                // Programs ask for the first name, so without weft they never meet the stub.
+                // Programs request the first name, so without weft they never meet the stub.
                 if name == NAMES[0] || !folder.ends_with(STUBS) {
                     add(folder.join(name));
                 }

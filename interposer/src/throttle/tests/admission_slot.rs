@@ -15,13 +15,13 @@ use crate::admission::{HeartbeatWatch, LONGEST_ANSWER_NS};
 
 const BLOCK: u64 = 1 << 20;
 
-/// Answers who asks for more, as the broker does.
+/// Answers each request for more memory, as the broker does.
 fn answer(admission_slot: &AdmissionSlot) {
     admission_slot.answers.fetch_add(1, Ordering::AcqRel);
     let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
 }
 
-/// Answers until a small claim has ended, which is to be granted.
+/// Answers until a small claim, which must be granted, has ended.
 fn has_room(small: thread::ScopedJoinHandle<'_, Option<u64>>, admission_slot: &AdmissionSlot) {
     while !small.is_finished() {
         answer(admission_slot);
@@ -55,7 +55,7 @@ fn no_claim_sees_a_block_twice() {
         "{} times more was asked for",
         asked.len()
     );
-    // A failed claim ends, and what exceeds the quota is asked for.
+    // A failed claim ends, and the job asks for the bytes above the quota.
     assert!(session.admission.claim(&session.link, 2 * BLOCK).is_some());
     session.admission.unclaim(2 * BLOCK);
     assert!(session.admission.claim(&session.link, 2 * BLOCK).is_some());
@@ -96,7 +96,7 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
                 .into_iter()
                 .any(|asked| matches!(asked, ToBroker::More { .. }))
         });
-        // No more than there is.
+        // No more than the device has.
         answer(admission_slot);
     };
     thread::scope(|scope| {
@@ -107,7 +107,7 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
         answers();
         answers();
         assert!(large.join().expect("no panic").is_none(), "there is not so much");
-        // Whether the small claim asks depends on when it looks.
+        // The small claim asks or not, depending on when it looks.
         has_room(small, admission_slot);
     });
     session.admission.unclaim(BLOCK);
@@ -148,7 +148,7 @@ fn a_broker_that_went_refuses_nothing() {
         // The larger step is refused.
         answer(admission_slot);
         asks();
-        // Another broker's lane comes in its place, in which nothing was asked.
+        // Another broker's lane replaces it. In that lane there was no request.
         let next = SharedLane::lane().expect("a lane");
         let memory = next.memory().try_clone_to_owned().expect("dup");
         session.link.lane_place.put(&memory).expect("mapped");

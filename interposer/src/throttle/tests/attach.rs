@@ -100,7 +100,8 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     );
     assert_eq!(session.link.costs.get(8), Some(800));
 
-    // The device has measured one: it is charged so, and the broker sees that the client read it.
+    // The device has measured one kernel. The client charges that time, and the broker sees that
+    // the client read it.
     let charges = &broker.lane.counters.charges;
     assert_eq!(charges.load(Ordering::Acquire), 0);
     broker.sender.send(ToClient::Costs(vec![(9, 90)])).expect("sent");
@@ -137,7 +138,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     let mut reader = Reader::default();
     assert!(reader.next(&broker.lane).is_some());
 
-    // A launch waits without credit when the broker dies: it goes long before its own bound.
+    // A launch waits without credit when the broker dies. It goes long before its own bound.
     let before = clock::now();
     std::thread::scope(|scope| {
         scope.spawn(|| launch(session, &kernel(7, 0xe000)));
@@ -184,7 +185,7 @@ fn without_a_broker_the_job_does_not_wait_and_finds_one_later() {
     let session = session();
     let before = clock::now();
     helper::start(session, path.clone());
-    // No broker, and none to be started: known at once, not after the whole patience.
+    // No broker, and none to be started: the client knows at once, not after the whole time limit.
     assert!(clock::now() - before < LONG / 2);
     launch(session, &kernel(7, 0xe100));
     session.admission.memory_changed(&session.link, 4096, 0);
@@ -203,7 +204,7 @@ fn a_refusal_for_good_is_not_asked_about_again() {
     let starter = start(session, &path);
     let mut asked = 0;
     let (mut begin, mut first) = (Instant::now(), true);
-    // It looks for a broker once a second, if at all: counted from the first refusal, however late.
+    // It looks for a broker at most once a second, counted from the first refusal, however late.
     while begin.elapsed() < if first { PATIENCE } else { Duration::from_millis(2_500) } {
         if let Some(Incoming::Client(pending)) = listener.accept(Duration::from_millis(20)).expect("accepting goes on")
         {

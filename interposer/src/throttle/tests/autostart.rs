@@ -1,4 +1,4 @@
-//! Tests of a broker's start, with a script in its place that tells what it was given.
+//! Tests of a broker's start. A script in its place reports its arguments and environment.
 #![allow(unsafe_code)]
 
 use std::fs;

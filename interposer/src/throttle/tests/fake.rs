@@ -1,5 +1,5 @@
-//! A simulated driver of events: the test says when a stream has reached them. Streams tell
-//! concurrent tests apart; each thread has a device of its own, with one queue.
+//! A simulated driver of events: the test decides when a stream has reached them. Streams separate
+//! concurrent tests. Each thread has a device of its own, with one queue.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -28,7 +28,7 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Time of a call where time is played.
+/// Time of a call in played time.
 const CALL: u64 = 1_000;
 
 fn events<T>(act: impl FnOnce(&mut HashMap<usize, Event>) -> T) -> T {
@@ -42,7 +42,7 @@ pub fn calls() -> usize {
     CALLS.get()
 }
 
-/// Reaches all that was recorded on a stream; returns how many events that is.
+/// Reaches all events recorded on a stream; returns their number.
 pub fn reach(stream: usize) -> usize {
     events(|events| {
         let mut reached = 0;
@@ -63,7 +63,7 @@ pub fn live(slower: u64) {
     CLOCK.set(0);
 }
 
-/// Present device time, device ns.
+/// Current device time, device ns.
 fn device_now() -> u64 {
     let (begin, slower) = LIVE.get();
     clock::now().saturating_sub(begin) / slower

@@ -21,7 +21,7 @@ fn credit_is_taken_and_what_was_given_is_always_accounted_for() {
     for _ in 0..10 {
         launch(session, &kernel(7, 0x1000));
     }
-    // An unknown kernel costs what the broker says.
+    // The broker sets the cost of an unknown kernel.
     launch(session, &kernel(8, 0x1000));
     assert_eq!(broker.issued(), 10 * 300 + 20_000);
     assert_eq!(broker.credit(), 100_000 - 23_000);
@@ -93,7 +93,7 @@ fn those_behind_one_that_waits_wait_no_longer_than_it() {
             scope.spawn(move || launch(session, &kernel(7, 0x3100 + number)));
         }
     });
-    // Each at its own bound, not one after the other: the sum of the waits tells.
+    // Each at its own bound, not one after the other: the sum of the waits shows it.
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 6);
     assert_eq!(broker.issued(), 6_000);
 }
@@ -121,7 +121,7 @@ fn credit_bound_to_the_epochs_is_void_once_a_more_important_one_moves() {
             passed.store(true, Ordering::Release);
         });
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
-        // After a ring without cause it looks and waits on.
+        // After a ring without cause it looks and keeps waiting.
         broker.ring();
         thread::sleep(std::time::Duration::from_millis(5));
         assert!(!passed.load(Ordering::Acquire));
@@ -166,7 +166,7 @@ fn who_waits_while_his_job_becomes_the_foreground_job_raises_its_epoch() {
         assert_eq!(raised(), before, "a background job at the gate raises none");
         broker.order(Mode::Foreground);
     });
-    // One for each launch, as if made in the new mode; and both are on record.
+    // One bump for each launch, as if made in the new mode; and both launches have records.
     assert_eq!(raised(), before + 2);
     assert_eq!(broker.launches().len(), 2);
     assert_eq!(broker.issued(), 2_000);
@@ -204,12 +204,12 @@ fn a_broker_that_stands_still_is_waited_for_once() {
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     for _ in 0..50 {
-        // Each would wait half a minute; the first finds out, the others know.
+        // Each launch would wait half a minute. The first one finds the stop, the others know it.
         launch(session, &kernel(7, 0x7000));
     }
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 50);
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
-    // The heartbeat moves again, so the broker is awaited again.
+    // The heartbeat moves again, so launches wait for the broker again.
     broker.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
     thread::scope(|scope| {
         scope.spawn(|| launch(session, &kernel(7, 0x7000)));
@@ -239,7 +239,8 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
     assert!(session.pass_at_once(8, 1_000, now), "its times are alike");
     assert!(!session.pass_at_once(7, 1_000, now), "it may take three hours");
     assert_eq!(broker.credit(), 9_000);
-    // It tells the broker, which knows its likely time: a window issued since lets it go.
+    // The client reports the wait. The broker knows the likely time, so a window issued later
+    // admits it.
     let want = Want {
         kernel: 7,
         cost: 1_000,
@@ -259,7 +260,7 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
 #[test]
 fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() {
     const HOUR: u64 = 3_600_000_000_000;
-    /// Of the event calls of a wait: those that are no polls.
+    /// Most event calls of a wait that are not polls.
     const BESIDE: usize = 8;
     // A gate that sleeps between two looks, and one that spins.
     for (cores, stream) in [(2, 0xb800), (16, 0xb900)] {
@@ -279,7 +280,7 @@ fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() 
             max_backlog: HOUR,
             non_refundable: 0,
         }));
-        // What runs never ends, so no credit comes back.
+        // Running work never ends, so no credit comes back.
         broker.grant(1_000);
         launch(session, &kernel(7, stream));
         for (slower, longest) in [(1, 500_000), (10, 5_000_000), (20, 10_000_000), (100, 50_000_000)] {
@@ -292,7 +293,8 @@ fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() 
             assert!(!session.paced(&want, arrived));
             let (calls, waited) = (fake::calls() - calls, clock::now() - arrived);
             assert!((longest..longest + 100_000).contains(&waited), "{slower}: {waited} ns");
-            // A real device is polled each 2 us; none needs to be more often than each 50 us.
+            // A real device is polled every 2 us; no device needs a poll more often than every
+            // 50 us.
             let interval = (2_000 * u64::from(slower)).min(50_000);
             let polls = (longest / interval) as usize;
             assert!(
@@ -317,8 +319,8 @@ fn the_end_of_work_is_seen_while_the_next_waits_and_the_broker_is_rung() {
         scope.spawn(|| launch(session, &kernel(7, 0x8000)));
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
         broker.lane.broker_sleeps.store(1, Ordering::SeqCst);
-        // One fence is behind the first launch; the waiting launch puts another one behind both,
-        // maybe only now.
+        // One fence is behind the first launch. The waiting launch records another fence behind
+        // both, possibly only now.
         until("the end is reported", || {
             fake::reach(0x8000);
             broker.settled() == 120_000
@@ -370,7 +372,7 @@ fn nothing_waits_and_no_event_is_made_while_something_captures() {
     assert_eq!(fake::calls(), calls);
     assert_eq!(broker.issued(), 10 * 500_000, "only what really runs is charged");
     assert_eq!(broker.lane.counters.captured.load(Ordering::Relaxed), 10);
-    // Without credit a copy in the middle of a capture goes too.
+    // A copy during a capture goes too, without credit.
     broker.lane.orders.credit.store(0, Ordering::Release);
     session.before_stream_op(StreamOp::CopyToDevice, 1 << 30, 0xa000);
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);
@@ -395,8 +397,8 @@ fn a_burst_that_times_new_code_is_not_split() {
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000_000);
     broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
-    // A burst is defined by time since the load; played time, because a busy machine may delay the
-    // system's.
+    // A burst is defined by the time since the load. The test plays time, because a busy machine
+    // may delay the system's time.
     let time = clock::played::begin();
     session.tuning.code_loaded(clock::now());
     broker.grant(1_000_000);
@@ -413,7 +415,7 @@ fn a_burst_that_times_new_code_is_not_split() {
     assert_eq!(broker.credit(), -9_000_000, "all of it is owed");
     assert_eq!(broker.lane.counters.unsplit.load(Ordering::Relaxed), 9);
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 0);
-    // At the bound it waits like any other.
+    // At the bound it waits like any other launch.
     drop(time);
     timed();
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
@@ -453,7 +455,7 @@ fn a_collective_goes_past_who_waits_at_the_gate_and_is_charged() {
     let counters = &broker.lane.counters;
     assert_eq!(counters.unsplit.load(Ordering::Relaxed), 1);
     assert_eq!(counters.waits_expired.load(Ordering::Relaxed), 0);
-    // With credit it goes as any other.
+    // With credit it goes like any other launch.
     broker.grant(3_000);
     launch(session, &kernel(COLLECTIVE, 0xd100));
     assert_eq!((broker.credit(), counters.unsplit.load(Ordering::Relaxed)), (0, 1));

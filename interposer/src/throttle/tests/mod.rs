@@ -78,12 +78,12 @@ impl Broker {
     }
 }
 
-/// A session attached to a broker that the test plays, where gates do not spin.
+/// A session attached to a broker that the test plays. Its gates do not spin.
 fn attached(mode: Mode) -> (&'static Session, Broker) {
     attached_on(mode, 2)
 }
 
-/// As [`attached`], on a machine with so many cores.
+/// As [`attached`], on a machine with `cores` cores.
 fn attached_on(mode: Mode, cores: usize) -> (&'static Session, Broker) {
     let (settings, _) = Settings::read(|_| None, cores);
     let session: &'static Session = Box::leak(Box::new(Session::make(fake::driver(), settings).expect("a session")));

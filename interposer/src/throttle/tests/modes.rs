@@ -121,20 +121,20 @@ fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
     session.before_event_op(StreamOp::EventRecord, event, compute);
     session.synced(Synced::Event(event));
     assert_eq!(idle(broker.records()), 1);
-    // One more launch since: it may still run.
+    // One launch was added after the event: it may still run.
     launch(session, &kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
     launch(session, &kernel(7, compute));
     session.synced(Synced::Event(event));
     assert_eq!(idle(broker.records()), 0);
-    // The result is copied on a stream of its own, and the copy's end is awaited.
+    // The job copies the result on a stream of its own, and awaits the copy's end.
     session.before_event_op(StreamOp::EventRecord, event, compute);
     session.before_event_op(StreamOp::EventWait, event, copies);
     session.before_stream_op(StreamOp::CopyToHost, 1000, copies);
     session.before_event_op(StreamOp::EventRecord, done, copies);
     session.synced(Synced::Event(done));
     assert_eq!(idle(broker.records()), 1);
-    // Another event in its place tells nothing.
+    // Another event in its place shows nothing.
     launch(session, &kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
     session.active_streams.forget(event);

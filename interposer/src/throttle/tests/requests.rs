@@ -22,7 +22,7 @@ fn a_request_counts_as_beside_others_if_they_were_there_at_either_end() {
         count(session, false, 1_000_000);
     }
     assert_eq!(counted(), (1, 3));
-    // Without a broker nobody reads it.
+    // Without a broker no process reads the counts.
     broker.order(Mode::Free);
     count(session, true, 1_000_000);
     assert_eq!(counted(), (1, 3));

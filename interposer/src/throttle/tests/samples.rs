@@ -27,7 +27,7 @@ fn profiled() -> (&'static Session, Broker, Played) {
 }
 
 /// Steps of ten big kernels and a small one, after which the host pauses. The device is `slower`
-/// times slower than its clock tells.
+/// times slower than its clock shows.
 fn steps(slower: u64, stream: usize) {
     let (session, mut broker, _time) = profiled();
     fake::live(slower);
@@ -143,7 +143,7 @@ fn what_is_sampled_is_told_before_the_rate_is_known() {
         };
         (of(Kind::Guess), of(Kind::Sample))
     };
-    // Without synchronisation the device clock's rate is unknown; then the job is killed.
+    // Without synchronisation the rate of the device's clock is unknown; then the job is killed.
     some(session);
     some(session);
     let (guessed, sampled) = by_kind(&mut broker);
@@ -152,7 +152,7 @@ fn what_is_sampled_is_told_before_the_rate_is_known() {
         (1..=5).all(|hash| guessed.iter().any(|(kernel, _)| *kernel == hash)),
         "{guessed:?}"
     );
-    // The job goes on, and the rate becomes known: all samples come again.
+    // The job continues, and the rate becomes known: all samples come again.
     broker.lane.orders.dilation.store(8 * DILATION_ONE, Ordering::Relaxed);
     // Some hundred launches lie between two full windows.
     (0..10).for_each(|_| some(session));
@@ -278,8 +278,8 @@ fn a_job_that_serves_is_sampled_now_and_then() {
         while seen.len() < 20 {
             assert!(clock::now() < begin + LONG, "{mode:?}: {} samples", seen.len());
             if !rated && !seen.is_empty() {
-                // The device clock's rate is known: from here on the budget decides, which has its
-                // own test.
+                // The rate of the device's clock is known. From here on the budget decides, which
+                // has its own test.
                 (rated, launches) = (true, 0);
                 seen.clear();
             }

@@ -1,5 +1,5 @@
-//! Builds tiny images field by field, to test the readers against the layout and not against
-//! themselves.
+//! Builds tiny images field by field, so that the tests check the readers against the layout and
+//! not against themselves.
 #![allow(dead_code)] // each test file takes what it needs
 
 /// A section of an ELF file being built.

@@ -169,7 +169,7 @@ fn only_events_that_matter_are_kept() {
             Call::Sync(Until::Event(0))
         ]
     );
-    // Calls left out are host time: the gaps before both, and 100 ns in the driver.
+    // Calls that are left out are host time: the gaps before both, and 100 ns in the driver.
     assert_eq!(steps[0].operations[0].host_before, 990 + 100 + 700);
 }
 
@@ -200,7 +200,7 @@ fn events_from_a_pool_do_not_make_steps_differ() {
         stream: 1,
     };
     assert_eq!(calls(1), [record, waited, from_before, across(2)]);
-    // Nothing waits for the last one.
+    // No call waits for the last one.
     let from_before = Call::Wait {
         event: ACROSS | 2,
         stream: 1,

@@ -1,9 +1,9 @@
-//! In which order jobs start under each policy, in virtual time: what a real engine's order is held
-//! against. `scripts/cluster slurm --order` builds and starts it.
+//! Order in which jobs start under each policy, in virtual time, for comparison with a real
+//! engine's. `scripts/cluster slurm --order` builds and starts it.
 //!
 //! Jobs come as JSON on stdin, the orders go as JSON to stdout. A job that began is not paused, as
-//! under an engine that takes no GPUs away. Nodes come at a time of their own: jobs may wait for
-//! them, and then start in the policy's order.
+//! under an engine that takes no GPUs away. Nodes come at their own time: jobs may wait for them,
+//! and then start in the policy's order.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ const MINUTE_NS: Ns = 60_000_000_000;
 struct OrderQuestion {
     policies: Vec<String>,
     nodes: u32,
-    /// Of each node.
+    /// GPUs of each node.
     gpus: usize,
     /// When the nodes come.
     open_s: f64,
@@ -50,7 +50,7 @@ fn ns(seconds: f64) -> Ns {
 /// The jobs' numbers, the first to start first.
 fn starts(policy: Box<dyn ClusterPolicy>, question: &OrderQuestion) -> Result<Vec<u64>> {
     let name = policy.name();
-    // What comes at one time is known together, as to an engine that looks at its queue.
+    // Arrivals at one time are known together, as to an engine that looks at its queue.
     let mut core = Cluster::for_engine(policy, Placer::new(PlacementRule::Packing));
     core.set_pausing(false);
     let jobs: BTreeMap<JobId, &OrderJob> = question.jobs.iter().map(|job| (JobId(job.id), job)).collect();

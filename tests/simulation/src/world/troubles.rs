@@ -1,4 +1,4 @@
-//! Who comes and goes, and what goes wrong.
+//! Arrivals, departures and troubles.
 #![forbid(unsafe_code)]
 
 use super::*;
@@ -62,7 +62,7 @@ impl FaultWorld {
             None => usize::MAX,
         };
         let now = self.now;
-        // Work that is not reported any more is waited for until it is written off.
+        // The broker waits for unreported work until it is written off.
         let written_off = 21 * self.scenario.config.write_off_after;
         match trouble {
             PlannedTrouble::Dies { heard_after, .. } => {

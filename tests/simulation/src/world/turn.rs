@@ -1,5 +1,5 @@
-//! The broker's turn as the world sees it: each event and each decision is checked, and time passes
-//! for everybody else in between.
+//! The broker's turn as the world sees it. Each event and each decision is checked, and time passes
+//! for all processes in between.
 #![forbid(unsafe_code)]
 
 use super::*;
@@ -51,7 +51,7 @@ impl FaultWorld {
         }
     }
 
-    /// Time passes for everybody else while the broker works.
+    /// Lets time pass for all processes while the broker works.
     pub(super) fn let_pass(&mut self) {
         if self.outcome.broken.is_some() {
             return;
@@ -81,7 +81,7 @@ impl FaultWorld {
         }
     }
 
-    /// Who sleeps on a bell that changed wakes up.
+    /// Wakes threads that sleep on a changed bell.
     pub(super) fn wake_sleepers(&mut self) {
         let now = self.now;
         for process in &mut self.processes {
@@ -100,8 +100,8 @@ impl FaultWorld {
         }
     }
 
-    /// The broker let go of a client whose end nobody told it: its lane lied, or its profile was
-    /// taken away.
+    /// The broker let go of a client whose end was not reported to it: its lane lied, or its
+    /// profile was taken away.
     pub(super) fn let_go(&mut self, client: Client, _strangers: u64) {
         let Some(process) = self.processes.iter_mut().find(|process| process.client == Some(client)) else {
             return;
@@ -114,7 +114,7 @@ impl FaultWorld {
         }
     }
 
-    /// The core hears of launches in the order in which each thread made them.
+    /// Checks that the core takes in launches in the order in which each thread made them.
     pub(super) fn in_order(&mut self, event: &Event) {
         let Event::Launched { client, kernel, .. } = event else {
             return;
@@ -127,8 +127,8 @@ impl FaultWorld {
         }
         let thread = (kernel / 10 % 10).saturating_sub(1);
         let expected = self.told.entry((*client, thread)).or_default().pop_front();
-        // A clock that jumped: launches told by then and launches made since may have changed
-        // places, one for one. Once all of them are told the order is to be right again.
+        // After a clock's jump, launches reported by then and launches made since may have swapped
+        // places, one for one. Once all of them are reported the order must be right again.
         if self.unsure.contains(client) {
             if self.told.iter().all(|((of, _), told)| of != client || told.is_empty()) {
                 self.unsure.remove(client);
@@ -143,7 +143,7 @@ impl FaultWorld {
         }
     }
 
-    /// All decisions of a turn are carried out.
+    /// Checks after all decisions of a turn are carried out.
     pub(super) fn after_turn(&mut self, core: &weft_scheduler::Core) {
         if self.outcome.broken.is_some() {
             return;
@@ -165,11 +165,11 @@ impl FaultWorld {
         self.progress(core);
     }
 
-    /// Nothing of a foreground job stands at the gate, but what stood there when it became one and
-    /// is on its way out.
+    /// Checks that no thread of a foreground job stands at the gate, except those that stood there
+    /// when it became one and are on their way out.
     fn foreground_jobs_go(&mut self) {
-        /// Out of the gate in four steps, at each of which the thread may lose its core for 5 ms;
-        /// one thread after another.
+        /// Time to leave the gate: four steps, at each of which the thread may lose its core for 5
+        /// ms; one thread after another.
         const OUT_NS: Ns = 25 * MS;
         let late = self.processes.iter().find_map(|process| {
             let (thread, time) = process.holds_up_a_foreground(self.now)?;
@@ -186,7 +186,7 @@ impl FaultWorld {
         }
     }
 
-    /// Nobody waits longer than the minimum share of everybody, and what stood in its way, allow.
+    /// Checks that no job waits longer than all jobs' minimum shares and the obstacles allow.
     pub(super) fn progress(&mut self, core: &weft_scheduler::Core) {
         let config = core.config();
         let share = config.minimum_share;
@@ -199,7 +199,7 @@ impl FaultWorld {
                 .max(process.lane().orders.unknown_cost.load(Ordering::Relaxed))
                 .max(400 * US)
         };
-        // Who found a gap does not starve for a while.
+        // A job that found a gap does not starve for a while.
         let fed = match config.policy {
             weft_scheduler::PolicyName::Weft => config.starving_after,
             _ => 0,

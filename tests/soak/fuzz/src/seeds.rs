@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weft_daemon::admission::fuzzed as admission;
+use weft_daemon::fuzzed::admission;
 use weft_protocol::control::{Access, GranuleUse, ToBroker, Wants};
 use weft_protocol::lane::{Kind, Lane, NO_GAP, Record};
-use weft_daemon::server::fuzzed as transport;
+use weft_daemon::fuzzed::transport;
 use weft_kernel_id::KernelId;
 use weft_profiles::{Profile, codec};
 use weft_trace_format as trace;

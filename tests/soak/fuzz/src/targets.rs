@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use weft_scheduler::{Client, Config};
-use weft_daemon::admission::fuzzed::{self as admission, Room};
+use weft_daemon::fuzzed::admission::{self as admission, Room};
 use weft_daemon::test_driver::{TestDriver, Ending, FakeClient, FakeClients};
 use weft_protocol::lane::{Lane, RECORDS, Reader};
-use weft_daemon::server::fuzzed::{self as transport, Read};
+use weft_daemon::fuzzed::transport::{self as transport, Read};
 use weft_protocol::transport::map::SharedLane;
 use weft_profiles::codec;
 use weft_trace_format as trace;

@@ -1,8 +1,7 @@
-//! Background work on the device by the clock, and how far ahead of its end the next kernel is
-//! granted.
+//! Background work on the device by the clock, and the lead with which the next kernel is granted.
 //!
-//! The ledger learns late which work has ended. Here work also ends as time passes. The ledger
-//! keeps the delay bound: a wrong clock costs idle time or delay, never the bound.
+//! The ledger learns late which work has ended. In this model, work also ends as time passes. The
+//! ledger keeps the delay bound: a wrong clock costs idle time or delay, but never the bound.
 
 use std::collections::VecDeque;
 
@@ -10,7 +9,7 @@ use weft_protocol::Ns;
 
 use crate::queue::ClientSlot;
 
-/// Time from a launch to its begin on an idle device, ns: 4 to 6 us on recent cards.
+/// Time from a launch to its start on an idle device, ns: 4 to 6 us on recent cards.
 const LAUNCH_NS: Ns = 5_000;
 
 /// Limit of a learnt delay, ns: anything longer is a busy machine.
@@ -19,18 +18,18 @@ const LONGEST_ORDER_NS: Ns = 400_000;
 /// Background jobs' work by the clock.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DeviceClock {
-    /// When all of it is predicted to have ended.
+    /// Predicted end of all of it.
     free_at: Ns,
-    /// Whether the foreground job launched since: earlier background work may still be there.
+    /// Whether the foreground job launched since. Earlier background work may still be there.
     stalled: bool,
-    /// The background job that launched last since the foreground job.
+    /// The background job that launched last since the foreground job's last compute launch.
     last: Option<ClientSlot>,
     /// Time from an order to its launch, and lateness of wakes.
     order: OrderDelay,
     wake: OrderDelay,
 }
 
-/// A learnt time that is enough nearly always: it grows quickly and shrinks slowly.
+/// Learnt time that is nearly always long enough: it grows quickly and shrinks slowly.
 #[derive(Debug, Clone, Copy, Default)]
 struct OrderDelay(Option<Ns>);
 
@@ -58,13 +57,13 @@ impl DeviceClock {
         self.last = Some(slot);
     }
 
-    /// No more than `outstanding` is out.
+    /// Takes in that at most `outstanding` is out.
     pub(super) fn seen(&mut self, outstanding: Ns, now: Ns) {
         self.free_at = self.free_at.min(now.saturating_add(outstanding));
     }
 
-    /// Takes in a foreground launch. `computes`: it is no copy between host and device. Such a copy
-    /// leaves the compute engine with the background job that has it.
+    /// Takes in a foreground launch. `computes`: it is not a copy between host and device. Such a
+    /// copy leaves the compute engine with its present background job.
     pub(super) fn foreground_launched(&mut self, computes: bool) {
         self.stalled = true;
         if computes {
@@ -72,14 +71,14 @@ impl DeviceClock {
         }
     }
 
-    /// Time until the device is the foreground job's, ns: what is still to run of `outstanding`,
+    /// Time until the foreground job has the device, ns: the part of `outstanding` still to run,
     /// and the switch back from a background job.
     pub(super) fn taken(&self, outstanding: Ns, now: Ns, switch_cost: Ns) -> Ns {
         let switch = self.last.map_or(0, |_| switch_cost);
         self.remaining(outstanding, now).saturating_add(switch)
     }
 
-    /// How much of `outstanding` is still to run, ns.
+    /// Part of `outstanding` that is still to run, ns.
     pub(super) fn remaining(&self, outstanding: Ns, now: Ns) -> Ns {
         if self.stalled {
             return outstanding;
@@ -87,7 +86,7 @@ impl DeviceClock {
         self.free_at.saturating_sub(now).min(outstanding)
     }
 
-    /// Time that the device still works for background jobs, by the clock alone, ns.
+    /// Time that the device still works for background jobs, only by the clock, ns.
     pub(super) fn running(&self, now: Ns) -> Ns {
         if self.stalled {
             0
@@ -113,8 +112,8 @@ impl DeviceClock {
         self.wake.learn(time);
     }
 
-    /// How long before the device runs dry the next kernel is granted, ns:
-    /// `min(order + wake + LAUNCH_NS, most)`. `most` before anything is known.
+    /// Time before the device runs dry at which the next kernel is granted, ns:
+    /// `min(order + wake + LAUNCH_NS, most)`. `most` before any delay is known.
     pub(super) fn lead(&self, most: Ns) -> Ns {
         let Some(order) = self.order.0 else { return most };
         let ways = order.saturating_add(self.wake.0.unwrap_or(0));
@@ -128,8 +127,8 @@ const STRETCHES: usize = 256;
 /// Least distance of two stretches, ns.
 const APART_NS: Ns = 20_000;
 
-/// Stretches of foreground work on the device, from the first launch to the end. A little too long
-/// with several foreground jobs.
+/// Stretches of foreground work on the device, from the first launch to the end. With several
+/// foreground jobs they are a little too long.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ForegroundWork(VecDeque<(Ns, Ns)>);
 
@@ -153,8 +152,8 @@ impl ForegroundWork {
         }
     }
 
-    /// How long of `time` from `at` on there was no foreground work: what began at `at` ran for at
-    /// least as long.
+    /// Part of `time` from `at` on without foreground work, ns. Work that began at `at` ran for at
+    /// least this long.
     pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
         let end = at.saturating_add(time);
         let mut begin = at;

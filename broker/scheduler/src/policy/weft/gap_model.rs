@@ -1,12 +1,12 @@
-//! Gap model: what a foreground job's past says of the gap that it leaves now.
+//! Gap model: forecast of a foreground job's present gap from its past.
 //!
 //! The model enters kernels in launch order, and two marks that are worth more than any kernel:
 //!
 //! * a synchronising call saw the work end;
-//! * a wake-up hint: a driver call of an idle job that is no launch.
+//! * a wake-up hint: a driver call of an idle job other than a launch.
 //!
-//! After each a time begins, which ends with the next launch. Its length is learnt for its context.
-//! So the forecast is better when the end is seen, and better again at the wake-up hint.
+//! Each begins a time that ends with the next launch. Its length is learnt for its context. So the
+//! forecast is better when the end is seen, and better again at the wake-up hint.
 
 use weft_profiles::{
     Profile,
@@ -22,7 +22,7 @@ const SEEN_TO_END: u64 = 0x6a09_e667_f3bc_c908;
 /// Mark: a wake-up hint.
 const WAKE_UP_HINT: u64 = 0xbb67_ae85_84ca_a73b;
 
-/// A time that ends with the next launch.
+/// Time that ends with the next launch.
 #[derive(Debug, Clone, Copy)]
 struct OpenGap {
     context: Context,
@@ -104,7 +104,7 @@ impl GapModel {
             context,
             since: Some(at),
         });
-        // The outlook before would seem to begin anew, since it counts from the end of work.
+        // The previous outlook counts from the end of work, so it would seem to begin anew.
         self.outlook = self.gaps.outlook(&context);
     }
 
@@ -115,7 +115,8 @@ impl GapModel {
         self.outlook = Outlook::default();
     }
 
-    /// Takes the outlook after a seen end if this kernel had one before. Else the kernel's stands.
+    /// Takes the outlook after a seen end if this kernel had one before. Else keeps the kernel's
+    /// outlook.
     fn prefer_known(&mut self, context: &Context) {
         let outlook = self.gaps.outlook(context);
         if outlook.forecast.is_some_and(|forecast| forecast.kernels >= 2) {
@@ -149,7 +150,7 @@ impl GapModel {
         self.knows() && self.expects().is_some_and(|(low, middle)| low >= middle / 2)
     }
 
-    /// Room where nothing is known: what has lasted will last.
+    /// Room if no forecast exists: a gap that has lasted will last.
     pub(super) fn room_unknown(&self, elapsed: Ns, chance: f64) -> Ns {
         self.gaps.room(&Outlook::default(), elapsed, chance)
     }

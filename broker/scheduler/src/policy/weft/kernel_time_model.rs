@@ -1,8 +1,8 @@
 //! Kernel-time model: how long a background job's kernels take, learnt while the job is served.
 //!
-//! Credit is charged from the client's table. Whether a kernel *fits* is asked of a high quantile
-//! of its time in its context; how much is on the device, of the middle. Both begin with the
-//! profile.
+//! Credit is charged from the client's table. Whether a kernel *fits* is decided by a high quantile
+//! of its time in its context. The work on the device is estimated by the middle. Both begin with
+//! the profile.
 //!
 //! The device times launches of a job without a profile
 //! ([`Decision::Times`](crate::Decision::Times)). Its table follows these times
@@ -14,9 +14,10 @@
 //! charge of one without time = delay_bound; once the job is known min(delay_bound, highest charge)
 //! ```
 //!
-//! Until the device told a time, a watched end teaches one. Later it may not: the gate first looks
-//! when the charge is over, so an end would confirm any charge that is too high. A job that waits
-//! at the gate watches. Ends that are seen late only bound what is believed from above.
+//! Until the device has measured a time, the model learns times from watched ends. Later it may
+//! not: the gate first looks when the charge is over, so an end would confirm any charge that is
+//! too high. A job that waits at the gate watches. Ends that are seen late only give an upper
+//! bound.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -30,31 +31,31 @@ use weft_protocol::{Ns, lane::is_transfer};
 /// Limit of awaited launches.
 const AWAITED: usize = 256;
 
-/// Measured times after which a job without a profile is known: a kernel that is a quarter of its
-/// launches is among them at a chance of 0.99.
+/// Measured times after which a job without a profile is known. They include a kernel that is a
+/// quarter of its launches at a chance of 0.99.
 const KNOWN: u32 = 16;
 
-/// Time in ns after which a client at the gate first asks the device. Later looks see an end a
-/// quarter late at most.
+/// Time in ns after which a client at the gate first asks the device. Later looks see an end at
+/// most a quarter late.
 const FIRST_LOOK_NS: Ns = 50_000;
 
-/// Limit of launches kept for the device's times, which come some hundred launches later.
+/// Limit of launches kept until the device's times arrive, some hundred launches later.
 const RECENT: usize = 1_024;
 
-/// A time is known if at most `1 / NEAR` of an unknown kernel's time is uncertain.
+/// A measured time is known if at most `1 / NEAR` of an unknown kernel's time is uncertain.
 const NEAR: u64 = 8;
 
-/// A client is told of a mean that differs by more than `1 / CLOSE` from its charge. GPU time is
-/// the sum of charges, so it is off by no more.
+/// Inverse tolerance of charges: a client receives a mean that differs by more than `1 / CLOSE`
+/// from its charge. GPU time is the sum of charges, so its error is no larger.
 const CLOSE: u64 = 16;
 
 /// Limit of kernels with a charge of their own.
 const CHARGES: usize = 4_096;
 
-/// The device times a launch within this time after the gate, ns.
+/// Limit of the time between a launch's gate and its timing by the device, ns.
 const TIMED_WITHIN_NS: Ns = 10_000_000;
 
-/// A launch whose end was not seen.
+/// Launch whose end was not seen.
 #[derive(Debug, Clone, Copy)]
 struct AwaitedLaunch {
     kernel: u64,
@@ -74,9 +75,9 @@ struct Charge {
 }
 
 impl Charge {
-    /// Takes in a time. Returns whether the client charges another one.
+    /// Takes in a time. Returns whether the client must charge another time.
     fn learn(&mut self, time: Ns) -> bool {
-        /// Weight of a new time in the mean, at least.
+        /// Least weight of a new time in the mean.
         const GAIN: f64 = 1.0 / 64.0;
         self.count = self.count.saturating_add(1);
         self.mean += (time as f64 - self.mean) * GAIN.max(1.0 / f64::from(self.count));
@@ -89,15 +90,15 @@ impl Charge {
     }
 }
 
-/// How and when an end was seen.
+/// Circumstances of a seen end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SeenEnd {
     pub now: Ns,
-    /// Since when no other job had the device.
+    /// Start of the time in which no other job had the device.
     pub undisturbed_since: Ns,
-    /// Since when the job waits at the gate, if it does.
+    /// Start of the job's wait at the gate, if it waits.
     pub waits_since: Option<Ns>,
-    /// Time of an unknown kernel, ns.
+    /// Charge of an unknown kernel, ns.
     pub unknown: Ns,
 }
 
@@ -112,10 +113,11 @@ pub(super) struct KernelTimeModel {
     ended_at: Ns,
     /// The highest charge launched lately, ns.
     longest: Ns,
-    /// Of launches without a wait: host time between two, and charge of the one before.
+    /// Decaying sums over launches without a wait: host time between two, and charge of the one
+    /// before.
     host: f64,
     work: f64,
-    /// Of the last launch.
+    /// Charge and time of the last launch.
     last: Option<(Ns, Ns)>,
     /// Sums of charges and of their squares.
     sum: f64,
@@ -123,19 +125,19 @@ pub(super) struct KernelTimeModel {
     /// Times that the device measured.
     measured: u32,
     profiled: bool,
-    /// Of a job without a profile: the kernels with a time and what they are charged, which of
-    /// these the client has to be told, and what it charges for others.
+    /// Charges of a job without a profile: the timed kernels with their charges, the kernels whose
+    /// new charge the client has not received, and its charge for other kernels.
     charges: HashMap<u64, Charge>,
     news: Vec<u64>,
     charge_of_unknown: Ns,
-    /// The highest of `charges` that the client was told, ns.
+    /// The highest of `charges` that the client received, ns.
     highest: Ns,
-    /// Launches of kernels without a time: their GPU time is not known yet.
+    /// Launches of kernels without a time. Their GPU time is not known yet.
     untimed: HashMap<u64, u64>,
     /// Whether launches are timed, and the last launches.
     timed: bool,
     recent: VecDeque<AwaitedLaunch>,
-    /// High quantiles of kernels whose times lie far apart.
+    /// High quantiles of kernels whose times are widely spread.
     may_take: HashMap<u64, Ns>,
 }
 
@@ -157,7 +159,7 @@ impl KernelTimeModel {
         self.profiled || self.measured >= KNOWN
     }
 
-    /// Forecast of this kernel, should it be launched next.
+    /// Forecast of this kernel, if it is launched next.
     pub(super) fn of_next(&self, kernel: u64) -> Option<Forecast> {
         if is_transfer(kernel) {
             return None;
@@ -167,12 +169,12 @@ impl KernelTimeModel {
     }
 
     fn forecast(&self, kernel: u64, context: &Context) -> Option<Forecast> {
-        // Without a profile the other kernels say nothing about this one.
+        // Without a profile the other kernels give no information about this one.
         let known = self.profiled || self.charges.contains_key(&kernel);
         self.times.forecast(context).filter(|_| known)
     }
 
-    /// Counts a launch of a kernel whose time is not known, but will be. False: it never will.
+    /// Counts a launch of a kernel whose time is not known yet. False: it never will be.
     pub(super) fn awaits_time(&mut self, kernel: u64) -> bool {
         let awaits = !self.profiled && kernel != 0 && !is_transfer(kernel);
         let counts = awaits && (self.untimed.len() < CHARGES || self.untimed.contains_key(&kernel));
@@ -182,7 +184,8 @@ impl KernelTimeModel {
         counts
     }
 
-    /// Launches of this kernel from before its time was known, and that time, ns. Once for each.
+    /// Launches of this kernel from before its time was known, and that time, ns. Returned once for
+    /// each kernel.
     pub(super) fn now_timed(&mut self, kernel: u64) -> Option<(u64, Ns)> {
         let count = *self.untimed.get(&kernel)?;
         let time = self.forecast(kernel, &History::default().push(kernel))?.middle;
@@ -190,7 +193,7 @@ impl KernelTimeModel {
         Some((count, time))
     }
 
-    /// High quantile of a kernel whose times lie far apart, ns, else 0.
+    /// High quantile of a kernel whose times are widely spread, ns, else 0.
     pub(super) fn may_take(&self, kernel: u64) -> Ns {
         self.may_take.get(&kernel).copied().unwrap_or(0)
     }
@@ -201,7 +204,7 @@ impl KernelTimeModel {
     }
 
     /// Work, in ns, that the job may launch with at most `depth` queued on the device. Unlimited if
-    /// it launches more slowly than the device works.
+    /// the job launches more slowly than the device works.
     pub(super) fn spread(&self, depth: Ns) -> Ns {
         if self.work <= self.host {
             return if self.host > 0.0 { Ns::MAX } else { depth };
@@ -218,11 +221,11 @@ impl KernelTimeModel {
         }
     }
 
-    /// Takes in a launch. `waited`: at the gate.
+    /// Takes in a launch. `waited`: it waited at the gate.
     pub(super) fn launched(&mut self, kernel: u64, cost: Ns, at: Ns, waited: bool) {
-        /// Part of the means that stays with each launch.
+        /// Part of the sums that remains at each launch.
         const STAYS: f64 = 1.0 - 1.0 / 64.0;
-        /// After such a pause, in ns, the thread did something else.
+        /// Pause, in ns, after which the thread did something else.
         const PAUSE_NS: Ns = 2_000_000;
         if let Some((before, when)) = self.last.filter(|(_, when)| !waited && at - when.min(&at) < PAUSE_NS) {
             self.host = self.host * STAYS + at.saturating_sub(when) as f64;
@@ -234,7 +237,7 @@ impl KernelTimeModel {
         } else {
             self.history.push(kernel)
         };
-        /// Part of the sums that stays with each launch.
+        /// Part of the sums that remains at each launch.
         const REMAINS: f64 = 1.0 - 1.0 / 512.0;
         self.sum = self.sum * REMAINS + cost as f64;
         self.squares = self.squares * REMAINS + cost as f64 * cost as f64;
@@ -258,7 +261,7 @@ impl KernelTimeModel {
         self.awaited.push_back(launch);
     }
 
-    /// Takes in ended credit. Returns the kernel of which that told a time.
+    /// Takes in ended credit. Returns the kernel whose time it revealed.
     pub(super) fn ended(&mut self, settled: Ns, end: &SeenEnd) -> Option<u64> {
         let now = end.now;
         self.settled_of_first = self.settled_of_first.saturating_add(settled);
@@ -281,10 +284,10 @@ impl KernelTimeModel {
             return None;
         }
         self.ended_at = now;
-        // Ends are seen a little late at best: a profile is better.
+        // Ends are seen a little late at best, so a profile is better.
         let launch = last.filter(|_| !self.profiled && self.measured == 0)?;
         let took = now.saturating_sub(began);
-        // Several ends seen together say nothing about each.
+        // Several ends seen together reveal no single time.
         if ended > 1 {
             return None;
         }
@@ -299,7 +302,7 @@ impl KernelTimeModel {
         Some(launch.kernel)
     }
 
-    /// Whether launches are to be timed from now on. True once.
+    /// Whether launches are to be timed from now on. True only once.
     pub(super) fn begins_to_be_timed(&mut self) -> bool {
         let begins = !self.timed && !self.profiled;
         self.timed |= begins;
@@ -315,7 +318,7 @@ impl KernelTimeModel {
     /// Takes in a measured time of a kernel launched at `at`. `alone`: the part without foreground
     /// work, ns.
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
-        // Only the last launches' contexts are known; other times count for the kernel alone.
+        // Only the last launches' contexts are known. Other times count only for the kernel.
         let is_it =
             |launch: &&AwaitedLaunch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN_NS;
         let found = self.recent.iter().rev().find(is_it).copied();
@@ -335,12 +338,12 @@ impl KernelTimeModel {
     }
 
     fn charged(&mut self, kernel: u64, time: Ns) {
-        // A launch without a name says nothing about others without.
+        // A launch without a name gives no information about others without a name.
         if self.profiled || kernel == 0 || is_transfer(kernel) {
             return;
         }
         if self.measured == 0 {
-            // Ends taught these.
+            // These were learnt from seen ends.
             self.times = Predictor::default();
             self.charges.clear();
         }
@@ -356,8 +359,8 @@ impl KernelTimeModel {
         }
     }
 
-    /// A kernel, and the time that the client is to charge for it from now on, ns, if that is news.
-    /// Kernel 0: those without a time. `unknown`: the most for these, ns.
+    /// A kernel, and the time in ns that the client is to charge for it from now on, if the time is
+    /// new. Kernel 0: kernels without a time. `unknown`: the most for these, ns.
     pub(super) fn next_charge(&mut self, unknown: Ns) -> Option<(u64, Ns)> {
         if self.profiled {
             return None;
@@ -373,7 +376,7 @@ impl KernelTimeModel {
         (std::mem::replace(&mut self.charge_of_unknown, charge) != charge).then_some((0, charge))
     }
 
-    /// Takes in bounds of a launch's time, where they correct the forecast.
+    /// Takes in bounds of a launch's time that correct the forecast.
     fn bounded(&mut self, launch: &AwaitedLaunch, least: Ns, most: Ns, unknown: Ns) {
         if self.forecast(launch.kernel, &launch.context).is_some() {
             self.times.at_least(&launch.context, least);
@@ -384,7 +387,7 @@ impl KernelTimeModel {
         }
     }
 
-    /// Forgets the awaited launches: their ends will not be told.
+    /// Forgets the awaited launches, whose ends will not be reported.
     pub(super) fn forget(&mut self) {
         self.last = None;
         self.awaited.clear();
@@ -397,7 +400,7 @@ impl KernelTimeModel {
 }
 
 /// Whether an end of work from `began` to `now` was watched: the job waited at the gate from the
-/// beginning, or so long that the device was asked in vain before.
+/// beginning, or for long enough that it had asked the device in vain before.
 fn is_watched(began: Ns, now: Ns, waits_since: Option<Ns>) -> bool {
     let Some(since) = waits_since else { return false };
     let (unwatched, took) = (since.saturating_sub(began), now.saturating_sub(began));
@@ -422,7 +425,7 @@ mod tests {
         model.ended(settled, &end);
     }
 
-    /// All charges that are news for the client.
+    /// All charges that are new for the client.
     fn news(model: &mut KernelTimeModel) -> Vec<(u64, Ns)> {
         std::iter::from_fn(|| model.next_charge(UNKNOWN_NS)).collect()
     }
@@ -465,7 +468,7 @@ mod tests {
             HashMap::from(wanted),
             "another kernel may take what the longest takes"
         );
-        // Small differences are no news, and a kernel beyond the bound is charged in full.
+        // Small differences are not reported, and a kernel beyond the bound is charged in full.
         model.measured(5, 42 * US, now, 42 * US, UNKNOWN_NS);
         assert_eq!(news(&mut model), []);
         model.measured(7, 4 * MS, now, 4 * MS, UNKNOWN_NS);
@@ -494,7 +497,7 @@ mod tests {
         let mut model = KernelTimeModel::default();
         let mut now = 0;
         let mut charge = UNKNOWN_NS;
-        // The gate looks when the charge is over: an end seems to come then.
+        // The gate looks when the charge is over, so an end seems to come then.
         for turn in 0..200 {
             model.launched(5, charge, now, true);
             ended(&mut model, charge, now + charge + 10 * US, 0, Some(now));
@@ -526,7 +529,7 @@ mod tests {
         }
         assert!(!model.is_known() && model.of_next(5).expect("seen").middle > 3 * MS);
         assert_eq!(news(&mut model), [(0, UNKNOWN_NS)], "each kernel is charged the bound");
-        // An end that nobody looked for teaches nothing.
+        // An unwatched end teaches nothing.
         let mut model = KernelTimeModel::default();
         model.launched(5, UNKNOWN_NS, now, true);
         ended(&mut model, UNKNOWN_NS, now + MS, 0, None);
@@ -619,7 +622,7 @@ mod tests {
             model.launched(1, 5 * US, step * 40 * US, false);
         }
         assert_eq!(model.spread(50 * US), Ns::MAX);
-        // Waiting at the gate is no host time.
+        // A wait at the gate is not host time.
         for step in 100..400 {
             model.launched(1, 100 * US, step * 150 * US, true);
             model.launched(1, 100 * US, step * 150 * US + 10 * US, false);

@@ -1,37 +1,39 @@
-//! Lateness account: what background work has cost a foreground job at its waits, measured, and
-//! what it may still cost.
+//! Lateness account: the measured lateness that background work caused at a foreground job's waits,
+//! and the lateness that it may still cause.
 //!
-//! A stretch is the launches between two waits. What it would have been alone is replayed from
+//! A stretch is the launches between two waits. Its length without background work is replayed from
 //! launch times and kernel times ([`ReplayedStretch`]):
 //!
 //! ```text
 //! excess   = when the wait saw the work end - when the replay ends
-//! lateness = excess - what excess is without background work
+//! lateness = excess - the excess without background work
 //! balance += slowdown * length - lateness        at each wait
 //! price    = balance / (slowdown * credit_for)
 //! ```
 //!
-//! * What excess is without background work is learnt from *controls*: stretches in which there was
-//!   none. So wrong kernel times, slow wake-ups and unseen copies are no lateness. The first
-//!   stretches are made controls, and later one in [`CONTROL_EVERY`], in no step with requests.
-//! * Where the device switches between processes, the switch back is background work too, also
-//!   after the last kernel's end. So the gap before a control is left alone there.
-//! * A slowdown that somebody asked for is a promise: in debt background work has no gaps, and the
-//!   stretches pay the debt alone. The default is an aim: in debt the price is the lowest.
-//! * The delay bound is promised to every job. Stretches in a row that were late by more refute
-//!   what is believed of the background jobs. Then these have no gaps for a while ([`Breaches`]).
-//! * What the minimum share runs is measured, and booked to no balance. Gaps that pay for it would
-//!   leave more to the minimum share.
-//! * The price is the highest chance at which a kernel may keep the foreground job waiting after
+//! * The excess without background work is learnt from *controls*, stretches with no background
+//!   work. So wrong kernel times, slow wake-ups and unseen copies do not count as lateness. The
+//!   first stretches are made controls. Later one in [`CONTROL_EVERY`] is, out of step with
+//!   requests.
+//! * If the device switches between processes, the switch back counts as background work, even
+//!   after the last kernel's end. So the gap before a control is then left empty.
+//! * A requested slowdown is a promise. In debt, background work has no gaps, and stretches without
+//!   background work pay the debt. The default slowdown is an aim. In debt, the price is the
+//!   lowest.
+//! * The delay bound is promised to every job. Several stretches in a row that exceed it refute the
+//!   predictions about the background jobs. These then have no gaps for a while ([`Breaches`]).
+//! * The work of the minimum share is measured, but booked to no balance. If gaps paid for it, more
+//!   work would be left to the minimum share.
+//! * The price is the highest allowed chance that a kernel keeps the foreground job waiting after
 //!   its gap. It falls as lateness is measured, and rises while there is none.
-//! * Lateness by work launched within stretches is booked by itself too. If it is in debt, the
-//!   stretch model is wrong, and background work has gaps only.
-//! * A balance that gaps do not use is lost within stretches: they may end that much later.
-//! * A slowdown that was asked for is spent on *open* periods, from a wait to the next, in which
-//!   background work runs beside the foreground job as it comes. What they cost and bring is
-//!   measured, so nothing need be known of what kernels leave each other. They are booked to the
-//!   balance of all lateness alone.
-//! * Credit and debt are bounded. What went well an hour ago pays for no slow second now.
+//! * Lateness by work launched within stretches also has a balance of its own. If that balance is
+//!   in debt, the stretch model is wrong, and background work has only gaps.
+//! * The balance that gaps do not use is spent within stretches: they may end that much later.
+//! * A requested slowdown is spent on *open* periods. An open period lasts from one wait to the
+//!   next, and background work runs in it next to the foreground job without restriction. Cost and
+//!   benefit are measured, so no model of interference between kernels is needed. Open periods are
+//!   booked only to the balance of all lateness.
+//! * Credit and debt are bounded, so an early surplus cannot pay for a slow second an hour later.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
@@ -41,12 +43,12 @@ use crate::Config;
 use crate::stretch_times::StretchTimes;
 use crate::tally::Lateness;
 
-/// The deepest debt, as a multiple of the full credit: one request that stood still is not held
-/// against background jobs for longer than four seconds of the foreground job's time.
+/// Deepest debt, as a multiple of the full credit. One stalled request costs background jobs at
+/// most four seconds of the foreground job's time.
 const DEEPEST_DEBT_RATIO: f64 = 4.0;
 
 /// Part of the full credit that a job begins with. In a short run of the lab the background job had
-/// 0.475 of alone with none, and 0.516 with half:
+/// 0.475 of its own speed without a first credit, and 0.516 with half:
 ///
 /// ```text
 /// scripts/lab --kind pair --requests 200 --model vgg19 --model bert_base --device mps \
@@ -54,18 +56,18 @@ const DEEPEST_DEBT_RATIO: f64 = 4.0;
 /// ```
 const FIRST_CREDIT: f64 = 0.5;
 
-/// Part of the full credit that is kept for gaps: work in a gap costs the chance of a return, work
-/// beyond the laxity of a stretch costs all that it takes.
+/// Part of the full credit that is kept for gaps. Work in a gap costs only the chance of a return.
+/// Work beyond the laxity of a stretch costs its full time.
 const KEPT_FOR_GAPS: f64 = 0.5;
 
-/// Part of the rest that one stretch may lose.
+/// Part of the spare balance that one stretch may lose.
 const SPENT_AT_ONCE: f64 = 0.5;
 
-/// Most that one stretch may lose on purpose, as a multiple of its allowance: it is felt in the
-/// tail.
+/// Most that one stretch may lose on purpose, as a multiple of its allowance. The tail latency
+/// shows such losses.
 const MOST_AT_ONCE: f64 = 4.0;
 
-/// Least chance of keeping the foreground job waiting: what is hardly ever felt.
+/// Lowest chance of keeping the foreground job waiting. The job hardly ever notices it.
 const LEAST_RISK: f64 = 0.02;
 
 /// Highest chance while nothing was measured.
@@ -77,54 +79,55 @@ const CLASSES: usize = 16;
 /// Controls before anything is lost on purpose.
 const FIRST_CONTROLS: u32 = 8;
 
-/// Stretches among which the first controls are looked for. Beside a job that is hardly ever there,
-/// the minimum share runs in every gap: then there is none to be found.
+/// Stretches among which the first controls are sought. If a foreground job is hardly ever active,
+/// the minimum share runs in every gap, and no stretch qualifies.
 const FIRST_STRETCHES: u32 = 64;
 
-/// One of so many first controls needs a gap that is left alone, where the device switches.
+/// Interval of the first stretches at which the gap before one is left empty, if the device
+/// switches between processes.
 const SPARED_AT_FIRST: u32 = 4;
 
-/// Controls of a class before they speak for it, in place of all classes.
+/// Controls of a class after which its own mean replaces the mean of all classes.
 const ENOUGH: u32 = 2;
 
-/// One stretch in so many is a control. It costs background jobs under 1 % of their work.
+/// Stretches per control. Controls cost background jobs under 1 % of their work.
 const CONTROL_EVERY: u64 = 128;
 
-/// Weight of a new control in what is known, at least.
+/// Least weight of a new control in the mean excess.
 const CONTROL_GAIN: f64 = 1.0 / 64.0;
 
-/// Weight of a new stretch in the mean length, at least.
+/// Least weight of a new stretch in the mean length.
 const LENGTH_GAIN: f64 = 1.0 / 16.0;
 
-/// Weight of a new period in the mean rates, at least.
+/// Least weight of a new period in the mean rates.
 const RATE_GAIN: f64 = 1.0 / 32.0;
 
-/// Lateness that the first open period is expected to cost, in parts of its length.
+/// Lateness that the first open period is expected to cost, as a part of its length.
 const FIRST_OPEN_LATENESS: f64 = 0.5;
 
-/// Open periods before it is judged what they bring.
+/// Open periods before their benefit is judged.
 const FIRST_OPEN: u32 = 6;
 
-/// Least background work that an open period has to bring for each ns that it costs, ns. With less
-/// than one, it would move work from one job to the other. What it brings is measured too high
-/// where requests differ: beside a language model that waits for each token 2 % were spent for
-/// nothing with one, and a token took 1.025 of its time alone; it takes 1.016 with two
+/// Least background work that an open period has to bring for each ns of lateness, ns. Below one,
+/// it would only move work from one job to the other. The benefit is overestimated if requests
+/// differ. With a language model that waits for each token, a ratio of one spent 2 % for no
+/// benefit. A token then took 1.025 of its time alone; with two it takes 1.016
 /// (docs/log/lab-notes.md).
 const LEAST_WORTH_RATIO: f64 = 2.0;
 
-/// Of open periods that bring too little, one in so many is tried again; and of those that bring
-/// enough, two are shut.
+/// Stretches after which an open period that brings too little is tried again. If open periods
+/// bring enough, two in this number of stretches are shut.
 const OPEN_AGAIN_EVERY: u32 = 64;
 
-/// Time that weft adds to a foreground launch, ns: it is in the replay too, so no wait tells of it.
-/// `scripts/bench launch` has 51 in a burst and 83 with a synchronisation after each, on a slow and
-/// busy machine (docs/benchmarks.md).
+/// Time that weft adds to a foreground launch, ns. The replay contains it too, so no wait shows it.
+/// `scripts/bench launch` measures 51 in a burst and 83 with a synchronisation after each, on a
+/// slow and busy machine (docs/benchmarks.md).
 const LAUNCH_COST_NS: u64 = 60;
 
-/// Usual lengths after which a stretch that does not end is open no longer.
+/// Usual lengths after which an unfinished stretch is no longer open.
 const LONGEST_OPEN_RATIO: f64 = 4.0;
 
-/// A mean in which what is new has a weight.
+/// Running mean in which a new value has a minimum weight.
 #[derive(Debug, Clone, Copy, Default)]
 struct RunningMean {
     mean: f64,
@@ -132,7 +135,7 @@ struct RunningMean {
 }
 
 impl RunningMean {
-    /// `gain`: weight of a new value, at least.
+    /// `gain`: least weight of a new value.
     fn learn(&mut self, value: f64, gain: f64) {
         self.seen = self.seen.saturating_add(1);
         let gain = gain.max(1.0 / f64::from(self.seen));
@@ -140,24 +143,24 @@ impl RunningMean {
     }
 }
 
-/// Open periods: in these, background work runs beside the foreground job as it comes. What they
-/// cost and bring is measured, so nothing need be known of what kernels leave each other.
+/// Open periods, in which background work runs next to the foreground job without restriction. Cost
+/// and benefit are measured, so no model of interference between kernels is needed.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpenPeriods {
-    /// Whether this one is: from a wait to the next.
+    /// Whether the period in progress, up to the next wait, is open.
     now: bool,
-    /// Whether the one before was.
+    /// Whether the period before was open.
     before: bool,
-    /// Whether the slowdown is saved for them.
+    /// Whether the slowdown is saved for open periods.
     wanted: bool,
-    /// Lateness of open ones, and of those behind an open one, in parts of the replayed length.
+    /// Lateness of open periods, and of those behind an open one, as a part of the replayed length.
     late: RunningMean,
     late_behind: RunningMean,
-    /// Background work in open ones, in those behind an open one, and in others.
+    /// Background work per time in open periods, in those behind an open one, and in others.
     rate: RunningMean,
     rate_behind: RunningMean,
     rate_closed: RunningMean,
-    /// Background work since the last wait, ns, and when that was.
+    /// Background work since the last wait, ns, and the time of that wait.
     work: Ns,
     begun: Option<Ns>,
     /// Mean time from wait to wait, ns.
@@ -182,7 +185,7 @@ impl OpenPeriods {
         }
     }
 
-    /// Takes in lateness, in parts of the replayed length. `opened`: of an open one.
+    /// Takes in lateness, as a part of the replayed length. `opened`: the period was open.
     fn judged(&mut self, late: f64, opened: bool) {
         match (opened, self.before) {
             (true, _) => self.late.learn(late, CONTROL_GAIN),
@@ -191,14 +194,14 @@ impl OpenPeriods {
         }
     }
 
-    /// Part of the open ones behind which a closed one comes. What an open one leaves on the device
-    /// runs in that one: it is late by it, and launches less.
+    /// Part of the open periods that a closed one followed. Work that an open period leaves on the
+    /// device runs in the closed one, which is then late and launches less.
     fn followed(&self) -> f64 {
         let opened = f64::from(self.rate.seen.max(1));
         (f64::from(self.rate_behind.seen) / opened).min(1.0)
     }
 
-    /// Lateness that one more of this length is expected to cost, ns.
+    /// Lateness that another open period of this length is expected to cost, ns.
     fn expected(&self, length: f64) -> f64 {
         let late = match self.late.seen {
             0 => FIRST_OPEN_LATENESS,
@@ -207,12 +210,12 @@ impl OpenPeriods {
         late.max(0.0) * length
     }
 
-    /// Whether it is known what closed ones bring.
+    /// Whether the rate of closed periods is known.
     fn knows_closed(&self) -> bool {
         self.rate_closed.seen >= FIRST_OPEN
     }
 
-    /// Whether they bring enough of what they cost.
+    /// Whether open periods bring enough for their cost.
     fn pays(&self, length: f64) -> bool {
         if self.rate.seen < FIRST_OPEN {
             return true;
@@ -228,15 +231,15 @@ impl OpenPeriods {
 /// that lost its core.
 const BREACHES: u32 = 3;
 
-/// No breach is what is late by less than this multiple of what the slowdown allows.
+/// Multiple of the allowed slowdown below which lateness is not a breach.
 const FAR_RATIO: f64 = 10.0;
 
-/// Stretches that gaps are withheld for then. The number doubles with each time, up to the longest,
-/// and is the first again after so many good ones.
+/// Stretches for which gaps are then withheld. The number doubles each time, up to the longest. It
+/// starts again at the first after [`LONGEST_HELD`] good stretches.
 const FIRST_HELD: u32 = 16;
 const LONGEST_HELD: u32 = 128;
 
-/// Time without a wait, ns, after which gaps are withheld no longer for that: a foreground job
+/// Time without a wait, ns, after which gaps are no longer withheld for breaches. A foreground job
 /// without requests has no stretch that could end it.
 const HELD_NS: Ns = 1_000_000_000;
 
@@ -245,13 +248,13 @@ const HELD_NS: Ns = 1_000_000_000;
 struct Breaches {
     in_a_row: u32,
     good: u32,
-    /// Stretches for which gaps are still withheld, and for how many they last were.
+    /// Stretches for which gaps are still withheld, and the number at the last breach.
     held: u32,
     lasted: u32,
 }
 
 impl Breaches {
-    /// Takes in a stretch beside background work.
+    /// Takes in a stretch with background work.
     fn judged(&mut self, broken: bool) {
         if !broken {
             self.in_a_row = 0;
@@ -269,7 +272,7 @@ impl Breaches {
     }
 }
 
-/// What may still be lost, ns; negative: a debt.
+/// Lateness that may still be caused, ns. Negative: a debt.
 #[derive(Debug, Clone, Copy, Default)]
 struct Balance(f64);
 
@@ -298,31 +301,32 @@ pub(super) struct LatenessAccount {
     joined: bool,
     /// Whether the minimum share launched some, since the last stretch that was judged.
     forced: bool,
-    /// Mean length of the last dozens, ns.
+    /// Mean length of the last dozens of stretches, ns.
     length: f64,
     stretches: u32,
-    /// Of all lateness, and of that by work launched within stretches; `None`: nothing was judged.
+    /// Balance of all lateness, and of lateness by work launched within stretches. `None`: no
+    /// stretch was judged.
     balances: Option<(Balance, Balance)>,
     /// Whether the stretch in progress, or the next one, is a control.
     control: bool,
-    /// Whether the gap before it is to be left alone too.
+    /// Whether the gap before the control is to be left empty too.
     spared: bool,
-    /// Excess without background work, in parts of the replayed length.
+    /// Excess without background work, as a part of the replayed length.
     by_class: [RunningMean; CLASSES],
     of_all: RunningMean,
-    /// As configured ([`Config::credit_for`](crate::Config::credit_for)), ns.
+    /// [`Config::credit_for`](crate::Config::credit_for), ns.
     credit_for: Ns,
     open: OpenPeriods,
     breaches: Breaches,
-    /// Of all stretches so far.
+    /// Sums over all stretches so far.
     sums: Lateness,
-    /// The same by length; `None`: there were none.
+    /// Lengths of all stretches so far. `None`: there were none.
     times: Option<Box<StretchTimes>>,
 }
 
 impl LatenessAccount {
-    /// Takes in a launch. `found`: time until the device is free of background work, ns; asked at
-    /// the first one alone.
+    /// Takes in a launch. `found`: time until the device is free of background work, ns. It is
+    /// called only at the first launch of a stretch.
     pub(super) fn launched(&mut self, at: Ns, found: impl FnOnce() -> Ns) {
         if self.since.is_none() {
             (self.since, self.found, self.joined) = (Some(at), found(), false);
@@ -336,8 +340,8 @@ impl LatenessAccount {
         self.forced |= forced;
     }
 
-    /// Takes in a wait that saw all work ended. `replay`: `None` where the stretch was not watched
-    /// from its beginning. `slowdown`: allowed, a part of the job's time.
+    /// Takes in a wait that saw all work end. `replay`: `None` if the stretch was not watched from
+    /// its beginning. `slowdown`: the allowed part of the job's time.
     pub(super) fn waited(&mut self, at: Ns, replay: Option<ReplayedStretch>, slowdown: f64, config: &Config) {
         self.credit_for = config.credit_for;
         self.breaches.held = self.breaches.held.saturating_sub(1);
@@ -367,7 +371,7 @@ impl LatenessAccount {
         self.spared = self.control && (!first || self.stretches.is_multiple_of(SPARED_AT_FIRST));
     }
 
-    /// `bound`: what any stretch may be late by, ns.
+    /// `bound`: most lateness of any stretch, ns.
     fn judge(&mut self, at: Ns, replay: &ReplayedStretch, slowdown: f64, opened: bool, bound: Ns) {
         let length = replay.length().max(1);
         let class = (length.ilog2() as usize / 2).min(CLASSES - 1);
@@ -388,13 +392,14 @@ impl LatenessAccount {
         }
         let own = (alone * (1.0 + known.mean)).max(1.0);
         let late = match company {
-            // Excess of other lengths is no credit for this one: a prefill of 14 ms had 1.5 % by
-            // its decoding's.
+            // Excess of other lengths gives this one no credit: a prefill of 14 ms had 1.5 % from
+            // its decoding's excess.
             true if unknown => ((excess - known.mean) * alone).max(0.0),
             true => (excess - known.mean) * alone,
             false => 0.0,
         };
-        // The stretch waits for what it found to end. The rest is by what joined it.
+        // The stretch waits for the end of the work that it found. Work that joined it causes the
+        // rest.
         let by_found = match self.joined {
             true => late.clamp(0.0, self.found as f64),
             false => late,
@@ -409,7 +414,7 @@ impl LatenessAccount {
         let full = self.full(slowdown);
         let first = Balance::first(full);
         let (all, within) = self.balances.get_or_insert((first, first));
-        // What weft's own calls add is part of what was promised.
+        // Time of weft's own calls counts against the promised slowdown.
         let calls = replay.launches.saturating_mul(LAUNCH_COST_NS) as f64;
         all.book(slowdown * own, late + calls, full);
         if !opened {
@@ -422,14 +427,15 @@ impl LatenessAccount {
     }
 
     /// Whether the stretch found background work on the device, or some was launched within it.
-    /// Behind an open period it may have: beside others, kernels take longer than is predicted.
+    /// After an open period it may also have had some, because kernels take longer than predicted
+    /// next to others.
     fn has_company(&self) -> bool {
         self.found > 0 || self.joined || self.open.before
     }
 
-    /// The most credit that is kept, ns. Not quite none at a slowdown of 0: measurements scatter.
+    /// Most credit that is kept, ns. A slowdown of 0 leaves a little, because measurements scatter.
     fn full(&self, slowdown: f64) -> f64 {
-        /// Below any that can be measured.
+        /// Below any slowdown that can be measured.
         const LEAST_SLOWDOWN: f64 = 0.000_1;
         slowdown.max(LEAST_SLOWDOWN) * self.credit_for as f64
     }
@@ -440,14 +446,14 @@ impl LatenessAccount {
         (self.open.now, self.open.wanted, self.open.begun) = (false, false, None);
     }
 
-    /// Opens the period up to the next wait, if the slowdown pays for that; `None`: it is not for
-    /// that. `slo` as for [`LatenessAccount::allows`].
+    /// Opens the period up to the next wait, if the slowdown pays for it. `None`: the slowdown is
+    /// not spent on open periods. `slo` as for [`LatenessAccount::allows`].
     pub(super) fn open_next(&mut self, slowdown: Option<f64>, slo: Option<Ns>) {
         (self.open.now, self.open.wanted) = (false, false);
         let (Some(slowdown), Some((all, _))) = (slowdown.filter(|part| *part > 0.0), self.balances) else {
             return;
         };
-        // Nor before a control: what this one leaves on the device would be in it.
+        // Nor before a control, which would find the work that this period leaves on the device.
         let before_control = is_control(self.stretches.saturating_add(1));
         let known = self.of_all.seen >= FIRST_CONTROLS && self.open.knows_closed();
         if self.control || before_control || !known {
@@ -457,23 +463,23 @@ impl LatenessAccount {
         let pays_for = all.0 - expected >= self.full(slowdown) * KEPT_FOR_GAPS;
         let again = self.stretches.is_multiple_of(OPEN_AGAIN_EVERY);
         self.open.wanted = self.open.pays(self.length);
-        // The second of them has nothing left of an open one.
+        // The second shut period finds no work that an open one left.
         let shut = self.stretches.wrapping_add(OPEN_AGAIN_EVERY / 2) % OPEN_AGAIN_EVERY < 2;
         self.open.now = pays_for && !shut && expected as Ns <= self.within(slo) && (again || self.open.wanted);
     }
 
-    /// Whether background work may run beside the foreground job at `now`.
+    /// Whether background work may run next to the foreground job at `now`.
     pub(super) fn is_open(&self, now: Ns) -> bool {
         let most = (self.length * LONGEST_OPEN_RATIO) as Ns;
         self.open.now && self.since.is_none_or(|since| now < since.saturating_add(most))
     }
 
-    /// Whether the laxity of a stretch may be used: not in a control, nor in debt for its use.
+    /// Whether the laxity of a stretch may be used: not in a control, nor if its use is in debt.
     pub(super) fn may_be_lax(&self) -> bool {
         !self.control && self.breaches.held == 0 && self.balances.is_none_or(|(_, within)| within.0 >= 0.0)
     }
 
-    /// Time in ns by which the stretch in progress may end late. `slo`: the longest stretch, ns.
+    /// Time by which the stretch in progress may end late, ns. `slo`: the longest stretch, ns.
     pub(super) fn allows(&self, slowdown: f64, slo: Option<Ns>) -> Ns {
         match (self.since, self.balances) {
             (Some(_), Some((all, _))) if self.of_all.seen >= FIRST_CONTROLS && !self.open.wanted => {
@@ -486,23 +492,23 @@ impl LatenessAccount {
         }
     }
 
-    /// What the usual stretch leaves of the longest that is allowed, ns.
+    /// Time that the usual stretch leaves below the longest allowed one, ns.
     fn within(&self, slo: Option<Ns>) -> Ns {
         slo.map_or(Ns::MAX, |slo| slo.saturating_sub(self.length as Ns))
     }
 
-    /// Chance, `most` at the utmost, that a kernel in the gap after a wait keeps the foreground job
-    /// waiting. `slo` as for [`LatenessAccount::allows`].
+    /// Highest allowed chance that a kernel in the gap after a wait keeps the foreground job
+    /// waiting, at most `most`. `slo` as for [`LatenessAccount::allows`].
     pub(super) fn risk(&self, most: f64, slowdown: f64, slo: Option<Ns>) -> f64 {
         match self.balances {
-            // Nothing was measured; there may be no waits that are seen.
+            // No stretch was judged; weft may not see this job's waits.
             None => most.min(UNKNOWN_RISK),
             Some(_) if self.control || self.within(slo) == 0 => most.min(LEAST_RISK),
             Some((all, _)) => (all.0 / self.full(slowdown)).max(LEAST_RISK).min(most),
         }
     }
 
-    /// Whether gaps are withheld from background jobs. `promised`: somebody asked for the slowdown.
+    /// Whether gaps are withheld from background jobs. `promised`: the slowdown was requested.
     /// `switches`: the device must switch back after background work.
     pub(super) fn withholds(&self, promised: bool, switches: bool, now: Ns) -> bool {
         let in_debt = self.balances.is_some_and(|(all, _)| all.0 < 0.0);
@@ -510,7 +516,7 @@ impl LatenessAccount {
         (promised && in_debt) || (switches && self.spared) || held
     }
 
-    /// What was measured so far.
+    /// Sums of all measurements so far.
     pub(super) fn sums(&self) -> Lateness {
         self.sums
     }
@@ -521,7 +527,7 @@ impl LatenessAccount {
     }
 }
 
-/// Whether the stretch after this many is a control.
+/// Whether the stretch after `stretches` others is a control.
 fn is_control(stretches: u32) -> bool {
     // Multiplicative hashing by the golden ratio: the result repeats in no short period.
     let mixed = (u64::from(stretches) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -535,7 +541,7 @@ mod tests {
 
     const SLOWDOWN: f64 = 0.01;
     const LENGTH_NS: Ns = 10 * MS;
-    /// What its waits see later than the replay in any case.
+    /// Excess of the account's waits over the replay without background work.
     const OWN_NS: Ns = 100 * US;
 
     fn config() -> Config {
@@ -659,7 +665,7 @@ mod tests {
         assert!(account.may_be_lax(), "gaps were the cause");
         let debt = account.balances.expect("judged").0.0;
         assert!(debt < 0.0);
-        // The debt is bounded: so many stretches alone pay for any.
+        // The debt is bounded: this number of stretches without background work pays for any.
         stretches(
             &mut account,
             (1 + DEEPEST_DEBT_RATIO as u64) * config().credit_for / LENGTH_NS,
@@ -715,7 +721,7 @@ mod tests {
                 "the background jobs have another try"
             );
         }
-        // One that is not so late says that the jobs are known again.
+        // One stretch that is not as late shows that the jobs are known again.
         stretches(&mut account, u64::from(BREACHES) - 1, MS, false, late);
         stretches(&mut account, 1, MS, false, 100 * US);
         stretches(&mut account, u64::from(BREACHES) - 1, MS, false, late);
@@ -747,7 +753,7 @@ mod tests {
     fn gaps_before_controls_are_spared_where_the_device_switches_and_not_for_ever() {
         let mut account = LatenessAccount::default();
         let mut spared = 0;
-        // The switch back is always found: there is no control.
+        // Each stretch finds the switch back, so there is no control.
         for _ in 0..FIRST_STRETCHES {
             stretches(&mut account, 1, US, false, 0);
             spared += u32::from(account.withholds(false, true, account.waited_at));

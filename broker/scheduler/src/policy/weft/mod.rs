@@ -1,27 +1,27 @@
-//! Policy `weft`: fills gaps by quantiles of what followed in the same context before, and
+//! Policy `weft`: fills gaps by quantiles of earlier gaps and kernel times in the same context, and
 //! stretches of launches by the foreground job's laxity.
 //!
 //! # Steps
 //!
 //! Times are in ns.
 //!
-//! 1. **Room**, for which background jobs may use the device (`Situation::opening`):
+//! 1. **Room**, the time for which background jobs may use the device (`Situation::opening`):
 //!
-//!    ```text
+//! ```text
 //!    P(foreground job back before now + room | the gap has lasted so long) <= risk
 //!    risk <= Config::risk; <= 0.5 where the device switches between processes
-//!    ```
+//! ```
 //!
-//!    The risk is the price of the foreground job's account ([`lateness_account`]): it falls as
-//!    lateness is measured at its waits.
+//! The risk is the price of the foreground job's account ([`lateness_account`]): it falls as
+//! lateness is measured at its waits.
 //!
-//!    Within a stretch of launches the laxity is room too ([`stretch_model`]): the foreground job
-//!    feels only what is late at its next wait. The larger of both counts, so either test passes.
-//!    Credit given then outlives the launches foreseen, and ends at the wait.
+//! Within a stretch of launches the laxity is room too ([`stretch_model`]): the foreground job
+//! notices only lateness at its next wait. The larger of the two counts, so passing either test is
+//! enough. Credit given within a stretch outlives the predicted launches, and ends at the wait.
 //!
-//!    Known gaps, random arrivals and open-ended gaps are one case. A stretch may end late by what
-//!    the account allows. Beside a busy foreground job only copies go, unless the period is open:
-//!    what a job's own slowdown pays for is spent on whole periods, from a wait to the next.
+//! Known gaps, random arrivals and open-ended gaps are one case. A stretch may end late by the time
+//! that the account allows. While a foreground job is busy, only copies go, unless the period is
+//! open. The slowdown that a job requested is spent on whole periods, from one wait to the next.
 //! 2. **Fit.** A kernel fits if `takes <= room`:
 //!
 //!    ```text
@@ -31,18 +31,17 @@
 //!    long      = a high quantile of the kernel's time, in its context
 //!    way_there = Config::switch_cost * (0 owner | 1 other background job | 4 foreground job)
 //!    ```
-//! 3. **Choice.** First a job that is about to starve. Then the most important class with a kernel
-//!    that fits: of it the job whose turn it is, else the longest kernel that fits.
+//! 3. **Choice.** A job that is about to starve comes first. Next comes the most important class
+//!    with a kernel that fits: the job whose turn it is, else the longest kernel that fits.
 //! 4. **Deferral** to a better moment that is near, if that costs less than it saves.
 //! 5. **Grant**, `lead` before the device runs dry or the foreground job's work ends. More is
-//!    granted where a return is hardly expected. A job that launches more slowly than the device
-//!    works has no limit.
-//! 6. **Run-ahead window** of a lone background job whose kernel times are known. Its gate launches
-//!    what ends before the expected return, one kernel ahead of the device. Credit comes back as
-//!    work ends.
+//!    granted if a return is very unlikely. A job that launches more slowly than the device works
+//!    has no limit.
+//! 6. **Run-ahead window** of the only background job, if its kernel times are known. Its gate
+//!    launches kernels that end before the expected return, one kernel ahead of the device. Credit
+//!    is replenished as work ends.
 //! 7. **Return.** The foreground job's launch epoch voids all credit. So does a wake-up hint,
 //!    before the launch.
-//!
 //! ```text
 //! foreground  |##launches##|                               |####
 //! device      |#######work#######|####k1####|     idle     |####
@@ -55,11 +54,11 @@
 //! # Special cases
 //!
 //! * A kernel that fits no gap runs when the foreground job is silent for long, or by the minimum
-//!   share. A graph is not cut: a launch for each node costs what the graph saves.
-//! * An unknown job has one kernel at a time, charged the whole delay bound, until the device has
-//!   measured some ([`kernel_time_model`]).
+//!   share. A graph is not cut: a launch for each node would cost as much as the graph saves.
+//! * A job without known kernel times has one kernel at a time, charged the whole delay bound,
+//!   until the device has measured some ([`kernel_time_model`]).
 //!
-//! Tried and not kept: an empty kernel of the foreground job's process at each copy while idle, to
+//! Tried and dropped: an empty kernel of the foreground job's process at each copy while idle, to
 //! start the switch back early. In the lab the device switched more often and gained nothing.
 
 mod device_clock;
@@ -96,7 +95,7 @@ const HARDLY: f64 = 0.02;
 /// Chance of a return within a kernel's time up to which a moment is good.
 const GOOD: f64 = 0.1;
 
-/// Chances above `GOOD` that deferral tells apart.
+/// Chances above `GOOD` that deferral distinguishes.
 const SHADES: [f64; 4] = [0.1, 0.15, 0.2, 0.25];
 
 #[derive(Debug, Default)]
@@ -173,7 +172,7 @@ impl Policy for Weft {
         self.situation(state, now).is_starving(slot)
     }
 
-    /// Unused credit is void at a foreground launch: only what runs is in the way.
+    /// A foreground launch voids unused credit, so only running work is in the way.
     fn work_ahead(&self, state: &SchedulerState, at: Ns) -> Ns {
         self.models.device.remaining(state.outstanding(), at)
     }
@@ -193,7 +192,8 @@ impl Policy for Weft {
         }
         let (remaining, lead) = (situation.remaining(), situation.lead());
         let due = remaining.saturating_sub(2 * lead);
-        // At random arrivals: no more than the foreground job finds of a kernel in progress anyway.
+        // At random arrivals: no more than the remainder of a kernel that the foreground job would
+        // find in progress anyway.
         let calm = match situation.is_steady() {
             true => calm(situation),
             false => calm(situation).min(job.times.in_progress()),
@@ -203,7 +203,7 @@ impl Policy for Weft {
         if due > 0 && most > remaining {
             return TopUp::At(situation.less_remains(due));
         }
-        // The trip must be worth it.
+        // The trip must be worth its cost.
         match most.checked_sub(state.exposure) {
             Some(more) if more > lead => TopUp::To(client.ledger.usable().saturating_add(more)),
             _ => TopUp::No,
@@ -212,7 +212,7 @@ impl Policy for Weft {
 
     fn window(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
         let situation = self.situation(state, now);
-        // Until they are known the charges are no kernel times.
+        // Until kernel times are known, the charges are not kernel times.
         let (client, _) = situation.job(slot).filter(|(_, job)| job.times.is_known())?;
         let config = &state.config;
         let room = situation.opening().ok()?;
@@ -274,7 +274,7 @@ impl Policy for Weft {
     }
 }
 
-/// A kernel's time to its end against the room that there is.
+/// Waiting kernels' times to their ends, against the available room.
 #[derive(Debug, Clone, Copy)]
 struct GapFit<'a> {
     situation: Situation<'a>,
@@ -285,7 +285,7 @@ struct GapFit<'a> {
 }
 
 impl GapFit<'_> {
-    /// The entry that goes next, or the verdict.
+    /// The entry that goes next, or the verdict if none does.
     fn choose(&self, turns: &mut RoundRobin) -> Result<QueueEntry, GrantVerdict> {
         let (state, now) = (self.situation.state, self.situation.now);
         let mut again = later(state, now);
@@ -296,7 +296,7 @@ impl GapFit<'_> {
             let Some(first) = state.queue.first_in_turn(class) else {
                 continue;
             };
-            // Without switching costs no turns are kept.
+            // Without a switching cost no turns are kept.
             let slot = match state.config.switch_cost {
                 0 => first,
                 _ => turns.whose(class, state, now)?,
@@ -312,13 +312,13 @@ impl GapFit<'_> {
                 }
                 longer = true;
             }
-            // Of the others the longest that fits. A kernel with a low charge and a long quantile
-            // must hide none that fits, or a less important one is granted and revoked for it again
-            // and again.
+            // Else take the longest that fits. A kernel with a low charge and a long
+            // quantile must not hide one that fits. Otherwise a less important kernel would
+            // repeatedly be granted, and revoked for it.
             if let Some(entry) = self.longest(class) {
                 return Ok(entry);
             }
-            // Too much is out: look again when it has ended.
+            // Too much work is out: look again when it has ended.
             if longer && self.remaining > 0 {
                 again = again.min(self.situation.less_remains(self.remaining));
             }
@@ -326,8 +326,8 @@ impl GapFit<'_> {
         Err(GrantVerdict::Nothing(Some(again)))
     }
 
-    /// The entry of a job that is about to starve. It has the next gap first: later it would go
-    /// beside the foreground job.
+    /// The entry of a job that is about to starve. It gets the next gap first. Later it would run
+    /// while the foreground job works.
     fn starving(&self) -> Option<QueueEntry> {
         let state = self.situation.state;
         let (_, slot) = state.queue.first_due()?;
@@ -371,11 +371,11 @@ impl GapFit<'_> {
         self.takes(entry) <= self.room
     }
 
-    /// Room for switching to a job, where the device switches between processes.
+    /// Room for switching to a job, ns; 0 if the device does not switch between processes.
     ///
-    /// None for the owner: the way back begins with the foreground job's kernel. One switch from
-    /// another background job. From the foreground job twice there and back: a gap that is mostly
-    /// switching is not worth its way back.
+    /// The owner needs none, because the switch back begins with the foreground job's kernel. From
+    /// another background job it is one switch. From the foreground job it is four, twice there and
+    /// back: a gap that is mostly switching is not worth its switch back.
     fn way_there(&self, slot: ClientSlot) -> Ns {
         let switches = match self.situation.models.device.owner() {
             Some(owner) if owner == slot => 0,
@@ -424,8 +424,8 @@ impl GapFit<'_> {
         let lead = situation.lead();
         let takes = self.takes(entry);
         let calm = calm(situation).saturating_sub(takes);
-        // In a calm time waiting only delays the thread's next launch. An unknown job has no work
-        // before its kernel.
+        // In a calm time a wait only delays the thread's next launch. A job without known times has
+        // no work before its kernel.
         let ahead_of = if known {
             lead.max(calm.min(state.delay_bound() / 4))
         } else {
@@ -453,7 +453,7 @@ impl GapFit<'_> {
         let total = if !known {
             0
         } else if state.has_one_background() {
-            // The run-ahead window bounds what goes ahead.
+            // The run-ahead window bounds the work that goes ahead.
             state.delay_bound().saturating_sub(before)
         } else {
             let slow = slow(situation, job, takes);
@@ -469,16 +469,16 @@ impl GapFit<'_> {
     }
 }
 
-/// How much background work may be on the device when the next kernel is launched, ns.
+/// Background work that may be on the device when the next kernel is launched, ns.
 ///
-/// One kernel ahead, and more where the foreground job does not feel it: a job whose kernels are
-/// short cannot keep the device at work otherwise. Under MPS a sixteenth of the laxity (an LSTM's
-/// training beside llama had 0.726 of alone without, 0.753 with it; a quarter and an eighth cost
-/// others more).
+/// One kernel ahead, and more if the foreground job does not notice it. Otherwise a job with short
+/// kernels cannot keep the device busy. Under MPS the limit is a sixteenth of the laxity. (An
+/// LSTM's training with llama had 0.726 of its own speed without it, and 0.753 with it. A quarter
+/// and an eighth cost others more.)
 ///
-/// Where the device switches between processes, a context that runs dry gives the device back, and
-/// each way there and back costs two switches. So a background job launches further ahead there, up
-/// to a quarter of the laxity. (A half and all of it gave no more in the lab.)
+/// If the device switches between processes, a context that runs dry gives the device back. Each
+/// way there and back then costs two switches. So there a background job launches further ahead, up
+/// to a quarter of the laxity. (Half of it and all of it gave no more in the lab.)
 fn backlog(config: &Config, laxity: impl FnOnce() -> Ns) -> Ns {
     let ahead = match config.switch_cost {
         0 => (laxity() / 16).min(config.delay_bound / 2),
@@ -487,7 +487,7 @@ fn backlog(config: &Config, laxity: impl FnOnce() -> Ns) -> Ns {
     config.depth.max(ahead)
 }
 
-/// When to look for room again: the longer nothing has changed, the later.
+/// When to look for room again: the longer no event came, the later.
 fn later(state: &SchedulerState, now: Ns) -> Ns {
     let active = state.foreground().filter_map(|(_, client)| client.busy.last_activity());
     let elapsed = now.saturating_sub(active.max().unwrap_or(0));
@@ -495,13 +495,13 @@ fn later(state: &SchedulerState, now: Ns) -> Ns {
     now.saturating_add((elapsed / 8).clamp(least.max(1), most.max(1)))
 }
 
-/// How long background jobs may go beyond `lead`: until a return has the chance `HARDLY`.
+/// Time for which background jobs may go beyond `lead`: until a return has the chance `HARDLY`.
 fn calm(situation: Situation<'_>) -> Ns {
     situation.room(situation.now, HARDLY).unwrap_or(0)
 }
 
-/// No limit for a job that launches more slowly than the device works, until the foreground job is
-/// due: at most one of its kernels is on the device. Else 0.
+/// No limit, until the foreground job is due, for a job that launches more slowly than the device
+/// works: at most one of its kernels is on the device. Else 0.
 fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
     let due = situation.opening().unwrap_or(0) < takes;
     match job.times.spread(1) {
@@ -510,7 +510,7 @@ fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
     }
 }
 
-/// The most that a job may have out: any usual kernel of any background job is still admitted.
+/// Most work that a job may have out: any usual kernel of any background job is still admitted.
 fn most_ahead(situation: Situation<'_>, client: &ClientState) -> Ns {
     let bound = situation.state.delay_bound();
     match client.long_out() {

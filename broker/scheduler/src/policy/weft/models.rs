@@ -1,4 +1,4 @@
-//! What policy `weft` learns: of each job, and of the device.
+//! Models of policy `weft`, for each job and for the device.
 
 use weft_protocol::{
     Ns,
@@ -17,29 +17,29 @@ use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState, 
 /// Models of one job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct JobModels {
-    /// Of a foreground job: its gaps.
+    /// Gaps of a foreground job.
     pub gaps: GapModel,
-    /// Of a foreground job: how late background work has made it, and may make it.
+    /// Lateness that background work has caused a foreground job, and may cause it.
     pub account: LatenessAccount,
-    /// Of a foreground job: what its stretches of launches leave.
+    /// Laxity of a foreground job's stretches.
     pub stretch: StretchModel,
-    /// Of a background job: its kernels' times.
+    /// Kernel times of a background job.
     pub times: KernelTimeModel,
-    /// Of a background job: what it launched, by these times.
+    /// Launches of a background job, by these times.
     pub tally: RoleTally,
-    /// Starvation deadline: gaps that it had keep it from starving until then.
+    /// Starvation deadline: its past gaps keep it from starving until then.
     pub starves_at: Ns,
 }
 
 impl JobModels {
-    /// Counts a kernel's launches of before its time was known.
+    /// Counts a kernel's launches from before its time was known.
     fn now_timed(&mut self, kernel: u64, bound: Ns) {
         if let Some((count, time)) = self.times.now_timed(kernel) {
             self.tally.launched_often(kernel, time, count, bound);
         }
     }
 
-    /// Puts starvation off by `starving_after * min(work, delay_bound) / delay_bound`, ns.
+    /// Postpones starvation by `starving_after * min(work, delay_bound) / delay_bound`, ns.
     fn gap_used(&mut self, work: Ns, now: Ns, config: &Config) {
         let (enough, lasts) = (config.delay_bound, config.starving_after);
         let most = now.saturating_add(lasts);
@@ -50,13 +50,13 @@ impl JobModels {
 
 #[derive(Debug, Default)]
 pub(super) struct Models {
-    /// By slot.
+    /// Models of each job, by slot.
     jobs: Vec<JobModels>,
     pub device: DeviceClock,
     foreground_work: ForegroundWork,
-    /// When all foreground and background work is predicted to have ended, ns.
+    /// Predicted end of all foreground and background work, ns.
     pub all_until: Ns,
-    /// Foreground work launched since background work last was, ns.
+    /// Foreground work launched since the last background launch, ns.
     foreground_since: Ns,
 }
 
@@ -65,7 +65,7 @@ impl Models {
         self.jobs.get(slot)
     }
 
-    /// The highest charge that background jobs launched lately, ns.
+    /// Highest charge that background jobs launched lately, ns.
     pub(super) fn longest(&self) -> Ns {
         self.jobs.iter().map(|job| job.times.longest()).max().unwrap_or(0)
     }
@@ -76,11 +76,13 @@ impl Models {
 
     /// Whether periods of a foreground job may be open ([`LatenessAccount::open_next`]).
     ///
-    /// * Not the default's: an open period may end much later, and its job did not ask for that.
-    /// * Not where the device switches: there nothing runs beside anything.
-    /// * With one foreground job and one background job. Of several, each would have room that is
-    ///   not its own: with a part of each period open three batch jobs had 0.74, else 0.78 (MPS).
-    /// * Not beside a job of which nothing is known: its first kernel may take a second.
+    /// * Only for a requested slowdown. An open period may end much later, and a job with the
+    ///   default did not ask for that.
+    /// * Not if the device switches between processes: there no two jobs run at the same time.
+    /// * Only with one foreground job and one background job. Each of several would have room that
+    ///   is not its own: with a part of each period open three batch jobs had 0.74, else 0.78
+    ///   (MPS).
+    /// * Not with a background job without known times: its first kernel may take a second.
     fn may_open(&self, state: &SchedulerState, slot: ClientSlot) -> bool {
         let promised = state.get(slot).is_some_and(|client| client.budget.is_promised());
         let mut others = state.order.iter().filter(|other| **other != slot);
@@ -98,7 +100,7 @@ impl Models {
                     self.jobs.resize_with(slot + 1, JobModels::default);
                 }
                 if let (Some(job), Some(profile)) = (self.jobs.get_mut(slot), profile) {
-                    // Also where the device does not switch now: that may change.
+                    // Also if the device does not switch now: that may change.
                     let may_take = state.config.spread(profile);
                     (job.gaps, job.times) = (GapModel::of(profile), KernelTimeModel::of(profile, may_take));
                 }
@@ -154,7 +156,7 @@ impl Models {
                     job.account.waited(at, replayed, slowdown, config);
                     job.account.open_next(opens.then_some(slowdown), slo);
                 }
-                // With several, the others may have work there.
+                // With several foreground jobs, the others may have work there.
                 if let [_] = state.foreground_jobs[..] {
                     self.foreground_work.ended(at);
                     self.all_until = at.saturating_add(self.device.remaining(state.outstanding(), at));
@@ -179,7 +181,7 @@ impl Models {
                 let forecast = job.times.of_next(kernel);
                 let time = forecast.map_or(cost, |forecast| forecast.middle);
                 job.times.launched(kernel, cost, at, passed);
-                // A charge for the unknown is no GPU time.
+                // A charge for an unknown kernel is not GPU time.
                 if forecast.is_some() || !job.times.awaits_time(kernel) {
                     job.tally.launched(kernel, time, state.config.delay_bound);
                 }
@@ -199,7 +201,7 @@ impl Models {
             }
             Observed::Completed { slot, completed, now } => {
                 self.device.seen(state.outstanding(), now);
-                // It took longer than predicted: what was launched behind it is later too.
+                // The work took longer than predicted, so work launched behind it is later too.
                 self.all_until = self.all_until.max(now.saturating_add(self.foreground_since));
                 let (Some(job), Some(client)) = (self.jobs.get_mut(slot), state.get(slot)) else {
                     return;
@@ -231,7 +233,7 @@ impl Models {
     }
 }
 
-/// Since when only this background job had the device.
+/// Start of the time in which only this background job had the device.
 fn undisturbed_since(state: &SchedulerState, slot: ClientSlot) -> Ns {
     let out = |other: &ClientSlot| state.get(*other).is_some_and(|other| other.ledger.outstanding() > 0);
     if state.exposed.iter().any(|other| *other != slot && out(other)) {

@@ -1,4 +1,5 @@
-//! Room: how long background jobs may use the device, and what of their work is still to run.
+//! Room: the time for which background jobs may use the device, and their work that is still to
+//! run.
 
 use weft_protocol::Ns;
 
@@ -9,13 +10,13 @@ use crate::{
     state::SchedulerState,
 };
 
-/// Highest chance of a return that is unknown, or near after a wake-up hint.
+/// Highest chance of a return, if the gap is unknown or a wake-up hint came shortly before.
 const UNKNOWN_RISK: f64 = 0.5;
 
-/// Foreground launches that credit outlives in an open period: no stretch has more, nearly.
+/// Foreground launches that credit outlives in an open period. Hardly any stretch has more.
 const OPEN_LAUNCHES: u64 = 16_384;
 
-/// Room in an open period, in delay bounds: of 500 us, 8 ms.
+/// Room in an open period, as a multiple of the delay bound: 8 ms at 500 us.
 const OPEN_ROOM_RATIO: u64 = 16;
 
 /// The state and the models at one time.
@@ -38,7 +39,7 @@ impl<'a> Situation<'a> {
     }
 
     /// Room of background jobs from `at` on, ns, at this chance of keeping a foreground job
-    /// waiting; the least of all foreground jobs. Error: until when one is busy at least.
+    /// waiting; the least of all foreground jobs. Error: earliest end of a foreground job's work.
     pub(super) fn room(&self, at: Ns, chance: f64) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         for (client, job) in self.foreground() {
@@ -47,7 +48,7 @@ impl<'a> Situation<'a> {
         Ok(room)
     }
 
-    /// What background jobs may use from now on, ns: the least that any foreground job leaves.
+    /// Room of background jobs from now on, ns; the least of all foreground jobs.
     pub(super) fn opening(&self) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         for (client, job) in self.foreground() {
@@ -56,7 +57,8 @@ impl<'a> Situation<'a> {
         Ok(room)
     }
 
-    /// The larger of two: what the gap leaves, and what the stretch up to the next wait leaves.
+    /// The larger of two times: the room in the gap, and the laxity of the stretch up to the next
+    /// wait.
     fn opening_of(&self, client: &ClientState, job: &JobModels) -> Result<Ns, Ns> {
         let laxity = self.laxity_of(client, job);
         match self.gap_opening(client, job) {
@@ -66,8 +68,8 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// `E - R - now` of one foreground job, ns ([`StretchModel`](super::stretch_model)), and what
-    /// its account allows on top.
+    /// `E - R - now` of one foreground job, ns ([`StretchModel`](super::stretch_model)), plus the
+    /// extension that its account allows.
     fn laxity_of(&self, client: &ClientState, job: &JobModels) -> Ns {
         if job.account.is_open(self.now) {
             return self.open_room();
@@ -79,7 +81,7 @@ impl<'a> Situation<'a> {
             return 0;
         }
         let all = self.models.all_until.saturating_sub(self.now);
-        // Background work is counted by whoever asks.
+        // Callers count background work themselves.
         let ours = self.models.device.running(self.now);
         deadline
             .saturating_add(self.extension(client, job))
@@ -93,7 +95,7 @@ impl<'a> Situation<'a> {
         laxities.min().unwrap_or(0)
     }
 
-    /// Foreground launches that credit outlives: those to come before a wait. None without laxity.
+    /// Foreground launches that credit outlives: those to come before a wait. 0 without laxity.
     pub(super) fn launches_to_come(&self) -> u64 {
         if self.laxity() == 0 {
             return 0;
@@ -105,19 +107,19 @@ impl<'a> Situation<'a> {
         launches.min().unwrap_or(0)
     }
 
-    /// Whether background jobs run beside all foreground jobs as they come, for now.
+    /// Whether background jobs now run next to all foreground jobs without restriction.
     pub(super) fn is_open(&self) -> bool {
         let mut foreground = self.foreground().peekable();
         foreground.peek().is_some() && foreground.all(|(_, job)| job.account.is_open(self.now))
     }
 
-    /// Room in an open period, ns: until the next looks at it, and more.
+    /// Room in an open period, ns: more than the time until the next look at it.
     fn open_room(&self) -> Ns {
         self.state.config.delay_bound.saturating_mul(OPEN_ROOM_RATIO)
     }
 
-    /// Time by which a foreground job's stretch may end late, ns. None where the device switches:
-    /// each kernel within a stretch costs two switches on top.
+    /// Time by which a foreground job's stretch may end late, ns. 0 if the device switches between
+    /// processes: there each kernel within a stretch also costs two switches.
     fn extension(&self, client: &ClientState, job: &JobModels) -> Ns {
         let config = &self.state.config;
         match config.switch_cost {
@@ -150,23 +152,23 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// Until when a foreground job without a profile may be at work of which nothing is known: a
-    /// stretch longer than any that was seen to end. A first request is one.
+    /// End of the time in which a foreground job without a profile may run unknown work: a stretch
+    /// longer than any that was seen to end. A first request is one.
     ///
-    /// Half of `starving_after`: long enough for a request, and no background job starves. A job
-    /// that never waits keeps others out once.
+    /// The time is half of `starving_after`: long enough for a request, and no background job
+    /// starves. A job that never waits keeps others out once.
     fn unknown_until(&self, client: &ClientState, job: &JobModels) -> Option<Ns> {
         let since = job.stretch.new_since().filter(|_| client.times.is_empty())?;
         Some(since.saturating_add(self.state.config.starving_after / 2))
     }
 
-    /// What the gap of a foreground job leaves by its model alone.
+    /// Room in a foreground job's gap, only by its model.
     fn left_by(&self, client: &ClientState, job: &JobModels, at: Ns, chance: f64) -> Result<Ns, Ns> {
         let (config, gaps) = (&self.state.config, &job.gaps);
         let knows = gaps.knows();
         let room = |elapsed: Ns| match knows {
             true => gaps.room(elapsed, chance),
-            // Less is risked where nothing is known.
+            // The chance is lower while the gap is unknown.
             false => gaps.room_unknown(elapsed, chance.min(UNKNOWN_RISK)),
         };
         if let Some(hinted) = gaps.hinted_at().or(client.busy.hinted_at()) {
@@ -200,7 +202,7 @@ impl<'a> Situation<'a> {
     }
 
     /// Highest chance at which a kernel may keep a foreground job waiting. A wrong guess costs more
-    /// where the device must switch back.
+    /// if the device must switch back.
     pub(super) fn risk(&self) -> f64 {
         /// Best in the lab on a time-sliced device.
         const SWITCHED: f64 = 0.5;
@@ -210,19 +212,19 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// Whether the length of the foreground jobs' gap is known, not only a distribution.
+    /// Whether the length of the foreground jobs' gap is known, and not only its distribution.
     pub(super) fn is_steady(&self) -> bool {
         self.foreground().all(|(_, job)| job.gaps.is_steady())
     }
 
-    /// How long before the device runs dry the next kernel is granted, ns.
+    /// Time before the device runs dry at which the next kernel is granted, ns.
     pub(super) fn lead(&self) -> Ns {
         self.models.device.lead(self.state.config.delay_bound / 4)
     }
 
     /// When to look again whether `less` of the background work has ended. Unused credit and
-    /// stopped work do not end with time: a report of them brings the look, and the clock must not
-    /// spin until then.
+    /// stopped work do not end with time. A report of them triggers the look, and the clock must
+    /// not spin until then.
     pub(super) fn less_remains(&self, less: Ns) -> Ns {
         let bound = self.state.config.delay_bound;
         let running = self.models.device.running(self.now);
@@ -235,7 +237,7 @@ impl<'a> Situation<'a> {
         self.now.saturating_add(wait.max(1))
     }
 
-    /// Credit that needs no other grant, ns.
+    /// Credit of clients that need no further grant, ns.
     fn credit_abroad(&self) -> Ns {
         let exposed = self.state.exposed.iter().filter_map(|slot| self.state.get(*slot));
         exposed
@@ -243,7 +245,8 @@ impl<'a> Situation<'a> {
             .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
     }
 
-    /// Background work still to run by the clock, plus credit that needs no other grant, ns.
+    /// Background work still to run by the clock, plus credit of clients that need no further
+    /// grant, ns.
     pub(super) fn remaining(&self) -> Ns {
         let credit = self.credit_abroad();
         let outstanding = self.state.exposure.saturating_sub(credit);
@@ -260,12 +263,12 @@ impl<'a> Situation<'a> {
     }
 }
 
-/// High estimate of a waiting kernel, ns; its charge where no time is known.
+/// High estimate of a waiting kernel, ns; its charge if no time is known.
 pub(super) fn long_estimate(job: &JobModels, wait: &GateWait) -> Ns {
     let times = &job.times;
     match times.of_next(wait.kernel) {
         Some(forecast) if times.is_known() => forecast.high.max(times.may_take(wait.kernel)),
-        // Ends are seen a little late: the learnt time is rather too long.
+        // Ends are seen a little late, so the learnt time is rather too long.
         Some(forecast) => forecast.middle,
         None => wait.cost,
     }
@@ -300,9 +303,9 @@ mod tests {
         models.device.launched(slot, 100 * US, 0, 0);
         assert_eq!(less_remains(&state, &models, 30 * US, 10 * US), 40 * US);
         assert_eq!(less_remains(&state, &models, 0, 10 * US), 10 * US + 1, "never at once");
-        // More than runs: the rest is credit.
+        // More work than runs: the rest is credit.
         assert_eq!(less_remains(&state, &models, 91 * US, 10 * US), 10 * US + 91 * US);
-        // Nothing ends until only the charge is left.
+        // No work ends until only the charge is left.
         models.device.launched(slot, 500 * US, 0, 0);
         assert_eq!(less_remains(&state, &models, 30 * US, 10 * US), (600 - 100 + 30) * US);
         models.device.foreground_launched(true);

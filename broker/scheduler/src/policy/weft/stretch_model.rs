@@ -1,7 +1,7 @@
-//! Stretch model: when a foreground job's stretch would end alone.
+//! Stretch model: when a foreground job's stretch would end without background work.
 //!
-//! A stretch is the launches between two waits. A job whose host is slower than the device feels a
-//! delay only at its next wait: until then the device catches up. With
+//! A stretch is the launches between two waits. A job whose host is slower than the device notices
+//! a delay only at its next wait: until then the device catches up. With
 //!
 //! ```text
 //! E = when the stretch would end alone
@@ -11,15 +11,15 @@
 //!
 //! a background kernel of length `c` may go if `c <= laxity`.
 //!
-//! * What ran alone is not needed: hosts launch without waiting, so background work does not move
-//!   launches. The device alone is replayed from launch times and kernel times:
-//!   `front = max(front, launch) + time`.
-//! * At each launch the model has seen all kernels since the wait. Of this context it knows the
-//!   idle time still to come, and the launches: low estimates of both.
+//! * The model needs no stretches without background work. Hosts launch without waiting, so
+//!   background work does not move launches. Only the device is replayed, from launch times and
+//!   kernel times: `front = max(front, launch) + time`.
+//! * At each launch the model has seen all kernels since the wait. For this context it knows the
+//!   idle time and the number of launches still to come: low estimates of both.
 //! * A context that was not seen before has no laxity.
 //!
-//! A stretch with more work than any that was seen to end is *new*. Where the job has no profile,
-//! nothing says when it ends.
+//! A stretch with more work than any that was seen to end is *new*. If the job has no profile, its
+//! end is unknown.
 #![forbid(unsafe_code)]
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
@@ -28,7 +28,7 @@ use weft_protocol::Ns;
 
 use crate::mean_times::Hashed;
 
-/// Contexts kept. Beyond that new ones are not learnt.
+/// Limit of kept contexts. Beyond it new ones are not learnt.
 const MAX_CONTEXTS: usize = 65_536;
 
 /// Longest stretch that is learnt, launches.
@@ -37,14 +37,14 @@ const MAX_LAUNCHES: usize = 32_768;
 /// Times that a context must have been seen.
 const ENOUGH: u32 = 2;
 
-/// A higher value raises a low estimate by this part of the difference. A lower one is believed at
-/// once.
+/// Inverse part of the difference by which a higher value raises a low estimate. A lower value
+/// replaces the estimate at once.
 const RISE: u64 = 16;
 
-/// What is still to come in a context.
+/// Idle time and launches still to come in a context.
 #[derive(Debug, Clone, Copy)]
 struct StillToCome {
-    /// Time in which the device would have nothing of the job, ns.
+    /// Time in which the device would have no work of the job, ns.
     idle: Ns,
     launches: u64,
     seen: u32,
@@ -69,11 +69,11 @@ fn low(known: Ns, new: Ns) -> Ns {
 #[derive(Debug, Clone, Copy)]
 struct StretchLaunch {
     context: u64,
-    /// Idle time of the device alone before it, since the stretch began, ns.
+    /// Idle time of the device before it, since the stretch began, without background work, ns.
     idle_before: Ns,
 }
 
-/// A stretch as it would have been alone, by launch times and kernel times.
+/// Stretch as it would have been without background work, by launch times and kernel times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReplayedStretch {
     /// First launch, ns.
@@ -94,11 +94,11 @@ impl ReplayedStretch {
 pub(super) struct StretchModel {
     contexts: HashMap<u64, StillToCome, BuildHasherDefault<Hashed>>,
     launches: Vec<StretchLaunch>,
-    /// End of the submitted work, had the device nothing else, ns.
+    /// End of the submitted work, if the device had no other work, ns.
     front: Ns,
     idle: Ns,
     begin: Ns,
-    /// Predicted work of the stretch so far, and the most of a stretch that was seen to end, ns.
+    /// Predicted work of the stretch so far, and of the largest stretch that was seen to end, ns.
     work: Ns,
     most_work: Ns,
     /// Whether the stretch was watched from its beginning.
@@ -160,14 +160,14 @@ impl StretchModel {
         replayed
     }
 
-    /// Forgets the stretch, part of which was not watched.
+    /// Forgets the stretch, which was not watched as a whole.
     pub(super) fn interrupted(&mut self) {
         self.launches.clear();
         self.work = 0;
         self.whole = false;
     }
 
-    /// When the stretch in progress began, ns, if none with so much work was seen to end.
+    /// Start of the stretch in progress, ns, if no stretch with that much work was seen to end.
     pub(super) fn new_since(&self) -> Option<Ns> {
         (!self.launches.is_empty() && self.work > self.most_work).then_some(self.begin)
     }
@@ -177,8 +177,8 @@ impl StretchModel {
         (known.seen >= ENOUGH).then_some(known)
     }
 
-    /// `E - R` with the work launched so far taken as done: until when the device may be without
-    /// this job's next kernel, were nothing of the job left on it.
+    /// `E - R` if the work launched so far were done: until when the device may be without this
+    /// job's next kernel.
     pub(super) fn deadline(&self) -> Option<Ns> {
         Some(self.front.saturating_add(self.to_come()?.idle))
     }
@@ -189,7 +189,7 @@ impl StretchModel {
     }
 }
 
-/// The context of a kernel behind a context.
+/// Context after one more kernel.
 fn mix(context: u64, kernel: u64) -> u64 {
     (context.rotate_left(5) ^ kernel).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

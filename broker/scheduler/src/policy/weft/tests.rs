@@ -1,4 +1,4 @@
-//! Policy `weft` in the core, by its events and decisions: what it learns, and what follows.
+//! Policy `weft` in the core, by its events and decisions: learning, and the decisions that follow.
 
 mod attaching;
 mod equals;
@@ -43,7 +43,7 @@ impl Bench {
         Bench::on(training, 0)
     }
 
-    /// `switch_cost`: of the device.
+    /// `switch_cost`: the device's.
     fn on(training: Option<Arc<Profile>>, switch_cost: Ns) -> Bench {
         let config = Config {
             policy: PolicyName::Weft,
@@ -112,7 +112,7 @@ impl Bench {
         })
     }
 
-    /// Issues and ends what was granted.
+    /// Issues and ends the granted work.
     fn done(&mut self, time: Ns) {
         self.done_while(time, false);
     }
@@ -187,11 +187,11 @@ fn a_gap_is_filled_to_its_end_and_not_beyond_once_it_is_known() {
 
 #[test]
 fn what_may_take_long_goes_by_that_on_any_device() {
-    // 0.4 ms in the mean, ten times as long once in twenty.
+    // 0.4 ms on average, ten times as long once in twenty.
     let mut run = Aggregator::new();
     (0..100).for_each(|turn| run.sampled(99, if turn % 20 == 0 { 3 * MS } else { 300 * US }, None));
     let training = Some(Arc::new(run.finish("job", 0)));
-    // Also where this became known after the clients attached.
+    // Also if this became known after the clients attached.
     for (switch_cost, at_first) in [(0, 0), (100 * US, 100 * US), (0, 100 * US), (100 * US, 0)] {
         let mut bench = Bench::on(training.clone(), at_first);
         bench.tell(Event::SwitchCost(switch_cost));
@@ -207,7 +207,7 @@ fn what_may_take_long_goes_by_that_on_any_device() {
             "2 ms are left, a switch takes {switch_cost} ns"
         );
     }
-    // One that never does may go there.
+    // A kernel that is never longer may go there.
     let mut bench = Bench::on(profile(99, 435 * US), 0);
     bench.requests(12, 10 * MS);
     bench.request();
@@ -260,7 +260,7 @@ fn of_a_background_job_that_nothing_is_known_of_one_kernel_goes_at_a_time() {
         bench.tell(Event::Passed(TRAINING));
         bench.now += 19 * MS;
     }
-    // Seen ends make nothing known; what the device measures does.
+    // Seen ends make no kernel known; the device's measurements do.
     let mut told = Vec::new();
     for _ in 0..20 {
         let at = bench.now;
@@ -457,7 +457,7 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
         settled: used,
     });
     assert!(left(&bench, TRAINING) > 100_000, "{}", left(&bench, TRAINING));
-    // The other job waits for that silence to be noticed.
+    // The other job waits until that silence is noticed.
     let since = bench.now;
     let mut out = bench.tell(Event::Waits {
         client: OTHER,
@@ -522,8 +522,8 @@ fn a_kernel_longer_than_each_gap_goes_where_no_wait_feels_it_and_its_credit_outl
 
 #[test]
 fn a_promised_slowdown_lets_work_go_beside_a_busy_foreground_job_and_its_credit_outlives_the_wait() {
-    /// Whether a kernel of 250 us goes beside a busy service, and whether its credit outlives the
-    /// wait, by the slowdown that the service asks for, and the device's switch cost.
+    /// Whether a kernel of 250 us goes while a service is busy, and whether its credit outlives the
+    /// wait. It depends on the slowdown that the service requests, and on the device's switch cost.
     fn beside(slowdown: Option<f64>, switch_cost: Ns) -> (bool, bool) {
         let mut bench = Bench::on(profile(99, 250 * US), switch_cost);
         bench.tell(Event::Budget {
@@ -584,7 +584,7 @@ fn background_jobs_launch_further_ahead_by_the_laxity_and_most_where_a_dry_conte
 
 #[test]
 fn a_copy_of_the_foreground_job_leaves_the_compute_engine_to_who_has_it() {
-    // A kernel fits behind the service's input copy where the training need not be switched to.
+    // A kernel fits behind the service's input copy if the training needs no switch.
     let goes = |copy: u64| {
         let mut bench = Bench::on(profile(99, 100 * US), 100 * US);
         let input = |bench: &mut Bench| {

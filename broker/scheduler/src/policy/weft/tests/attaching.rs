@@ -1,5 +1,5 @@
-//! A foreground job without a profile attaches beside a background job that runs: what its first
-//! request meets. Its kernels are told as 20 us each, and take ten times as long.
+//! A foreground job without a profile attaches while a background job runs: the delays of its first
+//! request. Its kernels are reported as 20 us each, and take ten times as long.
 
 use super::*;
 
@@ -81,7 +81,7 @@ fn nothing_goes_into_a_first_request_before_its_end_is_seen() {
     tell(&mut core, end, Event::Idle(SERVICE, end));
     let after = granted_at(&mut core, end + US, end + 5 * MS);
     assert!(after.is_some(), "what was seen to end leaves the device");
-    // The next one is like it: by what its end taught.
+    // The next request is alike, and the model learnt from the first one's end.
     launches(&mut core, 30 * MS);
     assert_eq!(granted_at(&mut core, 30 * MS, 30 * MS + 6 * MS), None);
 }
@@ -91,7 +91,7 @@ fn a_job_that_never_waits_keeps_others_out_for_a_bounded_time() {
     let mut core = attached();
     launches(&mut core, 10 * MS);
     let bound = 10 * MS + Config::default().starving_after / 2;
-    // So late that the minimum share is not due yet.
+    // Late enough that the minimum share is not due yet.
     let first = granted_at(&mut core, bound - 5 * MS, bound + 10 * MS);
     assert!(first.is_some_and(|at| at >= bound), "{first:?}");
 }

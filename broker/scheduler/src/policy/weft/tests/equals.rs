@@ -1,4 +1,4 @@
-//! Several foreground jobs of one priority: the one that leaves least of the device decides.
+//! Several foreground jobs of one priority: the one that leaves the least room decides.
 
 use super::*;
 

@@ -1,11 +1,11 @@
-//! A wrong profile becomes right by samples taken while the job is served.
+//! Samples taken while a job is served correct a wrong profile.
 
 use super::*;
 
 /// True time of the background job's kernel.
 const TRUE_NS: Ns = 900 * US;
 
-/// A background job whose profile says a third of the true time, after this many true samples.
+/// A background job after this many true samples. Its profile gives a third of the true time.
 fn sampled(samples: usize) -> Bench {
     let mut bench = Bench::new(profile(99, TRUE_NS / 3));
     bench.requests(12, 5 * MS);

@@ -1,11 +1,11 @@
 //! Background jobs without a profile whose ends are not watched: they launch, work on the host and
 //! then synchronise. Virtual time, `weft` against `fikit`.
 //!
-//! The foreground job works for 1.2 ms and pauses for 1.5 ms. What holds:
+//! The foreground job works for 1.2 ms and pauses for 1.5 ms. Expectations:
 //!
 //! * `weft` gives such jobs about as much as `fikit`, which learns nothing.
 //! * No job waits for the minimum share.
-//! * The foreground job does not pay: long kernels are found out.
+//! * The foreground job does not pay: long kernels are detected.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -17,14 +17,14 @@ const KERNEL_NS: Ns = 150 * US;
 const PAUSE_NS: Ns = 1_500 * US;
 /// Charge of a kernel of unknown time.
 const COST_NS: Ns = 20 * US;
-/// Time of an order to a waiting job, and of its news to the core.
+/// Time of an order to a waiting job, and of the job's report to the core.
 const WAY_NS: Ns = 30 * US;
 /// Interval at which a waiting job looks at the device.
 const LOOK_NS: Ns = 60 * US;
-/// One launch in `SAMPLED` is timed, and told `TOLD_NS` later.
+/// One launch in `SAMPLED` is timed, and its time is reported `TOLD_NS` later.
 const SAMPLED: u64 = 16;
 const TOLD_NS: Ns = 20 * MS;
-/// End of learning and begin of counting.
+/// End of learning and start of counting.
 const LEARNT_NS: Ns = 1_000 * MS;
 const END_NS: Ns = 3_000 * MS;
 
@@ -35,7 +35,7 @@ enum What {
     Tick,
     Goes(usize),
     Looks(usize),
-    /// When a background launch was, and how long it took.
+    /// A background launch's time, and its duration.
     Timed(usize, Ns, Ns),
 }
 
@@ -53,7 +53,7 @@ struct Background {
     out: Vec<(Ns, Ns)>,
     /// Charges for its kernel: without a measured time, and with one.
     charges: (Option<Ns>, Option<Ns>),
-    /// Under it credit comes back as work ends; so much came in all.
+    /// Under this window credit is replenished as work ends; `renewed` is the total.
     window: Option<RunAheadWindow>,
     renewed: Ns,
     timed: bool,
@@ -79,7 +79,7 @@ struct World {
     background_jobs: Vec<Background>,
     epochs: u64,
     free_at: Ns,
-    /// Of the foreground job: its last return, and its delays over the bursts.
+    /// Sum of the foreground job's delays at its bursts, and their number.
     delays: Ns,
     bursts: u64,
 }
@@ -243,8 +243,8 @@ impl World {
         self.plan(self.free_at + PAUSE_NS, What::ForegroundLaunches);
     }
 
-    /// Launches what it has credit for and waits with the next; or works, synchronises and comes to
-    /// the next step.
+    /// Launches within its credit and waits with the next kernel; or works on the host,
+    /// synchronises and comes to the next step.
     fn goes(&mut self, at: usize) {
         let (now, shape) = (self.now, self.shape);
         let client = Client(1 + at as u64);
@@ -307,7 +307,7 @@ impl World {
         }
     }
 
-    /// Looks at what has ended, and whether the job may go.
+    /// Looks for ended work, and for credit.
     fn looks(&mut self, at: usize) {
         let now = self.now;
         let background = &mut self.background_jobs[at];
@@ -357,15 +357,15 @@ fn who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it() {
                     jobs,
                 };
                 let (weft, fikit) = (play(PolicyName::Weft, shape), play(PolicyName::Fikit, shape));
-                // Each launch has its place in the foreground job's period: with several jobs a
-                // hundredth of it decides which one gets a gap.
-                // Nor is it a mark where `fikit` pays with the foreground job's delay.
+                // Each launch has its place in the foreground job's period. With several jobs a
+                // hundredth of the period decides which one gets a gap. The threshold is also lower
+                // if the foreground job's delay is larger under `fikit`.
                 let least = if jobs == 1 && fikit.delay <= weft.delay { 7 } else { 5 };
                 assert!(
                     weft.steps * 10 >= fikit.steps * least,
                     "{shape:?}: {weft:?}, fikit {fikit:?}"
                 );
-                // A job that others kept out of gaps for so long has the next one.
+                // A job that others kept out of gaps for this time has the next one.
                 let next = Config::default().starving_after / 2 + BURST * KERNEL_NS + PAUSE_NS;
                 assert!(weft.worst < next, "{shape:?}: {weft:?}");
             }
