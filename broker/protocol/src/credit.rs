@@ -25,8 +25,8 @@ pub struct RunAheadWindow {
     /// Most work on the device, ns, when a kernel launches that ends after `safe_until`. The device
     /// does not run out of work.
     pub max_backlog: Ns,
-    /// Completed work that does not come back as credit, total ns: `credit + outstanding <= given
-    /// - taken back - non_refundable`.
+    /// Total completed work that does not come back as credit, ns:
+    /// `credit + outstanding <= given - taken back - non_refundable`.
     pub non_refundable: Ns,
 }
 
