@@ -127,7 +127,7 @@ pub struct DeviceAdmission {
     pub further: u32,
     memory: AtomicI64,
     own_managed: AtomicI64,
-    /// Whether the broker admitted the process. It may revoke this until the process takes memory.
+    /// Whether the broker admitted the process, which it may revoke until the process takes memory.
     let_in: AtomicBool,
     turned_away: AtomicBool,
 }

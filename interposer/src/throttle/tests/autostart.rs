@@ -1,4 +1,4 @@
-//! Tests of a broker's start. A script in its place reports its arguments and environment.
+//! Tests of a broker's start. A script in its place reports how it was started.
 #![allow(unsafe_code)]
 
 use std::fs;
