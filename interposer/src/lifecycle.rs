@@ -95,7 +95,7 @@ extern "C" fn at_quick_end() {
     throttle::end_if_turned_away();
 }
 
-/// Runs in a forked child, which has no session and may begin anew.
+/// Runs in a forked child, which has no session and may begin a new one.
 pub extern "C" fn in_child() {
     paging::forget();
     deferred::forget();

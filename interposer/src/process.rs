@@ -79,7 +79,7 @@ pub fn mark_start() -> Option<StartMark> {
 
 impl Drop for StartMark {
     fn drop(&mut self) {
-        // SAFETY: the page mapped at the mark's begin, which nothing else knows.
+        // SAFETY: the page mapped at the mark's start, which no other code knows.
         let _ = unsafe { munmap(self.0, PAGE_BYTES) };
     }
 }

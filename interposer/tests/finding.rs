@@ -124,7 +124,7 @@ fn without_a_driver_there_is_no_device_and_one_line() {
         .env("WEFT_CUDA_LIBRARY", &stage().weft));
     assert_eq!(said.get("init"), "100");
     assert!(said.stderr.contains("weft itself"), "{}", said.stderr);
-    // A driver that is no library.
+    // A driver file that is not a library.
     let broken = stage().folder.join("broken.so");
     fs::write(&broken, "not a library").unwrap();
     let said = run(under_weft(&stage().client)

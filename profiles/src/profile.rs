@@ -131,8 +131,8 @@ impl Profile {
             .collect()
     }
 
-    /// Kernels with widely spread times: (hash, time at `quantile` in ns), for which `time >= max(2
-    /// * mean, mean + least)`.
+    /// Kernels with widely spread times: (hash, time at `quantile` in ns), for which
+    /// `time >= max(2 * mean, mean + least)`.
     pub fn spread(&self, quantile: f64, least: Ns) -> Vec<(u64, Ns)> {
         self.kernels
             .iter()

@@ -309,7 +309,7 @@ impl StreamAccounts {
     }
 }
 
-/// A copy, as a forked child has it.
+/// A copy, as in a forked child.
 impl Clone for StreamAccounts {
     fn clone(&self) -> StreamAccounts {
         let copy = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::SeqCst));

@@ -467,7 +467,7 @@ impl RemainingWork {
     }
 }
 
-/// A copy, as a forked child has it.
+/// A copy, as in a forked child.
 impl Clone for ActiveStreams {
     fn clone(&self) -> ActiveStreams {
         let copy = |word: &AtomicUsize| AtomicUsize::new(word.load(Ordering::SeqCst));

@@ -67,7 +67,7 @@ impl TicketOrder {
     }
 }
 
-/// A copy, as a forked child has it.
+/// A copy, as in a forked child.
 impl Clone for TicketOrder {
     fn clone(&self) -> TicketOrder {
         TicketOrder {

@@ -80,7 +80,7 @@ impl WaitEnd {
 
 /// State and actions of a client whose launch is at the head of the queue.
 pub trait WaitingClient {
-    /// Takes the launch's credit, if the credit covers it and the run-ahead window lets it go.
+    /// Takes the launch's credit, if the credit covers it and the run-ahead window admits it.
     fn take_credit(&mut self, now: Ns) -> bool;
     /// Whether the job is a background job.
     fn is_background(&self) -> bool;
@@ -88,7 +88,7 @@ pub trait WaitingClient {
     fn is_hurried(&self, now: Ns) -> bool;
     /// How long, ns, a wait spins before its first nap.
     fn spin(&self) -> Ns;
-    /// Polls the fences and reports what has ended.
+    /// Polls the fences and reports the work that has ended.
     fn poll(&mut self, now: Ns);
     /// Time, ns, when work was last seen to end, or began on an empty device.
     fn progress(&self) -> Ns;

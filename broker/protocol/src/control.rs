@@ -25,7 +25,7 @@ pub struct GranuleUse {
     pub access: Access,
 }
 
-/// Characters of the longest name of a job: it stands in a column of a terminal.
+/// Characters of the longest name of a job, which has a column of a terminal.
 pub const LONGEST_JOB_NAME: usize = 64;
 
 /// First message of a client.

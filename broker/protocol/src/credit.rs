@@ -25,8 +25,8 @@ pub struct RunAheadWindow {
     /// Most work on the device, ns, when a kernel launches that ends after `safe_until`. The device
     /// does not run out of work.
     pub max_backlog: Ns,
-    /// Completed work that does not come back as credit, ns in all: `credit + outstanding <= given
-    /// - taken back - non_refundable`.
+    /// Total completed work that does not come back as credit, ns:
+    /// `credit + outstanding <= given - taken back - non_refundable`.
     pub non_refundable: Ns,
 }
 
@@ -92,8 +92,8 @@ impl Orders {
         }
     }
 
-    /// Client: the run-ahead window, if any. Each word is a promise by itself, so they are read one
-    /// by one.
+    /// Client: the run-ahead window, if any. Each word is valid by itself, so the words are
+    /// read one by one.
     #[inline]
     pub fn window(&self) -> Option<RunAheadWindow> {
         let deadline = self.deadline.load(Ordering::Acquire);

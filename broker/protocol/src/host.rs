@@ -92,7 +92,7 @@ fn least(root: &Path, path: &str, files: &Files) -> Option<u64> {
 
 fn left(folder: &Path, files: &Files) -> Option<u64> {
     let read = |file: &str| -> Option<u64> { fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok() };
-    // `max` is no number: no limit.
+    // `max` is not a number: there is no limit.
     let limits = files.limits.iter().filter_map(|file| read(file));
     let limit = limits.min().filter(|limit| *limit < NONE)?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();

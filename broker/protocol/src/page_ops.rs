@@ -160,7 +160,7 @@ pub struct PageOpProducer {
 
 impl PageOpProducer {
     /// Gives a page operation, and returns its number; `None`: no free slot. The caller rings
-    /// [`PageOps::bell`] once a batch.
+    /// [`PageOps::bell`] once per batch.
     pub fn give(&mut self, page_ops: &PageOps, page_op: PageOp) -> Option<u64> {
         if self.given - self.read >= PAGE_OPS as u64 {
             return None;

@@ -7,7 +7,6 @@
 //! Ctrl-C also ends a Python script that waits for its first context
 //! ([`SignalWatch::ends_script`]). If the interpreter got signal and error at once, it would exit
 //! with code 1, and a shell's loop would continue.
-//! code 1, and a shell's loop would go on.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;

@@ -65,7 +65,7 @@ const POLL_NS: Ns = 100_000_000;
 /// Time within which a request counts as a repetition of the refused one.
 const REPEAT_NS: Ns = 1_000_000_000;
 
-/// Steps of a quota: the smallest step is this part of the device, so not every allocation asks.
+/// Divisor of the device's memory for the smallest step of a quota: not every allocation asks.
 const QUOTA_STEPS: u64 = 32;
 
 /// Exit code of a job that would have to wait but may not: `EX_TEMPFAIL` of sysexits.h.
@@ -127,7 +127,7 @@ pub struct DeviceAdmission {
     pub further: u32,
     memory: AtomicI64,
     own_managed: AtomicI64,
-    /// Whether the broker admitted the process. It may revoke this until the process takes memory.
+    /// Whether the broker admitted the process, which it may revoke until the process takes memory.
     let_in: AtomicBool,
     turned_away: AtomicBool,
 }

@@ -1,7 +1,7 @@
 //! The broker's doorbell: an eventfd that came with the lane.
 //!
 //! A job may close descriptors that it did not open, and its next file may reuse the number. So the
-//! descriptor's identity is checked before each write. A changed one is never touched again.
+//! descriptor's identity is checked before each write. A changed descriptor is never used again.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};

@@ -217,7 +217,7 @@ impl PushedContext {
             return;
         }
         self.leave();
-        // SAFETY: the context lives: whatever ends it waits for the queue.
+        // SAFETY: the context lives: any call that ends it waits for the queue.
         if unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
             self.pushed = Some(context);
         }
@@ -226,7 +226,7 @@ impl PushedContext {
     fn leave(&mut self) {
         if self.pushed.take().is_some() {
             let mut context = 0;
-            // SAFETY: the out-parameter is valid; what was pushed is popped once.
+            // SAFETY: the out-parameter is valid; the pushed context is popped once.
             let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut context) };
         }
     }

@@ -114,7 +114,7 @@ impl<T> BoundedFifo<T> {
         Some(launch)
     }
 
-    /// Whether a launch, queued or being issued, targets this stream or one it waits for.
+    /// Whether a launch, queued or being issued, targets this stream or a stream that it waits for.
     /// `context`: the current one, for the legacy default stream.
     pub fn goes_to(&self, stream: CuStream, context: CuContext) -> bool {
         let waiting = self.launches.iter().map(|(weight, _)| weight.to);

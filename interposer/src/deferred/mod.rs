@@ -29,7 +29,6 @@
 //!
 //! The queue is off with `WEFT_QUEUE=off` and with managed memory. Then calls without a hook lead
 //! straight to the driver.
-//! straight to the driver.
 
 mod deferred_launch;
 mod deferred_op;

@@ -39,8 +39,8 @@ struct ValidatedLaunches {
     launches: HashMap<CuContext, HashMap<CuFunction, HashSet<u64, BuildHasherDefault<AsIs>>>>,
     count: usize,
     streams: HashMap<CuStream, Stream>,
-    /// Last values of attributes, of functions or of kernels on a device. Never both: a kernel and
-    /// a function may name the same code.
+    /// Last values of attributes, of functions or of kernels on a device. Never of both, because a
+    /// kernel and a function may name the same code.
     attributes: HashMap<(AttributeOwner, u32), i32>,
     of_kernels: bool,
 }

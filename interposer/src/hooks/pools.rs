@@ -2,7 +2,7 @@
 //!
 //! A pool keeps the memory that the job frees, for its next allocations. So a pool counts with the
 //! bytes that the driver has reserved for it. weft reads this number when the pool takes device
-//! memory, at trims, and at sync points after the pool's use, at which it may have returned some
+//! memory, at trims, and at sync points after the pool's use. There it may have returned some
 //! memory. Other allocations and frees change only the count of bytes in use.
 //!
 //! The memory of a device's graphs is one such pool. A real driver reserves it at a launch.

@@ -128,7 +128,7 @@ fn used(entry: &Entry, op: StreamOp, arguments: Arguments) -> [(u64, Access); 2]
         StreamOp::CopyToDevice | StreamOp::CopyToHost | StreamOp::CopyOnDevice => {
             [(at(0), target), (at(1), Access::Read)]
         }
-        // The other argument is the fill value, no address.
+        // The other argument is the fill value, not an address.
         StreamOp::Memset => [(at(0), target), (0, Access::Read)],
         StreamOp::EventRecord | StreamOp::EventWait | StreamOp::Other => {
             [(at(0), Access::ReadWrite), (at(1), Access::ReadWrite)]
@@ -297,7 +297,7 @@ mod tests {
         ] {
             assert_eq!(told(symbol), copy, "{symbol:?}");
         }
-        // The fill value is no address.
+        // The fill value is not an address.
         assert_eq!(told(c"cuMemsetD32Async"), [(10, Access::Write), (0, Access::Read)]);
         // Rows with gaps between them.
         assert_eq!(told(c"cuMemsetD2D8_v2"), [(10, Access::ReadWrite), (0, Access::Read)]);

@@ -227,13 +227,13 @@ fn copied(to: CuStream, from: CuStream) {
 
 hooks! {
     fn cuStreamCreateWithPriority(stream: *mut CuStream, flags: u32, priority: i32) |real| {
-        // SAFETY: the client's arguments, but for the priority.
+        // SAFETY: the client's arguments, except the priority.
         let make = |given| unsafe { calls::cuStreamCreateWithPriority(stream, flags, given) };
         // SAFETY: the call's own out-parameter.
         unsafe { create(stream, priority, real, make) }
     }
     fn cuGreenCtxStreamCreate(stream: *mut CuStream, green: CuContext, flags: u32, priority: i32) |real| {
-        // SAFETY: the client's arguments, but for the priority.
+        // SAFETY: the client's arguments, except the priority.
         let make = |given| unsafe { calls::cuGreenCtxStreamCreate(stream, green, flags, given) };
         // SAFETY: the call's own out-parameter.
         unsafe { create(stream, priority, real, make) }

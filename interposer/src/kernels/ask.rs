@@ -25,7 +25,7 @@ pub fn function_name(function: CuFunction) -> Option<(CuModule, String)> {
 /// know.
 pub fn kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
     let mut name = std::ptr::null();
-    // SAFETY: as in `function_name`; the handle is no function to the driver.
+    // SAFETY: as in `function_name`; the driver does not treat the handle as a function.
     if !unsafe { calls::cuKernelGetName(&mut name, kernel) }.ok() {
         return None;
     }

@@ -134,7 +134,7 @@ unsafe fn packed(extra: *const c_void) -> Option<(*const u8, usize)> {
         if key == END {
             break;
         }
-        // SAFETY: each key but the end has a value.
+        // SAFETY: each key except the end has a value.
         let value = unsafe { list.wrapping_add(2 * at + 1).read() };
         match key {
             POINTER => buffer = value,

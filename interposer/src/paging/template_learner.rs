@@ -77,7 +77,7 @@ pub fn is_on() -> bool {
 }
 
 fn notes() -> MutexGuard<'static, Option<Notes>> {
-    // A panic leaves at most half a record, which is no recording.
+    // A panic leaves at most half a record, which is not a recording.
     NOTES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -168,7 +168,7 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    /// Counts a launch. True if it is to be observed.
+    /// Counts a launch. True if it must be observed.
     pub fn wants(&mut self, launch: &Launch, live: &Allocations) -> bool {
         let shape = launch.shape(live, &mut self.scratch);
         let seen = self.seen.entry(shape ^ launch.kernel).or_default();

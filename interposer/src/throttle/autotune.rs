@@ -21,7 +21,7 @@ use crate::kernels::index::Index;
 /// Known events with times. Triton makes 200 per candidate; further events count as plain ones.
 const TIMED_EVENTS: usize = 4096;
 
-/// Most predicted work of a pair's launches, from the second on, ns: the usual delay bound.
+/// Most predicted work of all launches of a pair, if it has several, ns: the usual delay bound.
 const PAIR_NS: Ns = 500_000;
 
 /// Longest time from a pair's first event to its launch, ns. After it the job does something else.

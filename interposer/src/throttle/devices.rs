@@ -13,7 +13,6 @@
 //!
 //! Only [`of_new`] waits, within the bound of the first attach. During a capture the driver gets
 //! only requests for the current context, which is the thread's own state.
-//! asked only for the current context, which is the thread's own state.
 #![allow(unsafe_code)]
 
 use std::ptr;

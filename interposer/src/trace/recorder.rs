@@ -48,7 +48,7 @@ pub enum RecordedCall {
     Operation {
         /// The operation.
         what: What,
-        /// Stream of the events around it; `None` if it is no work.
+        /// Stream of the events around it; `None` if the call is not work.
         timed: Option<Stream>,
     },
     /// Start of a step.
@@ -132,7 +132,7 @@ impl Recorder {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a record that is no call.
+    /// Writes a record that is not a call.
     pub fn write(&self, record: &Record) {
         self.lock().writer.put(record);
     }

@@ -1,5 +1,5 @@
-//! Prints the readers' results for an image file, or for every fatbin inside a library: `image FILE
-//! [ARCH] [NAME-PART]`.
+//! Prints the readers' results for an image file, or for every fatbin inside a library:
+//! `image FILE [ARCH] [NAME-PART]`.
 //!
 //! Shows a framework's real kernels (names, parameter layouts) without vendor tools.
 

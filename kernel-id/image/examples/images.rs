@@ -1,10 +1,10 @@
 //! Prints every image in a library, with the facts that cuobjdump also prints: `images FILE`.
 //!
-//! Each image is a line `image KIND ARCH WHERE`, followed by a line `kernel NAME REGISTERS SHARED
-//! LOCAL` per kernel; tabs separate fields. WHERE is its section. The compiler puts images into
-//! `.nv_fatbin`, and the vendor's tool looks only there; libraries keep more images among plain
-//! data. Unreadable parts are lines `error WHY`. tests/clients/test_images.py compares this with
-//! the vendor's tool.
+//! Each image is a line `image KIND ARCH WHERE`. After it comes a line
+//! `kernel NAME REGISTERS SHARED LOCAL` per kernel. Tabs separate fields; WHERE is its section.
+//! The compiler puts images into `.nv_fatbin`, and the vendor's tool looks only there; libraries
+//! keep more images among plain data. Unreadable parts are lines `error WHY`.
+//! tests/clients/test_images.py compares this with the vendor's tool.
 
 use std::io::Write;
 

@@ -20,7 +20,7 @@ const GAINS: [f32; MEMORY as usize + 1] = {
 /// Most values that the middle counts. The middle follows faster than its spread.
 const MIDDLE_MEMORY: f32 = 12.0;
 
-/// Most mean deviations by which a value pulls the middle, because one outlier is no new middle.
+/// Most mean deviations by which a value pulls the middle, because one outlier is not a new middle.
 const PULL: f32 = 1.0;
 
 /// Most mean deviations by which a value widens the spread. Values that jump often will jump again.

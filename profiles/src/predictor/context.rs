@@ -29,7 +29,7 @@ impl Context {
         self.0[2]
     }
 
-    /// Name of only a kernel.
+    /// Name of a kernel without predecessors.
     pub(super) fn of_kernel(kernel: u64) -> u64 {
         named(mix(kernel, 0), 1)
     }

@@ -28,8 +28,8 @@ impl Forecast {
     /// Longest time from now, ns, within which the value is reached with at most this chance, after
     /// `elapsed` ns.
     ///
-    /// The chance grows evenly between the forecast's values, steeply just below, ever more slowly
-    /// above.
+    /// The chance grows evenly between the forecast's values, steeply just below them, and more and
+    /// more slowly above them.
     pub fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         if elapsed >= self.high {
             return lasting(elapsed, chance);

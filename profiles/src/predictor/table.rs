@@ -79,7 +79,7 @@ impl ContextTable {
     }
 
     /// Returns `false` if the neighbourhood was full; then, in a table of the largest size, the
-    /// least seen neighbour gives way or fades.
+    /// least seen neighbour is replaced or fades.
     fn enter(&mut self, new: ContextCell) -> bool {
         let near = self.near(new.name);
         let largest = self.places.len() >= MOST_CONTEXTS;

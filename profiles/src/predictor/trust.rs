@@ -1,8 +1,8 @@
 //! Trust in a kind of context, by its length and count: its forecasts' error over that of the next
 //! shorter contexts on the same values.
+//!
 //! A context seen once may be almost exact (a training step) or worthless (a server that mixes
 //! requests). Some dozen launches show which case the job is.
-//! requests). Some dozen launches show which holds for the job.
 
 use super::cell::MIN_DISTANCE_NS;
 

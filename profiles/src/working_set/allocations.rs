@@ -4,7 +4,7 @@
 /// Live allocations of a job, by address. They never overlap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocations {
-    /// Begin and end.
+    /// Start and end.
     by_address: Vec<(u64, u64)>,
 }
 
@@ -36,7 +36,7 @@ impl Allocations {
         }
     }
 
-    /// Begin and end of the allocation that contains `address`.
+    /// Start and end of the allocation that contains `address`.
     pub fn find(&self, address: u64) -> Option<(u64, u64)> {
         let at = self.by_address.partition_point(|(begin, _)| *begin <= address);
         let (begin, end) = *self.by_address.get(at.checked_sub(1)?)?;
@@ -58,7 +58,7 @@ impl Allocations {
         (address < end).then_some((begin, end))
     }
 
-    /// All allocations by address: begin and end.
+    /// All allocations by address: start and end.
     pub fn all(&self) -> &[(u64, u64)] {
         &self.by_address
     }

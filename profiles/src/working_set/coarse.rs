@@ -225,8 +225,8 @@ impl CoarseSamples {
                     false,
                 ),
                 true => {
-                    // Each launch by itself: a number that never repeats is no key, but may be a
-                    // factor.
+                    // Each launch by itself: a number that never repeats cannot be a key, but may
+                    // be a factor.
                     let alone = self.kept.iter().filter_map(|kept| behind(&[kept], offset, grain));
                     let alone: Vec<(&CoarseSample, CommonUse)> = alone.collect();
                     let samples = alone.iter().map(|(kept, behind)| (*kept, behind));
@@ -407,7 +407,7 @@ mod tests {
 
     type Case<'a> = (&'a [u64], u64, &'a [(u64, u64)]);
 
-    /// Templates from launches with these pointers and a number, and the seen ranges: begin and KB.
+    /// Templates from launches with these pointers and a number, and the seen ranges: start and KB.
     fn learnt(launches: &[Case<'_>]) -> Vec<WordTemplate> {
         let mut live = Allocations::new();
         live.add(BASE, 1 << 30);

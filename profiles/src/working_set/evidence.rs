@@ -15,7 +15,7 @@ use super::{Access, Touched};
 
 /// Source of the memory ranges that kernels touched.
 pub trait Evidence {
-    /// Bytes to multiples of which ranges are rounded outwards; 1 is exact.
+    /// Granule, bytes: ranges are rounded outwards to its multiples; 1 is exact.
     fn granule(&self) -> u64;
 
     /// Whether [`Touched::access`] is known; otherwise it is always [`Access::ReadWrite`].
@@ -82,7 +82,7 @@ impl Evidence for SimulatedLedger {
     }
 }
 
-/// The host's page table before and after a launch. `/proc/self/pagemap` has 64 bits a page, with
+/// The host's page table before and after a launch. `/proc/self/pagemap` has 64 bits per page, with
 /// "present" in bit 63 and "swapped" in bit 62 (kernel:
 /// `Documentation/admin-guide/mm/pagemap.rst`). The caller evicts a range to the host, reads its
 /// entries, launches, waits, and reads them again.

@@ -306,7 +306,7 @@ fn contradicted(kernel: u64, seen: &ExactSamples, found: &[WordTemplate], others
     wrong
 }
 
-/// Pieces that a rule predicts for a launch: begin and end, relative to the pointer.
+/// Pieces that a rule predicts for a launch: start and end, relative to the pointer.
 fn pieces(template: &Template, launch: &Launch) -> Vec<(i64, i64)> {
     let piece = |begin: i64, bytes: i64| (begin, begin.saturating_add(bytes.max(0)));
     match template {

@@ -103,7 +103,7 @@ pub(super) struct BoundedSample<'a> {
 /// constant part. A product needs two different values, a constant part needs three and exact
 /// samples. With fewer values any formula would fit.
 ///
-/// `pointers` are offsets of 64-bit addresses, which are no factors.
+/// `pointers` are offsets of 64-bit addresses, which cannot be factors.
 pub(super) fn find(samples: &[BoundedSample], pointers: &[u16]) -> Option<Formula> {
     let least = samples.iter().map(|sample| sample.least).max()?;
     let most = samples.iter().map(|sample| sample.most).min()?;

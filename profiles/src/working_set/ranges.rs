@@ -3,7 +3,7 @@
 
 use super::{Access, Touched};
 
-/// Begin and end.
+/// Start and end.
 pub(super) type Span = (u64, u64);
 
 /// Sorts and unites ranges, adjoining ones too; drops empty ones.

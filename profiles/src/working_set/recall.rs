@@ -197,7 +197,7 @@ fn table(view: &PointerView, (offset, access): UsedWord, key: &[Term], hashes: &
     })
 }
 
-/// Converts pieces from (begin, end) to (offset, bytes).
+/// Converts pieces from (start, end) to (offset, bytes).
 fn sizes(pieces: &[(i64, i64)]) -> Vec<(i64, u64)> {
     pieces.iter().map(|(a, b)| (*a, b.abs_diff(*a))).collect()
 }

@@ -35,7 +35,7 @@ impl Access {
 /// Contiguous part of the job's address space that a kernel touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Touched {
-    /// Begin.
+    /// Start.
     pub address: u64,
     /// Size, bytes; may be 0.
     pub bytes: u64,
@@ -54,11 +54,11 @@ impl Touched {
 /// contiguous region is one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Region {
-    /// Begin of the first chunk, in the job's address space.
+    /// Start of the first chunk, in the job's address space.
     pub address: u64,
     /// Size of a chunk, bytes.
     pub bytes: u64,
-    /// Distance between begins of chunks, bytes.
+    /// Distance between starts of chunks, bytes.
     pub stride: u64,
     /// Number of chunks, at least 1.
     pub chunks: u32,

@@ -52,7 +52,7 @@ pub(super) type ExactSample = LaunchSample<PointerUse>;
 /// Pieces touched behind one pointer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PointerUse {
-    /// Begin and end, relative to the pointer.
+    /// Start and end, relative to the pointer.
     pub(super) pieces: Vec<(i64, i64)>,
     pub(super) access: Option<Access>,
     /// Whether another word had an equal value: the pieces may be the other's.

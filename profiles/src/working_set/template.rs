@@ -32,14 +32,14 @@ pub(super) type Pieces = Vec<(i64, u64)>;
 pub enum Template {
     /// Always equal (MSched's T1).
     Fixed {
-        /// From the pointer to the region's begin, bytes.
+        /// From the pointer to the region's start, bytes.
         offset: i64,
         /// Size, bytes.
         bytes: u64,
     },
     /// Contiguous, with a size that follows from the arguments (T2).
     Linear {
-        /// From the pointer to the region's begin, bytes.
+        /// From the pointer to the region's start, bytes.
         offset: Formula,
         /// Size, bytes.
         bytes: Formula,
@@ -50,7 +50,7 @@ pub enum Template {
         offset: Formula,
         /// Size of a chunk, bytes.
         bytes: Formula,
-        /// Distance between begins of chunks, bytes.
+        /// Distance between starts of chunks, bytes.
         stride: Formula,
         /// Number of chunks.
         chunks: Formula,

@@ -470,7 +470,7 @@ fn a_list_is_recalled_whatever_lies_behind_it() {
 
 #[test]
 fn a_gap_that_held_a_used_pointer_in_some_launch_is_no_operand() {
-    // A gap after an operand: empty, or the operand's begin left by an earlier launch. Later it is
+    // A gap after an operand: empty, or the operand's start, left by an earlier launch. Later it is
     // another tensor's.
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;

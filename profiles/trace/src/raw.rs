@@ -46,9 +46,9 @@ pub enum Record {
         /// Hashes of its kernels, the first [`MOST_NODES`].
         kernels: Vec<u64>,
     },
-    /// Begin of a step.
+    /// Start of a step.
     Mark(Moment),
-    /// End of a step; none begins.
+    /// End of a step; no step begins.
     Stop(Moment),
     /// A call.
     Operation(Operation),

@@ -4,7 +4,7 @@
 //! The device runs one piece at a time, as pieces become ready. Streams are in order; a
 //! [`Call::Wait`] holds its stream; copies have one engine per direction. A call begins
 //! `host_before` after its predecessor and takes [`Trace::launch_cost`]; a waiting call ends with
-//! its work. So gaps follow from only the trace. This is no scheduler: a replayer on a shared
+//! its work. So gaps depend only on the trace. This is no scheduler: a replayer on a shared
 //! device has its own engine.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use weft_profiles::Ns;
 /// Costs of a call that the trace does not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
-    /// From a launch call's begin to the kernel's begin on an idle device, ns.
+    /// From a launch call's start to the kernel's start on an idle device, ns.
     pub latency: Ns,
     /// From the end of work to the return of the host's wait, ns.
     pub wake: Ns,
@@ -40,16 +40,16 @@ pub struct Span {
     pub step: usize,
     /// Index of the operation in the step.
     pub operation: usize,
-    /// Begin, ns since the trace's begin.
+    /// Start, ns since the trace's start.
     pub begin: Ns,
-    /// End, ns since the trace's begin.
+    /// End, ns since the trace's start.
     pub end: Ns,
     /// Time until the next kernel begins, ns. `None` after the last kernel, and for copies, which
     /// run while kernels run.
     pub gap: Option<Ns>,
 }
 
-/// Host times of a step, ns since the trace's begin.
+/// Host times of a step, ns since the trace's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepSpan {
     /// Time of the mark.
@@ -206,7 +206,7 @@ fn call(
     }
 }
 
-/// Sets the gap from each kernel's end to the next one's begin.
+/// Sets the gap from each kernel's end to the next one's start.
 fn fill_gaps(trace: &Trace, timeline: &mut Timeline) {
     let is_kernel = |span: &Span| {
         let operation = trace

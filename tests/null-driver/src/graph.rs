@@ -87,7 +87,7 @@ entry_points! {
         if out.is_null() {
             return put(count, own.len());
         }
-        // SAFETY: not null, so the caller says how many fit.
+        // SAFETY: not null, so it holds the capacity of the caller's array.
         let room = unsafe { count.read() };
         for (at, node) in own.iter().take(room).enumerate() {
             put(out.wrapping_add(at), *node);

@@ -9,7 +9,7 @@
 //! Credit is predicted GPU time, ns. The broker adds to it, the client takes from it, and a
 //! revocation swaps it to zero: `given = taken + revoked + left` at every instruction.
 //!
-//! Everything is an atomic, so a reference to a lane is sound whatever the other side does.
+//! All fields are atomics, so a reference to a lane is sound whatever the other side does.
 #![forbid(unsafe_code)]
 
 #[cfg(not(loom))]
@@ -135,7 +135,7 @@ pub struct Reports {
     pub wanted_cost: AtomicU64,
     /// Start of its wait.
     pub waiting_since: AtomicU64,
-    /// Predicted work issued in the background, ns in all.
+    /// Total predicted work issued in the background, ns.
     pub issued: AtomicU64,
     /// Part of `issued` that was seen to end, ns.
     pub completed: AtomicU64,
@@ -175,8 +175,8 @@ pub struct Counters {
     pub memory: AtomicU64,
     /// Peak of `memory`, bytes.
     pub memory_peak: AtomicU64,
-    /// Launches let past the gate without credit: in a tuning burst, or in a collective that other
-    /// devices wait for.
+    /// Launches that passed the gate without credit: in a tuning burst, or in a collective that
+    /// other devices wait for.
     pub unsplit: AtomicU64,
     /// Managed part of `memory`, bytes.
     pub managed: AtomicU64,

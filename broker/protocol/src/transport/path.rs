@@ -17,7 +17,7 @@ pub const SHARED: &str = "/run/weft/broker.sock";
 
 /// Socket of the broker to use, absolute:
 ///
-/// 1. `WEFT_SOCKET`, from the present folder if relative;
+/// 1. `WEFT_SOCKET`, from the current folder if relative;
 /// 2. the shared one ([`SHARED`]) if a socket is there, whether or not a broker listens;
 /// 3. the user's own ([`own`]).
 pub fn socket() -> PathBuf {

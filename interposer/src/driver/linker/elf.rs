@@ -380,7 +380,7 @@ mod tests {
         let names = unsafe { functions(libc) };
         assert!(names.len() > 1000, "{}", names.len());
         for name in ["getpid", "fopen", "strlen", "dlsym"] {
-            // strlen is resolved at load time, so it is no plain function.
+            // strlen is resolved at load time, so it is not a plain function.
             assert_eq!(names.iter().any(|other| other == name), name != "strlen", "{name}");
         }
         // SAFETY: null is allowed.

@@ -152,7 +152,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     });
     launch(session, &kernel(7, 0xe000));
 
-    // A new broker learns what the old one knew, and the accounts begin at zero.
+    // A new broker learns all that the old one knew, and the accounts begin at zero.
     session.link.messages.put(ToBroker::Graph {
         hash: 70,
         kernels: vec![7, 8],
@@ -222,7 +222,7 @@ fn a_refusal_for_good_is_not_asked_about_again() {
 
 #[test]
 fn a_played_broker_and_a_real_one_hand_out_the_same_memory() {
-    // The other tests play the broker by hand; this checks what they assume.
+    // The other tests play the broker by hand; this test checks their assumptions.
     let (session, broker) = played(Mode::Alone);
     launch(session, &kernel(7, 0));
     assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 1);

@@ -1,4 +1,4 @@
-//! Tests of a broker's start. A script in its place reports its arguments and environment.
+//! Tests of a broker's start. A script in its place reports how it was started.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -55,7 +55,7 @@ fn the_broker_gets_nothing_of_the_jobs_and_the_job_never_hears_of_it() {
     let ours = fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe.1))).expect("a link");
     let ours = ours.to_str().expect("text");
     assert!(ours.starts_with("pipe:") && !told.contains(ours), "{told}");
-    // The broker is no child of this process.
+    // The broker is not a child of this process.
     let pid: libc::id_t = line(&told, "pid").parse().expect("a number");
     let mut facts = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::__WALL;

@@ -178,7 +178,7 @@ fn work_that_waits_for_a_later_launch_gets_it() {
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     let orders = &broker.lane.orders;
-    // Stuck after an eighth, a second; seven lie between that and the bound.
+    // Stuck after an eighth, which is a second; seven seconds are left until the bound.
     const STUCK: u64 = 1_000_000_000;
     orders.longest_wait.store(8 * STUCK, Ordering::Relaxed);
     broker.grant(1_000);

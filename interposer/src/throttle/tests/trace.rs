@@ -91,7 +91,7 @@ fn calls_come_out_in_order_with_their_times_from_the_first_mark_on() {
         let (What::Launch { hash, .. }, Some((start, end))) = (operation.what, operation.device) else {
             continue;
         };
-        // Single-precision ms; the device's clock goes on while the host is busy.
+        // Single-precision ms; the device's clock continues while the host is busy.
         let host = (operation.left - operation.entered) as f64;
         let work = hash as f64 * 10_000.0;
         assert!(

@@ -91,7 +91,7 @@ impl Cubin {
         self
     }
 
-    /// A function that is no entry.
+    /// A function that is not an entry.
     pub fn device_function(mut self, name: &str) -> Self {
         let text = self.section(&format!(".text.{name}"), 1, vec![0; 16], 16);
         self.symbols.push((name.to_string(), 0x12, 0, text, 0, 16));
