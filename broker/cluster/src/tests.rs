@@ -2,12 +2,12 @@
 //! decisions.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use crate::placement::{LearntPlacement, PlacementRule, Placer, typical_asks};
+use crate::placement::{GangPlacement, GangSurroundings, LearntPlacement, PlacementRule, Placer, typical_asks};
 use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder, WeftOrder};
 use crate::*;
 
@@ -280,6 +280,29 @@ fn real((what, id, workers, gpus, tenths): Raw) -> ClusterEvent {
     }
 }
 
+/// A placement of another crate that draws a node, and sometimes none or one that does not exist.
+#[derive(Debug)]
+struct AnyNode(Mutex<Draws>);
+
+impl GangPlacement for AnyNode {
+    fn name(&self) -> &'static str {
+        "any"
+    }
+
+    fn node(
+        &self,
+        nodes: &[ClusterNode],
+        _: &GangSurroundings,
+        _: &WorkerAsk,
+        _: u32,
+        _: u32,
+        _: &[usize],
+    ) -> Option<usize> {
+        let mut draws = self.0.lock().expect("no other thread");
+        (draws.below(8) > 0).then(|| draws.below(nodes.len() + 1))
+    }
+}
+
 fn rules() -> Vec<PlacementRule> {
     let typical = typical_asks([ask(1, 500), ask(1, 500), ask(1, 1_000), ask(2, 1_000)].into_iter());
     vec![
@@ -291,7 +314,8 @@ fn rules() -> Vec<PlacementRule> {
         PlacementRule::Fgd(typical),
         PlacementRule::MostFree,
         PlacementRule::Near,
-        PlacementRule::Learnt(LearntPlacement::shipped().expect("what is shipped")),
+        PlacementRule::Gang(Arc::new(LearntPlacement::shipped().expect("what is shipped"))),
+        PlacementRule::Gang(Arc::new(AnyNode(Mutex::new(Draws::new(7))))),
     ]
 }
 

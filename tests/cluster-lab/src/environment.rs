@@ -131,7 +131,7 @@ fn world_of(
     Ok(match what {
         "meta-rl" => {
             let mut trial = trial::links_varied(seed, jobs);
-            trial.rules.placement = PlacementRule::Learnt(LearntPlacement::new(chooser));
+            trial.rules.placement = PlacementRule::Gang(Arc::new(LearntPlacement::new(chooser)));
             (trial, Box::new(FifoOrder::passing()))
         }
         "sched2" | "sched2-told" => {
@@ -235,7 +235,7 @@ pub fn judge(text: &str, jobs: usize, seeds: std::ops::RangeInclusive<u64>) -> R
     let network: RowNetwork = text.parse()?;
     if network.name() == "meta-rl" {
         let mut placements = trial::placements();
-        placements.push(PlacementRule::Learnt(LearntPlacement::from_text(text)?));
+        placements.push(PlacementRule::Gang(Arc::new(LearntPlacement::from_text(text)?)));
         return trial::place(&trial::placing(jobs, seeds), &placements);
     }
     let told = network.name() == "sched2-told";

@@ -23,6 +23,7 @@ mod world;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -180,7 +181,7 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
     }
     if part("placing") {
         let mut placements = trial::placements();
-        placements.push(PlacementRule::Learnt(LearntPlacement::shipped()?));
+        placements.push(PlacementRule::Gang(Arc::new(LearntPlacement::shipped()?)));
         let figures = trial::place(&trial::placing(jobs, seeds.start..=seeds.end - 1), &placements)?;
         print!("{}", world::table(&figures));
         results.policies.extend(figures);

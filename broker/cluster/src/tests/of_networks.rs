@@ -158,7 +158,7 @@ proptest! {
     #[test]
     fn no_choice_breaks_the_books(raws in raws(), seed in 0u64..1_000) {
         for policy in ["fifo", "tiresias", "gandiva", "weft"] {
-            play(policy, PlacementRule::Learnt(LearntPlacement::new(any_row(seed))), &raws);
+            play(policy, PlacementRule::Gang(Arc::new(LearntPlacement::new(any_row(seed)))), &raws);
         }
         for told in [false, true] {
             play_under(Box::new(Sched2Network::new(any_row(seed), told)), PlacementRule::Packing, &raws);
