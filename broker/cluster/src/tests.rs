@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use crate::placement::{GangPlacement, GangSurroundings, LearntPlacement, PlacementRule, Placer, typical_asks};
+use crate::placement::{GangPlacement, GangSurroundings, PlacementRule, Placer, typical_asks};
 use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder, WeftOrder};
 use crate::*;
 
 mod ledger;
-mod of_networks;
 mod of_policies;
 
 use ledger::*;
@@ -65,7 +64,6 @@ fn rules() -> Vec<PlacementRule> {
         PlacementRule::Fgd(typical),
         PlacementRule::MostFree,
         PlacementRule::Near,
-        PlacementRule::Gang(Arc::new(LearntPlacement::shipped().expect("what is shipped"))),
         PlacementRule::Gang(Arc::new(AnyNode(Mutex::new(Draws::new(7))))),
     ]
 }
@@ -304,6 +302,30 @@ fn what_a_lost_node_ran_is_started_anew() {
     );
     let up = ClusterEvent::NodeUp(ClusterNode::new(NodeId(5), 8_000, 8_192, 2));
     assert_eq!(started(&pair.event(up)), [1]);
+}
+
+#[test]
+fn a_gang_takes_the_leaf_with_the_least_room_for_it() {
+    let links = ClusterLinks {
+        nodes_of_leaf: 2,
+        paths: 1,
+        levels: 1,
+    };
+    // Two leaves of two nodes of two; one GPU of the second leaf is taken.
+    let mut pair = Pair::new(policies::named("fifo-backfill").expect("a policy"), PlacementRule::Near);
+    for node in 0..4 {
+        pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(node), 8_000, 8_192, 2)));
+    }
+    pair.event(ClusterEvent::Links(links));
+    pair.submit(1, 3, 1_000);
+    let nodes =
+        |pair: &Pair, job: u64| -> Vec<u32> { pair.core.places(JobId(job)).iter().map(|place| place.node.0).collect() };
+    assert_eq!(nodes(&pair, 1), [0, 0, 1]);
+    // One fits on the free part of the first leaf; two fit only on the second.
+    pair.submit(2, 2, 1_000);
+    assert_eq!(nodes(&pair, 2), [2, 2]);
+    pair.submit(3, 1, 1_000);
+    assert_eq!(nodes(&pair, 3), [1]);
 }
 
 mod scores {

@@ -26,12 +26,14 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use weft_cluster::Draws;
-use weft_cluster::learnt::{ChoiceRows, RowChooser, RowNetwork};
-use weft_cluster::placement::{LearntPlacement, PlacementRule};
-use weft_cluster::policies::inss::densest_first;
-use weft_cluster::policies::inss_network::ServicePlanning;
-use weft_cluster::policies::{ClusterPolicy, FifoOrder, Sched2Network};
+use weft_cluster::placement::PlacementRule;
+use weft_cluster::policies::{ClusterPolicy, FifoOrder};
 
+use crate::contenders::inss::densest_first;
+use crate::contenders::inss_network::ServicePlanning;
+use crate::contenders::learnt::{ChoiceRows, RowChooser, RowNetwork};
+use crate::contenders::meta_rl::LearntPlacement;
+use crate::contenders::sched2_network::Sched2Network;
 use crate::serving;
 use crate::trial::{self, Trial};
 use crate::world::{self, PolicyFigure, WorldTally};

@@ -13,7 +13,6 @@ mod best_fit;
 mod clustering;
 mod dot_product;
 mod fgd;
-mod learnt;
 mod most_free;
 mod near;
 mod packing;
@@ -28,7 +27,6 @@ use crate::links::{ClusterLinks, Flow};
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
 
 pub use fgd::{TypicalAsk, typical_asks};
-pub use learnt::LearntPlacement;
 
 /// CPU of the largest node, to which scores are scaled, thousandths: the published simulator's
 /// value.

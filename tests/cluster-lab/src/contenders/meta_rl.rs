@@ -17,10 +17,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};
-use crate::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part, rough_log2};
-use crate::node::ClusterNode;
-use crate::placement::{GangPlacement, GangSurroundings};
+use weft_cluster::placement::{GangPlacement, GangSurroundings};
+use weft_cluster::{ClusterNode, WHOLE_GPU_MILLI, WorkerAsk};
+
+use super::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part, rough_log2};
 
 /// Loads of links: the parts of the time in which flows would send on idle links, millionths.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ pub const FEATURES: [&str; 15] = [
     "free part of all GPUs",
 ];
 
-/// The network of this file's folder.
+/// The network of this package's folder.
 const SHIPPED: &str = include_str!("../../networks/meta-rl.txt");
 
 /// Placement by a network, or by a trainer of one.
