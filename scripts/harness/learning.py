@@ -1,7 +1,8 @@
 """Training of the cluster's networks: worlds of the lab, played over lines of JSON, and masked PPO.
 
 `scripts/learn` starts it in the environment .venv-learn. The network is one small stack of layers
-that gives each row of features a score (broker/cluster/src/learnt.rs); the critic is not shipped.
+that gives each row of features a score (tests/cluster-lab/src/contenders/learnt.rs). The critic is
+not stored.
 """
 
 import json

@@ -749,7 +749,11 @@ impl Cluster {
             let links = self.links.as_ref()?;
             Flow::of(entry.job.id, entry.milli(), entry.measure, &entry.places, links)
         };
-        let around = GangSurroundings::new(traffic_milli, self.links, others.filter_map(flow));
+        let around = GangSurroundings {
+            traffic_milli,
+            links: self.links,
+            flows: others.filter_map(flow).collect(),
+        };
         self.placer.look_around(around);
     }
 

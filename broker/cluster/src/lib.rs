@@ -44,7 +44,6 @@ mod core;
 mod draws;
 mod event;
 mod job;
-pub mod learnt;
 mod links;
 mod node;
 pub mod placement;

@@ -80,7 +80,7 @@ impl ClusterNode {
     }
 
     /// Number of workers with this request that fit on the free resources.
-    pub(crate) fn room(&self, ask: &WorkerAsk) -> u32 {
+    pub fn room(&self, ask: &WorkerAsk) -> u32 {
         let by = |have: u32, each: u32| have.checked_div(each).unwrap_or(u32::MAX);
         let gpus = match ask.gpus {
             0 => u32::MAX,

@@ -2,231 +2,23 @@
 //! decisions.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use crate::placement::{LearntPlacement, PlacementRule, Placer, typical_asks};
+use crate::placement::{GangPlacement, GangSurroundings, PlacementRule, Placer, typical_asks};
 use crate::policies::{self, AstraeaOrder, ClusterPolicy, TiresiasOrder, WeftOrder};
 use crate::*;
 
-mod of_networks;
+mod ledger;
 mod of_policies;
 
-const S: Ns = 1_000_000_000;
-
-/// State as a caller sees it: it applies decisions in their order and knows no core.
-#[derive(Debug, Default)]
-struct Ledger {
-    nodes: BTreeMap<NodeId, ClusterNode>,
-    jobs: BTreeMap<JobId, ClusterJob>,
-    running: BTreeMap<JobId, Vec<WorkerPlace>>,
-    paused: BTreeMap<JobId, Vec<NodeId>>,
-    started: Vec<JobId>,
-    /// Whether jobs may be in second seats. GPUs are then counted by [`Pair::seats_hold`].
-    shares: bool,
-}
-
-impl Ledger {
-    fn given(&self, job: JobId) -> WorkerAsk {
-        self.jobs[&job].each
-    }
-
-    fn free(&mut self, job: JobId) -> Vec<WorkerPlace> {
-        let each = self.given(job);
-        let places = self.running.remove(&job).unwrap_or_default();
-        for place in &places {
-            if let Some(node) = self.nodes.get_mut(&place.node) {
-                node.cpu_milli += each.cpu_milli;
-                node.memory_mib += each.memory_mib;
-                for gpu in place.gpus.iter().filter(|_| !self.shares) {
-                    node.gpus[usize::from(*gpu)] += each.gpu_milli;
-                }
-            }
-        }
-        places
-    }
-
-    fn begin(&mut self, job: JobId, places: &[WorkerPlace]) {
-        assert!(!self.running.contains_key(&job), "{job:?} is begun twice");
-        let each = self.given(job);
-        assert_eq!(
-            places.len(),
-            self.jobs[&job].workers as usize,
-            "a gang is all or nothing"
-        );
-        for place in places {
-            let node = self.nodes.get_mut(&place.node).expect("a node that is there");
-            assert_eq!(place.gpus.len(), each.gpus as usize);
-            node.cpu_milli = node
-                .cpu_milli
-                .checked_sub(each.cpu_milli)
-                .expect("CPU is not given twice");
-            node.memory_mib = node.memory_mib.checked_sub(each.memory_mib).expect("nor memory");
-            for gpu in place.gpus.iter().filter(|_| !self.shares) {
-                let free = &mut node.gpus[usize::from(*gpu)];
-                *free = free.checked_sub(each.gpu_milli).expect("no GPU is given twice");
-            }
-        }
-        self.running.insert(job, places.to_vec());
-    }
-
-    fn apply(&mut self, decision: &ClusterDecision) {
-        let nodes = |places: &[WorkerPlace]| places.iter().map(|place| place.node).collect::<Vec<NodeId>>();
-        match decision {
-            ClusterDecision::Start(job, places) => {
-                assert!(!self.paused.contains_key(job), "a paused job is not started anew");
-                self.begin(*job, places);
-                self.started.push(*job);
-            }
-            ClusterDecision::Resume(job, places) => {
-                assert_eq!(self.paused.remove(job).as_ref(), Some(&nodes(places)));
-                self.begin(*job, places);
-            }
-            ClusterDecision::Move(job, places) => {
-                assert_ne!(self.paused.remove(job).expect("it was paused"), nodes(places));
-                self.begin(*job, places);
-            }
-            ClusterDecision::Pause(job) => {
-                let places = self.free(*job);
-                assert!(!places.is_empty(), "only what runs is paused");
-                self.paused.insert(*job, nodes(&places));
-            }
-            ClusterDecision::Requeue(job) => assert!(!self.free(*job).is_empty()),
-            ClusterDecision::Priority(_, level) => assert!(*level <= 9),
-            ClusterDecision::Route(job, _) => assert!(self.running.contains_key(job)),
-            ClusterDecision::Refuse(job) => {
-                let refused = self.jobs.remove(job).expect("a job that was submitted");
-                assert!(!refused.each.valid() || refused.workers == 0);
-            }
-        }
-    }
-}
-
-/// The core and the ledger.
-#[derive(Debug)]
-struct Pair {
-    core: Cluster,
-    ledger: Ledger,
-    now: Ns,
-    all: Vec<ClusterDecision>,
-}
+use ledger::*;
 
 impl Pair {
-    fn new(policy: Box<dyn ClusterPolicy>, rule: PlacementRule) -> Pair {
-        let shares = policy.sharing().is_some();
-        Pair {
-            core: Cluster::new(policy, Placer::new(rule)),
-            ledger: Ledger {
-                shares,
-                ..Ledger::default()
-            },
-            now: 0,
-            all: Vec::new(),
-        }
-    }
-
     fn with(policy: &str, gpus: &[usize]) -> Pair {
-        let mut pair = Pair::new(policies::named(policy).expect("a policy"), PlacementRule::MostFree);
-        for (at, gpus) in gpus.iter().enumerate() {
-            pair.event(ClusterEvent::NodeUp(ClusterNode::new(
-                NodeId(at as u32),
-                64_000,
-                65_536,
-                *gpus,
-            )));
-        }
-        pair
-    }
-
-    fn event(&mut self, event: ClusterEvent) -> Vec<ClusterDecision> {
-        match &event {
-            ClusterEvent::NodeUp(node) => {
-                self.ledger.nodes.entry(node.id).or_insert_with(|| node.clone());
-            }
-            ClusterEvent::NodeDown(node) => {
-                self.ledger.nodes.remove(node);
-                self.ledger.paused.retain(|_, nodes| !nodes.contains(node));
-            }
-            ClusterEvent::Submitted(job) => {
-                self.ledger.jobs.entry(job.id).or_insert(*job);
-            }
-            ClusterEvent::Ended(job) if self.ledger.jobs.contains_key(job) => {
-                self.ledger.free(*job);
-                self.ledger.paused.remove(job);
-            }
-            _ => {}
-        }
-        let mut out = Vec::new();
-        self.core.handle(self.now, event.clone(), &mut out);
-        for decision in &out {
-            self.ledger.apply(decision);
-        }
-        if let ClusterEvent::Ended(job) = event {
-            self.ledger.jobs.remove(&job);
-        }
-        for node in self.core.nodes() {
-            let believed = &self.ledger.nodes[&node.id];
-            assert_eq!(node.cpu_milli, believed.cpu_milli);
-            assert!(self.ledger.shares || node.gpus == believed.gpus);
-        }
-        self.seats_hold();
-        self.all.extend(out.iter().cloned());
-        out
-    }
-
-    /// Asserts that every GPU is held once, and has at most one second seat.
-    fn seats_hold(&self) {
-        let mut held: BTreeMap<(NodeId, u16, bool), u32> = BTreeMap::new();
-        for (job, places) in &self.ledger.running {
-            assert_eq!(
-                self.core.places(*job),
-                &places[..],
-                "{job:?} is where the decisions say"
-            );
-            let second = self.core.second_seat(*job);
-            for place in places {
-                for gpu in &place.gpus {
-                    let one = if second {
-                        1_000
-                    } else {
-                        self.ledger.given(*job).gpu_milli
-                    };
-                    *held.entry((place.node, *gpu, second)).or_default() += one;
-                }
-            }
-        }
-        assert!(held.values().all(|milli| *milli <= 1_000), "{held:?}");
-        for node in self.core.nodes() {
-            for (at, free) in node.gpus.iter().enumerate() {
-                let taken = held.get(&(node.id, at as u16, false)).copied().unwrap_or(0);
-                assert_eq!(free + taken, 1_000, "{:?}, GPU {at}", node.id);
-            }
-        }
-    }
-
-    fn submit(&mut self, id: u64, workers: u32, gpu_milli: u32) -> Vec<ClusterDecision> {
-        self.event(ClusterEvent::Submitted(job(id, workers, gpu_milli)))
-    }
-}
-
-fn ask(gpus: u32, gpu_milli: u32) -> WorkerAsk {
-    WorkerAsk {
-        cpu_milli: 1_000,
-        memory_mib: 1_024,
-        gpus,
-        gpu_milli,
-    }
-}
-
-fn job(id: u64, workers: u32, gpu_milli: u32) -> ClusterJob {
-    ClusterJob {
-        id: JobId(id),
-        tenant: TenantId(id as u32 % 3),
-        workers,
-        each: ask(1, gpu_milli),
-        expected: Some((id % 7 + 1) * 100 * S),
+        Pair::on(policies::named(policy).expect("a policy"), gpus)
     }
 }
 
@@ -238,45 +30,26 @@ fn started(out: &[ClusterDecision]) -> Vec<u64> {
     out.iter().filter_map(id).collect()
 }
 
-/// Event as numbers, made real against the present state.
-type Raw = (u8, u64, u32, u32, u32);
+/// A placement of another crate that draws a node, and sometimes none or one that does not exist.
+#[derive(Debug)]
+struct AnyNode(Mutex<Draws>);
 
-fn raws() -> impl Strategy<Value = Vec<Raw>> {
-    prop::collection::vec((0u8..12, 0u64..24, 0u32..5, 0u32..3, 1u32..=10), 1..120)
-}
+impl GangPlacement for AnyNode {
+    fn name(&self) -> &'static str {
+        "any"
+    }
 
-fn real((what, id, workers, gpus, tenths): Raw) -> ClusterEvent {
-    match what {
-        0 => ClusterEvent::NodeUp(ClusterNode::new(
-            NodeId(id as u32 % 6),
-            8_000,
-            8_192,
-            (workers as usize).max(1),
-        )),
-        1 => ClusterEvent::NodeDown(NodeId(id as u32 % 12)),
-        2..=4 => ClusterEvent::Ended(JobId(id)),
-        5 if gpus == 0 => ClusterEvent::Progress(JobId(id), tenths * 100_000),
-        5 => ClusterEvent::Measured(
-            JobId(id),
-            JobMeasure {
-                duty_milli: tenths * 100,
-                speed_milli: 1_000 - workers * 200,
-                traffic_milli: (gpus - 1) * 300,
-                serves: workers == 4,
-            },
-        ),
-        6 => ClusterEvent::Look,
-        _ => {
-            let gpu_milli = if gpus == 1 { tenths * 100 } else { 1_000 * gpus.min(1) };
-            ClusterEvent::Submitted(ClusterJob {
-                each: WorkerAsk {
-                    // Sometimes memory is the scarce resource.
-                    memory_mib: 512 * tenths,
-                    ..ask(gpus, gpu_milli)
-                },
-                ..job(id, workers, 0)
-            })
-        }
+    fn node(
+        &self,
+        nodes: &[ClusterNode],
+        _: &GangSurroundings,
+        _: &WorkerAsk,
+        _: u32,
+        _: u32,
+        _: &[usize],
+    ) -> Option<usize> {
+        let mut draws = self.0.lock().expect("no other thread");
+        (draws.below(8) > 0).then(|| draws.below(nodes.len() + 1))
     }
 }
 
@@ -291,24 +64,12 @@ fn rules() -> Vec<PlacementRule> {
         PlacementRule::Fgd(typical),
         PlacementRule::MostFree,
         PlacementRule::Near,
-        PlacementRule::Learnt(LearntPlacement::shipped().expect("what is shipped")),
+        PlacementRule::Gang(Arc::new(AnyNode(Mutex::new(Draws::new(7))))),
     ]
 }
 
 fn play(policy: &str, rule: PlacementRule, raws: &[Raw]) -> Pair {
     play_under(policies::named(policy).expect("a policy"), rule, raws)
-}
-
-fn play_under(policy: Box<dyn ClusterPolicy>, rule: PlacementRule, raws: &[Raw]) -> Pair {
-    let mut pair = Pair::new(policy, rule);
-    for node in 0..3 {
-        pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(node), 8_000, 6_144, 2)));
-    }
-    for raw in raws {
-        pair.now += u64::from(raw.4) * 40 * S;
-        pair.event(real(*raw));
-    }
-    pair
 }
 
 /// A policy that is asked for the whole order in each round.
@@ -439,8 +200,8 @@ proptest! {
             pair.now += S;
             pair.event(ClusterEvent::Ended(*end.get(&running)));
         }
-        let expected: Vec<JobId> = (0..sizes.len() as u64).map(JobId).collect();
-        prop_assert_eq!(&pair.ledger.started, &expected);
+        let expected: Vec<u64> = (0..sizes.len() as u64).collect();
+        prop_assert_eq!(started(&pair.all), expected);
     }
 
     /// Under a policy that lets jobs pass, no job waits that fits on free resources.
@@ -461,36 +222,7 @@ proptest! {
     #[test]
     fn every_job_ends(sizes in prop::collection::vec((1u32..=8, 1u32..=10), 1..25)) {
         for policy in policies::NAMES.into_iter().filter(|name| *name != "exclusive") {
-            let mut pair = Pair::with(policy, &[4, 4]);
-            let mut left: BTreeMap<JobId, Ns> = BTreeMap::new();
-            for (id, (workers, tenths)) in sizes.iter().enumerate() {
-                left.insert(JobId(id as u64), job(id as u64, 1, 100).expected.unwrap());
-                pair.submit(id as u64, *workers, tenths * 100);
-            }
-            let work: u128 = sizes.iter().enumerate().map(|(id, (workers, tenths))| u128::from(left[&JobId(id as u64)]) * u128::from(workers * tenths)).sum();
-            let longest: Ns = left.values().sum();
-            while !left.is_empty() {
-                prop_assert!(pair.now <= longest, "{policy}: {left:?} are left");
-                // A second seat has gaps at best. Here it has none, so that GPUs are counted once.
-                let seated = |job: &JobId| !pair.core.second_seat(*job);
-                let running: Vec<JobId> = pair.ledger.running.keys().copied().filter(seated).collect();
-                let next = running.iter().map(|job| left[job]).min().unwrap_or(60 * S).min(60 * S);
-                pair.now += next;
-                let mut done = Vec::new();
-                for job in running {
-                    let left_now = left.get_mut(&job).unwrap();
-                    *left_now -= next;
-                    if *left_now == 0 {
-                        done.push(job);
-                    }
-                }
-                for job in done {
-                    left.remove(&job);
-                    pair.event(ClusterEvent::Ended(job));
-                }
-                pair.event(ClusterEvent::Look);
-            }
-            prop_assert!(u128::from(pair.now) * 80 >= work, "{policy}: faster than eight GPUs");
+            every_job_ends_under(policies::named(policy).expect("a policy"), &sizes);
         }
     }
 }
@@ -570,6 +302,30 @@ fn what_a_lost_node_ran_is_started_anew() {
     );
     let up = ClusterEvent::NodeUp(ClusterNode::new(NodeId(5), 8_000, 8_192, 2));
     assert_eq!(started(&pair.event(up)), [1]);
+}
+
+#[test]
+fn a_gang_takes_the_leaf_with_the_least_room_for_it() {
+    let links = ClusterLinks {
+        nodes_of_leaf: 2,
+        paths: 1,
+        levels: 1,
+    };
+    // Two leaves of two nodes of two; one GPU of the second leaf is taken.
+    let mut pair = Pair::new(policies::named("fifo-backfill").expect("a policy"), PlacementRule::Near);
+    for node in 0..4 {
+        pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(node), 8_000, 8_192, 2)));
+    }
+    pair.event(ClusterEvent::Links(links));
+    pair.submit(1, 3, 1_000);
+    let nodes =
+        |pair: &Pair, job: u64| -> Vec<u32> { pair.core.places(JobId(job)).iter().map(|place| place.node.0).collect() };
+    assert_eq!(nodes(&pair, 1), [0, 0, 1]);
+    // One fits on the free part of the first leaf; two fit only on the second.
+    pair.submit(2, 2, 1_000);
+    assert_eq!(nodes(&pair, 2), [2, 2]);
+    pair.submit(3, 1, 1_000);
+    assert_eq!(nodes(&pair, 3), [1]);
 }
 
 mod scores {

@@ -26,12 +26,14 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use weft_cluster::Draws;
-use weft_cluster::learnt::{ChoiceRows, RowChooser, RowNetwork};
-use weft_cluster::placement::{LearntPlacement, PlacementRule};
-use weft_cluster::policies::inss::densest_first;
-use weft_cluster::policies::inss_network::ServicePlanning;
-use weft_cluster::policies::{ClusterPolicy, FifoOrder, Sched2Network};
+use weft_cluster::placement::PlacementRule;
+use weft_cluster::policies::{ClusterPolicy, FifoOrder};
 
+use crate::contenders::inss::densest_first;
+use crate::contenders::inss_network::ServicePlanning;
+use crate::contenders::learnt::{ChoiceRows, RowChooser, RowNetwork};
+use crate::contenders::meta_rl::LearntPlacement;
+use crate::contenders::sched2_network::Sched2Network;
 use crate::serving;
 use crate::trial::{self, Trial};
 use crate::world::{self, PolicyFigure, WorldTally};
@@ -131,7 +133,7 @@ fn world_of(
     Ok(match what {
         "meta-rl" => {
             let mut trial = trial::links_varied(seed, jobs);
-            trial.rules.placement = PlacementRule::Learnt(LearntPlacement::new(chooser));
+            trial.rules.placement = PlacementRule::Gang(Arc::new(LearntPlacement::new(chooser)));
             (trial, Box::new(FifoOrder::passing()))
         }
         "sched2" | "sched2-told" => {
@@ -235,7 +237,7 @@ pub fn judge(text: &str, jobs: usize, seeds: std::ops::RangeInclusive<u64>) -> R
     let network: RowNetwork = text.parse()?;
     if network.name() == "meta-rl" {
         let mut placements = trial::placements();
-        placements.push(PlacementRule::Learnt(LearntPlacement::from_text(text)?));
+        placements.push(PlacementRule::Gang(Arc::new(LearntPlacement::from_text(text)?)));
         return trial::place(&trial::placing(jobs, seeds), &placements);
     }
     let told = network.name() == "sched2-told";

@@ -6,6 +6,7 @@
 //! * [`world`]: jobs with arrivals and runs under every policy;
 //! * [`trial`]: jobs for it;
 //! * [`serving`]: services with objectives;
+//! * [`contenders`]: policies and a placement that only the lab has;
 //! * [`claims`]: claims of papers, and this lab's results;
 //! * [`environment`]: the same worlds for the training of networks.
 //!
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod claims;
+mod contenders;
 mod environment;
 mod known;
 mod openb;
@@ -23,15 +25,17 @@ mod world;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
 
-use weft_cluster::placement::{LearntPlacement, PlacementRule};
-use weft_cluster::policies::{self, inss_network::InssNetwork};
+use weft_cluster::placement::PlacementRule;
 
+use contenders::inss_network::InssNetwork;
+use contenders::meta_rl::LearntPlacement;
 use world::NodeCosts;
 
 /// Jobs on a cluster in virtual time: placements on a public trace, compared with the published
@@ -143,7 +147,7 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
     };
     if part("shared") {
         let trials = seeds.clone().map(|seed| trial::shared(seed, jobs, costs));
-        add(trials.collect(), &policies::NAMES)?;
+        add(trials.collect(), &contenders::NAMES)?;
     }
     if part("loads") {
         let policies = [
@@ -180,7 +184,7 @@ fn settings(options: &ClusterOptions, results: &mut ClusterResults) -> Result<()
     }
     if part("placing") {
         let mut placements = trial::placements();
-        placements.push(PlacementRule::Learnt(LearntPlacement::shipped()?));
+        placements.push(PlacementRule::Gang(Arc::new(LearntPlacement::shipped()?)));
         let figures = trial::place(&trial::placing(jobs, seeds.start..=seeds.end - 1), &placements)?;
         print!("{}", world::table(&figures));
         results.policies.extend(figures);
@@ -236,7 +240,7 @@ fn run(options: &ClusterOptions) -> Result<ExitCode> {
         let mut trials: Vec<trial::Trial> = trace.iter().map(|trace| trial::openb(trace, of_trace)).collect();
         let first = options.from_seed;
         trials.extend((first..first + seeds).map(|seed| trial::gangs(seed, gangs)));
-        results.policies = trial::run(&trials, &chosen(options, &policies::NAMES))?;
+        results.policies = trial::run(&trials, &chosen(options, &contenders::NAMES))?;
         print!("{}", world::table(&results.policies));
     }
     if !["placements", "train", "large"]
@@ -248,7 +252,7 @@ fn run(options: &ClusterOptions) -> Result<ExitCode> {
     }
     if options.only.as_deref() == Some("large") {
         results.policies = Vec::new();
-        for policy in chosen(options, &policies::NAMES) {
+        for policy in chosen(options, &contenders::NAMES) {
             let figures = trial::run(&[trial::large(options.jobs)], &[policy])?;
             print!("{}", world::table(&figures));
             results.policies.extend(figures);

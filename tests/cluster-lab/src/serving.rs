@@ -8,11 +8,12 @@ use anyhow::Result;
 use serde::Serialize;
 
 use weft_cluster::Draws;
-use weft_cluster::learnt::{ChoiceRows, RowChooser};
-use weft_cluster::policies::inss::{
+
+use crate::contenders::inss::{
     ServiceAsk, ServicePlace, densest_first, keeps_slo, least_share, plan_in_order, plan_services,
 };
-use weft_cluster::policies::inss_network::InssNetwork;
+use crate::contenders::inss_network::InssNetwork;
+use crate::contenders::learnt::{ChoiceRows, RowChooser};
 
 /// GPUs; the most on which InSS was tried.
 const GPUS: usize = 64;

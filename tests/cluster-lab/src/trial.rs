@@ -26,11 +26,12 @@ use std::ops::RangeInclusive;
 use anyhow::{Context, Result};
 
 use weft_cluster::placement::PlacementRule;
-use weft_cluster::policies::{self, FifoOrder, Sched2Order};
+use weft_cluster::policies::{FifoOrder, Sched2Order};
 use weft_cluster::{
     ClusterJob, ClusterLinks, ClusterNode, Draws, JobId, JobMeasure, NodeId, Ns, TenantId, WHOLE_GPU_MILLI, WorkerAsk,
 };
 
+use crate::contenders;
 use crate::openb::{OpenbTrace, TracePod};
 use crate::world::{self, NodeCosts, PolicyFigure, TrialJob, WorldRules};
 
@@ -279,7 +280,7 @@ pub fn run(trials: &[Trial], policies: &[&str]) -> Result<Vec<PolicyFigure>> {
     for same in trials.chunk_by(|a, b| a.name == b.name) {
         for policy in policies {
             let one = |trial: &Trial| {
-                let policy = policies::named(policy).context("a policy")?;
+                let policy = contenders::named(policy).context("a policy")?;
                 world::run(trial.name, &trial.jobs, policy, &trial.rules)
             };
             let each = same.iter().map(one).collect::<Result<Vec<PolicyFigure>>>()?;

@@ -2,9 +2,9 @@
 //!
 //! Most give each node a score, and the node with the highest score gets the worker. Of equal nodes
 //! it is the one that came first. [`random`](PlacementRule::Random) draws one of those on which the
-//! worker fits. [`near`](PlacementRule::Near) and [`learnt`](PlacementRule::Learnt) look at the
-//! whole gang. Workers of a gang after the first stay on the previous worker's node while it has
-//! room: a gang is on few nodes under every rule.
+//! worker fits. [`near`](PlacementRule::Near) looks at the whole gang, and so does a placement of
+//! another crate ([`GangPlacement`]). Workers of a gang after the first stay on the previous
+//! worker's node while it has room: a gang is on few nodes under every rule.
 //!
 //! A score depends only on the node's state and on the worker's request. So [`Placer`] keeps it
 //! until the node changes: for most workers only one of a thousand nodes needs a new score.
@@ -13,25 +13,56 @@ mod best_fit;
 mod clustering;
 mod dot_product;
 mod fgd;
-mod learnt;
 mod most_free;
 mod near;
 mod packing;
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
 
 use crate::draws::Draws;
 use crate::job::WorkerAsk;
+use crate::links::{ClusterLinks, Flow};
 use crate::node::{ClusterNode, NodeId, WorkerPlace};
 
 pub use fgd::{TypicalAsk, typical_asks};
-pub use learnt::{GangSurroundings, LearntPlacement};
 
 /// CPU of the largest node, to which scores are scaled, thousandths: the published simulator's
 /// value.
 const SCALE_CPU_MILLI: f64 = 128_000.0;
 /// GPUs of the largest node, thousandths.
 const SCALE_GPU_MILLI: f64 = 8_000.0;
+
+/// Surroundings of a gang that is to be placed.
+#[derive(Debug, Clone, Default)]
+pub struct GangSurroundings {
+    /// Time of a step's traffic, relative to the step on one node, thousandths.
+    pub traffic_milli: u32,
+    /// How nodes are linked, if that is known.
+    pub links: Option<ClusterLinks>,
+    /// Flows of the other running jobs.
+    pub flows: Vec<Flow>,
+}
+
+/// Placement of gangs that another crate brings.
+pub trait GangPlacement: Debug + Send + Sync {
+    /// Name in options and tables.
+    fn name(&self) -> &'static str;
+
+    /// Index of the node for the gang's next workers. `left` of its `workers` have no node yet;
+    /// `taken` has the indexes of the others' nodes. If the answer is none, or a node on which the
+    /// worker does not fit, the gang waits.
+    fn node(
+        &self,
+        nodes: &[ClusterNode],
+        around: &GangSurroundings,
+        ask: &WorkerAsk,
+        workers: u32,
+        left: u32,
+        taken: &[usize],
+    ) -> Option<usize>;
+}
 
 /// Rule by which a node is chosen.
 #[derive(Debug, Clone)]
@@ -52,8 +83,8 @@ pub enum PlacementRule {
     MostFree,
     /// On few leaves and few nodes.
     Near,
-    /// By a trained network, which also sees links.
-    Learnt(LearntPlacement),
+    /// By a placement of another crate.
+    Gang(Arc<dyn GangPlacement>),
 }
 
 impl PlacementRule {
@@ -68,14 +99,14 @@ impl PlacementRule {
             PlacementRule::Fgd(_) => "fgd",
             PlacementRule::MostFree => "most-free",
             PlacementRule::Near => "near",
-            PlacementRule::Learnt(_) => "meta-rl",
+            PlacementRule::Gang(placement) => placement.name(),
         }
     }
 
     /// The score of a node on which the worker fits.
     fn score(&self, node: &ClusterNode, ask: &WorkerAsk) -> i64 {
         match self {
-            PlacementRule::Random(_) | PlacementRule::Near | PlacementRule::Learnt(_) => 0,
+            PlacementRule::Random(_) | PlacementRule::Near | PlacementRule::Gang(_) => 0,
             PlacementRule::DotProduct => dot_product::score(node, ask),
             PlacementRule::Clustering => clustering::score(node, ask),
             PlacementRule::Packing => packing::score(node, ask),
@@ -123,7 +154,7 @@ impl Placer {
 
     /// Whether the rule looks at links, and so needs the surroundings of the next gang.
     pub(crate) fn looks_around(&self) -> bool {
-        matches!(self.rule, PlacementRule::Learnt(_) | PlacementRule::Near)
+        matches!(self.rule, PlacementRule::Gang(_) | PlacementRule::Near)
     }
 
     /// Takes the surroundings of the gang that is placed next.
@@ -154,7 +185,7 @@ impl Placer {
             }
         }
         if self.looks_around() && nodes.iter().map(|node| u64::from(node.room(ask))).sum::<u64>() < u64::from(workers) {
-            // A trainer is not asked in vain.
+            // A placement of another crate is not asked in vain.
             return None;
         }
         let mut last: Option<usize> = None;
@@ -194,7 +225,7 @@ impl Placer {
     ) -> Option<Vec<WorkerPlace>> {
         let mut places = Vec::with_capacity(workers as usize);
         for _ in 0..workers {
-            let fitting = choose(self, nodes).filter(|at| nodes[*at].fits(ask));
+            let fitting = choose(self, nodes).filter(|at| nodes.get(*at).is_some_and(|node| node.fits(ask)));
             let place = fitting.and_then(|at| {
                 let shared = self.gpu(&nodes[at], ask);
                 nodes[at].take(ask, shared)
@@ -221,8 +252,8 @@ impl Placer {
         taken: &[usize],
     ) -> Option<usize> {
         match &self.rule {
-            PlacementRule::Learnt(learnt) if !self.few => {
-                return learnt.node(nodes, &self.around, ask, [workers, left], taken);
+            PlacementRule::Gang(placement) if !self.few => {
+                return placement.node(nodes, &self.around, ask, workers, left, taken);
             }
             PlacementRule::Near => return near::node(nodes, self.around.links, ask, left, taken),
             _ if self.few => return near::node(nodes, self.around.links, ask, left, taken),

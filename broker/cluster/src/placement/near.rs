@@ -1,5 +1,5 @@
-//! A gang on few leaves and few nodes: the plain rule for comparison with a network. It also keeps
-//! gangs within a policy's [bound of nodes](crate::policies::ClusterPolicy::spread).
+//! A gang on few leaves and few nodes: the plain rule. It also keeps gangs within a policy's
+//! [bound of nodes](crate::policies::ClusterPolicy::spread).
 //!
 //! First comes a leaf that the gang is already on, then the fullest leaf that takes the whole rest
 //! of the gang, then the emptiest. On a leaf, the fullest node that takes the whole rest comes

@@ -12,10 +12,7 @@ mod exclusive;
 mod fifo;
 mod gandiva;
 mod gittins;
-pub mod inss;
-pub mod inss_network;
 mod sched2;
-mod sched2_network;
 mod shortest_remaining;
 mod tiresias;
 mod weft;
@@ -35,7 +32,6 @@ pub use fifo::FifoOrder;
 pub use gandiva::GandivaOrder;
 pub use gittins::GittinsOrder;
 pub use sched2::Sched2Order;
-pub use sched2_network::Sched2Network;
 pub use shortest_remaining::ShortestRemaining;
 pub use tiresias::TiresiasOrder;
 pub use weft::WeftOrder;
@@ -221,8 +217,6 @@ pub fn named(name: &str) -> Option<Box<dyn ClusterPolicy>> {
         "gandiva" => Box::new(GandivaOrder::default()),
         "crux" => Box::new(CruxOrder),
         "sched2" => Box::new(Sched2Order::default()),
-        "sched2-net" => Box::new(Sched2Network::shipped(false).ok()?),
-        "sched2-net-told" => Box::new(Sched2Network::shipped(true).ok()?),
         "weft" => Box::new(WeftOrder::default()),
         "weft-exclusive" => Box::new(WeftOrder::new(false)),
         _ => return None,
@@ -230,7 +224,7 @@ pub fn named(name: &str) -> Option<Box<dyn ClusterPolicy>> {
 }
 
 /// Names that [`named`] knows.
-pub const NAMES: [&str; 15] = [
+pub const NAMES: [&str; 13] = [
     "fifo",
     "fifo-backfill",
     "shortest-remaining",
@@ -242,8 +236,6 @@ pub const NAMES: [&str; 15] = [
     "gandiva",
     "crux",
     "sched2",
-    "sched2-net",
-    "sched2-net-told",
     "weft",
     "weft-exclusive",
 ];

@@ -1,7 +1,8 @@
 //! Learnt choices: a small network gives each of several rows of features a score, and the row with
 //! the highest score is taken. A row is a node that a worker may go to
-//! ([`placement`](crate::placement)), or a job that may go first ([`policies`](crate::policies)).
-//! All rows go through the same weights, so their number is free and their order does not matter.
+//! ([`meta_rl`](super::meta_rl)), or a job that may go first
+//! ([`sched2_network`](super::sched2_network)). All rows go through the same weights, so their
+//! number is free and their order does not matter.
 //!
 //! Training is not here: `scripts/learn` does it, with the lab as the environment. The folder
 //! `networks` holds the trained networks and describes how they were made. A score is a sum of
@@ -48,11 +49,6 @@ impl ChoiceRows {
         self.allowed.len()
     }
 
-    /// Whether there is no row.
-    pub fn is_empty(&self) -> bool {
-        self.allowed.is_empty()
-    }
-
     /// The features of a row.
     pub fn row(&self, at: usize) -> &[f32] {
         &self.values[at * self.width..(at + 1) * self.width]
@@ -60,7 +56,7 @@ impl ChoiceRows {
 }
 
 /// Feature: a part of a whole, at most 1; 1 if the whole is 0.
-pub(crate) fn part(of: u64, whole: u64) -> f32 {
+pub(super) fn part(of: u64, whole: u64) -> f32 {
     if whole == 0 {
         1.0
     } else {
@@ -69,13 +65,13 @@ pub(crate) fn part(of: u64, whole: u64) -> f32 {
 }
 
 /// Feature: 1 if true, else 0.
-pub(crate) fn flag(is: bool) -> f32 {
+pub(super) fn flag(is: bool) -> f32 {
     if is { 1.0 } else { 0.0 }
 }
 
 /// Feature: approximate logarithm of one more than a number, linear between powers of two. It does
 /// not depend on the machine's libraries.
-pub(crate) fn rough_log2(number: u64) -> f32 {
+pub(super) fn rough_log2(number: u64) -> f32 {
     let more = number.saturating_add(1);
     let bits = more.ilog2();
     bits as f32 + ((more - (1 << bits)) as f64 / (1u64 << bits) as f64) as f32
@@ -122,7 +118,7 @@ impl std::error::Error for BrokenNetwork {}
 impl RowNetwork {
     /// Reads a file whose network takes rows of this number of features. `what` names their
     /// subject.
-    pub(crate) fn for_rows(text: &str, features: usize, what: &str) -> Result<RowNetwork, BrokenNetwork> {
+    pub(super) fn for_rows(text: &str, features: usize, what: &str) -> Result<RowNetwork, BrokenNetwork> {
         let network: RowNetwork = text.parse()?;
         if network.width() != features {
             let why = format!("{} features, and {what} has {features}", network.width());

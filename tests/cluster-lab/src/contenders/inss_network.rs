@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use super::inss::{BATCHES, STEP_MILLI, ServiceAsk, ServicePlace, WHOLE_MILLI};
 use super::inss::{beside, densest_first, latency_us, least_share};
-use crate::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part};
+use super::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part};
 
 /// Features of a row: of a GPU in stage 1, of a share with a batch in stage 2. The row "none" has
 /// only the features of the service and of all GPUs.
@@ -54,7 +54,7 @@ const MORE_STEPS: u32 = 4;
 /// Tolerated pressure that is one to the network, and the most that it sees, thousandths.
 const MOST_BORNE_MILLI: u64 = 1_000;
 
-/// The network of this crate's folder.
+/// The network of this package's folder.
 const SHIPPED: &str = include_str!("../../networks/inss.txt");
 
 /// Placed service.
@@ -351,7 +351,7 @@ impl InssNetwork {
 mod tests {
     use super::super::inss::keeps_slo;
     use super::*;
-    use crate::Draws;
+    use weft_cluster::Draws;
 
     fn services(seed: u64, count: usize) -> Vec<ServiceAsk> {
         let mut draws = Draws::new(seed);

@@ -17,11 +17,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{ClusterPolicy, RankedJob, SECOND_NS};
-use crate::Ns;
-use crate::job::{JobId, WHOLE_GPU_MILLI};
-use crate::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part, rough_log2};
-use crate::node::ClusterNode;
+use weft_cluster::policies::{ClusterPolicy, RankedJob};
+use weft_cluster::{ClusterNode, JobId, Ns, WHOLE_GPU_MILLI};
+
+use super::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part, rough_log2};
+
+const MINUTE_NS: Ns = 60_000_000_000;
 
 /// Features of a job that could begin. The last row is "wait".
 pub const FEATURES: [&str; 16] = [
@@ -46,7 +47,7 @@ pub const FEATURES: [&str; 16] = [
 /// Number of waiting jobs that the network sees, by arrival.
 pub const CANDIDATES: usize = 48;
 
-/// The networks of this crate's folder.
+/// The networks of this package's folder.
 const SHIPPED: [&str; 2] = [
     include_str!("../../networks/sched2.txt"),
     include_str!("../../networks/sched2-told.txt"),
@@ -130,7 +131,7 @@ impl Sched2Network {
             after[*at].0 -= gpus;
         }
         let free: u32 = self.nodes.iter().map(|(free, _)| free).sum();
-        let minutes = |ns: Ns| ns / (60 * SECOND_NS);
+        let minutes = |ns: Ns| ns / MINUTE_NS;
         let run = job.expected.filter(|_| self.told).map_or(0, minutes);
         let traffic = job.measure.traffic_milli.min(4_000) as f32 / 1e3;
         let [at, waiting] = place;

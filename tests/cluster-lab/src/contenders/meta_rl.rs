@@ -17,47 +17,34 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};
-use crate::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part, rough_log2};
-use crate::links::{ClusterLinks, Flow};
-use crate::node::ClusterNode;
+use weft_cluster::placement::{GangPlacement, GangSurroundings};
+use weft_cluster::{ClusterNode, WHOLE_GPU_MILLI, WorkerAsk};
 
-/// Surroundings of a gang that is to be placed.
-#[derive(Debug, Clone, Default)]
-pub struct GangSurroundings {
-    /// Time of a step's traffic, relative to the step on one node, thousandths.
-    pub traffic_milli: u32,
-    /// How nodes are linked, if that is known.
-    pub links: Option<ClusterLinks>,
-    /// Per node, by its number: the part of the time in which its flows would send on idle links,
-    /// millionths.
-    pub nodes_ppm: BTreeMap<u32, u64>,
-    /// The same for each leaf, for the average of its uplinks.
-    pub leaves_ppm: BTreeMap<u32, u64>,
+use super::learnt::{BrokenNetwork, ChoiceRows, RowChooser, RowNetwork, flag, part, rough_log2};
+
+/// Loads of links: the parts of the time in which flows would send on idle links, millionths.
+#[derive(Debug, Default)]
+struct LinkLoads {
+    /// Per node, by its number.
+    nodes_ppm: BTreeMap<u32, u64>,
+    /// Per leaf, for the average of its uplinks.
+    leaves_ppm: BTreeMap<u32, u64>,
 }
 
-impl GangSurroundings {
-    /// Surroundings of a gang with this traffic, among these flows.
-    pub fn new(traffic_milli: u32, links: Option<ClusterLinks>, flows: impl Iterator<Item = Flow>) -> Self {
-        let mut around = GangSurroundings {
-            traffic_milli,
-            links,
-            ..GangSurroundings::default()
-        };
-        let paths = links.map_or(1, |links| u64::from(links.paths.max(1)));
-        for flow in flows {
+impl LinkLoads {
+    /// Loads by these flows.
+    fn new(around: &GangSurroundings) -> LinkLoads {
+        let mut loads = LinkLoads::default();
+        let paths = around.links.map_or(1, |links| u64::from(links.paths.max(1)));
+        for flow in &around.flows {
             for node in &flow.nodes {
-                *around.nodes_ppm.entry(node.0).or_default() += flow.load_ppm();
+                *loads.nodes_ppm.entry(node.0).or_default() += flow.load_ppm();
             }
             for leaf in flow.leaves.iter().filter(|_| flow.leaves.len() > 1) {
-                *around.leaves_ppm.entry(*leaf).or_default() += flow.load_ppm() / paths;
+                *loads.leaves_ppm.entry(*leaf).or_default() += flow.load_ppm() / paths;
             }
         }
-        around
-    }
-
-    fn leaf(&self, node: &ClusterNode) -> u32 {
-        self.links.map_or(0, |links| links.leaf(node.id))
+        loads
     }
 }
 
@@ -80,7 +67,7 @@ pub const FEATURES: [&str; 15] = [
     "free part of all GPUs",
 ];
 
-/// The network of this file's folder.
+/// The network of this package's folder.
 const SHIPPED: &str = include_str!("../../networks/meta-rl.txt");
 
 /// Placement by a network, or by a trainer of one.
@@ -112,14 +99,20 @@ impl LearntPlacement {
     pub fn new(chooser: Arc<dyn RowChooser>) -> LearntPlacement {
         LearntPlacement(chooser)
     }
+}
 
-    /// The node of the next workers of a gang, of which `left` have none yet.
-    pub(super) fn node(
+impl GangPlacement for LearntPlacement {
+    fn name(&self) -> &'static str {
+        "meta-rl"
+    }
+
+    fn node(
         &self,
         nodes: &[ClusterNode],
         around: &GangSurroundings,
         ask: &WorkerAsk,
-        [workers, left]: [u32; 2],
+        workers: u32,
+        left: u32,
         taken: &[usize],
     ) -> Option<usize> {
         let rows = rows(nodes, around, ask, [workers, left], taken);
@@ -136,6 +129,8 @@ fn rows(
     [workers, left]: [u32; 2],
     taken: &[usize],
 ) -> ChoiceRows {
+    let loads = LinkLoads::new(around);
+    let number = |node: &ClusterNode| around.links.map_or(0, |links| links.leaf(node.id));
     let mut leaves: BTreeMap<u32, LeafRoom> = BTreeMap::new();
     let (mut free, mut all) = (0, 0);
     let milli = |node: &ClusterNode| node.gpus.len() as u64 * u64::from(WHOLE_GPU_MILLI);
@@ -147,7 +142,7 @@ fn rows(
         }
     };
     for (at, node) in nodes.iter().enumerate() {
-        let leaf = leaves.entry(around.leaf(node)).or_default();
+        let leaf = leaves.entry(number(node)).or_default();
         leaf.room += room(node);
         leaf.free_milli += node.free_milli();
         leaf.milli += milli(node);
@@ -160,7 +155,7 @@ fn rows(
     let traffic = around.traffic_milli.min(4_000) as f32 / 1e3;
     let mut rows = ChoiceRows::new(FEATURES.len());
     for node in nodes {
-        let number = around.leaf(node);
+        let number = number(node);
         let leaf = leaves.get(&number).copied().unwrap_or_default();
         let room = room(node);
         let over = room - room.min(left);
@@ -169,8 +164,8 @@ fn rows(
             flag(room >= left),
             if room > 0 { part(over, room) } else { 0.0 },
             1.0 - part(node.free_milli(), milli(node)),
-            load(around.nodes_ppm.get(&node.id.0)),
-            load(around.leaves_ppm.get(&number)),
+            load(loads.nodes_ppm.get(&node.id.0)),
+            load(loads.leaves_ppm.get(&number)),
             part(leaf.room, left),
             flag(leaf.room >= left),
             part(leaf.free_milli, leaf.milli),

@@ -1,11 +1,25 @@
 //! Networks: the shipped ones, broken files, and arbitrary choosers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::*;
-use crate::learnt::{ChoiceRows, RowChooser, RowNetwork};
-use crate::policies::Sched2Network;
-use crate::policies::inss_network::InssNetwork;
+use proptest::prelude::*;
+
+use weft_cluster::placement::{PlacementRule, Placer};
+use weft_cluster::policies::{self, ClusterPolicy};
+use weft_cluster::*;
+
+use super::inss_network::InssNetwork;
+use super::learnt::{ChoiceRows, RowChooser, RowNetwork};
+use super::meta_rl::LearntPlacement;
+use super::sched2_network::Sched2Network;
+use super::{NAMES, NETWORKS, named};
+
+/// The core's own ledger.
+#[path = "../../../../broker/cluster/src/tests/ledger.rs"]
+mod ledger;
+
+use ledger::{every_job_ends_under, play_under, raws};
 
 const SHIPPED: [(&str, &str, &str); 4] = [
     (
@@ -154,38 +168,55 @@ fn any_row(seed: u64) -> Arc<dyn RowChooser> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a network chooses, no GPU is given twice and gangs are whole.
+    /// Whatever a network chooses, no GPU is given twice and gangs are whole. The ledger asserts
+    /// after each decision.
     #[test]
     fn no_choice_breaks_the_books(raws in raws(), seed in 0u64..1_000) {
         for policy in ["fifo", "tiresias", "gandiva", "weft"] {
-            play(policy, PlacementRule::Learnt(LearntPlacement::new(any_row(seed))), &raws);
+            let placement = Arc::new(LearntPlacement::new(any_row(seed)));
+            play_under(policies::named(policy).expect("a policy"), PlacementRule::Gang(placement), &raws);
         }
         for told in [false, true] {
             play_under(Box::new(Sched2Network::new(any_row(seed), told)), PlacementRule::Packing, &raws);
         }
     }
+
+    /// As above, by the shipped networks. `exclusive` is left out: it gives more than was asked.
+    #[test]
+    fn no_shipped_network_breaks_the_books(raws in raws()) {
+        for policy in NAMES.into_iter().filter(|name| *name != "exclusive") {
+            let placement = Arc::new(LearntPlacement::shipped().expect("what is shipped"));
+            play_under(named(policy).expect("a policy"), PlacementRule::Gang(placement), &raws);
+        }
+        for policy in NETWORKS {
+            for rule in [PlacementRule::Random(7), PlacementRule::BestFit, PlacementRule::Near] {
+                play_under(named(policy).expect("a policy"), rule, &raws);
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_events_give_the_same_decisions(raws in raws()) {
+        for policy in NETWORKS {
+            let play = || play_under(named(policy).expect("a policy"), PlacementRule::Random(3), &raws).all;
+            prop_assert_eq!(play(), play());
+        }
+    }
+
+    #[test]
+    fn every_job_ends(sizes in prop::collection::vec((1u32..=8, 1u32..=10), 1..25)) {
+        for policy in NETWORKS {
+            every_job_ends_under(named(policy).expect("a policy"), &sizes);
+        }
+    }
 }
 
 #[test]
-fn a_gang_takes_the_leaf_with_the_least_room_for_it() {
-    let links = ClusterLinks {
-        nodes_of_leaf: 2,
-        paths: 1,
-        levels: 1,
-    };
-    // Two leaves of two nodes of two; one GPU of the second leaf is taken.
-    let mut pair = Pair::new(policies::named("fifo-backfill").expect("a policy"), PlacementRule::Near);
-    for node in 0..4 {
-        pair.event(ClusterEvent::NodeUp(ClusterNode::new(NodeId(node), 8_000, 8_192, 2)));
+fn each_name_has_its_policy_and_the_core_has_no_network() {
+    for name in NAMES {
+        assert_eq!(named(name).expect(name).name(), name);
+        assert_eq!(policies::named(name).is_none(), NETWORKS.contains(&name), "{name}");
     }
-    pair.event(ClusterEvent::Links(links));
-    pair.submit(1, 3, 1_000);
-    let nodes =
-        |pair: &Pair, job: u64| -> Vec<u32> { pair.core.places(JobId(job)).iter().map(|place| place.node.0).collect() };
-    assert_eq!(nodes(&pair, 1), [0, 0, 1]);
-    // One fits on the free part of the first leaf; two fit only on the second.
-    pair.submit(2, 2, 1_000);
-    assert_eq!(nodes(&pair, 2), [2, 2]);
-    pair.submit(3, 1, 1_000);
-    assert_eq!(nodes(&pair, 3), [1]);
+    assert!(policies::NAMES.iter().all(|name| NAMES.contains(name)));
+    assert!(named("nothing").is_none());
 }
