@@ -232,7 +232,7 @@ gaps
         let text = table(&profile, 10);
         assert!(
             text.contains(
-                "what 7 kernels touch is known: 3 regions of fixed size, 12 by arguments, 1 strided, 0 recalled"
+                "the memory that 7 kernels touch is known: 3 regions of fixed size, 12 by arguments, 1 strided, 0 recalled"
             ),
             "{text}"
         );

@@ -111,7 +111,7 @@ impl Requests {
         (requests != Requests::default()).then_some(requests)
     }
 
-    /// For people: `1,200 requests: mean 8.1 ms, p99 9.4 ms beside others; 8.0 ms, 9.1 ms alone`.
+    /// For people: `1,200 requests: mean 8.1 ms, p99 9.4 ms with other jobs; 8.0 ms, 9.1 ms alone`.
     fn text(&self) -> String {
         let figures = |times: RequestTimes| format!("{}, p99 {}", duration(times.mean_ns), duration(times.p99_ns));
         let number = |times: Option<RequestTimes>| times.map_or(0, |times| times.count);
@@ -273,12 +273,12 @@ mod tests {
         times.beside.add(8_000_000);
         let beside = Requests::of(&times).expect("some");
         // The middle of a bucket, so within 2 %.
-        assert_eq!(beside.text(), "1 request: mean 8.00 ms, p99 8.06 ms beside others");
+        assert_eq!(beside.text(), "1 request: mean 8.00 ms, p99 8.06 ms with other jobs");
         times.alone.add(4_000_000);
         let both = Requests::of(&times).expect("some");
         assert_eq!(
             both.text(),
-            "2 requests: mean 8.00 ms, p99 8.06 ms beside others, mean 4.00 ms, p99 4.03 ms alone"
+            "2 requests: mean 8.00 ms, p99 8.06 ms with other jobs, mean 4.00 ms, p99 4.03 ms alone"
         );
         // A row without the field `requests` is still readable.
         let old = serde_json::to_value(Outcome::default()).expect("JSON");

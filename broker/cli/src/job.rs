@@ -446,7 +446,7 @@ mod tests {
             Ok(vec![2, 3]),
             "a job that calls itself a number is not meant"
         );
-        assert!(selected("c").is_err_and(|why| why.contains("no job c is attached; there are: client 1 = a")));
+        assert!(selected("c").is_err_and(|why| why.contains("no job c is attached; attached are: client 1 = a")));
         assert!(selected("").is_err());
     }
 

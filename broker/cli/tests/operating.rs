@@ -391,7 +391,7 @@ fn jobs_are_cancelled_and_waited_for() {
     assert_eq!(unknown.status.code(), Some(1));
     let said = stderr(&unknown);
     assert!(
-        said.starts_with("weft: no job client:999 is attached; there are: client "),
+        said.starts_with("weft: no job client:999 is attached; attached are: client "),
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");

@@ -33,23 +33,20 @@ pub fn stage() -> &'static Stage {
     STAGE.get_or_init(build)
 }
 
+/// Builds weft's library and the driver that only counts, which is of another workspace.
 fn build_libraries(profile: &Path) {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.args([
-        "build",
-        "--quiet",
-        "--offline",
-        "-p",
-        "weft-interposer",
-        "-p",
-        "null-driver",
-    ]);
-    if profile.ends_with("release") {
-        cargo.arg("--release");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for (workspace, package) in [("", "weft-interposer"), ("tests/simgpu", "null-driver")] {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.args(["build", "--quiet", "--offline", "-p", package]);
+        cargo.current_dir(root.join(workspace));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        // The folder that cargo itself uses, whatever the environment contains.
+        cargo.env("CARGO_TARGET_DIR", profile.parent().unwrap());
+        assert!(cargo.status().unwrap().success(), "cannot build {package}");
     }
-    // The folder that cargo itself uses, whatever the environment contains.
-    cargo.env("CARGO_TARGET_DIR", profile.parent().unwrap());
-    assert!(cargo.status().unwrap().success(), "cannot build the libraries");
 }
 
 fn build() -> Stage {

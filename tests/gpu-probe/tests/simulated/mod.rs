@@ -23,6 +23,8 @@ fn built() -> &'static Path {
             let mut build = Command::new(env!("CARGO"));
             build.args(["build", "-q", "-p", "simgpu-driver", "-p", "simgpu-device"]);
             build.args(["--features", "simgpu-driver/cuda-runtime"]);
+            // The workspace's folder, whose configuration names the target folder.
+            build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../simgpu"));
             if profile.ends_with("release") {
                 build.arg("--release");
             }
