@@ -1,8 +1,8 @@
 //! Refinement: a profile learns from the times measured while its job was served.
 //!
 //! The co-runners decide how far such a time is valid. A sole foreground job's time
-//! ([`Beside::BackgroundJobs`]) is its own, except for background work left at the start of a
-//! burst. A sole background job's time ([`Beside::ForegroundJobs`]) is its own until the foreground
+//! ([`OtherJobs::BackgroundJobs`]) is its own, except for background work left at the start of a
+//! burst. A sole background job's time ([`OtherJobs::ForegroundJobs`]) is its own until the foreground
 //! job returns. Other times may be too long, never too short.
 //!
 //! | what was timed | what becomes of it |
@@ -49,7 +49,7 @@ pub const MOST: u64 = 4096;
 
 /// Co-runners of a job when a launch was timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beside {
+pub enum OtherJobs {
     /// The job was the only foreground job: background jobs ran while it did nothing.
     BackgroundJobs,
     /// The job was the only background job: foreground jobs ran as they returned.
@@ -68,7 +68,7 @@ pub struct Timed {
     /// Gap after the kernel, ns, if known.
     pub gap: Option<Ns>,
     /// Co-runners.
-    pub beside: Beside,
+    pub beside: OtherJobs,
 }
 
 /// Result of a refinement.
@@ -143,7 +143,7 @@ impl Served {
         let time = timed.time.min(MAX_SAMPLE_NS);
         seen.all.add(time);
         match timed.beside {
-            Beside::BackgroundJobs => {
+            OtherJobs::BackgroundJobs => {
                 seen.foreground.add(time);
                 if let Some(gap) = timed.gap {
                     seen.gap.add(gap.min(MAX_SAMPLE_NS));
@@ -151,8 +151,8 @@ impl Served {
             }
             // A background job waits at the gate between its launches. That wait is no gap of its
             // own.
-            Beside::ForegroundJobs => seen.background.add(time),
-            Beside::Others => {}
+            OtherJobs::ForegroundJobs => seen.background.add(time),
+            OtherJobs::Others => {}
         }
     }
 

@@ -170,9 +170,12 @@ fn lanes_that_lie_are_let_go_and_the_others_go_on() {
     assert!(broker.alive());
     assert!(status.broker.detached >= 20, "{}", status.broker.detached);
     assert_eq!(status.clients[0].launches, 40);
-    let newcomer = Client::attach(&home.socket(), hello(1));
-    until("a newcomer is served", || {
-        matches!(newcomer.mode(), Some(Mode::Foreground | Mode::Background | Mode::Alone))
+    let new_client = Client::attach(&home.socket(), hello(1));
+    until("a new job is served", || {
+        matches!(
+            new_client.mode(),
+            Some(Mode::Foreground | Mode::Background | Mode::Alone)
+        )
     });
 }
 

@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stir_closes_the_gap_for_a_while() {
+    fn a_wake_up_hint_closes_the_gap_for_a_while() {
         let mut model = BusyModel::new(0.0);
         assert_eq!(phase(&model, 5), Phase::Open { since: 0 });
         model.launch(LONG, MS, 0, 0, LONGEST_NS);

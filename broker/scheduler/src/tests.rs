@@ -426,7 +426,7 @@ fn a_foreground_job_that_comes_back_ends_the_filling() {
 }
 
 #[test]
-fn a_stir_of_the_foreground_job_stops_filling_before_its_launch() {
+fn a_wake_up_hint_of_the_foreground_job_stops_filling_before_its_launch() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.waits(TRAINING, 50 * US);
     let at = bench.now;

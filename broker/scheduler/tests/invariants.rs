@@ -42,7 +42,7 @@ enum Step {
     /// The broker reads the lane.
     Report(usize),
     Idle(usize),
-    Stir(usize),
+    WakeUpHint(usize),
     Pass(u64),
     /// It becomes known whether the device switches between clients.
     Switches(bool),
@@ -60,7 +60,7 @@ fn steps(lies: bool) -> impl Strategy<Value = Vec<Step>> {
         6 => (who.clone(), any::<u8>()).prop_map(|(who, part)| Step::End(who, part)),
         6 => who.clone().prop_map(Step::Report),
         2 => who.clone().prop_map(Step::Idle),
-        1 => who.clone().prop_map(Step::Stir),
+        1 => who.clone().prop_map(Step::WakeUpHint),
         1 => any::<bool>().prop_map(Step::Switches),
         8 => prop_oneof![1u64..100, 100u64..20_000].prop_map(Step::Pass),
     ];
@@ -215,7 +215,7 @@ impl World {
                     self.tell(Event::Idle(Client(who as u64), self.now));
                 }
             }
-            Step::Stir(who) => {
+            Step::WakeUpHint(who) => {
                 if self.lanes[who].attached {
                     self.tell(Event::WakeUpHint(Client(who as u64), self.now));
                 }

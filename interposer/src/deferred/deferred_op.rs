@@ -4,7 +4,7 @@
 use weft_protocol::Ns;
 
 use super::deferred_launch::{self, DeferredLaunch};
-use super::fifo::To;
+use super::fifo::LaunchTarget;
 use super::fill::Ready;
 use super::validated;
 use crate::driver::abi::{CuContext, CuResult, CuStream};
@@ -21,10 +21,10 @@ pub enum DeferredOp {
 
 impl DeferredOp {
     /// Its target.
-    pub fn to(&self) -> To {
+    pub fn to(&self) -> LaunchTarget {
         let (context, stream) = (self.context(), self.stream());
         let blocking = validated::blocks(stream);
-        To {
+        LaunchTarget {
             context,
             stream,
             blocking,

@@ -173,7 +173,7 @@ pub(super) fn fail(context: CuContext, error: CuResult) {
 
 /// Issues until `holds` or the queue is empty. The caller holds [`ISSUING`].
 fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
-    let _this = This::new();
+    let _this = IssuingThread::new();
     let mut own = PushedContext::default();
     while !holds() {
         // The queue is locked only for this line.
@@ -190,16 +190,16 @@ fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
 }
 
 /// Marks this thread as issuing.
-struct This;
+struct IssuingThread;
 
-impl This {
-    fn new() -> This {
+impl IssuingThread {
+    fn new() -> IssuingThread {
         ISSUER.store(thread::mark(), Ordering::Release);
-        This
+        IssuingThread
     }
 }
 
-impl Drop for This {
+impl Drop for IssuingThread {
     fn drop(&mut self) {
         ISSUER.store(0, Ordering::Release);
     }

@@ -19,7 +19,7 @@ const FAILURES: usize = 64;
 
 /// Target of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct To {
+pub struct LaunchTarget {
     /// The context.
     pub context: CuContext,
     /// Its stream.
@@ -31,7 +31,7 @@ pub struct To {
 /// Largest handle of the legacy default stream (0 and 1), which every context has.
 const LEGACY: CuStream = 1;
 
-impl To {
+impl LaunchTarget {
     /// Whether a query about a stream covers this work: on that stream, or on one it waits for.
     fn concerns(self, stream: CuStream, context: CuContext) -> bool {
         match stream {
@@ -45,7 +45,7 @@ impl To {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weight {
     /// Target.
-    pub to: To,
+    pub to: LaunchTarget,
     /// Memory, bytes.
     pub bytes: usize,
     /// Predicted device time, ns.
@@ -60,7 +60,7 @@ pub struct BoundedFifo<T> {
     bytes: usize,
     work: Ns,
     /// Target of the launch being issued.
-    leaving: Option<To>,
+    leaving: Option<LaunchTarget>,
     /// First failure of each context.
     failures: VecDeque<(CuContext, CuResult)>,
 }
@@ -151,7 +151,7 @@ mod tests {
     const CONTEXT: CuContext = 0x100;
 
     fn weight(stream: CuStream, bytes: usize, work: Ns) -> Weight {
-        let to = To {
+        let to = LaunchTarget {
             context: CONTEXT,
             stream,
             blocking: stream <= LEGACY || stream.is_multiple_of(2),

@@ -321,12 +321,12 @@ pub fn at_once() {
 /// Ends deferral: calls of this driver function outside weft's table could overtake the queue.
 pub fn passed_by(name: &str) {
     if on() && !drain::broken() {
-        give_up(Why::Newer(name.to_owned()));
+        give_up(GiveUpReason::Newer(name.to_owned()));
     }
 }
 
 #[derive(Debug)]
-enum Why {
+enum GiveUpReason {
     /// Calls of this function bypass weft.
     Newer(String),
     /// Calls through a private table may bypass weft.
@@ -334,7 +334,7 @@ enum Why {
 }
 
 /// Empties the queue and ends deferral.
-fn give_up(why: Why) {
+fn give_up(why: GiveUpReason) {
     drain::stop();
     guarded(|| {
         drain::empty();
@@ -342,7 +342,7 @@ fn give_up(why: Why) {
     });
 }
 
-static GIVEN_UP: OnceLock<Why> = OnceLock::new();
+static GIVEN_UP: OnceLock<GiveUpReason> = OnceLock::new();
 
 /// Logs once why a launch is not deferred. Private tables are logged only at info: on some devices
 /// nearly every job has them.
@@ -351,10 +351,10 @@ fn say_why_not() {
     static SAID: Once = Once::new();
     if let Some(why) = GIVEN_UP.get() {
         SAID.call_once(|| match why {
-            Why::Newer(name) => log::warn!(
+            GiveUpReason::Newer(name) => log::warn!(
                 "launches are not deferred at the gate: {name} is newer than this weft, and its calls would overtake them"
             ),
-            Why::Table => log::info!(
+            GiveUpReason::Table => log::info!(
                 "launches are not deferred at the gate: this device is newer than those that weft was tried with, and calls through a private table of its driver might overtake them"
             ),
         });

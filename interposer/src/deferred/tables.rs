@@ -123,7 +123,7 @@ pub fn device_used(device: CuDevice) {
 /// Ends deferral when both facts hold. SeqCst: the later of the two callers sees both.
 fn decide() {
     if HANDED.load(Ordering::SeqCst) && ON_NEWER.load(Ordering::SeqCst) && !always() {
-        super::give_up(super::Why::Table);
+        super::give_up(super::GiveUpReason::Table);
     }
 }
 

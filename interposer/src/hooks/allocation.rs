@@ -29,7 +29,7 @@ use crate::internal_error::guarded;
 use crate::lock::lock;
 use crate::paging::backing::{self, ManagedOutcome};
 use crate::paging::{self, capacity, pool as managed_pool};
-use crate::throttle::{self, Where};
+use crate::throttle::{self, DeviceNumber};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemoryKind {
@@ -50,7 +50,7 @@ pub(super) enum MemoryKind {
 #[derive(Debug, Clone, Copy)]
 struct Block {
     bytes: u64,
-    at: Where,
+    at: DeviceNumber,
     kind: MemoryKind,
     /// The thread's context at allocation.
     context: CuContext,
@@ -66,7 +66,7 @@ static ADDRESSES: LazyLock<DashMap<u64, Block>> = LazyLock::new(DashMap::new);
 #[derive(Debug, Clone, Copy)]
 struct Physical {
     bytes: u64,
-    at: Where,
+    at: DeviceNumber,
     /// Handles that the job has, plus mappings.
     uses: u32,
 }
@@ -169,7 +169,7 @@ fn difference(more: u64, less: u64) -> i64 {
 }
 
 /// Books the memory that a pool keeps, and ends a claim.
-pub(super) fn kept_changed(at: Where, before: u64, after: u64, claimed: u64) {
+pub(super) fn kept_changed(at: DeviceNumber, before: u64, after: u64, claimed: u64) {
     let delta = difference(after, before);
     if delta == 0 && claimed == 0 {
         return;
@@ -264,7 +264,7 @@ fn unmapped(start: u64, bytes: u64) -> Vec<(u64, Mapped)> {
 /// # Safety
 /// `address` is the out-parameter of `real`.
 pub(super) unsafe fn allocate(
-    at: Where,
+    at: DeviceNumber,
     kind: MemoryKind,
     address: *const CuDevicePtr,
     bytes: u64,
@@ -295,7 +295,7 @@ pub(super) unsafe fn allocate(
 /// `address` is the out-parameter of `real`.
 unsafe fn allocate_from(
     source: PoolNumber,
-    at: Where,
+    at: DeviceNumber,
     address: *const CuDevicePtr,
     bytes: u64,
     real: impl Fn() -> CuResult,
@@ -339,7 +339,7 @@ unsafe fn allocate_from(
 /// allocation together with its claim, so that no other claim sees it twice. `count` returns false
 /// if it booked nothing.
 pub(super) fn within_quota(
-    at: Where,
+    at: DeviceNumber,
     bytes: u64,
     take: impl Fn() -> CuResult,
     count: impl FnOnce(u64) -> bool,
@@ -386,7 +386,7 @@ unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> 
             let block = Block {
                 bytes,
                 // A managed job has only one device place.
-                at: Where::FIRST,
+                at: DeviceNumber::FIRST,
                 kind: MemoryKind::Backed,
                 context: paging::ranges::at(at).map_or(0, |range| range.context),
                 born,
@@ -456,7 +456,7 @@ pub(super) fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuR
             ..
         })
     );
-    let at = block.map_or(Where::FIRST, |block| block.at);
+    let at = block.map_or(DeviceNumber::FIRST, |block| block.at);
     let _change = (!is_kept).then(|| guarded(|| throttle::changing(at)));
     given_back(address);
     let result = real();
@@ -588,7 +588,7 @@ hooks! {
     /// The memory lives on while it is mapped or its handle is retained.
     fn cuMemRelease(handle: u64) |real| {
         let known = HANDLES.get(&handle).map(|physical| physical.at);
-        let _change = guarded(|| throttle::changing(known.unwrap_or(Where::FIRST)));
+        let _change = guarded(|| throttle::changing(known.unwrap_or(DeviceNumber::FIRST)));
         let last = guarded(|| let_go(handle)).flatten();
         let result = real();
         if !result.ok() && known.is_some() {

@@ -15,7 +15,7 @@ use crate::driver::{calls, symbols};
 use crate::internal_error::guarded;
 use crate::lifecycle;
 use crate::paging;
-use crate::throttle::{self, DeviceRequest, Where};
+use crate::throttle::{self, DeviceNumber, DeviceRequest};
 
 /// Devices already reported, one bit per ordinal: 64 devices.
 static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -100,7 +100,7 @@ unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> C
 }
 
 /// Probes free memory when a context is new.
-fn probe(context: CuContext, at: Where) {
+fn probe(context: CuContext, at: DeviceNumber) {
     if capture::any() {
         return;
     }

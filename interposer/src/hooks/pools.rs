@@ -21,7 +21,7 @@ use crate::driver::abi::{
 use crate::driver::{calls, capture, queries};
 use crate::internal_error::guarded;
 use crate::lock::lock;
-use crate::throttle::{self, Where};
+use crate::throttle::{self, DeviceNumber};
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` (CUDA 11.3).
 const RESERVED: u32 = 5;
@@ -48,7 +48,7 @@ enum Keeper {
 #[derive(Debug)]
 struct PoolAccount {
     keeper: Keeper,
-    at: Where,
+    at: DeviceNumber,
     /// Bytes that the job has allocated there.
     used: u64,
     /// Bytes counted as held by the process.
@@ -63,7 +63,7 @@ struct PoolAccounts {
     pools: BTreeMap<usize, PoolNumber>,
     graphs: BTreeMap<CuDevice, PoolNumber>,
     /// Each device's current pool.
-    current: BTreeMap<Where, PoolNumber>,
+    current: BTreeMap<DeviceNumber, PoolNumber>,
     /// Addresses of graph nodes that allocate, with their bytes, since the driver's last answer.
     nodes: BTreeMap<CuDevicePtr, (PoolNumber, u64)>,
     made: u32,
@@ -89,7 +89,7 @@ static MOVED: AtomicBool = AtomicBool::new(false);
 static GRAPHS: AtomicUsize = AtomicUsize::new(0);
 
 impl PoolAccounts {
-    fn add(&mut self, keeper: Keeper, at: Where) -> PoolNumber {
+    fn add(&mut self, keeper: Keeper, at: DeviceNumber) -> PoolNumber {
         self.made = self.made.wrapping_add(1);
         let source = PoolNumber(self.made);
         let account = PoolAccount {
@@ -137,7 +137,7 @@ fn device_of(handle: usize) -> Option<CuDevice> {
 }
 
 /// The current pool of a device.
-pub fn current(at: Where) -> Option<PoolNumber> {
+pub fn current(at: DeviceNumber) -> Option<PoolNumber> {
     let known = lock(&ACCOUNTS).current.get(&at).copied();
     if known.is_some() || capture::any() {
         return known;
@@ -154,7 +154,7 @@ pub fn current(at: Where) -> Option<PoolNumber> {
 }
 
 /// Place of a pool's device.
-pub fn place(source: PoolNumber) -> Option<Where> {
+pub fn place(source: PoolNumber) -> Option<DeviceNumber> {
     lock(&ACCOUNTS).all.get(&source).map(|account| account.at)
 }
 
@@ -280,7 +280,7 @@ fn settle() {
 }
 
 /// Returns unused memory of pools to the device: as much as `bytes` more would lack.
-pub fn make_room(at: Where, bytes: u64) {
+pub fn make_room(at: DeviceNumber, bytes: u64) {
     let lacks = throttle::beyond(at, bytes);
     if lacks == 0 || capture::any() {
         return;
@@ -342,7 +342,7 @@ pub(super) unsafe fn create(
                 let [kind, _] = properties.types;
                 let at = match kind == PINNED && properties.location_kind == LOCATION_DEVICE {
                     true => throttle::of_device(properties.location_id),
-                    false => Where::NOWHERE,
+                    false => DeviceNumber::NOWHERE,
                 };
                 let mut accounts = lock(&ACCOUNTS);
                 let source = accounts.add(Keeper::Pool(handle), at);

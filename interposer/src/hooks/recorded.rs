@@ -9,7 +9,7 @@
 use std::ffi::c_void;
 
 use weft_trace_format::Direction;
-use weft_trace_format::raw::What;
+use weft_trace_format::raw::CallKind;
 
 use super::declare::{hooks, per_thread};
 use super::launch::{GraphCall, KernelCall, LaunchMode, Straight, as_is, launches};
@@ -66,7 +66,7 @@ fn launch(stream: Stream, identity: impl FnOnce() -> u64) -> Option<RecordedCall
         return None;
     }
     Some(RecordedCall::Operation {
-        what: What::Launch {
+        what: CallKind::Launch {
             hash,
             stream: key(stream),
         },
@@ -184,16 +184,16 @@ fn described(at: usize, how: Meaning, words: &[usize]) -> Option<RecordedCall> {
         Meaning::Mark => return Some(RecordedCall::Mark),
         Meaning::Stop => return Some(RecordedCall::Stop),
         Meaning::Copy => return copy(entry, words),
-        Meaning::Context => What::SyncAll,
-        Meaning::Event => What::SyncEvent(word(0) as u64),
-        Meaning::Stream => What::SyncStream(key(stream(0))),
+        Meaning::Context => CallKind::SyncAll,
+        Meaning::Event => CallKind::SyncEvent(word(0) as u64),
+        Meaning::Stream => CallKind::SyncStream(key(stream(0))),
         // A captured event is part of the graph.
         Meaning::Record | Meaning::Wait if capture::on(stream(usize::from(how == Meaning::Record))) => return None,
-        Meaning::Record => What::Record {
+        Meaning::Record => CallKind::Record {
             event: word(0) as u64,
             stream: key(stream(1)),
         },
-        Meaning::Wait => What::Wait {
+        Meaning::Wait => CallKind::Wait {
             event: word(1) as u64,
             stream: key(stream(0)),
         },
@@ -220,7 +220,7 @@ fn copy(entry: &Entry, words: &[usize]) -> Option<RecordedCall> {
     // begun.
     let waits = at.is_none() && matches!(direction, Direction::HostToDevice | Direction::DeviceToHost);
     Some(RecordedCall::Operation {
-        what: What::Copy {
+        what: CallKind::Copy {
             direction,
             bytes,
             stream: key(stream),

@@ -6,7 +6,7 @@ use weft_protocol::lane::{Kind, RECORDS};
 
 use super::budget::{Budget, Stride, UsualLaunch};
 use super::window::{self, Point, Scale};
-use super::{Around, Half, WINDOW};
+use super::{OpenSample, SamplerContext, WINDOW};
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
 use crate::kernels::launch::LaunchInfo;
@@ -168,7 +168,7 @@ impl SamplerState {
     }
 
     /// Takes the returned launch, unless forgotten.
-    pub(super) fn take(&mut self, half: Half) -> Option<Begun> {
+    pub(super) fn take(&mut self, half: OpenSample) -> Option<Begun> {
         let place = self.begun.get_mut(usize::from(half.place))?;
         place.take_if(|begun| begun.sequence == half.sequence)
     }
@@ -240,7 +240,7 @@ impl SamplerState {
         }
     }
 
-    pub(super) fn tell(&mut self, around: Around<'_>, window: &EventWindow) {
+    pub(super) fn tell(&mut self, around: SamplerContext<'_>, window: &EventWindow) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
         if self.rate.is_none() {
             self.rate = around.link.stated_slowness();
@@ -265,7 +265,7 @@ impl SamplerState {
         Scale { tick, rate }
     }
 
-    fn write(&mut self, around: Around<'_>, kind: Kind, points: &[Point], scale: Scale) {
+    fn write(&mut self, around: SamplerContext<'_>, kind: Kind, points: &[Point], scale: Scale) {
         for (sample, point) in window::samples(points, scale).zip(points) {
             around
                 .link
@@ -275,7 +275,7 @@ impl SamplerState {
     }
 
     /// Reports the windows kept back, at the known or likeliest rate.
-    pub(super) fn flush(&mut self, around: Around<'_>) {
+    pub(super) fn flush(&mut self, around: SamplerContext<'_>) {
         let rate = self.rate.unwrap_or_else(|| self.likeliest());
         self.rate = Some(rate);
         let scale = self.scale(rate);

@@ -34,7 +34,7 @@ use crate::kernels::launch::LaunchInfo;
 
 /// The parts of the session that the sampler needs.
 #[derive(Debug, Clone, Copy)]
-pub struct Around<'a> {
+pub struct SamplerContext<'a> {
     pub link: &'a BrokerLink,
     pub driver: &'a EventCalls,
     /// Captures under way in the process: no event is made meanwhile.
@@ -67,7 +67,7 @@ const READ_INTERVAL_NS: Ns = 200_000;
 
 /// A sampled launch between its two events.
 #[derive(Debug, Clone, Copy)]
-pub struct Half {
+pub struct OpenSample {
     pub place: u16,
     pub sequence: u64,
 }
@@ -128,7 +128,7 @@ impl Sampler {
     }
 
     /// Records the first event of a launch that is sampled.
-    pub fn before(&self, around: Around<'_>, launch: &LaunchInfo, look: Look) -> Option<Half> {
+    pub fn before(&self, around: SamplerContext<'_>, launch: &LaunchInfo, look: Look) -> Option<OpenSample> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (after_sync, worth) = match look {
             Look::Profile => {
@@ -185,7 +185,7 @@ impl Sampler {
             onto_idle,
         });
         match begun.and_then(|begun| inside.keep(begun)) {
-            Some(place) => Some(Half { place, sequence }),
+            Some(place) => Some(OpenSample { place, sequence }),
             None => {
                 self.close(inside);
                 None
@@ -231,7 +231,7 @@ impl Sampler {
         }
     }
 
-    fn choose_serving(&self, inside: &mut SamplerState, around: Around<'_>) -> bool {
+    fn choose_serving(&self, inside: &mut SamplerState, around: SamplerContext<'_>) -> bool {
         let now = clock::now();
         if now.saturating_sub(inside.looked) > READ_INTERVAL_NS {
             self.read(inside, around, now);
@@ -253,7 +253,7 @@ impl Sampler {
         self.skip.store(inside.passed, Ordering::Relaxed);
     }
 
-    fn choose(&self, inside: &mut SamplerState, around: Around<'_>, worth: Worth) -> bool {
+    fn choose(&self, inside: &mut SamplerState, around: SamplerContext<'_>, worth: Worth) -> bool {
         let wanted = match worth {
             Worth::Nothing => return false,
             Worth::Tail | Worth::Rare => 1,
@@ -273,7 +273,7 @@ impl Sampler {
         true
     }
 
-    pub fn after(&self, around: Around<'_>, half: Half, result: u32) {
+    pub fn after(&self, around: SamplerContext<'_>, half: OpenSample, result: u32) {
         let returned = clock::now();
         // The launching thread may wait: for some event calls at most.
         let Ok(mut inside) = self.inside.lock() else { return };
@@ -332,7 +332,7 @@ impl Sampler {
     }
 
     /// Reads closed windows after a synchronising call.
-    pub fn synced(&self, around: Around<'_>) {
+    pub fn synced(&self, around: SamplerContext<'_>) {
         self.after_sync.store(true, Ordering::Relaxed);
         self.tally.was_last(self.last.load(Ordering::Relaxed));
         let Ok(mut inside) = self.inside.try_lock() else { return };
@@ -367,14 +367,14 @@ impl Sampler {
         inside.anchor = None;
     }
 
-    pub fn tell_launches(&self, around: Around<'_>) {
+    pub fn tell_launches(&self, around: SamplerContext<'_>) {
         let now = clock::now();
         self.tally
             .tell(|kernel, launches| around.link.write(Kind::Counted, now, kernel, launches, 0));
     }
 
     /// Reports the remaining samples at the process's end. No driver call: unread windows are lost.
-    pub fn farewell(&self, around: Around<'_>) {
+    pub fn farewell(&self, around: SamplerContext<'_>) {
         self.tell_launches(around);
         if let Ok(mut inside) = self.inside.try_lock()
             && !inside.kept_back.is_empty()
@@ -383,7 +383,7 @@ impl Sampler {
         }
     }
 
-    fn read(&self, inside: &mut SamplerState, around: Around<'_>, now: Ns) {
+    fn read(&self, inside: &mut SamplerState, around: SamplerContext<'_>, now: Ns) {
         inside.looked = now;
         let driver = around.driver;
         if inside.closed.is_empty() || driver.current() != inside.context {

@@ -64,7 +64,7 @@ impl Session {
         };
         let cost = self.link.slowed(time);
         let own = own_stream(stream);
-        let stirs = self.active_streams.is_idle();
+        let hints = self.active_streams.is_idle();
         if mode == Mode::Background && charge::is_gated(bytes) {
             let want = Want {
                 kernel,
@@ -82,8 +82,8 @@ impl Session {
             self.issue(&want, clock::now());
         }
         let now = clock::now();
-        if stirs {
-            self.link.write(Kind::Stir, now, 0, 0, stream as u64);
+        if hints {
+            self.link.write(Kind::WakeUpHint, now, 0, 0, stream as u64);
         }
         self.link.write(Kind::Transfer, now, kernel, cost, bytes);
         if self.active_streams.mark(own) {

@@ -50,13 +50,13 @@ const PATIENCE: u64 = 6_000_000_000;
 
 /// One of the process's devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Where(u8);
+pub struct DeviceNumber(u8);
 
-impl Where {
+impl DeviceNumber {
     /// The first device.
-    pub const FIRST: Where = Where(0);
+    pub const FIRST: DeviceNumber = DeviceNumber(0);
     /// No device with a session.
-    pub const NOWHERE: Where = Where(u8::MAX);
+    pub const NOWHERE: DeviceNumber = DeviceNumber(u8::MAX);
 }
 
 /// The only session. Null before it exists, and with several sessions. Never freed.
@@ -107,11 +107,11 @@ const CLAIMED: usize = 1;
 
 /// Stores the session of the first device.
 pub fn begin(session: &'static Session) {
-    put(Where::FIRST, session);
+    put(DeviceNumber::FIRST, session);
     COUNT.store(1, Ordering::Release);
 }
 
-fn put(at: Where, session: &'static Session) {
+fn put(at: DeviceNumber, session: &'static Session) {
     if let Some(place) = PLACES.get(usize::from(at.0)) {
         place
             .session
@@ -145,7 +145,7 @@ pub fn forget_contexts() {
 }
 
 /// The session of a place.
-pub fn at(place: Where) -> Option<&'static Session> {
+pub fn at(place: DeviceNumber) -> Option<&'static Session> {
     let session = PLACES.get(usize::from(place.0))?.session.load(Ordering::Acquire);
     // SAFETY: null, or a leaked box that `begin` or `grow` stored and no code frees.
     unsafe { session.as_ref() }
@@ -153,13 +153,13 @@ pub fn at(place: Where) -> Option<&'static Session> {
 
 /// The session of the process's first device.
 pub fn first() -> Option<&'static Session> {
-    at(Where::FIRST)
+    at(DeviceNumber::FIRST)
 }
 
 /// All sessions.
 pub fn all() -> impl Iterator<Item = &'static Session> + Clone {
     let count = COUNT.load(Ordering::Acquire).min(MOST);
-    (0..count).filter_map(|place| at(Where(place as u8)))
+    (0..count).filter_map(|place| at(DeviceNumber(place as u8)))
 }
 
 /// Whether the process uses several devices.
@@ -168,13 +168,13 @@ fn several() -> bool {
     COUNT.load(Ordering::Acquire) > 1
 }
 
-fn place_of(device: i32) -> Option<Where> {
+fn place_of(device: i32) -> Option<DeviceNumber> {
     let count = COUNT.load(Ordering::Acquire).min(MOST);
     let taken = PLACES.iter().take(count);
     let mut found = taken
         .zip(0u8..)
         .filter(|(place, _)| place.device.load(Ordering::Acquire) == device);
-    found.next().map(|(_, at)| Where(at))
+    found.next().map(|(_, at)| DeviceNumber(at))
 }
 
 /// The session of the device with this ordinal, if any.
@@ -183,42 +183,42 @@ pub fn known(device: i32) -> Option<&'static Session> {
 }
 
 /// Place of the device with this ordinal.
-pub fn of_device(device: i32) -> Where {
-    match (several(), ordinal(Where::FIRST)) {
-        (true, _) => place_of(device).unwrap_or(Where::NOWHERE),
-        (false, Some(other)) if other != device && !backing_mode::managed() => Where::NOWHERE,
-        (false, _) => Where::FIRST,
+pub fn of_device(device: i32) -> DeviceNumber {
+    match (several(), ordinal(DeviceNumber::FIRST)) {
+        (true, _) => place_of(device).unwrap_or(DeviceNumber::NOWHERE),
+        (false, Some(other)) if other != device && !backing_mode::managed() => DeviceNumber::NOWHERE,
+        (false, _) => DeviceNumber::FIRST,
     }
 }
 
 /// Ordinal of a place's device, if known.
-pub fn ordinal(at: Where) -> Option<i32> {
+pub fn ordinal(at: DeviceNumber) -> Option<i32> {
     let device = PLACES.get(usize::from(at.0))?.device.load(Ordering::Acquire);
     (device != NONE).then_some(device)
 }
 
 /// Place of the device of the thread's current context.
-pub fn here() -> Where {
-    if several() { of_current() } else { Where::FIRST }
+pub fn here() -> DeviceNumber {
+    if several() { of_current() } else { DeviceNumber::FIRST }
 }
 
 /// Place of a stream's device.
-pub fn of_stream(stream: Stream) -> Where {
+pub fn of_stream(stream: Stream) -> DeviceNumber {
     if several() {
         of_stream_among_several(stream)
     } else {
-        Where::FIRST
+        DeviceNumber::FIRST
     }
 }
 
-fn of_current() -> Where {
+fn of_current() -> DeviceNumber {
     match first().and_then(|first| first.driver.current()) {
         Some(context) => remembered(context).unwrap_or_else(|| learn(context, false)),
-        None => Where::NOWHERE,
+        None => DeviceNumber::NOWHERE,
     }
 }
 
-fn of_stream_among_several(stream: Stream) -> Where {
+fn of_stream_among_several(stream: Stream) -> DeviceNumber {
     // Default streams are those of the current context.
     if stream <= PER_THREAD_STREAM || capture::any() {
         return of_current();
@@ -231,24 +231,24 @@ fn of_stream_among_several(stream: Stream) -> Where {
     remembered(context).unwrap_or_else(|| learn(context, true))
 }
 
-fn remembered(context: usize) -> Option<Where> {
+fn remembered(context: usize) -> Option<DeviceNumber> {
     let known = KNOWN
         .iter()
         .find(|known| known.context.load(Ordering::Acquire) == context)?;
-    u8::try_from(known.place.load(Ordering::Acquire)).ok().map(Where)
+    u8::try_from(known.place.load(Ordering::Acquire)).ok().map(DeviceNumber)
 }
 
 /// Asks the driver for a context's device. `elsewhere`: makes it current for that moment.
 #[cold]
-fn learn(context: usize, elsewhere: bool) -> Where {
+fn learn(context: usize, elsewhere: bool) -> DeviceNumber {
     if capture::any() {
-        return Where::NOWHERE;
+        return DeviceNumber::NOWHERE;
     }
     let mut device = NONE;
     if elsewhere {
         // SAFETY: the driver just named this context as that of a live stream.
         if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
-            return Where::NOWHERE;
+            return DeviceNumber::NOWHERE;
         }
     }
     // SAFETY: the out-parameter is valid.
@@ -259,7 +259,7 @@ fn learn(context: usize, elsewhere: bool) -> Where {
         let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
     }
     let Some(place) = place_of(device).filter(|_| asked.ok()) else {
-        return Where::NOWHERE;
+        return DeviceNumber::NOWHERE;
     };
     for known in &KNOWN {
         let claim = known
@@ -331,7 +331,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
     session.captures = AtomicU32::new(first.captures.load(Ordering::Acquire));
     let session: &'static Session = Box::leak(Box::new(session));
     helper::start(session, transport::path::socket());
-    put(Where(count as u8), session);
+    put(DeviceNumber(count as u8), session);
     place.device.store(device, Ordering::Release);
     COUNT.store(count + 1, Ordering::Release);
     // From now on each call looks for its device.

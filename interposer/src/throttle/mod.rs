@@ -269,14 +269,14 @@ pub fn device_seen(ordinal: i32, device: &Device) {
 
 /// Notes memory taken (`delta` > 0) or given back, bytes. `claimed`: the claim of a [`Grant`] that
 /// ends.
-pub fn memory_changed(at: Where, delta: i64, claimed: u64) {
+pub fn memory_changed(at: DeviceNumber, delta: i64, claimed: u64) {
     if let Some(session) = devices::at(at) {
         session.admission.memory_changed(&session.link, delta, claimed);
     }
 }
 
 /// Notes own managed memory taken (`delta` > 0) or given back, bytes.
-pub fn own_managed_changed(at: Where, delta: i64) {
+pub fn own_managed_changed(at: DeviceNumber, delta: i64) {
     if let Some(session) = devices::at(at) {
         session.admission.own_managed_changed(&session.link, delta);
     }
@@ -290,7 +290,7 @@ pub use completion::ContextEnding;
 pub use deferral::{
     before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
 };
-pub use devices::{Where, forget_contexts, here, of_device, of_stream, ordinal};
+pub use devices::{DeviceNumber, forget_contexts, here, of_device, of_stream, ordinal};
 pub use post_launch::Ticket;
 pub use sync_points::Synced;
 
@@ -310,7 +310,7 @@ pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<DeviceRequest>) -> Adm
 }
 
 /// Announces a change of the process's memory. Drop the guard when the change is counted.
-pub fn changing(at: Where) -> Option<MemoryChange> {
+pub fn changing(at: DeviceNumber) -> Option<MemoryChange> {
     devices::at(at).map(|session| session.admission.changes.begin(&session.link))
 }
 
@@ -322,7 +322,7 @@ pub fn changing_anywhere() -> Vec<MemoryChange> {
 }
 
 /// Reserves memory for a driver call. `None`: the job may not have it.
-pub fn reserve(at: Where, bytes: u64) -> Option<Grant> {
+pub fn reserve(at: DeviceNumber, bytes: u64) -> Option<Grant> {
     match devices::at(at) {
         Some(session) => session.admission.reserve(&session.link, bytes),
         None => Some(Grant::default()),
@@ -330,26 +330,26 @@ pub fn reserve(at: Where, bytes: u64) -> Option<Grant> {
 }
 
 /// Bytes by which `bytes` more would exceed the job's quota.
-pub fn beyond(at: Where, bytes: u64) -> u64 {
+pub fn beyond(at: DeviceNumber, bytes: u64) -> u64 {
     devices::at(at).map_or(0, |session| session.admission.beyond(&session.link, bytes))
 }
 
 /// The grant for a context's own memory, which no quota bounds.
-pub fn reserve_context(at: Where) -> Grant {
+pub fn reserve_context(at: DeviceNumber) -> Grant {
     devices::at(at).map_or_else(Grant::default, |session| {
         session.admission.reserve_context(&session.link)
     })
 }
 
 /// Probes free memory, if a probe is due. `ask` requests that device's free bytes from the driver.
-pub fn probe(at: Where, ask: impl FnOnce() -> Option<u64>) {
+pub fn probe(at: DeviceNumber, ask: impl FnOnce() -> Option<u64>) {
     if let Some(session) = devices::at(at) {
         session.admission.probe(&session.link, ask);
     }
 }
 
 /// Probes free memory when the process makes its first context.
-pub fn probe_context(at: Where, ask: impl FnOnce() -> Option<u64>) {
+pub fn probe_context(at: DeviceNumber, ask: impl FnOnce() -> Option<u64>) {
     if let Some(session) = devices::at(at) {
         session.admission.probe_context(&session.link, ask);
     }

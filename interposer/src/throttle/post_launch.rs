@@ -11,7 +11,7 @@ use crate::driver::stream::Stream;
 /// launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Lowest byte: kind of [`Rest`]. Next byte: whether an account is a stream's own. Upper half:
+    /// Lowest byte: kind of [`AfterLaunch`]. Next byte: whether an account is a stream's own. Upper half:
     /// a place.
     what: u64,
     /// A time or a number.
@@ -29,7 +29,7 @@ const PLACE: u32 = 32;
 
 /// A decoded `Step`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
+pub enum AfterLaunch {
     /// Nothing.
     Nothing,
     /// The work of a background job may want a fence.
@@ -64,7 +64,7 @@ impl Step {
         self.what == WAITS
     }
 
-    /// Encodes [`Rest::Background`].
+    /// Encodes [`AfterLaunch::Background`].
     #[inline(always)]
     pub fn background(place: AccountIndex, at: Ns, first: bool) -> Step {
         let own = if place.own { OWN } else { 0 };
@@ -75,7 +75,7 @@ impl Step {
         }
     }
 
-    /// Encodes [`Rest::Sampled`].
+    /// Encodes [`AfterLaunch::Sampled`].
     pub fn sampled(place: u16, sequence: u64) -> Step {
         Step {
             what: SAMPLED | u64::from(place) << PLACE,
@@ -97,21 +97,21 @@ impl Step {
 
     /// Decodes the action.
     #[inline(always)]
-    pub fn rest(self) -> Rest {
+    pub fn rest(self) -> AfterLaunch {
         let place = (self.what >> PLACE) as u16;
         match self.what & KIND {
-            BACKGROUND => Rest::Background {
+            BACKGROUND => AfterLaunch::Background {
                 place: AccountIndex {
                     at: place,
                     own: self.what & OWN != 0,
                 },
                 at: self.number,
             },
-            SAMPLED => Rest::Sampled {
+            SAMPLED => AfterLaunch::Sampled {
                 place,
                 sequence: self.number,
             },
-            _ => Rest::Nothing,
+            _ => AfterLaunch::Nothing,
         }
     }
 }
@@ -155,16 +155,19 @@ mod tests {
 
     #[test]
     fn what_goes_in_comes_out() {
-        assert_eq!(Step::NOTHING.rest(), Rest::Nothing);
+        assert_eq!(Step::NOTHING.rest(), AfterLaunch::Nothing);
         assert!(Step::NOTHING.is_nothing());
         for own in [false, true] {
             let place = AccountIndex { at: 63, own };
             let step = Step::background(place, u64::MAX, own);
             assert_eq!(step.is_first(), own);
-            assert_eq!(step.rest(), Rest::Background { place, at: u64::MAX });
+            assert_eq!(step.rest(), AfterLaunch::Background { place, at: u64::MAX });
             assert!(!step.is_nothing());
         }
         let (place, sequence) = (u16::MAX, 1 << 40);
-        assert_eq!(Step::sampled(place, sequence).rest(), Rest::Sampled { place, sequence });
+        assert_eq!(
+            Step::sampled(place, sequence).rest(),
+            AfterLaunch::Sampled { place, sequence }
+        );
     }
 }

@@ -19,7 +19,7 @@ use weft_protocol::transport;
 use super::autotune::Tuning;
 use super::completion::CompletionTracker;
 use super::end_lines::EndLines;
-use super::post_launch::{Rest, Step, Want};
+use super::post_launch::{AfterLaunch, Step, Want};
 use super::ticket_lock::TicketLock;
 use crate::admission::DeviceAdmission;
 use crate::client::costs::Costs;
@@ -30,7 +30,7 @@ use crate::driver::events::EventCalls;
 use crate::driver::stream::{Stream, own_stream};
 use crate::internal_error::{caught, failpoint, fails_at, guarded};
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
-use crate::profiler::{Around, Half, Look, Sampler};
+use crate::profiler::{Look, OpenSample, Sampler, SamplerContext};
 use crate::{process, thread};
 
 /// The session.
@@ -438,8 +438,8 @@ impl Session {
     #[inline(always)]
     pub fn after_launch(&self, step: Step, stream: Stream, result: u32) {
         match step.rest() {
-            Rest::Nothing => {}
-            Rest::Background { place, at } => {
+            AfterLaunch::Nothing => {}
+            AfterLaunch::Background { place, at } => {
                 let elsewhere = self.last_place.load(Ordering::Relaxed) != u32::from(place.at);
                 if elsewhere {
                     self.last_place.store(u32::from(place.at), Ordering::Relaxed);
@@ -450,12 +450,12 @@ impl Session {
                     self.fence(stream, place, at, result, elsewhere);
                 }
             }
-            Rest::Sampled { place, sequence } => self.sampled(Half { place, sequence }, result),
+            AfterLaunch::Sampled { place, sequence } => self.sampled(OpenSample { place, sequence }, result),
         }
     }
 
     #[cold]
-    fn sampled(&self, half: Half, result: u32) {
+    fn sampled(&self, half: OpenSample, result: u32) {
         guarded(|| self.sampler.after(self.around(), half, result));
     }
 
@@ -499,8 +499,8 @@ impl Session {
     }
 
     /// The parts of the session that the sampler needs.
-    fn around(&self) -> Around<'_> {
-        Around {
+    fn around(&self) -> SamplerContext<'_> {
+        SamplerContext {
             link: &self.link,
             driver: &self.driver,
             captures: &self.captures,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use weft_protocol::Ns;
 use weft_trace_format::MAX_OPERATIONS;
-use weft_trace_format::raw::{Moment, Operation, Record, What};
+use weft_trace_format::raw::{CallKind, Moment, Operation, Record};
 
 use super::writer::Writer;
 use crate::client::clock;
@@ -47,7 +47,7 @@ pub enum RecordedCall {
     /// Work or a wait.
     Operation {
         /// The operation.
-        what: What,
+        what: CallKind,
         /// Stream of the events around it; `None` if the call is not work.
         timed: Option<Stream>,
     },
@@ -229,7 +229,10 @@ impl Recorder {
         let waited = match &mut pending.kind {
             PendingKind::Operation(operation) => {
                 (operation.called, operation.returned) = (called, returned);
-                matches!(operation.what, What::SyncAll | What::SyncStream(_) | What::SyncEvent(_))
+                matches!(
+                    operation.what,
+                    CallKind::SyncAll | CallKind::SyncStream(_) | CallKind::SyncEvent(_)
+                )
             }
             PendingKind::Mark | PendingKind::Stop => true,
         };

@@ -17,7 +17,7 @@ fn good() -> Profile {
     run.finish("job", 7)
 }
 
-fn served(samples: impl IntoIterator<Item = (u64, Ns, Beside)>) -> Served {
+fn served(samples: impl IntoIterator<Item = (u64, Ns, OtherJobs)>) -> Served {
     let mut served = Served::default();
     for (kernel, time, beside) in samples {
         served.timed(&Timed {
@@ -30,7 +30,7 @@ fn served(samples: impl IntoIterator<Item = (u64, Ns, Beside)>) -> Served {
     served
 }
 
-fn times(kernel: u64, time: Ns, count: usize, beside: Beside) -> impl Iterator<Item = (u64, Ns, Beside)> {
+fn times(kernel: u64, time: Ns, count: usize, beside: OtherJobs) -> impl Iterator<Item = (u64, Ns, OtherJobs)> {
     (0..count).map(move |step| (kernel, time + step as Ns, beside))
 }
 
@@ -41,7 +41,7 @@ fn middle(profile: &Profile, kernel: u64) -> Ns {
 
 #[test]
 fn wrong_times_become_right_in_one_served_run() {
-    for beside in [Beside::BackgroundJobs, Beside::ForegroundJobs] {
+    for beside in [OtherJobs::BackgroundJobs, OtherJobs::ForegroundJobs] {
         for wrong in [30 * US, 300 * US] {
             let mut profile = good();
             let seen = served(times(A, wrong, 40, beside).chain(times(B, 20 * US, 40, beside)));
@@ -63,16 +63,16 @@ fn what_others_made_longer_spoils_nothing() {
         (
             A,
             if step % 3 == 0 { 100 * US } else { 1_600 * US },
-            Beside::ForegroundJobs,
+            OtherJobs::ForegroundJobs,
         )
     });
-    let beside = times(A, 300 * US, 60, Beside::Others);
+    let beside = times(A, 300 * US, 60, OtherJobs::Others);
     // One in five kernels of a foreground job is a burst's first, which waits for background work.
     let first = (0..60).map(|step| {
         (
             A,
             if step % 5 == 0 { 500 * US } else { 100 * US + step },
-            Beside::BackgroundJobs,
+            OtherJobs::BackgroundJobs,
         )
     });
     for seen in [served(cut), served(beside), served(first)] {
@@ -93,13 +93,17 @@ fn what_others_made_longer_spoils_nothing() {
 fn a_few_odd_times_change_nothing() {
     let mut profile = good();
     let few = SURE as usize - 1;
-    let seen =
-        served(times(A, 900 * US, few, Beside::BackgroundJobs).chain(times(B, 20 * US, 20, Beside::BackgroundJobs)));
+    let seen = served(times(A, 900 * US, few, OtherJobs::BackgroundJobs).chain(times(
+        B,
+        20 * US,
+        20,
+        OtherJobs::BackgroundJobs,
+    )));
     let refined = profile.refine(&seen, 1_000).expect("it is the job");
     assert_eq!((refined.replaced, refined.confirmed), (0, 1));
     assert_eq!(middle(&profile, A), middle(&good(), A));
     let before = profile.clone();
-    let little = served(times(A, 100 * US, FEW as usize - 1, Beside::BackgroundJobs));
+    let little = served(times(A, 100 * US, FEW as usize - 1, OtherJobs::BackgroundJobs));
     assert!(matches!(profile.refine(&little, 100), Err(Unrefined::Few(_))));
     assert_eq!(profile, before);
 }
@@ -107,8 +111,12 @@ fn a_few_odd_times_change_nothing() {
 #[test]
 fn another_job_of_the_same_name_changes_nothing() {
     let mut profile = good();
-    let seen =
-        served(times(A, 900 * US, 40, Beside::BackgroundJobs).chain(times(99, 5 * US, 41, Beside::BackgroundJobs)));
+    let seen = served(times(A, 900 * US, 40, OtherJobs::BackgroundJobs).chain(times(
+        99,
+        5 * US,
+        41,
+        OtherJobs::BackgroundJobs,
+    )));
     let error = profile.refine(&seen, 1_000).expect_err("most of it is unknown");
     assert!(
         matches!(
@@ -126,7 +134,7 @@ fn another_job_of_the_same_name_changes_nothing() {
     // Another device's times do not count.
     profile.gpu = crate::profile::tests::gpu("NVIDIA A100");
     let before = profile.clone();
-    let mut elsewhere = served(times(A, 900 * US, 40, Beside::BackgroundJobs));
+    let mut elsewhere = served(times(A, 900 * US, 40, OtherJobs::BackgroundJobs));
     elsewhere.device(crate::profile::tests::gpu("NVIDIA H100"));
     assert!(matches!(profile.refine(&elsewhere, 1_000), Err(Unrefined::OtherGpu(_))));
     assert_eq!(profile, before);
@@ -135,8 +143,12 @@ fn another_job_of_the_same_name_changes_nothing() {
 #[test]
 fn what_was_not_known_is_added_with_its_part_of_the_launches() {
     let mut profile = good();
-    let seen =
-        served(times(A, 100 * US, 60, Beside::BackgroundJobs).chain(times(3, 50 * US, 20, Beside::ForegroundJobs)));
+    let seen = served(times(A, 100 * US, 60, OtherJobs::BackgroundJobs).chain(times(
+        3,
+        50 * US,
+        20,
+        OtherJobs::ForegroundJobs,
+    )));
     let refined = profile.refine(&seen, 8_000).expect("it is the job");
     assert_eq!((refined.added, refined.confirmed), (1, 1));
     let new = profile.kernel(3).expect("added");
@@ -144,7 +156,7 @@ fn what_was_not_known_is_added_with_its_part_of_the_launches() {
     assert_eq!(new.id.symbol, "unnamed:0000000000000003");
     // A profile that has only a memory peak accepts all samples.
     let mut empty = Profile::default();
-    let mut seen = served(times(A, 100 * US, 60, Beside::Others));
+    let mut seen = served(times(A, 100 * US, 60, OtherJobs::Others));
     let id = KernelId::new(0, "k", [1; 3], [32, 1, 1], 0);
     seen.named(A, id.clone());
     seen.device(crate::profile::tests::gpu("NVIDIA A100"));
@@ -158,7 +170,7 @@ fn what_was_not_known_is_added_with_its_part_of_the_launches() {
 fn ceiling_of_what_is_kept() {
     let mut profile = good();
     for round in 0..400 {
-        let seen = served(times(A, 100 * US + round % 7, 200, Beside::BackgroundJobs));
+        let seen = served(times(A, 100 * US + round % 7, 200, OtherJobs::BackgroundJobs));
         profile.refine(&seen, 1_000).expect("it is the job");
     }
     let kernel = profile.kernel(A).expect("listed");
@@ -170,7 +182,7 @@ fn ceiling_of_what_is_kept() {
             kernel,
             time: u64::MAX,
             gap: Some(u64::MAX),
-            beside: Beside::BackgroundJobs,
+            beside: OtherJobs::BackgroundJobs,
         });
     }
     assert_eq!(many.samples(), MAX_KERNELS as u64);

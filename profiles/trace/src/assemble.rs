@@ -17,8 +17,8 @@ use std::collections::HashMap;
 use weft_kernel_id::KernelId;
 
 use super::{
-    Call, EventIndex, Kernel, KernelIndex, Node, Operation, Source, Step, StreamIndex, ThreadIndex, Trace, Until,
-    raw::{self, Moment, Record, Recording, What},
+    AwaitedWork, Call, EventIndex, Kernel, KernelIndex, Node, Operation, Source, Step, StreamIndex, ThreadIndex, Trace,
+    raw::{self, CallKind, Moment, Record, Recording},
     waits::Waits,
 };
 use weft_profiles::Ns;
@@ -193,7 +193,7 @@ impl<'a> Assembly<'a> {
             _ => self.left.get(&operation.thread).copied().unwrap_or(0).max(marked) + operation.preempted,
         };
         let since = since + self.aside.remove(&operation.thread).unwrap_or(0);
-        if matches!(operation.what, What::Launch { .. }) {
+        if matches!(operation.what, CallKind::Launch { .. }) {
             self.launch_costs
                 .push(operation.returned.saturating_sub(operation.called));
         }
@@ -216,7 +216,7 @@ impl<'a> Assembly<'a> {
         let idle_before = start > self.ended + 2.0 * tick;
         let launching = operation.returned.saturating_sub(operation.called) as f64 / self.dilation;
         // A call that waits lasts as long as its work: no part of it is launch latency.
-        let late = if idle_before && !matches!(operation.what, What::Copy { waits: true, .. }) {
+        let late = if idle_before && !matches!(operation.what, CallKind::Copy { waits: true, .. }) {
             launching
         } else {
             0.0
@@ -229,12 +229,12 @@ impl<'a> Assembly<'a> {
 
     fn call(&mut self, operation: &raw::Operation, duration: Ns) -> Option<Call> {
         Some(match operation.what {
-            What::Launch { hash, stream } => Call::Launch {
+            CallKind::Launch { hash, stream } => Call::Launch {
                 kernel: self.kernel(hash),
                 stream: number(&mut self.streams, stream),
                 duration,
             },
-            What::Copy {
+            CallKind::Copy {
                 direction,
                 bytes,
                 stream,
@@ -246,14 +246,14 @@ impl<'a> Assembly<'a> {
                 waits,
                 duration,
             },
-            What::SyncAll => Call::Sync(Until::All),
-            What::SyncStream(stream) => Call::Sync(Until::Stream(number(&mut self.streams, stream))),
-            What::SyncEvent(event) => Call::Sync(Until::Event(*self.events.get(&event)?)),
-            What::Record { event, stream } => Call::Record {
+            CallKind::SyncAll => Call::Sync(AwaitedWork::All),
+            CallKind::SyncStream(stream) => Call::Sync(AwaitedWork::Stream(number(&mut self.streams, stream))),
+            CallKind::SyncEvent(event) => Call::Sync(AwaitedWork::Event(*self.events.get(&event)?)),
+            CallKind::Record { event, stream } => Call::Record {
                 event: self.recorded(event, operation.sequence)?,
                 stream: number(&mut self.streams, stream),
             },
-            What::Wait { event, stream } => Call::Wait {
+            CallKind::Wait { event, stream } => Call::Wait {
                 event: *self.events.get(&event)?,
                 stream: number(&mut self.streams, stream),
             },

@@ -96,7 +96,7 @@ mod tests {
     use weft_profiles::format::HEADER_BYTES;
 
     use super::{
-        super::{Call, Direction, Kernel, Operation, Source, Step, Until, tests::sample},
+        super::{AwaitedWork, Call, Direction, Kernel, Operation, Source, Step, tests::sample},
         *,
     };
 
@@ -196,9 +196,9 @@ mod tests {
                 duration
             }),
             prop_oneof![
-                Just(Until::All),
-                any::<u16>().prop_map(Until::Stream),
-                any::<u16>().prop_map(Until::Event)
+                Just(AwaitedWork::All),
+                any::<u16>().prop_map(AwaitedWork::Stream),
+                any::<u16>().prop_map(AwaitedWork::Event)
             ]
             .prop_map(Call::Sync),
             any::<u16>().prop_map(|event| Call::Record { event, stream: 0 }),

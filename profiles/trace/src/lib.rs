@@ -184,7 +184,7 @@ pub enum Call {
         duration: Ns,
     },
     /// The host waits for device work.
-    Sync(Until),
+    Sync(AwaitedWork),
     /// Records an event that some call awaits. It happens when the stream's earlier work has ended.
     Record {
         /// The event.
@@ -226,7 +226,7 @@ impl Call {
 
 /// Work for which a host thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Until {
+pub enum AwaitedWork {
     /// All work of the job.
     All,
     /// All work of a stream.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
 
 use super::{
-    Call, Direction, EventIndex, Kernel, KernelIndex, MAX_OPERATIONS, Node, Operation, Source, Step, StreamIndex,
-    ThreadIndex, Trace, Until,
+    AwaitedWork, Call, Direction, EventIndex, Kernel, KernelIndex, MAX_OPERATIONS, Node, Operation, Source, Step,
+    StreamIndex, ThreadIndex, Trace,
     nibbles::{NibbleReader, NibbleWriter},
     quantise,
 };
@@ -68,7 +68,7 @@ struct ShapeCall {
 enum PackedCall {
     Launch(KernelIndex, StreamIndex),
     Copy(Direction, u64, StreamIndex, bool),
-    Sync(Until),
+    Sync(AwaitedWork),
     Record(EventIndex, StreamIndex),
     Wait(EventIndex, StreamIndex),
 }

@@ -80,7 +80,7 @@ pub struct Operation {
     /// Place among the operations, by entry.
     pub sequence: u64,
     /// Kind of the call.
-    pub what: What,
+    pub what: CallKind,
     /// When the call came in, host ns.
     pub entered: Ns,
     /// See [`Moment::preempted`].
@@ -99,7 +99,7 @@ pub struct Operation {
 
 /// Kind of a call. Streams and events are given by handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
+pub enum CallKind {
     /// A kernel or a graph; hash 0 if unknown.
     Launch {
         /// Hash of the kernel or graph.
@@ -238,7 +238,7 @@ mod tests {
         Record::Operation(Operation {
             thread: 1,
             sequence,
-            what: What::SyncAll,
+            what: CallKind::SyncAll,
             entered: 5,
             preempted: 0,
             called: 6,

@@ -69,7 +69,8 @@ fn request(number: u64, launches: u32) -> Step {
     step.operations
         .push(on(1, true, 9_000, Call::Wait { event: 0, stream: 0 }));
     step.operations.push(on(1, false, 5_000, launch(2, 0, 11_000)));
-    step.operations.push(on(0, true, 2_000, Call::Sync(Until::Stream(0))));
+    step.operations
+        .push(on(0, true, 2_000, Call::Sync(AwaitedWork::Stream(0))));
     step
 }
 

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use super::{Call, Direction, Operation, Trace, Until};
+use super::{AwaitedWork, Call, Direction, Operation, Trace};
 use weft_profiles::Ns;
 
 /// Costs of a call that the trace does not contain.
@@ -90,11 +90,11 @@ impl IdealDevice {
         (begin, end)
     }
 
-    fn reached(&self, until: Until) -> Ns {
+    fn reached(&self, until: AwaitedWork) -> Ns {
         match until {
-            Until::All => self.last,
-            Until::Stream(stream) => self.streams.get(&stream).copied().unwrap_or(0),
-            Until::Event(event) => self.events.get(&event).copied().unwrap_or(0),
+            AwaitedWork::All => self.last,
+            AwaitedWork::Stream(stream) => self.streams.get(&stream).copied().unwrap_or(0),
+            AwaitedWork::Event(event) => self.events.get(&event).copied().unwrap_or(0),
         }
     }
 }
@@ -192,14 +192,14 @@ fn call(
             }
         }
         Call::Record { event, stream } => {
-            let reached = device.reached(Until::Stream(stream));
+            let reached = device.reached(AwaitedWork::Stream(stream));
             device.events.insert(event, reached);
             called
         }
         Call::Wait { event, stream } => {
             let reached = device
-                .reached(Until::Event(event))
-                .max(device.reached(Until::Stream(stream)));
+                .reached(AwaitedWork::Event(event))
+                .max(device.reached(AwaitedWork::Stream(stream)));
             device.streams.insert(stream, reached);
             called
         }
@@ -270,7 +270,7 @@ mod tests {
             launch(0, 0, 50),
             launch(8, 0, 50),
             launch(500, 0, 50),
-            then(0, Call::Sync(Until::All)),
+            then(0, Call::Sync(AwaitedWork::All)),
         ]);
         let spans: Vec<(Ns, Ns)> = timeline.spans.iter().map(|span| (span.begin, span.end)).collect();
         // The mark is at 100. Calls begin at 100, 110 and 612.
@@ -288,9 +288,9 @@ mod tests {
             launch(0, 1, 100),
             then(0, Call::Record { event: 3, stream: 1 }),
             launch(0, 1, 1_000),
-            then(0, Call::Sync(Until::Event(3))),
+            then(0, Call::Sync(AwaitedWork::Event(3))),
             then(0, Call::Wait { event: 9, stream: 2 }),
-            then(0, Call::Sync(Until::Stream(1))),
+            then(0, Call::Sync(AwaitedWork::Stream(1))),
         ]);
         // The event happens at 210, the stream ends at 1210; event 9 has no recording.
         assert_eq!(timeline.steps, [StepSpan { begin: 100, end: 1215 }]);
@@ -313,7 +313,7 @@ mod tests {
         let timeline = play(vec![
             copy(false),
             launch(0, 0, 50),
-            then(0, Call::Sync(Until::Stream(0))),
+            then(0, Call::Sync(AwaitedWork::Stream(0))),
         ]);
         assert_eq!(timeline.spans[1].begin, 112);
         assert_eq!(timeline.steps[0].end, 167);

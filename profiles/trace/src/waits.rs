@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::raw::{Record, Recording, What};
+use super::raw::{CallKind, Record, Recording};
 
 /// Sequence numbers of recordings that a call awaits.
 #[derive(Debug, Default)]
@@ -25,10 +25,10 @@ impl Waits {
                 continue;
             };
             match operation.what {
-                What::Record { event, .. } => {
+                CallKind::Record { event, .. } => {
                     last.insert(event, (operation.sequence, step));
                 }
-                What::SyncEvent(event) | What::Wait { event, .. } => {
+                CallKind::SyncEvent(event) | CallKind::Wait { event, .. } => {
                     if let Some((sequence, recorded)) = last.get(&event) {
                         let kind = if *recorded == step {
                             &mut waits.here

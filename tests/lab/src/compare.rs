@@ -67,8 +67,8 @@ pub struct Tuning {
     pub gate_spin: Option<Ns>,
     /// Without [`weft_scheduler::Config::deferral`].
     pub no_grace: bool,
-    /// Without [`Hosts::stirs`].
-    pub no_stir: bool,
+    /// Without [`Hosts::hints`].
+    pub no_hints: bool,
     /// Without [`Hosts::launch_costs`].
     pub no_launch_costs: bool,
 }
@@ -121,7 +121,7 @@ impl Fixture {
         let hosts = Hosts {
             queue: self.tuning.queue.unwrap_or(self.hosts.queue),
             gate_spin: self.tuning.gate_spin.unwrap_or(self.hosts.gate_spin),
-            stirs: self.hosts.stirs && !self.tuning.no_stir,
+            hints: self.hosts.hints && !self.tuning.no_hints,
             launch_costs: self.hosts.launch_costs && !self.tuning.no_launch_costs,
             ..self.hosts
         };

@@ -5,7 +5,7 @@
 pub mod shapes;
 
 use weft_kernel_id::KernelId;
-use weft_trace_format::{Call, Direction, Kernel, Node, Operation, Source, Step, Trace, Until};
+use weft_trace_format::{AwaitedWork, Call, Direction, Kernel, Node, Operation, Source, Step, Trace};
 
 use crate::{Ns, US};
 
@@ -102,7 +102,7 @@ impl Builder {
 
     /// Waits for all work.
     pub fn sync(&mut self) -> &mut Builder {
-        self.call(US, Call::Sync(Until::All))
+        self.call(US, Call::Sync(AwaitedWork::All))
     }
 
     /// Returns the trace.

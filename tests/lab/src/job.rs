@@ -17,7 +17,7 @@ use std::sync::Arc;
 use simgpu_engine::{KernelShape, SmLimits};
 use weft_profiles::Profile;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
-use weft_trace_format::{Call, Direction, Node, Source, Step, Trace, Until};
+use weft_trace_format::{AwaitedWork, Call, Direction, Node, Source, Step, Trace};
 
 use crate::policy::KernelNeeds;
 use crate::{Ns, random};
@@ -64,7 +64,7 @@ pub enum Play {
         waits: bool,
     },
     /// The host waits.
-    Sync(Until),
+    Sync(AwaitedWork),
     /// An event is recorded.
     Record {
         /// The event.
@@ -269,10 +269,10 @@ impl Program {
                 },
             },
             Call::Sync(until) => {
-                if let Until::Stream(stream) = until {
+                if let AwaitedWork::Stream(stream) = until {
                     uses(stream);
                 }
-                if let Until::Event(event) = until {
+                if let AwaitedWork::Event(event) = until {
                     self.events = self.events.max(usize::from(event) + 1);
                 }
                 Play::Sync(until)

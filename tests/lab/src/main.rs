@@ -127,9 +127,9 @@ struct LabOptions {
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
     /// Leave a part of policy weft out, to measure its effect: the grace before a better moment, or
-    /// the stir. Without the stir, a foreground job's calls other than launches are no hint of its
+    /// the hints. Without the hints, a foreground job's calls other than launches are no hint of its
     /// next kernel. Or, for every rule, the time that it adds to a launch
-    #[arg(long, value_parser = ["grace", "stir", "launch-costs"])]
+    #[arg(long, value_parser = ["grace", "hints", "launch-costs"])]
     without: Vec<String>,
     /// Use of the time of gaps, by their length and policy
     #[arg(long)]
@@ -330,7 +330,7 @@ fn tuning(options: &LabOptions, queue: Option<usize>) -> Tuning {
         gate_spin: options.gate_spin.map(|us| us.saturating_mul(US)),
         no_grace: without("grace"),
         no_launch_costs: without("launch-costs"),
-        no_stir: without("stir"),
+        no_hints: without("hints"),
     }
 }
 

@@ -37,7 +37,7 @@
 //! that never does.
 #![forbid(unsafe_code)]
 
-use weft_trace_format::Until;
+use weft_trace_format::AwaitedWork;
 
 use crate::job::{NONE, Play, PlayedJob};
 use crate::measure::{Analysis, NOT_RUN, bucket};
@@ -311,9 +311,9 @@ impl OracleBackground<'_> {
             }
             Play::Sync(until) => {
                 let end = match until {
-                    Until::All => streams.iter().map(|stream| stream.end).max().unwrap_or(0),
-                    Until::Stream(stream) => streams[usize::from(stream)].end,
-                    Until::Event(event) => events[usize::from(event)],
+                    AwaitedWork::All => streams.iter().map(|stream| stream.end).max().unwrap_or(0),
+                    AwaitedWork::Stream(stream) => streams[usize::from(stream)].end,
+                    AwaitedWork::Event(event) => events[usize::from(event)],
                 };
                 // A host that arrives after the end returns at once. A host that is held up on the
                 // way may arrive just at the end. So there is no time to be woken.

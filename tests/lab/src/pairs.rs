@@ -349,7 +349,7 @@ fn chatty(program: &Program) -> Program {
             if let Play::Compute { stream, .. } = op.play {
                 ops.push(crate::job::JobOp {
                     host_before: 0,
-                    play: Play::Sync(weft_trace_format::Until::Stream(stream)),
+                    play: Play::Sync(weft_trace_format::AwaitedWork::Stream(stream)),
                     next_same: crate::job::NONE,
                     next_handed: crate::job::NONE,
                 });

@@ -159,7 +159,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
         }
         Stage::Booked { launch, at: issued_at } => {
             if launch.copies.is_some() && process.active.is_idle() {
-                process.write(Kind::Stir, at, clock, 0, 0, 0);
+                process.write(Kind::WakeUpHint, at, clock, 0, 0, 0);
             }
             let kind = if launch.copies.is_some() {
                 Kind::Transfer
@@ -286,7 +286,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
 /// A copy that passes the gate.
 fn copy(process: &mut SimProcess, at: usize, clock: Ns, launch: PendingLaunch, stepped: &mut Stepped) -> Stage {
     if process.active.is_idle() {
-        process.write(Kind::Stir, at, clock, 0, 0, 0);
+        process.write(Kind::WakeUpHint, at, clock, 0, 0, 0);
     }
     process.write(
         Kind::Transfer,

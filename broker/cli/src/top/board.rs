@@ -496,7 +496,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_newcomer_begins_with_nothing_and_what_was_unknown_is_no_jump() {
+    fn a_new_client_begins_with_nothing_and_what_was_unknown_is_no_jump() {
         let mut board = Board::default();
         let nobody = Status {
             clients: Vec::new(),

@@ -65,7 +65,7 @@ impl Broker {
     }
 
     /// Attaches a client of this process.
-    fn newcomer(&mut self, pid: u32, command: String) -> Arc<Entry> {
+    fn new_job(&mut self, pid: u32, command: String) -> Arc<Entry> {
         self.clients += 1;
         Arc::new(Entry::new(NewEntry {
             client: self.clients,
@@ -121,7 +121,7 @@ impl Broker {
 
     /// `comes` for the device with this UUID.
     fn comes_to(&mut self, uuid: &str, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
-        let entry = self.newcomer(pid, format!("job {gang}"));
+        let entry = self.new_job(pid, format!("job {gang}"));
         let wants = Wants {
             uuid: uuid.into(),
             total: 8 * GB,
@@ -156,8 +156,8 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
     );
     // The broker is killed. A new job arrives at its successor before any client reattaches.
     let mut second = Broker::begin(Some(&file));
-    let newcomer = second.comes(late.pid(), "c", 4 * GB, None);
-    assert_eq!(standing(&newcomer), AdmissionState::Waits);
+    let new_job = second.comes(late.pid(), "c", 4 * GB, None);
+    assert_eq!(standing(&new_job), AdmissionState::Waits);
     let queue = second.handle.queue();
     assert_eq!(
         queue.running.iter().map(|row| (row.pid, row.share)).collect::<Vec<_>>(),
@@ -181,7 +181,7 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
     );
     second.handle.gone(2);
     assert_eq!(
-        (standing(&queued), standing(&newcomer)),
+        (standing(&queued), standing(&new_job)),
         (AdmissionState::Admitted, AdmissionState::Admitted)
     );
     let sums = second.handle.queue();
@@ -189,7 +189,7 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
 }
 
 #[test]
-fn without_the_book_a_newcomer_slips_in() {
+fn without_the_book_a_new_job_slips_in() {
     // The result without a ledger.
     let (foreground, late) = (Somebody::new(), Somebody::new());
     let mut first = Broker::begin(None);
@@ -253,12 +253,12 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
     assert_eq!(second.handle.queue().running.len(), 1);
     second.handle.close();
     let mut third = Broker::begin(Some(&file));
-    let newcomer = third.comes(late.pid(), "c", 4 * GB, None);
-    assert_eq!(standing(&newcomer), AdmissionState::Waits);
+    let new_job = third.comes(late.pid(), "c", 4 * GB, None);
+    assert_eq!(standing(&new_job), AdmissionState::Waits);
     let pid = foreground.pid();
     drop(foreground);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while standing(&newcomer) != AdmissionState::Admitted {
+    while standing(&new_job) != AdmissionState::Admitted {
         assert!(
             std::time::Instant::now() < deadline,
             "process {pid} is gone and still has its place"
@@ -383,7 +383,7 @@ fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
 
 /// One of two processes of a job that declares 6 GiB, or one process on a further device.
 fn wants_on(broker: &mut Broker, uuid: &str, pid: u32, about: Wants) -> Arc<Entry> {
-    let entry = broker.newcomer(pid, format!("process {pid} on {uuid}"));
+    let entry = broker.new_job(pid, format!("process {pid} on {uuid}"));
     let wants = Wants {
         uuid: uuid.into(),
         total: 8 * GB,
@@ -645,7 +645,7 @@ fn a_managed_job_may_be_larger_than_the_device() {
     assert_eq!(broker.handle.queue().devices[0].context, 400 << 20);
     broker.handle.gone(first.client);
     for (pid, memory) in [(2, 8 * GB), (3, 11 * GB)] {
-        let large = broker.newcomer(pid, "large".into());
+        let large = broker.new_job(pid, "large".into());
         let wants = Wants {
             uuid: "gpu".into(),
             total: 8 * GB,

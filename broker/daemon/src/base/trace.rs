@@ -1,7 +1,7 @@
 //! The trace file: records and decisions, one JSON value per line.
 //!
 //! Lines are
-//! `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|stir|attached|gone|mode|grant|revoke|name", ...}`,
+//! `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|hint|attached|gone|mode|grant|revoke|name", ...}`,
 //! and for managed memory, at each change, [`MemoryFigures`] with the event `memory`.
 //!
 //! A separate thread writes, so a slow disk delays no decision. Lines that do not fit are dropped;

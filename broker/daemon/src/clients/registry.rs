@@ -89,7 +89,7 @@ pub struct Entry {
     /// User id from the kernel.
     pub uid: u32,
     /// The per-user page of a shared broker; `None` in a private one.
-    pub house: Option<Arc<UserPage>>,
+    pub user_page: Option<Arc<UserPage>>,
     /// Its present slowdown budget as a foreground job.
     budget: Mutex<LatencyBudget>,
     talk: Mutex<Talk>,
@@ -161,32 +161,32 @@ pub struct NewEntry {
 
 impl Entry {
     /// Makes an entry of this process's own user.
-    pub fn new(newcomer: NewEntry) -> Entry {
+    pub fn new(new_client: NewEntry) -> Entry {
         Entry {
-            client: newcomer.client,
-            pid: newcomer.pid,
+            client: new_client.client,
+            pid: new_client.pid,
             unseen: false,
-            name: job_name::of(None, &newcomer.command),
-            command: newcomer.command,
-            profile: newcomer.profile,
-            loaded: newcomer.loaded,
-            profiling: newcomer.profiling,
+            name: job_name::of(None, &new_client.command),
+            command: new_client.command,
+            profile: new_client.profile,
+            loaded: new_client.loaded,
+            profiling: new_client.profiling,
             refines: false,
             since: Instant::now(),
-            lane: newcomer.lane,
-            priority: AtomicU8::new(newcomer.priority),
+            lane: new_client.lane,
+            priority: AtomicU8::new(new_client.priority),
             goodbye: AtomicBool::new(false),
             over: AtomicBool::new(false),
-            end: Arc::new(JobEnd::new(Process::unseen(newcomer.pid), 0, None)),
+            end: Arc::new(JobEnd::new(Process::unseen(new_client.pid), 0, None)),
             kernels: AtomicU64::new(0),
             known: AtomicU64::new(0),
             figures: Figures::default(),
             uid: rustix::process::geteuid().as_raw(),
-            house: None,
+            user_page: None,
             budget: Mutex::default(),
             voice: Mutex::default(),
             talk: Mutex::new(Talk {
-                trouble: newcomer.trouble,
+                trouble: new_client.trouble,
                 ..Talk::default()
             }),
         }
@@ -250,8 +250,8 @@ impl Entry {
     }
 
     /// Sets the user and the per-user page.
-    pub fn of(self, uid: u32, house: Option<Arc<UserPage>>) -> Entry {
-        Entry { uid, house, ..self }
+    pub fn of(self, uid: u32, user_page: Option<Arc<UserPage>>) -> Entry {
+        Entry { uid, user_page, ..self }
     }
 
     /// Fair-share label and gang name, which no other user can claim. `user` and `gang` are the
@@ -260,7 +260,7 @@ impl Entry {
     /// In a shared broker the label is the user id from the kernel. In a private broker all jobs
     /// are of one user, and the label that they sent divides them.
     pub fn identity(&self, user: &str, gang: &str) -> (String, String) {
-        identity(self.uid, self.house.is_some(), user, gang)
+        identity(self.uid, self.user_page.is_some(), user, gang)
     }
 
     /// Stores the name that the processes of its job share.

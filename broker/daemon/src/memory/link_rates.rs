@@ -41,18 +41,18 @@ const REPORT_DELAY: Duration = Duration::from_millis(1);
 
 /// Direction of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum MoveDirection {
     /// To the device.
     Inward,
     /// To the host.
     Outward,
 }
 
-impl Way {
+impl MoveDirection {
     fn at(self) -> usize {
         match self {
-            Way::Inward => 0,
-            Way::Outward => 1,
+            MoveDirection::Inward => 0,
+            MoveDirection::Outward => 1,
         }
     }
 }
@@ -78,15 +78,15 @@ impl LinkRates {
     }
 
     /// Records that a move is under way in this direction.
-    pub fn busy(&mut self, way: Way, now: Instant) {
+    pub fn busy(&mut self, way: MoveDirection, now: Instant) {
         self.out[way.at()] = Some(now);
     }
 
     /// Adds a move of `bytes` that took the device `took` ns. Returns whether it counts.
-    pub fn moved(&mut self, way: Way, bytes: u64, took: Ns, now: Instant) -> bool {
+    pub fn moved(&mut self, way: MoveDirection, bytes: u64, took: Ns, now: Instant) -> bool {
         let granted = match way {
-            Way::Inward => self.granted.inward,
-            Way::Outward => self.granted.outward,
+            MoveDirection::Inward => self.granted.inward,
+            MoveDirection::Outward => self.granted.outward,
         };
         let lasted = REPORT_DELAY + Duration::from_nanos(took);
         let beside = self.out[1 - way.at()].is_some_and(|at| now.saturating_duration_since(at) <= lasted);
@@ -103,7 +103,7 @@ impl LinkRates {
     }
 
     /// The measured rate of a direction, bytes/s.
-    pub fn measured(&self, way: Way) -> Option<f64> {
+    pub fn measured(&self, way: MoveDirection) -> Option<f64> {
         let rates = &self.rates[way.at()];
         if rates.len() < ENOUGH_MOVES {
             return None;
@@ -115,7 +115,10 @@ impl LinkRates {
 
     /// The link to plan with. An unmeasured direction deviates by the same factor as the other.
     pub fn link(&self) -> Link {
-        let (inward, outward) = (self.measured(Way::Inward), self.measured(Way::Outward));
+        let (inward, outward) = (
+            self.measured(MoveDirection::Inward),
+            self.measured(MoveDirection::Outward),
+        );
         let off = |measured: Option<f64>, granted: f64| measured.map(|rate| rate / granted);
         let (in_off, out_off) = (off(inward, self.granted.inward), off(outward, self.granted.outward));
         let inward = self.granted.inward * in_off.or(out_off).unwrap_or(1.0);
@@ -161,25 +164,28 @@ mod tests {
                 assert!(carried.moved(way, 32 * MB, takes(32 * MB, rate), now));
             }
         };
-        moves(&mut carried, Way::Inward, 7e9, ENOUGH_MOVES - 1);
-        assert_eq!((carried.measured(Way::Inward), carried.link()), (None, GRANTED));
-        moves(&mut carried, Way::Inward, 7e9, 1);
+        moves(&mut carried, MoveDirection::Inward, 7e9, ENOUGH_MOVES - 1);
+        assert_eq!(
+            (carried.measured(MoveDirection::Inward), carried.link()),
+            (None, GRANTED)
+        );
+        moves(&mut carried, MoveDirection::Inward, 7e9, 1);
         assert!(near(carried.link().inward, 7e9));
         assert!(
             near(carried.link().outward, 7e9),
             "the only way that is known tells of the other one"
         );
-        moves(&mut carried, Way::Outward, 5e9, ENOUGH_MOVES);
+        moves(&mut carried, MoveDirection::Outward, 5e9, ENOUGH_MOVES);
         assert!(near(carried.link().inward, 7e9) && near(carried.link().outward, 5e9));
         assert!(near(carried.link().both, 6e9) && !carried.link().duplex);
         // Moves of memory that is partly there already, and moves during other work.
         for _ in 0..3 {
-            moves(&mut carried, Way::Inward, 300e9, 1);
-            moves(&mut carried, Way::Inward, 1e9, 4);
+            moves(&mut carried, MoveDirection::Inward, 300e9, 1);
+            moves(&mut carried, MoveDirection::Inward, 1e9, 4);
         }
         assert!(near(carried.link().inward, 7e9));
         // A slower link is noticed.
-        moves(&mut carried, Way::Inward, 3e9, KEPT_MOVES);
+        moves(&mut carried, MoveDirection::Inward, 3e9, KEPT_MOVES);
         assert!(near(carried.link().inward, 3e9));
     }
 
@@ -188,25 +194,25 @@ mod tests {
         let mut carried = LinkRates::new(GRANTED);
         let begin = Instant::now();
         let later = |ms| begin + Duration::from_millis(ms);
-        assert!(!carried.moved(Way::Inward, SMALLEST_MOVE_BYTES - 1, 1_000_000, begin));
+        assert!(!carried.moved(MoveDirection::Inward, SMALLEST_MOVE_BYTES - 1, 1_000_000, begin));
         assert!(
-            !carried.moved(Way::Inward, 32 * MB, 0, begin),
+            !carried.moved(MoveDirection::Inward, 32 * MB, 0, begin),
             "nobody knows how long it took"
         );
-        carried.busy(Way::Outward, later(10));
-        assert!(!carried.moved(Way::Inward, 32 * MB, 4_000_000, later(10)));
+        carried.busy(MoveDirection::Outward, later(10));
+        assert!(!carried.moved(MoveDirection::Inward, 32 * MB, 4_000_000, later(10)));
         assert!(
-            !carried.moved(Way::Inward, 32 * MB, 4_000_000, later(15)),
+            !carried.moved(MoveDirection::Inward, 32 * MB, 4_000_000, later(15)),
             "in a part of its time"
         );
-        assert!(carried.moved(Way::Inward, 32 * MB, 4_000_000, later(16)));
+        assert!(carried.moved(MoveDirection::Inward, 32 * MB, 4_000_000, later(16)));
         for _ in 0..KEPT_MOVES {
-            assert!(carried.moved(Way::Inward, 32 * MB, 1, later(100)));
+            assert!(carried.moved(MoveDirection::Inward, 32 * MB, 1, later(100)));
         }
         assert!(near(carried.link().inward, 20e9 * LARGEST_FACTOR));
         let mut carried = LinkRates::new(GRANTED);
         for _ in 0..KEPT_MOVES {
-            assert!(carried.moved(Way::Inward, 32 * MB, Ns::MAX / 2, later(200)));
+            assert!(carried.moved(MoveDirection::Inward, 32 * MB, Ns::MAX / 2, later(200)));
         }
         assert!(near(carried.link().inward, 20e9 / LARGEST_FACTOR));
     }

@@ -10,7 +10,7 @@ use rustix::thread::futex;
 
 use super::client::{ManagedClient, Out};
 use super::granules::{confirms, granules, joined, page_op};
-use super::link_rates::{LinkRates, Way};
+use super::link_rates::{LinkRates, MoveDirection};
 use super::residency::Residency;
 use super::room::{config, holds, link};
 use super::turns::Turns;
@@ -636,7 +636,7 @@ impl Thread {
         let Some(planner) = &self.planner else { return };
         let carried = self.device.as_ref().and_then(|device| self.links.get(device));
         let rate = |way| carried.and_then(|carried| carried.measured(way)).unwrap_or(0.0) as u64;
-        let rates = (rate(Way::Inward), rate(Way::Outward));
+        let rates = (rate(MoveDirection::Inward), rate(MoveDirection::Outward));
         for row in planner.rows() {
             if let Some(known) = row.client.and_then(|client| self.clients.get(&client.0)) {
                 let figures = &known.entry.figures;
@@ -820,7 +820,7 @@ impl Thread {
         let whose = known.entry.uid;
         let fits = known.ranges.len() < RANGES
             && his(known) <= most
-            && (known.entry.house.is_none()
+            && (known.entry.user_page.is_none()
                 || self.of_guest(whose, |known| known.granules) - old + new <= most * TIMES_OF_A_GUEST);
         let Some(known) = self.clients.get_mut(&client).filter(|_| fits) else {
             return;
@@ -835,7 +835,7 @@ impl Thread {
         match self.clients.get(&client) {
             // Without ranges it has nothing to use.
             Some(known) if known.ranges.is_empty() => 0,
-            Some(known) if known.entry.house.is_some() => {
+            Some(known) if known.entry.user_page.is_some() => {
                 let his = self.of_guest(known.entry.uid, |known| known.forecast.kept() as u64);
                 USES_OF_A_GUEST.saturating_sub(usize::try_from(his).unwrap_or(usize::MAX))
             }
@@ -852,10 +852,10 @@ impl Thread {
 }
 
 /// The direction of an order.
-fn way(what: OrderKind) -> Way {
+fn way(what: OrderKind) -> MoveDirection {
     match what {
-        OrderKind::Prefetch | OrderKind::Populate => Way::Inward,
-        OrderKind::Evict | OrderKind::Release | OrderKind::Discard | OrderKind::Advise(_) => Way::Outward,
+        OrderKind::Prefetch | OrderKind::Populate => MoveDirection::Inward,
+        OrderKind::Evict | OrderKind::Release | OrderKind::Discard | OrderKind::Advise(_) => MoveDirection::Outward,
     }
 }
 

@@ -152,7 +152,7 @@ fn ended(called: &str, job: &Job) -> RefineOutcome {
 
 #[cfg(test)]
 mod tests {
-    use weft_profiles::refine::Beside;
+    use weft_profiles::refine::OtherJobs;
     use weft_profiles::{Aggregator, Store};
 
     use super::*;
@@ -165,7 +165,7 @@ mod tests {
         let lane = SharedLane::lane().expect("a lane");
         lane.counters.launches.store(1_000, Ordering::Relaxed);
         lane.counters.memory_peak.store(3_000, Ordering::Relaxed);
-        let newcomer = NewEntry {
+        let new_client = NewEntry {
             client,
             pid: client as u32,
             command: String::new(),
@@ -176,7 +176,7 @@ mod tests {
             priority: 0,
             lane: Arc::new(lane),
         };
-        Arc::new(Entry::new(newcomer).refining())
+        Arc::new(Entry::new(new_client).refining())
     }
 
     fn show(refining: &mut Refining, client: u64, time: u64) {
@@ -185,7 +185,7 @@ mod tests {
                 kernel: KERNEL,
                 time,
                 gap: None,
-                beside: Beside::BackgroundJobs,
+                beside: OtherJobs::BackgroundJobs,
             };
             refining.timed(client, &timed);
         }

@@ -280,7 +280,7 @@ impl Acceptor {
                 }
             }
         }
-        let newcomer = Entry::new(NewEntry {
+        let new_client = Entry::new(NewEntry {
             client,
             pid,
             command: clean(&hello.command, LONGEST_COMMAND),
@@ -294,20 +294,20 @@ impl Acceptor {
         .budgeted(hello.budget)
         .called(hello.name.as_deref());
         if shared {
-            tell_guest(&attached.sender, newcomer.loaded.as_deref(), lowered, end);
+            tell_guest(&attached.sender, new_client.loaded.as_deref(), lowered, end);
         }
         // A shared broker writes no user's files.
-        let refines = options.refine && !hello.profiling && newcomer.profile.is_some();
-        let newcomer = match pending_pid {
-            Some(_) => newcomer,
-            None => newcomer.unseen(),
+        let refines = options.refine && !hello.profiling && new_client.profile.is_some();
+        let new_client = match pending_pid {
+            Some(_) => new_client,
+            None => new_client.unseen(),
         };
-        let newcomer = match shared {
-            true => newcomer.of(attached.uid, attached.house),
-            false if refines => newcomer.refining(),
-            false => newcomer,
+        let new_client = match shared {
+            true => new_client.of(attached.uid, attached.user_page),
+            false if refines => new_client.refining(),
+            false => new_client,
         };
-        let entry = Arc::new(newcomer.watched(attached.life.pidfd()));
+        let entry = Arc::new(new_client.watched(attached.life.pidfd()));
         entry.figures.mode.store(Mode::Alone as u64, Ordering::Relaxed);
         let (priority, command) = (hello.priority, &entry.command);
         user_log::line(

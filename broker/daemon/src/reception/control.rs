@@ -247,7 +247,7 @@ impl Control {
         }
         // Guests got their working sets while they were let in, since this thread must not wait for
         // a client that does not read.
-        let own = arrival.entry.house.is_none();
+        let own = arrival.entry.user_page.is_none();
         if let Some(profile) = arrival.entry.loaded.as_ref().filter(|_| own) {
             // One message each would be thousands; a single one may not fit.
             for sets in profile.working_sets.kernels.chunks(SETS_TOLD) {

@@ -1,7 +1,7 @@
 //! Co-runners of a served job's timed launches: they decide on a sample's use for the profile.
 #![forbid(unsafe_code)]
 
-use weft_profiles::refine::Beside;
+use weft_profiles::refine::OtherJobs;
 
 use super::lanes::LaneWatch;
 use crate::profiles::writer::Observation;
@@ -31,9 +31,9 @@ impl CoRunners {
     /// because other jobs may have run then.
     pub(super) fn say(&self, mode: Mode, seen: &mut [Observation]) {
         let beside = match mode {
-            Mode::Foreground if self.foreground_jobs == 1 => Beside::BackgroundJobs,
-            Mode::Background if self.background_jobs == 1 && self.foreground_jobs > 0 => Beside::ForegroundJobs,
-            _ => Beside::Others,
+            Mode::Foreground if self.foreground_jobs == 1 => OtherJobs::BackgroundJobs,
+            Mode::Background if self.background_jobs == 1 && self.foreground_jobs > 0 => OtherJobs::ForegroundJobs,
+            _ => OtherJobs::Others,
         };
         for one in seen {
             if let Observation::Served(timed, at) = one
@@ -62,7 +62,7 @@ mod tests {
                 kernel: 1,
                 time: 2,
                 gap: None,
-                beside: Beside::Others,
+                beside: OtherJobs::Others,
             };
             let mut seen = [Observation::Launches(1, 1), Observation::Served(timed, at)];
             company.say(mode, &mut seen);
@@ -71,22 +71,26 @@ mod tests {
                 _ => unreachable!("it was put there"),
             }
         };
-        assert_eq!(said(company(1, 3), Mode::Foreground, 101), Beside::BackgroundJobs);
+        assert_eq!(said(company(1, 3), Mode::Foreground, 101), OtherJobs::BackgroundJobs);
         assert_eq!(
             said(company(1, 3), Mode::Foreground, 100),
-            Beside::Others,
+            OtherJobs::Others,
             "somebody came since"
         );
-        assert_eq!(said(company(2, 1), Mode::Foreground, 101), Beside::Others, "an equal");
-        assert_eq!(said(company(2, 1), Mode::Background, 101), Beside::ForegroundJobs);
+        assert_eq!(
+            said(company(2, 1), Mode::Foreground, 101),
+            OtherJobs::Others,
+            "an equal"
+        );
+        assert_eq!(said(company(2, 1), Mode::Background, 101), OtherJobs::ForegroundJobs);
         assert_eq!(
             said(company(1, 2), Mode::Background, 101),
-            Beside::Others,
+            OtherJobs::Others,
             "another background job"
         );
         assert_eq!(
             said(company(0, 1), Mode::Background, 101),
-            Beside::Others,
+            OtherJobs::Others,
             "turns by time"
         );
     }

@@ -34,7 +34,7 @@ const MOST: usize = 128;
 const FIRST: usize = 0;
 
 #[derive(Debug)]
-struct One {
+struct DeviceCore {
     /// The device's UUID; `None`: not named yet.
     uuid: Option<String>,
     core: Core,
@@ -47,7 +47,7 @@ pub(super) struct Cores {
     config: Config,
     /// Whether the clients' reports of MPS count.
     listens: bool,
-    all: Vec<One>,
+    all: Vec<DeviceCore>,
     /// Clients that named no device while there were several.
     nowhere: Core,
     /// Device index; `None`: `nowhere`.
@@ -63,7 +63,7 @@ pub(super) struct Cores {
 
 impl Cores {
     pub(super) fn new(config: Config, listens: bool) -> Cores {
-        let first = One {
+        let first = DeviceCore {
             uuid: None,
             core: Core::new(config.clone()),
         };
@@ -176,7 +176,7 @@ impl Cores {
         now: Ns,
         client: Client,
         uuid: &str,
-        who: Newcomer,
+        who: NewClient,
         out: &mut Vec<Decision>,
     ) -> Option<usize> {
         let before = self.of.get(&client).copied()?;
@@ -201,7 +201,7 @@ impl Cores {
     }
 
     /// Keeps a client out of its core while it waits for device memory.
-    pub(super) fn waits(&mut self, now: Ns, client: Client, waits: bool, who: Newcomer, out: &mut Vec<Decision>) {
+    pub(super) fn waits(&mut self, now: Ns, client: Client, waits: bool, who: NewClient, out: &mut Vec<Decision>) {
         if !self.of.contains_key(&client) || self.aside.contains(&client) == waits {
             return;
         }
@@ -214,7 +214,7 @@ impl Cores {
         }
     }
 
-    fn arrives(&mut self, now: Ns, client: Client, who: Newcomer, out: &mut Vec<Decision>) {
+    fn arrives(&mut self, now: Ns, client: Client, who: NewClient, out: &mut Vec<Decision>) {
         for event in who.comes(client) {
             self.core_of(client).handle(now, event, out);
         }
@@ -226,7 +226,7 @@ impl Cores {
     }
 
     fn place(&mut self, uuid: &str) -> usize {
-        let known = |one: &One| one.uuid.as_deref() == Some(uuid);
+        let known = |one: &DeviceCore| one.uuid.as_deref() == Some(uuid);
         if let Some(at) = self.all.iter().position(known) {
             return at;
         }
@@ -237,7 +237,7 @@ impl Cores {
         if self.all.len() >= MOST {
             return FIRST;
         }
-        self.all.push(One {
+        self.all.push(DeviceCore {
             uuid: Some(uuid.to_string()),
             core: Core::new(self.config.clone()),
         });
@@ -262,7 +262,7 @@ impl Cores {
         (!self.aside.contains(&client)).then(|| Some(self.view(at, self.all.get(at)?)))?
     }
 
-    fn view(&self, at: usize, one: &One) -> View {
+    fn view(&self, at: usize, one: &DeviceCore) -> View {
         let (under_mps, not_under_mps) = self.words(at);
         View {
             uuid: one.uuid.clone(),
@@ -275,7 +275,7 @@ impl Cores {
 
 /// Facts about an arriving client for a core.
 #[derive(Debug)]
-pub(super) struct Newcomer {
+pub(super) struct NewClient {
     /// 0 to 9.
     pub(super) priority: u8,
     pub(super) profile: Option<Arc<Profile>>,
@@ -283,10 +283,10 @@ pub(super) struct Newcomer {
     pub(super) budget: LatencyBudget,
 }
 
-impl Newcomer {
+impl NewClient {
     /// The facts of a registered client.
-    pub(super) fn of(entry: &Entry) -> Newcomer {
-        Newcomer {
+    pub(super) fn of(entry: &Entry) -> NewClient {
+        NewClient {
             priority: entry.priority.load(Ordering::Relaxed),
             profile: entry.loaded.clone(),
             budget: entry.budget(),
@@ -379,7 +379,7 @@ mod tests {
         }
 
         fn says(&mut self, client: u64, priority: u8, uuid: &str) {
-            let who = Newcomer {
+            let who = NewClient {
                 priority,
                 profile: None,
                 budget: LatencyBudget::default(),
@@ -414,7 +414,7 @@ mod tests {
         let mut world = World::new();
         world.comes(1, 5);
         world.says(1, 5, "a");
-        let who = || Newcomer {
+        let who = || NewClient {
             priority: 0,
             profile: None,
             budget: LatencyBudget::default(),
@@ -446,7 +446,7 @@ mod tests {
             slowdown: Some(20_000),
             slo: Some(7_000_000),
         };
-        let who = || Newcomer {
+        let who = || NewClient {
             priority: 0,
             profile: None,
             budget,

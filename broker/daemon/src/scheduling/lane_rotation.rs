@@ -14,7 +14,7 @@ const AT_ONCE: u32 = 32;
 
 /// All guests' lanes.
 #[derive(Debug, Default)]
-pub struct WatchRota {
+pub struct WatchRotation {
     of: BTreeMap<u32, Weak<Slots>>,
 }
 
@@ -32,7 +32,7 @@ pub struct WatchSlot {
     at: u32,
 }
 
-impl WatchRota {
+impl WatchRotation {
     /// Takes a slot for another lane of this guest.
     pub fn take(&mut self, uid: u32) -> WatchSlot {
         let known = self.of.get(&uid).and_then(Weak::upgrade);
@@ -94,9 +94,9 @@ mod tests {
 
     #[test]
     fn of_many_lanes_some_are_due_in_a_turn_and_each_is_once_in_a_round() {
-        let mut rota = WatchRota::default();
-        let few: Vec<WatchSlot> = (0..AT_ONCE).map(|_| rota.take(1)).collect();
-        let mut many: Vec<WatchSlot> = (0..AT_ONCE * 3 - 5).map(|_| rota.take(2)).collect();
+        let mut rotation = WatchRotation::default();
+        let few: Vec<WatchSlot> = (0..AT_ONCE).map(|_| rotation.take(1)).collect();
+        let mut many: Vec<WatchSlot> = (0..AT_ONCE * 3 - 5).map(|_| rotation.take(2)).collect();
         for turn in 0..10 {
             assert!(few.iter().all(|slot| slot.is_due(turn)), "all of who has few");
             let due = many.iter().filter(|slot| slot.is_due(turn)).count();
@@ -109,9 +109,9 @@ mod tests {
         many.truncate(AT_ONCE as usize);
         assert!(many.iter().all(|slot| slot.is_due(7)));
         drop(many.remove(0));
-        assert_eq!(rota.take(2).at, 0);
+        assert_eq!(rotation.take(2).at, 0);
         drop((few, many));
-        let _ = rota.take(3);
-        assert_eq!(rota.of.len(), 1, "who has no lane is forgotten");
+        let _ = rotation.take(3);
+        assert_eq!(rotation.of.len(), 1, "who has no lane is forgotten");
     }
 }

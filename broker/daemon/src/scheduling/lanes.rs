@@ -1,7 +1,7 @@
 //! One client's lane in the scheduler thread: reads reports, writes orders.
 //!
 //! A lane's content is an allegation. Records are copied, checked and counted; their times are
-//! clamped to the last second. A changed header or malformed records detach the lane ([`Lie`]).
+//! clamped to the last second. A changed header or malformed records detach the lane ([`LaneFault`]).
 //! Nothing that a client writes makes this code wait, loop or panic.
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::thread::futex;
-use weft_profiles::refine::{Beside, Timed};
+use weft_profiles::refine::{OtherJobs, Timed};
 
 use super::lane_rotation::WatchSlot;
 use crate::base::trace::{Line, Trace};
@@ -48,7 +48,7 @@ const GUESSES: usize = 16_384;
 
 /// Reason why a lane was detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Lie {
+pub enum LaneFault {
     /// The magic changed.
     #[error("its lane lost the magic number")]
     Magic,
@@ -62,7 +62,7 @@ pub enum Lie {
 
 /// Result of one iteration's read of a lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct LaneRead {
     /// Records read.
     pub records: usize,
     /// Whether one is a launch; if so, a foreground job's launch epoch is bumped.
@@ -125,7 +125,7 @@ impl LaneWatch {
     }
 
     /// Puts a guest's lane into the rotation.
-    pub fn in_rota(self, slot: WatchSlot) -> LaneWatch {
+    pub fn in_rotation(self, slot: WatchSlot) -> LaneWatch {
         LaneWatch {
             slot: Some(slot),
             ..self
@@ -164,16 +164,16 @@ impl LaneWatch {
         events: &mut Vec<(Ns, Event)>,
         seen: &mut Vec<Observation>,
         trace: &mut Trace,
-    ) -> Result<Found, Lie> {
+    ) -> Result<LaneRead, LaneFault> {
         let lane = Arc::clone(&self.entry.lane);
         if lane.magic.load(Ordering::Relaxed) != MAGIC {
-            return Err(Lie::Magic);
+            return Err(LaneFault::Magic);
         }
         match lane.version.load(Ordering::Relaxed) {
             VERSION => {}
-            other => return Err(Lie::Version(other)),
+            other => return Err(LaneFault::Version(other)),
         }
-        let mut found = Found::default();
+        let mut found = LaneRead::default();
         // At most the length of the ring, then other lanes.
         let mut most = RECORDS;
         let lost = self.reader.lost();
@@ -189,7 +189,7 @@ impl LaneWatch {
             }
         }
         if self.reader.malformed() > 0 {
-            return Err(Lie::Records(self.reader.malformed()));
+            return Err(LaneFault::Records(self.reader.malformed()));
         }
         let figures = &self.entry.figures;
         if found.records > 0 {
@@ -225,7 +225,7 @@ impl LaneWatch {
             }
             Kind::Transfer => ("transfer", Some(launched(client, kernel, record.a, at))),
             Kind::Idle => ("idle", Some(Event::Idle(client, at))),
-            Kind::Stir => ("stir", Some(Event::WakeUpHint(client, at))),
+            Kind::WakeUpHint => ("hint", Some(Event::WakeUpHint(client, at))),
             // Also reported outside of the ring, without loss.
             Kind::Wait => ("wait", None),
             Kind::Counted => {
@@ -293,7 +293,7 @@ impl LaneWatch {
             kernel,
             time,
             gap,
-            beside: Beside::Others,
+            beside: OtherJobs::Others,
         };
         Some(Observation::Served(timed, record.at))
     }

@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::co_runners::CoRunners;
-use super::device_cores::{Cores, Newcomer, budget_event};
-use super::lane_rotation::WatchRota;
-use super::lanes::{LaneWatch, Lie};
+use super::device_cores::{Cores, NewClient, budget_event};
+use super::lane_rotation::WatchRotation;
+use super::lanes::{LaneFault, LaneWatch};
 use super::thread_sleep::{Scene, Wait, Waiting};
 use super::user_pages::UserPages;
 use crate::base::thread_priority::ThreadPriority;
@@ -113,8 +113,8 @@ pub(crate) struct Scheduler {
     incoming: Receiver<Notice>,
     gauges: Arc<Gauges>,
     lanes: Vec<LaneWatch>,
-    houses: UserPages,
-    rota: WatchRota,
+    user_pages: UserPages,
+    rotation: WatchRotation,
     turns: u64,
     /// Time at which a client last attached, ended or changed its mode.
     company_since: Ns,
@@ -142,7 +142,7 @@ impl Scheduler {
         Scheduler {
             waiting: Waiting::new(setup.spin, setup.config.open_after),
             cores: Cores::new(setup.config, setup.listens),
-            houses: UserPages::new(Arc::clone(&setup.host)),
+            user_pages: UserPages::new(Arc::clone(&setup.host)),
             host: setup.host,
             registry: setup.registry,
             profile_writer: setup.profile_writer,
@@ -152,7 +152,7 @@ impl Scheduler {
             incoming,
             gauges,
             lanes: Vec::new(),
-            rota: WatchRota::default(),
+            rotation: WatchRotation::default(),
             turns: 0,
             company_since: 0,
             last_record: 0,
@@ -203,7 +203,7 @@ impl Scheduler {
         for lane in &mut self.lanes {
             // With several pages a foreground job rings for background jobs that do not see its
             // launch epoch.
-            lane.want_bell(by_anybody || lane.mode() != Mode::Foreground || self.houses.many());
+            lane.want_bell(by_anybody || lane.mode() != Mode::Foreground || self.user_pages.many());
         }
     }
 
@@ -277,7 +277,7 @@ impl Scheduler {
                 lane.want_bell_in_nap(now);
             }
         }
-        self.houses.read(self.cores.rows());
+        self.user_pages.read(self.cores.rows());
         let mut turn = Iteration::default();
         while let Ok(notice) = self.incoming.try_recv() {
             turn.news = true;
@@ -301,7 +301,7 @@ impl Scheduler {
     }
 
     fn drain(&mut self, at: Option<u64>, turn: &mut Iteration) {
-        let mut liars: Vec<(u64, u32, Lie)> = Vec::new();
+        let mut liars: Vec<(u64, u32, LaneFault)> = Vec::new();
         let company = CoRunners::of(&self.lanes, self.company_since);
         for lane in &mut self.lanes {
             if !at.is_none_or(|turn| lane.is_due(turn)) {
@@ -319,7 +319,7 @@ impl Scheduler {
                         // Idleness does not bump the epoch: other jobs' credit is granted for
                         // exactly that moment.
                         if found.launches && lane.mode() == Mode::Foreground {
-                            self.houses.relay(lane.entry().house.as_ref(), lane.epoch());
+                            self.user_pages.relay(lane.entry().user_page.as_ref(), lane.epoch());
                         }
                     }
                 }
@@ -344,16 +344,16 @@ impl Scheduler {
         match notice {
             Notice::Attached(entry) => {
                 self.company_since = now;
-                let who = Newcomer::of(&entry);
+                let who = NewClient::of(&entry);
                 let client = Client(entry.client);
                 self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
                 self.memory.tell(memory::MemoryMessage::Joined(Arc::clone(&entry)));
                 self.outcomes.tell(OutcomeMessage::Joined(Arc::clone(&entry)));
-                self.houses.comes(entry.house.as_ref(), self.cores.rows());
-                let guest = entry.house.is_some().then(|| self.rota.take(entry.uid));
+                self.user_pages.comes(entry.user_page.as_ref(), self.cores.rows());
+                let guest = entry.user_page.is_some().then(|| self.rotation.take(entry.uid));
                 let lane = LaneWatch::new(entry);
                 self.lanes.push(match guest {
-                    Some(slot) => lane.in_rota(slot),
+                    Some(slot) => lane.in_rotation(slot),
                     None => lane,
                 });
                 for event in who.comes(client) {
@@ -371,7 +371,7 @@ impl Scheduler {
             Notice::Budget(client, budget) => self.tell(now, budget_event(Client(client), budget)),
             Notice::Device(client, uuid) => {
                 if let Some(lane) = self.lane(Client(client)) {
-                    let who = Newcomer::of(lane.entry());
+                    let who = NewClient::of(lane.entry());
                     let row = self.cores.says(now, Client(client), &uuid, who, &mut self.decisions);
                     if let (Some(row), Some(lane)) = (row, self.lane(Client(client))) {
                         lane.tell_row(row);
@@ -384,10 +384,10 @@ impl Scheduler {
             Notice::Waits(client, waits) => {
                 if let Some(lane) = self.lane(Client(client)) {
                     let entry = Arc::clone(lane.entry());
-                    let who = Newcomer {
+                    let who = NewClient {
                         // A profile of another device cannot be used.
                         profile: entry.loaded.clone().filter(|_| entry.profile_trouble().is_none()),
-                        ..Newcomer::of(&entry)
+                        ..NewClient::of(&entry)
                     };
                     self.cores.waits(now, Client(client), waits, who, &mut self.decisions);
                 }
@@ -419,9 +419,9 @@ impl Scheduler {
         let company = CoRunners::of(&self.lanes, self.company_since);
         let mut lane = self.lanes.swap_remove(at);
         let lanes = &self.lanes;
-        self.houses.stay(|house| {
-            let mut others = lanes.iter().filter_map(|lane| lane.entry().house.as_ref());
-            others.any(|other| Arc::ptr_eq(other, house))
+        self.user_pages.stay(|user_page| {
+            let mut others = lanes.iter().filter_map(|lane| lane.entry().user_page.as_ref());
+            others.any(|other| Arc::ptr_eq(other, user_page))
         });
         if ending != Ending::Detached {
             let mut seen = Vec::new();
@@ -515,7 +515,9 @@ impl Scheduler {
                 let at = self.lanes.iter().position(|lane| lane.client() == client)?;
                 let lane = self.lanes.get(at)?;
                 let priority = usize::from(lane.entry().priority.load(Ordering::Relaxed));
-                let reading = self.houses.sum_above(lane.entry().house.as_ref(), lane.row(), priority);
+                let reading = self
+                    .user_pages
+                    .sum_above(lane.entry().user_page.as_ref(), lane.row(), priority);
                 let left = lane.grant(credit, bound.then(|| reading.wrapping_add(outlives)));
                 let entry = Arc::clone(lane.entry());
                 if entry.lane.counters.managed.load(Ordering::Relaxed) > 0 {

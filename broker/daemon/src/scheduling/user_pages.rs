@@ -36,18 +36,18 @@ impl UserPages {
     }
 
     /// Adds and reads the page of an attached client.
-    pub fn comes(&mut self, house: Option<&Arc<UserPage>>, rows: usize) {
-        let Some(house) = house else { return };
-        if !self.guests.iter().any(|(known, _)| Arc::ptr_eq(known, house)) {
+    pub fn comes(&mut self, user_page: Option<&Arc<UserPage>>, rows: usize) {
+        let Some(user_page) = user_page else { return };
+        if !self.guests.iter().any(|(known, _)| Arc::ptr_eq(known, user_page)) {
             let mut read = Rows::new();
-            look(&house.epoch_page, rows, &mut read);
-            self.guests.push((Arc::clone(house), read));
+            look(&user_page.epoch_page, rows, &mut read);
+            self.guests.push((Arc::clone(user_page), read));
         }
     }
 
     /// Keeps only pages for which `lives` is true.
     pub fn stay(&mut self, lives: impl Fn(&Arc<UserPage>) -> bool) {
-        self.guests.retain(|(house, _)| lives(house));
+        self.guests.retain(|(user_page, _)| lives(user_page));
     }
 
     /// Whether there are several pages, so that some clients do not see a launch's epoch.
@@ -59,20 +59,20 @@ impl UserPages {
     pub fn read(&mut self, rows: usize) {
         self.host.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
         look(&self.host.epoch_page, rows, &mut self.own);
-        for (house, read) in &mut self.guests {
-            house.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
-            look(&house.epoch_page, rows, read);
+        for (user_page, read) in &mut self.guests {
+            user_page.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
+            look(&user_page.epoch_page, rows, read);
         }
     }
 
     /// The sum above a priority at the iteration's start.
-    pub fn sum_above(&self, house: Option<&Arc<UserPage>>, row: usize, priority: usize) -> u64 {
-        let rows = match house {
+    pub fn sum_above(&self, user_page: Option<&Arc<UserPage>>, row: usize, priority: usize) -> u64 {
+        let rows = match user_page {
             None => Some(&self.own),
-            Some(house) => {
+            Some(user_page) => {
                 let mut guests = self.guests.iter();
                 guests
-                    .find(|(known, _)| Arc::ptr_eq(known, house))
+                    .find(|(known, _)| Arc::ptr_eq(known, user_page))
                     .map(|(_, rows)| rows)
             }
         };
@@ -84,10 +84,10 @@ impl UserPages {
     ///
     /// The decisions of this iteration include the launch, so the last reading is bumped too:
     /// credit bound to older sums would be void at once.
-    pub fn relay(&mut self, house: Option<&Arc<UserPage>>, epoch: usize) {
-        let Some(house) = house else { return };
+    pub fn relay(&mut self, user_page: Option<&Arc<UserPage>>, epoch: usize) {
+        let Some(user_page) = user_page else { return };
         for (other, read) in &mut self.guests {
-            if Arc::ptr_eq(other, house) {
+            if Arc::ptr_eq(other, user_page) {
                 continue;
             }
             other.epoch_page.bump(epoch);
@@ -118,31 +118,35 @@ mod tests {
     #[test]
     fn a_launch_is_seen_at_home_at_once_and_elsewhere_when_it_is_told() {
         let host = Arc::new(Host::shared().expect("a host"));
-        let house = |uid| host.house_of(uid).expect("made").expect("a shared broker");
-        let (ann, bea) = (house(1), house(2));
-        assert!(Arc::ptr_eq(&ann, &house(1)), "one house a user");
-        let mut houses = UserPages::new(Arc::clone(&host));
-        houses.comes(Some(&ann), 1);
-        houses.comes(Some(&bea), 1);
-        assert!(houses.many());
+        let user_page = |uid| host.user_page_of(uid).expect("made").expect("a shared broker");
+        let (ann, bea) = (user_page(1), user_page(2));
+        assert!(Arc::ptr_eq(&ann, &user_page(1)), "one page a user");
+        let mut user_pages = UserPages::new(Arc::clone(&host));
+        user_pages.comes(Some(&ann), 1);
+        user_pages.comes(Some(&bea), 1);
+        assert!(user_pages.many());
         let epoch = epoch_page::epoch(0, 2);
         ann.epoch_page.bump(epoch);
-        houses.read(1);
-        assert_eq!(houses.sum_above(Some(&ann), 0, 5), 1);
-        assert_eq!(houses.sum_above(Some(&bea), 0, 5), 0);
-        houses.relay(Some(&ann), epoch);
-        let told = houses.sum_above(Some(&bea), 0, 5);
+        user_pages.read(1);
+        assert_eq!(user_pages.sum_above(Some(&ann), 0, 5), 1);
+        assert_eq!(user_pages.sum_above(Some(&bea), 0, 5), 0);
+        user_pages.relay(Some(&ann), epoch);
+        let told = user_pages.sum_above(Some(&bea), 0, 5);
         assert_eq!(told, 1, "what is decided now knows of it");
-        houses.read(1);
-        assert_eq!(houses.sum_above(Some(&bea), 0, 5), told, "so credit given for it holds");
-        assert_eq!(houses.sum_above(Some(&ann), 0, 5), 1, "not twice");
-        assert_eq!(houses.sum_above(Some(&bea), 0, 5), 1);
+        user_pages.read(1);
         assert_eq!(
-            houses.sum_above(Some(&bea), 0, 2),
+            user_pages.sum_above(Some(&bea), 0, 5),
+            told,
+            "so credit given for it holds"
+        );
+        assert_eq!(user_pages.sum_above(Some(&ann), 0, 5), 1, "not twice");
+        assert_eq!(user_pages.sum_above(Some(&bea), 0, 5), 1);
+        assert_eq!(
+            user_pages.sum_above(Some(&bea), 0, 2),
             0,
             "its own priority is not above it"
         );
-        houses.stay(|house| Arc::ptr_eq(house, &bea));
-        assert!(!houses.many());
+        user_pages.stay(|user_page| Arc::ptr_eq(user_page, &bea));
+        assert!(!user_pages.many());
     }
 }

@@ -18,7 +18,7 @@ use weft_protocol::Ns;
 use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::lane::Lane;
 use weft_protocol::transport::map::SharedLane;
-use weft_protocol::transport::wire::{LONGEST, Packet, Up};
+use weft_protocol::transport::wire::{LONGEST, Packet, UpMessage};
 use weft_protocol::transport::{Error, HANDSHAKE, MAX_PROFILE_BYTES, TimeLimit, fds};
 
 /// A process that wants a lane. Only its user was checked.
@@ -48,7 +48,7 @@ pub struct Attached {
     /// User id from the kernel.
     pub uid: u32,
     /// The user's page; `None` in a private broker.
-    pub house: Option<Arc<UserPage>>,
+    pub user_page: Option<Arc<UserPage>>,
     /// The client's lane.
     pub lane: SharedLane,
     /// Messages from the client.
@@ -141,7 +141,7 @@ impl PendingClient {
         if self.door.is_shared() {
             return self.welcome_guest(host, client, &costs, lane, limit);
         }
-        let (server, name) = IpcOneShotServer::<Up>::new().map_err(Error::io("making a control channel"))?;
+        let (server, name) = IpcOneShotServer::<UpMessage>::new().map_err(Error::io("making a control channel"))?;
         let packet = Packet::Lane { channel: name.clone() };
         let descriptors = [lane.memory(), host.epoch_page.memory(), host.bell.as_fd()];
         fds::send(&self.socket, &packet, &descriptors, limit)?;
@@ -151,10 +151,10 @@ impl PendingClient {
         }
         // `accept()` has no time limit. If the client did connect, its connection is first in the
         // queue; else ours is first and ends at once.
-        let own = IpcSender::<Up>::connect(name).map_err(Error::io("reaching a control channel"))?;
+        let own = IpcSender::<UpMessage>::connect(name).map_err(Error::io("reaching a control channel"))?;
         drop(own);
         let (receiver, first) = server.accept().map_err(|_| Error::Gone)?;
-        let Up::Open(sender) = first else {
+        let UpMessage::Open(sender) = first else {
             return Err(Error::Nonsense("a client's channel began with an unexpected message"));
         };
         sender
@@ -165,7 +165,7 @@ impl PendingClient {
             hello: self.hello,
             pid: self.pid,
             uid: self.uid,
-            house: None,
+            user_page: None,
             lane,
             receiver: FromClient(Source::Ipc(receiver)),
             sender: ToTheClient::Ipc(sender),
@@ -186,11 +186,11 @@ impl PendingClient {
     ) -> Result<Attached, Error> {
         /// A cost takes 20 bytes at most.
         const COSTS_BYTES: usize = LONGEST / 20 - 16;
-        let house = host
-            .house_of(self.uid)?
+        let user_page = host
+            .user_page_of(self.uid)?
             .ok_or(Error::Nonsense("this broker serves no other users"))?;
         let packet = Packet::Lane { channel: String::new() };
-        let descriptors = [lane.memory(), house.epoch_page.memory(), house.bell.as_fd()];
+        let descriptors = [lane.memory(), user_page.epoch_page.memory(), user_page.bell.as_fd()];
         fds::send(&self.socket, &packet, &descriptors, limit)?;
         let mut rest = costs;
         loop {
@@ -209,7 +209,7 @@ impl PendingClient {
             hello: self.hello,
             pid: self.pid,
             uid: self.uid,
-            house: Some(house),
+            user_page: Some(user_page),
             lane,
             receiver: FromClient(Source::Packets(Arc::clone(&socket))),
             sender: ToTheClient::Packets(Arc::clone(&socket)),

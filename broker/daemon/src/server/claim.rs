@@ -17,7 +17,7 @@ const BACKLOG: i32 = 16;
 
 /// Another process with this name, from the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Who {
+pub struct Claimant {
     /// Process id; `None`: in a pid namespace outside this process's, or unknown.
     pub pid: Option<u32>,
     /// User id.
@@ -31,7 +31,7 @@ pub struct Claim(OwnedFd);
 impl Claim {
     /// Takes the name, or returns the process that has it. `None`: the system has no such names, or
     /// the name was just freed.
-    pub fn take(name: &str) -> Option<Result<Claim, Who>> {
+    pub fn take(name: &str) -> Option<Result<Claim, Claimant>> {
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
         let socket = socket()?;
         match rustix::net::bind(&socket, &address) {
@@ -45,7 +45,7 @@ impl Claim {
     }
 
     /// Processes that called since the last call of this function.
-    pub fn callers(&self) -> Vec<Who> {
+    pub fn callers(&self) -> Vec<Claimant> {
         let mut found = Vec::new();
         // Bounded: faster callers are dropped.
         for _ in 0..=BACKLOG {
@@ -64,20 +64,20 @@ fn socket() -> Option<OwnedFd> {
 }
 
 /// The process that has the name; `None`: it is free again.
-fn other(address: &SocketAddrUnix) -> Option<Who> {
+fn other(address: &SocketAddrUnix) -> Option<Claimant> {
     let socket = socket()?;
     match rustix::net::connect(&socket, address) {
         Ok(()) => Some(who(&socket)),
         // The queue is full: the owner has not accepted callers for a long time.
-        Err(Errno::AGAIN) => Some(Who::default()),
+        Err(Errno::AGAIN) => Some(Claimant::default()),
         Err(_) => None,
     }
 }
 
-fn who(socket: &OwnedFd) -> Who {
+fn who(socket: &OwnedFd) -> Claimant {
     peer::peer(socket).map_or_else(
-        |_| Who::default(),
-        |peer| Who {
+        |_| Claimant::default(),
+        |peer| Claimant {
             pid: peer.pid,
             uid: Some(peer.uid),
         },
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn both_sides_learn_of_one_another_and_a_name_goes_with_who_had_it() {
         let name = format!("weft-test-claim-{}", std::process::id());
-        let own = Who {
+        let own = Claimant {
             pid: Some(std::process::id()),
             uid: Some(peer::own_uid()),
         };
@@ -100,10 +100,10 @@ mod tests {
         assert_eq!(Claim::take(&name).expect("a socket").expect_err("it is taken"), own);
         assert_eq!(first.callers(), [own]);
         // Callers beyond the queue remain unknown; none is delayed.
-        let many: Vec<Who> = (0..3 * BACKLOG)
+        let many: Vec<Claimant> = (0..3 * BACKLOG)
             .map(|_| Claim::take(&name).expect("a socket").expect_err("it is taken"))
             .collect();
-        assert_eq!(many.last(), Some(&Who::default()));
+        assert_eq!(many.last(), Some(&Claimant::default()));
         assert!(first.callers().len() <= BACKLOG as usize + 1);
         drop(first);
         assert!(Claim::take(&name).expect("a socket").is_ok());

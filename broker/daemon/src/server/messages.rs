@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::callers::Connection;
 use super::receive::take_plain;
 use weft_protocol::control::{ToBroker, ToClient};
-use weft_protocol::transport::wire::{Packet, Up};
+use weft_protocol::transport::wire::{Packet, UpMessage};
 use weft_protocol::transport::{Error, TimeLimit, fds};
 
 /// The channel to one client.
@@ -55,7 +55,7 @@ pub struct FromClient(pub(super) Source);
 
 #[derive(Debug)]
 pub(super) enum Source {
-    Ipc(IpcReceiver<Up>),
+    Ipc(IpcReceiver<UpMessage>),
     Packets(Arc<Connection>),
 }
 
@@ -64,8 +64,8 @@ impl FromClient {
     pub fn next(&self, within: Duration) -> Result<Option<ToBroker>, Error> {
         match &self.0 {
             Source::Ipc(way) => match way.try_recv_timeout(within) {
-                Ok(Up::Say(message)) => Ok(Some(message)),
-                Ok(Up::Open(_)) => Err(Error::Nonsense("a client opened its channel twice")),
+                Ok(UpMessage::Say(message)) => Ok(Some(message)),
+                Ok(UpMessage::Open(_)) => Err(Error::Nonsense("a client opened its channel twice")),
                 Err(TryRecvError::Empty) => Ok(None),
                 Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
             },
@@ -206,9 +206,9 @@ impl Inbox {
                     let Some(client) = self.clients.get(&entry) else {
                         continue;
                     };
-                    let said = match message.to::<Up>() {
-                        Ok(Up::Say(message)) => News::Said(message),
-                        Ok(Up::Open(_)) | Err(_) => News::Nonsense,
+                    let said = match message.to::<UpMessage>() {
+                        Ok(UpMessage::Say(message)) => News::Said(message),
+                        Ok(UpMessage::Open(_)) | Err(_) => News::Nonsense,
                     };
                     news.push((*client, said));
                 }

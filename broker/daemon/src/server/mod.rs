@@ -58,7 +58,7 @@ pub use user_page::Host;
 
 pub(crate) use account::{Accounts, thread_time};
 pub(crate) use attach::Life;
-pub(crate) use claim::{Claim, Who};
+pub(crate) use claim::{Claim, Claimant};
 pub(crate) use contained::user_of;
 pub(crate) use messages::{FromClient, Inbox, News, ToTheClient};
 pub(crate) use question::{Asker, Question};

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::server::{Claim, Who};
+use crate::server::{Claim, Claimant};
 use weft_api::status::OtherBroker;
 
 /// Interval at which names are taken and callers accepted.
@@ -49,7 +49,7 @@ struct KnownBrokers {
 #[derive(Debug, Default)]
 struct Device {
     claim: Option<Claim>,
-    others: BTreeMap<Who, (Instant, Instant)>,
+    others: BTreeMap<Claimant, (Instant, Instant)>,
 }
 
 impl OtherBrokers {

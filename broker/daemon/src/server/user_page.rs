@@ -44,7 +44,7 @@ pub struct Host {
 /// The per-user pages of a shared broker.
 #[derive(Debug)]
 struct Guests {
-    houses: Mutex<BTreeMap<u32, Weak<UserPage>>>,
+    user_pages: Mutex<BTreeMap<u32, Weak<UserPage>>>,
     /// Recent rings, by user.
     rang: Mutex<BTreeMap<u32, Rang>>,
     /// An edge-triggered epoll of all doorbells, which reports each ring once. No doorbell is read,
@@ -77,9 +77,9 @@ impl Guests {
         epoll::modify(&self.rings, bell, epoll::EventData::new_u64(u64::from(uid)), flags)
     }
 
-    fn house(&self, uid: u32) -> Option<Arc<UserPage>> {
-        let houses = self.houses.lock().unwrap_or_else(PoisonError::into_inner);
-        houses.get(&uid).and_then(Weak::upgrade)
+    fn user_page(&self, uid: u32) -> Option<Arc<UserPage>> {
+        let user_pages = self.user_pages.lock().unwrap_or_else(PoisonError::into_inner);
+        user_pages.get(&uid).and_then(Weak::upgrade)
     }
 
     /// Listens again to doorbells whose period is over; returns the time to the next such doorbell.
@@ -89,10 +89,10 @@ impl Guests {
             let over = now.saturating_duration_since(rang.since) >= SPELL;
             if over
                 && rang.count > RINGS
-                && let Some(house) = self.house(*uid)
+                && let Some(user_page) = self.user_page(*uid)
             {
                 // A user without a page has no doorbell either.
-                let _ = self.listen(*uid, &house.bell, true);
+                let _ = self.listen(*uid, &user_page.bell, true);
             }
             !over
         });
@@ -117,9 +117,9 @@ impl Guests {
             let his = rang.entry(uid).or_insert(Rang { since: now, count: 0 });
             his.count += 1;
             if his.count == RINGS + 1
-                && let Some(house) = self.house(uid)
+                && let Some(user_page) = self.user_page(uid)
             {
-                let _ = self.listen(uid, &house.bell, false);
+                let _ = self.listen(uid, &user_page.bell, false);
             }
         }
     }
@@ -149,7 +149,7 @@ impl Host {
         Ok(Host {
             own: UserPage::make()?,
             guests: Some(Guests {
-                houses: Mutex::default(),
+                user_pages: Mutex::default(),
                 rang: Mutex::default(),
                 rings,
             }),
@@ -158,24 +158,24 @@ impl Host {
 
     /// A user's page, which exists while it is held. `None` in a private broker, which has one page
     /// for all clients.
-    pub(crate) fn house_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
+    pub(crate) fn user_page_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
         let Some(guests) = &self.guests else { return Ok(None) };
-        let mut houses = guests.houses.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(house) = houses.get(&uid).and_then(Weak::upgrade) {
-            return Ok(Some(house));
+        let mut user_pages = guests.user_pages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(user_page) = user_pages.get(&uid).and_then(Weak::upgrade) {
+            return Ok(Some(user_page));
         }
-        houses.retain(|_, house| house.strong_count() > 0);
-        let house = Arc::new(UserPage::make()?);
+        user_pages.retain(|_, user_page| user_page.strong_count() > 0);
+        let user_page = Arc::new(UserPage::make()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(
             &guests.rings,
-            &house.bell,
+            &user_page.bell,
             epoll::EventData::new_u64(u64::from(uid)),
             flags,
         )
         .map_err(Error::system("listening to a doorbell"))?;
-        houses.insert(uid, Arc::downgrade(&house));
-        Ok(Some(house))
+        user_pages.insert(uid, Arc::downgrade(&user_page));
+        Ok(Some(user_page))
     }
 
     /// Waits at most `within` for a ring, and takes all rings. Returns whether one came.
@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn a_bell_that_never_stops_is_not_heard_for_a_while_and_others_are() {
         let host = Host::shared().expect("a host");
-        let house = |uid| host.house_of(uid).expect("made").expect("a shared broker");
-        let (ann, bea) = (house(ANN), house(BEA));
-        let ring = |house: &UserPage| rustix::io::write(&house.bell, &1u64.to_ne_bytes()).expect("rung");
+        let user_page = |uid| host.user_page_of(uid).expect("made").expect("a shared broker");
+        let (ann, bea) = (user_page(ANN), user_page(BEA));
+        let ring = |user_page: &UserPage| rustix::io::write(&user_page.bell, &1u64.to_ne_bytes()).expect("rung");
         let guests = host.guests.as_ref().expect("a shared broker");
         let now = Instant::now();
         for _ in 0..=RINGS {

@@ -26,7 +26,7 @@ pub enum Kind {
     /// A launch began to wait at the gate. `a` = predicted ns.
     Wait = 6,
     /// First driver call of an idle client that is not a launch, for example an input copy.
-    Stir = 7,
+    WakeUpHint = 7,
     /// A client in stage 1 launched `kernel` `a` times since its last such record.
     Counted = 8,
     /// A [`Kind::Sample`] converted at the likeliest rate of the device's clock. The client records
@@ -58,7 +58,7 @@ impl Kind {
             3 => Some(Kind::Transfer),
             5 => Some(Kind::Sample),
             6 => Some(Kind::Wait),
-            7 => Some(Kind::Stir),
+            7 => Some(Kind::WakeUpHint),
             8 => Some(Kind::Counted),
             9 => Some(Kind::Guess),
             _ => None,

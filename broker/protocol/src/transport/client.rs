@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use weft_profiles::Store;
 
-use super::wire::{Packet, Up};
+use super::wire::{Packet, UpMessage};
 use super::{Error, TimeLimit, fds, path, peer, wire};
 use crate::Ns;
 use crate::control::{Hello, Refusal, ToBroker, ToClient};
@@ -53,16 +53,16 @@ pub struct Attached {
 /// Control channel to a broker.
 #[derive(Debug)]
 pub struct Channel {
-    way: Way,
+    way: ChannelKind,
     socket: OwnedFd,
     inode: u64,
 }
 
 #[derive(Debug)]
-enum Way {
+enum ChannelKind {
     /// A private broker's ipc-channel.
     Ipc {
-        up: IpcSender<Up>,
+        up: IpcSender<UpMessage>,
         down: IpcReceiver<ToClient>,
     },
     /// The rendezvous socket: a shared broker does not trust announced lengths.
@@ -82,8 +82,8 @@ impl Channel {
     /// Sends a message. May block while the broker does not read.
     pub fn send(&self, message: ToBroker) -> Result<(), Error> {
         match &self.way {
-            Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
-            Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], TimeLimit::new(UNREAD)) {
+            ChannelKind::Ipc { up, .. } => up.send(UpMessage::Say(message)).map_err(|_| Error::Gone),
+            ChannelKind::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], TimeLimit::new(UNREAD)) {
                 // Dropped, as it fits no packet: a graph of thousands of kernels is known only by
                 // its hash.
                 Err(Error::Nonsense(_)) => Ok(()),
@@ -95,12 +95,12 @@ impl Channel {
     /// Returns the next message, if any. Never waits.
     pub fn receive(&self) -> Result<Option<ToClient>, Error> {
         match &self.way {
-            Way::Ipc { down, .. } => match down.try_recv() {
+            ChannelKind::Ipc { down, .. } => match down.try_recv() {
                 Ok(message) => Ok(Some(message)),
                 Err(TryRecvError::Empty) => Ok(None),
                 Err(TryRecvError::IpcError(_)) => Err(Error::Gone),
             },
-            Way::Packets => match fds::take(&self.socket)? {
+            ChannelKind::Packets => match fds::take(&self.socket)? {
                 Some((Packet::Tell(message), _)) => Ok(Some(message)),
                 Some(_) => Err(Error::Nonsense("the broker sent an invalid message")),
                 None => Ok(None),
@@ -219,15 +219,15 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
         .map_err(|_| Error::Nonsense("the broker sent a wrong number of descriptors"))?;
     let (client, costs, way) = if name.is_empty() {
         let (client, costs) = welcomed(&socket, limit)?;
-        (client, costs, Way::Packets)
+        (client, costs, ChannelKind::Packets)
     } else {
-        let up = IpcSender::<Up>::connect(name).map_err(Error::io("connecting the control channel"))?;
+        let up = IpcSender::<UpMessage>::connect(name).map_err(Error::io("connecting the control channel"))?;
         let (way_down, down) = ipc::channel::<ToClient>().map_err(Error::io("making the control channel"))?;
-        up.send(Up::Open(way_down)).map_err(|_| Error::Gone)?;
+        up.send(UpMessage::Open(way_down)).map_err(|_| Error::Gone)?;
         fds::send(&socket, &Packet::Connected, &[], limit)?;
         let left = limit.deadline().saturating_duration_since(Instant::now());
         match down.try_recv_timeout(left) {
-            Ok(ToClient::Welcome { client, costs }) => (client, costs, Way::Ipc { up, down }),
+            Ok(ToClient::Welcome { client, costs }) => (client, costs, ChannelKind::Ipc { up, down }),
             Ok(ToClient::Refused(why)) => return Err(Error::Refused(why)),
             Ok(
                 ToClient::Warning(_)

@@ -67,7 +67,7 @@ pub enum Packet {
 
 /// A message up the ipc-channel.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Up {
+pub enum UpMessage {
     /// The first message: the way down.
     Open(ipc_channel::ipc::IpcSender<ToClient>),
     /// Any other message.

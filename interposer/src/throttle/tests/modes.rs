@@ -103,7 +103,15 @@ fn a_foreground_job_raises_its_epoch_and_records_and_never_waits() {
     let launch = Kind::Launch;
     assert_eq!(
         kinds,
-        [launch, launch, launch, launch, Kind::Idle, Kind::Stir, Kind::Transfer]
+        [
+            launch,
+            launch,
+            launch,
+            launch,
+            Kind::Idle,
+            Kind::WakeUpHint,
+            Kind::Transfer
+        ]
     );
     assert_eq!((records[0].kernel, records[0].a), (7, 70_000));
     assert!(records.windows(2).all(|pair| pair[0].at <= pair[1].at));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weft_trace_format::raw::{Record, Recording, What};
+use weft_trace_format::raw::{CallKind, Record, Recording};
 
 use super::fake;
 use crate::client::clock;
@@ -17,7 +17,7 @@ fn recorder(path: &Path) -> Recorder {
 
 fn launch(hash: u64) -> RecordedCall {
     RecordedCall::Operation {
-        what: What::Launch {
+        what: CallKind::Launch {
             hash,
             stream: STREAM as u64,
         },
@@ -27,7 +27,7 @@ fn launch(hash: u64) -> RecordedCall {
 
 fn wait() -> RecordedCall {
     RecordedCall::Operation {
-        what: What::SyncStream(STREAM as u64),
+        what: CallKind::SyncStream(STREAM as u64),
         timed: None,
     }
 }
@@ -52,7 +52,7 @@ fn make(recorder: &Recorder, call: RecordedCall, work: u64, ok: bool) {
 fn hashes(recording: &Recording) -> Vec<(u64, bool)> {
     let launch = |record: &Record| match record {
         Record::Operation(operation) => match operation.what {
-            What::Launch { hash, .. } => Some((hash, operation.device.is_some())),
+            CallKind::Launch { hash, .. } => Some((hash, operation.device.is_some())),
             _ => None,
         },
         _ => None,
@@ -88,7 +88,7 @@ fn calls_come_out_in_order_with_their_times_from_the_first_mark_on() {
         let Record::Operation(operation) = record else { continue };
         assert!(operation.entered <= operation.called && operation.called <= operation.returned);
         assert!(operation.returned <= operation.left);
-        let (What::Launch { hash, .. }, Some((start, end))) = (operation.what, operation.device) else {
+        let (CallKind::Launch { hash, .. }, Some((start, end))) = (operation.what, operation.device) else {
             continue;
         };
         // Single-precision ms; the device's clock continues while the host is busy.
@@ -110,7 +110,7 @@ fn what_the_device_has_not_passed_is_read_later() {
     let recorder = recorder(&path);
     let stream = STREAM + 0x40;
     let on_other = RecordedCall::Operation {
-        what: What::Launch { hash: 7, stream: 1 },
+        what: CallKind::Launch { hash: 7, stream: 1 },
         timed: Some(stream),
     };
     make(&recorder, RecordedCall::Mark, 0, true);
@@ -132,7 +132,7 @@ fn a_context_that_ends_takes_times_but_no_calls() {
     make(&recorder, RecordedCall::Mark, 0, true);
     let stream = STREAM + 0x80;
     let call = |hash| RecordedCall::Operation {
-        what: What::Launch { hash, stream: 2 },
+        what: CallKind::Launch { hash, stream: 2 },
         timed: Some(stream),
     };
     make(&recorder, call(8), 5_000, true);

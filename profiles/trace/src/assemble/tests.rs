@@ -32,7 +32,7 @@ fn mark(thread: u32, at: Ns) -> Record {
 }
 
 /// A call of 100 ns, with 50 ns of the recorder before it and 150 ns after.
-fn call(thread: u32, at: Ns, what: What, device: Option<(f64, f64)>) -> Record {
+fn call(thread: u32, at: Ns, what: CallKind, device: Option<(f64, f64)>) -> Record {
     Record::Operation(raw::Operation {
         thread,
         sequence: at,
@@ -47,7 +47,7 @@ fn call(thread: u32, at: Ns, what: What, device: Option<(f64, f64)>) -> Record {
     })
 }
 
-const LAUNCH: What = What::Launch {
+const LAUNCH: CallKind = CallKind::Launch {
     hash: 7,
     stream: 0xbeef,
 };
@@ -64,7 +64,7 @@ fn a_gap_is_the_jobs_own_and_none_of_ours() {
         call(1, 1_000, LAUNCH, None),
         mark(1, 5_000),
         call(1, 5_110, LAUNCH, Some((0.0, 9_000.0))),
-        call(1, 5_910, What::SyncStream(0xbeef), None),
+        call(1, 5_910, CallKind::SyncStream(0xbeef), None),
         mark(1, 8_000),
         call(1, 8_010, LAUNCH, None),
     ]);
@@ -143,7 +143,7 @@ fn a_thread_that_waited_for_another_follows_it() {
 
 #[test]
 fn only_events_that_matter_are_kept() {
-    let on = |event, stream| What::Record { event, stream };
+    let on = |event, stream| CallKind::Record { event, stream };
     let steps = steps(vec![
         mark(1, 0),
         call(1, 1_000, on(0xa, 0), None),
@@ -151,14 +151,14 @@ fn only_events_that_matter_are_kept() {
         call(
             1,
             3_000,
-            What::Wait {
+            CallKind::Wait {
                 event: 0xb,
                 stream: 0xbeef,
             },
             None,
         ),
-        call(1, 4_000, What::SyncEvent(0xc), None),
-        call(1, 5_000, What::SyncEvent(0xb), None),
+        call(1, 4_000, CallKind::SyncEvent(0xc), None),
+        call(1, 5_000, CallKind::SyncEvent(0xb), None),
     ]);
     let calls: Vec<Call> = steps[0].operations.iter().map(|op| op.call).collect();
     assert_eq!(
@@ -166,7 +166,7 @@ fn only_events_that_matter_are_kept() {
         [
             Call::Record { event: 0, stream: 0 },
             Call::Wait { event: 0, stream: 1 },
-            Call::Sync(Until::Event(0))
+            Call::Sync(AwaitedWork::Event(0))
         ]
     );
     // Calls that are left out are host time: the gaps before both, and 100 ns in the driver.
@@ -175,8 +175,8 @@ fn only_events_that_matter_are_kept() {
 
 #[test]
 fn events_from_a_pool_do_not_make_steps_differ() {
-    let on = |event| What::Record { event, stream: 0 };
-    let wait = |event| What::Wait { event, stream: 0xbeef };
+    let on = |event| CallKind::Record { event, stream: 0 };
+    let wait = |event| CallKind::Wait { event, stream: 0xbeef };
     let mut events = Vec::new();
     for step in 0..3 {
         let at = step * 10_000;
@@ -212,12 +212,17 @@ fn events_from_a_pool_do_not_make_steps_differ() {
 fn a_graph_brings_its_kernels() {
     let mut recording = recording(vec![
         mark(1, 0),
-        call(1, 1_000, What::Launch { hash: 99, stream: 0 }, Some((0.0, 50_000.0))),
+        call(
+            1,
+            1_000,
+            CallKind::Launch { hash: 99, stream: 0 },
+            Some((0.0, 50_000.0)),
+        ),
         call(1, 2_000, LAUNCH, Some((50_000.0, 54_000.0))),
         call(
             1,
             3_000,
-            What::Copy {
+            CallKind::Copy {
                 direction: Direction::DeviceToHost,
                 bytes: 4,
                 stream: 1,

@@ -341,12 +341,12 @@ impl LabMachine {
         if matches!(mode, Mode::Free | Mode::Alone) {
             return;
         }
-        let (client, stirs) = (Client(job as u64), self.hosts.stirs);
+        let (client, hints) = (Client(job as u64), self.hosts.hints);
         let (kernel, cost) = (name_of(play), process.lane.cost(play));
         let transfer = transfer_bytes(play);
         let was_idle = process.lane.active_streams.is_idle();
         let charged = mode == Mode::Background && transfer.is_none_or(charge::is_gated);
-        if transfer.is_some() && was_idle && stirs {
+        if transfer.is_some() && was_idle && hints {
             process.lane.records.push((now, Event::WakeUpHint(client, now)));
         }
         process.lane.active_streams.mark(usize::from(stream));
@@ -361,7 +361,7 @@ impl LabMachine {
             cost,
             at,
         };
-        if stirs || transfer.is_none() {
+        if hints || transfer.is_none() {
             process.lane.records.push((now, told));
         }
         if mode == Mode::Foreground && transfer.is_none() {

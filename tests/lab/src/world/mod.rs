@@ -73,7 +73,7 @@ pub struct Hosts {
     /// 1,024). 0, as with `WEFT_QUEUE=off`: it waits with the first.
     pub queue: usize,
     /// Whether wake-up hints are sent: the first copy of an idle job.
-    pub stirs: bool,
+    pub hints: bool,
     /// Whether calls take the time that the rule adds to them (`cost`).
     pub launch_costs: bool,
     /// Time, ns, from the end of work to the return of a host thread that spins for it.
@@ -100,7 +100,7 @@ impl Default for Hosts {
             spin: true,
             gate_spin: 20 * US,
             queue: 1_024,
-            stirs: true,
+            hints: true,
             launch_costs: true,
             sync_return: SYNC_RETURN_NS,
             dilation: 1.0,

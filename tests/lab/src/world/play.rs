@@ -3,7 +3,7 @@
 
 use simgpu_engine::{Direction, KernelShape, OpId, Segment, Work};
 use weft_scheduler::{Client, Event};
-use weft_trace_format::Until;
+use weft_trace_format::AwaitedWork;
 
 use super::process::{HostWaiter, InFlight, Queued, SyncResult, WaitTarget};
 use super::{AHEAD, KernelPiece, LabMachine, MachineEvent};
@@ -111,12 +111,12 @@ impl LabMachine {
             Play::Sync(until) => {
                 let process = &mut self.processes[job];
                 let (target, synced) = match until {
-                    Until::All => (WaitTarget::All, SyncResult::All),
-                    Until::Stream(stream) => {
+                    AwaitedWork::All => (WaitTarget::All, SyncResult::All),
+                    AwaitedWork::Stream(stream) => {
                         let upto = process.streams[usize::from(stream)].submitted;
                         (WaitTarget::Stream { stream, upto }, SyncResult::Stream(stream))
                     }
-                    Until::Event(event) => match process.events[usize::from(event)] {
+                    AwaitedWork::Event(event) => match process.events[usize::from(event)] {
                         Some((stream, upto, _)) => (WaitTarget::Stream { stream, upto }, SyncResult::Event(event)),
                         None => (WaitTarget::Stream { stream: 0, upto: 0 }, SyncResult::Event(event)),
                     },

@@ -177,7 +177,7 @@ fn lane_writes(records: u64) -> Vec<u8> {
             Kind::Sample,
             Kind::Graph,
             Kind::Transfer,
-            Kind::Stir,
+            Kind::WakeUpHint,
             Kind::Counted,
         ][at as usize % 6];
         lane.record(Record {

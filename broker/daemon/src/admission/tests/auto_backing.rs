@@ -3,7 +3,7 @@
 use super::*;
 
 fn open(broker: &mut Broker, pid: u32, gang: &str, memory: u64) -> Arc<Entry> {
-    let entry = broker.newcomer(pid, format!("job {gang}"));
+    let entry = broker.new_job(pid, format!("job {gang}"));
     broker.handle.wants(&entry, &ToTheClient::nobody(), wants(gang, memory));
     entry
 }
@@ -65,7 +65,7 @@ fn after_a_restart_each_is_what_it_was() {
     assert!(!admission_slot(&open(&mut first, one.pid(), "a", 6 * GB)).1);
     assert!(admission_slot(&open(&mut first, two.pid(), "b", 6 * GB)).1);
     let mut second = Broker::begin(Some(&file));
-    let back = second.newcomer(two.pid(), "job b".into());
+    let back = second.new_job(two.pid(), "job b".into());
     let runs = Wants {
         managed: true,
         either: false,
@@ -77,7 +77,7 @@ fn after_a_restart_each_is_what_it_was() {
     assert_eq!(memory_of(&second, two.pid()), "managed: did not fit");
     // The first broker had admitted it on managed memory, but the job did not get the message.
     let mut third = Broker::begin(Some(&file));
-    let deaf = third.newcomer(two.pid(), "job b".into());
+    let deaf = third.new_job(two.pid(), "job b".into());
     let runs = Wants {
         either: false,
         runs: Some(GB),
@@ -97,9 +97,9 @@ fn who_began_before_it_heard_has_device_memory() {
     assert_eq!(admission_slot(&second), (AdmissionState::Admitted, false, 6 * GB));
     assert_eq!(memory_of(&broker, 2), "device");
     // There is no sample of its device yet: no reading, although NVML reports devices.
-    let late = broker.newcomer(3, "late".into());
-    let newcomer = (&late, &ToTheClient::nobody(), wants("c", 6 * GB));
-    broker.handle.controller().arrive(newcomer, true, None);
+    let late = broker.new_job(3, "late".into());
+    let new_job = (&late, &ToTheClient::nobody(), wants("c", 6 * GB));
+    broker.handle.controller().arrive(new_job, true, None);
     broker.handle.on_device(late.client);
     broker.handle.controller().let_on(clock::now(), false);
     assert_eq!(
@@ -126,7 +126,7 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
     let mut broker = Broker::begin(None);
     let first = open(&mut broker, 1, "a", 6 * GB);
     let grouped = |broker: &mut Broker, pid: u32, gang: &str, memory: u64, host: u64| {
-        let entry = broker.newcomer(pid, format!("job {gang}"));
+        let entry = broker.new_job(pid, format!("job {gang}"));
         let said = Wants {
             host: Some(host),
             ..wants(gang, memory)
@@ -154,7 +154,7 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
     broker.handle.gone(first.client);
     assert_eq!(admission_slot(&cramped), (AdmissionState::Admitted, false, 4 * GB));
     // A job that asks for managed memory gets it, with a warning.
-    let entry = broker.newcomer(4, "job d".into());
+    let entry = broker.new_job(4, "job d".into());
     let asked = Wants {
         host: Some(GB),
         managed: true,

@@ -8,7 +8,7 @@ const LONG_NS: Ns = 60_000_000_000;
 
 /// A job without a declared need.
 fn undeclared(broker: &mut Broker, pid: u32, priority: u8) -> Arc<Entry> {
-    let entry = broker.newcomer(pid, format!("job {pid}"));
+    let entry = broker.new_job(pid, format!("job {pid}"));
     entry.priority.store(priority, Ordering::Relaxed);
     let wants = Wants {
         uuid: "gpu".into(),
@@ -249,7 +249,7 @@ fn a_process_of_the_book_is_no_stranger() {
 fn who_fits_beside_memory_that_is_on_its_way_back_does_not_wait_for_it() {
     let mut broker = Broker::begin(None);
     let comes = |broker: &mut Broker, memory, number| {
-        let entry = broker.newcomer(1, "next".into());
+        let entry = broker.new_job(1, "next".into());
         let wants = Wants {
             uuid: "gpu".into(),
             total: 8 * GB,
@@ -263,8 +263,8 @@ fn who_fits_beside_memory_that_is_on_its_way_back_does_not_wait_for_it() {
             free: vec![("gpu".into(), 4 * GB)],
             memory: vec![("gpu".into(), 8 * GB)],
         };
-        let newcomer = (&entry, &ToTheClient::nobody(), wants);
-        broker.handle.controller().arrive(newcomer, true, Some(&reading));
+        let new_job = (&entry, &ToTheClient::nobody(), wants);
+        broker.handle.controller().arrive(new_job, true, Some(&reading));
         entry
     };
     let left = broker.comes(1, "a", 4 * GB, None);

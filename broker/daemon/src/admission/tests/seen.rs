@@ -123,7 +123,7 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         memory: vec![(uuid.into(), 8 * GB)],
     };
     let comes = |broker: &mut Broker, reading: Option<&watch::Reading>| {
-        let entry = broker.newcomer(1, "late".into());
+        let entry = broker.new_job(1, "late".into());
         let wants = Wants {
             uuid: "gpu".into(),
             total: 8 * GB,
@@ -131,8 +131,8 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
             processes: 1,
             ..Wants::default()
         };
-        let newcomer = (&entry, &ToTheClient::nobody(), wants);
-        broker.handle.controller().arrive(newcomer, true, reading);
+        let new_job = (&entry, &ToTheClient::nobody(), wants);
+        broker.handle.controller().arrive(new_job, true, reading);
         entry
     };
     // Continues arrivals as of this time; at 0 no wait of an arrival is over.

@@ -259,7 +259,7 @@ fn what_is_written_is_never_more_than_what_is_read() {
     let file = folder.path().join("book");
     let mut broker = shared(Some(&file));
     for number in 0..200 {
-        let entry = broker.newcomer(number, "\u{1}".repeat(60_000));
+        let entry = broker.new_job(number, "\u{1}".repeat(60_000));
         let wants = Wants {
             uuid: "gpu".into(),
             total: 8 * GB,

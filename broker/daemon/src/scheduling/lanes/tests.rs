@@ -18,7 +18,7 @@ fn watch() -> LaneWatch {
     })))
 }
 
-type Drained = (Result<Found, Lie>, Vec<(Ns, Event)>, Vec<Observation>);
+type Drained = (Result<LaneRead, LaneFault>, Vec<(Ns, Event)>, Vec<Observation>);
 
 fn drain(watch: &mut LaneWatch, now: Ns) -> Drained {
     let (mut events, mut seen) = (Vec::new(), Vec::new());
@@ -160,10 +160,10 @@ fn a_wait_that_goes_on_is_told_again() {
 fn a_lane_that_lies_is_found_out() {
     let mut one = watch();
     one.entry.lane.magic.store(1, Ordering::Relaxed);
-    assert_eq!(drain(&mut one, 1).0, Err(Lie::Magic));
+    assert_eq!(drain(&mut one, 1).0, Err(LaneFault::Magic));
     let mut other = watch();
     other.entry.lane.version.store(77, Ordering::Relaxed);
-    assert_eq!(drain(&mut other, 1).0, Err(Lie::Version(77)));
+    assert_eq!(drain(&mut other, 1).0, Err(LaneFault::Version(77)));
 }
 
 #[test]

@@ -327,7 +327,7 @@ fn a_background_job_without_a_profile_is_timed_and_charged_the_bound_from_its_fi
 }
 
 #[test]
-fn nothing_goes_between_a_stir_and_the_launch_that_follows_it() {
+fn nothing_goes_between_a_wake_up_hint_and_the_launch_that_follows_it() {
     let mut bench = Bench::new(profile(99, 100 * US));
     for _ in 0..12 {
         bench.request();
