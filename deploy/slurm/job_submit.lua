@@ -18,7 +18,7 @@ local FIRST_PRIORITY_OF_ALL = 0
 local IMPORTANT_ACCOUNTS = {}
 
 -- The prefix of generic resources in a request. Slurm 22.05 accepts "gres:shard", 24.11 only
--- "gres/shard". Only one of them defines the constant, which tells them apart.
+-- "gres/shard". Only 24.11 defines the constant that is tested here.
 local GRES = slurm.GRES_ALLOW_TASK_SHARING and "gres/" or "gres:"
 
 -- weft's names of priorities.
@@ -74,8 +74,8 @@ local function shards_of(request, job)
     return most, gpus
 end
 
--- The most important priority that the request asks for, by the option or by the environment. A
--- variable that another job under weft left in the environment does not count: the plugin removes it.
+-- The most important priority that the request asks for, by the option or by the environment. If a
+-- job under weft submits the request, its variable does not count: the plugin removes it.
 local function priority_of(request)
     local found = nil
     local function says(text)

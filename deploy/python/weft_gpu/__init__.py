@@ -152,5 +152,5 @@ def _marks():
 def _there(path):
     if not path.exists():
         platform = sysconfig.get_platform()
-        raise WeftError(f"{path} is missing: this is no whole wheel of weft for {platform}")
+        raise WeftError(f"{path} is missing: this is not a complete wheel of weft for {platform}")
     return path

@@ -53,7 +53,7 @@ def _source(kernel):
 def install(kernel="python3", priority="low", user=False):
     """Makes the kernel `KERNEL-weft`. Returns its folder. Raises WeftError with one line."""
     if kernel.endswith(_SUFFIX):
-        raise WeftError(f"{kernel} is under weft already: name the kernel that it was made of")
+        raise WeftError(f"{kernel} is under weft already: name the kernel that it was made from")
     if str(priority) not in _PRIORITIES:
         # A kernel that cannot start prints nothing in a notebook.
         raise WeftError(f"{priority} is no priority: {', '.join(_PRIORITIES)}")
@@ -78,7 +78,7 @@ def install(kernel="python3", priority="low", user=False):
                 place.rename(Path(scratch) / "old")
             made.rename(place)
     except (OSError, ValueError) as why:
-        more = "" if user else " (with --user it is this user's alone)"
+        more = "" if user else " (with --user it is only for this user)"
         raise WeftError(f"kernel {kernel}{_SUFFIX} was not made: {why}{more}") from None
     return place
 
@@ -94,7 +94,7 @@ def remove(kernel="python3", user=False):
 
 
 def _become(priority, argv):
-    """Becomes the kernel, as a job with its notebook's name. Without weft it is the plain kernel."""
+    """Becomes the kernel, as a job with its notebook's name, or without weft the plain kernel."""
     # Jupyter's server sets it to the notebook's path.
     notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).name[:_LONGEST_CHARACTERS]
     named = [f"--name={notebook}"] if notebook.isprintable() and notebook.strip() else []
@@ -110,9 +110,9 @@ def main(words):
     """The command. If it fails, it exits with 1 and prints one line."""
     parser = argparse.ArgumentParser("weft_gpu.jupyter", description=__doc__.partition("\n")[0])
     parser.add_argument("action", choices=["install", "remove"])
-    parser.add_argument("--kernel", default="python3", help="the kernel that it is made of")
-    parser.add_argument("--priority", default="low", help="of its jobs, as for weft run")
-    parser.add_argument("--user", action="store_true", help="this user's, not the environment's")
+    parser.add_argument("--kernel", default="python3", help="the kernel to make it from")
+    parser.add_argument("--priority", default="low", help="priority of its jobs, as for weft run")
+    parser.add_argument("--user", action="store_true", help="for this user, not the environment")
     if words[:1] == ["run"]:
         _, priority, _, *argv = words
         _become(priority.removeprefix("--priority="), argv)

@@ -1,4 +1,4 @@
-//! The GPUs of this node, from the admin's list, NVIDIA's kernel module, or `weft doctor`.
+//! The GPUs of this node, from the administrator's list, NVIDIA's kernel module, or `weft doctor`.
 //!
 //! The module's files in `/proc` come before `weft doctor`. They name the UUID and the device node
 //! of each GPU, and reading them creates no CUDA context. MIG instances are not distinguished.
@@ -29,7 +29,7 @@ pub struct NodeGpu {
 /// Where to look for GPUs.
 #[derive(Debug, Clone)]
 pub struct GpuSources {
-    /// GPUs that the admin listed. If there are any, no other source is read.
+    /// GPUs that the administrator listed. If there are any, no other source is read.
     pub listed: Vec<NodeGpu>,
     /// The path of the node's `/proc`.
     pub proc: PathBuf,
@@ -72,7 +72,7 @@ pub fn of_option(text: &str) -> Result<NodeGpu> {
             node: Some(node.to_string()),
             numa: None,
         }),
-        _ => bail!("{text} is no GPU: write GPU-UUID, or GPU-UUID=nvidia0 with its device node"),
+        _ => bail!("{text} is not a GPU: write GPU-UUID, or GPU-UUID=nvidia0 with its device node"),
     }
 }
 
@@ -132,7 +132,7 @@ async fn of_doctor(weft: &Path) -> Result<Vec<NodeGpu>> {
         .with_context(|| format!("cannot run {}", weft.display()))?;
     // It exits with 1 if something is wrong, and lists the devices in either case.
     let report: serde_json::Value = serde_json::from_slice(&said.stdout)
-        .with_context(|| format!("{} doctor --json said no JSON", weft.display()))?;
+        .with_context(|| format!("{} doctor --json printed no JSON", weft.display()))?;
     let rows = report["rows"].as_array().map_or(&[][..], Vec::as_slice);
     Ok(rows.iter().filter_map(of_row).collect())
 }

@@ -148,7 +148,7 @@ fn variable(text: &str) -> Result<(String, String)> {
         .next()
         .is_some_and(|one| one.is_ascii_alphabetic() || one == '_');
     let rest = letters.all(|one| one.is_ascii_alphanumeric() || one == '_');
-    anyhow::ensure!(first && rest, "{name:?} is no name of a variable");
+    anyhow::ensure!(first && rest, "{name:?} is not a variable name");
     Ok((name.to_string(), value.to_string()))
 }
 
@@ -163,7 +163,7 @@ fn resource(text: &str) -> Result<String> {
     let own = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
     anyhow::ensure!(
         part(domain, &['-', '.']) && part(name, &['-', '_', '.']) && !own && domain == domain.to_ascii_lowercase(),
-        "{text} is no name of a resource: write DOMAIN/NAME, as weft.dev/gpu-share"
+        "{text} is not a resource name: write DOMAIN/NAME, such as weft.dev/gpu-share"
     );
     Ok(text.to_string())
 }
@@ -249,7 +249,7 @@ async fn search(sources: &GpuSources, end: &mut oneshot::Receiver<()>) -> Option
         match gpus::find(sources).await {
             Ok(found) if !found.is_empty() => return Some(found),
             Ok(_) if told => {}
-            Ok(_) => log::warn!("no GPU here; looking again each {} s", SEARCH_PERIOD.as_secs()),
+            Ok(_) => log::warn!("no GPU here; looking again every {} s", SEARCH_PERIOD.as_secs()),
             Err(error) => log::warn!("{error:#}; looking again in {} s", SEARCH_PERIOD.as_secs()),
         }
         told = true;

@@ -75,7 +75,7 @@ pub async fn run(
         };
         match step {
             Ok(()) => {
-                log::info!("the kubelet began anew: registering again");
+                log::info!("the kubelet restarted: registering again");
                 pause = settings.period;
             }
             Err(error) => {
@@ -111,7 +111,7 @@ async fn serve_once(
     );
     loop {
         tokio::select! {
-            changed = broker.changed() => changed.context("nobody asks for the broker any more")?,
+            changed = broker.changed() => changed.context("the broker check has ended")?,
             () = tokio::time::sleep(settings.period) => {}
         }
         let now = offer.usable(*broker.borrow_and_update());
@@ -170,12 +170,12 @@ impl ServedSocket {
         let path = settings.folder.join(&settings.endpoint);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot take {} away", path.display()));
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
             }
             _ => {}
         }
         let listener = UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
-        let identity = identity(&path).with_context(|| format!("{} went as it came", path.display()))?;
+        let identity = identity(&path).with_context(|| format!("{} was removed at once", path.display()))?;
         let (close, closed) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             let serving = Server::builder()

@@ -130,13 +130,13 @@ impl DevicePlugin for ShareService {
                 .map_err(|error| Status::invalid_argument(error.to_string()))?;
             let place = self.offer.gpus.iter().position(|gpu| gpu.uuid == uuid);
             let Some((place, gpu)) = place.and_then(|place| Some((place, self.offer.gpus.get(place)?))) else {
-                return Err(Status::invalid_argument(format!("{uuid} is no GPU of this node")));
+                return Err(Status::invalid_argument(format!("{uuid} is not a GPU of this node")));
             };
             // The broker may have gone since the last list. Without it weft cannot hold this job
             // back, and the job would slow the others down.
             if !self.usable.borrow().get(place).copied().unwrap_or(false) {
                 return Err(Status::unavailable(format!(
-                    "{uuid} has no share to give: weft's broker does not answer on this node, or the GPU is gone"
+                    "{uuid} cannot give a share: weft's broker does not answer on this node, or the GPU is gone"
                 )));
             }
             container_responses.push(self.offer.settings.answer(gpu, wanted.devices_ids.len()));

@@ -51,7 +51,7 @@ impl SharePool {
         });
         match known {
             Some(uuid) => Ok(uuid),
-            None => bail!("{share} is no share of a GPU of this node"),
+            None => bail!("{share} is not a share of a GPU of this node"),
         }
     }
 
@@ -65,7 +65,7 @@ impl SharePool {
             (Some(uuid), 1) => Ok(*uuid),
             (None, _) => bail!("a container without a share"),
             (Some(_), many) => bail!(
-                "{} shares of {many} GPUs: a container's shares are of one GPU, and none has so many left",
+                "{} shares of {many} GPUs: a container's shares must be of one GPU, and no GPU has enough left",
                 shares.len()
             ),
         }

@@ -285,7 +285,7 @@ async fn without_its_broker_a_node_has_no_healthy_share() {
     let told = kubelet.registration().await;
     let mut plugin = kubelet.plugin(&told).await;
     let mut lists = plugin.lists().await;
-    // Before the first broker, between two, and after the second.
+    // Before the first broker, between the two, and after the second.
     Plugin::wait(&mut lists, A, UNHEALTHY).await;
     for _ in 0..2 {
         node.start_broker();

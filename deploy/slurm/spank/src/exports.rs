@@ -42,7 +42,7 @@ static CHOSEN: Mutex<Vec<(JobOption, String)>> = Mutex::new(Vec::new());
 /// The result of `work`, or `otherwise` if it panics.
 fn guarded(otherwise: c_int, work: impl FnOnce() -> c_int) -> c_int {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let _ = catch_unwind(|| host::error("an error in the plugin itself; the job goes on"));
+        let _ = catch_unwind(|| host::error("an error in the plugin itself; the job runs on"));
         otherwise
     })
 }
@@ -161,8 +161,8 @@ pub extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, count: c_int, argum
     })
 }
 
-/// Whether a process listens at the socket. The broker's socket is of another type than this stream.
-/// So if the broker listens, the kernel reports a wrong type and none of the errors below.
+/// Whether a process listens at the socket. The broker's socket has another type than this stream,
+/// so if the broker listens, the kernel reports a wrong type and none of the errors below.
 fn answers(socket: &str) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,

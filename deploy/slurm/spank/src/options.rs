@@ -53,10 +53,10 @@ impl JobOption {
     /// Its line in the help text.
     pub fn help(self) -> &'static CStr {
         match self {
-            JobOption::Priority => c"weft: whose kernels go first on a shared GPU, or a number from 0 (first) to 9",
+            JobOption::Priority => c"weft: priority on a shared GPU, a name or a number from 0 (first) to 9",
             JobOption::Memory => c"weft: GPU memory at the job's peak, on each of its nodes",
-            JobOption::Slowdown => c"weft: by how much background jobs may slow this one down in the mean",
-            JobOption::Profile => c"weft: what is known of the job (weft profile)",
+            JobOption::Slowdown => c"weft: the mean slowdown that background jobs may cause this one",
+            JobOption::Profile => c"weft: the job's profile (weft profile)",
         }
     }
 

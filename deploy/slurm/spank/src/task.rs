@@ -102,7 +102,7 @@ pub fn prepare(
         return Vec::new();
     }
     if task.is_set("LD_PRELOAD") && task.get("LD_PRELOAD").is_none() {
-        return vec!["LD_PRELOAD is too long or no UTF-8: the task runs as without weft".to_string()];
+        return vec!["LD_PRELOAD is too long or not UTF-8: the task runs without weft".to_string()];
     }
     let mut wrong = Vec::new();
     for (option, text) in chosen {
