@@ -1,16 +1,16 @@
--- weft: `--gpu-mem=20G` asks for 20 shards by itself, where a shard is a GiB of GPU memory.
+-- weft: makes `--gpu-mem=20G` request 20 shards, if a shard is 1 GiB of GPU memory.
 --
--- Runs in sbatch, srun and salloc (slurm.conf: CliFilterPlugins=lua), also for #SBATCH lines. A
--- user can get round it: what must hold belongs into job_submit.lua. A site that has a
--- cli_filter.lua of its own adds weft_shards and the call in slurm_cli_pre_submit.
+-- It runs in sbatch, srun and salloc (slurm.conf: CliFilterPlugins=lua), also for #SBATCH lines. A
+-- user can bypass it, so rules that must hold belong in job_submit.lua. A site with its own
+-- cli_filter.lua adds weft_shards and the call in slurm_cli_pre_submit.
 
--- Memory that a shard stands for, bytes: as `shard=` in plugstack.conf.
+-- Memory that a shard stands for, bytes. It must equal `shard=` in plugstack.conf.
 local SHARD_BYTES = 2 ^ 30
 
 local UNITS = { [""] = 1, b = 1, k = 2 ^ 10, m = 2 ^ 20, g = 2 ^ 30, t = 2 ^ 40 }
 local DECIMAL = { k = 1e3, m = 1e6, g = 1e9, t = 1e12 }
 
--- Bytes of an amount that the plugin has accepted: 20G, 20GiB, 20GB, 1.5g, 1048576.
+-- Bytes of an amount in a form that the plugin accepts: 20G, 20GiB, 20GB, 1.5g, 1048576.
 local function bytes_of(text)
     local figure, unit = text:lower():match("^%s*([%d.e+]+)%s*(%a*)%s*$")
     if figure == nil then
@@ -25,7 +25,7 @@ local function bytes_of(text)
     return number and factor and number * factor
 end
 
--- Whether the user has asked for GPUs or shards by any of Slurm's own options.
+-- Whether the user requests GPUs or shards by any of Slurm's own options.
 local function asks_for_gpus(options)
     for _, name in ipairs({ "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket" }) do
         if options[name] ~= nil then
@@ -36,7 +36,7 @@ local function asks_for_gpus(options)
     return lists:match("gpu") ~= nil or lists:match("shard") ~= nil
 end
 
--- Adds the shards.
+-- Adds the shards to the request's gres.
 local function weft_shards(options)
     local plugin = options["spank"] and options["spank"]["weft"]
     local memory = plugin and plugin["gpu-mem"]

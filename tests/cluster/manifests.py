@@ -53,7 +53,7 @@ metadata:
     pod-security.kubernetes.io/enforce: privileged
 """
 
-HEAD = """# The chart with its defaults, for those who have no Helm: kubectl apply -f, or a base of kustomize.
+HEAD = """# The chart with its defaults, for use without Helm: kubectl apply -f, or a base of kustomize.
 # Made by scripts/cluster kubernetes --write; a test compares it with the chart.
 """
 

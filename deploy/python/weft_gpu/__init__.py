@@ -1,10 +1,10 @@
-"""weft in Python: where its library is, and what a job's environment must be.
+"""weft in Python: the path of its library, and the environment of a job.
 
     subprocess.Popen(["python", "serve.py"], env={**os.environ, **weft_gpu.env(priority="high")})
 
-Importing it changes nothing in this process. A job is under weft from its start or not at all.
+Importing the module changes nothing in this process. A running job cannot be put under weft.
 
-    with weft_gpu.request():          # in a job under weft: what a request took is measured
+    with weft_gpu.request():          # in a job under weft: measures the time of a request
         answer = model(batch)
 """
 
@@ -21,17 +21,17 @@ __all__ = ["WeftError", "__version__", "env", "lib_path", "program", "request", 
 
 _FOLDER = Path(__file__).resolve().parent / "bin"
 
-# Seconds. `weft run` takes milliseconds, and one more second where it starts a broker.
+# Seconds. `weft run` takes milliseconds, and one more second if it starts a broker.
 _BOUND_S = 60
 
-# What `weft run` has no option for is a variable of the job, or a mistake.
+# The options of `weft run`. `env` refuses other names, and the job sets other variables itself.
 _OPTIONS = (
     "priority profile slowdown slo memory duration wait no_wait backing gpu sm_share name quiet"
 )
 
 
 class WeftError(RuntimeError):
-    """weft is not there, or refused what was asked for. The text is weft's own line."""
+    """The error if weft is missing or refuses a request. The text is weft's own line."""
 
 
 def lib_path():
@@ -48,16 +48,16 @@ def program():
 
 
 def _link(library):
-    """Makes the driver's names in `lib` links to the library, as the other packages have them.
+    """Makes the driver's names in `lib` links to the library, as in the other packages.
 
-    A wheel holds no links, so empty files stand there. In a folder that this user may not write
-    they stay, and `weft run` makes links of its own.
+    A wheel cannot hold links, so it has empty files instead. If this user may not write to the
+    folder, the files stay, and `weft run` makes its own links elsewhere.
     """
     for name in ("libcuda.so.1", "libcuda.so"):
         link = library.parent / "lib" / name
         if not link.is_symlink():
             fresh = link.with_name(f".{name}.{os.getpid()}")
-            # Another process may do the same, so a name is never missing.
+            # Atomic: another process may do the same, and the name must never be missing.
             with contextlib.suppress(OSError):
                 fresh.symlink_to(Path("..") / library.name)
                 fresh.replace(link)
@@ -68,8 +68,8 @@ def env(**options):
 
     The options are those of `weft run`, with `_` for `-`: `priority`, `profile`, `slowdown`, `slo`,
     `memory`, `duration`, `wait`, `no_wait`, `backing`, `gpu`, `sm_share`, `name`, `quiet`.
-    `weft run` itself answers, so both mean the same: a broker is started where none runs.
-    Each call is one job to weft: all processes that are given the result belong together.
+    The values come from `weft run`, so they mean the same, and it starts a broker if none runs.
+    Each call is one job to weft: all processes that get its result belong to that job.
 
     Raises TypeError for an unknown option, and WeftError with weft's line for a wrong value.
     """
@@ -83,7 +83,7 @@ def env(**options):
             words.append(option)
         elif value is not None and value is not False:
             words.append(f"{option}={value}")
-    # An interpreter may be changed by the environment that it prints, /usr/bin/env is not.
+    # /usr/bin/env, since an interpreter may change the environment that it prints.
     words += ["--", "/usr/bin/env", "-0"]
     try:
         done = subprocess.run(words, capture_output=True, timeout=_BOUND_S, check=False)
@@ -93,17 +93,18 @@ def env(**options):
         said = os.fsdecode(done.stderr).strip().removeprefix("weft: ")
         raise WeftError(said or f"weft run ended with {done.returncode}")
     given = (pair.partition("=") for pair in os.fsdecode(done.stdout).split("\0") if pair)
-    # `_` is the shell's own: the program that it started last.
+    # `_` belongs to the shell: the program that it started last.
     return {
         name: value for name, _, value in given if name != "_" and os.environ.get(name) != value
     }
 
 
 class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with weft_gpu.request()
-    """Marks a request, as a context or a decorator: how long it takes, alone and beside others.
+    """Marks a request, as a context or a decorator. weft measures its time, alone and shared.
 
-    `weft status` and `weft history` show both. Requests may overlap, in threads and in tasks. In a
-    process that is not under weft it does nothing. One that ends by an exception counts as well.
+    `weft status` and `weft history` show both times. Requests may overlap, in threads and in tasks.
+    A request that ends with an exception counts as well. In a process that is not under weft the
+    mark does nothing.
     """
 
     def __init__(self):
@@ -111,7 +112,7 @@ class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with
         self._tokens = []
 
     def _recreate_cm(self):
-        # Of a decorated function each call is a request of its own.
+        # Each call of a decorated function is a separate request.
         return type(self)()
 
     def __enter__(self):
@@ -126,14 +127,14 @@ class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with
 
 
 class step(request):  # noqa: N801 - as above
-    """As `request`, of a training job."""
+    """Marks a step of a training job, like `request`."""
 
 
 _known = None
 
 
 def _marks():
-    """The library's begin and end, if it is in this process; else None."""
+    """The library's functions that begin and end a request, or None if it is not loaded here."""
     global _known
     if _known is None:
         process = ctypes.CDLL(None)
@@ -151,5 +152,5 @@ def _marks():
 def _there(path):
     if not path.exists():
         platform = sysconfig.get_platform()
-        raise WeftError(f"{path} is missing: this is no whole wheel of weft for {platform}")
+        raise WeftError(f"{path} is missing: this is not a complete wheel of weft for {platform}")
     return path

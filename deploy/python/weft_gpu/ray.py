@@ -1,13 +1,13 @@
 """weft under Ray: `runtime_env={"weft": {"priority": "high", "memory": "12GiB"}}`.
 
     import weft_gpu.ray                          # before a `ray.init()` that starts a cluster
-    python -m weft_gpu.ray start --head          # `ray start`, on a node whose Ray knows weft
+    python -m weft_gpu.ray start --head          # `ray start` with weft's plugin, on a node
 
-Tasks and actors that name it are started under weft, with the broker of their node. What they
-may say are the options of `weft_gpu.env`. Importing this in a driver sets the variable that tells
-Ray of weft, and has wrong values refused where they are submitted; else the node refuses them.
+Tasks and actors with this `runtime_env` start under weft, with the broker of their node. They may
+use the options of `weft_gpu.env`. Importing this module in a driver sets the variable that names
+the plugin to Ray. The driver then refuses wrong values at submission. Otherwise the node does.
 
-Ray's plugins come from a private module of Ray. Tested with Ray 2.60.
+The plugin's base class comes from a private module of Ray. Tested with Ray 2.60.
 """
 
 import difflib
@@ -31,14 +31,14 @@ __all__ = ["WeftPlugin", "node_environment", "runtime_env"]
 
 _KEY = "weft"
 _PLUGINS = "RAY_RUNTIME_ENV_PLUGINS"
-# Named here: of a module that is run as a program, a class does not know where it is.
+# Written out: a class in a module that runs as a program has `__main__` as its module.
 _CLASS = "weft_gpu.ray.WeftPlugin"
 _PRIORITIES = ("high", "normal", "low", "idle")
-# Seconds that the broker of a node stays without a job. The next job starts one.
+# Seconds that a node's broker stays without a job. The next job after that starts another.
 _IDLE_EXIT_S = 3600
-# Seconds for a broker to start, on a busy machine.
+# Seconds that a broker may take to start on a busy machine.
 _START_BOUND_S = 30
-# What libraries are looked for in. Both what Ray's user said and what weft says count.
+# The variables that list libraries. The values of Ray's user and of weft are joined.
 _LISTS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
 _AMOUNT = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?)?B?", re.IGNORECASE)
@@ -46,7 +46,7 @@ _TIME = re.compile(r"\d+(\.\d+)?\s*(us|ms|s)")
 _PART = re.compile(r"\d+(\.\d+)?\s*%?")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
-# What a value may look like, in words and as a pattern. The node's weft looks again.
+# The form of a value, as a pattern and in words. The node's weft checks it again.
 _FORMS = {
     "memory": (_AMOUNT, 'an amount such as "12GiB"'),
     "slowdown": (_PART, 'a part such as "2%"'),
@@ -63,15 +63,15 @@ _FORMS = {
 def runtime_env(**options):
     """`{"weft": options}`, for `runtime_env=` of tasks, actors and jobs.
 
-    Raises ValueError with one line where an option or a value is wrong.
+    Raises ValueError with one line if an option or a value is wrong.
     """
     return {_KEY: _checked(options)}
 
 
 def node_environment():
-    """Variables that a node of Ray must be started with: they name the plugin.
+    """Variables that a node of Ray must be started with. They name the plugin.
 
-    Importing this module sets them in its process. Plugins that are named already stay.
+    Importing this module sets them in its process. Plugins that they name already stay.
     """
     ours = {"class": _CLASS}
     named = json.loads(os.environ.get(_PLUGINS) or "[]")
@@ -79,10 +79,10 @@ def node_environment():
 
 
 def _checked(options):
-    """The options, if they can be right. Raises ValueError with one line."""
+    """The options, checked. Raises ValueError with one line if one is wrong."""
     if not isinstance(options, dict):
         raise ValueError(f'runtime_env["{_KEY}"] is a dict such as {{"priority": "high"}}')
-    # A device is Ray's to choose.
+    # Ray chooses the device.
     known = [name for name in _OPTIONS.split() if name != "gpu"]
     for name, value in options.items():
         where = f'runtime_env["{_KEY}"]: {name}'
@@ -111,17 +111,17 @@ def _checked(options):
 
 
 class WeftPlugin(RuntimeEnvPlugin):
-    """What Ray's agent of a node asks before it starts a worker."""
+    """The plugin that Ray's agent on a node calls before it starts a worker."""
 
     name = _KEY
 
     @staticmethod
     def validate(runtime_env_dict):
-        """Raises ValueError with one line where a value is wrong."""
+        """Raises ValueError with one line if a value is wrong."""
         _checked(runtime_env_dict[_KEY])
 
     def modify_context(self, uris, runtime_env, context, logger):
-        """Has the worker started under weft, as `weft run` would."""
+        """Changes the context so that the worker starts under weft, as with `weft run`."""
         options = {"quiet": True, **runtime_env[_KEY]}
         try:
             given = env(**options)
@@ -133,8 +133,8 @@ class WeftPlugin(RuntimeEnvPlugin):
                 given[name] = _joined(asked[name], given[name])
         gang = given.pop("WEFT_GANG", "ray")
         context.env_vars = {**asked, **given}
-        # The answer is kept for all workers of this runtime_env. Each of them is a job of its
-        # own, together with the processes that it starts. bash reads this and becomes the worker.
+        # Ray reuses the context for all workers of this runtime_env. Each worker is a separate
+        # job, together with the processes that it starts. bash runs this and becomes the worker.
         context.command_prefix += ["export", f"WEFT_GANG={gang}-$$", "&&"]
 
 
@@ -145,14 +145,14 @@ def _joined(first, then):
 
 
 def _check_at_submit():
-    """Has a runtime_env look at our key where it is made, before it is sent anywhere."""
+    """Makes `RuntimeEnv` check the key when it is constructed, before it is sent anywhere."""
     theirs = RuntimeEnv.__init__
     if hasattr(theirs, "__wrapped__"):
         return
 
     @functools.wraps(theirs)
     def init(self, *arguments, **fields):
-        # What was looked at before is not looked at again: it comes from another process.
+        # Without `_validate` it comes from another process, which has checked it.
         if fields.get("_validate", True) and fields.get(_KEY) is not None:
             _checked(fields[_KEY])
         theirs(self, *arguments, **fields)
@@ -164,10 +164,10 @@ _check_at_submit()
 
 
 def _register():
-    """Has the Ray that this process starts know weft. A line where it has started one already."""
+    """Names the plugin to a Ray that this process starts. Warns if it has started Ray already."""
     named = os.environ.get(_PLUGINS, "")
     os.environ.update(node_environment())
-    # Of a cluster that others started this process cannot see whether it knows weft.
+    # If another process started the cluster, this one cannot see whether it has the plugin.
     node = getattr(_worker, "_global_node", None)
     if node is not None and node.head and _CLASS not in named:
         print(
@@ -181,7 +181,7 @@ _register()
 
 
 def _start_broker():
-    """Starts the broker of this node, unless one answers. A node without one still works."""
+    """Starts the broker of this node, unless one answers. The node works without one, too."""
     weft = str(program())
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "timeout": _START_BOUND_S}
     try:
@@ -194,7 +194,7 @@ def _start_broker():
 
 
 def main(words):
-    """Becomes `ray WORDS` with the plugin. For `start` the node's broker is started first."""
+    """Becomes `ray WORDS` with the plugin. `start` first starts the node's broker."""
     if words[:1] == ["start"]:
         try:
             _start_broker()

@@ -1,7 +1,8 @@
-//! What a container with a share gets: variables, mounts, device nodes. Pure, but for a look at
-//! which device nodes there are.
+//! The edits to a container with a share: variables, mounts, device nodes. Pure, except that they
+//! check which device nodes exist.
 //!
-//! The same edits are told to the kubelet, or written as a CDI file and told by name.
+//! The plugin sends the edits to the kubelet, or writes them to a CDI file and sends only the name
+//! of a device in it.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,31 +22,31 @@ pub const CDI_KIND: &str = "weft.dev/gpu";
 /// Name of the CDI file in its folder.
 pub const CDI_FILE: &str = "weft.dev-gpu.json";
 
-/// Of the specification: what this file uses is in it since this version.
+/// The first version of the CDI specification that has all the fields used here.
 const CDI_VERSION: &str = "0.5.0";
 
-/// Device nodes that every job of CUDA opens, beside its GPU's.
+/// Device nodes that every CUDA job opens in addition to its GPU's own.
 const COMMON_NODES: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 
 /// How containers are put under weft.
 #[derive(Debug, Clone)]
 pub struct ContainerSettings {
-    /// weft's folder on the node and in containers: `libweft.so` is in it.
+    /// weft's folder on the node and in containers. It contains `libweft.so`.
     pub weft_folder: PathBuf,
     /// The broker's socket, on the node and in containers.
     pub socket: PathBuf,
-    /// MiB of device memory that a share stands for; a job then says it as its `WEFT_MEMORY`.
+    /// Device memory that a share stands for, MiB. It sets the job's `WEFT_MEMORY`.
     pub share_mib: Option<u64>,
-    /// More variables.
+    /// Further variables of containers.
     pub variables: BTreeMap<String, String>,
-    /// `/dev`, as this process sees that of the node.
+    /// The node's `/dev`, as this process sees it.
     pub dev: PathBuf,
-    /// Whether containers get GPUs by the names of the CDI file.
+    /// Whether containers get GPUs by their names in the CDI file.
     pub cdi: bool,
 }
 
 impl ContainerSettings {
-    /// The answer to the kubelet for a container with `count` shares of this GPU.
+    /// The response to the kubelet for a container with `count` shares of this GPU.
     pub fn answer(&self, gpu: &NodeGpu, count: usize) -> ContainerAllocateResponse {
         let mut envs = BTreeMap::new();
         if let Some(mib) = self.share_mib {
@@ -73,7 +74,7 @@ impl ContainerSettings {
         }
     }
 
-    /// The CDI file's content: a device for each GPU.
+    /// The content of the CDI file: a device for each GPU.
     pub fn cdi(&self, gpus: &[NodeGpu]) -> Value {
         let pairs = |found: BTreeMap<String, String>| -> Vec<String> {
             found
@@ -118,7 +119,7 @@ impl ContainerSettings {
         })
     }
 
-    /// Writes the CDI file into this folder, as a whole or not at all. Returns its path.
+    /// Writes the CDI file into this folder atomically. Returns its path.
     pub fn write_cdi(&self, folder: &Path, gpus: &[NodeGpu]) -> Result<PathBuf> {
         let path = folder.join(CDI_FILE);
         let new = folder.join(format!(".{CDI_FILE}.new"));
@@ -134,7 +135,7 @@ impl ContainerSettings {
         Ok(path)
     }
 
-    /// Whether the GPU can be used: its device node is there, if it has one that is known.
+    /// Whether the GPU can be used: its device node exists, or is not known.
     pub fn is_there(&self, gpu: &NodeGpu) -> bool {
         gpu.node.as_ref().is_none_or(|node| self.dev.join(node).exists())
     }
@@ -144,14 +145,14 @@ impl ContainerSettings {
         let mut all = BTreeMap::from([
             ("LD_PRELOAD".to_string(), library.to_string_lossy().into_owned()),
             ("WEFT_SOCKET".to_string(), self.socket.to_string_lossy().into_owned()),
-            // A broker that a container started would know nothing of the others.
+            // A broker that a container starts would not know the jobs of other containers.
             ("WEFT_AUTOSTART".to_string(), "0".to_string()),
         ]);
         all.extend(self.variables.clone());
         all
     }
 
-    /// Folders that a container sees at their own paths. Reading is enough for a socket, too.
+    /// Folders that a container sees at the node's paths. A read-only mount is enough for a socket.
     fn mounts(&self) -> Vec<String> {
         let folders = [Some(self.weft_folder.as_path()), self.socket.parent()];
         let mut paths: Vec<String> = folders
@@ -171,13 +172,13 @@ impl ContainerSettings {
         COMMON_NODES.iter().filter_map(|node| self.existing(node)).collect()
     }
 
-    /// The path of a device node on the node, if it is there.
+    /// The path of a device node on the node, if it exists.
     fn existing(&self, node: &str) -> Option<String> {
         self.dev.join(node).exists().then(|| format!("/dev/{node}"))
     }
 }
 
-/// Both say the same: the first to NVIDIA's container runtime, the second to CUDA.
+/// The variables that select the GPU: NVIDIA's container runtime reads the first, CUDA the second.
 fn variables_of(gpu: &NodeGpu) -> BTreeMap<String, String> {
     ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
         .into_iter()
@@ -213,7 +214,7 @@ mod tests {
         }
     }
 
-    /// With a folder that has these nodes.
+    /// Settings with a `dev` folder that has these nodes.
     fn settings(dev: &Path, nodes: &[&str]) -> ContainerSettings {
         for node in nodes {
             fs::write(dev.join(node), "").unwrap();

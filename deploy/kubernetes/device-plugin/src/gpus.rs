@@ -1,7 +1,7 @@
-//! The GPUs of this node: told by the admin, by NVIDIA's kernel module, or by `weft doctor`.
+//! The GPUs of this node, from the administrator's list, NVIDIA's kernel module, or `weft doctor`.
 //!
-//! The module's files in `/proc` are read first. They name the UUID and the device node of each
-//! GPU, and reading them makes no CUDA context. MIG instances are not told apart.
+//! The module's files in `/proc` come before `weft doctor`. They name the UUID and the device node
+//! of each GPU, and reading them creates no CUDA context. MIG instances are not distinguished.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -12,15 +12,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
-/// The longest `weft doctor` may take, s: it asks the driver in processes of its own, each bounded.
+/// The longest `weft doctor` may take, s. It queries the driver in child processes, each bounded.
 const DOCTOR_BOUND: Duration = Duration::from_secs(60);
 
 /// A GPU of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGpu {
-    /// As the driver writes it: `GPU-5e1f6d75-6753-...`.
+    /// The UUID in the driver's form: `GPU-5e1f6d75-6753-...`.
     pub uuid: String,
-    /// Name of its device node below `/dev`, if that is known.
+    /// Name of its device node below `/dev`, if known.
     pub node: Option<String>,
     /// Its NUMA node, if it has one.
     pub numa: Option<i64>,
@@ -29,17 +29,17 @@ pub struct NodeGpu {
 /// Where to look for GPUs.
 #[derive(Debug, Clone)]
 pub struct GpuSources {
-    /// What the admin listed; nothing else is asked then.
+    /// GPUs that the administrator listed. If there are any, no other source is read.
     pub listed: Vec<NodeGpu>,
-    /// `/proc`, or where that is.
+    /// The path of the node's `/proc`.
     pub proc: PathBuf,
-    /// `/sys`, or where that is.
+    /// The path of the node's `/sys`.
     pub sys: PathBuf,
     /// The `weft` command.
     pub weft: PathBuf,
 }
 
-/// All GPUs, by UUID. An empty list: this node has none.
+/// All GPUs of this node, sorted by UUID. The list is empty if the node has none.
 pub async fn find(sources: &GpuSources) -> Result<Vec<NodeGpu>> {
     let mut found = sources.listed.clone();
     if found.is_empty() {
@@ -72,11 +72,11 @@ pub fn of_option(text: &str) -> Result<NodeGpu> {
             node: Some(node.to_string()),
             numa: None,
         }),
-        _ => bail!("{text} is no GPU: write GPU-UUID, or GPU-UUID=nvidia0 with its device node"),
+        _ => bail!("{text} is not a GPU: write GPU-UUID, or GPU-UUID=nvidia0 with its device node"),
     }
 }
 
-/// What the module says in `driver/nvidia/gpus/BUS/information`.
+/// The GPUs that the module lists in `driver/nvidia/gpus/BUS/information`.
 fn of_module(proc: &Path, sys: &Path) -> Vec<NodeGpu> {
     let Ok(folders) = fs::read_dir(proc.join("driver/nvidia/gpus")) else {
         return Vec::new();
@@ -90,7 +90,7 @@ fn of_module(proc: &Path, sys: &Path) -> Vec<NodeGpu> {
         let numa = fs::read_to_string(sys.join("bus/pci/devices").join(bus).join("numa_node"));
         found.extend(of_information(&text).map(|gpu| {
             NodeGpu {
-                // -1 is the kernel's "none".
+                // The kernel writes -1 for "none".
                 numa: numa
                     .ok()
                     .and_then(|text| text.trim().parse().ok())
@@ -117,8 +117,8 @@ fn of_information(text: &str) -> Option<NodeGpu> {
     })
 }
 
-/// What the driver lists, by `weft doctor`: UUIDs alone, since the driver's numbers are not those
-/// of device nodes.
+/// The GPUs that the driver lists, from `weft doctor`. They have only UUIDs, since the driver's
+/// numbers are not those of device nodes.
 async fn of_doctor(weft: &Path) -> Result<Vec<NodeGpu>> {
     let mut command = Command::new(weft);
     command
@@ -130,9 +130,9 @@ async fn of_doctor(weft: &Path) -> Result<Vec<NodeGpu>> {
         .await
         .with_context(|| format!("{} doctor took too long", weft.display()))?
         .with_context(|| format!("cannot run {}", weft.display()))?;
-    // It exits with 1 where something is wrong, and tells of devices all the same.
+    // It exits with 1 if something is wrong, and lists the devices in either case.
     let report: serde_json::Value = serde_json::from_slice(&said.stdout)
-        .with_context(|| format!("{} doctor --json said no JSON", weft.display()))?;
+        .with_context(|| format!("{} doctor --json printed no JSON", weft.display()))?;
     let rows = report["rows"].as_array().map_or(&[][..], Vec::as_slice);
     Ok(rows.iter().filter_map(of_row).collect())
 }
@@ -149,7 +149,7 @@ fn of_row(row: &serde_json::Value) -> Option<NodeGpu> {
     })
 }
 
-/// `GPU-8-4-4-4-12` of 32 hexadecimal digits, with or without dashes.
+/// The form `GPU-8-4-4-4-12` of 32 hexadecimal digits, given with or without dashes.
 fn dashed(text: &str) -> Option<String> {
     let digits: String = text.chars().filter(|digit| *digit != '-').collect();
     if digits.len() != 32 || !digits.chars().all(|digit| digit.is_ascii_hexdigit()) {
@@ -175,7 +175,7 @@ mod tests {
         );
         let gpu = of_information(&text).unwrap();
         assert_eq!((gpu.uuid.as_str(), gpu.node.as_deref()), (UUID, Some("nvidia3")));
-        // A GPU that the module could not start has question marks for a UUID.
+        // The module prints question marks for the UUID of a GPU that it could not start.
         assert_eq!(
             of_information("GPU UUID: \t GPU-????????-????-????-????-????????????\n"),
             None

@@ -1,7 +1,7 @@
-//! Whether the node's broker answers: `weft status --json`, asked now and then.
+//! A periodic check that the node's broker answers, by `weft status --json`.
 //!
-//! A question is a process with a bound, so a broker that is stopped or stuck does not answer
-//! either. A connection alone would not tell: the kernel accepts it for a stuck broker.
+//! Each query is a process with a time limit, so a stopped or stuck broker counts as not answering.
+//! A connection is not enough: the kernel accepts it even if the broker is stuck.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,19 +11,20 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::watch;
 
-/// So many questions without an answer make the broker gone: a busy node may miss one.
+/// Number of consecutive unanswered queries after which the broker counts as gone. A busy node may
+/// miss one.
 const PATIENCE_QUESTIONS: u32 = 2;
 
-/// How the broker is asked.
+/// How the plugin queries the broker.
 #[derive(Debug, Clone)]
 pub struct BrokerProbe {
     /// The `weft` command.
     pub weft: PathBuf,
     /// The broker's socket.
     pub socket: PathBuf,
-    /// Time between questions.
+    /// Time between queries.
     pub period: Duration,
-    /// The longest that an answer may take.
+    /// The longest time that an answer may take.
     pub bound: Duration,
 }
 
@@ -48,14 +49,14 @@ impl BrokerProbe {
         }
     }
 
-    /// Asks until nobody wants to know any more, and says whether the broker is there.
+    /// Queries the broker and sends whether it answers, until no receiver is left.
     pub async fn watch(self, told: watch::Sender<bool>) {
         let mut missed = 0;
         while !told.is_closed() {
             missed = if self.answers().await { 0 } else { missed + 1 };
             let alive = match missed {
                 0 => true,
-                // Not known yet, or it was there just now.
+                // Too few misses to decide: the last value stays.
                 few if few < PATIENCE_QUESTIONS => *told.borrow(),
                 _ => false,
             };

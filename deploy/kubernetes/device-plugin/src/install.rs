@@ -1,4 +1,4 @@
-//! Puts weft's files into a folder of the node, from where containers are given them.
+//! Copies weft's files into a folder of the node that containers mount.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Files that jobs need: the library, and the command for those who look from inside.
+/// Files that containers need: the library for jobs, and the `weft` command for users inside.
 const FILES: [&str; 2] = ["libweft.so", "weft"];
 
-/// The driver's names, which lead to the library under a plain preload.
+/// File names of the driver's library. Each is a link to `libweft.so`.
 const LINKS: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// Copies weft's files, with the driver's names in `lib` beside them. Each is replaced as a whole:
-/// jobs that run keep the library they have.
+/// Copies weft's files, and makes links with the driver's names in `lib` below them. Each file is
+/// replaced atomically, so running jobs keep the library that they have loaded.
 pub fn install(from: &Path, to: &Path) -> Result<()> {
     ensure!(from.join("libweft.so").is_file(), "no libweft.so in {}", from.display());
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;

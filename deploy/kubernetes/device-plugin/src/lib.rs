@@ -1,11 +1,11 @@
-//! A device plugin of Kubernetes that offers shares of each GPU of a node, for jobs under weft.
+//! A Kubernetes device plugin that offers shares of each GPU of a node to jobs under weft.
 //!
-//! The kubelet counts shares and hands them to containers. A container that has one is started with
+//! The kubelet counts shares and hands them to containers. A container that has a share starts with
 //! weft's library, the socket of the node's broker, and the GPU of its share. `shares` and `edits`
-//! decide and are pure; `registration` serves them to the kubelet; `health` asks the broker.
+//! decide and are pure. `registration` serves them to the kubelet. `health` polls the broker.
 #![forbid(unsafe_code)]
 
-/// The protocol with the kubelet, `v1beta1`, as `proto/deviceplugin.proto` has it.
+/// The protocol with the kubelet, `v1beta1`, generated from `proto/deviceplugin.proto`.
 pub mod api {
     #![allow(missing_docs, clippy::all)]
     tonic::include_proto!("v1beta1");

@@ -17,7 +17,7 @@ use weft_device_plugin::registration::{self, RegistrationSettings};
 use weft_device_plugin::service::NodeOffer;
 use weft_device_plugin::{install, shares};
 
-/// Time between two looks for GPUs on a node that has none, s: a driver may be installed later.
+/// Time between two searches on a node without a GPU, s. A driver may be installed later.
 const SEARCH_PERIOD: Duration = Duration::from_secs(30);
 
 /// Offers shares of this node's GPUs to the kubelet, for jobs under weft
@@ -32,14 +32,14 @@ struct PluginArgs {
 enum PluginCommand {
     /// Serve the kubelet until SIGTERM
     Serve(ServeArgs),
-    /// Write the CDI file and end
+    /// Write the CDI file and exit
     Cdi(CdiArgs),
-    /// Put weft's files into a folder of the node, from where containers are given them
+    /// Copy weft's files into a folder of the node that containers mount
     Install {
-        /// Where weft lies in this image
+        /// weft's folder in this image
         #[arg(long, value_name = "FOLDER", default_value = "/usr/lib/weft")]
         from: PathBuf,
-        /// The folder of the node, as it is seen here
+        /// The node's folder, as this process sees it
         #[arg(long, value_name = "FOLDER")]
         to: PathBuf,
     },
@@ -56,19 +56,19 @@ struct OfferArgs {
     /// The broker's socket, the same on the node and in containers
     #[arg(long, value_name = "PATH", default_value = "/run/weft/broker.sock", value_parser = absolute)]
     socket: PathBuf,
-    /// Another variable for containers; may be given several times
+    /// A further variable for containers; may be repeated
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     variables: Vec<(String, String)>,
     /// The `weft` command
     #[arg(long, value_name = "PATH", default_value = "weft")]
     weft: PathBuf,
-    /// The node's /dev, as it is seen here
+    /// The node's /dev, as this process sees it
     #[arg(long, value_name = "FOLDER", default_value = "/dev")]
     dev: PathBuf,
-    /// The node's /proc, as it is seen here
+    /// The node's /proc, as this process sees it
     #[arg(long, value_name = "FOLDER", default_value = "/proc")]
     proc: PathBuf,
-    /// The node's /sys, as it is seen here
+    /// The node's /sys, as this process sees it
     #[arg(long, value_name = "FOLDER", default_value = "/sys")]
     sys: PathBuf,
 }
@@ -77,28 +77,28 @@ struct OfferArgs {
 struct ServeArgs {
     #[command(flatten)]
     offer: OfferArgs,
-    /// Name of the resource that pods ask for
+    /// Name of the resource that pods request
     #[arg(long, value_name = "NAME", default_value = "weft.dev/gpu-share", value_parser = resource)]
     resource: String,
-    /// Shares of each GPU: so many containers may use it
+    /// Shares of each GPU: the most containers that may use it
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST_SHARES)))]
     shares: u32,
-    /// Device memory that a share stands for, MiB; a job then says its shares' as WEFT_MEMORY
+    /// Device memory that a share stands for, MiB; sets WEFT_MEMORY of containers
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     share_mib: Option<u64>,
-    /// Write a CDI file there, and give containers GPUs by its names
+    /// Write a CDI file there, and give containers GPUs by their names in it
     #[arg(long, value_name = "FOLDER")]
     cdi_dir: Option<PathBuf>,
-    /// The kubelet's folder of plugins' sockets
+    /// The kubelet's folder of plugin sockets
     #[arg(long, value_name = "FOLDER", default_value = "/var/lib/kubelet/device-plugins")]
     kubelet_dir: PathBuf,
-    /// Time between two questions to the broker, ms
+    /// Time between two queries to the broker, ms
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     broker_period_ms: u64,
-    /// The longest that an answer of the broker may take, ms
+    /// The longest time that the broker may take to answer, ms
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     broker_bound_ms: u64,
-    /// Time between two looks at the kubelet's socket, ms
+    /// Time between two checks of the kubelet's socket, ms
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     kubelet_period_ms: u64,
 }
@@ -107,7 +107,7 @@ struct ServeArgs {
 struct CdiArgs {
     #[command(flatten)]
     offer: OfferArgs,
-    /// Where to write it
+    /// Folder of the CDI file
     #[arg(long, value_name = "FOLDER", default_value = "/etc/cdi")]
     dir: PathBuf,
 }
@@ -148,11 +148,11 @@ fn variable(text: &str) -> Result<(String, String)> {
         .next()
         .is_some_and(|one| one.is_ascii_alphabetic() || one == '_');
     let rest = letters.all(|one| one.is_ascii_alphanumeric() || one == '_');
-    anyhow::ensure!(first && rest, "{name:?} is no name of a variable");
+    anyhow::ensure!(first && rest, "{name:?} is not a variable name");
     Ok((name.to_string(), value.to_string()))
 }
 
-/// `DOMAIN/NAME`, as Kubernetes calls resources that are not its own.
+/// A resource name `DOMAIN/NAME`, the form that Kubernetes requires of resources not its own.
 fn resource(text: &str) -> Result<String> {
     let (domain, name) = text.split_once('/').context("write DOMAIN/NAME")?;
     let part = |part: &str, more: &[char]| {
@@ -163,7 +163,7 @@ fn resource(text: &str) -> Result<String> {
     let own = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
     anyhow::ensure!(
         part(domain, &['-', '.']) && part(name, &['-', '_', '.']) && !own && domain == domain.to_ascii_lowercase(),
-        "{text} is no name of a resource: write DOMAIN/NAME, as weft.dev/gpu-share"
+        "{text} is not a resource name: write DOMAIN/NAME, such as weft.dev/gpu-share"
     );
     Ok(text.to_string())
 }
@@ -242,14 +242,14 @@ async fn serve_node(args: ServeArgs) -> Result<()> {
     registration::run(&registration, offer, broker, end).await
 }
 
-/// The GPUs of this node, as soon as there are any. `None`: told to end.
+/// The GPUs of this node, as soon as it has any. `None` if the plugin must end first.
 async fn search(sources: &GpuSources, end: &mut oneshot::Receiver<()>) -> Option<Vec<NodeGpu>> {
     let mut told = false;
     loop {
         match gpus::find(sources).await {
             Ok(found) if !found.is_empty() => return Some(found),
             Ok(_) if told => {}
-            Ok(_) => log::warn!("no GPU here; looking again each {} s", SEARCH_PERIOD.as_secs()),
+            Ok(_) => log::warn!("no GPU here; looking again every {} s", SEARCH_PERIOD.as_secs()),
             Err(error) => log::warn!("{error:#}; looking again in {} s", SEARCH_PERIOD.as_secs()),
         }
         told = true;

@@ -1,7 +1,7 @@
-//! Serves the plugin's socket and registers it, again each time the kubelet begins anew.
+//! Serves the plugin's socket and registers it, again each time the kubelet restarts.
 //!
-//! A kubelet that starts makes its socket anew and empties the folder of plugins' sockets. Both are
-//! looked for.
+//! A kubelet that starts recreates its socket and empties the folder of plugin sockets. The plugin
+//! watches for both.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -24,35 +24,35 @@ use crate::api::device_plugin_server::DevicePluginServer;
 use crate::api::registration_client::RegistrationClient;
 use crate::service::{NodeOffer, ShareService, options};
 
-/// The version of the protocol that the kubelet is told.
+/// The protocol version that the plugin sends to the kubelet.
 pub const VERSION: &str = "v1beta1";
 
 /// Name of the kubelet's socket in its folder.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
 
-/// The longest that registering may take, s. The kubelet answers at once.
+/// The longest time that registering may take, s. A kubelet normally answers at once.
 const REGISTER_BOUND: Duration = Duration::from_secs(10);
 
-/// The longest pause after a failure, s: as long as a kubelet takes to start.
+/// The longest pause after a failure, s: about the time that a kubelet takes to start.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// How long calls may take to end when the socket is closed, s.
+/// The time that open calls have to end after the socket is closed, s.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// Where and as what to register.
+/// The socket and the resource to register.
 #[derive(Debug, Clone)]
 pub struct RegistrationSettings {
-    /// The kubelet's folder of plugins' sockets.
+    /// The kubelet's folder of plugin sockets.
     pub folder: PathBuf,
-    /// Name of the plugin's socket in it.
+    /// Name of the plugin's socket in that folder.
     pub endpoint: String,
-    /// What pods ask for.
+    /// Name of the resource that pods request.
     pub resource: String,
-    /// Time between two looks at the sockets.
+    /// Time between two checks of the sockets.
     pub period: Duration,
 }
 
-/// Which socket a path is: another one with the same path has another of these.
+/// Device, inode and change time of a socket. They differ for a new socket at the same path.
 type SocketIdentity = (u64, u64, i64, i64);
 
 fn identity(path: &Path) -> Option<SocketIdentity> {
@@ -60,7 +60,7 @@ fn identity(path: &Path) -> Option<SocketIdentity> {
     Some((about.dev(), about.ino(), about.ctime(), about.ctime_nsec()))
 }
 
-/// Serves and registers until `end` is told or forgotten.
+/// Serves and registers until `end` receives a message or its sender is dropped.
 pub async fn run(
     settings: &RegistrationSettings,
     offer: Arc<NodeOffer>,
@@ -75,7 +75,7 @@ pub async fn run(
         };
         match step {
             Ok(()) => {
-                log::info!("the kubelet began anew: registering again");
+                log::info!("the kubelet restarted: registering again");
                 pause = settings.period;
             }
             Err(error) => {
@@ -90,7 +90,7 @@ pub async fn run(
     }
 }
 
-/// Serves one kubelet: returns when another one is there, or this plugin's socket was taken away.
+/// Serves one kubelet. Returns when the kubelet's socket is a new one, or the plugin's is gone.
 async fn serve_once(
     settings: &RegistrationSettings,
     offer: Arc<NodeOffer>,
@@ -111,7 +111,7 @@ async fn serve_once(
     );
     loop {
         tokio::select! {
-            changed = broker.changed() => changed.context("nobody asks for the broker any more")?,
+            changed = broker.changed() => changed.context("the broker check has ended")?,
             () = tokio::time::sleep(settings.period) => {}
         }
         let now = offer.usable(*broker.borrow_and_update());
@@ -122,7 +122,7 @@ async fn serve_once(
         });
         let other = identity(&kubelet).is_some_and(|now| now != registered);
         if other || identity(&serving.path) != Some(own) {
-            // Lists end with their sender, so that the calls of the old kubelet end.
+            // The lists end when their sender is dropped, which ends the calls of the old kubelet.
             drop(told);
             serving.stop().await;
             return Ok(());
@@ -137,7 +137,7 @@ async fn register(settings: &RegistrationSettings, kubelet: &Path) -> Result<()>
         async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
     });
     let ask = async {
-        // The address is not looked at: the connector knows where to go.
+        // The address is unused: the connector has the path.
         let channel = Endpoint::from_static("http://kubelet")
             .connect_with_connector(connect)
             .await?;
@@ -157,7 +157,7 @@ async fn register(settings: &RegistrationSettings, kubelet: &Path) -> Result<()>
         .with_context(|| format!("cannot register with the kubelet at {}", kubelet.display()))
 }
 
-/// The plugin's socket and what serves it. Both go with this.
+/// The plugin's socket and the task that serves it. Dropping it removes both.
 struct ServedSocket {
     path: PathBuf,
     identity: SocketIdentity,
@@ -170,12 +170,12 @@ impl ServedSocket {
         let path = settings.folder.join(&settings.endpoint);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot take {} away", path.display()));
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
             }
             _ => {}
         }
         let listener = UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
-        let identity = identity(&path).with_context(|| format!("{} went as it came", path.display()))?;
+        let identity = identity(&path).with_context(|| format!("{} was removed at once", path.display()))?;
         let (close, closed) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             let serving = Server::builder()
@@ -206,7 +206,7 @@ impl ServedSocket {
 impl Drop for ServedSocket {
     fn drop(&mut self) {
         self.task.abort();
-        // Another plugin may have taken the path.
+        // The path may belong to another plugin by now.
         if identity(&self.path) == Some(self.identity) {
             let _ = fs::remove_file(&self.path);
         }

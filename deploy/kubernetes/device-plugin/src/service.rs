@@ -1,4 +1,4 @@
-//! The plugin's side of the protocol: the list of shares, and what a container with one gets.
+//! The plugin's side of the protocol: the list of shares, and the edits to a container with one.
 #![forbid(unsafe_code)]
 
 use std::pin::Pin;
@@ -19,13 +19,13 @@ use crate::edits::ContainerSettings;
 use crate::gpus::NodeGpu;
 use crate::shares::SharePool;
 
-/// What the kubelet calls a share that may be handed out.
+/// The kubelet's word for a share that it may hand out.
 pub const HEALTHY: &str = "Healthy";
 
-/// What the kubelet calls one that may not.
+/// The kubelet's word for a share that it may not hand out.
 pub const UNHEALTHY: &str = "Unhealthy";
 
-/// What this node offers.
+/// The shares that this node offers, and the settings of their containers.
 #[derive(Debug)]
 pub struct NodeOffer {
     gpus: Vec<NodeGpu>,
@@ -34,13 +34,13 @@ pub struct NodeOffer {
 }
 
 impl NodeOffer {
-    /// `each` shares of each of these GPUs.
+    /// An offer of `each` shares of each of these GPUs.
     pub fn new(gpus: Vec<NodeGpu>, each: u32, settings: ContainerSettings) -> Self {
         let pool = SharePool::new(gpus.iter().map(|gpu| gpu.uuid.clone()), each);
         Self { gpus, pool, settings }
     }
 
-    /// Which GPUs can be used now, in their order. None without the broker.
+    /// Whether each GPU can be used now, in the offer's order. Without the broker no GPU can.
     pub fn usable(&self, broker: bool) -> Vec<bool> {
         self.gpus
             .iter()
@@ -48,7 +48,7 @@ impl NodeOffer {
             .collect()
     }
 
-    /// All shares, as the kubelet is told of them.
+    /// All shares, in the form that the kubelet receives.
     fn list(&self, usable: &[bool]) -> Vec<Device> {
         let mut list = Vec::new();
         for (gpu, usable) in self.gpus.iter().zip(usable) {
@@ -66,7 +66,8 @@ impl NodeOffer {
     }
 }
 
-/// Answers the kubelet. The state is the kubelet's: asked twice, it says the same.
+/// The service that answers the kubelet. Only the kubelet keeps state: the same request gets the
+/// same answer.
 #[derive(Debug, Clone)]
 pub struct ShareService {
     offer: Arc<NodeOffer>,
@@ -74,8 +75,8 @@ pub struct ShareService {
 }
 
 impl ShareService {
-    /// `usable` says which GPUs of the offer can be used; the kubelet's list ends when its sender
-    /// is gone.
+    /// A service for this offer. `usable` has a flag for each GPU of the offer. The kubelet's list
+    /// ends when the sender of `usable` is dropped.
     pub fn new(offer: Arc<NodeOffer>, usable: watch::Receiver<Vec<bool>>) -> Self {
         Self { offer, usable }
     }
@@ -129,12 +130,13 @@ impl DevicePlugin for ShareService {
                 .map_err(|error| Status::invalid_argument(error.to_string()))?;
             let place = self.offer.gpus.iter().position(|gpu| gpu.uuid == uuid);
             let Some((place, gpu)) = place.and_then(|place| Some((place, self.offer.gpus.get(place)?))) else {
-                return Err(Status::invalid_argument(format!("{uuid} is no GPU of this node")));
+                return Err(Status::invalid_argument(format!("{uuid} is not a GPU of this node")));
             };
-            // Between the list and this: a job that nobody holds back would hurt the others.
+            // The broker may have gone since the last list. Without it weft cannot hold this job
+            // back, and the job would slow the others down.
             if !self.usable.borrow().get(place).copied().unwrap_or(false) {
                 return Err(Status::unavailable(format!(
-                    "{uuid} has no share to give: weft's broker does not answer on this node, or the GPU is gone"
+                    "{uuid} cannot give a share: weft's broker does not answer on this node, or the GPU is gone"
                 )));
             }
             container_responses.push(self.offer.settings.answer(gpu, wanted.devices_ids.len()));
@@ -150,7 +152,7 @@ impl DevicePlugin for ShareService {
     }
 }
 
-/// What the kubelet is to know beforehand.
+/// The plugin's options, which the kubelet receives when the plugin registers.
 pub fn options() -> DevicePluginOptions {
     DevicePluginOptions {
         pre_start_required: false,

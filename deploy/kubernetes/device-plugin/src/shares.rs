@@ -1,17 +1,17 @@
-//! Shares: what the kubelet counts and hands out. Pure.
+//! Shares, the units that the kubelet counts and hands out. Pure.
 //!
-//! A share's id is `GPU-UUID::NUMBER`. All shares of a GPU are alike: they count containers, and
-//! cut nothing off the GPU. The broker of the node decides whose kernel runs.
+//! A share's id is `GPU-UUID::NUMBER`. All shares of a GPU are alike. They count containers and do
+//! not partition the GPU. The node's broker decides which job's kernel runs.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail, ensure};
 
-/// The longest id that the kubelet takes, characters.
+/// The longest id that the kubelet accepts, characters.
 const LONGEST_ID: usize = 63;
 
-/// Most shares of a GPU: the kubelet is told of each by a message that it keeps in memory.
+/// The most shares of a GPU. The kubelet keeps a message in memory for each.
 pub const MOST_SHARES: u32 = 1024;
 
 /// The id of a share.
@@ -21,7 +21,7 @@ pub fn id(uuid: &str, number: u32) -> String {
     id
 }
 
-/// What there is to hand out: so many shares of each of these GPUs.
+/// All shares of this node: `each` of every GPU.
 #[derive(Debug, Clone)]
 pub struct SharePool {
     uuids: BTreeSet<String>,
@@ -29,7 +29,7 @@ pub struct SharePool {
 }
 
 impl SharePool {
-    /// `each` shares of each GPU.
+    /// A pool with `each` shares of each GPU.
     pub fn new(uuids: impl IntoIterator<Item = String>, each: u32) -> Self {
         let uuids = uuids.into_iter().collect();
         Self {
@@ -38,12 +38,12 @@ impl SharePool {
         }
     }
 
-    /// All ids of a GPU.
+    /// The ids of all shares of a GPU.
     pub fn ids<'a>(&'a self, uuid: &'a str) -> impl Iterator<Item = String> + 'a {
         (0..self.each).map(move |number| id(uuid, number))
     }
 
-    /// The GPU of a share. An error: this plugin never offered it.
+    /// The GPU of a share. An error if this plugin never offered the share.
     pub fn gpu_of(&self, share: &str) -> Result<&str> {
         let known = share.split_once("::").and_then(|(uuid, number)| {
             let plain = number.parse::<u32>().ok().filter(|one| one.to_string() == number)?;
@@ -51,7 +51,7 @@ impl SharePool {
         });
         match known {
             Some(uuid) => Ok(uuid),
-            None => bail!("{share} is no share of a GPU of this node"),
+            None => bail!("{share} is not a share of a GPU of this node"),
         }
     }
 
@@ -65,16 +65,17 @@ impl SharePool {
             (Some(uuid), 1) => Ok(*uuid),
             (None, _) => bail!("a container without a share"),
             (Some(_), many) => bail!(
-                "{} shares of {many} GPUs: a container's shares are of one GPU, and none has so many left",
+                "{} shares of {many} GPUs: a container's shares must be of one GPU, and no GPU has enough left",
                 shares.len()
             ),
         }
     }
 
-    /// Which shares a container best gets: `size` of those available, with all of `must`.
+    /// The best shares for a container: `size` of those available, including all of `must`.
     ///
-    /// They are of one GPU if any has so many. Of several such it is the one of which least is
-    /// left: GPUs in use fill up before another is begun, and stay free for what needs all of one.
+    /// They are of one GPU if any GPU has `size` left. If several have, the one with the fewest
+    /// left is chosen. So a GPU in use fills up first, and unused GPUs stay free for containers
+    /// that need a whole one.
     pub fn preferred(&self, available: &[String], must: &[String], size: usize) -> Result<Vec<String>> {
         ensure!(must.len() <= size, "{} shares must be among {size}", must.len());
         let mut free: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
@@ -84,7 +85,7 @@ impl SharePool {
         let mut chosen: BTreeSet<&String> = must.iter().collect();
         let of_must: BTreeSet<&str> = must.iter().map(|share| self.gpu_of(share)).collect::<Result<_>>()?;
         let mut order: Vec<(&str, &BTreeSet<&String>)> = free.iter().map(|(gpu, ids)| (*gpu, ids)).collect();
-        // What holds a share that must be in comes first, then what has room for all of them.
+        // First the GPUs with a share of `must`, then those with room for all shares.
         order.sort_by_key(|(gpu, ids)| (!of_must.contains(gpu), ids.len() < size, ids.len(), *gpu));
         let mut shares: Vec<&String> = order.iter().flat_map(|(_, ids)| by_number(ids)).collect();
         shares.retain(|share| !chosen.contains(*share));
@@ -99,7 +100,7 @@ impl SharePool {
     }
 }
 
-/// Shares of a GPU, by their numbers: text would put 10 before 2.
+/// Shares of a GPU, sorted by number. Sorted as text, 10 would come before 2.
 fn by_number<'a>(ids: &BTreeSet<&'a String>) -> Vec<&'a String> {
     let mut sorted: Vec<&String> = ids.iter().copied().collect();
     sorted.sort_by_key(|id| (id.len(), id.as_str()));
@@ -148,7 +149,7 @@ mod tests {
         let pool = pool();
         let left =
             |taken: &[String]| -> Vec<String> { all().into_iter().filter(|share| !taken.contains(share)).collect() };
-        // Nothing is used: the first. One of B is used: B, until it is full.
+        // No share is taken: the first GPU. A share of B is taken: B, until it is full.
         assert_eq!(pool.preferred(&all(), &[], 1).unwrap(), ids(A, &[0]));
         let mut taken = ids(B, &[2]);
         for _ in 0..3 {
@@ -163,11 +164,11 @@ mod tests {
     #[test]
     fn several_shares_are_of_one_gpu_where_one_has_room() {
         let pool = pool();
-        // B is the fuller one, and has too little for three.
+        // B is fuller, but has too few left for three.
         let available = [ids(A, &[0, 1, 2, 3]), ids(B, &[0, 1])].concat();
         assert_eq!(pool.preferred(&available, &[], 3).unwrap(), ids(A, &[0, 1, 2]));
         assert_eq!(pool.preferred(&available, &[], 2).unwrap(), ids(B, &[0, 1]));
-        // None has room: it is said which, and Allocate refuses them.
+        // No GPU has room: it still returns two shares, and Allocate refuses them.
         let few = [ids(A, &[0]), ids(B, &[0])].concat();
         assert_eq!(pool.preferred(&few, &[], 2).unwrap().len(), 2);
     }

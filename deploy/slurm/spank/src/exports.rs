@@ -1,6 +1,6 @@
-//! The symbols that Slurm looks for in a plugin, and its callbacks.
+//! The symbols that Slurm looks up in a plugin, and the plugin's callbacks.
 //!
-//! Each callback is a boundary: a panic behind it is told as an error and ends there.
+//! No panic passes a callback: the callback catches it and logs an error.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::ErrorKind;
@@ -17,41 +17,41 @@ use super::{leftovers, task};
 const DONE: c_int = 0;
 const REFUSED: c_int = -1;
 
-/// The release from the header of this build.
+/// The Slurm release of the header that this build used.
 const SLURM_RELEASE: u32 = match u32::from_str_radix(env!("SLURM_VERSION_NUMBER"), 10) {
     Ok(number) => number,
     Err(_) => 0,
 };
 
-/// The plugin's name: options are known by it (`options["spank"]["weft"]` in a filter).
+/// The plugin's name. A filter finds the options by it (`options["spank"]["weft"]`).
 #[unsafe(no_mangle)]
 pub static plugin_name: [u8; 5] = *b"weft\0";
-/// What kind of plugin it is.
+/// The plugin's kind.
 #[unsafe(no_mangle)]
 pub static plugin_type: [u8; 6] = *b"spank\0";
-/// For which release of Slurm it was built. Slurm refuses others.
+/// The Slurm release that the plugin was built for. Slurm refuses plugins of other releases.
 #[unsafe(no_mangle)]
 pub static plugin_version: u32 = SLURM_RELEASE;
 /// The plugin's own version.
 #[unsafe(no_mangle)]
 pub static spank_plugin_version: u32 = 1;
 
-/// Values of the options that were given, in this process.
+/// Values of the options that were given in this process.
 static CHOSEN: Mutex<Vec<(JobOption, String)>> = Mutex::new(Vec::new());
 
-/// What `work` returns, or `otherwise` where it panicked.
+/// The result of `work`, or `otherwise` if it panics.
 fn guarded(otherwise: c_int, work: impl FnOnce() -> c_int) -> c_int {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let _ = catch_unwind(|| host::error("an error in the plugin itself; the job goes on"));
+        let _ = catch_unwind(|| host::error("an error in the plugin itself; the job runs on"));
         otherwise
     })
 }
 
-/// The arguments of the plugin's line.
+/// The settings in the plugin's line, and the mistakes in it.
 fn settings(count: c_int, arguments: *const *const c_char) -> (PluginSettings, Vec<String>) {
     let count = usize::try_from(count).unwrap_or(0);
     let texts = (0..count).filter(|_| !arguments.is_null()).filter_map(|at| {
-        // SAFETY: the array has so many texts.
+        // SAFETY: the array has `count` texts.
         let place = unsafe { arguments.add(at) };
         // SAFETY: it is in the array.
         let text = unsafe { *place };
@@ -90,8 +90,8 @@ fn chosen_options() -> Vec<(JobOption, String)> {
     CHOSEN.lock().map(|chosen| chosen.clone()).unwrap_or_default()
 }
 
-/// A job that submits another one has its own options in its environment, where Slurm would take
-/// them for the other one's.
+/// Removes the options of the job that submits this one. They are in its environment, and Slurm
+/// would apply them to the new job.
 fn forget_outer_job() {
     for option in JobOption::ALL {
         let name = option.name().to_string_lossy().replace('-', "_");
@@ -105,7 +105,7 @@ fn forget_outer_job() {
     }
 }
 
-/// Called wherever the plugin is loaded.
+/// The callback for a process that loads the plugin.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_init(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {
@@ -127,7 +127,7 @@ pub extern "C" fn slurm_spank_init(spank: *mut c_void, count: c_int, arguments: 
     })
 }
 
-/// Called when all options were read: in the user's command the controller is told of them.
+/// The callback after all options are read. In a user's command it passes them to the controller.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, _: c_int, _: *const *const c_char) -> c_int {
     guarded(DONE, || {
@@ -144,7 +144,7 @@ pub extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, _: c_int, _: *co
     })
 }
 
-/// Called on a node before a job begins there, as root: whether a broker is there goes to the log.
+/// The callback on a node before a job begins there, as root. It logs an error if no broker runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {
@@ -161,8 +161,8 @@ pub extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, count: c_int, argum
     })
 }
 
-/// Whether somebody listens at the socket. A broker's is of another type than this: the kernel says
-/// so of one that is listened at.
+/// Whether a process listens at the socket. The broker's socket has another type than this stream,
+/// so if the broker listens, the kernel reports a wrong type and none of the errors below.
 fn answers(socket: &str) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,
@@ -173,7 +173,7 @@ fn answers(socket: &str) -> bool {
     }
 }
 
-/// Called on a node when a job has ended there, as root: its processes that are left are killed.
+/// The callback on a node after a job has ended there, as root. It kills processes left by the job.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {
@@ -198,7 +198,7 @@ pub extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, count: c_int, argum
     })
 }
 
-/// Called in a task before its program begins, as the job's user.
+/// The callback in a task before its program begins, as the job's user.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_task_init(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {

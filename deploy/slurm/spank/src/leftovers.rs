@@ -1,7 +1,7 @@
-//! Processes of an ended job that Slurm has lost sight of, such as daemons that a job made.
+//! Processes of an ended job that Slurm no longer tracks, such as daemons that the job started.
 //!
-//! They would keep GPU memory that Slurm has given to the next job. They are known by their
-//! environment, which the plugin set.
+//! They would keep GPU memory that Slurm has given to the next job. The plugin recognizes them by
+//! variables that it set in their environment.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -9,11 +9,11 @@ use std::path::Path;
 
 use super::task::GANG;
 
-/// The variable by which Slurm says on which node a task is.
+/// Slurm's variable with the name of a task's node.
 const NODE: &str = "SLURMD_NODENAME";
 
-/// Whether the process is one of this user's job on this node. `proc`: where processes are shown;
-/// `node`: its name, where several node daemons are on one machine.
+/// Whether the process belongs to this user's job on this node. `proc` is the path of `/proc`.
+/// `node` is the node's name, needed if several node daemons run on one machine.
 pub fn belongs(proc: &Path, pid: u32, uid: u32, gang: &str, node: Option<&str>) -> bool {
     let folder = proc.join(pid.to_string());
     let Ok(environment) = fs::read(folder.join("environ")) else {
@@ -27,7 +27,7 @@ pub fn belongs(proc: &Path, pid: u32, uid: u32, gang: &str, node: Option<&str>) 
         (Some(node), Some(told)) => told == node.as_bytes(),
         _ => true,
     };
-    // The status of few: it costs the kernel more than the environment.
+    // Read last, and so for few processes: it costs the kernel more than the environment.
     let owned = || {
         let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
         owner(&status) == Some(uid)
@@ -43,7 +43,7 @@ pub fn processes(proc: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// The real user of a process, by its status.
+/// The real user of a process, from the text of its status file.
 fn owner(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_whitespace().next()?.parse().ok()

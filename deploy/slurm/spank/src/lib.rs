@@ -1,21 +1,21 @@
 //! The plugin by which Slurm starts jobs under weft.
 //!
 //! Slurm's commands, its node daemon and its step daemon load it (SPANK, `plugstack.conf`). It adds
-//! options to `sbatch`, `srun` and `salloc`, and gives the tasks of a step that holds a GPU the
-//! variables that `weft run` would give them. Everything else passes untouched.
+//! options to `sbatch`, `srun` and `salloc`. If a step holds a GPU, the plugin sets for its tasks
+//! the variables that `weft run` would set. It changes nothing else.
 //!
-//! What holds here: nothing unwinds into Slurm, and nothing that goes wrong here fails a job. Only
-//! a wrong value of an option is refused, where it is given.
+//! Invariants: no panic unwinds into Slurm, and no error in the plugin fails a job. Only a wrong
+//! value of an option is refused, by the command that the user gives it to.
 
 mod leftovers;
-// A test's program has none of the exports, which use all of it.
+// A test build lacks the exports, the only users of some of its items.
 #[cfg_attr(test, allow(dead_code))]
 mod options;
 mod settings;
 mod task;
 mod weft;
 
-// The exports, and what Slurm offers to a plugin. A test's program has no Slurm around it.
+// The exports and Slurm's functions. A test build has no Slurm to link with.
 #[cfg(not(test))]
 mod exports;
 #[cfg(not(test))]

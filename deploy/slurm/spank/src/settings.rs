@@ -1,15 +1,15 @@
-//! What the administrator says in the plugin's line of `plugstack.conf`.
+//! The administrator's settings in the plugin's line of `plugstack.conf`.
 #![forbid(unsafe_code)]
 
 use super::weft::{amount, priority};
 
-/// Where weft's packages have the library.
+/// The library's path in weft's packages.
 const LIBRARY: &str = "/usr/lib/weft/libweft.so";
 
-/// Where `weft broker --shared` listens.
+/// The socket of `weft broker --shared`.
 const SOCKET: &str = "/run/weft/broker.sock";
 
-/// Memory that a shard stands for: with the example's `gres.conf`, a GiB.
+/// Memory that a shard stands for, bytes. It fits the example `gres.conf`: 1 GiB.
 const SHARD_BYTES: u64 = 1 << 30;
 
 /// The arguments of the plugin's line.
@@ -17,14 +17,14 @@ const SHARD_BYTES: u64 = 1 << 30;
 pub struct PluginSettings {
     /// `lib=`: the interposer's absolute path.
     pub library: String,
-    /// `socket=`: where the node's shared broker listens.
+    /// `socket=`: the socket of the node's shared broker.
     pub socket: String,
-    /// `default_priority=`: of jobs that ask for none; `None`: weft's own.
+    /// `default_priority=`: the priority of jobs that request none. `None` is weft's default.
     pub default_priority: Option<u8>,
-    /// `shard=`: memory that a shard stands for, bytes; `None` (`shard=no`): nothing.
+    /// `shard=`: memory that a shard stands for, bytes. `None` (`shard=no`): it sets no memory.
     pub shard_bytes: Option<u64>,
-    /// `leftover=kill|leave`: whether processes of an ended job that Slurm has lost sight of are
-    /// killed.
+    /// `leftover=kill|leave`: whether the plugin kills processes of an ended job that Slurm no
+    /// longer tracks.
     pub kills_leftovers: bool,
 }
 
@@ -41,7 +41,7 @@ impl Default for PluginSettings {
 }
 
 impl PluginSettings {
-    /// The settings, and what is wrong with them: a wrong one leaves its default.
+    /// The settings, and a line for each mistake. A wrong setting keeps its default.
     pub fn read<'a>(arguments: impl IntoIterator<Item = &'a str>) -> (PluginSettings, Vec<String>) {
         let (mut settings, mut wrong) = (PluginSettings::default(), Vec::new());
         for argument in arguments {

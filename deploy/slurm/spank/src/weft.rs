@@ -1,6 +1,6 @@
-//! weft's own readers of priorities, amounts and slowdowns: the files themselves.
+//! weft's own parsers of priorities, amounts and slowdowns, included by file.
 //!
-//! The package that they are in brings some forty others, too many for what every command of Slurm
+//! Their package depends on some forty others, too many for a plugin that every Slurm command
 //! loads.
 #![allow(dead_code)]
 
