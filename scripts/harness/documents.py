@@ -1,7 +1,8 @@
-"""The pages of weft's packages, made by rustdoc alone from what the build has compiled.
+"""Builds the pages of weft's packages with rustdoc only, from the files that the build has
+compiled.
 
-`cargo doc` would check every dependency once more. Run with cargo's messages of the build, in a
-file: `python3 scripts/harness/documents.py FILE`. What is wrong is on stderr; exits 1 then.
+`cargo doc` would check every dependency once more. Run it with a file of cargo's messages of the
+build: `python3 scripts/harness/documents.py FILE`. Faults go to stderr; then it exits 1.
 """
 
 import concurrent.futures
@@ -16,19 +17,19 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import cargo_tests, paths  # noqa: E402
 
-# Programs whose pages no library of one name takes.
+# Programs that share no name with a library, so that their pages overwrite none.
 PROGRAMS = ["weft-test-*", "weft-bench-*", "weft-cluster-*", "weft-gpu-probe", "simgpu-client"]
 LINTS = ["-D", "warnings", "-A", "rustdoc::private_intra_doc_links"]
 LIBRARIES = {"lib", "rlib", "cdylib", "proc-macro"}
 
 
 def metadata():
-    """What cargo knows of all packages, with the features of the build: by package, and what each
-    depends on.
+    """cargo's data of all packages, with the features of the build: by package, and the
+    dependencies of each.
     """
     about = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True, cwd=paths.ROOT)
     host = about.stdout.partition("host: ")[2].splitlines()[0]
-    # What other platforms need was never fetched where a machine has built for its own alone.
+    # Packages for other platforms may never have been fetched.
     command = ["cargo", "metadata", "--format-version", "1", "--offline", "--filter-platform", host]
     command += cargo_tests.FEATURES
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=True)
@@ -71,7 +72,7 @@ def commands(messages):
             words += ["--cfg", f'feature="{feature}"']
         for dependency in depends[package]:
             normal = any(kind["kind"] is None for kind in dependency["dep_kinds"])
-            # One that this target does not have was not built.
+            # A dependency that this target does not have was not built.
             if normal and dependency["pkg"] in libraries:
                 words += extern(dependency["name"], libraries[dependency["pkg"]])
         if not is_library(target) and package in libraries:
@@ -103,11 +104,11 @@ def make(entry):
 def main(file):
     lines = Path(file).read_text(errors="replace").splitlines()
     every = list(commands([json.loads(line) for line in lines if line.startswith("{")]))
-    # Each writes into the index of all, which takes a lock.
+    # Each process writes into the common index, which takes a lock.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         done = list(pool.map(make, every))
     wrong = [(title, code, said) for title, code, said in done if code]
-    # What a failure's report shows is the end of it.
+    # Faults last: a failure's report shows the end of the output.
     for title, code, said in wrong:
         print(f"{title}: rustdoc ended with {code}\n{said}", end="", file=sys.stderr)
     print(f"{len(every)} documented, {len(wrong)} with faults")

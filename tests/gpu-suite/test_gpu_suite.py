@@ -945,7 +945,7 @@ class TestSuite:
             with pytest.raises(fold.Trouble, match=fault):
                 fold.fold([archive], self.folder / "brought-no", False)
         archive.write_bytes(archive.read_bytes()[:100])
-        with pytest.raises(fold.Trouble, match="no whole archive"):
+        with pytest.raises(fold.Trouble, match="not a complete archive"):
             fold.fold([archive], self.folder / "brought-no", False)
         assert not (self.folder / "brought-no").exists(), "something was written"
 
