@@ -1,7 +1,7 @@
 """The tests of all packages: built by cargo, their programs run several at a time.
 
-`cargo test` runs one program after the other, though many of them mostly wait.
-A program that does not end is ended with a word on what it did; the others go on.
+`cargo test` runs one program after the other, though many of them mostly wait. A program that does
+not end is ended, with a report of its state; the others continue.
 """
 
 import concurrent.futures
@@ -17,7 +17,7 @@ from pathlib import Path
 from . import paths, reasons, stages, watch
 
 FEATURES = ["--features", "simgpu-driver/cuda-runtime"]
-# What scripts/test gives cargo for all of a run.
+# Variables that scripts/test sets for cargo for the whole run.
 ONCE = {
     # clippy in the compiler's place, as `cargo clippy` calls it. Warnings are errors.
     "RUSTC_WORKSPACE_WRAPPER": str(paths.ROOT / "scripts" / "harness" / "compiler"),
@@ -25,7 +25,7 @@ ONCE = {
 }
 # Compiling all packages and tests.
 BUILD_MINUTES = 40
-# One program. The longest takes half a minute on two busy cores.
+# Bound of one program. The longest takes half a minute on two busy cores.
 PROGRAM_MINUTES = 10
 
 
@@ -52,7 +52,7 @@ def programs(text):
 
 
 class Programs:
-    """Runs test programs, as many at a time as there are cores, and keeps what they say."""
+    """Runs test programs, one per core at a time, and keeps their output."""
 
     def __init__(self, words, log):
         self.words, self.log, self.lock = words, log, threading.Lock()
@@ -61,9 +61,9 @@ class Programs:
         self.shown = time.monotonic()
 
     def run(self, program):
-        """Runs one; its output comes into the log as a whole."""
+        """Runs one; its whole output goes into the log at once."""
         title, folder, command = program
-        # By way of a file: a pipe would be held open by what a test leaves behind.
+        # Through a file: a process that a test leaves behind would hold a pipe open.
         with tempfile.TemporaryFile("w+", errors="replace") as out:
             process = subprocess.Popen(
                 [*command, *self.words],
@@ -101,9 +101,10 @@ class Programs:
 
 
 def build():
-    """Lints and compiles all packages and tests. Returns the command, ended, and its exit code.
+    """Lints and compiles all packages and tests. Returns the ended command and its exit code.
 
-    By one call of cargo: what waits for one large package leaves its core to the tests of others.
+    Uses one call of cargo: while a core waits for one large package, it compiles the tests of
+    others.
     """
     command = ["cargo", "build", "--workspace", "--all-targets", *FEATURES]
     command += ["--message-format", "json-render-diagnostics"]
@@ -112,14 +113,14 @@ def build():
 
 
 def stage(tally, words, built):
-    """Runs what `build` gave; the documents' examples are cargo's to run."""
+    """Runs the programs of `build`; cargo runs the examples in documents."""
     running, _ = built
     begin = time.monotonic()
     log = stages.LOGS / "cargo-test.log"
     log.unlink(missing_ok=True)
     examples = ["cargo", "test", "--workspace", *FEATURES, "--no-fail-fast", "--doc", "--"]
     own = [(title, folder, [program]) for title, folder, program in programs(running.text())]
-    # First what takes longest: files of tests play whole jobs, those of a library mostly compute.
+    # The longest first: programs of tests/ run whole jobs, unit tests of a library mostly compute.
     own.sort(key=lambda program: "src/" in program[0])
     player = Programs(words, log)
     player.run_all([("examples in documents", paths.ROOT, examples), *own])
