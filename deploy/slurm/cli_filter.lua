@@ -1,10 +1,10 @@
--- weft: `--gpu-mem=20G` asks for 20 shards by itself, where a shard is a GiB of GPU memory.
+-- weft: makes `--gpu-mem=20G` also request 20 shards, where a shard is a GiB of GPU memory.
 --
 -- Runs in sbatch, srun and salloc (slurm.conf: CliFilterPlugins=lua), also for #SBATCH lines. A
--- user can get round it: what must hold belongs into job_submit.lua. A site that has a
--- cli_filter.lua of its own adds weft_shards and the call in slurm_cli_pre_submit.
+-- user can avoid it: strict rules belong in job_submit.lua. A site with its own cli_filter.lua adds
+-- weft_shards and the call in slurm_cli_pre_submit.
 
--- Memory that a shard stands for, bytes: as `shard=` in plugstack.conf.
+-- Memory of a shard, bytes: the same as `shard=` in plugstack.conf.
 local SHARD_BYTES = 2 ^ 30
 
 local UNITS = { [""] = 1, b = 1, k = 2 ^ 10, m = 2 ^ 20, g = 2 ^ 30, t = 2 ^ 40 }
@@ -25,7 +25,7 @@ local function bytes_of(text)
     return number and factor and number * factor
 end
 
--- Whether the user has asked for GPUs or shards by any of Slurm's own options.
+-- Whether the user has requested GPUs or shards by any of Slurm's own options.
 local function asks_for_gpus(options)
     for _, name in ipairs({ "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket" }) do
         if options[name] ~= nil then

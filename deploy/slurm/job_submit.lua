@@ -1,37 +1,39 @@
--- weft: an administrator's policy. Runs in slurmctld (slurm.conf: JobSubmitPlugins=lua). An example:
--- change the numbers. A site that has a job_submit.lua of its own adds weft_policy and the call in
--- slurm_job_submit.
+-- weft: an example of an administrator's policy: change the numbers. It runs in slurmctld
+-- (slurm.conf: JobSubmitPlugins=lua). A site with its own job_submit.lua adds weft_policy and the
+-- call in slurm_job_submit.
 --
--- No user gets round the shards. A priority is another thing: a job's own script may still set
--- WEFT_PRIORITY. Only the broker holds a user to one (weft.toml, docs/multi-user.md).
+-- No user can avoid the shards. Priorities are different: a job's own script may still set
+-- WEFT_PRIORITY. Only the broker can limit a user to a priority (weft.toml, docs/multi-user.md).
 
--- Most shards (GiB) of one job on a node. More than one GPU has would wait for ever.
+-- Most shards (GiB) of one job on a node. A job that requests more than one GPU has would wait
+-- forever.
 local MOST_SHARDS = 80
 
--- Shards of a job that asks for GPU memory in no way, in these partitions. Elsewhere it gets none.
--- Slurm tells nobody of a job's --gres=none: such a job gets them, too.
+-- Shards of a job that requests no GPU memory, in these partitions. In other partitions it gets
+-- none. Slurm does not show --gres=none of a job here: such a job gets them too.
 local DEFAULT_SHARDS = {}
 
--- Priorities below this (more important ones) are for these accounts alone; "*" is every one.
+-- Only these accounts may use priorities below this (more important ones); "*" stands for every
+-- account.
 local FIRST_PRIORITY_OF_ALL = 0
 local IMPORTANT_ACCOUNTS = {}
 
--- How a request names generic resources. Slurm 22.05 knows "gres:shard", 24.11 "gres/shard" alone.
--- They differ in this constant, too.
+-- Prefix of generic resources in a request. Slurm 22.05 uses "gres:shard", 24.11 only "gres/shard".
+-- Only 24.11 has this constant.
 local GRES = slurm.GRES_ALLOW_TASK_SHARING and "gres/" or "gres:"
 
--- The names that weft has for priorities.
+-- weft's names for priorities.
 local PRIORITIES = { high = 0, normal = 5, low = 7, idle = 9 }
 
--- Slurm's suffixes of a count, and the shares of a GPU that a job can ask for.
+-- Slurm's suffixes of a count, and the resources that are a GPU or a part of one.
 local SUFFIXES = { [""] = 1, k = 2 ^ 10, m = 2 ^ 20, g = 2 ^ 30, t = 2 ^ 40, p = 2 ^ 50 }
 local GPU_RESOURCES = { gpu = true, shard = true, mps = true }
 
--- From here on a count of tasks is one of Slurm's words for "not said".
+-- Counts of tasks from here on are Slurm's values for "not set".
 local NOT_SAID = 65533
 
 -- Shards in a list of resources, and whether it names a GPU or a part of one. An entry is
--- gres/shard:1K, gres/shard:h100:4, gres:shard=4, shard. Several add up.
+-- gres/shard:1K, gres/shard:h100:4, gres:shard=4, shard. Several entries add up.
 local function shards_in(list)
     local shards, gpus = 0, false
     for entry in (list or ""):lower():gmatch("[^,%s]+") do
@@ -43,7 +45,7 @@ local function shards_in(list)
         if words[1] == "shard" then
             local sign, figure, suffix = (#words > 1 and words[#words] or ""):match("^([+-]?)(%d+)(%a?)$")
             local factor = SUFFIXES[suffix]
-            -- A last word that is no count is a type: one shard of it.
+            -- If the last word is no count, it is a type: one shard of that type.
             local count = factor and tonumber(figure) * factor or 1
             shards = shards + (sign == "-" and math.huge or count)
         end
@@ -51,18 +53,18 @@ local function shards_in(list)
     return shards, gpus
 end
 
--- Most tasks that may come to be on one node.
+-- The most tasks that may run on one node.
 local function tasks_on_a_node(request, job)
     local function said(name)
         local count = tonumber(request[name] or (job and job[name]))
         return count and count > 0 and count < NOT_SAID and count or nil
     end
-    -- Each further node has one task at least.
+    -- Each further node has at least one task.
     local of_all = (said("num_tasks") or 1) - (said("min_nodes") or 1) + 1
     return math.max(1, said("ntasks_per_node") or of_all)
 end
 
--- Most shards of the job that may come to be on one node, and whether it asks for GPUs at all.
+-- The most shards of the job that may be on one node, and whether it requests GPUs at all.
 local function shards_of(request, job)
     local most, gpus = 0, false
     local tasks = tasks_on_a_node(request, job)
@@ -73,8 +75,9 @@ local function shards_of(request, job)
     return most, gpus
 end
 
--- The most important priority that the request asks for: by the option, in weft's own form, or by
--- the environment. The plugin takes away a variable that a job of weft left there.
+-- The most important priority that the request asks for: by the option, which the plugin has
+-- converted, or by the environment. The plugin removes variables that another job of weft left
+-- there.
 local function priority_of(request)
     local found = nil
     local function says(text)
@@ -93,7 +96,7 @@ local function priority_of(request)
     return found
 end
 
--- The partition that the request names, or for a new job the cluster's own choice.
+-- The partition of the request; for a new job without one, the cluster's default.
 local function partition_of(request, job, partitions)
     if request.partition ~= nil or job ~= nil then
         return request.partition or ""
@@ -106,8 +109,8 @@ local function partition_of(request, job, partitions)
     return ""
 end
 
--- A line for the user where the job may not be, else nil. `job`: what is there already, if the
--- request changes a job.
+-- An error line for the user if the job is refused, else nil. `job`: the existing job, if the
+-- request changes one.
 local function weft_policy(request, job, partitions)
     local shards, gpus = shards_of(request, job)
     if not gpus then

@@ -1,4 +1,4 @@
-//! Compiles the protocol by a compiler that is a crate: no protoc is needed.
+//! Compiles the protocol with a compiler that is a crate: no protoc is needed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = "proto/deviceplugin.proto";

@@ -1,10 +1,10 @@
-"""weft in Python: where its library is, and what a job's environment must be.
+"""weft in Python: the path of its library, and the environment of a job under weft.
 
     subprocess.Popen(["python", "serve.py"], env={**os.environ, **weft_gpu.env(priority="high")})
 
 Importing it changes nothing in this process. A job is under weft from its start or not at all.
 
-    with weft_gpu.request():          # in a job under weft: what a request took is measured
+    with weft_gpu.request():          # in a job under weft: measures the time of a request
         answer = model(batch)
 """
 
@@ -21,17 +21,17 @@ __all__ = ["WeftError", "__version__", "env", "lib_path", "program", "request", 
 
 _FOLDER = Path(__file__).resolve().parent / "bin"
 
-# Seconds. `weft run` takes milliseconds, and one more second where it starts a broker.
+# Seconds. `weft run` takes milliseconds, and one second more if it starts a broker.
 _BOUND_S = 60
 
-# What `weft run` has no option for is a variable of the job, or a mistake.
+# The options of `weft run`. Any other name is a mistake, or is a variable of the job.
 _OPTIONS = (
     "priority profile slowdown slo memory duration wait no_wait backing gpu sm_share name quiet"
 )
 
 
 class WeftError(RuntimeError):
-    """weft is not there, or refused what was asked for. The text is weft's own line."""
+    """weft is missing, or refused a request. The text is weft's own line."""
 
 
 def lib_path():
@@ -48,16 +48,17 @@ def program():
 
 
 def _link(library):
-    """Makes the driver's names in `lib` links to the library, as the other packages have them.
+    """Makes the driver's names in `lib` links to the library, as in the other packages.
 
-    A wheel holds no links, so empty files stand there. In a folder that this user may not write
-    they stay, and `weft run` makes links of its own.
+    A wheel holds no links, so it has empty files in their place. They stay in a folder that this
+    user cannot write; `weft run` then makes its own links.
     """
     for name in ("libcuda.so.1", "libcuda.so"):
         link = library.parent / "lib" / name
         if not link.is_symlink():
             fresh = link.with_name(f".{name}.{os.getpid()}")
-            # Another process may do the same, so a name is never missing.
+            # Replaces atomically: another process may do the same, and a name must never be
+            # missing.
             with contextlib.suppress(OSError):
                 fresh.symlink_to(Path("..") / library.name)
                 fresh.replace(link)
@@ -67,9 +68,9 @@ def env(**options):
     """Variables that put a job under weft: those that differ from this process's environment.
 
     The options are those of `weft run`, with `_` for `-`: `priority`, `profile`, `slowdown`, `slo`,
-    `memory`, `duration`, `wait`, `no_wait`, `backing`, `gpu`, `sm_share`, `name`, `quiet`.
-    `weft run` itself answers, so both mean the same: a broker is started where none runs.
-    Each call is one job to weft: all processes that are given the result belong together.
+    `memory`, `duration`, `wait`, `no_wait`, `backing`, `gpu`, `sm_share`, `name`, `quiet`. `weft
+    run` itself computes the result, so both mean the same. It starts a broker if none runs. Each
+    call is one job to weft: all processes that get the result belong together.
 
     Raises TypeError for an unknown option, and WeftError with weft's line for a wrong value.
     """
@@ -83,7 +84,7 @@ def env(**options):
             words.append(option)
         elif value is not None and value is not False:
             words.append(f"{option}={value}")
-    # An interpreter may be changed by the environment that it prints, /usr/bin/env is not.
+    # The printed environment could change an interpreter's start, but not that of /usr/bin/env.
     words += ["--", "/usr/bin/env", "-0"]
     try:
         done = subprocess.run(words, capture_output=True, timeout=_BOUND_S, check=False)
@@ -93,17 +94,18 @@ def env(**options):
         said = os.fsdecode(done.stderr).strip().removeprefix("weft: ")
         raise WeftError(said or f"weft run ended with {done.returncode}")
     given = (pair.partition("=") for pair in os.fsdecode(done.stdout).split("\0") if pair)
-    # `_` is the shell's own: the program that it started last.
+    # The shell sets `_`: the program that it started last.
     return {
         name: value for name, _, value in given if name != "_" and os.environ.get(name) != value
     }
 
 
 class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with weft_gpu.request()
-    """Marks a request, as a context or a decorator: how long it takes, alone and beside others.
+    """Marks a request, as a context or a decorator, to measure its time alone and with other jobs.
 
-    `weft status` and `weft history` show both. Requests may overlap, in threads and in tasks. In a
-    process that is not under weft it does nothing. One that ends by an exception counts as well.
+    `weft status` and `weft history` show both times. Requests may overlap, in threads and in tasks.
+    In a process that is not under weft it does nothing. A request that ends by an exception counts
+    too.
     """
 
     def __init__(self):
@@ -111,7 +113,7 @@ class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with
         self._tokens = []
 
     def _recreate_cm(self):
-        # Of a decorated function each call is a request of its own.
+        # Each call of a decorated function is a separate request.
         return type(self)()
 
     def __enter__(self):
@@ -126,14 +128,14 @@ class request(contextlib.ContextDecorator):  # noqa: N801 - used as a word: with
 
 
 class step(request):  # noqa: N801 - as above
-    """As `request`, of a training job."""
+    """Like `request`, for a step of a training job."""
 
 
 _known = None
 
 
 def _marks():
-    """The library's begin and end, if it is in this process; else None."""
+    """The library's begin and end functions if it is loaded in this process; else None."""
     global _known
     if _known is None:
         process = ctypes.CDLL(None)
@@ -151,5 +153,5 @@ def _marks():
 def _there(path):
     if not path.exists():
         platform = sysconfig.get_platform()
-        raise WeftError(f"{path} is missing: this is no whole wheel of weft for {platform}")
+        raise WeftError(f"{path} is missing: this is no complete wheel of weft for {platform}")
     return path

@@ -1,4 +1,4 @@
-"""The `weft` command: becomes the program in this package."""
+"""The `weft` command: replaces itself by the program in this package."""
 
 import os
 import sys

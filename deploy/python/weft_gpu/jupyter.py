@@ -1,10 +1,10 @@
-"""weft under Jupyter: a kernel of which each notebook is a job, named as the notebook.
+"""weft under Jupyter: a kernel that runs each notebook as a job with the notebook's name.
 
     python -m weft_gpu.jupyter install [--priority low] [--user]
     python -m weft_gpu.jupyter remove [--user]
 
-`install` puts the kernel `NAME-weft` beside the kernels there are, made of the kernel NAME
-(`python3`). It leaves that one as it is. Done again it makes the same kernel anew.
+`install` adds the kernel `NAME-weft`, a copy of the kernel NAME (`python3`) that runs under weft.
+The kernel NAME stays unchanged. Running it again makes the same kernel anew.
 """
 
 import argparse
@@ -22,21 +22,21 @@ __all__ = ["install", "remove"]
 
 _SUFFIX = "-weft"
 _DISPLAYED = "Python 3 (ipykernel)"
-# Command of ipykernel's own specification.
+# The command in ipykernel's own specification.
 _OWN = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
 _PRIORITIES = ("high", "normal", "low", "idle", *map(str, range(10)))
-# Of a job's name.
+# The most characters of a job's name.
 _LONGEST_CHARACTERS = 64
 
 
 def _own_folder():
-    """Where this user's kernels are."""
+    """The folder of this user's kernels."""
     data = os.environ.get("JUPYTER_DATA_DIR") or Path.home() / ".local" / "share" / "jupyter"
     return Path(data) / "kernels"
 
 
 def _environments_folder():
-    """Where pip and conda put kernels."""
+    """The folder in which pip and conda put kernels."""
     return Path(sys.prefix) / "share" / "jupyter" / "kernels"
 
 
@@ -53,7 +53,7 @@ def _source(kernel):
 def install(kernel="python3", priority="low", user=False):
     """Makes the kernel `KERNEL-weft`. Returns its folder. Raises WeftError with one line."""
     if kernel.endswith(_SUFFIX):
-        raise WeftError(f"{kernel} is under weft already: name the kernel that it was made of")
+        raise WeftError(f"{kernel} is under weft already: name the kernel that it was made from")
     if str(priority) not in _PRIORITIES:
         # A kernel that cannot start prints nothing in a notebook.
         raise WeftError(f"{priority} is no priority: {', '.join(_PRIORITIES)}")
@@ -69,7 +69,7 @@ def install(kernel="python3", priority="low", user=False):
         spec["display_name"] = f"{shown} under weft"
         place = (_own_folder() if user else _environments_folder()) / (kernel + _SUFFIX)
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Whole before it has its name: a server may look at any moment.
+        # Complete before it gets its name: a server may read it at any moment.
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".weft-") as scratch:
             made = Path(scratch) / "made"
             shutil.copytree(source, made) if source else made.mkdir()
@@ -78,13 +78,13 @@ def install(kernel="python3", priority="low", user=False):
                 place.rename(Path(scratch) / "old")
             made.rename(place)
     except (OSError, ValueError) as why:
-        more = "" if user else " (with --user it is this user's alone)"
+        more = "" if user else " (with --user it is only for this user)"
         raise WeftError(f"kernel {kernel}{_SUFFIX} was not made: {why}{more}") from None
     return place
 
 
 def remove(kernel="python3", user=False):
-    """Removes what `install` made. Returns its folder."""
+    """Removes the kernel that `install` made. Returns its folder."""
     place = (_own_folder() if user else _environments_folder()) / (kernel + _SUFFIX)
     try:
         shutil.rmtree(place)
@@ -94,7 +94,9 @@ def remove(kernel="python3", user=False):
 
 
 def _become(priority, argv):
-    """Becomes the kernel, as a job that is named as its notebook. Without weft it is plain."""
+    """Replaces this process by the kernel, as a job with its notebook's name. Without weft it runs
+    plain.
+    """
     # Jupyter's server sets it to the notebook's path.
     notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).name[:_LONGEST_CHARACTERS]
     named = [f"--name={notebook}"] if notebook.isprintable() and notebook.strip() else []
@@ -107,12 +109,12 @@ def _become(priority, argv):
 
 
 def main(words):
-    """The command. Ends with 1 and one line where it cannot be done."""
+    """The command. Exits with 1 and one line if it fails."""
     parser = argparse.ArgumentParser("weft_gpu.jupyter", description=__doc__.partition("\n")[0])
     parser.add_argument("action", choices=["install", "remove"])
-    parser.add_argument("--kernel", default="python3", help="the kernel that it is made of")
-    parser.add_argument("--priority", default="low", help="of its jobs, as for weft run")
-    parser.add_argument("--user", action="store_true", help="this user's, not the environment's")
+    parser.add_argument("--kernel", default="python3", help="the kernel that it is made from")
+    parser.add_argument("--priority", default="low", help="priority of its jobs, as for weft run")
+    parser.add_argument("--user", action="store_true", help="for this user, not the environment")
     if words[:1] == ["run"]:
         _, priority, _, *argv = words
         _become(priority.removeprefix("--priority="), argv)

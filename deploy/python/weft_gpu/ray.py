@@ -1,11 +1,11 @@
 """weft under Ray: `runtime_env={"weft": {"priority": "high", "memory": "12GiB"}}`.
 
     import weft_gpu.ray                          # before a `ray.init()` that starts a cluster
-    python -m weft_gpu.ray start --head          # `ray start`, on a node whose Ray knows weft
+    python -m weft_gpu.ray start --head          # `ray start`, on a node whose Ray loads the plugin
 
-Tasks and actors that name it are started under weft, with the broker of their node. What they
-may say are the options of `weft_gpu.env`. Importing this in a driver sets the variable that tells
-Ray of weft, and has wrong values refused where they are submitted; else the node refuses them.
+Tasks and actors with this key are started under weft, with the broker of their node. The options
+are those of `weft_gpu.env`. Importing this module in a driver sets the variable that makes Ray load
+the plugin. The driver then refuses wrong values at submission; otherwise the node refuses them.
 
 Ray's plugins come from a private module of Ray. Tested with Ray 2.60.
 """
@@ -31,14 +31,14 @@ __all__ = ["WeftPlugin", "node_environment", "runtime_env"]
 
 _KEY = "weft"
 _PLUGINS = "RAY_RUNTIME_ENV_PLUGINS"
-# Named here: of a module that is run as a program, a class does not know where it is.
+# A literal: in a module that runs as a program, a class does not know its module's path.
 _CLASS = "weft_gpu.ray.WeftPlugin"
 _PRIORITIES = ("high", "normal", "low", "idle")
 # Seconds that the broker of a node stays without a job. The next job starts one.
 _IDLE_EXIT_S = 3600
 # Seconds for a broker to start, on a busy machine.
 _START_BOUND_S = 30
-# What libraries are looked for in. Both what Ray's user said and what weft says count.
+# Search lists for libraries. Values of Ray's user and of weft are joined.
 _LISTS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
 _AMOUNT = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?)?B?", re.IGNORECASE)
@@ -46,7 +46,7 @@ _TIME = re.compile(r"\d+(\.\d+)?\s*(us|ms|s)")
 _PART = re.compile(r"\d+(\.\d+)?\s*%?")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
-# What a value may look like, in words and as a pattern. The node's weft looks again.
+# The form of a value, in words and as a pattern. The node's weft checks it again.
 _FORMS = {
     "memory": (_AMOUNT, 'an amount such as "12GiB"'),
     "slowdown": (_PART, 'a part such as "2%"'),
@@ -63,15 +63,15 @@ _FORMS = {
 def runtime_env(**options):
     """`{"weft": options}`, for `runtime_env=` of tasks, actors and jobs.
 
-    Raises ValueError with one line where an option or a value is wrong.
+    Raises ValueError with one line if an option or a value is wrong.
     """
     return {_KEY: _checked(options)}
 
 
 def node_environment():
-    """Variables that a node of Ray must be started with: they name the plugin.
+    """Variables with which a node of Ray must be started: they name the plugin.
 
-    Importing this module sets them in its process. Plugins that are named already stay.
+    Importing this module sets them in its process. Plugins that are already named stay.
     """
     ours = {"class": _CLASS}
     named = json.loads(os.environ.get(_PLUGINS) or "[]")
@@ -79,10 +79,10 @@ def node_environment():
 
 
 def _checked(options):
-    """The options, if they can be right. Raises ValueError with one line."""
+    """The options, if their form is right. Raises ValueError with one line."""
     if not isinstance(options, dict):
         raise ValueError(f'runtime_env["{_KEY}"] is a dict such as {{"priority": "high"}}')
-    # A device is Ray's to choose.
+    # Ray chooses the device.
     known = [name for name in _OPTIONS.split() if name != "gpu"]
     for name, value in options.items():
         where = f'runtime_env["{_KEY}"]: {name}'
@@ -111,17 +111,17 @@ def _checked(options):
 
 
 class WeftPlugin(RuntimeEnvPlugin):
-    """What Ray's agent of a node asks before it starts a worker."""
+    """The plugin that Ray's agent of a node calls before it starts a worker."""
 
     name = _KEY
 
     @staticmethod
     def validate(runtime_env_dict):
-        """Raises ValueError with one line where a value is wrong."""
+        """Raises ValueError with one line if a value is wrong."""
         _checked(runtime_env_dict[_KEY])
 
     def modify_context(self, uris, runtime_env, context, logger):
-        """Has the worker started under weft, as `weft run` would."""
+        """Makes the worker start under weft, as `weft run` would."""
         options = {"quiet": True, **runtime_env[_KEY]}
         try:
             given = env(**options)
@@ -133,8 +133,8 @@ class WeftPlugin(RuntimeEnvPlugin):
                 given[name] = _joined(asked[name], given[name])
         gang = given.pop("WEFT_GANG", "ray")
         context.env_vars = {**asked, **given}
-        # The answer is kept for all workers of this runtime_env. Each of them is a job of its
-        # own, together with the processes that it starts. bash reads this and becomes the worker.
+        # The result is used for all workers of this runtime_env. Each worker is a separate job,
+        # together with the processes that it starts. bash reads this prefix and becomes the worker.
         context.command_prefix += ["export", f"WEFT_GANG={gang}-$$", "&&"]
 
 
@@ -145,14 +145,14 @@ def _joined(first, then):
 
 
 def _check_at_submit():
-    """Has a runtime_env look at our key where it is made, before it is sent anywhere."""
+    """Makes RuntimeEnv check our key at its construction, before it is sent anywhere."""
     theirs = RuntimeEnv.__init__
     if hasattr(theirs, "__wrapped__"):
         return
 
     @functools.wraps(theirs)
     def init(self, *arguments, **fields):
-        # What was looked at before is not looked at again: it comes from another process.
+        # An environment from another process was checked there.
         if fields.get("_validate", True) and fields.get(_KEY) is not None:
             _checked(fields[_KEY])
         theirs(self, *arguments, **fields)
@@ -164,10 +164,12 @@ _check_at_submit()
 
 
 def _register():
-    """Has the Ray that this process starts know weft. A line where it has started one already."""
+    """Registers the plugin for the Ray that this process starts. Prints a line if it has already
+    started one.
+    """
     named = os.environ.get(_PLUGINS, "")
     os.environ.update(node_environment())
-    # Of a cluster that others started this process cannot see whether it knows weft.
+    # For a cluster that others started, this process cannot see whether the plugin is registered.
     node = getattr(_worker, "_global_node", None)
     if node is not None and node.head and _CLASS not in named:
         print(
@@ -194,7 +196,9 @@ def _start_broker():
 
 
 def main(words):
-    """Becomes `ray WORDS` with the plugin. For `start` the node's broker is started first."""
+    """Replaces this process by `ray WORDS` with the plugin. For `start` it first starts the node's
+    broker.
+    """
     if words[:1] == ["start"]:
         try:
             _start_broker()

@@ -1,4 +1,4 @@
-//! Reads for which release of Slurm the plugin is built: Slurm loads no other one's.
+//! Reads the release of Slurm for which the plugin is built: Slurm refuses plugins for others.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::{env, fs};
 /// The header's name for the release, `0xMMmmpp`.
 const RELEASE: &str = "SLURM_VERSION_NUMBER";
 
-/// Where Debian has the header.
+/// Path of the header in Debian.
 const HEADER: &str = "/usr/include/slurm/slurm_version.h";
 
 fn main() -> ExitCode {
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The release that the header is of.
+/// The release that the header belongs to.
 fn release(header: &str) -> Option<u32> {
     let mut lines = header.lines().map(str::split_whitespace);
     lines.find_map(|mut words| match (words.next(), words.next(), words.next()) {

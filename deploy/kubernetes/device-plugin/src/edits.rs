@@ -1,7 +1,8 @@
-//! What a container with a share gets: variables, mounts, device nodes. Pure, but for a look at
-//! which device nodes there are.
+//! Changes to a container with a share: variables, mounts, device nodes. Pure, except that it
+//! checks which device nodes exist.
 //!
-//! The same edits are told to the kubelet, or written as a CDI file and told by name.
+//! The same edits go to the kubelet directly, or into a CDI file whose device names go to the
+//! kubelet.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,24 +22,24 @@ pub const CDI_KIND: &str = "weft.dev/gpu";
 /// Name of the CDI file in its folder.
 pub const CDI_FILE: &str = "weft.dev-gpu.json";
 
-/// Of the specification: what this file uses is in it since this version.
+/// Version of the specification: the first one with everything that this file uses.
 const CDI_VERSION: &str = "0.5.0";
 
-/// Device nodes that every job of CUDA opens, beside its GPU's.
+/// Device nodes that every CUDA job opens in addition to its GPU's.
 const COMMON_NODES: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 
-/// How containers are put under weft.
+/// Settings for containers under weft.
 #[derive(Debug, Clone)]
 pub struct ContainerSettings {
-    /// weft's folder on the node and in containers: `libweft.so` is in it.
+    /// weft's folder on the node and in containers. It holds `libweft.so`.
     pub weft_folder: PathBuf,
     /// The broker's socket, on the node and in containers.
     pub socket: PathBuf,
-    /// MiB of device memory that a share stands for; a job then says it as its `WEFT_MEMORY`.
+    /// MiB of device memory per share, which becomes the job's `WEFT_MEMORY`.
     pub share_mib: Option<u64>,
-    /// More variables.
+    /// Further variables.
     pub variables: BTreeMap<String, String>,
-    /// `/dev`, as this process sees that of the node.
+    /// The node's `/dev`, as this process sees it.
     pub dev: PathBuf,
     /// Whether containers get GPUs by the names of the CDI file.
     pub cdi: bool,
@@ -134,7 +135,7 @@ impl ContainerSettings {
         Ok(path)
     }
 
-    /// Whether the GPU can be used: its device node is there, if it has one that is known.
+    /// Whether the GPU can be used: its device node exists, or is unknown.
     pub fn is_there(&self, gpu: &NodeGpu) -> bool {
         gpu.node.as_ref().is_none_or(|node| self.dev.join(node).exists())
     }
@@ -144,14 +145,15 @@ impl ContainerSettings {
         let mut all = BTreeMap::from([
             ("LD_PRELOAD".to_string(), library.to_string_lossy().into_owned()),
             ("WEFT_SOCKET".to_string(), self.socket.to_string_lossy().into_owned()),
-            // A broker that a container started would know nothing of the others.
+            // A broker that a container started would not know the other jobs.
             ("WEFT_AUTOSTART".to_string(), "0".to_string()),
         ]);
         all.extend(self.variables.clone());
         all
     }
 
-    /// Folders that a container sees at their own paths. Reading is enough for a socket, too.
+    /// Folders that a container sees at their own paths. Read-only access suffices for a socket
+    /// too.
     fn mounts(&self) -> Vec<String> {
         let folders = [Some(self.weft_folder.as_path()), self.socket.parent()];
         let mut paths: Vec<String> = folders
@@ -171,13 +173,13 @@ impl ContainerSettings {
         COMMON_NODES.iter().filter_map(|node| self.existing(node)).collect()
     }
 
-    /// The path of a device node on the node, if it is there.
+    /// The path of a device node on the node, if it exists.
     fn existing(&self, node: &str) -> Option<String> {
         self.dev.join(node).exists().then(|| format!("/dev/{node}"))
     }
 }
 
-/// Both say the same: the first to NVIDIA's container runtime, the second to CUDA.
+/// Two variables with the same content: for NVIDIA's container runtime, and for CUDA.
 fn variables_of(gpu: &NodeGpu) -> BTreeMap<String, String> {
     ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
         .into_iter()
@@ -213,7 +215,7 @@ mod tests {
         }
     }
 
-    /// With a folder that has these nodes.
+    /// Settings with a folder that has these nodes.
     fn settings(dev: &Path, nodes: &[&str]) -> ContainerSettings {
         for node in nodes {
             fs::write(dev.join(node), "").unwrap();

@@ -1,7 +1,7 @@
-//! The GPUs of this node: told by the admin, by NVIDIA's kernel module, or by `weft doctor`.
+//! The GPUs of this node: from the administrator's list, NVIDIA's kernel module, or `weft doctor`.
 //!
 //! The module's files in `/proc` are read first. They name the UUID and the device node of each
-//! GPU, and reading them makes no CUDA context. MIG instances are not told apart.
+//! GPU, and reading them makes no CUDA context. MIG instances are not distinguished.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -12,34 +12,34 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
-/// The longest `weft doctor` may take, s: it asks the driver in processes of its own, each bounded.
+/// Bound of `weft doctor`, s: it queries the driver in separate processes, each bounded.
 const DOCTOR_BOUND: Duration = Duration::from_secs(60);
 
 /// A GPU of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGpu {
-    /// As the driver writes it: `GPU-5e1f6d75-6753-...`.
+    /// In the driver's form: `GPU-5e1f6d75-6753-...`.
     pub uuid: String,
-    /// Name of its device node below `/dev`, if that is known.
+    /// Name of its device node below `/dev`, if known.
     pub node: Option<String>,
     /// Its NUMA node, if it has one.
     pub numa: Option<i64>,
 }
 
-/// Where to look for GPUs.
+/// The sources of the list of GPUs.
 #[derive(Debug, Clone)]
 pub struct GpuSources {
-    /// What the admin listed; nothing else is asked then.
+    /// The administrator's list. If it is not empty, no other source is used.
     pub listed: Vec<NodeGpu>,
-    /// `/proc`, or where that is.
+    /// `/proc`, or its place here.
     pub proc: PathBuf,
-    /// `/sys`, or where that is.
+    /// `/sys`, or its place here.
     pub sys: PathBuf,
     /// The `weft` command.
     pub weft: PathBuf,
 }
 
-/// All GPUs, by UUID. An empty list: this node has none.
+/// All GPUs, by UUID. Empty if this node has none.
 pub async fn find(sources: &GpuSources) -> Result<Vec<NodeGpu>> {
     let mut found = sources.listed.clone();
     if found.is_empty() {
@@ -76,7 +76,7 @@ pub fn of_option(text: &str) -> Result<NodeGpu> {
     }
 }
 
-/// What the module says in `driver/nvidia/gpus/BUS/information`.
+/// The module's data in `driver/nvidia/gpus/BUS/information`.
 fn of_module(proc: &Path, sys: &Path) -> Vec<NodeGpu> {
     let Ok(folders) = fs::read_dir(proc.join("driver/nvidia/gpus")) else {
         return Vec::new();
@@ -90,7 +90,7 @@ fn of_module(proc: &Path, sys: &Path) -> Vec<NodeGpu> {
         let numa = fs::read_to_string(sys.join("bus/pci/devices").join(bus).join("numa_node"));
         found.extend(of_information(&text).map(|gpu| {
             NodeGpu {
-                // -1 is the kernel's "none".
+                // The kernel writes -1 for "none".
                 numa: numa
                     .ok()
                     .and_then(|text| text.trim().parse().ok())
@@ -117,7 +117,7 @@ fn of_information(text: &str) -> Option<NodeGpu> {
     })
 }
 
-/// What the driver lists, by `weft doctor`: UUIDs alone, since the driver's numbers are not those
+/// The driver's devices, from `weft doctor`. Only UUIDs, since the driver's numbers are not those
 /// of device nodes.
 async fn of_doctor(weft: &Path) -> Result<Vec<NodeGpu>> {
     let mut command = Command::new(weft);
@@ -130,9 +130,9 @@ async fn of_doctor(weft: &Path) -> Result<Vec<NodeGpu>> {
         .await
         .with_context(|| format!("{} doctor took too long", weft.display()))?
         .with_context(|| format!("cannot run {}", weft.display()))?;
-    // It exits with 1 where something is wrong, and tells of devices all the same.
+    // It exits with 1 if it finds a fault, and still lists the devices.
     let report: serde_json::Value = serde_json::from_slice(&said.stdout)
-        .with_context(|| format!("{} doctor --json said no JSON", weft.display()))?;
+        .with_context(|| format!("{} doctor --json printed no JSON", weft.display()))?;
     let rows = report["rows"].as_array().map_or(&[][..], Vec::as_slice);
     Ok(rows.iter().filter_map(of_row).collect())
 }

@@ -1,7 +1,7 @@
-//! Whether the node's broker answers: `weft status --json`, asked now and then.
+//! Whether the node's broker answers: runs `weft status --json` periodically.
 //!
-//! A question is a process with a bound, so a broker that is stopped or stuck does not answer
-//! either. A connection alone would not tell: the kernel accepts it for a stuck broker.
+//! A probe is a process with a bound, so a stopped or stuck broker counts as not answering. A
+//! connection would not suffice: the kernel accepts it even for a stuck broker.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::watch;
 
-/// So many questions without an answer make the broker gone: a busy node may miss one.
+/// Unanswered probes after which the broker counts as gone: a busy node may miss one.
 const PATIENCE_QUESTIONS: u32 = 2;
 
-/// How the broker is asked.
+/// Settings of the probe.
 #[derive(Debug, Clone)]
 pub struct BrokerProbe {
     /// The `weft` command.
     pub weft: PathBuf,
     /// The broker's socket.
     pub socket: PathBuf,
-    /// Time between questions.
+    /// Time between probes.
     pub period: Duration,
-    /// The longest that an answer may take.
+    /// The longest time of an answer.
     pub bound: Duration,
 }
 
@@ -48,14 +48,14 @@ impl BrokerProbe {
         }
     }
 
-    /// Asks until nobody wants to know any more, and says whether the broker is there.
+    /// Probes until all receivers are gone, and reports whether the broker answers.
     pub async fn watch(self, told: watch::Sender<bool>) {
         let mut missed = 0;
         while !told.is_closed() {
             missed = if self.answers().await { 0 } else { missed + 1 };
             let alive = match missed {
                 0 => true,
-                // Not known yet, or it was there just now.
+                // One missed probe changes nothing: the broker may still be starting, or only slow.
                 few if few < PATIENCE_QUESTIONS => *told.borrow(),
                 _ => false,
             };

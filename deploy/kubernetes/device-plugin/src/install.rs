@@ -1,4 +1,4 @@
-//! Puts weft's files into a folder of the node, from where containers are given them.
+//! Copies weft's files into a folder of the node, which is mounted into containers.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Files that jobs need: the library, and the command for those who look from inside.
+/// Files that jobs need: the library, and the command for use inside containers.
 const FILES: [&str; 2] = ["libweft.so", "weft"];
 
 /// The driver's names, which lead to the library under a plain preload.
 const LINKS: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// Copies weft's files, with the driver's names in `lib` beside them. Each is replaced as a whole:
-/// jobs that run keep the library they have.
+/// Copies weft's files, with the driver's names in the subfolder `lib`. Each file is replaced as a
+/// whole: running jobs keep their library.
 pub fn install(from: &Path, to: &Path) -> Result<()> {
     ensure!(from.join("libweft.so").is_file(), "no libweft.so in {}", from.display());
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;

@@ -1,11 +1,12 @@
 //! A device plugin of Kubernetes that offers shares of each GPU of a node, for jobs under weft.
 //!
-//! The kubelet counts shares and hands them to containers. A container that has one is started with
-//! weft's library, the socket of the node's broker, and the GPU of its share. `shares` and `edits`
-//! decide and are pure; `registration` serves them to the kubelet; `health` asks the broker.
+//! The kubelet counts shares and assigns them to containers. A container with a share is started
+//! with weft's library, the socket of the node's broker, and the GPU of its share. `shares` and
+//! `edits` decide and are pure; `registration` serves them to the kubelet; `health` probes the
+//! broker.
 #![forbid(unsafe_code)]
 
-/// The protocol with the kubelet, `v1beta1`, as `proto/deviceplugin.proto` has it.
+/// The protocol with the kubelet, `v1beta1`, from `proto/deviceplugin.proto`.
 pub mod api {
     #![allow(missing_docs, clippy::all)]
     tonic::include_proto!("v1beta1");

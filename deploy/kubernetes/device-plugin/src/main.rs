@@ -17,7 +17,7 @@ use weft_device_plugin::registration::{self, RegistrationSettings};
 use weft_device_plugin::service::NodeOffer;
 use weft_device_plugin::{install, shares};
 
-/// Time between two looks for GPUs on a node that has none, s: a driver may be installed later.
+/// Time between two searches for GPUs on a node that has none, s: a driver may be installed later.
 const SEARCH_PERIOD: Duration = Duration::from_secs(30);
 
 /// Offers shares of this node's GPUs to the kubelet, for jobs under weft
@@ -32,14 +32,14 @@ struct PluginArgs {
 enum PluginCommand {
     /// Serve the kubelet until SIGTERM
     Serve(ServeArgs),
-    /// Write the CDI file and end
+    /// Write the CDI file and exit
     Cdi(CdiArgs),
-    /// Put weft's files into a folder of the node, from where containers are given them
+    /// Copy weft's files into a folder of the node, which is mounted into containers
     Install {
-        /// Where weft lies in this image
+        /// Folder of weft in this image
         #[arg(long, value_name = "FOLDER", default_value = "/usr/lib/weft")]
         from: PathBuf,
-        /// The folder of the node, as it is seen here
+        /// The folder of the node, as seen here
         #[arg(long, value_name = "FOLDER")]
         to: PathBuf,
     },
@@ -62,13 +62,13 @@ struct OfferArgs {
     /// The `weft` command
     #[arg(long, value_name = "PATH", default_value = "weft")]
     weft: PathBuf,
-    /// The node's /dev, as it is seen here
+    /// The node's /dev, as seen here
     #[arg(long, value_name = "FOLDER", default_value = "/dev")]
     dev: PathBuf,
-    /// The node's /proc, as it is seen here
+    /// The node's /proc, as seen here
     #[arg(long, value_name = "FOLDER", default_value = "/proc")]
     proc: PathBuf,
-    /// The node's /sys, as it is seen here
+    /// The node's /sys, as seen here
     #[arg(long, value_name = "FOLDER", default_value = "/sys")]
     sys: PathBuf,
 }
@@ -77,28 +77,28 @@ struct OfferArgs {
 struct ServeArgs {
     #[command(flatten)]
     offer: OfferArgs,
-    /// Name of the resource that pods ask for
+    /// Name of the resource that pods request
     #[arg(long, value_name = "NAME", default_value = "weft.dev/gpu-share", value_parser = resource)]
     resource: String,
-    /// Shares of each GPU: so many containers may use it
+    /// Shares of each GPU: the number of containers that may use it
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST_SHARES)))]
     shares: u32,
-    /// Device memory that a share stands for, MiB; a job then says its shares' as WEFT_MEMORY
+    /// Device memory per share, MiB; it becomes the job's WEFT_MEMORY, for all of its shares
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     share_mib: Option<u64>,
-    /// Write a CDI file there, and give containers GPUs by its names
+    /// Write a CDI file into this folder, and give containers GPUs by its names
     #[arg(long, value_name = "FOLDER")]
     cdi_dir: Option<PathBuf>,
     /// The kubelet's folder of plugins' sockets
     #[arg(long, value_name = "FOLDER", default_value = "/var/lib/kubelet/device-plugins")]
     kubelet_dir: PathBuf,
-    /// Time between two questions to the broker, ms
+    /// Time between two probes of the broker, ms
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     broker_period_ms: u64,
-    /// The longest that an answer of the broker may take, ms
+    /// The longest time of an answer of the broker, ms
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     broker_bound_ms: u64,
-    /// Time between two looks at the kubelet's socket, ms
+    /// Time between two checks of the kubelet's socket, ms
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     kubelet_period_ms: u64,
 }
@@ -107,7 +107,7 @@ struct ServeArgs {
 struct CdiArgs {
     #[command(flatten)]
     offer: OfferArgs,
-    /// Where to write it
+    /// Folder for the file
     #[arg(long, value_name = "FOLDER", default_value = "/etc/cdi")]
     dir: PathBuf,
 }
@@ -152,7 +152,7 @@ fn variable(text: &str) -> Result<(String, String)> {
     Ok((name.to_string(), value.to_string()))
 }
 
-/// `DOMAIN/NAME`, as Kubernetes calls resources that are not its own.
+/// `DOMAIN/NAME`, the form of resources that do not belong to Kubernetes.
 fn resource(text: &str) -> Result<String> {
     let (domain, name) = text.split_once('/').context("write DOMAIN/NAME")?;
     let part = |part: &str, more: &[char]| {
@@ -242,7 +242,7 @@ async fn serve_node(args: ServeArgs) -> Result<()> {
     registration::run(&registration, offer, broker, end).await
 }
 
-/// The GPUs of this node, as soon as there are any. `None`: told to end.
+/// The GPUs of this node, as soon as there are any. `None`: the program must end.
 async fn search(sources: &GpuSources, end: &mut oneshot::Receiver<()>) -> Option<Vec<NodeGpu>> {
     let mut told = false;
     loop {

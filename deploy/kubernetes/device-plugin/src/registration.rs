@@ -1,7 +1,7 @@
-//! Serves the plugin's socket and registers it, again each time the kubelet begins anew.
+//! Serves the plugin's socket and registers it, again after each start of the kubelet.
 //!
-//! A kubelet that starts makes its socket anew and empties the folder of plugins' sockets. Both are
-//! looked for.
+//! A kubelet that starts makes a new socket and empties the folder of plugins' sockets. This module
+//! watches for both.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -24,35 +24,35 @@ use crate::api::device_plugin_server::DevicePluginServer;
 use crate::api::registration_client::RegistrationClient;
 use crate::service::{NodeOffer, ShareService, options};
 
-/// The version of the protocol that the kubelet is told.
+/// The version of the protocol that is sent to the kubelet.
 pub const VERSION: &str = "v1beta1";
 
 /// Name of the kubelet's socket in its folder.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
 
-/// The longest that registering may take, s. The kubelet answers at once.
+/// Bound of a registration, s. The kubelet answers at once.
 const REGISTER_BOUND: Duration = Duration::from_secs(10);
 
-/// The longest pause after a failure, s: as long as a kubelet takes to start.
+/// The longest pause after a failure, s: the time of a kubelet's start.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// How long calls may take to end when the socket is closed, s.
+/// Bound for the end of calls after the socket is closed, s.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// Where and as what to register.
+/// Settings of the registration.
 #[derive(Debug, Clone)]
 pub struct RegistrationSettings {
     /// The kubelet's folder of plugins' sockets.
     pub folder: PathBuf,
     /// Name of the plugin's socket in it.
     pub endpoint: String,
-    /// What pods ask for.
+    /// The resource that pods request.
     pub resource: String,
-    /// Time between two looks at the sockets.
+    /// Time between two checks of the sockets.
     pub period: Duration,
 }
 
-/// Which socket a path is: another one with the same path has another of these.
+/// Identity of a socket's file. Another socket with the same path has another identity.
 type SocketIdentity = (u64, u64, i64, i64);
 
 fn identity(path: &Path) -> Option<SocketIdentity> {
@@ -60,7 +60,7 @@ fn identity(path: &Path) -> Option<SocketIdentity> {
     Some((about.dev(), about.ino(), about.ctime(), about.ctime_nsec()))
 }
 
-/// Serves and registers until `end` is told or forgotten.
+/// Serves and registers until `end` is sent or dropped.
 pub async fn run(
     settings: &RegistrationSettings,
     offer: Arc<NodeOffer>,
@@ -75,7 +75,7 @@ pub async fn run(
         };
         match step {
             Ok(()) => {
-                log::info!("the kubelet began anew: registering again");
+                log::info!("the kubelet restarted: registering again");
                 pause = settings.period;
             }
             Err(error) => {
@@ -90,7 +90,7 @@ pub async fn run(
     }
 }
 
-/// Serves one kubelet: returns when another one is there, or this plugin's socket was taken away.
+/// Serves one kubelet. Returns if another kubelet is there, or this plugin's socket was removed.
 async fn serve_once(
     settings: &RegistrationSettings,
     offer: Arc<NodeOffer>,
@@ -111,7 +111,7 @@ async fn serve_once(
     );
     loop {
         tokio::select! {
-            changed = broker.changed() => changed.context("nobody asks for the broker any more")?,
+            changed = broker.changed() => changed.context("the broker's probe has ended")?,
             () = tokio::time::sleep(settings.period) => {}
         }
         let now = offer.usable(*broker.borrow_and_update());
@@ -122,7 +122,7 @@ async fn serve_once(
         });
         let other = identity(&kubelet).is_some_and(|now| now != registered);
         if other || identity(&serving.path) != Some(own) {
-            // Lists end with their sender, so that the calls of the old kubelet end.
+            // Lists end with their sender; so the calls of the old kubelet end.
             drop(told);
             serving.stop().await;
             return Ok(());
@@ -137,7 +137,7 @@ async fn register(settings: &RegistrationSettings, kubelet: &Path) -> Result<()>
         async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
     });
     let ask = async {
-        // The address is not looked at: the connector knows where to go.
+        // The address is unused: the connector knows the path.
         let channel = Endpoint::from_static("http://kubelet")
             .connect_with_connector(connect)
             .await?;
@@ -157,7 +157,7 @@ async fn register(settings: &RegistrationSettings, kubelet: &Path) -> Result<()>
         .with_context(|| format!("cannot register with the kubelet at {}", kubelet.display()))
 }
 
-/// The plugin's socket and what serves it. Both go with this.
+/// The plugin's socket and the task that serves it. Both end with this value.
 struct ServedSocket {
     path: PathBuf,
     identity: SocketIdentity,
@@ -175,7 +175,7 @@ impl ServedSocket {
             _ => {}
         }
         let listener = UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
-        let identity = identity(&path).with_context(|| format!("{} went as it came", path.display()))?;
+        let identity = identity(&path).with_context(|| format!("{} disappeared at once", path.display()))?;
         let (close, closed) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             let serving = Server::builder()

@@ -1,4 +1,5 @@
-//! The plugin's side of the protocol: the list of shares, and what a container with one gets.
+//! The plugin's side of the protocol: the list of shares, and the edits for a container with a
+//! share.
 #![forbid(unsafe_code)]
 
 use std::pin::Pin;
@@ -19,13 +20,13 @@ use crate::edits::ContainerSettings;
 use crate::gpus::NodeGpu;
 use crate::shares::SharePool;
 
-/// What the kubelet calls a share that may be handed out.
+/// The kubelet's word for a share that may be assigned.
 pub const HEALTHY: &str = "Healthy";
 
-/// What the kubelet calls one that may not.
+/// The kubelet's word for a share that may not be assigned.
 pub const UNHEALTHY: &str = "Unhealthy";
 
-/// What this node offers.
+/// The shares that this node offers.
 #[derive(Debug)]
 pub struct NodeOffer {
     gpus: Vec<NodeGpu>,
@@ -40,7 +41,7 @@ impl NodeOffer {
         Self { gpus, pool, settings }
     }
 
-    /// Which GPUs can be used now, in their order. None without the broker.
+    /// Whether each GPU can be used now, in their order. All false without the broker.
     pub fn usable(&self, broker: bool) -> Vec<bool> {
         self.gpus
             .iter()
@@ -48,7 +49,7 @@ impl NodeOffer {
             .collect()
     }
 
-    /// All shares, as the kubelet is told of them.
+    /// All shares, in the form of the kubelet's list.
     fn list(&self, usable: &[bool]) -> Vec<Device> {
         let mut list = Vec::new();
         for (gpu, usable) in self.gpus.iter().zip(usable) {
@@ -66,7 +67,7 @@ impl NodeOffer {
     }
 }
 
-/// Answers the kubelet. The state is the kubelet's: asked twice, it says the same.
+/// Answers the kubelet. The kubelet holds the state: the same request gets the same answer.
 #[derive(Debug, Clone)]
 pub struct ShareService {
     offer: Arc<NodeOffer>,
@@ -74,8 +75,8 @@ pub struct ShareService {
 }
 
 impl ShareService {
-    /// `usable` says which GPUs of the offer can be used; the kubelet's list ends when its sender
-    /// is gone.
+    /// `usable`: for each GPU of the offer, whether it can be used. The kubelet's list ends when
+    /// its sender is dropped.
     pub fn new(offer: Arc<NodeOffer>, usable: watch::Receiver<Vec<bool>>) -> Self {
         Self { offer, usable }
     }
@@ -131,7 +132,8 @@ impl DevicePlugin for ShareService {
             let Some((place, gpu)) = place.and_then(|place| Some((place, self.offer.gpus.get(place)?))) else {
                 return Err(Status::invalid_argument(format!("{uuid} is no GPU of this node")));
             };
-            // Between the list and this: a job that nobody holds back would hurt the others.
+            // The state may have changed since the list: without a broker this job would hurt the
+            // others.
             if !self.usable.borrow().get(place).copied().unwrap_or(false) {
                 return Err(Status::unavailable(format!(
                     "{uuid} has no share to give: weft's broker does not answer on this node, or the GPU is gone"
@@ -150,7 +152,7 @@ impl DevicePlugin for ShareService {
     }
 }
 
-/// What the kubelet is to know beforehand.
+/// The plugin's options for the kubelet.
 pub fn options() -> DevicePluginOptions {
     DevicePluginOptions {
         pre_start_required: false,

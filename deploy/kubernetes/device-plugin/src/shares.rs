@@ -1,17 +1,17 @@
-//! Shares: what the kubelet counts and hands out. Pure.
+//! Shares: the units that the kubelet counts and assigns. Pure.
 //!
-//! A share's id is `GPU-UUID::NUMBER`. All shares of a GPU are alike: they count containers, and
-//! cut nothing off the GPU. The broker of the node decides whose kernel runs.
+//! A share's id is `GPU-UUID::NUMBER`. All shares of a GPU are alike. They count containers and
+//! reserve no part of the GPU. The broker of the node decides whose kernel runs.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail, ensure};
 
-/// The longest id that the kubelet takes, characters.
+/// The longest id that the kubelet accepts, characters.
 const LONGEST_ID: usize = 63;
 
-/// Most shares of a GPU: the kubelet is told of each by a message that it keeps in memory.
+/// The most shares of a GPU: the kubelet keeps a message for each in memory.
 pub const MOST_SHARES: u32 = 1024;
 
 /// The id of a share.
@@ -21,7 +21,7 @@ pub fn id(uuid: &str, number: u32) -> String {
     id
 }
 
-/// What there is to hand out: so many shares of each of these GPUs.
+/// The shares to assign: `each` shares of each of these GPUs.
 #[derive(Debug, Clone)]
 pub struct SharePool {
     uuids: BTreeSet<String>,
@@ -43,7 +43,7 @@ impl SharePool {
         (0..self.each).map(move |number| id(uuid, number))
     }
 
-    /// The GPU of a share. An error: this plugin never offered it.
+    /// The GPU of a share. An error if this plugin never offered it.
     pub fn gpu_of(&self, share: &str) -> Result<&str> {
         let known = share.split_once("::").and_then(|(uuid, number)| {
             let plain = number.parse::<u32>().ok().filter(|one| one.to_string() == number)?;
@@ -65,16 +65,17 @@ impl SharePool {
             (Some(uuid), 1) => Ok(*uuid),
             (None, _) => bail!("a container without a share"),
             (Some(_), many) => bail!(
-                "{} shares of {many} GPUs: a container's shares are of one GPU, and none has so many left",
+                "{} shares of {many} GPUs: a container's shares are of one GPU, and no GPU has that many left",
                 shares.len()
             ),
         }
     }
 
-    /// Which shares a container best gets: `size` of those available, with all of `must`.
+    /// The best shares for a container: `size` of the available ones, including all of `must`.
     ///
-    /// They are of one GPU if any has so many. Of several such it is the one of which least is
-    /// left: GPUs in use fill up before another is begun, and stay free for what needs all of one.
+    /// They are of one GPU if any GPU has enough. Among several such GPUs it takes the one with the
+    /// fewest left. GPUs in use thus fill up first, and the others stay free for containers that
+    /// need a whole GPU.
     pub fn preferred(&self, available: &[String], must: &[String], size: usize) -> Result<Vec<String>> {
         ensure!(must.len() <= size, "{} shares must be among {size}", must.len());
         let mut free: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
@@ -84,7 +85,7 @@ impl SharePool {
         let mut chosen: BTreeSet<&String> = must.iter().collect();
         let of_must: BTreeSet<&str> = must.iter().map(|share| self.gpu_of(share)).collect::<Result<_>>()?;
         let mut order: Vec<(&str, &BTreeSet<&String>)> = free.iter().map(|(gpu, ids)| (*gpu, ids)).collect();
-        // What holds a share that must be in comes first, then what has room for all of them.
+        // First GPUs with a share of `must`, then GPUs with enough for the whole container.
         order.sort_by_key(|(gpu, ids)| (!of_must.contains(gpu), ids.len() < size, ids.len(), *gpu));
         let mut shares: Vec<&String> = order.iter().flat_map(|(_, ids)| by_number(ids)).collect();
         shares.retain(|share| !chosen.contains(*share));
@@ -99,7 +100,7 @@ impl SharePool {
     }
 }
 
-/// Shares of a GPU, by their numbers: text would put 10 before 2.
+/// Shares of a GPU, by their numbers: as text 10 would come before 2.
 fn by_number<'a>(ids: &BTreeSet<&'a String>) -> Vec<&'a String> {
     let mut sorted: Vec<&String> = ids.iter().copied().collect();
     sorted.sort_by_key(|id| (id.len(), id.as_str()));
@@ -148,7 +149,7 @@ mod tests {
         let pool = pool();
         let left =
             |taken: &[String]| -> Vec<String> { all().into_iter().filter(|share| !taken.contains(share)).collect() };
-        // Nothing is used: the first. One of B is used: B, until it is full.
+        // Nothing is used: the first GPU. One share of B is used: B, until it is full.
         assert_eq!(pool.preferred(&all(), &[], 1).unwrap(), ids(A, &[0]));
         let mut taken = ids(B, &[2]);
         for _ in 0..3 {
@@ -163,11 +164,11 @@ mod tests {
     #[test]
     fn several_shares_are_of_one_gpu_where_one_has_room() {
         let pool = pool();
-        // B is the fuller one, and has too little for three.
+        // B is the fuller one, and has too few for three.
         let available = [ids(A, &[0, 1, 2, 3]), ids(B, &[0, 1])].concat();
         assert_eq!(pool.preferred(&available, &[], 3).unwrap(), ids(A, &[0, 1, 2]));
         assert_eq!(pool.preferred(&available, &[], 2).unwrap(), ids(B, &[0, 1]));
-        // None has room: it is said which, and Allocate refuses them.
+        // No GPU has enough: shares of both are named, and Allocate refuses them.
         let few = [ids(A, &[0]), ids(B, &[0])].concat();
         assert_eq!(pool.preferred(&few, &[], 2).unwrap().len(), 2);
     }

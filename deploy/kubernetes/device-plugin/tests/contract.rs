@@ -1,7 +1,7 @@
 //! The plugin's program against a stand-in for the kubelet, over real sockets.
 //!
-//! The broker is `weft broker` where `WEFT_TEST_PROGRAM` names a weft (scripts/cluster does), else
-//! a script that answers while a file is there.
+//! The broker is `weft broker` if `WEFT_TEST_PROGRAM` names a weft (scripts/cluster does), else a
+//! script that answers while a file exists.
 
 mod kubelet;
 
@@ -26,7 +26,7 @@ struct Node {
     real: bool,
     broker: Option<Child>,
     plugin: Option<Child>,
-    /// Variables that say where the simulated GPU is, if one is.
+    /// Variables with the path of the simulated GPU, if there is one.
     device: BTreeMap<String, String>,
 }
 
@@ -80,7 +80,7 @@ impl Node {
         self.broker = Some(child);
     }
 
-    /// As the kernel's out-of-memory killer would: its socket stays.
+    /// Kills it as the kernel's out-of-memory killer would: its socket stays.
     fn kill_broker(&mut self) {
         match self.broker.take() {
             Some(child) => end(child),
@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    /// With these GPUs, `None`: those that it finds.
+    /// Starts the plugin with these GPUs; with `None`, with the GPUs that it finds.
     fn start_plugin(&mut self, gpus: Option<&str>, more: &[&str]) {
         let mut words = rights();
         words.push(env!("CARGO_BIN_EXE_weft-device-plugin").to_string());
@@ -105,7 +105,7 @@ impl Node {
         command.arg("--weft").arg(&self.weft).arg("--socket").arg(self.socket());
         command.args(["--broker-period-ms", "100", "--kubelet-period-ms", "50"]);
         if !more.contains(&"--broker-bound-ms") {
-            // Two busy cores.
+            // For two busy cores.
             command.args(["--broker-bound-ms", "20000"]);
         }
         command.args(gpus.iter().flat_map(|list| ["--gpus", list]));
@@ -137,7 +137,7 @@ fn shares(uuid: &str, numbers: std::ops::Range<u32>) -> Vec<String> {
     numbers.map(|number| format!("{uuid}::{number}")).collect()
 }
 
-/// Two GPUs, of which the first has a device node that is known.
+/// Two GPUs. The device node of the first one is known.
 fn both() -> String {
     format!("{A}=nvidia0,{B}")
 }
@@ -176,9 +176,9 @@ async fn shares_are_offered_and_allocated() {
     let nodes: Vec<&str> = first.devices.iter().map(|spec| spec.container_path.as_str()).collect();
     assert_eq!(nodes, ["/dev/nvidia0", "/dev/nvidiactl"]);
     assert_eq!(first.mounts.len(), 2);
-    // Asked again it says the same: the kubelet is the one who counts.
+    // The same request gets the same answer: the kubelet counts.
     assert_eq!(plugin.allocate(&shares(A, 1..2)).await.unwrap(), first);
-    // The other GPU has a container of its own, and none of the first one's nodes.
+    // The other GPU has a different container, and none of the first one's nodes.
     let other = plugin.allocate(&shares(B, 0..2)).await.unwrap();
     assert_eq!(other.envs["NVIDIA_VISIBLE_DEVICES"], B);
     assert!(other.devices.iter().all(|spec| spec.host_path != "/dev/nvidia0"));
@@ -205,7 +205,7 @@ async fn strange_ids_are_refused() {
     assert!(plugin.allocate(&both).await.unwrap_err().message().contains("one GPU"));
     assert!(plugin.preferred(&shares(A, 0..2), -1).await.is_err());
     assert!(plugin.preferred(&shares(A, 0..2), 3).await.is_err());
-    // And the plugin goes on.
+    // And the plugin continues.
     plugin.allocate(&shares(A, 0..1)).await.unwrap();
 }
 
@@ -217,7 +217,7 @@ async fn preferred_shares_pack() {
     let mut kubelet = node.kubelet();
     let told = kubelet.registration().await;
     let mut plugin = kubelet.plugin(&told).await;
-    // One share of B is taken: the rest of B goes before A is begun.
+    // One share of B is taken: the rest of B is used before A.
     let mut left = [shares(A, 0..4), shares(B, 1..4)].concat();
     let mut order = Vec::new();
     while !left.is_empty() {
@@ -237,7 +237,7 @@ async fn preferred_shares_pack() {
 async fn a_kubelet_that_starts_anew_is_registered_with_again() {
     let mut node = Node::new();
     node.start_broker();
-    // It waits for a kubelet that is not there yet.
+    // It waits for a kubelet that does not exist yet.
     node.start_plugin(Some(&both()), &[]);
     let mut kubelet = node.kubelet();
     for _ in 0..3 {
@@ -248,10 +248,10 @@ async fn a_kubelet_that_starts_anew_is_registered_with_again() {
         assert!(kubelet.heard_nothing(), "once is enough");
         drop(kubelet);
         kubelet = node.kubelet();
-        // The old list ends, so nobody goes by it.
+        // The old list ends, so no kubelet uses it any more.
         while let Ok(Some(_)) = within("the list's end", lists.message()).await {}
     }
-    // One that refuses is asked again.
+    // A kubelet that refuses is asked again.
     kubelet.registration().await;
     drop(kubelet);
     let mut refusing = FakeKubelet::start(&node.path("kubelet"), true);
@@ -304,7 +304,7 @@ async fn without_its_broker_a_node_has_no_healthy_share() {
 async fn a_broker_that_is_stopped_does_not_answer() {
     let mut node = Node::new();
     if !node.real {
-        // Of the stand-in: it hangs.
+        // The stand-in's probe hangs.
         fs::write(&node.weft, "#!/bin/sh\nexec sleep 1000\n").unwrap();
         node.start_plugin(Some(A), &["--broker-bound-ms", "200"]);
     } else {
@@ -411,20 +411,20 @@ async fn it_ends_by_sigterm_and_takes_its_socket_away() {
     assert!(!node.path("kubelet").join(&told.endpoint).exists());
 }
 
-/// What takes rights away from the plugin before it starts, as its container does. By default
-/// nothing: that takes root.
+/// The command that removes rights from the plugin before it starts, as its container does. Empty
+/// by default, since that needs root.
 fn rights() -> Vec<String> {
     let named = std::env::var("WEFT_TEST_RIGHTS").ok();
     named.map_or(Vec::new(), |text| serde_json::from_str(&text).unwrap())
 }
 
-/// What the environment says as JSON.
+/// A value of a variable that holds JSON.
 fn given<T>(name: &str, read: impl Fn(serde_json::Value) -> Option<T>) -> T {
     let text = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: see scripts/cluster"));
     read(serde_json::from_str(&text).unwrap()).unwrap()
 }
 
-/// Runs a command in mounts of its own, as a container's runtime would by this answer: these
+/// Runs a command in its own mounts, as a container's runtime would for this answer: with these
 /// mounts, these variables, and those of the pod.
 fn contain(answer: &ContainerAllocateResponse, pod: &[(&str, &str)], command: &[String]) -> serde_json::Value {
     let mut script = "set -e\n".to_string();
@@ -446,7 +446,7 @@ fn contain(answer: &ContainerAllocateResponse, pod: &[(&str, &str)], command: &[
         .unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}");
-    // A job under weft says nothing of its own.
+    // A job under weft prints nothing of its own.
     assert_eq!(said, "");
     serde_json::from_slice(&done.stdout).unwrap()
 }
@@ -463,7 +463,7 @@ async fn pods_are_jobs_of_the_nodes_broker() {
         "SIMGPU_SOCKET".into(),
         node.path("device.sock").to_str().unwrap().into(),
     );
-    // As the DaemonSet does: weft's files go onto the node, from where containers are given them.
+    // As in the DaemonSet: weft's files are copied to the node, whose folder containers mount.
     let installed = Command::new(env!("CARGO_BIN_EXE_weft-device-plugin"))
         .args([
             "install",
@@ -482,7 +482,7 @@ async fn pods_are_jobs_of_the_nodes_broker() {
             .iter()
             .flat_map(|(name, value)| ["--env".into(), format!("{name}={value}")]),
     );
-    // No GPU is named and there is no module: the driver tells by `weft doctor`.
+    // No GPU is named and there is no module: the list comes from the driver, by `weft doctor`.
     node.start_plugin(None, &more.iter().map(String::as_str).collect::<Vec<_>>());
     let mut kubelet = node.kubelet();
     let told = kubelet.registration().await;
@@ -492,7 +492,8 @@ async fn pods_are_jobs_of_the_nodes_broker() {
     let uuid = first[0].split("::").next().unwrap().to_string();
 
     let answer = plugin.allocate(&first).await.unwrap();
-    // What the downward API makes of annotations; of one that is not there it makes nothing.
+    // Variables that the downward API makes from annotations. A missing annotation gives an empty
+    // one.
     let service = contain(&answer, &[("WEFT_PRIORITY", "high"), ("WEFT_NAME", "service")], &job);
     let training = contain(&answer, &[("WEFT_PRIORITY", ""), ("WEFT_NAME", "training")], &job);
     for (told, name, priority) in [(&service, "service", 0), (&training, "training", 5)] {

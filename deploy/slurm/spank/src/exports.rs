@@ -1,6 +1,6 @@
 //! The symbols that Slurm looks for in a plugin, and its callbacks.
 //!
-//! Each callback is a boundary: a panic behind it is told as an error and ends there.
+//! Each callback is a boundary: a panic in it is reported as an error and ends there.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::ErrorKind;
@@ -23,23 +23,23 @@ const SLURM_RELEASE: u32 = match u32::from_str_radix(env!("SLURM_VERSION_NUMBER"
     Err(_) => 0,
 };
 
-/// The plugin's name: options are known by it (`options["spank"]["weft"]` in a filter).
+/// The plugin's name, under which filters find its options (`options["spank"]["weft"]`).
 #[unsafe(no_mangle)]
 pub static plugin_name: [u8; 5] = *b"weft\0";
-/// What kind of plugin it is.
+/// The kind of plugin.
 #[unsafe(no_mangle)]
 pub static plugin_type: [u8; 6] = *b"spank\0";
-/// For which release of Slurm it was built. Slurm refuses others.
+/// The release of Slurm that it was built for. Slurm refuses other plugins.
 #[unsafe(no_mangle)]
 pub static plugin_version: u32 = SLURM_RELEASE;
 /// The plugin's own version.
 #[unsafe(no_mangle)]
 pub static spank_plugin_version: u32 = 1;
 
-/// Values of the options that were given, in this process.
+/// Values of the given options, in this process.
 static CHOSEN: Mutex<Vec<(JobOption, String)>> = Mutex::new(Vec::new());
 
-/// What `work` returns, or `otherwise` where it panicked.
+/// The result of `work`, or `otherwise` if it panicked.
 fn guarded(otherwise: c_int, work: impl FnOnce() -> c_int) -> c_int {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let _ = catch_unwind(|| host::error("an error in the plugin itself; the job goes on"));
@@ -51,7 +51,7 @@ fn guarded(otherwise: c_int, work: impl FnOnce() -> c_int) -> c_int {
 fn settings(count: c_int, arguments: *const *const c_char) -> (PluginSettings, Vec<String>) {
     let count = usize::try_from(count).unwrap_or(0);
     let texts = (0..count).filter(|_| !arguments.is_null()).filter_map(|at| {
-        // SAFETY: the array has so many texts.
+        // SAFETY: the array has `count` texts.
         let place = unsafe { arguments.add(at) };
         // SAFETY: it is in the array.
         let text = unsafe { *place };
@@ -90,8 +90,8 @@ fn chosen_options() -> Vec<(JobOption, String)> {
     CHOSEN.lock().map(|chosen| chosen.clone()).unwrap_or_default()
 }
 
-/// A job that submits another one has its own options in its environment, where Slurm would take
-/// them for the other one's.
+/// Removes the options of an outer job from the environment. Otherwise Slurm would use them for the
+/// job that it submits.
 fn forget_outer_job() {
     for option in JobOption::ALL {
         let name = option.name().to_string_lossy().replace('-', "_");
@@ -105,7 +105,7 @@ fn forget_outer_job() {
     }
 }
 
-/// Called wherever the plugin is loaded.
+/// Called in every process that loads the plugin.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_init(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {
@@ -127,7 +127,7 @@ pub extern "C" fn slurm_spank_init(spank: *mut c_void, count: c_int, arguments: 
     })
 }
 
-/// Called when all options were read: in the user's command the controller is told of them.
+/// Called after all options were read. The user's command passes them to the controller.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, _: c_int, _: *const *const c_char) -> c_int {
     guarded(DONE, || {
@@ -144,7 +144,7 @@ pub extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, _: c_int, _: *co
     })
 }
 
-/// Called on a node before a job begins there, as root: whether a broker is there goes to the log.
+/// Called on a node before a job begins there, as root. Logs an error if no broker answers.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {
@@ -161,8 +161,8 @@ pub extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, count: c_int, argum
     })
 }
 
-/// Whether somebody listens at the socket. A broker's is of another type than this: the kernel says
-/// so of one that is listened at.
+/// Whether a process listens at the socket. A broker's socket has another type than this
+/// connection; the kernel reports that type error only if a process listens.
 fn answers(socket: &str) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,
@@ -173,7 +173,7 @@ fn answers(socket: &str) -> bool {
     }
 }
 
-/// Called on a node when a job has ended there, as root: its processes that are left are killed.
+/// Called on a node when a job has ended there, as root. Kills the job's remaining processes.
 #[unsafe(no_mangle)]
 pub extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, count: c_int, arguments: *const *const c_char) -> c_int {
     guarded(DONE, || {

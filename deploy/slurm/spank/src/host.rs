@@ -1,5 +1,5 @@
-//! What Slurm offers to a plugin (`spank.h`), made safe. The symbols are those of the process that
-//! loads the plugin.
+//! A safe interface to Slurm's functions for plugins (`spank.h`). The symbols belong to the process
+//! that loads the plugin.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use super::options::JobOption;
 use super::task::{SlurmJob, Variables};
 
-/// Where the plugin runs: `spank_context_t`.
+/// The process in which the plugin runs: `spank_context_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostContext {
     /// In `srun`.
@@ -18,7 +18,7 @@ pub enum HostContext {
     Step,
     /// In the node daemon, or its prolog and epilog.
     Node,
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
@@ -52,7 +52,7 @@ unsafe extern "C" {
     fn slurm_error(format: *const c_char, ...);
     fn slurm_info(format: *const c_char, ...);
     fn slurm_spank_log(format: *const c_char, ...);
-    // The C library's.
+    // From the C library.
     fn syscall(number: c_long, ...) -> c_long;
 }
 
@@ -70,21 +70,21 @@ const JOB_ID: c_int = 2;
 const JOB_ARRAY_ID: c_int = 30;
 const JOB_ARRAY_TASK_ID: c_int = 31;
 
-/// From here on a number says that there is none (`NO_VAL`, and `INFINITE` above it).
+/// The first number that means "none" (`NO_VAL`, and `INFINITE` above it).
 const NO_NUMBER: u32 = 0xffff_fffe;
 
-/// Room for a variable, bytes: one beyond this cannot be read, and nothing of it is changed.
+/// The longest variable, bytes. A longer one cannot be read and is left unchanged.
 const VARIABLE_BYTES: usize = 128 * 1024;
 
 /// Slurm's handle in a callback.
 pub struct Spank(*mut c_void);
 
 impl Spank {
-    /// The handle as a callback has it.
+    /// The handle of a callback.
     ///
     /// # Safety
     ///
-    /// It is that of the callback that runs, and used no longer than this.
+    /// The handle belongs to the running callback, and is used only during it.
     pub unsafe fn new(handle: *mut c_void) -> Spank {
         Spank(handle)
     }
@@ -107,7 +107,8 @@ impl Spank {
     pub fn job(&self) -> Option<SlurmJob> {
         let id = self.number(JOB_ID)?;
         let array = self.number(JOB_ARRAY_ID).filter(|array| *array != 0);
-        // Of other jobs 22.05 tells 0, 24.11 the job's own number and no place.
+        // For jobs without an array 22.05 returns 0; 24.11 returns the job's own number and no
+        // place.
         let place = self.number(JOB_ARRAY_TASK_ID).filter(|place| *place < NO_NUMBER);
         Some(SlurmJob {
             id,
@@ -120,12 +121,12 @@ impl Spank {
         self.number(JOB_UID)
     }
 
-    /// A variable as Slurm reports it: whether that is all of it, and its bytes.
+    /// A variable from Slurm: whether it is complete, and its bytes.
     fn variable(&self, name: &str) -> Option<(bool, Vec<u8>)> {
         let name = CString::new(name).ok()?;
         let mut buffer = vec![0u8; VARIABLE_BYTES];
         let length = c_int::try_from(buffer.len()).ok()?;
-        // SAFETY: Slurm writes a text of at most so many bytes, with its end.
+        // SAFETY: Slurm writes a text of at most `length` bytes, with its end.
         let done = unsafe { spank_getenv(self.0, name.as_ptr(), buffer.as_mut_ptr().cast(), length) };
         Some((done == SUCCESS, buffer))
     }
@@ -137,7 +138,7 @@ impl Spank {
         (done == SUCCESS).then_some(value)
     }
 
-    /// Tells the controller's plugins, the prolog and the epilog: as `SPANK_NAME`.
+    /// Sets a variable for the controller's plugins, the prolog and the epilog: as `SPANK_NAME`.
     pub fn tell_controller(&self, name: &str, value: &str) {
         if let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) {
             // SAFETY: two texts that Slurm copies.
@@ -154,7 +155,7 @@ impl Variables for Spank {
     }
 
     fn is_set(&self, name: &str) -> bool {
-        // Of one that is too long Slurm tells the begin.
+        // For a variable that is too long Slurm returns its begin.
         self.variable(name)
             .is_some_and(|(all, buffer)| all || buffer.first().is_some_and(|byte| *byte != 0))
     }
@@ -174,9 +175,9 @@ impl Variables for Spank {
     }
 }
 
-/// Where the plugin runs.
+/// The process in which the plugin runs.
 pub fn context() -> HostContext {
-    // SAFETY: it takes nothing and answers a number.
+    // SAFETY: it has no arguments and returns a number.
     match unsafe { spank_context() } {
         1 => HostContext::Srun,
         3 => HostContext::Allocator,
@@ -210,12 +211,12 @@ pub fn info(line: &str) {
     }
 }
 
-/// Kills a process, if it `is_meant` still after it can no longer be mistaken for another.
+/// Kills a process if it still `is_meant` once its descriptor rules out a reused id.
 pub fn kill(pid: u32, is_meant: impl Fn() -> bool) -> bool {
     let Ok(pid) = c_int::try_from(pid) else {
         return false;
     };
-    // SAFETY: it takes two numbers, and answers a descriptor of this process's or -1.
+    // SAFETY: it takes two numbers, and returns a descriptor of this process or -1.
     let opened = unsafe { syscall(PIDFD_OPEN, pid, 0 as c_int) };
     let Some(number) = c_int::try_from(opened).ok().filter(|number| *number >= 0) else {
         return false;

@@ -1,6 +1,6 @@
-//! Processes of an ended job that Slurm has lost sight of, such as daemons that a job made.
+//! Processes of an ended job that Slurm no longer tracks, such as daemons of a job.
 //!
-//! They would keep GPU memory that Slurm has given to the next job. They are known by their
+//! They would keep GPU memory that Slurm has given to the next job. They are recognised by their
 //! environment, which the plugin set.
 #![forbid(unsafe_code)]
 
@@ -9,11 +9,11 @@ use std::path::Path;
 
 use super::task::GANG;
 
-/// The variable by which Slurm says on which node a task is.
+/// The variable in which Slurm names the node of a task.
 const NODE: &str = "SLURMD_NODENAME";
 
-/// Whether the process is one of this user's job on this node. `proc`: where processes are shown;
-/// `node`: its name, where several node daemons are on one machine.
+/// Whether the process belongs to this user's job on this node. `proc`: the folder of processes;
+/// `node`: the node's name, for machines with several node daemons.
 pub fn belongs(proc: &Path, pid: u32, uid: u32, gang: &str, node: Option<&str>) -> bool {
     let folder = proc.join(pid.to_string());
     let Ok(environment) = fs::read(folder.join("environ")) else {
@@ -27,7 +27,7 @@ pub fn belongs(proc: &Path, pid: u32, uid: u32, gang: &str, node: Option<&str>) 
         (Some(node), Some(told)) => told == node.as_bytes(),
         _ => true,
     };
-    // The status of few: it costs the kernel more than the environment.
+    // The status is read for few processes: it costs the kernel more than the environment.
     let owned = || {
         let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
         owner(&status) == Some(uid)

@@ -1,11 +1,11 @@
-//! The options that the plugin adds to Slurm's commands, and which of their values are wrong.
+//! The options that the plugin adds to Slurm's commands, and the check of their values.
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
 
 use super::weft::{amount, priority, slowdown};
 
-/// Most characters of a value. Slurm hands values on in the job's environment.
+/// The most characters of a value. Slurm passes values on in the job's environment.
 const LONGEST_VALUE: usize = 4096;
 
 /// An option of `sbatch`, `srun` and `salloc`.
@@ -22,7 +22,7 @@ pub enum JobOption {
 }
 
 impl JobOption {
-    /// All of them. An option's place is its number in Slurm's eyes.
+    /// All options. An option's place is its number in Slurm.
     pub const ALL: [JobOption; 4] = [
         JobOption::Priority,
         JobOption::Memory,
@@ -40,7 +40,7 @@ impl JobOption {
         }
     }
 
-    /// What help calls its value.
+    /// The name of its value in help texts.
     pub fn value_name(self) -> &'static CStr {
         match self {
             JobOption::Priority => c"high|normal|low|idle",
@@ -53,14 +53,14 @@ impl JobOption {
     /// Its line of help.
     pub fn help(self) -> &'static CStr {
         match self {
-            JobOption::Priority => c"weft: whose kernels go first on a shared GPU, or a number from 0 (first) to 9",
+            JobOption::Priority => c"weft: priority of the kernels on a shared GPU, or a number from 0 (first) to 9",
             JobOption::Memory => c"weft: GPU memory at the job's peak, on each of its nodes",
-            JobOption::Slowdown => c"weft: by how much background jobs may slow this one down in the mean",
-            JobOption::Profile => c"weft: what is known of the job (weft profile)",
+            JobOption::Slowdown => c"weft: mean slowdown of this job that background jobs may cause",
+            JobOption::Profile => c"weft: the job's profile (weft profile)",
         }
     }
 
-    /// The variable of the job that it becomes.
+    /// The variable of the job that holds the option's value.
     pub fn variable(self) -> &'static str {
         match self {
             JobOption::Priority => "WEFT_PRIORITY",
@@ -70,7 +70,7 @@ impl JobOption {
         }
     }
 
-    /// The value of the variable, or what is wrong with the option's value, in one line.
+    /// The value of the variable, or the error in the option's value, in one line.
     pub fn read(self, text: &str) -> Result<String, String> {
         let name = self.name().to_string_lossy();
         let wrong = |why: String| format!("--{name}: {}", one_line(&why));
@@ -99,7 +99,7 @@ impl JobOption {
     }
 }
 
-/// The text with nothing in it that would begin a new line.
+/// The text with control characters replaced by blanks, so that it stays one line.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

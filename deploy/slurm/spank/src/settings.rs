@@ -1,15 +1,15 @@
-//! What the administrator says in the plugin's line of `plugstack.conf`.
+//! The administrator's settings in the plugin's line of `plugstack.conf`.
 #![forbid(unsafe_code)]
 
 use super::weft::{amount, priority};
 
-/// Where weft's packages have the library.
+/// Path of the library in weft's packages.
 const LIBRARY: &str = "/usr/lib/weft/libweft.so";
 
-/// Where `weft broker --shared` listens.
+/// The socket of `weft broker --shared`.
 const SOCKET: &str = "/run/weft/broker.sock";
 
-/// Memory that a shard stands for: with the example's `gres.conf`, a GiB.
+/// Memory of a shard, bytes: a GiB, as in the example's `gres.conf`.
 const SHARD_BYTES: u64 = 1 << 30;
 
 /// The arguments of the plugin's line.
@@ -17,13 +17,13 @@ const SHARD_BYTES: u64 = 1 << 30;
 pub struct PluginSettings {
     /// `lib=`: the interposer's absolute path.
     pub library: String,
-    /// `socket=`: where the node's shared broker listens.
+    /// `socket=`: the socket of the node's shared broker.
     pub socket: String,
-    /// `default_priority=`: of jobs that ask for none; `None`: weft's own.
+    /// `default_priority=`: for jobs that request none; `None`: weft's own.
     pub default_priority: Option<u8>,
-    /// `shard=`: memory that a shard stands for, bytes; `None` (`shard=no`): nothing.
+    /// `shard=`: memory of a shard, bytes; `None` (`shard=no`): a shard stands for no memory.
     pub shard_bytes: Option<u64>,
-    /// `leftover=kill|leave`: whether processes of an ended job that Slurm has lost sight of are
+    /// `leftover=kill|leave`: whether processes of an ended job that Slurm no longer tracks are
     /// killed.
     pub kills_leftovers: bool,
 }
@@ -41,7 +41,7 @@ impl Default for PluginSettings {
 }
 
 impl PluginSettings {
-    /// The settings, and what is wrong with them: a wrong one leaves its default.
+    /// The settings, and their errors. A wrong argument leaves its default.
     pub fn read<'a>(arguments: impl IntoIterator<Item = &'a str>) -> (PluginSettings, Vec<String>) {
         let (mut settings, mut wrong) = (PluginSettings::default(), Vec::new());
         for argument in arguments {
@@ -84,7 +84,7 @@ fn absolute(path: &str) -> Result<String, String> {
     }
 }
 
-/// The linker splits `LD_PRELOAD` at blanks and colons.
+/// Checks a path for `LD_PRELOAD`, which the linker splits at blanks and colons.
 fn preloadable(path: &str) -> Result<String, String> {
     match path.contains([' ', ':', '\t']) {
         true => Err("a path without blanks and colons".to_string()),

@@ -1,20 +1,20 @@
-//! The environment of a task: what weft adds to it, and what is taken away again.
+//! The environment of a task: the variables that weft adds to it or removes from it.
 //!
-//! An environment travels. A step inherits its batch script's, and a job that another job submits
-//! inherits all of that job's. So everything set here is marked with the job it was set for.
+//! A step inherits the environment of its batch script. A job that another job submits inherits all
+//! of that job's environment. So every variable that is set here is marked with its job.
 #![forbid(unsafe_code)]
 
 use super::options::JobOption;
 use super::settings::PluginSettings;
 use super::weft::priority;
 
-/// For which job the variables were set.
+/// The job for which the variables were set.
 pub const OF_JOB: &str = "WEFT_SLURM_JOB";
 
-/// What processes of one job on a node have in common.
+/// The name that all processes of one job on a node share.
 pub const GANG: &str = "WEFT_GANG";
 
-/// What the plugin sets and what a user of a batch script may set as well.
+/// Variables that the plugin sets, or that the user of a batch script may set.
 const OURS: [&str; 8] = [
     OF_JOB,
     GANG,
@@ -26,29 +26,29 @@ const OURS: [&str; 8] = [
     CLIENT_PRIORITY,
 ];
 
-/// What tells an MPS client's rank to the driver, the lower rank, and the first priority that gets
-/// it: as `weft run` does.
+/// The variable for an MPS client's rank in the driver, the lower rank, and the first priority that
+/// gets it, as in `weft run`.
 const CLIENT_PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
 const BELOW_NORMAL: &str = "1";
 const FIRST_BELOW_NORMAL: u8 = 5;
 
-/// Most characters of a name in weft.
+/// The most characters of a name in weft.
 const LONGEST_NAME: usize = 64;
 
 /// The environment of a task that is about to begin.
 pub trait Variables {
     /// The variable's value, if it is set and can be read.
     fn get(&self, name: &str) -> Option<String>;
-    /// Whether it is set, be it to what cannot be read: too long, or no UTF-8.
+    /// Whether it is set, even to a value that cannot be read: too long, or no UTF-8.
     fn is_set(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
-    /// Sets it, over any other value.
+    /// Sets it, replacing any other value.
     fn set(&mut self, name: &str, value: &str);
-    /// Takes it away.
+    /// Removes it.
     fn remove(&mut self, name: &str);
 
-    /// Sets it where nothing is set.
+    /// Sets it unless it has a value.
     fn set_default(&mut self, name: &str, value: &str) {
         if self.get(name).map_or(!self.is_set(name), |old| old.is_empty()) {
             self.set(name, value);
@@ -56,22 +56,22 @@ pub trait Variables {
     }
 }
 
-/// What Slurm says of the job.
+/// Slurm's data about the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlurmJob {
-    /// Number of the job. A job of an array has one of its own.
+    /// Number of the job. A job of an array has its own number.
     pub id: u32,
     /// The array's number, and the job's place in it.
     pub array: Option<(u32, u32)>,
 }
 
 impl SlurmJob {
-    /// What the job's processes have in common.
+    /// The common name of the job's processes.
     pub fn gang(self) -> String {
         format!("slurm-{}", self.id)
     }
 
-    /// What the job is called: its name, and its number as `squeue` shows it.
+    /// The job's name in weft: its own name, and its number as `squeue` shows it.
     pub fn title(self, name: &str) -> String {
         let number = match self.array {
             Some((array, place)) => format!("[{array}_{place}]"),
@@ -83,8 +83,8 @@ impl SlurmJob {
     }
 }
 
-/// Makes a task one under weft, if its step holds a GPU; else makes sure that it is none.
-/// `chosen`: values of the options that were given. What went wrong is returned, in lines.
+/// Puts a task under weft if its step holds a GPU; otherwise ensures that it runs without weft.
+/// `chosen`: values of the given options. Returns the errors, one line each.
 pub fn prepare(
     task: &mut dyn Variables,
     job: SlurmJob,
@@ -113,7 +113,8 @@ pub fn prepare(
                 };
                 task.set(option.variable(), &value);
             }
-            // It was refused where it was given, unless that was by another plugin than this one.
+            // The option was refused at submission, unless another version of the plugin accepted
+            // it.
             Err(why) => wrong.push(why),
         }
     }
@@ -134,7 +135,7 @@ pub fn prepare(
     task.set(GANG, &job.gang());
     task.set(OF_JOB, &job.id.to_string());
     task.set_default("WEFT_SOCKET", &settings.socket);
-    // A broker that a job started would end with the job, and others with it.
+    // A broker that a job started would end with that job, while other jobs still use it.
     task.set_default("WEFT_AUTOSTART", "0");
     let preload = task.get("LD_PRELOAD").unwrap_or_default();
     let mut parts = others(&preload, &settings.library);
@@ -143,11 +144,11 @@ pub fn prepare(
     wrong
 }
 
-/// The folder that the job was submitted from.
+/// The variable with the folder that the job was submitted from.
 const SUBMIT_FOLDER: &str = "SLURM_SUBMIT_DIR";
 
-/// A file as its user named it: a relative one is of the folder where the job was submitted, not of
-/// the one where a process of the job is (`--chdir`, `cd`) when it first asks for a GPU.
+/// A file as its user named it. A relative path starts at the submit folder, not at the folder of a
+/// process when it first uses a GPU (`--chdir`, `cd`).
 fn from_submit_folder(task: &dyn Variables, file: String) -> String {
     let folder = task.get(SUBMIT_FOLDER).filter(|folder| folder.starts_with('/'));
     match folder {
@@ -159,8 +160,8 @@ fn from_submit_folder(task: &dyn Variables, file: String) -> String {
     }
 }
 
-/// Whether the step holds a GPU, or a part of one. Slurm takes these variables from a step that
-/// holds none; `CUDA_VISIBLE_DEVICES` alone may be the user's.
+/// Whether the step holds a GPU, or a part of one. Slurm removes these variables from a step that
+/// holds none; `CUDA_VISIBLE_DEVICES` may also come from the user.
 fn holds_gpu(task: &dyn Variables) -> bool {
     let slurms = ["SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_SHARDS_ON_NODE"];
     let said = |name: &str| task.get(name).is_some_and(|value| !value.is_empty());
@@ -177,7 +178,7 @@ fn shards(task: &dyn Variables) -> Option<u64> {
         .filter(|shards| *shards > 0)
 }
 
-/// Takes the library away from a task that inherited it.
+/// Removes the library from a task that inherited it.
 fn unload(task: &mut dyn Variables, library: &str) {
     let Some(preload) = task.get("LD_PRELOAD") else {
         return;
@@ -190,7 +191,7 @@ fn unload(task: &mut dyn Variables, library: &str) {
     }
 }
 
-/// What is preloaded besides the library.
+/// The preloaded libraries except weft's.
 fn others<'a>(preload: &'a str, library: &str) -> Vec<&'a str> {
     let parts = preload.split([':', ' ']);
     parts.filter(|part| !part.is_empty() && *part != library).collect()

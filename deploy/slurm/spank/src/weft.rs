@@ -1,7 +1,7 @@
-//! weft's own readers of priorities, amounts and slowdowns: the files themselves.
+//! weft's own parsers of priorities, amounts and slowdowns: the files themselves.
 //!
-//! The package that they are in brings some forty others, too many for what every command of Slurm
-//! loads.
+//! Their package depends on some forty others. That is too many for code that every command of
+//! Slurm loads.
 #![allow(dead_code)]
 
 /// Number of priorities.

@@ -16,7 +16,7 @@ use weft_device_plugin::api::{
     ListAndWatchResponse, PreferredAllocationRequest, RegisterRequest,
 };
 
-/// How long anything may take that takes a moment on an idle machine.
+/// Bound of anything that takes a moment on an idle machine.
 pub const BOUND: Duration = Duration::from_secs(60);
 
 struct Registry {
@@ -35,7 +35,7 @@ impl Registration for Registry {
     }
 }
 
-/// A kubelet that runs. It ends, socket and all, when it is dropped.
+/// A running kubelet. It ends, with its socket, when it is dropped.
 pub struct FakeKubelet {
     folder: PathBuf,
     registrations: mpsc::UnboundedReceiver<RegisterRequest>,
@@ -43,7 +43,8 @@ pub struct FakeKubelet {
 }
 
 impl FakeKubelet {
-    /// As a kubelet starts: it empties the folder, then listens. One that refuses registers nobody.
+    /// Starts like a kubelet: empties the folder, then listens. With `refuse` it rejects
+    /// registrations.
     pub fn start(folder: &Path, refuse: bool) -> Self {
         for old in std::fs::read_dir(folder).unwrap() {
             std::fs::remove_file(old.unwrap().path()).unwrap();
@@ -69,7 +70,7 @@ impl FakeKubelet {
         within("a registration", self.registrations.recv()).await.unwrap()
     }
 
-    /// Whether none came so far.
+    /// Whether no registration came so far.
     pub fn heard_nothing(&mut self) -> bool {
         self.registrations.try_recv().is_err()
     }
@@ -103,12 +104,12 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// The lists of shares that it tells.
+    /// The lists of shares that it sends.
     pub async fn lists(&mut self) -> Streaming<ListAndWatchResponse> {
         self.client.list_and_watch(Empty {}).await.unwrap().into_inner()
     }
 
-    /// Waits for a list of which each share, of the GPUs with this in their ids, is called so.
+    /// Waits for a list in which each share whose id contains `of` has this health.
     pub async fn wait(lists: &mut Streaming<ListAndWatchResponse>, of: &str, health: &str) -> Vec<String> {
         loop {
             let list = within(health, lists.message()).await.unwrap().expect("the list ended");
@@ -119,7 +120,7 @@ impl Plugin {
         }
     }
 
-    /// What a container with these shares gets.
+    /// The answer for a container with these shares.
     pub async fn allocate(&mut self, ids: &[String]) -> Result<ContainerAllocateResponse, Status> {
         let container_requests = vec![ContainerAllocateRequest {
             devices_ids: ids.to_vec(),
@@ -128,7 +129,7 @@ impl Plugin {
         Ok(answer.into_inner().container_responses.remove(0))
     }
 
-    /// Which of these the plugin would take.
+    /// The plugin's preference among these.
     pub async fn preferred(&mut self, available: &[String], size: i32) -> Result<Vec<String>, Status> {
         let container_requests = vec![ContainerPreferredAllocationRequest {
             available_device_i_ds: available.to_vec(),
@@ -141,7 +142,7 @@ impl Plugin {
     }
 }
 
-/// What comes, or a failure that names what did not come.
+/// The awaited value, or a failure that names it.
 pub async fn within<T>(what: &str, coming: impl Future<Output = T>) -> T {
     tokio::time::timeout(BOUND, coming)
         .await
