@@ -74,8 +74,8 @@ class Stage:
         )
 
     def play(self, number, requests, *, beside):
-        """Runs one service. Returns its requests by its own clock and by the device's log, relative
-        to alone.
+        """Runs one service. Returns its requests' times by its own clock and by the device's log,
+        relative to a request without other jobs.
         """
         batch = self.job("batch", ENDLESS, f"batch{number}", 7) if beside else None
         if batch and not jobs.wait_until(lambda: self.launched(batch), BOUND):

@@ -305,8 +305,8 @@ def lost_by_log(log, service, others):
 
 
 def by_log(log, service, others):
-    """The figures of the device's log: those of `met`, and durations of requests alone and with
-    others.
+    """The figures of the device's log: those of `met`, and durations of requests without and with
+    the other jobs.
     """
     found, alone = met(log, service, others), alone_by_log(log, service, others)
     if len(found) < 10:
@@ -360,7 +360,7 @@ def by_clock(times, training):
     }
     mean = told["alone_mean"]
     told["lost"] = statistics.mean(all_beside) / mean - 1
-    # The error of the two means, as a part of alone.
+    # The error of the two means, as a part of the first one.
     told["lost_error"] = (
         statistics.variance(alone) / len(alone) + statistics.variance(all_beside) / len(all_beside)
     ) ** 0.5 / mean

@@ -1,4 +1,4 @@
-"""`scripts/cluster systemd`: the .deb under a real systemd, booted in namespaces of this machine."""
+"""`scripts/cluster systemd`: the .deb under a real systemd in namespaces of this machine."""
 
 import argparse
 import subprocess

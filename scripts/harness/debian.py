@@ -122,7 +122,7 @@ class Apt:
         except subprocess.TimeoutExpired:
             raise Unreachable(f"{name} did not end within {bound} s") from None
         if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-1:] or ["it said nothing"]
+            errors = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-1:] or ["it printed nothing"]
             raise Unreachable(f"{name} ended with {done.returncode}: {errors[0]}")
         return done.stdout
 

@@ -330,7 +330,7 @@ class Broker:
         second.
         """
         mine = [line for line in lines_of(self.trace) if line.get("pid") == pid]
-        # A new client is alone until the broker sets another mode.
+        # A new client has mode `alone` until the broker sets another one.
         told = ["alone"] if any(line.get("event") == "attached" for line in mine) else []
         return told + [line.get("what") for line in mine if line.get("event") == "mode"]
 

@@ -322,6 +322,6 @@ def run(*command, within=None):
         raise Failed(f"{words[0]} did not end within {BOUND_S} s") from None
     if done.returncode:
         print(done.stderr, file=sys.stderr)
-        said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
+        said = (done.stderr.strip() or "it printed nothing").splitlines()[-1]
         raise Failed(f"{words[0]} ended with {done.returncode}: {said}")
     return done.stdout

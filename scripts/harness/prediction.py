@@ -1,8 +1,8 @@
 """The lab's prediction for two jobs that also run on the simulated GPU.
 
-Both are recorded alone (`weft profile --trace`). The lab plays the recordings on a device with the
-same parameters, and its policies have the same profiles. So prediction and run differ only in the
-effects that the lab leaves out.
+Each is recorded by itself (`weft profile --trace`). The lab plays the recordings on a device with
+the same parameters, and its policies have the same profiles. So prediction and run differ only in
+the effects that the lab leaves out.
 
 Device times in a recording are taken from the device's log. The recorder's own times lie between
 two events. They include the host's time between the events if the device was idle.

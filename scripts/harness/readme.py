@@ -1,7 +1,7 @@
 """Results of README's own way of sharing a GPU: one case per length of the training's kernels.
 
 Each case runs in three conditions, one right after the other. In each of them the service first
-runs alone, then the trainings join:
+runs by itself, then the trainings join:
     plain     without weft
     readme    as in README: the service has a profile, the trainings have none
     both      the trainings have a profile too

@@ -463,7 +463,7 @@ class Cluster:
             self.unshare.wait(BOUND)
             self.init = None
 
-    # What runs in it.
+    # Commands in the namespaces.
 
     def enter(self, user=None):
         """The words before a command that runs in the cluster."""

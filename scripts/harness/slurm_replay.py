@@ -10,7 +10,7 @@ assumptions:
 
 * Run times keep their proportions between a third and five times the median. Arrivals keep theirs;
   they are spread so that the requested GPU shares are `--load` times the available ones.
-* `gpu_milli` is the part of a GPU's time that a batch job uses when alone. A service's requests use
+* `gpu_milli` is the part of a GPU's time that a batch job uses by itself. A service's requests use
   40 % of its share. Requests come in a closed loop, at random times.
 * The trace has no data on memory. A service takes more than half of a GPU, so that no two services
   share one. A batch job takes less than half, in proportion to its share.

@@ -7,9 +7,9 @@ A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of 
     python models.py --list
     python models.py resnet50 --mode infer --requests 200
     python models.py gpt2 --mode train --requests 20 --times times.json
-    python models.py llama --mode infer --graph --requests 50          # each token is one CUDA graph
+    python models.py llama --mode infer --graph --requests 50        # each token is one CUDA graph
     python models.py llama --mode infer --pace-us 100 --requests 50  # on a slow host
-    weft profile --trace resnet50.trace -- python models.py resnet50 --mode infer --requests 100 --mark
+    weft profile --trace resnet50.trace -- python models.py resnet50 --mode infer --mark
 
 A request has these steps: host work (--host-ms: the time of decoding and resizing, or the wait for
 the next client), a copy to the GPU, the model, the answer back on the host. An iteration adds a

@@ -240,7 +240,7 @@ def start(phase, folder, stack):
     device = phase.device(folder)
 
     def broker():
-        # One broker each: a process is alone only if its broker has no other job.
+        # One broker each: a process has mode `alone` only if its broker has no other job.
         return stack.enter_context(phase.broker(phase.place("mb"), device, trace=False)).variables()
 
     configurations = {"bare": {}, "attached": jobs.preload(broker(), priority=0)}

@@ -1,5 +1,5 @@
-"""A service with a batch job: the progress of each alone, shared without weft, under MPS, and under
-weft.
+"""A service with a batch job: the progress of each by itself, shared without weft, under MPS, and
+under weft.
 
 The processes of a pair start once and live through all conditions. A condition changes only the
 broker: none, a broker whose policy knows the service's profile, or one that knows both. Settings
@@ -28,8 +28,8 @@ PAIRS = (("resnet50", "resnet50"), ("bert_base", "gpt2"), ("gpt2", "vgg19"), ("v
 # Host work before each request, ms: the service's own gaps.
 HOST_MS = 5.0
 
-# Seconds that the service is measured, and the batch job alone; fewest requests for a meaningful
-# p99.
+# Seconds that the service is measured, and the batch job by itself; fewest requests for a
+# meaningful p99.
 SECONDS, QUICK_SECONDS = 4.0, 2.5
 ENOUGH, QUICK_ENOUGH = 100, 3
 
@@ -243,7 +243,7 @@ def attached(broker):
 
 
 class Pair:
-    """Two jobs, and their figures alone."""
+    """Two jobs, and the figures of each by itself."""
 
     def __init__(self, phase, service, batch, wanted):
         self.phase, self.service, self.batch, self.wanted = phase, service, batch, wanted
@@ -256,7 +256,7 @@ class Pair:
 
     def kinds(self):
         """Kinds of processes that the conditions need. The plain ones come first: all others are
-        compared with their figures alone.
+        compared with them.
         """
         return sorted({PLAIN, *(condition.kind for condition in self.wanted)})
 
