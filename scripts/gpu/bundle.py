@@ -1,7 +1,8 @@
-"""Builds what the GPU machine needs, checks that it can run there, and lays it into one folder.
+"""Builds the files that the GPU machine needs, checks that they can run there, and puts them into
+one folder.
 
-The folder has the shape of cargo's target folder after scripts/layout, so harness/paths.py finds everything in it when CARGO_TARGET_DIR names it.
-What is in it are files of their own, no links: only the folder travels.
+The folder has the shape of cargo's target folder after scripts/layout, so harness/paths.py finds
+everything in it if CARGO_TARGET_DIR names it. It contains files, no links: only the folder travels.
 """
 
 import hashlib
@@ -26,8 +27,8 @@ BUILT = [workspaces.NODE, workspaces.SIMGPU]
 # The bundle is a plain build, and that GPU's machine is not older; for older ones there is scripts/package.
 GLIBC = (2, 34)
 
-# A call to a borrowed GPU machine carries 64 MiB, tracked files of the repository included and
-# what packing them adds.
+# A call to a borrowed GPU machine carries 64 MiB. That includes tracked files of the repository and
+# the overhead of packing.
 MOST_BYTES = 62 << 20
 
 # (file in target/release, place in the bundle)
@@ -49,7 +50,7 @@ FILES = [
 
 
 class Trouble(RuntimeError):
-    """Why there is no bundle, in one line or a few."""
+    """The reason why there is no bundle, in one line or a few."""
 
 
 def packages(files):
@@ -61,7 +62,7 @@ def packages(files):
         raise Trouble(f"cargo metadata failed: {error.stderr.strip()[-400:]}") from error
     for package in found:
         for target in package["targets"]:
-            # A program and a library may have one name (`weft`), so their files are told apart.
+            # A program and a library may share a name (`weft`), so their files are distinguished.
             if "bin" in target["kind"]:
                 makers[target["name"]] = package["name"]
             if "cdylib" in target["crate_types"]:
@@ -73,7 +74,9 @@ def packages(files):
 
 
 def build(files):
-    """The release build as scripts/layout makes it: of fewer packages it would have other features, and all be compiled anew."""
+    """Runs the release build of scripts/layout. A build of fewer packages would have other features
+    and compile everything again.
+    """
     packages(files)
     for workspace in BUILT:
         command = workspace.build("--profile", paths.PROFILE)
@@ -83,7 +86,7 @@ def build(files):
 
 
 def glibc_faults(files):
-    """Lines that say which symbol in which file needs a newer glibc than GLIBC."""
+    """A line for each symbol that needs a newer glibc than GLIBC, with its file."""
     limit = ".".join(map(str, GLIBC))
     return [
         f"{path}: needs {symbol} of {version}, newer than glibc {limit}"
@@ -109,7 +112,9 @@ def tool_version(*command):
 
 
 def make(folder, *, from_target=None, files=None):
-    """Lays the built files into `folder`; the old one is replaced as a whole. Returns the manifest."""
+    """Puts the built files into `folder`; an old bundle is replaced as a whole. Returns the
+    manifest.
+    """
     folder = Path(folder)
     refuse_others(folder)
     release = Path(from_target or paths.TARGET) / paths.BUILT.name
@@ -120,7 +125,8 @@ def make(folder, *, from_target=None, files=None):
     faults = glibc_faults(sorted({release / name for name, _ in files}))
     if faults:
         raise Trouble("\n".join([*faults, "build where glibc is older, or avoid the symbol"]))
-    # As a whole: a suite that starts at this moment finds the old one or the new one.
+    # Replaces the folder as a whole: a suite that starts at this moment finds the old one or the
+    # new one.
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".gpu-bundle-", dir=folder.parent) as aside:
         new = Path(aside) / "new"
@@ -132,10 +138,10 @@ def make(folder, *, from_target=None, files=None):
 
 
 def refuse_others(folder):
-    """Trouble where the folder is somebody else's."""
+    """Raises Trouble if the folder is not a bundle."""
     is_mine = folder.is_dir() and (not any(folder.iterdir()) or (folder / "manifest.json").is_file())
     if not is_mine and (folder.exists() or folder.is_symlink()):
-        raise Trouble(f"{folder}: there, and no bundle: name another folder, or remove it")
+        raise Trouble(f"{folder}: exists and is no bundle: name another folder, or remove it")
 
 
 def fill(new, release, files):
@@ -154,10 +160,10 @@ def fill(new, release, files):
     entries[clients.PLACE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     total = sum(entry["bytes"] for entry in entries.values())
     tracked = tracked_bytes()
-    # Another build than a release is for trying the suite where it was built.
+    # Other builds than a release only serve to try the suite on the machine that built them.
     if paths.PROFILE == "release" and total + tracked > MOST_BYTES:
         of = f"{total >> 20} MiB and {tracked >> 20} MiB of tracked files"
-        raise Trouble(f"{of}, more than the {MOST_BYTES >> 20} MiB that may travel: what grew? {largest(entries)}")
+        raise Trouble(f"{of}, more than the {MOST_BYTES >> 20} MiB that may travel; largest files: {largest(entries)}")
     manifest = {
         "commit": git("rev-parse", "HEAD") or "unknown",
         "changed": bool(git("status", "--porcelain", "--untracked-files=no")),
@@ -179,7 +185,7 @@ def tracked_bytes():
 
 
 def travelling(folder):
-    """Bytes that go to the GPU machine with this bundle; None where there is none."""
+    """Bytes that go to the GPU machine with this bundle; None if there is no bundle."""
     manifest = manifest_of(folder)
     return manifest["bytes"] + tracked_bytes() if manifest else None
 
@@ -198,7 +204,8 @@ def manifest_of(folder):
 
 
 def damaged(folder, manifest):
-    """Files of the bundle that did not arrive whole; mends what a copy may lose (the executable bit)."""
+    """Files of the bundle that did not arrive whole. Restores an executable bit that a copy lost.
+    """
     wrong = []
     for place, entry in manifest["files"].items():
         path = Path(folder) / place

@@ -1,6 +1,7 @@
 """The table of clients (tests/clients/clients.toml), for every Python that a GPU machine may have.
 
-Before Python 3.11 there is no reader of TOML in the standard library: the bundle carries the same table as JSON, made of the same file.
+Before Python 3.11 the standard library cannot read TOML. The bundle carries the same table as JSON,
+made from the same file.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ PLACE = "clients.json"
 
 
 class Trouble(RuntimeError):
-    """Why the table cannot be read, in one line."""
+    """The reason why the table cannot be read, in one line."""
 
 
 def sum_of_table():
@@ -34,17 +35,19 @@ def tables():
 
 
 def carried(file):
-    """The table as the bundle carries it; Trouble where it is not there or of another clients.toml."""
+    """The table in the bundle. Raises Trouble if it does not exist or belongs to another
+    clients.toml.
+    """
     version = ".".join(map(str, sys.version_info[:2]))
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise Trouble(f"Python {version} reads no TOML, and {file} is not there or damaged ({error}): run scripts/gpu-bundle") from error
     if found["of"] != sum_of_table():
-        raise Trouble(f"{file} was made of another clients.toml: run scripts/gpu-bundle")
+        raise Trouble(f"{file} was made from another clients.toml: run scripts/gpu-bundle")
     return found["clients"]
 
 
 def as_json():
-    """What the bundle carries. For a Python that reads TOML."""
+    """The text for the bundle, written by a Python that reads TOML."""
     return json.dumps({"of": sum_of_table(), "clients": tables()}, indent=1) + "\n"

@@ -1,8 +1,10 @@
-"""Folds result files into the repository: one table a GPU, its recordings, and the figures the simulated GPU reads.
+"""Folds result files into the repository: one table per GPU, its recordings, and the figures for
+the simulated GPU.
 
-What is known of a GPU lies in `profiles/recorded/GPU-NAME/results.jsonl`, one line for each figure, case, fact and phase, with the run it is from.
-A newer run replaces what it measured again and leaves the rest; folding the same run twice changes nothing. RESULTS.md and the calibration
-file are written anew from it each time.
+`profiles/recorded/GPU-NAME/results.jsonl` has everything that is known of a GPU: one line for each
+figure, case, fact and phase, with its run. A newer run replaces the figures that it measured again
+and leaves the rest. Folding the same run twice changes nothing. RESULTS.md and the calibration file
+are written anew from it each time.
 """
 
 import json
@@ -18,18 +20,18 @@ from . import machine, report, results
 
 KEYS = paths.ROOT / "tests" / "simgpu" / "calibration" / "keys.toml"
 
-# What an archive of recordings may hold.
+# Files that an archive of recordings may hold.
 RECORDING = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.(profile|trace)")
 
-# Where figures that a run did not measure come from (tests/simgpu/calibration/README.md).
+# Source of figures that a run did not measure (tests/simgpu/calibration/README.md).
 BASE = "a100-like"
 
 
 class Trouble(RuntimeError):
-    """Why a file is not folded, in one line."""
+    """The reason why a file is not folded, in one line."""
 
 
-# The suffix of the file that a lease brings home.
+# The suffix of the file that a lease brings back.
 ARCHIVE = ".tgz"
 
 # Names in that archive: a folder of a GPU with result files, logs and recordings.
@@ -37,7 +39,7 @@ MEMBER = re.compile(r"[a-z0-9-]+/[A-Za-z0-9_-]+(\.jsonl|\.log|\.recorded(-\d+)?\
 
 
 def unpacked(archive, into):
-    """The folder with what a lease brought home."""
+    """The folder with the files that a lease brought back."""
     folder = into / f"{len(list(into.iterdir()))}"
     folder.mkdir()
     try:
@@ -47,12 +49,14 @@ def unpacked(archive, into):
                     raise Trouble(f"{archive}: {entry.name!r} is no result")
             tar.extractall(folder, filter="data")
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise Trouble(f"{archive}: no whole archive of scripts/gpu-suite: {str(error).splitlines()[0]}") from error
+        raise Trouble(f"{archive}: not a complete archive of scripts/gpu-suite: {str(error).splitlines()[0]}") from error
     return folder
 
 
 def files_of(places, into):
-    """The result files named, or in the folders and archives named. Archives are unpacked below `into`."""
+    """The given result files, and those in the given folders and archives. Archives are unpacked
+    below `into`.
+    """
     found = []
     for place in map(Path, places):
         if place.suffix == ARCHIVE and place.is_file():
@@ -71,13 +75,13 @@ def files_of(places, into):
 
 
 def is_simulated(run):
-    """Whether anything at all says that these are no figures of a real GPU."""
+    """Whether any field shows that these are not figures of a real GPU."""
     named = "simulated" in str(run.get("gpu", "")).lower()
     return bool(run.get("simulated") is not False or run.get("driver", {}).get("simulated") or named)
 
 
 class Gpu:
-    """What is known of one GPU."""
+    """The recorded results of one GPU."""
 
     def __init__(self, root, name, title, simulated):
         self.folder = root / "profiles" / "recorded" / name
@@ -90,7 +94,9 @@ class Gpu:
                 self.lines[key(line)] = line
 
     def add(self, path):
-        """One run's lines. Returns how many were new, replaced, and older than what is there."""
+        """Adds one run's lines. Returns the numbers of lines that were new, that replaced others,
+        and that were older than the existing ones.
+        """
         lines = results.read(path)
         run = report.head(lines)["run"]
         counts = {"new": 0, "replaced": 0, "older": 0}
@@ -109,7 +115,7 @@ class Gpu:
         return counts
 
     def unpack(self, path):
-        """The recordings that lie beside a result file."""
+        """Unpacks the recordings of a result file, which lie in the same folder."""
         written, run = [], report.head(results.read(path))["run"]
         for archive in sorted(path.parent.glob(f"{path.stem}.recorded*.tar")):
             with tarfile.open(archive) as tar:
@@ -129,7 +135,7 @@ class Gpu:
         return [line for line in self.lines.values() if line["kind"] == kind and (phase is None or line.get("phase") == phase)]
 
     def write(self):
-        """All files of this GPU. Returns their paths."""
+        """Writes all files of this GPU. Returns their paths."""
         self.folder.mkdir(parents=True, exist_ok=True)
         ordered = sorted(self.lines.values(), key=lambda line: tuple(map(str, key(line))))
         replace(self.file, "".join(json.dumps(line, sort_keys=True) + "\n" for line in ordered))
@@ -146,10 +152,10 @@ class Gpu:
         parts = [f"# {self.title}"]
         if self.simulated:
             parts.append(
-                "**SIMULATED.** These runs were made on the simulated GPU: they show that the suite works and are measurements of nothing."
+                "**SIMULATED.** These runs were made on the simulated GPU: they show that the suite works, and measure no real GPU."
             )
         parts.append(
-            "Written by `scripts/gpu-results` from `results.jsonl`; do not edit by hand. Each figure is the newest there is, with its run."
+            "Written by `scripts/gpu-results` from `results.jsonl`; do not edit by hand. Each figure is the newest one, with its run."
         )
         runs = sorted(self.of("run"), key=lambda line: line["run"])
         used = {line["run"] for line in self.lines.values() if line["kind"] != "run"}
@@ -221,7 +227,7 @@ class Gpu:
         return "\n\n".join(parts) + "\n"
 
     def calibration_text(self):
-        """The figures that the simulated GPU reads, or None where none was measured."""
+        """The figures for the simulated GPU, or None if no figure was measured."""
         with open(KEYS, "rb") as file:
             keys = tomllib.load(file)
         measured = {}
@@ -266,7 +272,7 @@ def words(names):
 
 
 def key(line):
-    """What a line is about: a newer one with the same key replaces it."""
+    """The subject of a line: a newer line with the same key replaces it."""
     if line["kind"] == "run":
         return ("run", line["run"], "")
     return (line["kind"], line.get("phase", ""), line.get("name", ""))
@@ -294,14 +300,14 @@ def fold_files(files, root, allow_simulated):
         simulated = is_simulated(run)
         if simulated and not allow_simulated:
             raise Trouble(
-                f"{path}: made on the simulated GPU: it says nothing of a real one; to look at it anyway: --into FOLDER"
+                f"{path}: made on the simulated GPU, so it measures no real one; to see it anyway: --into FOLDER"
             )
         name = machine.folder_name(run["gpu"], simulated)
         gpu = gpus.setdefault(name, Gpu(root, name, run["gpu"], simulated))
         counts = gpu.add(path)
         recordings = gpu.unpack(path)
         said.append(
-            f"{path.name}: {gpu.name}: {counts['new']} new, {counts['replaced']} replaced, {counts['older']} older than what is there, {len(recordings)} recordings"
+            f"{path.name}: {gpu.name}: {counts['new']} new, {counts['replaced']} replaced, {counts['older']} older than the existing ones, {len(recordings)} recordings"
         )
     for gpu in gpus.values():
         said += [f"wrote {path}" for path in gpu.write()]

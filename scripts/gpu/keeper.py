@@ -1,8 +1,10 @@
-"""Keeps the driver initialised for as long as a run lasts.
+"""Keeps the driver initialised for the duration of a run.
 
-Where nobody holds a device, the driver shuts it down with the last process and starts it anew with the next one, for a second or more each time.
-As a program this holds cuInit and the device files, and makes no context, so it takes no memory of the device and is nobody's neighbour there.
-No setting is changed. It ends when its stdin is closed, with its parent, and in any case after the seconds it is given.
+If no process holds a device, the driver shuts it down with the last process and starts it again
+with the next one, for a second or more each time. As a program this module holds cuInit and the
+device files. It makes no context, so it takes no memory of the device and does not share it. No
+setting is changed. It ends when its stdin is closed, when its parent ends, and at the latest after
+the given number of seconds.
 """
 
 import contextlib
@@ -16,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-# What the driver's first start after boot may take, seconds.
+# Longest first start of the driver after boot, seconds.
 START = 60.0
 
 
@@ -30,7 +32,7 @@ def main(seconds):
                 files.append(open(path, "rb"))  # noqa: SIM115
     try:
         code = ctypes.CDLL("libcuda.so.1").cuInit(0)
-        said = {"initialised": code == 0, **({} if code == 0 else {"error": f"cuInit says {code}"})}
+        said = {"initialised": code == 0, **({} if code == 0 else {"error": f"cuInit returned {code}"})}
     except OSError as error:
         said = {"initialised": False, "error": str(error)}
     said.update(seconds=round(time.monotonic() - begin, 3), device_files=[file.name for file in files])
@@ -41,7 +43,9 @@ def main(seconds):
 
 
 class Keeper:
-    """The program, started and ended. Use with `with`, on the main thread; `said` is its first line, {"error": why} where it did not start."""
+    """Starts and ends the program. Use with `with`, on the main thread. `said` is its first line,
+    or {"error": reason} if it did not start.
+    """
 
     def __init__(self, environment, seconds):
         self.environment, self.seconds = environment, seconds

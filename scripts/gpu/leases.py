@@ -1,22 +1,23 @@
-"""The two commands for a borrowed GPU of 15 minutes: each at most MOST seconds, its steps in order
-of worth.
+"""The two commands for a borrowed GPU of 15 minutes: each at most MOST seconds, most valuable steps
+first.
 
-A step ends at its seconds at the latest. A step that ends early leaves its time to those behind it.
+A step ends after its seconds at the latest. The following steps get the time that a step leaves.
 """
 
 import textwrap
 from typing import NamedTuple
 
-# Most seconds of one command on a borrowed machine, with time to start and to bring results home.
+# Most seconds of one command on a borrowed machine. This leaves time to start and to bring back the
+# results.
 MOST = 540.0
 
-# The most that facts and the warm-up take of it, seconds. They need a dozen where PyTorch is read
-# from a warm disk.
+# Most seconds of that for facts and the warm-up. They take a dozen if PyTorch is read from a warm
+# disk.
 FACTS_SECONDS = 20.0
 
 
 class Step(NamedTuple):
-    """A phase of a lease. `words` choose its cases, `options` are for the phase alone."""
+    """A phase of a lease. `words` choose its cases, `options` are only for this phase."""
 
     seconds: float
     words: tuple = ()
@@ -32,24 +33,24 @@ class Lease(NamedTuple):
     steps: dict
 
 
-# Clients that would show a fault that changes results, the most telling first. `chained`:
-# products that each need the one before.
+# Clients that would show a fault that changes results, the most informative first. `chained`:
+# products that each need the previous one.
 RIGHT = ("torch-matmul", "cudarc", "torch-train", "torch-graphs", "torch-conv", "torch-attention", "torch-fft", "triton", "torch-compile", "cupy", "patterns")
 MORE_RIGHT = ("torch-elementwise", "torch-streams", "torch-lstm", "torch-events", "numba", "jax", "tinygrad")
 
-# Probes of the device's constants, the most telling first: the time of a switch halves or doubles
-# what weft is worth without MPS.
+# Probes of the device's constants, the most informative first: the time of a switch can halve or
+# double weft's benefit without MPS.
 CONSTANTS = ("switch", "launch", "spacing", "event", "mps", "copy", "stream-write", "memset", "context")
 
-# (service, batch job). The third: a decoder beside a training of another language model.
+# (service, batch job). The third: a decoder with a training of another language model.
 PAIRS = (("resnet50", "resnet50"), ("bert_base", "vgg19"), ("llama", "gpt2"))
 MORE_PAIRS = (("gpt2", "densenet201"), ("vit_b_16", "lstm"))
 
 FIRST = Lease(
     "first",
-    "Is it right, what is it worth, and the device's constants.",
-    "Data or output differs: stop, measure nothing else; the case names the data that differ, and --only interception --case =CLIENT/ROLE says whether "
-    "it comes back. Only `unnamed` differs: priorities hold, profiles miss those kernels. launches.left_behind is 0: background jobs wait at the gate. "
+    "Correctness, benefit, and the device's constants.",
+    "Data or output differs: stop, measure nothing else; the case names the data that differ, and --only interception --case =CLIENT/ROLE shows whether "
+    "it happens again. Only `unnamed` differs: priorities hold, profiles miss those kernels. launches.left_behind is 0: background jobs wait at the gate. "
     "A figure of calibration is off the simulated GPU's by 2 or more: run the laboratory with the file that scripts/gpu-results writes.",
     {
         "interception": Step(150, options={"clients": RIGHT, "exits": 20}),
@@ -57,14 +58,14 @@ FIRST = Lease(
         "calibration": Step(60, options={"probes": CONSTANTS}),
         "cost": Step(32, ("launches",), {"seconds": 8.0}),
         "movable": Step(15),
-        # With all that the steps before it leave.
+        # With all the time that earlier steps leave.
         "record": Step(8, options={"after": PAIRS}),
     },
 )
 
 MORE = Lease(
     "more",
-    "What the 15 minutes have left: further pairs, further recordings, further clients.",
+    "For the rest of the 15 minutes: further pairs, further recordings, further clients.",
     "As in the first.",
     {
         "sharing": Step(170, options={"pairs": MORE_PAIRS}),
@@ -77,12 +78,12 @@ ALL = {lease.name: lease for lease in (FIRST, MORE)}
 
 
 def seconds_of(lease):
-    """The bounds of all that a lease does, seconds."""
+    """The sum of the bounds of a lease, seconds."""
     return FACTS_SECONDS + sum(step.seconds for step in lease.steps.values())
 
 
 def described():
-    """The leases, for --help."""
+    """The description of the leases, for --help."""
 
     def lines(head, text):
         return textwrap.wrap(text, 132, initial_indent=f"      {head}", subsequent_indent="        ")

@@ -1,6 +1,7 @@
-"""Looks at the driver of this machine through its own interface and prints one JSON line.
+"""Examines the driver of this machine through its own interface and prints one JSON line.
 
-A program of its own, because a broken driver may hang or crash who opens it. It makes no context, so it takes no memory of the device.
+A separate program, because a broken driver may hang or crash the process that opens it. It makes no
+context, so it takes no memory of the device.
 """
 
 import ctypes
@@ -25,7 +26,8 @@ ATTRIBUTES = {
     "mps_enabled": 133,
 }
 
-# Private tables of the driver that CUDA's libraries are known to ask for, by identity; what weft does not see would go through them.
+# Private tables of the driver that CUDA's libraries are known to request, by identity. Calls that
+# weft does not see would go through them.
 TABLES = [
     "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9",
     "a094798c-2e74-2e74-93f2-0800200c0a66",
@@ -35,17 +37,19 @@ TABLES = [
     "d4082055-bde6-704b-8d34-ba123c66e1f2",
     "21318c60-9714-3248-8ca6-41ff7324c8f2",
     "6e163fbe-b958-444d-835c-e182aff1991e",
-    # Of the cache of compiled code: compilers ask for both, cuBLAS on sm_90 for the second.
+    # For the cache of compiled code: compilers request both, cuBLAS on sm_90 requests the second.
     "da9151d3-3ae6-cc41-a5c0-4f26d533e328",
     "1734dc26-800d-4745-8726-c0f1e7dd8bca",
-    # Asked for by cuSPARSELt.
+    # Requested by cuSPARSELt.
     "cd3ea2c6-7076-db4b-882e-52ae6c2d86f7",
     "f8cff951-2146-8b4e-b9e2-fb469e7c0dd9",
 ]
 
 
 def export_tables(cuda):
-    """{identity: whether this driver has it}. A table is only asked for; nothing in it is called."""
+    """{identity: whether this driver has it}. A table is only requested; no function in it is
+    called.
+    """
     found = {}
     for name in TABLES:
         table = ctypes.c_void_p()
@@ -77,7 +81,7 @@ def look():
         found["cuda"] = version.value
     code = cuda.cuInit(0)
     if code != 0:
-        return {**found, "error": f"cuInit says {code}"}
+        return {**found, "error": f"cuInit returned {code}"}
     count = ctypes.c_int()
     code = cuda.cuDeviceGetCount(ctypes.byref(count))
     if code != 0 or count.value == 0:

@@ -1,6 +1,8 @@
-"""What this machine is: its GPU or none, its Python packages, whether MPS is installed. Nothing here changes anything.
+"""Facts of this machine: its GPU or none, its Python packages, whether MPS is installed. Nothing
+here changes anything.
 
-Everything is asked in processes of their own, each with a bound: a broken driver or package costs a line in the results, not the run.
+Each query runs in its own process with a bound: a broken driver or package costs a line in the
+results, not the run.
 """
 
 import ast
@@ -17,7 +19,8 @@ from harness import jobs, paths
 
 HERE = Path(__file__).resolve().parent
 
-# A driver's first start after boot takes a few seconds; one that has not answered by then hangs.
+# A driver's first start after boot takes a few seconds. If it has not answered within this bound,
+# it hangs.
 PATIENCE = 60.0
 
 # Packages that a phase or a client may need.
@@ -26,13 +29,13 @@ PACKAGES = [
     "numpy", "cuda", "ctranslate2", "vllm", "cyllama",
 ]  # fmt: skip
 
-# What NVIDIA ships MPS as, and where it lies where it is not on the path.
+# The name of NVIDIA's MPS program, and its folders if it is not on the path.
 MPS_CONTROL = "nvidia-cuda-mps-control"
 MPS_PLACES = ["/usr/bin", "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/nvidia/bin"]
 
 
 def ask(command, environment, bound=PATIENCE):
-    """The JSON line that a program prints, or {"error": why}."""
+    """The JSON line that a program prints, or {"error": reason}."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -55,13 +58,15 @@ def ask(command, environment, bound=PATIENCE):
 
 
 def driver(device):
-    """What the driver says that jobs on `device` find."""
+    """The data of the driver that jobs on `device` find."""
     wanted = [] if device.simulated else ["--real"]
     return ask([sys.executable, HERE / "look.py", *wanted], {**jobs.clean_environment(), **device.environment()})
 
 
 def pythons():
-    """Interpreters that may have PyTorch: the one that runs us, then the environment of scripts/setup."""
+    """Interpreters that may have PyTorch: the one that runs us, then the environment of
+    scripts/setup.
+    """
     candidates = [Path(sys.executable), paths.python("torch")]
     return [path for path in candidates if path.exists()]
 
@@ -86,14 +91,18 @@ def packages(python):
 
 
 def choose_python(asked=None):
-    """(interpreter, its packages, its version, trouble): the one asked for, or the first with PyTorch, else the first."""
+    """(interpreter, its packages, its version, trouble): the requested one, or the first with
+    PyTorch, else the first.
+    """
     found = [(path, *packages(path)) for path in ([asked] if asked else pythons())]
     with_torch = [row for row in found if "torch" in row[1]]
     return (with_torch or found)[0]
 
 
 def imports(program):
-    """Names of the packages that a Python program imports at its top, those of the standard library and its own folder left out."""
+    """Names of the packages that a Python program imports at its top, without the standard library
+    and its own folder.
+    """
     own = {path.stem for path in Path(program).parent.glob("*.py")}
     names = set()
     for node in ast.walk(ast.parse(Path(program).read_text())):
@@ -130,7 +139,7 @@ def mps_control():
 
 
 def mps_runs():
-    """Process ids of an MPS control daemon that somebody else started."""
+    """Process ids of MPS control daemons that others started."""
     running = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -149,12 +158,14 @@ def slug(name):
 
 
 def folder_name(name, simulated):
-    """What results of this GPU are filed under. A simulated one can never be taken for a real one."""
+    """The folder for results of this GPU. A simulated GPU's folder cannot be mistaken for a real
+    one's.
+    """
     return f"simulated-{slug(name)}" if simulated else slug(name)
 
 
 def about():
-    """What else a reader of figures wants to know."""
+    """Further facts for a reader of the figures."""
     memory = None
     try:
         match = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)

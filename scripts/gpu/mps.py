@@ -1,7 +1,9 @@
-"""NVIDIA's multi-process service in a folder of our own: started for one measurement, ended by process id.
+"""NVIDIA's multi-process service in our own folder: started for one measurement, ended by process
+id.
 
-It is started in the foreground, so that its id is known, with pipes and logs in a private folder, so that nobody else's jobs meet it and
-nobody else's daemon is met. The device's compute mode is left as it is: the default mode allows MPS.
+It is started in the foreground, so that its id is known. Its pipes and logs lie in a private
+folder, so that other users' jobs do not use it and our jobs do not use another daemon. The device's
+compute mode stays as it is: the default mode allows MPS.
 """
 
 import contextlib
@@ -20,7 +22,7 @@ START, STOP = 15.0, 10.0
 
 
 class Service:
-    """Use with `with`. `variables` are for the jobs that shall use it."""
+    """Use with `with`. `variables` are for the jobs that use this service."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -35,9 +37,9 @@ class Service:
         self.pipes.mkdir()
         self.logs.mkdir()
         self.environment = {**jobs.clean_environment(), **jobs.RealDevice().environment(), **self.variables}
-        # The control program starts its server by name, and the two lie side by side.
+        # The control program starts its server by name; both lie in the same folder.
         self.environment["PATH"] = os.pathsep.join(filter(None, [self.environment.get("PATH"), str(Path(self.program).parent)]))
-        # Killed with the phase, should that be killed.
+        # Killed with the phase if the phase is killed.
         self.job = jobs.Job(
             [self.program, "-f"], environment=self.environment, folder=self.folder, name="mps", limits=supervise.die_with_parent
         )
@@ -52,7 +54,7 @@ class Service:
         return "\n".join(texts)
 
     def ask(self, words):
-        """What the control program answers, or None."""
+        """The answer of the control program, or None."""
         try:
             done = subprocess.run(
                 [self.program],
@@ -68,14 +70,14 @@ class Service:
         return done.stdout.strip()
 
     def servers(self):
-        """Process ids of its servers: there is one once a client came."""
+        """Process ids of its servers: there is one after the first client."""
         answer = self.ask("get_server_list") or ""
         return [int(word) for word in answer.split() if word.isdigit()]
 
     def __exit__(self, *_):
         if not self.job:
             return
-        # Its server may have left its group, so its id is asked while somebody can still tell.
+        # Its server may have left its group, so its id is read while the daemon still runs.
         servers = {}
         if self.job.running():
             servers = {pid: supervise.born(pid) for pid in {*self.servers(), *supervise.descendants(self.job.pid)}}

@@ -1,7 +1,8 @@
-"""What every phase works with: its share of the time, its results, a device, jobs.
+"""The common tools of every phase: its share of the time, its results, a device, jobs.
 
-A phase is a function `run(phase)` in phases/. It tries its cases by `phase.case`, most valuable first; a case that fails is written down
-with why and the next one runs. What is measured is written at once, so a phase that is killed loses only what it was about to do.
+A phase is a function `run(phase)` in phases/. It tries its cases with `phase.case`, most valuable
+first. If a case fails, its reason is recorded and the next case runs. Each measurement is written
+at once: a phase that is killed loses only its current step.
 """
 
 import contextlib
@@ -20,16 +21,16 @@ from harness import jobs, paths, show
 
 from . import machine, results
 
-# Where the simulated GPU's kernel times come from when the suite runs without a GPU.
+# Kernel times of the simulated GPU when the suite runs without a GPU.
 DURATIONS = paths.ROOT / "scripts" / "workloads" / "durations.toml"
 
 
 class Skip(Exception):
-    """A case that cannot be tried here, with why."""
+    """A case that cannot be tried here, with the reason."""
 
 
 class Failure(Exception):
-    """A case that did not hold, with why and the end of the output that shows it."""
+    """A case that failed, with the reason and the end of the output that shows it."""
 
     def __init__(self, why, tail=()):
         super().__init__(why)
@@ -37,7 +38,7 @@ class Failure(Exception):
 
 
 class NoTime(Exception):
-    """A case that was cut short by the end of the phase's share, which says nothing of the case."""
+    """A case that the end of the phase's share cut short. It is neither passed nor failed."""
 
 
 class TimeUp(BaseException):
@@ -45,7 +46,9 @@ class TimeUp(BaseException):
 
 
 def failed(job, what=None, phase=None):
-    """A Failure that tells how a job ended; NoTime where it was killed because the phase's time was over."""
+    """A Failure with the way a job ended; NoTime if it was killed because the phase's time was
+    over.
+    """
     if phase and job.timed_out and phase.left() < 1.5:
         return NoTime(f"{what or job.name} was cut short: the phase's time was over")
     how = "was killed at its bound" if job.timed_out else f"ended with {job.process.returncode}"
@@ -53,7 +56,7 @@ def failed(job, what=None, phase=None):
 
 
 class Phase:
-    """One phase at work."""
+    """A running phase."""
 
     def __init__(self, name, *, writer, facts, folder, out, deadline, quick, words=(), options=None):
         self.name, self.writer, self.facts = name, writer, facts
@@ -80,7 +83,7 @@ class Phase:
         self.writer.write("value", name=name, value=value, unit=unit, n=n, p10=p10, p90=p90, how=how, **more)
 
     def sample(self, name, values, unit, *, how=None, **more):
-        """A figure from many: median with 10th and 90th percentile."""
+        """Records a figure from many samples: median with 10th and 90th percentile."""
         middle, low, high = (show.quantile(values, q) for q in (0.5, 0.1, 0.9))
         self.value(name, middle, unit, n=len(values), p10=low, p90=high, how=how, **more)
         return middle
@@ -97,13 +100,15 @@ class Phase:
         self.say(f"{name} {verdict}{detail}"[:400])
 
     def wanted(self, name):
-        """Whether a word chooses this case: a part of its name, or all of it behind a `=`."""
+        """Whether a word selects this case: a part of its name, or the whole name after a `=`."""
         return not self.words or any(word[1:] == name if word.startswith("=") else word in name for word in self.words)
 
     def case(self, name, function, *arguments, need=0.0, always=False, **more):
-        """Tries one thing. Returns what `function` returns, or None where it failed, was skipped, or `need` seconds are not left.
+        """Tries one case. Returns the result of `function`, or None if the case failed, was
+        skipped, or fewer than `need` seconds remain.
 
-        `always`: also where the names asked for do not name it, because others build on it."""
+        `always`: run it even if no given word selects it, because other cases depend on it.
+        """
         if not always and not self.wanted(name):
             return None
         if self.left() < max(need, 0.5):
@@ -121,7 +126,7 @@ class Phase:
         except Failure as why:
             self.verdict(name, results.FAILED, str(why), why.tail, time.monotonic() - begin)
             return None
-        # Whatever goes wrong in one case is no reason to lose the next.
+        # A fault in one case must not prevent the next one.
         except Exception as error:  # noqa: BLE001
             lines = results.tail(traceback.format_exc(), 12)
             self.verdict(name, results.FAILED, f"{type(error).__name__}: {error}", lines, time.monotonic() - begin)
@@ -132,7 +137,7 @@ class Phase:
     # Devices and jobs.
 
     def place(self, name):
-        """A fresh folder. Short: a unix socket's path holds 107 bytes."""
+        """A fresh folder with a short name: a unix socket's path holds 107 bytes."""
         name = name[:24].replace("/", "-")
         with self.lock:
             number = self.numbers[name] = self.numbers.get(name, 0) + 1
@@ -141,15 +146,17 @@ class Phase:
         return folder
 
     def device(self, folder, **settings):
-        """The GPU of this machine, or a simulated one of its own for this folder."""
+        """The GPU of this machine, or a new simulated one for this folder."""
         if not self.simulated:
             return jobs.RealDevice()
         return jobs.Device(folder, config=settings.pop("config", DURATIONS), **settings)
 
     def environment(self, device, extra=(), libraries=()):
-        """What a job runs with: nothing of ours but what is named here, caches that all jobs of the run share."""
+        """A job's environment: of our variables only those named here, and caches that all jobs
+        share.
+        """
         names = ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"]
-        # A daemon of somebody else would make plain sharing something else: our jobs do not meet it.
+        # Another user's MPS daemon would change how jobs share without weft. Our jobs avoid it.
         apart = (
             {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "no-mps")}
             if self.facts["machine"].get("mps_running") and not self.simulated
@@ -168,28 +175,33 @@ class Phase:
         }
 
     def broker(self, folder, device, **settings):
-        """A broker of its own; on a simulated device that is slower than real time it is told so."""
+        """A new broker. It gets the dilation of a simulated device that is slower than real time.
+        """
         extra = list(settings.pop("extra", ()))
         if device.dilation != 1:
             extra += ["--dilation", str(device.dilation)]
         return jobs.Broker(folder, device, extra=extra, **settings)
 
     def finish(self, job, bound, what=None):
-        """Waits for a job, at most `bound` seconds or as long as the phase has; Failure where it did not end well."""
+        """Waits for a job, at most `bound` seconds and at most the phase's time. Raises Failure if
+        the job did not end well.
+        """
         if job.wait(max(1.0, min(bound, self.left()))) != 0:
             raise failed(job, what, self)
         return job
 
 
 def ended_clients(status):
-    """{pid: last word} of the clients that a broker saw end or still sees."""
+    """{pid: last record} of the clients that the broker has seen end or still sees."""
     found = {entry["last"]["pid"]: entry["last"] for entry in (status or {}).get("ended", [])}
     found.update({client["pid"]: client for client in (status or {}).get("clients", [])})
     return found
 
 
 def settled(broker, pid, bound=10.0):
-    """The broker's status once it knows that `pid` ended; what it says then, also where it never does."""
+    """The broker's status once it knows that `pid` ended; after `bound` seconds the status at that
+    time.
+    """
     end = time.monotonic() + bound
     while True:
         status = broker.status()
@@ -201,7 +213,9 @@ def settled(broker, pid, bound=10.0):
 
 
 def json_lines(command, environment, bound, take, log):
-    """Runs a program that prints JSON lines and hands each to `take` as it comes. Returns (exit code, tail of stderr, whether it overran)."""
+    """Runs a program that prints JSON lines and passes each line to `take` when it arrives. Returns
+    (exit code, tail of stderr, whether it overran).
+    """
     with open(log, "w+b") as errors:
         process = subprocess.Popen(
             [str(part) for part in command],
@@ -239,7 +253,7 @@ def json_lines(command, environment, bound, take, log):
             if overran or process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(0 if overran else 10)
-            # Its group goes with it, whatever state it is in.
+            # Kills its process group too, in whatever state it is.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.stdout.close()
@@ -249,7 +263,7 @@ def json_lines(command, environment, bound, take, log):
 
 
 def mps_note(facts):
-    """Why MPS cannot be started here, or None."""
+    """The reason why MPS cannot be started here, or None."""
     if facts["simulated"]:
         return None
     if not machine.mps_control():

@@ -1,7 +1,7 @@
-"""Runs weft-gpu-probe and turns its JSON lines into results.
+"""Runs weft-gpu-probe and converts its JSON lines to results.
 
-A line with a figure is `{"probe", "name", "value", "unit", "n", "p10", "p90"}`; one without says why: `{"probe", "skipped"}` or
-`{"probe", "error"}`.
+A line with a figure is `{"probe", "name", "value", "unit", "n", "p10", "p90"}`. A line without one
+has the reason: `{"probe", "skipped"}` or `{"probe", "error"}`.
 """
 
 import contextlib
@@ -15,7 +15,8 @@ from .phase import Failure, Skip, json_lines
 
 PROGRAM = paths.BUILT / "weft-gpu-probe"
 
-# What each phase runs, in this order: (group of the probe, names). What uses managed memory is in the phase `memory`, whatever group it is of.
+# The probes of each phase, in order: (group of the probe, names). Probes with managed memory are in
+# the phase `memory`, whatever group they belong to.
 RUNS = {
     "calibration": [("calibration", [name for name, managed in safety.PROBES["calibration"].items() if not managed])],
     "movable": [("movable", [*safety.PROBES["movable"]])],
@@ -25,13 +26,13 @@ RUNS = {
     ],
 }
 
-# Two processes with managed memory at once: on a real GPU only where --managed asks for it.
+# Two processes with managed memory at once: on a real GPU only if --managed is given.
 TWO_AT_ONCE = ("memory", ["swap"])
 
 # With --quick: short ones.
 QUICK = {"calibration": [("calibration", ["switch", "copy", "memset"])], "movable": [("movable", ["vmm"])], "memory": [("memory", ["discard"]), ("calibration", ["alloc"])]}
 
-# The probe ends by itself within the budget it is given; this much earlier than the phase must, to leave time to write and end.
+# Seconds by which the probe's budget ends before the phase, to leave time to write and end.
 MARGIN = 5.0
 
 
@@ -42,7 +43,7 @@ def chosen(phase):
         runs = [(phase.name, [*order])]
     if phase.name == safety.MEMORY and not phase.quick and (phase.simulated or phase.options.get("managed")):
         runs.append(TWO_AT_ONCE)
-    # A word chooses probes, as it chooses cases elsewhere.
+    # A word selects probes, as it selects cases elsewhere.
     runs = [(group, [name for name in names if phase.wanted(name)]) for group, names in runs]
     return [(group, names) for group, names in runs if names]
 
@@ -59,19 +60,21 @@ def plan(phase):
 
 
 def run(phase):
-    """The phase's probes, one process after another."""
+    """Runs the phase's probes, one process after another."""
     if not PROGRAM.exists():
         phase.case(PROGRAM.name, missing)
         return
     runs = chosen(phase)
     for number, (group, names) in enumerate(runs):
-        # What is left is shared by how many probes there are still to come.
+        # The remaining time is divided by the number of remaining probes.
         later = sum(len(names) for _, names in runs[number + 1 :])
         run_group(phase, group, names, len(names) / (len(names) + later))
 
 
 def run_group(phase, what, names, part):
-    """Some probes of a group in one process, then a verdict each; `part`: of the time that is left."""
+    """Runs some probes of a group in one process, then writes a verdict for each. `part`: fraction
+    of the remaining time.
+    """
     folder = phase.place(what)
     device = phase.device(folder)
     end = time.monotonic() + part * phase.left()
@@ -85,7 +88,7 @@ def run_group(phase, what, names, part):
         if probe in ("about", "end"):
             phase.fact(probe, line)
             for name in line.get("left_out") or ():
-                phase.verdict(name, results.LEFT_OUT, "the probe's budget was over")
+                phase.verdict(name, results.LEFT_OUT, "the probe's budget had run out")
             return
         if line.get("value") is not None:
             seen.setdefault(probe, results.OK)
@@ -119,13 +122,14 @@ def run_group(phase, what, names, part):
     def measure(stack):
         arguments = command_of(what, names)
         if "mps" in names and not phase.simulated:
-            # How processes share under MPS is measured too, where the daemon is on the machine. It starts before, and others do not meet it.
+            # Sharing under MPS is measured too, if the machine has the daemon. The daemon starts
+            # before the probe, and other processes do not use it.
             try:
                 service = stack.enter_context(mps.Service(folder))
                 arguments += ["--mps-pipe", service.pipes]
             except (Skip, Failure) as why:
                 phase.verdict("mps", results.SKIPPED, str(why), getattr(why, "tail", None))
-        # The simulated driver knows nothing of CUPTI's tables.
+        # The simulated driver has none of CUPTI's tables.
         cupti = None if phase.simulated else find_cupti(phase)
         if "cupti" in names and cupti:
             arguments += ["--cupti", cupti]
@@ -136,9 +140,9 @@ def run_group(phase, what, names, part):
             if verdict == results.OK:
                 phase.verdict(probe, results.OK)
         if overran:
-            raise Failure(f"it did not end within its budget of {budget:.0f} s; what it measured before is kept", tail)
+            raise Failure(f"it did not end within its budget of {budget:.0f} s; its earlier measurements are kept", tail)
         if code != 0:
-            raise Failure(f"it ended with {code}; what it measured before is kept", tail)
+            raise Failure(f"it ended with {code}; its earlier measurements are kept", tail)
         if not seen:
             raise Failure("it measured nothing", tail)
         if tail:
@@ -149,7 +153,9 @@ def run_group(phase, what, names, part):
 
 
 def find_cupti(phase):
-    """CUPTI's library as pip installs it beside PyTorch; the probe itself looks where a toolkit puts it."""
+    """The path of CUPTI's library that pip installed with PyTorch. The probe itself searches a
+    toolkit's folders.
+    """
     return next(
         (
             str(path)

@@ -1,10 +1,13 @@
-"""A little of everything that launches, all of it under torch.profiler; says how many kernels the profiler saw, and how many of them it ties to an operator.
+"""Launches a little of everything under torch.profiler. Counts the kernels that the profiler saw,
+and those that it ties to an operator.
 
   profiled.py RESULT.json [--without-device]
 
-`kernels`: work on the device of the category "kernel"; `with_op`: of those, such whose launch the profiler knows and finds within an operator; `without`: names of the others, some.
-The profiler is on before the first context, so that another one's count of this process's launches is of the same ones. Without the device it sees operators alone: CUPTI
-does not get over the simulated driver, which refuses it its table.
+`kernels`: work on the device of the category "kernel". `with_op`: kernels whose launch the profiler
+knows and finds within an operator. `without`: names of some of the others. The profiler is on
+before the first context, so that weft's count covers the same launches of this process. Without the
+device the profiler sees only operators: CUPTI fails on the simulated driver, which refuses its
+table.
 """
 
 import collections
@@ -16,12 +19,14 @@ import tempfile
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-# Names that are kept of kernels without an operator.
+# Number of kept names of kernels without an operator.
 KEPT = 8
 
 
 def work():
-    """Products of every width that a device has (Hopper's tables are asked for by some), convolution, attention, a step backwards."""
+    """Products of every width that a device has (some request Hopper's tables), convolution,
+    attention, a backward step.
+    """
     torch.manual_seed(0)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         for size in (64, 1024):
@@ -39,7 +44,7 @@ def work():
 
 
 def events():
-    """What the profiler recorded, as its trace for browsers lists it."""
+    """The profiler's events, as in its trace for browsers."""
     device = [] if "--without-device" in sys.argv else [ProfilerActivity.CUDA]
     with profile(activities=[ProfilerActivity.CPU, *device]) as profiler:
         work()

@@ -1,10 +1,10 @@
-"""The leases on the simulated GPU, with the code and the budget that a real one would get, and what
-each would have written.
+"""Rehearses the leases on the simulated GPU, with the code and the budget of a real one, and checks
+the files that each writes.
 
-A rehearsal judges names, never figures: a simulated GPU's are no measurements. Each case that
---dry-run names has a verdict, and none has failed. A case that went well wrote its figures, and the
-most telling one of each phase went well. The simulated GPU is too slow for some: those may be left
-out, if the result file names them.
+A rehearsal judges names, never figures: those of a simulated GPU are no measurements. Each case
+that --dry-run names must have a verdict, and none may have failed. A case that went well must have
+written its figures, and the most informative case of each phase must have gone well. The simulated
+GPU is too slow for some cases. Those may be left out if the result file names them.
 """
 
 import json
@@ -22,11 +22,11 @@ from .phases import cost, facts, interception
 
 KEYS = paths.ROOT / "tests" / "simgpu" / "calibration" / "keys.toml"
 
-# Time that a lease may take beyond its budget until it is given up, seconds.
+# Seconds that a lease may exceed its budget before it is given up.
 BEYOND = 90.0
 
-# Cases of interception that are no client's: the figures of each. The profiler sees no kernels on
-# the simulated GPU.
+# Cases of interception that belong to no client, with the figures of each. The profiler sees no
+# kernels on the simulated GPU.
 BESIDES = {
     "doctor": [],
     "graph updates": [f"{key}.{name}" for _, _, key in interception.UPDATES for name in ("bare", "weft", "ratio")],
@@ -38,12 +38,12 @@ BESIDES = {
 # Phases that run weft-gpu-probe.
 PROBES = ("calibration", "movable", "memory")
 
-# The figures of a run of clients as a whole.
+# The figures over all clients of a run.
 GATHERED = ["launches", "launches.unnamed", "launches.left_behind", "lookups.ours", "lookups.unhooked", "data.compared", "data.differing"]
 
 
 def cases_of(rows):
-    """{phase: names of the cases} that the processes of a dry run belong to, in their order."""
+    """{phase: names of the cases} of the processes of a dry run, in their order."""
     found = {}
     for row in rows:
         phase, case = row["phase"], row["case"]
@@ -66,7 +66,7 @@ def cases_of(rows):
 
 
 def values_of(phase, case):
-    """Names of the figures that a case writes when it goes well."""
+    """Names of the figures that a case writes if it goes well."""
     if phase == "facts":
         return ["warm_up.import_torch", "warm_up.first_product", "warm_up.second_product"]
     if phase == "interception":
@@ -102,9 +102,9 @@ def first_of(phase, cases):
 
 
 def keys_of(names):
-    """(probe, figure) that the simulated GPU reads of these probes."""
+    """(probe, figure) that the simulated GPU reads from these probes."""
     found, entry = [], {}
-    # Two words of each table; a reader of TOML is not in every Python that this runs on.
+    # Reads only two words of each table: some Pythons that run this have no reader of TOML.
     for line in [*KEYS.read_text().splitlines(), "["]:
         if line.startswith("["):
             if entry.get("probe") in names:
@@ -116,24 +116,24 @@ def keys_of(names):
 
 
 def faults(lease, planned, lines, folder):
-    """Figures that a lease did not write, and what went wrong in it; one line each."""
+    """Figures that a lease did not write, and its other faults; one line each."""
     found = []
     head = next((line for line in lines if line["kind"] == "run"), {})
     torch = "torch" in head.get("packages", {}) and "torchvision" in head.get("packages", {})
     if head.get("lease") != lease.name or not head.get("simulated"):
-        found.append("its first line does not say which lease it is, or not that it is simulated")
+        found.append("its first line does not name the lease, or does not say that it is simulated")
     if not any(line["kind"] == "end" for line in lines):
-        found.append("no last line: it did not come to its end")
+        found.append("no last line: it did not finish")
     told = [line["name"] for line in lines if line["kind"] == "fact" and line.get("phase") == "facts"]
     found += [f"facts: no {name}" for name in ("keeper", *facts.NAMES) if name not in told]
     order = [line["phase"] for line in lines if "phase" in line]
     rank = {name: number for number, name in enumerate(["facts", *lease.steps])}
     if order != sorted(order, key=lambda name: rank.get(name, len(rank))) or not set(order) <= set(rank):
-        found.append(f"phases in another order, or others: {list(dict.fromkeys(order))}")
+        found.append(f"phases in another order, or other phases: {list(dict.fromkeys(order))}")
     values = {(line.get("phase"), line["name"]) for line in lines if line["kind"] == "value"}
     said = {line["phase"]: line for line in lines if line["kind"] == "phase"}
     for phase in ["facts", *lease.steps]:
-        verdict = said.get(phase, {"verdict": "nothing", "why": "it was never begun"})
+        verdict = said.get(phase, {"verdict": "nothing", "why": "it never began"})
         if verdict["verdict"] == results.LEFT_OUT and not torch and "torch" in verdict.get("why", ""):
             continue
         if verdict["verdict"] != results.OK:
@@ -146,7 +146,7 @@ def faults(lease, planned, lines, folder):
         for case in cases:
             verdict = verdicts.get(case, {}).get("verdict")
             if verdict is None and not set_aside(lines, phase, case):
-                found.append(f"{phase}: no word on {case}")
+                found.append(f"{phase}: no verdict on {case}")
             if verdict == results.OK:
                 found += [f"{phase}: {case} wrote no {name}" for name in values_of(phase, case) if (phase, name) not in values]
         needs_torch = phase in ("sharing", "record", "facts")
@@ -155,8 +155,8 @@ def faults(lease, planned, lines, folder):
             if verdict.get("verdict") != results.OK and (torch or not needs_torch):
                 found.append(f"{phase}: {case} must go well: {verdict.get('verdict')}: {verdict.get('why')}")
         if phase in PROBES:
-            # A probe of which a part was skipped, with why, is not held to the
-            # figures of that part.
+            # If a part of a probe was skipped, with the reason, the figures of that part are not
+            # required.
             parts = {name.partition(".")[0] for name, line in verdicts.items() if "." in name and line["verdict"] != results.OK}
             good = [case for case in cases if verdicts.get(case, {}).get("verdict") == results.OK and case not in parts]
             keys = {(line.get("probe"), line.get("key")) for line in lines if line["kind"] == "value"}
@@ -182,7 +182,7 @@ def recordings(folder, cases):
 
 
 def one(lease, common, budget, out):
-    """Plays a lease. Returns (its faults, its result lines)."""
+    """Runs a lease. Returns (its faults, its result lines)."""
     command = [sys.executable, paths.ROOT / "scripts" / "gpu-suite", "--lease", lease.name, "--simulated", "--budget", budget, *common]
     command = [str(part) for part in command]
     listed = subprocess.run([*command, "--dry-run"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=BEYOND, check=False)
@@ -192,7 +192,8 @@ def one(lease, common, budget, out):
     planned = cases_of(rows)
     if sum(plan["bounds"].values()) > leases.MOST:
         return [f"its steps may take {sum(plan['bounds'].values()):g} s, more than {leases.MOST:g}"], []
-    # In a session of its own: it is ended as the suite is, by a signal, and ends what it started.
+    # In its own session: a signal ends it, as it ends the suite, and it ends the processes it
+    # started.
     process = subprocess.Popen([*command, "--out", str(out)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     found = []
     try:
@@ -211,7 +212,7 @@ def one(lease, common, budget, out):
                 process.wait(10)
     brought = sorted(out.iterdir()) if out.exists() else []
     if [path.name for path in brought] != [f"lease-{lease.name}.tgz"]:
-        return [*found, f"it left {', '.join(path.name for path in brought) or 'nothing'}, and one archive was due"], []
+        return [*found, f"it left {', '.join(path.name for path in brought) or 'nothing'} instead of one archive"], []
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(brought[0]) as tar:
             tar.extractall(folder, filter="data")
@@ -223,7 +224,7 @@ def one(lease, common, budget, out):
 
 
 def main(arguments, out):
-    """All leases, or the one that was named. Returns the exit code."""
+    """Runs all leases, or the named one. Returns the exit code."""
     common = []
     for option in ("bundle", "python"):
         if getattr(arguments, option):

@@ -1,4 +1,6 @@
-"""What a run's result file says, for people: the table at the end, what was missed, a summary as JSON."""
+"""Presents a run's result file to people: the table at the end, the missed phases, a summary as
+JSON.
+"""
 
 import re
 
@@ -8,7 +10,7 @@ from . import phases, results
 
 
 def listing(chosen, seconds):
-    """The phases with the share each gets if all before it use theirs up."""
+    """The phases with the share of each if all phases before it use up theirs."""
     rows, left = [], seconds
     for number, entry in enumerate(chosen):
         share = phases.share(left, entry, chosen[number + 1 :])
@@ -22,14 +24,14 @@ def head(lines):
 
 
 def of_phases(lines):
-    """The last word on each phase, in the order of the run."""
+    """The last line of each phase, in the order of the run."""
     said = {line["phase"]: line for line in lines if line["kind"] == "phase"}
     wanted = head(lines).get("phases", list(said))
     return [(name, said.get(name)) for name in wanted]
 
 
 def number(value):
-    """A figure as people read it."""
+    """A figure in readable form."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, int) or value == int(value) and abs(value) >= 1000:
@@ -76,14 +78,16 @@ def table(lines):
 
 
 def causes(cases):
-    """{cause: names of the failed cases}, most frequent first. A case may have failed of several; numbers and quoted names tell no causes apart."""
+    """{cause: names of the failed cases}, most frequent first. A case may have several causes.
+    Numbers and quoted names do not distinguish causes.
+    """
     found = {}
     for case in cases:
         if case["verdict"] == results.FAILED:
             for part in str(case.get("why") or "no reason given").split("; "):
                 cause = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", part)
                 cause = re.sub(r"\b(?:0x[0-9a-f]+|\d+(?:[.,]\d+)*)\b", "N", cause)
-                # A reason that names its own case says the same of all.
+                # A reason that contains its case's name is the same for all.
                 cause = cause.replace(case["name"].split("/")[0], "CASE")
                 names = found.setdefault(cause[:160], [])
                 if case["name"] not in names:
@@ -92,7 +96,7 @@ def causes(cases):
 
 
 def table_of_causes(lines):
-    """Failed cases by what they failed of, or nothing."""
+    """Failed cases by their cause, or nothing."""
     rows = []
     for name, _ in of_phases(lines):
         cases = [line for line in lines if line["kind"] == "case" and line.get("phase") == name]
@@ -103,9 +107,9 @@ def table_of_causes(lines):
 
 
 def missed(lines):
-    """Phases that failed or were left out, wholly or in part, with why."""
+    """Phases that failed or were left out, wholly or in part, with the reason."""
     found = []
-    # Facts are no phase of the run; only what failed there is told.
+    # Facts are no phase of the run; only their failures are reported.
     facts = [("facts", line) for line in lines if line["kind"] == "phase" and line["phase"] == "facts" and line["verdict"] == results.FAILED]
     for name, line in [*facts, *of_phases(lines)]:
         if line is None:

@@ -1,15 +1,19 @@
-"""Result files: JSON lines, one fact each, written as it becomes known and whole even if the writer is killed in the next moment.
+"""Result files: JSON lines, one fact each. A line is written as soon as its fact is known; it is
+complete even if the writer is killed in the next moment.
 
 Kinds of line, each with `phase` and `at` (seconds since the run began):
 
-  run     first line: which GPU, whether simulated, commit, driver, packages, what is to be done in how much time, which lease
-  value   a measured figure: name, value, unit, n, p10, p90, how; few where there were too few requests for its tail
-  case    one thing tried: name, verdict (ok, failed, skipped, left out), why, the end of its stderr
-  fact    anything else worth keeping: name, data
-  phase   a phase ended: verdict (ok, failed, left out), seconds, why, causes of what failed in it
+  run     first line: which GPU, whether simulated, commit, driver, packages, the planned phases and
+          their time, which lease
+  value   a measured figure: name, value, unit, n, p10, p90, how; few if there were too few requests
+          for its tail
+  case    one tried case: name, verdict (ok, failed, skipped, left out), why, the end of its stderr
+  fact    any other useful data: name, data
+  phase   a phase ended: verdict (ok, failed, left out), seconds, why, causes of its failures
   end     last line: the run came to its end
 
-Facts of the machine and the warm-up come first, under the phase `facts`, which is none of the run's own.
+Facts of the machine and the warm-up come first, under the phase `facts`. The run does not count it
+as a phase.
 """
 
 import json
@@ -29,7 +33,7 @@ def tail(text, lines=TAIL_LINES):
 
 
 class Writer:
-    """Appends to one file; several processes may hold one on the same file."""
+    """Appends to one file; several processes may each have a writer for the same file."""
 
     def __init__(self, path, began, phase=None):
         self.path, self.began, self.phase = Path(path), began, phase
@@ -37,7 +41,9 @@ class Writer:
         self.mend()
 
     def mend(self):
-        """Ends a line that a killed writer left unfinished, so that it does not swallow ours."""
+        """Ends a line that a killed writer left unfinished; otherwise the next line would be
+        appended to it.
+        """
         size = os.fstat(self.file).st_size
         if size:
             with open(self.path, "rb") as reader:
@@ -59,7 +65,7 @@ class Writer:
 
 
 def read(path):
-    """All whole lines of a result file."""
+    """All complete lines of a result file."""
     lines = []
     for line in Path(path).read_text(errors="replace").splitlines():
         try:

@@ -1,12 +1,16 @@
-"""What the suite never does to a real GPU that is somebody else's.
+"""Limits that protect a real GPU that belongs to others.
 
-A program that asks for more managed memory than the device has free can hang the GPU, not only itself. So on a real GPU it holds that
+A program that requests more managed memory than the device has free can hang the GPU, not only
+itself. So on a real GPU:
 
-  * no process has WEFT_BACKING in its environment: weft would put all of a job's memory on managed memory, as much as the card has and more,
-  * managed memory is used in the phase `memory` alone, by one probe at a time, at most MOST_MANAGED bytes of it,
-  * that phase runs only where --managed asks for it.
+  * No process has WEFT_BACKING in its environment: weft would put all of a job's memory on managed
+    memory, as much as the card has and more.
+  * Managed memory is used only in the phase `memory`, by one probe at a time, at most MOST_MANAGED
+    bytes of it.
+  * That phase runs only if --managed is given.
 
-What is chosen obeys this (phases/, probe.py), `scripts/gpu-suite --dry-run` shows it, and `guard` refuses to start a process that does not.
+The choice of processes obeys this (phases/, probe.py). `scripts/gpu-suite --dry-run` shows it, and
+`guard` refuses to start a process that does not obey.
 """
 
 import math
@@ -16,12 +20,13 @@ from pathlib import Path
 
 MOST_MANAGED = 256 << 20
 
-# The variable by which a job asks weft for managed memory.
+# The variable by which a job requests managed memory from weft.
 BACKING = "WEFT_BACKING"
 
 PROBE = "weft-gpu-probe"
 
-# Managed bytes that each probe has at most (tests/gpu-probe/src), all its processes together. A probe that is not named here may have any number.
+# Most managed bytes of each probe (tests/gpu-probe/src), all its processes together. A probe that
+# is not named here may use any number.
 PROBES = {
     "calibration": {
         **dict.fromkeys(["switch", "context", "launch", "spacing", "event", "copy", "stream-write", "memset", "cupti", "mps"], 0),
@@ -45,16 +50,18 @@ MEMORY = "memory"
 
 
 class Refused(RuntimeError):
-    """A process that must not be started on a real GPU, with why."""
+    """A process that must not be started on a real GPU, with the reason."""
 
 
 def asks_for_managed(environment):
-    """Whether weft would give a job with these variables managed memory. `device` is its default; anything else may."""
+    """Whether weft would give a job with these variables managed memory. The default is `device`;
+    any other value may.
+    """
     return environment.get(BACKING, "device") != "device"
 
 
 def managed_bytes(command, environment):
-    """The most managed memory that a process of the suite can take; math.inf where nothing bounds it."""
+    """The most managed memory that a process of the suite can take; math.inf if it has no bound."""
     if asks_for_managed(environment):
         return math.inf
     words = [os.fsdecode(word) if isinstance(word, (bytes, os.PathLike)) else str(word) for word in command]
@@ -66,12 +73,12 @@ def managed_bytes(command, environment):
     if group is None:
         return math.inf
     only = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "--only"] or list(group)
-    # One after the other, each in a process of its own.
+    # One after the other, each in its own process.
     return max(group.get(name, math.inf) for name in only)
 
 
 def refusal(phase, command, environment):
-    """Why this process must not be started in this phase on a real GPU, or None."""
+    """The reason why this process must not be started in this phase on a real GPU, or None."""
     if asks_for_managed(environment):
         return f"{BACKING}={environment[BACKING]}: all of its memory would be managed"
     managed = managed_bytes(command, environment)
@@ -83,7 +90,9 @@ def refusal(phase, command, environment):
 
 
 def guard(phase):
-    """From now on this Python process starts no process on a real GPU that `refusal` names a reason against. It cannot be taken back."""
+    """From now on this Python process starts no process that `refusal` forbids on a real GPU. This
+    cannot be undone.
+    """
 
     def look(event, arguments):
         if event != "subprocess.Popen":

@@ -1,19 +1,19 @@
 """A process that holds one model of scripts/workloads and works on order.
 
-Two of them can be measured in turn or side by side. Orders on stdin, and the answer to each, one
-line of JSON on stdout:
+Two such processes can be measured in turn or side by side. Orders arrive on stdin. The answer to
+each is one line of JSON on stdout:
 
-    load MODEL infer|train [BATCH]    makes the model anew, drops the one before
+    load MODEL infer|train [BATCH]    creates the model anew, drops the previous one
                                       {"ok": true, "client_priority": of MPS, or null}
-    run SECONDS                       steps for so long, at least one: {"ms": [...]}
-    serve SECONDS HOST_MS END [PRIO]  requests, each behind so much host work, on a stream of this
-                                      priority; END, `wait` or `event`, is how an answer is seen
+    run SECONDS                       steps for that time, at least one: {"ms": [...]}
+    serve SECONDS HOST_MS END [PRIO]  requests, each after HOST_MS of host work, on a stream of this
+                                      priority; END, `wait` or `event`, is how an answer is detected
                                       {"begins": [...], "latencies": [...], "last": ...}
-    train                             steps until the line `end` comes: {"begins", "ends"}
+    train                             steps until the line `end` arrives: {"begins", "ends"}
     quit
 
-Times are seconds of the machine's monotonic clock. An order that fails is answered
-{"error": why}, and the process goes on.
+Times are seconds of the machine's monotonic clock. The answer to a failed order is {"error":
+reason}, and the process continues.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "workloads"))
 
 
 class Holder:
-    """The model at hand."""
+    """The current model."""
 
     def __init__(self, torch, models, orders):
         self.torch, self.models, self.orders = torch, models, orders
@@ -62,7 +62,8 @@ class Holder:
         end, begins, latencies = time.monotonic() + float(seconds), [], []
         with stream:
             while not begins or time.monotonic() < end:
-                # Host work that needs no core, so that few cores do not measure each other.
+                # Host work that needs no core, so that processes on few cores do not disturb each
+                # other.
                 time.sleep(float(host_ms) / 1e3)
                 begins.append(time.monotonic())
                 self.step()
@@ -82,10 +83,10 @@ class Holder:
 
 
 def main():
-    # What libraries print to stdout must not be taken for an answer.
+    # Output of libraries on stdout must not be taken for an answer.
     answers = sys.stdout
     sys.stdout = sys.stderr
-    # Without a buffer: whether an order has come is asked of the file.
+    # Without a buffer: `select` on the file shows whether an order has arrived.
     lines = open(0, "rb", buffering=0)  # noqa: SIM115
 
     def answer(value):

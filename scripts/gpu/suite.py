@@ -1,4 +1,5 @@
-"""The suite: looks at the machine, runs the phases one after the other, keeps the budget, tells at the end."""
+"""The suite: examines the machine, runs the phases in turn, keeps the budget and prints a summary.
+"""
 
 import importlib.util
 import json
@@ -21,22 +22,23 @@ from . import bundle, leases, machine, phases, report, results, safety, supervis
 from .keeper import Keeper
 from .phase import Phase, TimeUp
 
-# The keeper ends by itself so long after the budget, should nobody have ended it.
+# The keeper ends by itself this many seconds after the budget, if the suite did not end it.
 KEPT_ON = 60.0
 
-# Kept for the table at the end and for ending what is left.
+# Seconds reserved for the table at the end and for ending processes that are left.
 RESERVE = 5.0
 
-# A phase that would get less is left out: it could not even start a job.
+# A phase with fewer seconds is left out: it could not even start a job.
 LEAST_SHARE = 8.0
 
-# The most that facts and warm-up may take, as a part of the budget and in seconds: a cold machine reads PyTorch from a slow disk.
+# The most that facts and warm-up may take, as a part of the budget and in seconds. A cold machine
+# reads PyTorch from a slow disk.
 FACTS_PART, FACTS_MOST = 0.35, 150.0
 
-# Phases for which the warm-up is made.
+# Phases that need the warm-up.
 STARTS_TORCH = {"interception", "cost", "sharing", "record"}
 
-# A log that comes back is at most this long; the rest of it is in the middle of nowhere anyway.
+# The most bytes of a log that comes back. The middle of a longer log has no use.
 MOST_LOG = 4 << 20
 
 
@@ -65,7 +67,7 @@ def lease_of(arguments):
 
 
 def choose(arguments):
-    """The phases to run, in order; exits with one line where a name is unknown."""
+    """The phases to run, in order. Exits with one line if a name is unknown."""
     known = {**phases.BY_NAME, **extra_phases(arguments.extra_phase)}
     if lease := lease_of(arguments):
         return [known[name]._replace(weight=step.seconds) for name, step in lease.steps.items()]
@@ -78,7 +80,7 @@ def choose(arguments):
 
 
 def allowed(chosen, arguments, simulated):
-    """Without what a real GPU must not meet unasked; exits where that was named."""
+    """Removes phases that a real GPU must not run unasked. Exits if such a phase was named."""
     if simulated or arguments.managed:
         return chosen
     if safety.MEMORY in arguments.only:
@@ -87,19 +89,23 @@ def allowed(chosen, arguments, simulated):
 
 
 def told(arguments, name):
-    """(words, options) of a phase: those of the lease, where one is played; words of the caller go before the lease's."""
+    """(words, options) of a phase. In a lease they are the lease's, but words of the caller have
+    precedence.
+    """
     lease = lease_of(arguments)
     step = lease.steps.get(name, leases.Step(0)) if lease else leases.Step(0)
     return arguments.case or list(step.words), {**step.options, "managed": arguments.managed}
 
 
 def warm(chosen):
-    """Whether a warm-up is worth its time: where a phase of the run starts PyTorch."""
+    """Whether a warm-up is worth its time: a phase of the run starts PyTorch."""
     return any(entry.name in STARTS_TORCH for entry in chosen)
 
 
 def dry_run(arguments, chosen):
-    """Prints every process that would be started, one JSON line each, and starts none of them. Without --simulated a real GPU is assumed."""
+    """Prints every process that would be started, one JSON line each, and starts none of them.
+    Without --simulated a real GPU is assumed.
+    """
     simulated = arguments.simulated
     chosen = allowed(chosen, arguments, simulated)
     python, packages, version, _ = machine.choose_python(arguments.python)
@@ -148,7 +154,7 @@ def dry_run(arguments, chosen):
 
 
 def bounds(arguments, chosen):
-    """{phase: seconds at most}: a lease's own, else shares of the budget."""
+    """{phase: seconds at most}: the lease's bounds, otherwise shares of the budget."""
     if lease := lease_of(arguments):
         return {"facts": leases.FACTS_SECONDS, **{name: step.seconds for name, step in lease.steps.items()}}
     left, found = arguments.budget - RESERVE, {}
@@ -159,8 +165,10 @@ def bounds(arguments, chosen):
 
 
 def survey(arguments, folder):
-    """What the run is about: {"simulated", "gpu", "folder", "python", ...}. Exits where --real finds no GPU."""
-    real = {"error": "--simulated was asked for"}
+    """The facts of the run: {"simulated", "gpu", "folder", "python", ...}. Exits if --real finds no
+    GPU.
+    """
+    real = {"error": "--simulated was given"}
     if not arguments.simulated:
         real = machine.driver(jobs.RealDevice())
     use_real = "error" not in real and not real.get("simulated")
@@ -202,7 +210,9 @@ def survey(arguments, folder):
 
 
 def interrupted():
-    """Turns SIGTERM and SIGINT into a wish that the supervisor looks at. Returns the function that tells."""
+    """Records SIGTERM, SIGINT and SIGHUP for the supervisor. Returns the function that reports
+    whether one came.
+    """
     seen = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: seen.append(number))
@@ -236,13 +246,15 @@ def main(arguments, began):
 
 
 def rehearse(arguments):
-    """Plays the leases on the simulated GPU. What they write stays where --out names a folder, else it goes."""
+    """Runs the leases on the simulated GPU. Their files stay if --out names a folder; otherwise
+    they are removed.
+    """
     from . import rehearse as rehearsal
 
     if not LEAST_SHARE + RESERVE <= arguments.budget <= leases.MOST:
         sys.exit(f"gpu-suite: --rehearse: --budget {arguments.budget:g}: from {LEAST_SHARE + RESERVE:g} to {leases.MOST:g} s for each lease")
-    # A signal goes on to the lease that is being played.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-suite: told to stop"))
+    # A signal passes on to the lease that runs.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu-suite: stopped by a signal"))
     if arguments.out:
         code = rehearsal.main(arguments, arguments.out)
         print(f"archives: {arguments.out}/LEASE/lease-LEASE.tgz")
@@ -255,7 +267,7 @@ def measure(arguments, began, chosen, manifest, stop, folder):
     facts = survey(arguments, folder)
     chosen = allowed(chosen, arguments, facts["simulated"])
     home = arguments.out or paths.ROOT / "out" / "gpu-suite"
-    # A lease brings home one file: a borrowed machine returns few.
+    # A lease brings back one file: a borrowed machine returns few.
     archive = home / f"lease-{arguments.lease}.tgz" if arguments.lease else None
     out = (folder / "results" if archive else home) / facts["folder"]
     home.mkdir(parents=True, exist_ok=True)
@@ -313,7 +325,7 @@ def measure(arguments, began, chosen, manifest, stop, folder):
     if arguments.json:
         arguments.json.write_text(json.dumps(report.summary(lines), indent=2) + "\n")
     if arguments.case and not any(line["kind"] == "case" and line["phase"] != phases.FACTS.name for line in lines):
-        missed.append(f"--case {' '.join(arguments.case)}: no case has one of these words in its name; --dry-run lists them")
+        missed.append(f"--case {' '.join(arguments.case)}: no case has one of these words in its name; --dry-run lists the cases")
     print(f"\nresults: {archive or ', '.join(sorted(path.name for path in out.glob(run + '*'))) + f' in {out}'}")
     for line in missed:
         print(f"missed: {line}")
@@ -321,7 +333,7 @@ def measure(arguments, began, chosen, manifest, stop, folder):
 
 
 def pack(archive, folder):
-    """Puts all results so far into one file: the old one stays whole until the new one is."""
+    """Packs all results so far into one file. The old file stays until the new one is complete."""
     new = archive.with_suffix(".new")
     with tarfile.open(new, "w:gz") as tar:
         for path in sorted(folder.rglob("*")):
@@ -331,12 +343,12 @@ def pack(archive, folder):
 
 
 def data_differ(file):
-    """Whether weft changed a client's data: nothing that a wrong weft measures matters."""
+    """Whether weft changed a client's data. If it did, no measurement of it matters."""
     return any(line.get("name") == "data.differing" and line["value"] for line in results.read(file) if line["kind"] == "value")
 
 
 def name_of_run(out):
-    """A name that no other run of this GPU has: when it began."""
+    """A name that no other run of this GPU has: its start time."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     number = 1
     while (out / f"{stamp}{'' if number == 1 else f'-{number}'}.jsonl").exists():
@@ -345,16 +357,17 @@ def name_of_run(out):
 
 
 def keeper(run_, seconds):
-    """The process that keeps the driver initialised; beside a simulated GPU it has one of its own."""
+    """The process that keeps the driver initialised. With a simulated GPU it has its own device."""
     place = run_.folder / "keeper"
     place.mkdir()
     device = jobs.Device(place) if run_.facts["simulated"] else jobs.RealDevice()
-    # A daemon of somebody else is not met.
+    # Avoids another user's MPS daemon.
     return Keeper({**jobs.clean_environment(), **device.environment(), "CUDA_MPS_PIPE_DIRECTORY": str(place / "no-mps")}, seconds)
 
 
 def clocks_after(run_):
-    """What the clocks are behind the run, to be compared with `clocks_before`. Asked only of a real GPU."""
+    """Records the clocks after the run, for comparison with `clocks_before`. Only for a real GPU.
+    """
     if run_.facts["simulated"] or run_.stop():
         return
     from .phases import facts
@@ -370,7 +383,7 @@ def one_phase(run_, entry, later):
     left = run_.deadline - time.monotonic()
     share = phases.share(left, entry, later) if left > 0 else 0.0
     if run_.stop() or run_.wrong or share < LEAST_SHARE:
-        why = "the suite was told to stop" if run_.stop() else "data differ under weft" if run_.wrong else f"{max(left, 0):.0f} s were left for it and what follows"
+        why = "the suite was stopped by a signal" if run_.stop() else "data differ under weft" if run_.wrong else f"{max(left, 0):.0f} s were left for it and the following phases"
         results.Writer(run_.file, run_.start, entry.name).write("phase", verdict=results.LEFT_OUT, why=why, seconds=0)
         say(f"{entry.name}: left out: {why}")
         return
@@ -379,7 +392,7 @@ def one_phase(run_, entry, later):
 
 
 def play(run_, entry, share, words, options):
-    """One phase in a process of its own, and its verdict."""
+    """Runs one phase in its own process, and records its verdict."""
     arguments, folder, log = run_.arguments, run_.folder, run_.log
     writer = results.Writer(run_.file, run_.start, entry.name)
     try:
@@ -418,7 +431,7 @@ def play(run_, entry, share, words, options):
 
 
 def verdict_of_phase(writer, file, entry, outcome, stopped):
-    """Writes down how a phase ended, from its own cases and from its process."""
+    """Writes the verdict of a phase, from its own cases and from the end of its process."""
     writer.mend()
     cases = [line for line in results.read(file) if line["kind"] == "case" and line.get("phase") == entry.name]
     by = {
@@ -429,9 +442,9 @@ def verdict_of_phase(writer, file, entry, outcome, stopped):
     if outcome.killed:
         why.append("it overran its share and was killed")
     elif stopped:
-        why.append("the suite was told to stop")
+        why.append("the suite was stopped by a signal")
     elif outcome.code == TIME_UP:
-        why.append("its time was over before it was done")
+        why.append("its time ran out before it was done")
     elif outcome.code != 0:
         why.append(f"its process ended with {outcome.code}")
     if by[results.FAILED]:
@@ -459,17 +472,17 @@ def verdict_of_phase(writer, file, entry, outcome, stopped):
     say(f"{entry.name}: {verdict} after {outcome.seconds:.0f} s" + (f": {'; '.join(why)}" if why else ""))
 
 
-# The exit code of a phase whose time was over: it ended as it was told to.
+# The exit code of a phase that ended because its time was over.
 TIME_UP = 75
 
 
 def run_phase(order):
-    """The other side: one phase in this process."""
+    """The child's side: one phase in this process."""
     order = SimpleNamespace(**json.loads(Path(order).read_text()))
     writer = results.Writer(order.file, order.start, order.name)
 
     def told(*_):
-        # Once: what cleans up must not be interrupted by the next one.
+        # Only once: a second signal must not interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise TimeUp
 
@@ -499,12 +512,12 @@ def run_phase(order):
         traceback.print_exc()
         code = 1
     sys.stderr.flush()
-    # Threads that wait for a job of a phase whose time is over would hold the process: the supervisor ends what they wait for.
+    # A thread that waits for a job would keep this process alive. The supervisor ends the jobs.
     os._exit(code)
 
 
 def cut(log):
-    """Keeps the end of a log that grew too long to bring home."""
+    """Keeps the end of a log that grew too long to bring back."""
     if log.exists() and log.stat().st_size > MOST_LOG:
         with open(log, "rb") as file:
             file.seek(-MOST_LOG, os.SEEK_END)

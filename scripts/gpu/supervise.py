@@ -1,8 +1,9 @@
-"""Runs one phase inside its share of the time and ends everything it started.
+"""Runs one phase within its share of the time and ends every process it started.
 
-The supervisor makes itself the one to whom orphans are handed (PR_SET_CHILD_SUBREAPER), so that a daemon which left its parent is still its
-descendant; where the kernel does not do that, a mark in the environment tells. Processes are ended by their ids, clients before an
-MPS daemon, and nothing is ended by name.
+The supervisor becomes the process to which orphans are handed (PR_SET_CHILD_SUBREAPER). A daemon
+that left its parent is then still its descendant. If the kernel does not support that, a mark in
+the environment identifies the processes. Processes are ended by their ids, never by name, clients
+before an MPS daemon.
 """
 
 import contextlib
@@ -15,20 +16,20 @@ import time
 import uuid
 from pathlib import Path
 
-# prctl's numbers, from linux/prctl.h.
+# Numbers for prctl, from linux/prctl.h.
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
-# What a phase has to clean up after it was told that its time is over, seconds.
+# Seconds that a phase has to clean up after the signal that its time is over.
 GRACE = 6.0
-# What processes that were asked to end get before they are made to, seconds.
+# Seconds between the request to end and the kill.
 ASKED = 2.0
 
 MARK = "GPU_SUITE_MARK"
 
 
 def prctl(option, value):
-    """True where the kernel did it."""
+    """True if the kernel did it."""
     try:
         return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0
     except (OSError, AttributeError):
@@ -36,7 +37,8 @@ def prctl(option, value):
 
 
 def die_with_parent():
-    """To be called in a new child: it is killed when its parent's thread ends. For children of the main thread alone."""
+    """Kills the calling child when its parent's thread ends. Only for children of the main thread.
+    """
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -94,14 +96,16 @@ def marked(mark):
 
 
 def reap():
-    """Takes away children that ended, orphans that were handed to us among them."""
+    """Reaps children that ended, including orphans that were handed to us."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def born(pid):
-    """When a process began, in the kernel's ticks: with its id it names one process for good. None where there is none, or it ended."""
+    """The start time of a process, in the kernel's ticks: together with its id it names one process
+    for good. None if there is no such process, or it ended.
+    """
     try:
         after = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -121,7 +125,9 @@ def send(pids, number):
 
 
 def end_all(find, keep=()):
-    """Ends every process that `find()` names: clients at once, then what serves them. Returns how many there were."""
+    """Ends every process that `find()` names: clients at once, then the daemons that serve them.
+    Returns their number.
+    """
     ended = set()
     for only_clients in (True, False):
         deadline = time.monotonic() + ASKED
@@ -133,7 +139,8 @@ def end_all(find, keep=()):
             if not there:
                 break
             ended |= there
-            # An MPS daemon that is killed while it cleans up may leave the device to nobody: it is asked first.
+            # An MPS daemon that is killed during its clean-up may leave the device unusable. So it
+            # is asked first.
             ask = not only_clients and time.monotonic() < deadline
             send(there, signal.SIGTERM if ask else signal.SIGKILL)
             send(there, signal.SIGCONT)
@@ -145,7 +152,7 @@ def end_all(find, keep=()):
 
 
 class Outcome:
-    """How a phase's process ended."""
+    """The end of a phase's process."""
 
     def __init__(self, code, seconds, overran, killed, left_behind, log):
         self.code, self.seconds, self.overran, self.killed, self.left_behind, self.log = (
@@ -159,9 +166,12 @@ class Outcome:
 
 
 def run(command, environment, share, log, *, forward=sys.stderr, stop=None):
-    """Runs `command` for at most `share` seconds: at the end of that it is told (SIGTERM), and GRACE later killed with all it started.
+    """Runs `command` for at most `share` seconds. Then it gets SIGTERM; GRACE later it is killed
+    with all processes it started.
 
-    Its output goes to the file `log` and, as it comes, to `forward`. `stop()` true ends it at once. The grace is part of the share."""
+    Its output goes to the file `log` and, as it arrives, to `forward`. If `stop()` is true it is
+    ended at once. The grace is part of the share.
+    """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     mark = uuid.uuid4().hex
     begin = time.monotonic()

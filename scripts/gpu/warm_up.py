@@ -1,4 +1,6 @@
-"""The first start of PyTorch on a machine, timed: what comes after it finds the files in memory. Prints one JSON line."""
+"""The first start of PyTorch on a machine, timed: later starts find the files in memory. Prints one
+JSON line.
+"""
 
 import importlib.util
 import json

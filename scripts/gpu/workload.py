@@ -15,7 +15,7 @@ from .phase import Failure, Skip
 
 MODELS_PROGRAM = paths.ROOT / "scripts" / "workloads" / "models.py"
 
-# The twelve of scripts/workloads/models.py, most telling first where time is short.
+# The twelve models of scripts/workloads/models.py, most informative first, in case time is short.
 MODELS = [
     "resnet50",
     "gpt2",
@@ -31,7 +31,7 @@ MODELS = [
     "detection",
 ]
 
-# What a model's process may take to start on a busy machine, seconds.
+# Seconds in which a model's process must start on a busy machine.
 START = 90.0
 
 
@@ -66,7 +66,7 @@ class Orders:
             raise self.failure("is gone") from error
 
     def hear(self, bound):
-        """Its next line; Failure where none comes in time."""
+        """Its next line. Raises Failure if none comes in time."""
         end = time.monotonic() + bound
         while b"\n" not in self.kept:
             left = end - time.monotonic()
@@ -110,7 +110,7 @@ class Orders:
 
 
 def needs_torch(phase):
-    """Skip where the models cannot run."""
+    """Raises Skip if the models cannot run."""
     without = [name for name in ("torch", "torchvision") if name not in phase.facts["packages"]]
     if without:
         raise Skip(f"no Python package {', '.join(without)} for {phase.python}")
@@ -119,7 +119,9 @@ def needs_torch(phase):
 
 
 def model(phase, name, mode, **options):
-    """The command that runs a model. Options: requests, seconds, host_ms, times, ready, batch, warm_up, end; mark=True, graph=True."""
+    """The command that runs a model. Options: requests, seconds, host_ms, times, ready, batch,
+    warm_up, end; mark=True, graph=True.
+    """
     command = [phase.python, MODELS_PROGRAM, name, "--mode", mode]
     for key, value in options.items():
         if value is True:

@@ -1,4 +1,5 @@
-"""What the scripts and the test runners share: paths, jobs on a private device, the device's log, printing.
+"""Common code of the scripts and the test runners: paths, jobs on a private device, the device's
+log, printing.
 
 Standard library only: it runs before anything is installed.
 """

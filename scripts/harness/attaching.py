@@ -1,8 +1,8 @@
-"""A service attaches beside a batch job that runs already, on one simulated GPU, again and again.
+"""A service attaches while a batch job runs, on one simulated GPU, many times.
 
-Both are the replay's clients (scripts/harness/slurm_replay.py), with its kernel times, and no Slurm
-around them. A request's time is taken twice: by the service's own clock, and by the device's log,
-which tells apart what the device did and what busy cores did.
+Both are the replay's clients (scripts/harness/slurm_replay.py), with its kernel times, without
+Slurm. A request's time is taken twice: by the service's own clock, and by the device's log. The log
+separates the device's work from the effect of busy cores.
 """
 
 import statistics
@@ -11,12 +11,12 @@ import sys
 from . import devicelog, jobs, paths, show, slurm_replay
 
 DILATION = 24
-# GPU memory of each, bytes, and what each tells weft: a context needs some.
+# GPU memory of each, bytes, and the amount that each declares to weft: a context needs some.
 MEMORY, TOLD = 20 << 30, "22GiB"
 REQUEST_S = slurm_replay.REQUEST_KERNELS * slurm_replay.SERVICE_NS / 1e9 * DILATION
-# Mean time between requests, s: the replay's of a service that asked for a whole GPU.
+# Mean time between requests, s: the replay's for a service that requested a whole GPU.
 GAP_S = REQUEST_S * (1 / slurm_replay.SERVICE_LOAD - 1)
-# No run of these reaches it, s.
+# Bound that no run reaches, s.
 BOUND = 200.0
 ENDLESS = 10**6
 
@@ -74,7 +74,9 @@ class Stage:
         )
 
     def play(self, number, requests, *, beside):
-        """One service: its requests by its own clock and by the device's log, 1 is alone."""
+        """Runs one service. Returns its requests' times by its own clock and by the device's log,
+        relative to a request without other jobs.
+        """
         batch = self.job("batch", ENDLESS, f"batch{number}", 7) if beside else None
         if batch and not jobs.wait_until(lambda: self.launched(batch), BOUND):
             raise RuntimeError(batch.explain())
@@ -82,7 +84,7 @@ class Stage:
         try:
             if service.wait(BOUND):
                 raise RuntimeError(service.explain())
-            # Asked for its status the device writes its log out.
+            # A status request makes the device write its log out.
             self.device.status()
         finally:
             if batch:
@@ -97,7 +99,7 @@ class Stage:
         return any(row["pid"] == job.pid and row["launches"] > 1_000 for row in status["clients"])
 
     def by_the_log(self, service):
-        """Of each request: the time from its first launch to its last kernel's end."""
+        """For each request the time from its first launch to its last kernel's end."""
         mine = [each for each in devicelog.read(self.log) if each["pid"] == service.pid]
         kernels = [each for each in mine if each["op"] == "kernel"]
         kernels.sort(key=lambda each: each["seq"])
@@ -111,7 +113,7 @@ WHAT = ("first_mean", "first_most", "mean", "p99", "most")
 
 
 def figures(runs):
-    """Of first requests and of all, by the service's clock and by the device's log."""
+    """Figures of first requests and of all, by the service's clock and by the device's log."""
     told = {}
     for name, at in (("clock", 0), ("log", 1)):
         first, every = [run[at][0] for run in runs], [each for run in runs for each in run[at]]

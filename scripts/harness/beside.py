@@ -1,10 +1,10 @@
-"""A service and background jobs beside it, by README's own commands, and what came of it.
+"""A service and background jobs that run together by README's own commands, and their figures.
 
-The commands are read out of README.md, "Use it on your GPU", and played word by word. Only serve.py
-and train.py are supplied: the folder where the commands run has them (scripts/workloads/light), and
-a simulated GPU is there in place of a real one.
+The commands are read from README.md, "Use it on your GPU", and run exactly as printed. Only
+serve.py and train.py are supplied: the folder where the commands run has them
+(scripts/workloads/light). A simulated GPU takes the place of a real one.
 
-Three places have the figures that are judged: the service's own clock, alone and beside the
+The judged figures come from three sources: the service's own clock, alone and together with the
 training in one run; the device's log; and weft's views.
 """
 
@@ -25,15 +25,15 @@ PROGRAMS = paths.ROOT / "scripts" / "workloads" / "light"
 HEADING = "## Use it on your GPU"
 # The service's kernels: 24 a request, of this width and time.
 SERVICE_WIDTH, SERVICE_NS = 32, 120_000
-# No job's own doing: how long a start or an end may take on two busy cores.
+# Bound of a start or an end on two busy cores, s. It does not judge a job.
 BOUND = 60.0
 # The service's pauses are 20 ms, and its kernels microseconds apart.
 BETWEEN_REQUESTS_NS = 5_000_000
-# The first second is not judged: a job that nothing is known of has to be learnt.
+# The first second is not judged: weft has to learn a job without a profile.
 LEARNING_NS = 1_000_000_000
-# The first requests are slow, as of any process.
+# The first requests of any process are slow.
 WARM = 5
-# By how much other work may keep a return waiting: weft's delay bound, and a launch on its way.
+# The longest that other work may delay a return, ns: weft's delay bound and a launch on its way.
 DELAY_BOUND_NS = 500_000
 
 
@@ -48,7 +48,7 @@ def commands(text=None):
 
 
 def command(verb, program, text=None):
-    """The one command of README's that begins with `weft VERB` and names the program."""
+    """README's only command that begins with `weft VERB` and names the program."""
     fits = [words for words in commands(text) if words[:2] == ["weft", verb] and program in words]
     if len(fits) != 1:
         raise ValueError(
@@ -58,24 +58,24 @@ def command(verb, program, text=None):
 
 
 def looks(text=None):
-    """README's commands that look at the machine or at jobs, and start none."""
+    """README's commands that show the machine or jobs, and start none."""
     found = [words[words.index("&&") + 1 :] if "&&" in words else words for words in commands(text)]
     return [words for words in found if words[0] == "weft" and "--" not in words]
 
 
 def profiled(words, name):
-    """`weft run` with that profile as well: what README leaves out for the training."""
+    """`weft run` with that profile too, which README leaves out for the training."""
     at = words.index("--")
     return [*words[:at], "--profile", name, *words[at:]]
 
 
 def without_weft(words):
-    """The job of a command alone."""
+    """The job of a command, without weft."""
     return words[words.index("--") + 1 :]
 
 
 class Play:
-    """A device, a broker's folders and jobs of their own. The broker is what `weft run` starts."""
+    """A device, a broker's folders and their jobs. `weft run` starts the broker."""
 
     def __init__(self, folder, widths, *, mode=None, profiles=None, trace=False):
         """`widths`: ns of the kernels of each width, or pairs of a part and ns."""
@@ -84,7 +84,7 @@ class Play:
         for part in ("bin", "run", "place"):
             (self.folder / part).mkdir(parents=True)
         (self.folder / "run").chmod(0o700)
-        # README's `python` is any Python; a link keeps all else of this one off the path.
+        # README's `python` is any Python. A link keeps the rest of this one's folder off the path.
         (self.folder / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
         self.profiles = profiles or self.folder / "profiles"
         settings = self.folder / "device.toml"
@@ -122,8 +122,8 @@ class Play:
             self.weft("stop", check=False)
 
     def weft(self, *words, check=True):
-        """A command of weft's, and what it printed."""
-        # Looked up on this path, as a job's command is.
+        """Runs a command of weft. Returns its output."""
+        # Found on this path, as a job's command is.
         command = [str(word) for word in (paths.WEFT, *words)]
         done = subprocess.run(
             command,
@@ -148,7 +148,7 @@ class Play:
     def begin(self, name, words, *, cwd=PROGRAMS, **more):
         times = str(self.folder / f"{name}.times")
         environment = self.environment(TIMES=times, **more)
-        # The programs are looked up on the job's path, as a shell would.
+        # The programs are found on the job's path, as by a shell.
         job = self.jobs[name] = jobs.Job(
             words, environment=environment, folder=self.folder, name=name, cwd=cwd
         )
@@ -163,7 +163,7 @@ class Play:
             raise RuntimeError(f"{name} did not start\n{job.explain()}")
 
     def end(self, *names):
-        """SIGTERM, and the end of each, which must be a good one."""
+        """Sends SIGTERM, and waits for the end of each job, which must end well."""
         for name in names:
             if self.jobs[name].running():
                 self.jobs[name].process.terminate()
@@ -182,7 +182,7 @@ class Play:
     def outcomes(self, pids):
         """{process id: outcome} of jobs that ended, from `weft history`.
 
-        A thread of its own writes the rows, so they come a little later.
+        A separate thread writes the rows, so they appear a little later.
         """
         found, pids = {}, set(pids)
 
@@ -211,7 +211,7 @@ def rule(of):
 
 
 class Log:
-    """The records of a device's log that are needed here, of millions of lines."""
+    """The records of a device's log that are needed here, out of millions of lines."""
 
     # Per process: (submitted, began, ended, slices or None) of kernels and fills, as submitted.
     def __init__(self, path):
@@ -221,7 +221,7 @@ class Log:
                 try:
                     record = json.loads(line)
                 except ValueError:
-                    # The last line of a device that was killed may be torn.
+                    # The last line of a killed device may be torn.
                     continue
                 into = {"kernel": self.kernels, "memset": self.kernels, "copy": self.copies}.get(
                     record["op"]
@@ -237,7 +237,7 @@ class Log:
         return sum(covered(item, begin, end) for item in self.kernels.get(pid, ()))
 
     def span(self, pid):
-        """When its first kernel was submitted and its last one ended."""
+        """The submission of its first kernel and the end of its last one."""
         items = self.kernels[pid]
         return items[0][0], max(item[2] for item in items)
 
@@ -253,18 +253,18 @@ class Log:
 
 
 def covered(item, begin, end):
-    """How much of a kernel lies in a span."""
+    """Nanoseconds of a kernel that lie in a span."""
     return sum(
         max(min(stop, end) - max(start, begin), 0) for start, stop in item[3] or (item[1:3],)
     )
 
 
 def met(log, service, others, learning=LEARNING_NS):
-    """Other jobs' work that each request met on the device, once there was time to learn them.
+    """Other jobs' work that each request found on the device, after the time to learn the jobs.
 
-    A dict a request: `waiting` is ns of their work that was on the device and not done as the
-    request's first kernel came. `inside` is ns of it that ran until the request's last kernel had
-    ended. `let_in` counts their kernels that were submitted and begun meanwhile.
+    A dict per request: `waiting` is ns of their work that was on the device and not done when the
+    request's first kernel arrived. `inside` is ns of it that ran until the request's last kernel
+    had ended. `let_in` counts their kernels that were submitted and begun meanwhile.
     """
     begin = min(log.span(pid)[0] for pid in others) + learning
     end = min(log.span(pid)[1] for pid in others)
@@ -293,22 +293,24 @@ def one(log, others, begin, end):
 
 
 def alone_by_log(log, service, others):
-    """How long requests took on the device before the others came."""
+    """Durations of requests on the device before the other jobs began."""
     first = min(log.span(pid)[0] for pid in others)
     return [end - begin for begin, end in log.requests(service) if end < first][WARM:]
 
 
 def lost_by_log(log, service, others):
-    """By which part requests took longer on the device beside the others than before they came."""
+    """The part by which requests took longer on the device with the other jobs than before."""
     together = [each["length"] for each in met(log, service, others, learning=0)]
     return statistics.mean(together) / statistics.mean(alone_by_log(log, service, others)) - 1
 
 
 def by_log(log, service, others):
-    """The figures of the device's log: of `met`, and how long requests took alone and beside."""
+    """The figures of the device's log: those of `met`, and durations of requests without and with
+    the other jobs.
+    """
     found, alone = met(log, service, others), alone_by_log(log, service, others)
     if len(found) < 10:
-        raise RuntimeError(f"only {len(found)} requests beside the training: nothing to judge")
+        raise RuntimeError(f"only {len(found)} requests ran with the training: too few to judge")
     waiting = [each["waiting"] for each in found]
     return {
         "requests": len(found),
@@ -335,18 +337,18 @@ def latencies(times, begin=0, end=1 << 62):
 
 
 def steps_a_second(times, learning=LEARNING_NS):
-    """Of a training, after it had time to be learnt."""
+    """Steps a second of a training, after weft had time to learn it."""
     begin = next((at for at, (when, _) in enumerate(times) if when >= times[0][0] + learning), None)
     if begin is None or begin == len(times) - 1:
-        raise RuntimeError("the training ended too early to tell its speed")
+        raise RuntimeError("the training ended too early to measure its speed")
     (first, done), (last, all_done) = times[begin], times[-1]
     return (all_done - done) / (last - first) * 1e9
 
 
 def by_clock(times, training):
-    """The service's own figures: alone before the trainings began, and beside them.
+    """The service's own figures: alone before the trainings began, and together with them.
 
-    Beside them without the first second, but `lost` is of the whole time.
+    The latter leave out the first second, but `lost` covers the whole time.
     """
     begin, end = min(one[0][0] for one in training), min(one[-1][0] for one in training)
     alone, all_beside = latencies(times[WARM:], end=begin), latencies(times, begin, end)
@@ -358,7 +360,7 @@ def by_clock(times, training):
     }
     mean = told["alone_mean"]
     told["lost"] = statistics.mean(all_beside) / mean - 1
-    # How far the two means may be off, as a part of alone.
+    # The error of the two means, as a part of the first one.
     told["lost_error"] = (
         statistics.variance(alone) / len(alone) + statistics.variance(all_beside) / len(all_beside)
     ) ** 0.5 / mean

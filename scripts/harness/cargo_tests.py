@@ -1,7 +1,7 @@
 """The tests of all packages: built by cargo, their programs run several at a time.
 
-`cargo test` runs one program after the other, though many of them mostly wait.
-A program that does not end is ended with a word on what it did; the others go on.
+`cargo test` runs one program after the other, though many of them mostly wait. A program that does
+not end is ended, with a report of its state; the others continue.
 """
 
 import concurrent.futures
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from . import paths, reasons, stages, watch, workspaces
 
-# What scripts/test gives cargo for all of a run.
+# Variables that scripts/test sets for cargo for the whole run.
 ONCE = {
     # clippy in the compiler's place, as `cargo clippy` calls it. Warnings are errors.
     "RUSTC_WORKSPACE_WRAPPER": str(paths.ROOT / "scripts" / "harness" / "compiler"),
@@ -24,7 +24,7 @@ ONCE = {
 }
 # Compiling all packages and tests.
 BUILD_MINUTES = 40
-# One program. The longest takes half a minute on two busy cores.
+# Bound of one program. The longest takes half a minute on two busy cores.
 PROGRAM_MINUTES = 10
 
 
@@ -51,7 +51,7 @@ def programs(text):
 
 
 class Programs:
-    """Runs test programs, as many at a time as there are cores, and keeps what they say."""
+    """Runs test programs, one per core at a time, and keeps their output."""
 
     def __init__(self, words, log):
         self.words, self.log, self.lock = words, log, threading.Lock()
@@ -60,9 +60,9 @@ class Programs:
         self.shown = time.monotonic()
 
     def run(self, program):
-        """Runs one; its output comes into the log as a whole."""
+        """Runs one; its whole output goes into the log at once."""
         title, folder, command = program
-        # By way of a file: a pipe would be held open by what a test leaves behind.
+        # Through a file: a process that a test leaves behind would hold a pipe open.
         with tempfile.TemporaryFile("w+", errors="replace") as out:
             process = subprocess.Popen(
                 [*command, *self.words],
@@ -128,7 +128,7 @@ def stage(tally, words, chosen):
     for workspace in chosen:
         found = programs(messages(workspace).read_text(errors="replace"))
         own += [(title, folder, [program]) for title, folder, program in found]
-    # First what takes longest: files of tests play whole jobs, those of a library mostly compute.
+    # The longest first: programs of tests/ run whole jobs, unit tests of a library mostly compute.
     own.sort(key=lambda program: "src/" in program[0])
     # The other workspaces have no examples.
     options = ["--workspace", "--no-fail-fast", "--doc", "--"]

@@ -1,7 +1,10 @@
-"""The cases of a command that plays some (scripts/soak, scripts/real-driver): in what order, and what is said of each. The cases of tests/ are pytest's.
+"""The cases of scripts/soak and scripts/real-driver: runs them and reports each result. Cases in
+tests/ run under pytest.
 
-A case gets a folder of its own and fails by an exception: an AssertionError says by itself what was seen, any other one comes with its traceback. What it returns, if
-anything, stands behind its `ok`. What cannot be tried here it says by a Skip. The last line of a runner is `N passed, N failed`, with `, N skipped` where some were.
+A case gets its own folder. It fails by an exception: the message of an AssertionError states the
+observation, any other exception is printed with its traceback. A returned text is printed after
+`ok`. A case raises Skip if it cannot be tried here. The last line of a runner is `N passed, N
+failed`, with `, N skipped` if some were skipped.
 """
 
 import argparse
@@ -14,24 +17,28 @@ from . import jobs, show
 
 
 def parser(description):
-    """The options of a runner whose cases have names: words and --keep."""
+    """The options of a runner with named cases: words and --keep."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("words", nargs="*", help="only cases with one of these words in their name")
-    options.add_argument("--keep", action="store_true", help="leave the folders of the cases")
+    options.add_argument("--keep", action="store_true", help="keep the folders of the cases")
     return options
 
 
 class Skip(Exception):
-    """A case cannot be tried on this machine; says why, in one line."""
+    """A case that cannot be tried on this machine, with the reason in one line."""
 
 
 def play(runner, chosen, keep=False, before_verdict=lambda: None, skipped=0):
-    """Plays `chosen`, pairs of a name and a function of a folder; `before_verdict` says what else there is to say; `skipped`: how many more cannot be tried. The exit code."""
+    """Runs `chosen`, pairs of a name and a function of a folder. Returns the exit code.
+    `before_verdict` prints further lines before the verdict. `skipped`: number of further cases
+    that cannot be tried.
+    """
     absent = skipped
-    # A shell that starts a runner in the background has it ignore what a terminal sends, and its jobs would inherit that.
+    # A shell ignores the terminal's signals for a runner in the background, and its jobs would
+    # inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-    # Who ends it with a signal ends what it started, too.
+    # A signal that ends the runner also ends the processes it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     progress = show.Progress(len(chosen), runner)
     failed = []

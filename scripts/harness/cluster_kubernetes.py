@@ -1,5 +1,5 @@
-"""`scripts/cluster kubernetes`: the device plugin against a stand-in for the kubelet, and what the
-chart makes, against the published schemas. No kubelet, no API server.
+"""`scripts/cluster kubernetes`: the device plugin against a stand-in for the kubelet, and the
+chart's output against the published schemas. No kubelet, no API server.
 """
 
 import argparse
@@ -16,14 +16,14 @@ BOUND_S = 1800
 CRATE = paths.ROOT / "deploy" / "kubernetes" / "device-plugin"
 BUILT = paths.TARGET / "device-plugin"
 PLUGIN = BUILT / "debug" / "weft-device-plugin"
-# What a container of the tests runs: a CUDA job that says its result and how weft knows it.
+# Program of the tests' containers: a CUDA job that prints its result and its data in weft.
 JOB = paths.ROOT / "tests" / "cluster" / "pod.py"
-# The plugin's container has no capability, though it is root's.
+# The plugin's container has no capability, though it runs as root.
 RIGHTS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 
 
 def cargo(word, *options, last=(), **variables):
-    """Runs cargo on the plugin, which is a workspace of its own. Whether it went well."""
+    """Runs cargo on the plugin, which is a separate workspace. True if it succeeded."""
     command = ["cargo", word, *options, "--manifest-path", CRATE / "Cargo.toml", "--locked"]
     command += ["--target-dir", BUILT, *(["--", *last] if last else [])]
     done = subprocess.run(
@@ -39,13 +39,13 @@ def formatted():
 
 
 def contract():
-    """The plugin's tests, with the real broker, and jobs on the simulated GPU."""
+    """Runs the plugin's tests, with the real broker, and jobs on the simulated GPU."""
     needed = [paths.WEFT, paths.LIBWEFT, paths.SIMGPU_CUDA, paths.SIMGPU_DEVICE]
     absent = [file for file in needed if not file.exists()]
     if absent:
         print(f"cluster: {absent[0]} is not built: run scripts/layout", file=sys.stderr)
         return False
-    # What a container of the tests gets besides: where the simulated GPU is.
+    # Further data of a test's container: the path of the simulated GPU.
     device = {
         "SIMGPU_DEVICE_BIN": str(paths.SIMGPU_DEVICE),
         "LD_LIBRARY_PATH": str(paths.SIMGPU_LIB),
@@ -63,7 +63,7 @@ def contract():
 
 
 def manifests():
-    """What the chart makes, and the examples."""
+    """Checks the chart's output, and the examples."""
     setup = [paths.ROOT / "scripts" / "setup", "pytest", "kubernetes"]
     if subprocess.run(setup, check=False, timeout=BOUND_S).returncode:
         return False
@@ -72,7 +72,7 @@ def manifests():
 
 
 def write():
-    """Writes the manifest for those who have no Helm."""
+    """Writes the manifest for users without Helm."""
     helper = paths.ROOT / "tests" / "cluster" / "manifests.py"
     words = [paths.python("kubernetes"), helper, "--plain"]
     done = subprocess.run(words, capture_output=True, check=False, timeout=BOUND_S)
@@ -84,7 +84,7 @@ def write():
 
 
 def main(arguments):
-    """The exit code: 1 where something is not as promised."""
+    """Returns the exit code: 1 if a check fails."""
     parser = argparse.ArgumentParser("scripts/cluster kubernetes", description=__doc__)
     parser.add_argument("--check", action="store_true", help="all of it (the default)")
     parser.add_argument("--quick", action="store_true", help="without formatting and lints")

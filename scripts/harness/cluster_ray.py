@@ -5,15 +5,15 @@ import subprocess
 
 from . import paths
 
-# Seconds for all of it, on two busy cores.
+# Bound of the whole run, s, on two busy cores.
 BOUND_S = 900
 
 
 def main(arguments):
-    """Plays tests/cluster/test_ray.py. The exit code."""
+    """Runs tests/cluster/test_ray.py. Returns the exit code."""
     parser = argparse.ArgumentParser("scripts/cluster ray", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="play the cases (the default)")
-    parser.add_argument("--keep", action="store_true", help="leave the folders of the cases")
+    parser.add_argument("--check", action="store_true", help="run the cases (the default)")
+    parser.add_argument("--keep", action="store_true", help="keep the folders of the cases")
     given = parser.parse_args(arguments)
     setup = [paths.ROOT / "scripts" / "setup", "pytest", "ray"]
     made = subprocess.run(setup, check=False, timeout=BOUND_S)

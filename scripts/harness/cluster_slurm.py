@@ -1,18 +1,18 @@
 """weft under Slurm, with simulated GPUs, on this machine.
 
-  scripts/cluster slurm --check                two nodes of two GPUs, as tests/cluster plays it
+  scripts/cluster slurm --check                two nodes of two GPUs, as in tests/cluster
   scripts/cluster slurm --check --nodes 8      the same cases on eight nodes
   scripts/cluster slurm --check --long         also the cases that take minutes
   scripts/cluster slurm WORD...                the cases with one of these words in their name
-  scripts/cluster slurm --replay               a public trace, under four ways to give GPUs to jobs
-  scripts/cluster slurm --order --check        policies of weft cluster, beside the same in the lab
+  scripts/cluster slurm --replay               a public trace, under four ways to assign GPUs
+  scripts/cluster slurm --order --check        policies of weft cluster, compared with the lab
   scripts/cluster slurm --debian trixie        the same with that Debian's Slurm, 24.11
 
-The engine is the real one: Slurm as Debian has it (apt-get install slurmctld slurmd slurm-client
-slurm-wlm-basic-plugins munge libslurm-dev), started by root in namespaces of its own. Nothing
-listens on this machine, and all that was started is ended with the run. The plugin is built against
-the machine's header. The last line is `N passed, N failed`; a replay's are its table and what it
-missed.
+The engine is the real one: Debian's Slurm (apt-get install slurmctld slurmd slurm-client
+slurm-wlm-basic-plugins munge libslurm-dev), started by root in its own namespaces. No process
+listens on this machine, and all processes end with the run. The plugin is built against the
+machine's header. The last line is `N passed, N failed`; a replay ends with its table and its missed
+aims.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from . import cases, debian, jobs, other_debian, paths, slurm, slurm_cases, slur
 
 
 def main(arguments):
-    """Plays the cases, or the trace. Returns the exit code."""
+    """Runs the cases, or the trace. Returns the exit code."""
     parser = cases.parser(__doc__)
     parser.prog = "cluster slurm"
-    check = "exit 1 where a case fails: always so; or where the replay misses an aim"
+    check = "exit 1 if a case fails (always so), or if the replay misses an aim"
     parser.add_argument("--check", action="store_true", help=check)
-    parser.add_argument("--nodes", type=int, help="nodes of the cluster; default 2, of a replay 4")
+    parser.add_argument("--nodes", type=int, help="nodes of the cluster; default 2, for a replay 4")
     parser.add_argument("--gpus", type=int, default=2, help="simulated GPUs of each node")
     parser.add_argument("--long", action="store_true", help="also the cases that take minutes")
     parser.add_argument("--debian", help="with the Slurm of this release, made by debootstrap")
@@ -49,8 +49,8 @@ def main(arguments):
 
 
 def elsewhere(name, arguments):
-    """The same command in another release of Debian."""
-    # There it is the machine's own.
+    """Runs the same command in another release of Debian."""
+    # Inside, that release is the machine's own.
     words = [word for word in arguments if word not in ("--debian", name, f"--debian={name}")]
     try:
         folder = other_debian.make(name, slurm.PACKAGES.split())
@@ -61,13 +61,13 @@ def elsewhere(name, arguments):
 
 
 def chosen(options, those):
-    """Those cases that the words name."""
+    """The cases that the words select."""
     words = options.words or [""]
     return [case for case in those if any(word in case.__name__ for word in words)]
 
 
 def play(options):
-    """Plays the cases on one cluster, and those on a cluster of their own after it."""
+    """Runs the cases of the shared cluster, then those with their own cluster."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(jobs.workspace(options.keep))
         sizes = {"nodes": options.nodes, "gpus": options.gpus}

@@ -1,4 +1,4 @@
-"""C programs that cases are played with, built where they are used."""
+"""C programs for cases, built where they are used."""
 
 import subprocess
 from pathlib import Path
@@ -7,12 +7,12 @@ from . import paths
 
 # The kernels that such a program may load.
 KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
-# A compiler takes a second on an idle machine.
+# Bound of a compiler, s. It takes a second on an idle machine.
 BOUND_S = 60.0
 
 
 def program(folder, source, *flags):
-    """The program (or library, as `flags` say) of one source file, in a case's folder."""
+    """Builds one source file in a case's folder: a program, or a library if `flags` request one."""
     target = folder / Path(source).stem
     kernels = f'-DKERNELS="{KERNELS}"'
     command = ["cc", "-O1", "-o", target, source, kernels, *flags, "-ldl", "-lpthread"]

@@ -1,7 +1,8 @@
 """Debian's packages, fetched into a folder and unpacked there, never installed.
 
-What holds here: the machine's own apt configuration is read and never changed (lists, cache and state lie in a folder of our own); which mirror is asked is what
-that configuration names; apt checks every signature as ever. Every command has a bound.
+Invariants: the machine's own apt configuration is read and never changed (lists, cache and state
+lie in our own folder). It names the mirror. apt checks every signature as usual. Every command has
+a bound.
 """
 
 import contextlib
@@ -21,21 +22,23 @@ QUIET = ["-q", "-y", "-o", "Acquire::Languages=none", "-o", "Acquire::http::Time
 
 
 class Unreachable(Exception):
-    """Why the packages cannot be had here, in one line."""
+    """The reason why the packages are not available here, in one line."""
 
 
 class Apt:
-    """apt with lists, cache and state of its own in `folder`; one that knows no installed package. `sources`: (suite, component) pairs."""
+    """apt with its own lists, cache and state in `folder`. It sees no installed package. `sources`:
+    (suite, component) pairs.
+    """
 
     def __init__(self, folder, sources):
         self.folder, self.sources = Path(folder), sources
-        # None: not tried yet; "": tried; else why the lists cannot be had.
+        # None: not tried yet; "": tried; else the reason why the lists are not available.
         self.lists = None
         self.why = "apt-get update ended well"
 
     @contextlib.contextmanager
     def alone(self):
-        """One process at a time fetches."""
+        """Lets only one process at a time fetch."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "lock", "w") as lock:
             if not jobs.wait_until(lambda: locked(lock), LISTS_BOUND + DOWNLOAD_BOUND, step=0.2):
@@ -43,7 +46,9 @@ class Apt:
             yield
 
     def update(self):
-        """Fetches the lists, once: what cannot be reached the first time is not tried again. A suite that is no more is no failure; what apt said is `why` then."""
+        """Fetches the lists, once: an unreachable source is not tried again. A suite that no longer
+        exists is no failure; `why` then has apt's message.
+        """
         if self.lists is None:
             try:
                 self.lists = ""
@@ -56,7 +61,7 @@ class Apt:
     def fetch_lists(self):
         for tool in ("apt-get", "apt-cache", "dpkg-deb"):
             if shutil.which(tool) is None:
-                raise Unreachable(f"{tool} is not on this machine, and only Debian's packages are known here")
+                raise Unreachable(f"{tool} is not on this machine, and this program only handles Debian's packages")
         for folder in ("sources", "lists/partial", "cache/archives/partial"):
             (self.folder / folder).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
@@ -70,28 +75,28 @@ class Apt:
             self.why = str(error)
 
     def options(self):
-        """What keeps apt to our own folder."""
+        """Options that confine apt to our own folder."""
         settings = {
             "Dir::Etc::sourcelist": "/dev/null",
             "Dir::Etc::sourceparts": self.folder / "sources",
             "Dir::State::lists": self.folder / "lists",
             "Dir::State::status": self.folder / "status",
             "Dir::Cache": self.folder / "cache",
-            # Whoever runs this fetches by himself: apt's own user may not look into our folder.
+            # The running user fetches himself: apt's own user may not read our folder.
             "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
         }
         return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
 
     def madison(self, package):
-        """What apt-cache says of the package's versions, a line each, the newest first."""
+        """The lines of apt-cache about the package's versions, the newest first."""
         return self.run(["apt-cache", *self.options(), "madison", package], LISTS_BOUND, self.folder)
 
     def download(self, packages, folder):
-        """The files of exactly these (`name` or `name=version`), into `folder`."""
+        """Fetches the files of exactly these (`name` or `name=version`), into `folder`."""
         self.run(["apt-get", *QUIET, *self.options(), "download", *packages], DOWNLOAD_BOUND, folder)
 
     def download_with_all(self, packages):
-        """The files of these and of all that they depend on."""
+        """Fetches the files of these packages and of all their dependencies."""
         self.run(["apt-get", *QUIET, *self.options(), "install", "--download-only", "--no-install-recommends", *packages], DOWNLOAD_BOUND, self.folder)
         return sorted((self.folder / "cache" / "archives").glob("*.deb"))
 
@@ -100,7 +105,7 @@ class Apt:
             self.run(["dpkg-deb", "-x", file, root], DOWNLOAD_BOUND, self.folder)
 
     def run(self, command, bound, folder):
-        """What it said on stdout. Raises Unreachable with its last word."""
+        """Runs a command. Returns its stdout. Raises Unreachable with its last line."""
         name = Path(command[0]).name
         environment = {**os.environ, "LC_ALL": "C"}
         try:
@@ -117,7 +122,7 @@ class Apt:
         except subprocess.TimeoutExpired:
             raise Unreachable(f"{name} did not end within {bound} s") from None
         if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-1:] or ["it said nothing"]
+            errors = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-1:] or ["it printed nothing"]
             raise Unreachable(f"{name} ended with {done.returncode}: {errors[0]}")
         return done.stdout
 
@@ -131,14 +136,15 @@ def locked(file):
 
 
 def mirror_of_machine():
-    """The mirror that this machine's apt has Debian's main component from. Raises Unreachable."""
+    """The mirror from which this machine's apt gets Debian's main component. Raises Unreachable."""
     shown = "$(REPO_URI)|$(LABEL)|$(COMPONENT)|$(CREATED_BY)|$(CODENAME)|$(RELEASE)"
     said = subprocess.run(
         ["apt-get", "indextargets", "--format", shown], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LISTS_BOUND, check=False
     )
     for line in said.stdout.splitlines():
         address, label, component, made, codename, release = (line.split("|") + [""] * 6)[:6]
-        # A machine whose lists were never fetched knows no label and no code name: then the address and the suite tell.
+        # A machine that never fetched lists has no label and no code name. Then the address and the
+        # suite decide.
         debian = label == "Debian" or (label in ("", "$(LABEL)") and address.rstrip("/").endswith("/debian"))
         if made == "Packages" and component == "main" and debian and "-" not in (codename.strip("$()") if codename[:1] != "$" else release):
             return address

@@ -1,14 +1,16 @@
-"""Reads what the simulated device wrote to SIMGPU_LOG and compares two runs.
+"""Reads the simulated device's log (SIMGPU_LOG) and compares two runs.
 
-What is normalised before two runs are compared, and why:
+Before two runs are compared, these are normalised:
 
-* process ids, context and stream numbers: they differ from run to run. A run is taken as a multiset of processes, a
-  process as a multiset of streams; what is compared is each stream's sequence of operations.
-* times: weft may change when something runs, never what runs nor its order in its stream.
-* waits of a stream for an event: the simulated driver leaves out a wait for what has ended already, so their number depends on
-  times. That no wait is lost or moved is what tests/clients/test_order.py and the clients that check their data are for.
-* graph ids: numbers given by the driver; whether an operation belongs to a graph is kept.
-* names of kernels are compared whole.
+* Process ids, context and stream numbers: they differ from run to run. A run is taken as a multiset
+  of processes, a process as a multiset of streams. Each stream's sequence of operations is
+  compared.
+* Times: weft may change when an operation runs, never the operation nor its order in its stream.
+* Waits of a stream for an event: the simulated driver leaves out a wait for work that has ended
+  already, so their number depends on times. tests/clients/test_order.py and the clients that check
+  their data verify that no wait is lost or moved.
+* Graph ids: numbers given by the driver. Whether an operation belongs to a graph is kept.
+* Names of kernels are compared whole.
 """
 
 import collections
@@ -29,13 +31,14 @@ def read(path, without=None):
             try:
                 records.append(json.loads(line))
             except ValueError:
-                # The last line of a device that was killed may be torn; any other would show as a difference.
+                # The last line of a killed device may be torn. Any other torn line would show as a
+                # difference.
                 continue
     return records
 
 
 def operation(record):
-    """One operation, without anything that differs from run to run."""
+    """One operation, without the fields that differ from run to run."""
     return (
         record.get("op"),
         record.get("name"),
@@ -48,7 +51,8 @@ def operation(record):
 
 
 def streams(records, pids=None):
-    """{pid: [sequence of operations of a stream, ...]}, each sequence in the order of submission."""
+    """{pid: [sequence of operations of a stream, ...]}, each sequence in the order of submission.
+    """
     by_stream = collections.defaultdict(list)
     for record in records:
         if record.get("op") != "wait" and (pids is None or record["pid"] in pids):
@@ -61,7 +65,7 @@ def streams(records, pids=None):
 
 
 def counts(records, pids=None):
-    """How many operations of each kind, graph kernels apart."""
+    """The number of operations of each kind; graph kernels count separately."""
     total = collections.Counter()
     for record in records:
         if record.get("op") != "wait" and (pids is None or record["pid"] in pids):
@@ -73,8 +77,9 @@ def counts(records, pids=None):
 def busy(records, pids, begin=None, end=None, ops=("kernel",)):
     """Nanoseconds the device spent on kernels of these processes, in a span of device time.
 
-    A kernel that was interrupted for another context counts with its own slices. `ops`: what counts
-    in place of kernels alone; memsets take the compute engine as kernels do."""
+    A kernel that was interrupted for another context counts with its own slices. `ops`: the kinds
+    that count; memsets use the compute engine as kernels do.
+    """
     total = 0
     for record in records:
         if record["pid"] in pids and record.get("op") in ops:
@@ -86,12 +91,12 @@ def busy(records, pids, begin=None, end=None, ops=("kernel",)):
 
 
 def slices(record):
-    """When a kernel really ran."""
+    """The spans in which a kernel really ran."""
     return record.get("slices") or [(record["t"], record["end"])]
 
 
 def extra_operations(expected, seen):
-    """What `seen` has beyond `expected`, or None if `expected` is not a subsequence of it."""
+    """The items of `seen` beyond `expected`, or None if `expected` is not a subsequence of it."""
     extras = []
     position = 0
     for item in seen:
@@ -103,7 +108,7 @@ def extra_operations(expected, seen):
 
 
 def first_difference(expected, seen):
-    """Where two sequences part, in words."""
+    """The first difference of two sequences, in words."""
     for index, (a, b) in enumerate(zip(expected, seen)):
         if a != b:
             return f"operation {index} of {len(expected)}: expected {describe(a)}, seen {describe(b)}"
@@ -129,13 +134,14 @@ def describe(item):
 def compare(expected_processes, seen_processes, allowed_extra=frozenset()):
     """Differences between two runs, as lines; empty if there is none.
 
-    `allowed_extra`: kinds of operations that the second run may have more of (weft's own event records when it times
-    the end of a background job's work). They are tolerated only where all else is equal and in order.
+    `allowed_extra`: kinds of operations that the second run may have in addition (weft's own event
+    records, with which it times the end of a background job's work). They are tolerated only if all
+    else is equal and in order.
     """
     if len(expected_processes) != len(seen_processes):
         return [f"{len(expected_processes)} processes used the device without weft, {len(seen_processes)} with it"]
     differences = []
-    # Equal processes meet first; of the others each meets the one it is most like.
+    # Equal processes are paired first; each of the others is paired with the most similar one.
     left = sorted(expected_processes.values(), key=shape)
     right = sorted(seen_processes.values(), key=shape)
     for number, expected in enumerate(left):
@@ -147,7 +153,7 @@ def compare(expected_processes, seen_processes, allowed_extra=frozenset()):
 
 
 def shape(process):
-    """An order of processes that does not depend on their numbers: by their kernels."""
+    """A sort key of a process that does not depend on its numbers: its kernels."""
     return sorted([item for item in stream if item[0] == "kernel"] for stream in process)
 
 
@@ -155,7 +161,7 @@ def compare_process(expected, seen, allowed_extra):
     expected, seen = sorted(expected, key=repr), sorted(seen, key=repr)
     if expected == seen:
         return []
-    # Equal streams are paired off first; what is left is paired by likeness.
+    # Equal streams are paired first; the others are paired by similarity.
     left = list(expected)
     right = list(seen)
     for stream in expected:

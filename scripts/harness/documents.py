@@ -1,4 +1,5 @@
-"""The pages of weft's packages, made by rustdoc alone from what the build has compiled.
+"""Builds the pages of weft's packages with rustdoc only, from the files that the build has
+compiled.
 
 `cargo doc` would check every dependency once more. This reads cargo's messages of the builds that
 scripts/test made. Faults are printed on stderr; it exits 1 then.
@@ -16,7 +17,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import cargo_tests, paths, workspaces  # noqa: E402
 
-# Programs whose pages no library of one name takes.
+# Programs that share no name with a library, so that their pages overwrite none.
 PROGRAMS = ["weft-test-*", "weft-bench-*", "weft-cluster-*", "weft-gpu-probe", "simgpu-client"]
 LINTS = ["-D", "warnings", "-A", "rustdoc::private_intra_doc_links"]
 LIBRARIES = {"lib", "rlib", "cdylib", "proc-macro"}
@@ -26,7 +27,7 @@ def metadata(workspace):
     """cargo's metadata with the features of the build: packages, what each depends on, members."""
     about = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True, cwd=paths.ROOT)
     host = about.stdout.partition("host: ")[2].splitlines()[0]
-    # What other platforms need was never fetched where a machine has built for its own alone.
+    # Packages for other platforms may never have been fetched.
     command = ["cargo", "metadata", "--format-version", "1", "--offline", "--filter-platform", host]
     command += ["--manifest-path", workspace.folder / "Cargo.toml", *workspace.features]
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=True)
@@ -71,7 +72,7 @@ def commands(workspace):
             words += ["--cfg", f'feature="{feature}"']
         for dependency in depends[package]:
             normal = any(kind["kind"] is None for kind in dependency["dep_kinds"])
-            # One that this target does not have was not built.
+            # A dependency that this target does not have was not built.
             if normal and dependency["pkg"] in libraries:
                 words += extern(dependency["name"], libraries[dependency["pkg"]])
         if not is_library(target) and package in libraries:
@@ -106,7 +107,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         done = list(pool.map(make, every))
     wrong = [(title, code, said) for title, code, said in done if code]
-    # What a failure's report shows is the end of it.
+    # Faults last: a failure's report shows the end of the output.
     for title, code, said in wrong:
         print(f"{title}: rustdoc ended with {code}\n{said}", end="", file=sys.stderr)
     print(f"{len(every)} documented, {len(wrong)} with faults")

@@ -1,6 +1,8 @@
-"""Reads of an ELF file what decides whether it runs elsewhere and what it offers: versioned symbols it needs, functions it exports.
+"""Reads from an ELF file the versioned symbols that it needs, which decide whether it runs
+elsewhere, and the functions that it exports.
 
-64-bit little-endian files alone. A reader of our own, because the GPU machine need not have binutils.
+Only 64-bit little-endian files. A reader of our own, because the GPU machine need not have
+binutils.
 """
 
 import shutil
@@ -13,12 +15,12 @@ SHT_GNU_VERNEED = 0x6FFFFFFE
 SHT_GNU_VERSYM = 0x6FFFFFFF
 # A symbol's binding: it may be absent.
 WEAK = 2
-# The bit of a symbol's version number that says "hidden"; the rest is the number.
+# The bit of a symbol's version number for "hidden"; the rest is the number.
 VERSION_MASK = 0x7FFF
 
 
 class NotElf(ValueError):
-    """The file is not what this reader reads; says why."""
+    """A file that this reader does not read, with the reason."""
 
 
 class Elf:
@@ -62,13 +64,16 @@ class Elf:
             yield number, self._text(names, name), section != 0, info
 
     def exports(self, variables=False):
-        """Names of the functions that others find in it; `variables`: of those, too."""
+        """Names of the functions that other files find in it; with `variables` also of variables.
+        """
         # Kind 1: variable, 2: function, 10: chosen when loaded; binding 1: global, 2: weak.
         kinds = (1, 2, 10) if variables else (2, 10)
         return {name for _, name, defined, info in self._symbols() if defined and info & 15 in kinds and info >> 4 in (1, 2)}
 
     def addresses(self):
-        """{name: where it lies from the beginning of the file as it is mapped} of what others find in it."""
+        """{name: offset from the beginning of the mapped file} of the symbols that other files find
+        in it.
+        """
         table = self._section(SHT_DYNSYM)
         if table is None:
             return {}
@@ -76,7 +81,7 @@ class Elf:
         return {name: value(number) for number, name, defined, info in self._symbols() if defined and info >> 4 in (1, 2)}
 
     def _versions(self):
-        """{number: (library, version)} that it needs of other libraries."""
+        """{number: (library, version)} that it needs from other libraries."""
         needs = self._section(SHT_GNU_VERNEED)
         found = {}
         if needs is None:
@@ -94,8 +99,10 @@ class Elf:
         return found
 
     def needs(self, weak=True):
-        """[(symbol, library, version)] that must be there for it to load. A version that no symbol names stands with symbol None. Without `weak`: only what the
-        linker of another system must find, not what the code looks for and goes without."""
+        """[(symbol, library, version)] that must exist for it to load. A version without a symbol
+        has symbol None. Without `weak`: only the symbols that another system's linker must find,
+        not those that the code can do without.
+        """
         versions = self._versions()
         numbers = self._section(SHT_GNU_VERSYM)
         found, named = [], set()
@@ -111,7 +118,7 @@ class Elf:
 
 
 def glibc_number(version):
-    """(2, 34) of `GLIBC_2.34`; None where it is no such version (GLIBC_PRIVATE, GCC_3.0)."""
+    """(2, 34) from `GLIBC_2.34`; None for any other version (GLIBC_PRIVATE, GCC_3.0)."""
     prefix, _, rest = version.partition("_")
     if prefix != "GLIBC":
         return None
@@ -122,7 +129,9 @@ def glibc_number(version):
 
 
 def too_new(path, limit, weak=True):
-    """[(symbol, version)] of glibc that the file needs and that are newer than `limit`, a tuple; without `weak` those that may be absent are left out."""
+    """[(symbol, version)] of glibc that the file needs and that are newer than `limit`, a tuple.
+    Without `weak`, symbols that may be absent are left out.
+    """
     found = []
     for symbol, _, version in Elf(path).needs(weak):
         number = glibc_number(version)
@@ -132,7 +141,9 @@ def too_new(path, limit, weak=True):
 
 
 def strip(path):
-    """Drops what only debuggers read. Raises OSError, with the reason, where that cannot be done."""
+    """Removes the data that only debuggers read. Raises OSError, with the reason, if that is
+    impossible.
+    """
     tool = shutil.which("strip")
     if tool is None:
         raise OSError("no strip on the path: install binutils (it comes with gcc)")

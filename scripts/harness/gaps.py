@@ -1,19 +1,24 @@
-"""Puts every nanosecond of a job's gaps down to what the device did in it, from the device's log.
+"""Attributes every nanosecond of a job's gaps to an activity of the device, from the device's log.
 
-A gap lies between the last kernel of one request and the first of the next. It holds the way of the answer back to the host, the host's work and the
-input's copy. What the compute engine does in it is one of these, the first that applies:
+A gap lies between the last kernel of one request and the first kernel of the next. It contains the
+answer's way back to the host, the host's work and the input's copy. Each moment of the compute
+engine in a gap counts as the first of these that applies:
 
     kernels         another job's kernels ran
-    fills           its memsets ran (they take the compute engine as kernels do)
-    switch in       the engine went over to the other job
-    switch back     it came back
-    copies          it was idle while the other job copied: a step that begins with the copy of its batch has nothing else to do
+    fills           another job's memsets ran (they use the compute engine as kernels do)
+    switch in       the engine switched to the other job
+    switch back     the engine switched back
+    copies          idle while the other job copied: a step that begins with the copy of its batch
+                    has nothing else to do
     head            idle before the other job's first kernel or copy in this gap
     on the way      idle, though the other job's next operation had been submitted
-    at the gate     idle, while the other job's next launch waited for weft's permission (where the broker's trace is given)
-    not launched    idle, because the other job launched nothing: its host was at work, or had no core to work on
-    tail            idle behind the other job's last operation in this gap, the foreground job's input copy not counted
-    input           idle while the foreground job copied its input, or after that while its first kernel was on the way
+    at the gate     idle while the other job's next launch waited for weft's permission (only if
+                    the broker's trace is given)
+    not launched    idle because the other job launched nothing: its host worked, or had no core
+    tail            idle after the other job's last operation in this gap, without the foreground
+                    job's input copy
+    input           idle while the foreground job copied its input, or after the copy while its
+                    first kernel was on the way
 
 The parts of a gap add up to its length.
 """
@@ -25,17 +30,20 @@ from . import devicelog
 
 PARTS = ("kernels", "fills", "switch in", "switch back", "copies", "head", "on the way", "at the gate", "not launched", "tail", "input")
 
-# What takes the compute engine.
+# Operations that use the compute engine.
 ON_COMPUTE = {"kernel": "kernels", "memset": "fills"}
 
 
 def find(records, pid, shortest, count=None):
-    """The gaps of a process that last longer than `shortest` ns, the last `count` of them: [(end of a kernel, begin of an input, begin of a kernel)]."""
+    """The gaps of a process that last longer than `shortest` ns, the last `count` of them: [(end of
+    a kernel, begin of an input, begin of a kernel)].
+    """
     mine = sorted((r for r in records if r["pid"] == pid and r["op"] in ("kernel", "memset", "copy")), key=lambda r: r["t"])
     gaps, end, stirred = [], None, None
     for record in mine:
         if record["op"] == "copy":
-            # The first copy into the device after the last kernel; answers go the other way.
+            # The first copy into the device after the last kernel. Answers are copied the other
+            # way.
             if stirred is None and record.get("direction") == "h2d":
                 stirred = record["t"]
             continue
@@ -45,13 +53,16 @@ def find(records, pid, shortest, count=None):
     return gaps[-count:] if count else gaps
 
 
-# How far a device's clock may be from where it is believed to be, ns of wall time, and how exactly it is found: a launch is told some us before it is submitted.
+# The largest error of the guess of a device's clock, and the step of the search, ns of wall time.
+# The broker hears of a launch some us before it is submitted.
 CLOCK_REACH, CLOCK_STEP = 40_000_000, 10_000
 
 
 def clock(records, lines, pid, guess, dilation):
-    """Turns CLOCK_MONOTONIC ns into device time, for one who has a rough guess of it: by the distance between what the broker was told of a job's launches and
-    when the device got them, which is the same for all pairs that belong together. None where too few were told."""
+    """Converts CLOCK_MONOTONIC ns to device time, given a rough guess. It uses the distance between
+    the broker's time of a launch and the device's, which is the same for all pairs that belong
+    together. None if the broker recorded too few launches.
+    """
     told = [line["t"] for line in lines if line.get("pid") == pid and line.get("event") == "launch"][::7][:2000]
     got = sorted(record["submitted"] * dilation for record in records if record["pid"] == pid and record["op"] == "kernel")
     distances = collections.Counter()
@@ -66,7 +77,7 @@ def clock(records, lines, pid, guess, dilation):
 
 
 def waits(lines, pid, device_time):
-    """When a job's launches waited at the gate, in device time: [(begin, end)]."""
+    """The spans in which a job's launches waited at the gate, in device time: [(begin, end)]."""
     spans, since = [], None
     for line in lines:
         if line.get("pid") != pid:
@@ -80,7 +91,9 @@ def waits(lines, pid, device_time):
 
 
 def parts(records, foreground, others, gaps, waits=()):
-    """The parts of each gap, ns: [{part: ns}]. `waits`: when others' launches waited at the gate."""
+    """The parts of each gap, ns: [{part: ns}]. `waits`: spans in which launches of `others` waited
+    at the gate.
+    """
     compute, copies, launches = [], [], []
     for record in records:
         what = ON_COMPUTE.get(record["op"])
@@ -100,7 +113,7 @@ def parts(records, foreground, others, gaps, waits=()):
 
 
 def merged(spans):
-    """Sorted spans of two copy engines as spans that do not overlap."""
+    """Sorted spans of two copy engines, merged into spans that do not overlap."""
     united = []
     for start, stop, what in spans:
         if united and start <= united[-1][1]:
@@ -111,7 +124,9 @@ def merged(spans):
 
 
 def within(spans, begin, end):
-    """The spans that reach into an interval, cut to it. They do not overlap, so their ends are in order as their begins are."""
+    """The spans that reach into an interval, cut to it. They do not overlap, so their ends are in
+    the same order as their begins.
+    """
     first = max(bisect.bisect_left(spans, (begin,)) - 1, 0)
     cut = []
     for start, stop, what in spans[first:]:
@@ -123,7 +138,7 @@ def within(spans, begin, end):
 
 
 def near(spans, begin, end):
-    """Of sorted spans that do not overlap, those that may reach into an interval."""
+    """The spans that may reach into an interval, from sorted spans that do not overlap."""
     return spans[max(bisect.bisect_left(spans, (begin,)) - 1, 0) : bisect.bisect_left(spans, (end,))]
 
 
@@ -147,7 +162,7 @@ def one(compute, copies, launches, gap):
 
 
 def idle(found, begin, end, copying, launches, edges):
-    """The compute engine was idle from `begin` to `end`."""
+    """Adds an idle span of the compute engine, from `begin` to `end`."""
     first, last, stirred = edges
     now = begin
     for start, stop, _ in [*(span for span in copying if span[1] > begin and span[0] < end), (end, end, None)]:
@@ -158,7 +173,8 @@ def idle(found, begin, end, copying, launches, edges):
 
 
 def quiet(found, begin, end, launches, edges):
-    """The compute engine was idle from `begin` to `end`, and nobody else copied."""
+    """Adds an idle span of the compute engine, from `begin` to `end`, in which no other job copied.
+    """
     if end <= begin:
         return
     first, last, stirred = edges
@@ -168,7 +184,7 @@ def quiet(found, begin, end, launches, edges):
     elif begin < first:
         found["head"] += end - begin
     else:
-        # Until what came next was submitted, it was not launched.
+        # Until its submission, the next operation counts as not launched.
         launches, waits = launches
         at = bisect.bisect_left(launches, (end,))
         submitted = launches[at][1] if at < len(launches) else end

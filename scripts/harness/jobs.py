@@ -1,6 +1,6 @@
-"""Starts jobs: each in a process group of its own, with a bound, its output in files, on a device of its own.
+"""Starts jobs. Each job has its own process group, a time bound, output files and its own device.
 
-Every wait here is bounded, and a job that outlives its bound is killed by the id of its process group.
+Every wait here is bounded. A job that exceeds its bound is killed by the id of its process group.
 """
 
 import contextlib
@@ -15,23 +15,24 @@ from pathlib import Path
 
 from . import paths
 
-# Variables of the caller that would change what a job sees. A test decides them itself.
+# Variables of the caller that would change a job's behaviour. A test sets them itself.
 OURS = ("WEFT_", "SIMGPU_", "LD_PRELOAD", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH", "CUDA_", "PYTORCH_")
 
 
 def clean_environment():
     """The caller's environment without anything that configures weft, the simulated GPU or CUDA.
 
-    Jobs say nothing at their end, and brokers keep jobs that ended away from the caller's.
+    Jobs print nothing at their end. Brokers keep their records of ended jobs away from the
+    caller's.
     """
     own = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-    # Nor by what this machine's or its user's weft.toml says.
+    # Keeps out the weft.toml of this machine and of this user too.
     return {**own, "WEFT_OUTCOME": "off", "WEFT_CONFIG": "/dev/null", "WEFT_STATE_DIR": str(paths.ROOT / "target" / "test-state")}
 
 
 @contextlib.contextmanager
 def workspace(keep=False):
-    """A short-lived folder. Under /tmp and short: a unix socket's path holds 107 bytes."""
+    """A temporary folder. Its path is short: a unix socket's path holds 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="weft-", dir="/tmp"))
     try:
         yield folder
@@ -43,10 +44,12 @@ def workspace(keep=False):
 
 
 class Device:
-    """A simulated GPU that only the jobs given this object see. Started by its first job, gone with its last.
+    """A simulated GPU that only the jobs given this object see. Its first job starts it; it ends
+    with its last job.
 
-    A call with a handle that is destroyed ends the job, as it does on a real driver, unless `dead_handles` says "refuse"; with "reuse" it is soon
-    another object's."""
+    A call with a destroyed handle ends the job, as on a real driver, unless `dead_handles` is
+    "refuse". With "reuse" the handle soon belongs to another object.
+    """
 
     def __init__(self, folder, *, config=None, dilation=1, mode=None, memory=None, log=None, dead_handles="abort"):
         self.folder = Path(folder)
@@ -70,21 +73,25 @@ class Device:
     simulated = True
 
     def environment(self, libraries=()):
-        """What a job needs to find this device. `libraries`: more folders for the library path."""
+        """The variables with which a job finds this device. `libraries`: more folders for the
+        library path.
+        """
         path = os.pathsep.join([str(paths.SIMGPU_LIB), *libraries])
         return {**self.settings, "LD_LIBRARY_PATH": path, "TRITON_LIBCUDA_PATH": str(paths.SIMGPU_LIB)}
 
     def weft_environment(self):
-        """What weft needs to find the driver of this device: there is none in the system's own places."""
+        """The variables with which weft finds this device's driver: the system's own folders have
+        none.
+        """
         return {"WEFT_CUDA_LIBRARY": str(paths.SIMGPU_CUDA)}
 
     def wait_gone(self, bound=10.0):
-        """Waits until the device process has left, so that its log is whole. True if it did."""
-        # It takes its socket away when it goes. Asking it would keep it.
+        """Waits until the device process has ended, so that its log is complete. True if it did."""
+        # The device removes its socket when it ends. A status request would keep it alive.
         return wait_until(lambda: not os.path.exists(self.settings["SIMGPU_SOCKET"]), bound)
 
     def status(self):
-        """What the device says of itself, with our clock's time when it was asked, or None."""
+        """The device's status, with our clock's time of the request, or None."""
         asked = time.monotonic_ns()
         command = [str(paths.SIMGPU_DEVICE), "status"]
         environment = {**clean_environment(), **self.settings}
@@ -95,12 +102,12 @@ class Device:
             return None
 
 
-# What of the caller's environment says where the driver, the toolkit and the device of this machine are.
+# Variables of the caller that locate this machine's driver, toolkit and device.
 OF_MACHINE = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TRITON_LIBCUDA_PATH")
 
 
 class RealDevice:
-    """The GPU of this machine: found as the caller would find it."""
+    """The GPU of this machine, found as the caller would find it."""
 
     simulated = False
     log = None
@@ -119,7 +126,7 @@ class RealDevice:
 
 
 def socket_answers(path):
-    """Whether anybody listens at a unix socket."""
+    """Whether a process listens at a unix socket."""
     import socket
 
     if not os.path.exists(path):
@@ -130,7 +137,7 @@ def socket_answers(path):
             probe.connect(path)
             return True
         except OSError as error:
-            # Another socket type than ours, but somebody is there.
+            # EPROTOTYPE: a socket of another type than ours, but a process listens.
             return error.errno == 91
     return False
 
@@ -146,7 +153,9 @@ def wait_until(condition, bound, step=0.02):
 
 
 def wait_while(condition, happened, bound, longest, step=0.02):
-    """Waits until `condition()` holds, for as long as what `happened()` tells changes at least every `bound` seconds, and `longest` seconds at most. Returns whether it did."""
+    """Waits until `condition()` holds. Gives up if the value of `happened()` stays the same for
+    `bound` seconds, and after `longest` seconds. Returns whether the condition held.
+    """
     begun = time.monotonic()
     seen, since = happened(), begun
     while not condition():
@@ -189,13 +198,14 @@ class Job:
         return self.process.poll() is None
 
     def wait(self, bound):
-        """Waits for its end, at most `bound` seconds; then kills it. Returns the exit code."""
+        """Waits for the job's end, at most `bound` seconds; then kills it. Returns the exit code.
+        """
         try:
             self.process.wait(bound)
         except subprocess.TimeoutExpired:
             self.timed_out = True
             self.kill()
-        # What it left behind in its group (workers that outlive a killed parent) goes too.
+        # Kills the rest of its group too, such as workers that outlive a killed parent.
         self._kill_group()
         return self.process.returncode
 
@@ -207,11 +217,11 @@ class Job:
         self._kill_group()
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        # On starved cores even that takes long: the kernel lets go of all its memory first.
+        # On starved cores this takes long: the kernel first frees all of the job's memory.
         self.process.wait(60)
 
     def terminate(self, bound=10.0):
-        """Asks it to end, then makes it."""
+        """Asks the job to end, then kills it."""
         if self.running():
             self.process.terminate()
         return self.wait(bound)
@@ -223,14 +233,14 @@ class Job:
         return self.stderr_path.read_bytes().decode(errors="replace")
 
     def explain(self, lines=25):
-        """The end of its stderr, for a failure's report."""
+        """The end of the job's stderr, for a failure's report."""
         tail = self.stderr().splitlines()[-lines:]
         how = "killed at its bound" if self.timed_out else f"exit {self.process.returncode}"
         return "\n".join([f"{self.name}: {how}", *("    " + line for line in tail)])
 
 
 def size_of(path):
-    """Bytes of a file; 0 where there is none."""
+    """Bytes of a file; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:
@@ -238,7 +248,7 @@ def size_of(path):
 
 
 def lines_of(path):
-    """The JSON lines of a file, whole ones."""
+    """The complete JSON lines of a file."""
     lines = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -252,15 +262,17 @@ POLICIES = ("weft", "fikit", "timeslice", "exclusive")
 
 
 def policy_option(parser):
-    """The option of a runner that says by which policy its brokers share the device. A broker that a job starts by itself goes by the default."""
+    """Adds the option for the policy by which the brokers share the device. A broker that a job
+    starts by itself uses the default.
+    """
     parser.add_argument("--policy", choices=POLICIES, help="the policy of the brokers that the cases start; default: weft broker's own")
 
 
 class Broker:
-    """A broker on a socket of its own, with profiles of its own."""
+    """A broker with its own socket and its own profiles."""
 
     def __init__(self, folder, device, *, policy=None, extra=(), trace=True, program=paths.WEFT):
-        """`program`: the weft that it is, where another build than this one is compared."""
+        """`program`: the weft to run, if another build is compared."""
         self.folder = Path(folder)
         self.program = program
         self.socket = self.folder / "broker.sock"
@@ -273,7 +285,7 @@ class Broker:
         self.starts = 0
 
     def variables(self):
-        """What tells weft where this broker is."""
+        """The variables with which weft finds this broker."""
         return {
             "WEFT_SOCKET": str(self.socket),
             "WEFT_PROFILE_DIR": str(self.profiles),
@@ -299,7 +311,7 @@ class Broker:
         return self
 
     def kill(self):
-        """SIGKILL, as the kernel's out-of-memory killer would."""
+        """Sends SIGKILL, as the kernel's out-of-memory killer does."""
         if self.job:
             self.job.kill()
 
@@ -314,14 +326,16 @@ class Broker:
         self.stop()
 
     def modes(self, pid):
-        """The modes that a client had so far, from the broker's trace (which is written within half a second)."""
+        """The modes of a client so far, from the broker's trace, which is written within half a
+        second.
+        """
         mine = [line for line in lines_of(self.trace) if line.get("pid") == pid]
-        # A new client is alone until it is told otherwise.
+        # A new client has mode `alone` until the broker sets another one.
         told = ["alone"] if any(line.get("event") == "attached" for line in mine) else []
         return told + [line.get("what") for line in mine if line.get("event") == "mode"]
 
     def status(self, bound=10.0):
-        """What `weft status --json` says, or None when it could not."""
+        """The output of `weft status --json`, or None if it failed."""
         try:
             done = subprocess.run(
                 [str(self.program), "status", "--json"],
@@ -340,7 +354,9 @@ class Broker:
 
 
 def preload(broker_variables, *, priority=5, profile=None, mode=None, library=paths.LIBWEFT):
-    """The variables that put weft under a job, as a user would set them. `library`: that of another build."""
+    """The variables that put weft under a job, as a user would set them. `library`: another
+    build's.
+    """
     variables = {**broker_variables, "LD_PRELOAD": str(library), "WEFT_PRIORITY": str(priority)}
     if profile:
         variables["WEFT_PROFILE"] = profile

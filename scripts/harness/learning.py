@@ -1,4 +1,4 @@
-"""Training of the cluster's networks: worlds of the lab, played over lines of JSON, and masked PPO.
+"""Training of the cluster's networks: worlds of the lab, run over lines of JSON, and masked PPO.
 
 `scripts/learn` starts it in the environment .venv-learn. The network is one small stack of layers
 that gives each row of features a score (tests/cluster-lab/src/contenders/learnt.rs). The critic is
@@ -18,12 +18,11 @@ from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-# What each of the lab's environments gives: features of a row, the most rows, jobs of a world (or
-# services).
+# Sizes of the lab's environments: features of a row, most rows, jobs (or services) of a world.
 SHAPES = {"meta-rl": (15, 24, 150), "sched2": (16, 49, 120), "sched2-told": (16, 49, 120), "inss": (19, 35, 64)}
 # Seeds from here on are for training (tests/cluster-lab/src/environment.rs).
 FIRST_SEED = 1_000
-# Rows with their scores that are stored beside a network, so that Rust is held against this.
+# Number of rows that are stored with their scores next to a network. Rust is tested against them.
 VECTORS = 16
 HIDDEN = 32
 # Worlds whose mean is a point of the curve.
@@ -38,7 +37,7 @@ def near(rows):
 
 
 def patient(rows):
-    """SCHED2's stand-in: small gangs first, and few nodes for those that send much, for a while."""
+    """SCHED2's stand-in: small gangs first, and for a while few nodes for gangs that send much."""
     size, waited = rows[:, 1] * 4, rows[:, 3] * 8
     ready = (rows[:, 6] > 0) | (waited >= numpy.log2(1 + 20 * rows[:, 2]))
     return numpy.where(rows[:, 0] > 0, numpy.where(ready, 100 - size + 0.4 * waited, -100), 0)
@@ -52,19 +51,19 @@ def shortest(rows):
 
 
 def one_step_more(rows):
-    """The least share, the tightest of these; then one step more, and the batch that bears most."""
+    """The least share, and of these the tightest; then one step more, and the largest batch."""
     share = rows[:, 14] - 100 * numpy.abs(4 * rows[:, 18] - 1)
     gpu = -10 * rows[:, 8] - rows[:, 9]
     return numpy.where(rows[:, 1] > 0, share, numpy.where(rows[:, 0] > 0, gpu, -1_000))
 
 
-# By what a world is played beside the one that is learnt from: what came of it there is taken off
-# the reward, so that it tells of choices and not of what arrives. The network begins as its pupil.
+# The rule that runs each world for comparison. Its cost is subtracted from the reward, so that the
+# reward depends on choices and not on arrivals. The network first learns to imitate the rule.
 REFERENCES = {"meta-rl": near, "sched2": patient, "sched2-told": shortest, "inss": one_step_more}
 
 
 class Lab:
-    """One lab process that plays worlds."""
+    """A lab process that runs worlds."""
 
     def __init__(self, program, what):
         self.width, self.most, self.jobs = SHAPES[what]
@@ -73,7 +72,7 @@ class Lab:
         )
 
     def say(self, word):
-        """Tells the lab, and returns its answer."""
+        """Sends a message to the lab, and returns its answer."""
         self.lab.stdin.write(json.dumps(word) + "\n")
         line = self.lab.stdout.readline()
         if not line:
@@ -81,16 +80,16 @@ class Lab:
         return json.loads(line)
 
     def begin(self, seed):
-        """A world."""
+        """Begins a world."""
         return self.say({"seed": seed, "jobs": self.jobs})
 
     def rows(self, heard):
-        """The rows of an answer, and which may be taken."""
+        """The rows of an answer, and which of them may be taken."""
         rows = numpy.asarray(heard["rows"], dtype=numpy.float32).reshape(-1, self.width)
         return rows, numpy.asarray(heard["allowed"], dtype=bool)
 
     def play(self, seed, rule, keep=None):
-        """A world under a rule: times, and what was spent until then, in seconds."""
+        """Runs a world under a rule. Returns times, and the cost until each, in seconds."""
         heard, times, spent = self.begin(seed), [0.0], [0.0]
         while True:
             times.append(heard["now_s"])
@@ -104,7 +103,7 @@ class Lab:
             heard = self.say({"take": take})
 
     def close(self):
-        """Ends it."""
+        """Ends the process."""
         self.lab.stdin.close()
         self.lab.stdout.close()
         self.lab.wait(timeout=60)
@@ -124,7 +123,7 @@ class World(gymnasium.Env):
         self.before = 0.0
 
     def look(self, heard):
-        """The observation of an answer, and what it cost since the last one."""
+        """The observation of an answer, and its cost since the last one."""
         seen = numpy.zeros(self.rows * self.width, dtype=numpy.float32)
         self.allowed[:] = False
         if heard["ended"]:
@@ -133,8 +132,8 @@ class World(gymnasium.Env):
             rows, allowed = self.lab.rows(heard)
             seen[: rows.size] = rows.ravel()
             self.allowed[: len(allowed)] = allowed
-        # Hours that jobs are in the system beyond those of the rule at the same time. What comes
-        # after the last job's end is the rule's own.
+        # Job-hours in the system beyond those of the rule at the same time. The cost after the last
+        # job's end is the rule's own.
         at = numpy.inf if heard["ended"] else heard["now_s"]
         now = heard["jobs_s"] - float(numpy.interp(at, *self.reference))
         cost, self.before = now - self.before, now
@@ -154,13 +153,13 @@ class World(gymnasium.Env):
         if heard["ended"]:
             times = self.reference[1][-1] / max(heard["jobs_s"], 1e-9)
             if self.answers:
-                # Requests that are answered in place of those that are turned away.
+                # Requests that are answered instead of turned away.
                 times = heard["mean_s"] / (heard["mean_s"] + heard["jobs_s"] - self.reference[1][-1])
             own = {"mean_s": heard["mean_s"], "times": times}
         return seen, -cost, heard["ended"], False, own
 
     def action_masks(self):
-        """What may be taken now."""
+        """The rows that may be taken now."""
         return self.allowed
 
     def close(self):
@@ -169,7 +168,7 @@ class World(gymnasium.Env):
 
 
 def stack(width, *sizes):
-    """Layers with nothing but "not below 0" between them."""
+    """Layers with only "not below 0" between them."""
     layers = []
     for before, after in zip((width, *sizes), sizes):
         layers += [torch.nn.Linear(before, after), torch.nn.ReLU()]
@@ -177,7 +176,7 @@ def stack(width, *sizes):
 
 
 class Rows(torch.nn.Module):
-    """The actor scores each row; the critic looks at the mean and the most of all rows."""
+    """The actor scores each row; the critic sees the mean and the maximum of all rows."""
 
     def __init__(self, width, rows):
         super().__init__()
@@ -219,7 +218,7 @@ class RowPolicy(MaskableActorCriticPolicy):
 
 
 class Curve(BaseCallback):
-    """Of the last worlds, after each rollout: the mean, and times better than the rule's."""
+    """Figures of the last worlds, after each rollout: the mean, and its ratio to the rule's."""
 
     def __init__(self, save, unit):
         super().__init__()
@@ -252,7 +251,7 @@ def checksum(text):
 
 
 def text_of(model, what):
-    """The network's file."""
+    """The contents of the network's file."""
     lines = ["weft-network 1", f"name {what}"]
     for layer in model.policy.mlp_extractor.scorer:
         if isinstance(layer, torch.nn.Linear):
@@ -264,7 +263,7 @@ def text_of(model, what):
 
 
 def vectors_of(model, what):
-    """Rows with their scores, as this Python has them."""
+    """Rows with their scores, as this Python computes them."""
     width = SHAPES[what][0]
     rows = torch.rand((VECTORS, width), generator=torch.Generator().manual_seed(1)) * 2 - 0.5
     with torch.no_grad():
@@ -274,7 +273,7 @@ def vectors_of(model, what):
 
 
 def follow(program, what, policy, options):
-    """The actor learns to choose as the rule does, before it goes on by itself."""
+    """Trains the actor to choose as the rule does, before the reinforcement learning begins."""
     lab, kept = Lab(program, what), []
     for seed in range(options.pupil):
         # Seeds that no world of the training has.
@@ -303,10 +302,10 @@ def follow(program, what, policy, options):
 
 
 def train(program, what, out, options):
-    """Trains, and leaves NAME.txt, .vectors.txt and .curve.csv in a folder after each rollout."""
+    """Trains, and writes NAME.txt, .vectors.txt and .curve.csv to a folder after each rollout."""
     torch.set_num_threads(1)
     width, rows, _ = SHAPES[what]
-    # Mean completion in s, or requests a second that are answered.
+    # Mean completion in s, or answered requests a second.
     unit = "requests" if what == "inss" else "s"
     worlds = [lambda n=n: World(program, what, n, options.worlds) for n in range(options.worlds)]
     environment = VecNormalize(DummyVecEnv(worlds), norm_obs=False, gamma=options.gamma)

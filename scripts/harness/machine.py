@@ -1,7 +1,8 @@
-"""Who used this machine's CPU while something was measured on it: a thread looks twice a second.
+"""Records the use of this machine's CPU during a measurement: a thread samples it twice a second.
 
-Simulated time is wall time divided by a factor, so a core that is taken from a job, the broker or the device for 10 ms is half a millisecond of their
-simulated time. Two things take cores: other work, and the host of a virtual machine, which gives them to others (steal). Neither shows in a load average.
+Simulated time is wall time divided by a factor. If a job, the broker or the device loses a core for
+10 ms, it loses half a millisecond of its simulated time. Two things take cores: other work, and the
+host of a virtual machine, which gives them to others (steal). A load average shows neither.
 """
 
 import os
@@ -9,15 +10,18 @@ import threading
 import time
 from pathlib import Path
 
-# Between two looks, s. A look takes a millisecond.
+# Seconds between two samples. A sample takes a millisecond.
 PAUSE = 0.5
 
-# More of the CPU time than this gone elsewhere, and figures in simulated time tell of that too (measured: a quarter stolen made 60 us a gap into 1200).
+# If more than this part of the CPU time went elsewhere, figures in simulated time include that
+# (measured: with a quarter stolen, gaps of 60 us took 1200).
 MUCH = 0.05
 
 
 class Machine:
-    """Counts the CPU time of all cores: ours, others', stolen. Ours: this process, and those whose command or environment names the folder."""
+    """Counts the CPU time of all cores: ours, others', stolen. Ours: this process, and processes
+    whose command or environment names the folder.
+    """
 
     def __init__(self, folder):
         self.mark = str(folder).encode()
@@ -48,7 +52,7 @@ class Machine:
             return
         user, nice, system, idle, iowait, irq, softirq, steal = fields
         busy = user + nice + system + irq + softirq
-        # What ended keeps what it was last seen to have used.
+        # A process that ended keeps its last seen value.
         for pid in filter(str.isdigit, os.listdir("/proc")):
             if self._is_ours(pid):
                 used = used_by(pid)
@@ -66,13 +70,16 @@ class Machine:
         except OSError:
             return False
         ours = self.mark in said or int(pid) == os.getpid()
-        # A process that has not become what it will be yet (between fork and exec) is looked at again.
+        # A very young process is examined again: between fork and exec it does not have its final
+        # command.
         if not ours and age(pid) > 2 * PAUSE:
             self.others.add(pid)
         return ours
 
     def between(self, begin, end):
-        """The parts of the CPU time of all cores, from one time to another (`time.monotonic`), that the host took and that other work used. None if nobody looked."""
+        """The parts of the CPU time of all cores that the host took and that other work used,
+        between two times (`time.monotonic`). None if there are too few samples.
+        """
         inside = [look for look in self.looks if begin - PAUSE <= look[0] <= end + PAUSE]
         if len(inside) < 2:
             return None

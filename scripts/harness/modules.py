@@ -1,4 +1,4 @@
-"""Which module of a Rust crate uses which, read from the paths in its source; and the circles.
+"""The uses between modules of a Rust crate, read from the paths in its source; and the circles.
 
 Only real uses count: neither `mod x;` nor `pub use x::Y` makes a parent use its child. A path
 through a re-export counts as a use of the file that owns the name. Tests inside a crate do not
@@ -8,7 +8,7 @@ count.
 import re
 from collections import defaultdict
 
-# A parent with its children may form a circle of so many files.
+# The most files of a circle; a parent with its children may form one.
 LARGEST_FILE_CIRCLE = 3
 
 COMMENT = r"//[^\n]*|/\*.*?\*/"
@@ -34,7 +34,7 @@ def without_tests(text):
 
 
 def leaves(tree):
-    """The paths of a use tree, each with its name here: `a::{b, c as d}` is a::b and a::c."""
+    """The paths of a use tree, each with its local name: `a::{b, c as d}` is a::b and a::c."""
     tree = tree.strip()
     brace = tree.find("{")
     if brace < 0:
@@ -53,7 +53,7 @@ def leaves(tree):
 
 
 class Crate:
-    """The modules of one crate, and which uses which: tuples of names, () for the root."""
+    """The modules of one crate and their uses: tuples of names, () for the root."""
 
     def __init__(self, source):
         self.files, self.text = {}, {}
@@ -72,7 +72,7 @@ class Crate:
         self.uses = {module: self.used(module) for module in self.files}
 
     def absolute(self, module, path):
-        """A path from the crate's root, or None for one into another crate."""
+        """A path from the crate's root, or None for a path into another crate."""
         base, parts = module, tuple(path.split("::"))
         if parts[0] == "crate":
             return parts[1:]
@@ -83,7 +83,7 @@ class Crate:
         return base + parts
 
     def imported(self, module):
-        """What `use` brings into a module: name, path, whether it is public."""
+        """The names that `use` brings into a module: name, path, whether it is public."""
         rows = []
         for public, tree in USE.findall(self.text[module]):
             for path, name in leaves(" ".join(tree.split())):
@@ -91,7 +91,7 @@ class Crate:
         return [row for row in rows if row[1] is not None]
 
     def owner(self, path, depth=8):
-        """The module that owns what a path names: re-exports are followed."""
+        """The module that owns the name of a path; re-exports are followed."""
         known = max(length for length in range(len(path) + 1) if path[:length] in self.files)
         module, rest = path[:known], path[known:]
         if rest and depth:
@@ -127,7 +127,7 @@ class Crate:
     def room_uses(self):
         """(file, room) for each use of another room: a module below the root, with its children.
 
-        A room counts by its name in a path, and by what a re-export in that path leads to.
+        A room counts by its name in a path, and by the target of a re-export in that path.
         """
         found = set()
         for module in filter(None, self.files):
@@ -148,14 +148,14 @@ class Crate:
         return sorted(large, key=lambda circle: (-len(circle), circle))
 
     def folder_circles(self):
-        """Circles among the modules of one parent of which at least one is a folder."""
+        """Circles among the modules of one parent, at least one of which is a folder."""
         levels = defaultdict(lambda: defaultdict(set))
         for module, used in self.uses.items():
             for other in used:
                 shared = 0
                 while shared < min(len(module), len(other)) and module[shared] == other[shared]:
                     shared += 1
-                # A parent and what lies in it: the rule for files judges them.
+                # A parent and its content: the rule for files judges them.
                 if shared < min(len(module), len(other)):
                     levels[module[:shared]][module[: shared + 1]].add(other[: shared + 1])
         folders = {module[:length] for module in self.files for length in range(1, len(module))}

@@ -1,8 +1,8 @@
-"""Another release of Debian, as the root of a namespace: what its packages bring is run there.
+"""Another release of Debian, as the root of a namespace, in which its packages run.
 
-What holds here: the release lies in a folder below target, made once by debootstrap. Its root is
-seen by this run alone, so nothing is mounted on the machine. The project and the home folder are at
-their usual places. Whatever is built or run finds the other release's own libraries.
+Invariants: the release lies in a folder below target; debootstrap makes it once. Only this run sees
+its root, so nothing is mounted on the machine. The project and the home folder are at their usual
+places. Every program that is built or run there finds the other release's own libraries.
 """
 
 import os
@@ -13,14 +13,15 @@ from pathlib import Path
 
 from . import debian, paths, slurm
 
-# For cases and plugins: the interpreter, a linker, and what the harness calls.
+# Packages for cases and plugins: the interpreter, a linker, and the programs that the harness
+# calls.
 PACKAGES = ("python3", "gcc", "libc6-dev", "iproute2", "procps")
-# Seconds; 8 minutes on a busy machine.
+# Seconds; it takes 8 minutes on a busy machine.
 MAKE_BOUND_S = 1800
-# The machine's, at the same place.
+# Folders of the machine, visible at the same place.
 SEEN = ("/proc", "/sys", "/dev")
 
-# With the new root as $1, and what is seen of the machine before `--`.
+# Arguments: the new root as $1, then the visible folders of the machine, then `--` and the command.
 ENTER = """
 set -e
 root=$1; shift
@@ -38,9 +39,9 @@ exec "$@"
 
 
 def make(name, packages):
-    """The folder of a release with these packages. It is made if it is not there.
+    """The folder of a release with these packages. It is made if it does not exist.
 
-    Raises RuntimeError with one line that says why it cannot be.
+    Raises RuntimeError with the reason in one line if that is impossible.
     """
     folder = paths.TARGET / f"debian-{name}"
     done = folder / "made"
@@ -69,7 +70,7 @@ def make(name, packages):
 
 
 def run(folder, command):
-    """Runs a command of the project there. Its exit code."""
+    """Runs a command of the project there. Returns its exit code."""
     seen = sorted({str(paths.ROOT), str(Path.home()), *SEEN})
     unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"]
     variables = {key: value for key, value in os.environ.items() if key != "TMPDIR"}

@@ -1,4 +1,4 @@
-"""weft's packages: for which glibc they are, what is in them, and how each is made.
+"""weft's packages: their glibc, their contents, and how each is made.
 
 All three are made from one folder, the tarball's, so they have the same files.
 """
@@ -30,16 +30,16 @@ TEXTS = ("README.md", "SECURITY.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APA
 # Scripts that dpkg runs.
 SCRIPTS = ("postinst", "prerm", "postrm")
 
-# Of deploy/, for administrators.
+# Folders of deploy/ for administrators.
 FOLDERS = ("systemd", "grafana", "prometheus")
 
-# A link of Markdown: its words, and what it leads to.
+# A link of Markdown: its words, and its target.
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 
-# The driver's names, which programs are given for weft's library.
+# The driver's names, under which programs load weft's library.
 LINKS = ("libcuda.so.1", "libcuda.so")
 
-# Where each shell looks for a package's completions, below /usr/share.
+# The folders of each shell for a package's completions, below /usr/share.
 COMPLETIONS = {
     "bash": "bash-completion/completions/weft",
     "zsh": "zsh/vendor-completions/_weft",
@@ -49,10 +49,10 @@ COMPLETIONS = {
 # Seconds for one command that makes a package.
 BOUND_S = 300
 
-# Functions that glibc 2.28 has, too, by other versions or as part of each program (stat and its
-# kind): what needs them newer was only linked on a newer system. From glibc's list of symbols for
-# x86_64 (sysdeps/unix/sysv/linux/x86_64/64/libc.abilist): they moved into libc.so in 2.34, or got a
-# new version there.
+# Functions that glibc 2.28 also has, in other versions or as part of each program (stat and its
+# kind). A program that needs their newer versions was only linked on a newer system. From glibc's
+# list of symbols for x86_64 (sysdeps/unix/sysv/linux/x86_64/64/libc.abilist): they moved into
+# libc.so in 2.34, or got a new version there.
 MOVED = set(
     """
     dladdr dladdr1 dlclose dlerror dlinfo dlopen dlsym dlvsym __libc_start_main
@@ -69,37 +69,37 @@ MOVED = set(
 
 
 class Failed(Exception):
-    """A package could not be made; the text says which command said what."""
+    """A package could not be made. The text has the command and its message."""
 
 
 def version():
-    """As Cargo.toml has it."""
+    """The version in Cargo.toml."""
     text = (paths.ROOT / "Cargo.toml").read_text()
     return re.findall(r'^version = "(.+)"$', text, re.MULTILINE)[0]
 
 
 def folder(out=OUT):
-    """What the tarball unpacks to."""
+    """The folder that the tarball unpacks to."""
     return out / f"weft-{version()}-x86_64"
 
 
 def tarball(out=OUT):
-    """The tarball."""
+    """The path of the tarball."""
     return Path(f"{folder(out)}.tar.gz")
 
 
 def deb(out=OUT):
-    """Debian's package."""
+    """The path of Debian's package."""
     return out / f"weft_{version()}_amd64.deb"
 
 
 def wheel(out=OUT):
-    """The Python wheel, or None."""
+    """The path of the Python wheel, or None."""
     return next(iter(sorted(out.glob(f"weft_gpu-{version()}-*.whl"))), None)
 
 
 def faults(file, moved=()):
-    """Lines that say which symbol needs a newer glibc than GLIBC; names in `moved` may."""
+    """A line for each symbol that needs a newer glibc than GLIBC; names in `moved` may need one."""
     found = elf.too_new(file, GLIBC, weak=False)
     return [
         f"{file}: needs {symbol} of {needed}, newer than glibc {GLIBC_TEXT}"
@@ -109,13 +109,13 @@ def faults(file, moved=()):
 
 
 def make(built, out, as_built=False):
-    """All three packages of what is in `built`, made anew in `out`."""
+    """Makes all three packages anew in `out`, from the files in `built`."""
     whole = lay_out(built, folder(out))
     return [pack(whole), make_deb(whole, out, as_built), make_wheel(whole, out, as_built)]
 
 
 def lay_out(built, whole):
-    """The folder that a user of the tarball unpacks. The same shape as target/weft."""
+    """Makes the folder that a user of the tarball unpacks. It has the shape of target/weft."""
     shutil.rmtree(whole, ignore_errors=True)
     (whole / "lib").mkdir(parents=True)
     for name in FILES:
@@ -142,7 +142,9 @@ def lay_out(built, whole):
 
 
 def mend_links(folder):
-    """Links of a package's documents lead into the package: to what only the source has, none."""
+    """Makes links of a package's documents point into the package. A link to a file that only the
+    source has is removed.
+    """
 
     def mended(file, words, link):
         path, hash_, part = link.partition("#")
@@ -157,7 +159,7 @@ def mend_links(folder):
 
 
 def pack(whole):
-    """The tarball, its files root's."""
+    """Makes the tarball; root owns its files."""
 
     def owned(entry):
         entry.uid = entry.gid = 0
@@ -171,14 +173,15 @@ def pack(whole):
 
 
 def make_deb(whole, out, as_built=False):
-    """Debian's package: the same files where Debian has them. If `as_built`, it is only for
-    this machine: made in a second, and larger."""
+    """Makes Debian's package: the same files in Debian's folders. With `as_built` it is only for
+    this machine: made in a second, and larger.
+    """
     root = out / "deb"
     shutil.rmtree(root, ignore_errors=True)
     documents = root / "usr/share/doc/weft"
     shutil.copytree(whole / "share", root / "usr/share")
     for page in (root / "usr/share/man/man1").iterdir():
-        # No time and no name in it: the same page is the same file.
+        # Without a time and a name, so that the same page gives the same file.
         Path(f"{page}.gz").write_bytes(gzip.compress(page.read_bytes(), mtime=0))
         page.unlink()
     for source, place in (("weft", "usr/bin/weft"), ("libweft.so", "usr/lib/weft/libweft.so")):
@@ -226,7 +229,7 @@ def copyright_of(folder, names):
 
 
 def slurm_release(header):
-    """The release of Slurm that a header is of, and the one that comes after all of its kind."""
+    """The release of Slurm that a header belongs to, and the release that follows its series."""
     found = re.search(r"define SLURM_VERSION_NUMBER 0x(\w+)", Path(header).read_text())
     if not found:
         raise Failed(f"{header}: no SLURM_VERSION_NUMBER in it")
@@ -236,12 +239,12 @@ def slurm_release(header):
 
 
 def slurm_deb(release, out=OUT):
-    """Debian's package of the plugin for Slurm."""
+    """The path of Debian's package of the plugin for Slurm."""
     return out / f"weft-slurm_{version()}_amd64_slurm-{release}.deb"
 
 
 def make_slurm_deb(plugin, header, out=OUT):
-    """Debian's package of the plugin, for the release of Slurm that it was built against."""
+    """Makes Debian's package of the plugin, for the release of Slurm that it was built against."""
     release, after = slurm_release(header)
     root = out / "slurm-deb"
     shutil.rmtree(root, ignore_errors=True)
@@ -259,7 +262,7 @@ def make_slurm_deb(plugin, header, out=OUT):
     names = [name for name in TEXTS if "LICENSE" in name]
     (documents / "copyright").write_text(copyright_of(paths.ROOT, names))
     size = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
-    # It was linked on this machine: what it needs of glibc is what it says.
+    # It was linked on this machine: its symbols state the glibc that it needs.
     newer = [elf.glibc_number(needed) for _, needed in elf.too_new(library, GLIBC, weak=False)]
     glibc = ".".join(map(str, max(newer, default=GLIBC)))
     words = {"VERSION": version(), "SIZE_KIB": str(size // 1024), "GLIBC": glibc}
@@ -278,7 +281,7 @@ def make_slurm_deb(plugin, header, out=OUT):
 
 
 def make_wheel(whole, out, as_built):
-    """The wheel: the two files and the module that finds them."""
+    """Makes the wheel: the two files and the module that finds them."""
     source = out / "wheel"
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(DEPLOY / "python", source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -293,7 +296,8 @@ def make_wheel(whole, out, as_built):
     for name in FILES:
         shutil.copy(whole / name, module / "bin" / name)
     for name in LINKS:
-        # A wheel has no links: the module makes them, and pip removes what is listed here.
+        # A wheel has no links: the module makes them, and pip removes the files that are listed
+        # here.
         (module / "bin" / "lib" / name).touch()
     platform = "linux_x86_64" if as_built else f"manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64"
     for old in out.glob("weft_gpu-*.whl"):
@@ -308,7 +312,7 @@ def make_wheel(whole, out, as_built):
 
 
 def run(*command, within=None):
-    """What the command says on stdout."""
+    """Runs a command. Returns its stdout."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
@@ -324,6 +328,6 @@ def run(*command, within=None):
         raise Failed(f"{words[0]} did not end within {BOUND_S} s") from None
     if done.returncode:
         print(done.stderr, file=sys.stderr)
-        said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
+        said = (done.stderr.strip() or "it printed nothing").splitlines()[-1]
         raise Failed(f"{words[0]} ended with {done.returncode}: {said}")
     return done.stdout

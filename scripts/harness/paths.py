@@ -1,12 +1,13 @@
-"""Where things lie. scripts/layout puts the built files there, scripts/setup the environments."""
+"""Paths of the repository. scripts/layout writes the built files, scripts/setup the environments.
+"""
 
 import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-# cargo's profile of all that is built and played. scripts/test, which compiles everything once,
-# takes dev.
+# cargo's profile of everything that is built and run. scripts/test, which compiles everything once,
+# uses dev.
 PROFILE = os.environ.get("WEFT_PROFILE", "release")
 BUILT = TARGET / ("debug" if PROFILE == "dev" else PROFILE)
 
@@ -37,5 +38,7 @@ def site_packages(name):
 
 
 def nvidia_libraries(name):
-    """The folders with the CUDA libraries that pip installed: clients that are no Python packages look on the library path."""
+    """The folders with the CUDA libraries that pip installed. Clients that are not Python packages
+    search the library path.
+    """
     return sorted(str(p) for p in site_packages(name).glob("nvidia/*/lib") if p.is_dir())

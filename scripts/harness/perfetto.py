@@ -1,4 +1,5 @@
-"""Writes a trace that the Perfetto UI opens (Chrome's JSON format): what ran on the device when, and what weft decided.
+"""Writes a trace for the Perfetto UI (Chrome's JSON format): the device's work over time, and
+weft's decisions.
 
 Times in the file are device time, in microseconds from the first operation shown.
 """
@@ -10,22 +11,24 @@ from . import devicelog
 DEVICE, WEFT = 1, 2
 MIB = 1 << 20
 
-# What is shown of an operation when it is clicked.
+# Fields of an operation that are shown when it is clicked.
 SHOWN = ("grid", "block", "bytes", "direction", "stream", "seq", "graph")
 
-# Of a job's managed memory, as the broker's trace says it, what is drawn as curves.
+# Fields of a job's managed memory in the broker's trace that are drawn as curves.
 CURVES = ("working_set", "resident", "prefetched", "evicted", "discarded", "faulted")
 
-# Which row of its process an operation stands in. Managed memory that moves ahead is neither the job's copy nor its kernel.
+# The row of an operation in its process. Managed memory that moves ahead is neither the job's copy
+# nor its kernel.
 ROWS = {"kernel": "kernels", "memset": "kernels", "host": "kernels", "copy": "copies", "prefetch": "moved ahead", "discard": "moved ahead"}
 
 
 def write(path, records, names, decisions=(), clock=None, memory=()):
     """Writes the trace.
 
-    records: lines of the device's log. names: {pid: what the process is called}.
-    decisions: lines of the broker's trace; `clock(ns)` turns their monotonic time into device time. What they say of managed memory becomes curves.
-    memory: (device time, pid, {what: bytes}), as often as somebody looked at the device's own ledger: curves beside those of weft.
+    records: lines of the device's log. names: {pid: name of the process}. decisions: lines of the
+    broker's trace; `clock(ns)` converts their monotonic time to device time. Their fields on
+    managed memory become curves. memory: (device time, pid, {field: bytes}), samples of the
+    device's own ledger: curves next to those of weft.
     """
     shown = [r for r in records if r.get("op") in ROWS and r.get("end") is not None]
     start = min((r["t"] for r in shown), default=0)
@@ -94,14 +97,14 @@ def write(path, records, names, decisions=(), clock=None, memory=()):
 
 
 def title(record):
-    """What is written on an operation."""
+    """The label of an operation."""
     if record["op"] == "prefetch":
         return f"{'evict' if record.get('direction') == 'd2h' else 'prefetch'} {record.get('bytes', 0) / MIB:.1f} MiB"
     return record.get("name") or record["op"]
 
 
 def moved(shown, names, start):
-    """Curves of what moved ahead for each process so far."""
+    """Curves of the bytes moved ahead for each process so far."""
     so_far, events = {}, []
     for record in sorted((r for r in shown if r["op"] in ("prefetch", "discard")), key=lambda r: r["end"]):
         sums = so_far.setdefault(record["pid"], {"prefetched": 0.0, "evicted": 0.0, "discarded": 0.0})

@@ -1,6 +1,8 @@
-"""Draws what ran on the device beside one job's requests: a strip a run, a row a job, all strips to one scale, as one SVG.
+"""Draws the device's work during one job's requests as one SVG: a strip per run, a row per job, all
+strips to one scale.
 
-It draws what the device's log says and nothing else; which stretch of a run is shown is the one whose requests took nearest to the run's median.
+It draws only the contents of the device's log. The shown stretch of a run is the one whose requests
+took nearest to the run's median.
 """
 
 import xml.etree.ElementTree as tree
@@ -11,10 +13,10 @@ from . import devicelog, gaps
 WIDTH, LEFT, RIGHT = 960, 92, 12
 ROW, BETWEEN, HEAD, FOOT = 18, 6, 26, 34
 
-# Spans nearer than this on the page are drawn as one: a file of ten thousand rectangles helps nobody.
+# Spans nearer than this on the page are drawn as one: a file of ten thousand rectangles is useless.
 MERGE_PX = 0.35
 
-# Grounds and words that can be read on a light page and on a dark one.
+# Colours that can be read on a light page and on a dark one.
 STYLE = """
 text { font: 12px sans-serif; fill: #666 } .title { font-weight: bold }
 .row { fill: #8882 } .first { fill: #2a78c2 } .second { fill: #e08a1e } .switch { fill: #888 } .request { fill: #2a78c2; opacity: .16 }
@@ -23,44 +25,49 @@ text { font: 12px sans-serif; fill: #666 } .title { font-weight: bold }
 
 @dataclass
 class Run:
-    """One run: its name, the lines of its device log, the process whose requests are shown, and the jobs by their process ids."""
+    """One run: its name, the lines of its device log, the process whose requests are shown, and the
+    jobs by their process ids.
+    """
 
     title: str
     records: list
     service: int
     names: dict
-    # A longer gap than this, device ns, lies between two requests, a shorter one inside.
+    # A gap longer than this, device ns, lies between two requests; a shorter one lies inside a
+    # request.
     shortest: float
 
 
 def requests(run):
-    """When the device's share of each request began and ended: [(begin, end)], device ns."""
+    """The spans of the device's part of each request: [(begin, end)], device ns."""
     found = gaps.find(run.records, run.service, run.shortest)
     return [(start, end) for (_, start, _), (end, _, _) in zip(found, found[1:])]
 
 
 def stretch(run, count):
-    """`count` requests in a row whose longest is nearest to the run's median, and where the picture of them begins and ends; none where the run has too few."""
+    """`count` requests in a row whose longest is nearest to the run's median, and the span of their
+    picture; None if the run has too few.
+    """
     spans = requests(run)
     if len(spans) < count + 2:
         return None
     lengths = sorted(end - begin for begin, end in spans)
     median = lengths[len(lengths) // 2]
-    # The first and the last are left out: somebody was still coming or already going.
+    # The first and the last are left out: other jobs may still be starting or already ending.
     first = min(range(1, len(spans) - count), key=lambda at: max(abs(end - begin - median) for begin, end in spans[at : at + count]))
     shown = spans[first : first + count]
     return shown, (spans[first - 1][1] + shown[0][0]) / 2
 
 
 def write(path, runs, count=3):
-    """Writes the picture; says how many runs it shows."""
+    """Writes the picture. Returns the number of runs that it shows."""
     parts = [(run, found) for run in runs if (found := stretch(run, count))]
     if not parts:
         return 0
     length = max(shown[-1][1] - begin for _, (shown, begin) in parts) * 1.02
     scale = (WIDTH - LEFT - RIGHT) / length
     svg = tree.Element("svg", xmlns="http://www.w3.org/2000/svg", width=str(WIDTH), role="img")
-    tree.SubElement(svg, "title").text = "what ran on the GPU, and when"
+    tree.SubElement(svg, "title").text = "the GPU's work over time"
     tree.SubElement(svg, "style").text = STYLE
     top = 4
     for run, (shown, begin) in parts:
@@ -74,7 +81,7 @@ def write(path, runs, count=3):
 
 
 def strip(svg, run, shown, begin, scale, length, top):
-    """One run's title and rows; answers where the next begins."""
+    """Draws one run's title and rows. Returns the top of the next strip."""
     words(svg, 4, top + 16, run.title, "title")
     rows = list(run.names.items())
     height = len(rows) * (ROW + BETWEEN)
@@ -90,7 +97,9 @@ def strip(svg, run, shown, begin, scale, length, top):
 
 
 def spans(records, pid, begin, end, near):
-    """When a process's kernels and fills ran between two moments, those that nearly touch as one."""
+    """The spans of a process's kernels and fills between two moments; spans that nearly touch are
+    merged.
+    """
     pieces = sorted(
         tuple(piece) for r in records if r["pid"] == pid and r.get("op") in ("kernel", "memset") and r.get("end") is not None for piece in devicelog.slices(r)
     )
@@ -107,7 +116,7 @@ def spans(records, pid, begin, end, near):
 
 
 def axis(svg, top, scale, length):
-    """Milliseconds along the foot."""
+    """Draws the axis in milliseconds at the bottom."""
     step = next(step for step in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10**9) if step * 1e6 * scale >= 60)
     at = 0.0
     while at * 1e6 <= length:

@@ -1,11 +1,11 @@
-"""What the lab says of two jobs that also run on the simulated GPU.
+"""The lab's prediction for two jobs that also run on the simulated GPU.
 
-Both are recorded alone (`weft profile --trace`). The lab plays the recordings on a device with the
-same parameters, its policies with the same profiles. So the two differ only in what the lab leaves
-out.
+Each is recorded by itself (`weft profile --trace`). The lab plays the recordings on a device with
+the same parameters, and its policies have the same profiles. So prediction and run differ only in
+the effects that the lab leaves out.
 
-Device times in a recording are taken from the device's log. The recorder's own are the time between
-two events, and that also holds how long the host took between them where the device was idle.
+Device times in a recording are taken from the device's log. The recorder's own times lie between
+two events. They include the host's time between the events if the device was idle.
 """
 
 import json
@@ -14,7 +14,7 @@ import subprocess
 
 from . import devicelog, paths
 
-# Rules that the lab is asked for: nothing between the jobs, and the policies of a run.
+# The lab's rule without a policy: nothing between the jobs.
 PLAIN = "default"
 
 # Seconds for one run of the lab.
@@ -22,7 +22,8 @@ PATIENCE = 540
 
 
 def with_times_of(log, pid, trace, weft=paths.WEFT):
-    """Puts the device's own times into a trace file. Returns how many operations got one."""
+    """Puts the device's own times into a trace file. Returns the number of operations that got one.
+    """
     text = trace.with_suffix(".json")
     subprocess.run([weft, "trace", "export", trace, text], check=True)
     content = json.loads(text.read_text())
@@ -35,7 +36,7 @@ def with_times_of(log, pid, trace, weft=paths.WEFT):
 
 
 def exact(content, records):
-    """As `with_times_of`, for the trace's content and the log's lines of its process."""
+    """Does the same for the trace's content and the log's lines of its process."""
     symbols = [kernel["id"]["symbol"] for kernel in content["kernels"]]
     launches, copies = [], []
     for operation in (one for step in content["steps"] for one in step["operations"]):
@@ -46,21 +47,21 @@ def exact(content, records):
     records = sorted(records, key=lambda record: record["seq"])
     ran = [record for record in records if record["op"] == "kernel"]
     moved = [record for record in records if record["op"] in ("copy", "memset")]
-    # The steps are the last that the job did.
+    # The trace has the last steps of the job.
     for called, done, agree in (
         (launches, ran, lambda call, record: symbols[call["kernel"]] == record["name"]),
         (copies, moved, lambda call, record: call["bytes"] == record["bytes"]),
     ):
         done = done[len(done) - len(called) :]
         if len(done) != len(called) or not all(map(agree, called, done)):
-            raise RuntimeError("the recording and the device's log tell of other operations")
+            raise RuntimeError("the recording and the device's log have different operations")
         for call, record in zip(called, done):
             call["duration"] = record["end"] - record["t"]
     return len(launches) + len(copies)
 
 
 def scenario(name, mode, dilation, policies, requests, warmup, jobs):
-    """The lab's scenario file. Jobs: the keys of each, the service first."""
+    """The lab's scenario file. `jobs`: the keys of each, the service first."""
     spins = (os.cpu_count() or 1) > 2
     lines = [
         f"name = {json.dumps(name)}",
@@ -77,13 +78,15 @@ def scenario(name, mode, dilation, policies, requests, warmup, jobs):
     lines += [] if spins else ["gate_spin_us = 0"]
     for job in jobs:
         lines += ["[[job]]", *(f"{key} = {value}" for key, value in job.items())]
-        # The recorded steps differ as much as the job's do.
+        # The recorded steps already vary as the job's steps do.
         lines += ["device_jitter = 0.0", "host_jitter = 0.0"]
     return "\n".join(lines) + "\n"
 
 
 def play(file, dilation):
-    """What the lab says of a scenario: by run, times in ms of device time; batch work of alone."""
+    """The lab's figures for a scenario: by run, times in ms of device time; batch work relative to
+    alone.
+    """
     program = paths.BUILT / "weft-lab"
     results = file.with_suffix(".json")
     command = [program, "--scenario", file, "--json", results]

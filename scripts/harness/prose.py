@@ -1,4 +1,4 @@
-"""What the texts of the tree are held to: each function finds the breaches of one rule."""
+"""The rules for the texts of the tree: each function finds the breaches of one rule."""
 
 import ast
 import bisect
@@ -9,7 +9,7 @@ from pathlib import Path
 WIDTH = 100
 SUBJECT = 72
 
-# What a constant's name ends with that says its unit.
+# Last words of a constant's name that give its unit.
 UNITS = (
     "NS US MS S SECONDS MINUTES HOURS DAYS HZ PERCENT PPM RATIO"
     " BYTES KB MB GB KIB MIB GIB BITS PAGES GRANULES WORDS"
@@ -74,12 +74,12 @@ READERS = {".rs": rust_comments, ".py": python_comments, ".md": markdown_lines}
 
 
 def long_lines(suffix, text):
-    """Numbers of the lines of prose that are too long. What a link leads to does not count."""
+    """Numbers of the lines of prose that are too long. The target of a link does not count."""
     return [number for number, line in READERS[suffix](text) if len(LINK.sub("]", line)) > WIDTH]
 
 
 def without_unit(text):
-    """Names of constants that are a time or a size and do not say in which unit."""
+    """Names of constants that are a time or a size and have no unit in their name."""
     found, about = [], ""
     for line in text.splitlines():
         if line.lstrip().startswith("///"):
@@ -97,7 +97,8 @@ def without_unit(text):
 
 
 class Prose:
-    """The prose of a file as one text: lines of a paragraph are joined, paragraphs are apart."""
+    """The prose of a file as one text: lines of a paragraph are joined, paragraphs are separated.
+    """
 
     def __init__(self, suffix, text):
         self.text, self.starts, self.numbers, before = "\n", [], [], 0
@@ -131,7 +132,7 @@ def begun_by_a_type(text, types):
 
 
 def repeated_types(texts):
-    """name -> how often, of names of several types. `texts`: sources without tests."""
+    """name -> number of types with that name, if more than one. `texts`: sources without tests."""
     counts = Counter(name for text in texts for name in TYPE.findall(text))
     return {name: count for name, count in counts.items() if count > 1}
 
@@ -151,7 +152,7 @@ def long_subjects(subjects):
 
 
 def folder_of(path):
-    """The folder that a file's lines are counted for: one of the top, or of tests."""
+    """The folder in which a file's lines are counted: one of the top, or of tests."""
     parts = Path(path).parts
     if len(parts) == 1:
         return "."

@@ -1,11 +1,10 @@
-"""Results of README's own way of sharing a GPU: a case a length of the training's kernels.
+"""Results of README's own way of sharing a GPU: one case per length of the training's kernels.
 
-Each case is played in three conditions one right after the other. The service runs alone first in
-each of them, then the trainings join:
-
-    plain     nothing of weft
-    readme    as README has it: the service has a profile, the trainings have none
-    both      the trainings have a profile, too
+Each case runs in three conditions, one right after the other. In each of them the service first
+runs by itself, then the trainings join:
+    plain     without weft
+    readme    as in README: the service has a profile, the trainings have none
+    both      the trainings have a profile too
 """
 
 import contextlib
@@ -22,10 +21,11 @@ MODES = {"timeslice": "time-sliced", "mps": "MPS"}
 TRAININGS = {1: "one training", 2: "two trainings"}
 CONDITIONS = ("plain", "readme", "both")
 
-# The aims: the service's p50 and p99 of alone, and the training's speed of its speed when profiled.
+# The aims: the service's p50 and p99 relative to alone, and the training's speed relative to its
+# speed when profiled.
 P50, P99, SPEED = 1.05, 1.10, 0.9
 
-# A training waits for its device about so often, behind so many launches at least and at most.
+# A training waits for its device about this often, after at least and at most this many launches.
 WAIT_US, FEWEST, MOST = 40_000, 10, 1_000
 # Waits of a training that is profiled: a second or two.
 PROFILED_WAITS = 50
@@ -36,7 +36,7 @@ PROFILE = "training"
 
 @dataclass(frozen=True)
 class Case:
-    """How long the trainings' kernels are, how the GPU is shared, and how many trainings."""
+    """Length of the trainings' kernels, mode of sharing, and number of trainings."""
 
     length_us: int
     mode: str
@@ -57,7 +57,7 @@ def cases():
 
 
 def learn(folder, case, profiles):
-    """README's `weft profile` of the service, and the same of the training."""
+    """README's `weft profile` of the service, and the same for the training."""
     serve = beside.command("profile", "serve.py")
     train = ["weft", "profile", "--name", PROFILE, "--", *beside.without_weft(command(False))]
     given = {"EVERY": case.every(), "TURNS": str(PROFILED_WAITS)}
@@ -108,7 +108,7 @@ def measure(folder, case, condition, profiles, *, alone, together):
 
 @contextlib.contextmanager
 def busy_host(threads):
-    """As many processes that compute without a pause, as data loaders do."""
+    """`threads` processes that compute without a pause, as data loaders do."""
     command = [sys.executable, "-c", "while True: pass"]
     spinning = [subprocess.Popen(command) for _ in range(threads)]
     try:
@@ -120,9 +120,10 @@ def busy_host(threads):
 
 
 def play(case, step, *, alone, together, load=0):
-    """A case in all conditions: {condition: figures}. `step` is told what is being done.
+    """Runs a case in all conditions: {condition: figures}. `step` is called with the name of each
+    step.
 
-    `load`: processes that compute on the host meanwhile, but not as profiles are made.
+    `load`: number of processes that compute on the host meanwhile, but not while profiles are made.
     """
     found = {}
     with jobs.workspace() as folder, contextlib.ExitStack() as stack:
@@ -138,7 +139,7 @@ def play(case, step, *, alone, together, load=0):
 
 
 def ratios(found, condition):
-    """A condition's figures against alone, and against both profiled."""
+    """A condition's figures relative to alone, and to both profiled."""
     alone, mine = found["plain"], found[condition]
     return {
         "p50": mine["beside_p50"] / alone["alone_p50"],
@@ -157,7 +158,7 @@ def missed(found):
         for name, aim in (("p50", P50), ("p99", P99)):
             ratio = of[prefix + name]
             if ratio > aim:
-                lines.append(f"the service's {name} by {by} is {ratio:.2f}x of alone, aim {aim}x")
+                lines.append(f"the service's {name} by {by} is {ratio:.2f}x that of alone, aim {aim}x")
     if of["speed"] < SPEED:
         lines.append(f"the training has {of['speed']:.2f} of its speed when profiled, aim {SPEED}")
     lost = told.lost("history", mine["told_lost"], mine, mine["lost_by_log"])
@@ -167,14 +168,14 @@ def missed(found):
 
 
 def worse_than_plain(found):
-    """A line for each figure of the service that is worse as README has it than plainly shared.
+    """A line for each figure of the service that is worse in README's way than without weft.
 
-    On a busy host that is the aim: no clock of a service alone is there to compare with.
+    This is the aim on a busy host, which gives no undisturbed service to compare with.
     """
     plain, mine = found["plain"], found["readme"]
     ratios = {name: mine[f"beside_{name}"] / plain[f"beside_{name}"] for name in ("p50", "p99")}
     return [
-        f"the service's {name} is {ratio:.2f}x of plainly shared, aim 1x"
+        f"the service's {name} is {ratio:.2f}x that of sharing without weft, aim 1x"
         for name, ratio in ratios.items()
         if ratio > 1
     ]

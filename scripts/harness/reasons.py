@@ -1,35 +1,37 @@
-"""Why a case failed, out of what its runner printed: for the end of a run, where often nothing else of it can be read.
+"""Extracts the reasons of failed cases from a runner's output, for the end of a run. Often that is
+all that can be read.
 
-A failed case begins with a line that says FAILED and ends where the next case or the runner's end begins.
+A failed case begins with a line that contains FAILED. It ends where the next case or the runner's
+end begins.
 """
 
 import re
 import xml.etree.ElementTree
 from collections import Counter
 
-# Of one case: what it is, its first lines, where an assertion stands, those of its error, and its
-# last lines. Of one stage so many cases; of one line so much.
+# Kept of a case: its name, its first lines, the first lines of its error, and its last lines.
+# CASES: cases of a stage. WIDTH: characters of a line.
 FIRST, LINES = 3, 12
 CASES = 8
 WIDTH = 400
 
 # `[3/9] order/alone FAILED why`, `FAILED  name`, `killed 3.2s FAILED why`.
 FAILED = re.compile(r"^(?:\[\d+/\d+\] )?(?:\S[^:]{0,120}? )?FAILED(?:\s|$)")
-# What follows a case.
+# Lines that follow a case.
 NEXT = re.compile(r"^(?:\[\d+/\d+\] |ok\b|failed: |\d+ passed, \d+ failed|\S+ \d+\.\d+s (?:ok|FAILED)\b|\S+ \.\.\.$|kept: )")
 ERROR = re.compile(r"^\s*[\w.]*(?:Error|Failure|Exception|Expired|Trouble)\b|^thread '.*' .*panicked at ")
-# Of cargo test.
+# Output of cargo test.
 OUTPUT = re.compile(r"^---- (\S+) stdout ----$")
 OUTPUT_END = re.compile(r"^(?:---- \S+ stdout ----|failures:|test result: .*)$")
 
 
 def short(block):
-    """A case's lines, no more than are wanted."""
+    """A case's lines, shortened."""
     block = [line.rstrip()[:WIDTH] for line in block if line.strip()]
     if len(block) <= 1 + 2 * FIRST + LINES:
         return block
     kept = set(range(1 + FIRST)) | set(range(len(block) - LINES, len(block)))
-    # The output before the assertion may be longer than what is kept.
+    # The output before the assertion may be longer than the kept lines.
     error = next((number for number, line in enumerate(block) if ERROR.match(line)), 0)
     kept |= set(range(error, min(error + FIRST, len(block))))
     lines = []
@@ -60,14 +62,14 @@ def blocks(text, begins, ends):
 
 
 def of_runner(*texts):
-    """Of a runner that counts its own cases; each text is one of its streams."""
+    """Reasons of a runner that counts its own cases. Each text is one of its streams."""
     found = [block for text in texts for block in blocks(text, FAILED.match, NEXT.match)]
     return bounded(found) or of_stage(*texts)
 
 
 def of_junit(path):
-    """Of pytest's file: how many cases passed, failed and were skipped, why those that failed did,
-    and reasons of skips, each with how many cases it kept.
+    """Results in pytest's file: the numbers of cases that passed, failed and were skipped, the
+    reasons of the failures, and reasons of skips, each with its number of cases.
     """
     passed, failed, skipped, why, untried = 0, 0, 0, [], Counter()
     for case in xml.etree.ElementTree.parse(path).iter("testcase"):
@@ -86,7 +88,9 @@ def of_junit(path):
 
 
 def of_cargo(text):
-    """Of cargo test: what the failed tests printed; else the last errors of the compiler, or the end of it."""
+    """Reasons of cargo test: the output of the failed tests; else the last errors of the compiler,
+    or the end of the output.
+    """
     found = blocks(text, OUTPUT.match, OUTPUT_END.match)
     if not found:
         found = blocks(text, lambda line: line.startswith(("error", "signal:", "thread '")), lambda line: not line.strip())
@@ -94,5 +98,5 @@ def of_cargo(text):
 
 
 def of_stage(*texts):
-    """Of anything else: its last lines."""
+    """Reasons of any other stage: its last lines."""
     return [line.rstrip()[:WIDTH] for text in texts for line in [line for line in text.splitlines() if line.strip()][-LINES:]]

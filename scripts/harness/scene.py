@@ -1,4 +1,4 @@
-"""The scene of a case: a device, a broker and jobs, in a folder of its own. Every wait is bounded."""
+"""The scene of a case: a device, a broker and jobs, in its own folder. Every wait is bounded."""
 
 import json
 import subprocess
@@ -8,18 +8,18 @@ from . import jobs, paths
 
 CLIENT = paths.BUILT / "weft-test-client"
 COMPANION = paths.BUILT / "weft-test-companion"
-# How long anything may take that takes a second on an idle machine: two busy cores stretch it.
+# Bound of anything that takes a second on an idle machine: two busy cores stretch it.
 BOUND = 60.0
 
 
 def missing():
-    """What these scenes need and is not built, or None."""
+    """A file that these scenes need and that is not built, or None."""
     absent = [needed for needed in (CLIENT, COMPANION, paths.LIBWEFT, paths.WEFT, paths.SIMGPU_CUDA, paths.SIMGPU_DEVICE) if not needed.exists()]
     return f"{absent[0]} is not built: run scripts/layout" if absent else None
 
 
 class Scene:
-    """A device, a broker and jobs in a folder of their own."""
+    """A device, a broker and jobs in their own folder."""
 
     def __init__(self, folder, options, policy=None):
         self.folder = Path(folder)
@@ -32,7 +32,7 @@ class Scene:
         self.number = 0
 
     def open(self):
-        """Nothing: a case starts its broker when it wants one."""
+        """Does nothing: a case starts its broker itself."""
 
     def close(self):
         self.running.unlink(missing_ok=True)
@@ -53,7 +53,7 @@ class Scene:
         return job
 
     def client(self, name=None, **options):
-        """The checking client: its results are wrong if an operation is lost or comes late."""
+        """The checking client: its results are wrong if an operation is lost or late."""
         self.number += 1
         name = name or f"client{self.number}"
         return self.job([CLIENT, self.folder / f"{name}.json"], name, **options)
@@ -88,7 +88,7 @@ class Scene:
         return next((row for row in self.status()["clients"] if row["pid"] == job.pid), None)
 
     def attached(self, *wanted):
-        """Waits until exactly so many, or at least these jobs, are attached."""
+        """Waits until all these jobs are attached."""
         pids = {job.pid for job in wanted}
 
         def there():
@@ -98,13 +98,13 @@ class Scene:
         assert jobs.wait_until(there, BOUND, step=0.1), f"not attached: {[job.name for job in wanted if self.row(job) is None]}"
 
     def progresses(self, job):
-        """Does it still launch? By its counter in the broker's eyes."""
+        """Checks that it still launches, by its counter in the broker."""
         before = self.row(job)["launches"]
         assert jobs.wait_until(lambda: (self.row(job) or {"launches": 0})["launches"] > before, BOUND, step=0.1), f"{job.name} stands still"
 
 
 def says(job, *words):
-    """One line of its stderr has all these words."""
+    """Checks that one line of its stderr has all these words."""
     found = any(all(word.lower() in line.lower() for word in words) for line in job.stderr().splitlines())
     assert found, f"no line with {words}\n{job.explain()}"
 
@@ -114,7 +114,7 @@ def weft(scene, *arguments, bound=BOUND, more=None):
 
 
 def weft_in(environment, *arguments, bound=BOUND):
-    """A command of weft's in that environment."""
+    """Runs a command of weft in that environment."""
     return subprocess.run(
         [str(paths.WEFT), *map(str, arguments)],
         env=environment,

@@ -1,4 +1,4 @@
-"""Prints for people: progress on stderr, tables on stdout."""
+"""Output for people: progress on stderr, tables on stdout."""
 
 import math
 import os
@@ -8,7 +8,7 @@ import time
 
 
 class Progress:
-    """One line that moves on a terminal, one line a step elsewhere."""
+    """A line that is overwritten on a terminal, or one line per step elsewhere."""
 
     def __init__(self, total, what):
         self.total = total
@@ -18,7 +18,7 @@ class Progress:
         self.tty = sys.stderr.isatty()
 
     def step(self, name):
-        """Says what is being done now."""
+        """Shows the name of the current step."""
         if self.tty:
             width = 24
             filled = width * self.done // max(self.total, 1)
@@ -27,7 +27,7 @@ class Progress:
             sys.stderr.flush()
 
     def finish_one(self, line):
-        """One more is done; `line` says how it went."""
+        """Counts one more as done; `line` describes its result."""
         self.done += 1
         self.line(f"[{self.done}/{self.total}] {line}")
 
@@ -44,7 +44,7 @@ class Progress:
 
 
 def table(headings, rows):
-    """A table as Markdown, aligned, so that it reads on a terminal and in a README."""
+    """A table as Markdown, aligned, so that it is readable on a terminal and in a README."""
     cells = [[str(c) for c in row] for row in [headings, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
     lines = []
@@ -65,11 +65,14 @@ def quantile(values, q):
 
 
 def median_interval(values):
-    """The median of a sample and its 95 % confidence interval, from the ranks alone: it holds whatever the values' distribution is."""
+    """The median of a sample and its 95 % confidence interval. It uses only the ranks, so it holds
+    for any distribution.
+    """
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
-    # How many of n values lie below the median is binomial; 0.98 = 1.96 / 2 standard deviations to either side.
+    # The number of values below the median is binomial; 0.98 = 1.96 / 2 standard deviations to
+    # either side.
     reach = 0.98 * math.sqrt(len(ordered))
     low = max(0, math.floor(len(ordered) / 2 - reach))
     high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + reach))
@@ -77,7 +80,9 @@ def median_interval(values):
 
 
 def warn_if_busy():
-    """Says so when other work runs on this machine: figures that are taken then tell of it too. Returns the load at the start."""
+    """Prints a note if other work runs on this machine, since that changes the figures. Returns the
+    load at the start.
+    """
     load = os.getloadavg()[0]
     if load > 1.0:
         print(
@@ -89,7 +94,9 @@ def warn_if_busy():
 
 
 def verdict(runner, cases, failed, skipped=0):
-    """The end of a runner that counts its own cases, which scripts/test reads: the names of what failed, then how many did what. The exit code."""
+    """Prints the end of a runner that counts its own cases, which scripts/test reads: the names of
+    failed cases, then the counts. Returns the exit code.
+    """
     for name in failed:
         print(f"failed: {runner}/{name}" if runner else f"failed: {name}")
     passed = cases - len(failed) - skipped

@@ -1,9 +1,9 @@
-"""A Slurm cluster of simulated GPU nodes on this machine, in namespaces of its own.
+"""A Slurm cluster of simulated GPU nodes on this machine, in its own namespaces.
 
-What holds here: the daemons are Slurm's own and run in the foreground. A network, a process and a
-mount namespace keep them apart from the machine: nothing listens on it, no user or file is made on
-it. The first process of the namespace ends when this one does, however that ends, and the kernel
-then ends all others. Every node has a /run of its own, so its broker is where a real node's is.
+Invariants: the daemons are Slurm's own and run in the foreground. A network, a process and a mount
+namespace separate them from the machine: no process listens on it, and no user or file is created
+on it. The first process of the namespace ends with this one, however that ends; the kernel then
+ends all others. Every node has its own /run, so its broker has the same path as on a real node.
 """
 
 import contextlib
@@ -31,27 +31,28 @@ HOLDS = paths.ROOT / "tests" / "admission" / "holds.py"
 COMPANION = paths.BUILT / "weft-test-companion"
 CLIENT = paths.BUILT / "weft-test-client"
 
-# Users of the cluster alone: the machine's list of users stays as it is.
+# Users that exist only in the cluster: the machine's list of users stays as it is.
 USERS = {"ann": 61001, "bea": 61002, "service": 61000}
 SHARDS = 80
-# Slurm's controller writes a change within 5 s (SAVE_MAX_WAIT in its source); twice that.
+# Twice the 5 s within which Slurm's controller writes a change (SAVE_MAX_WAIT in its source).
 SAVED_S = 10
-# Who may have which priority is the administrator's affair, in Slurm; each broker goes by users.
+# The administrator restricts priorities in Slurm; each broker here lets these users have all of
+# them.
 BROKER_OPTIONS = [word for user in USERS for word in ("--priority-of", f"{user}=0")]
 CONTROLLER_PORT, FIRST_PORT = 6817, 6900
-# Each node has an address of its own, and its broker's metrics are there at weft's usual port.
+# Each node has its own address, with its broker's metrics at weft's usual port.
 NODE_ADDRESS, METRICS_PORT = "127.0.1.", 9431
-# How long a requeued job waits before Slurm starts it again (cred_expire): Slurm's own default.
+# A requeued job's wait before Slurm starts it again (cred_expire), s: Slurm's own default.
 REQUEUE_S = 120
 
-# The first process: it takes in what others leave behind, and lives as long as its stdin does.
+# The first process: it adopts orphans, and lives until its stdin closes.
 INIT = "import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print('up', flush=True); sys.stdin.read()"
 # Keeps a node's simulated GPUs, as a driver does: jobs find them there.
 KEEPER = "import ctypes, sys, time; assert ctypes.CDLL(sys.argv[1]).cuInit(0) == 0; time.sleep(1e6)"
 
 
 def missing():
-    """Why no cluster can be started here, in one line, or None."""
+    """The reason why no cluster can be started here, in one line, or None."""
     if os.geteuid() != 0:
         return "a cluster of several users needs root"
     absent = [program for program in PROGRAMS if shutil.which(program, path=search_path()) is None]
@@ -64,24 +65,24 @@ def missing():
         return f"{HEADER} is not there (Debian: apt-get install libslurm-dev)"
     probe = ["unshare", "--net", "--mount", "--pid", "--fork", "true"]
     if subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode:
-        return "this machine lets nobody make namespaces"
+        return "this machine does not allow namespaces"
     needed = (COMPANION, paths.LIBWEFT, paths.WEFT, paths.SIMGPU_CUDA, paths.SIMGPU_DEVICE)
     absent = [file for file in needed if not file.exists()]
     return f"{absent[0]} is not built: run scripts/layout" if absent else None
 
 
 def search_path():
-    """Slurm's daemons are not on everybody's path."""
+    """The path including the folders of Slurm's daemons, which not every user has."""
     return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
 def release(header=HEADER):
-    """The release that the header is of, `0xMMmmpp`."""
+    """The release of the header, `0xMMmmpp`."""
     return int(re.search(r"define SLURM_VERSION_NUMBER (\S+)", Path(header).read_text())[1], 16)
 
 
 def build_plugin(header=HEADER):
-    """The plugin, built against this header of Slurm, in a folder of the release's own."""
+    """Builds the plugin against this header of Slurm, in a folder for the release."""
     target = paths.TARGET / f"slurm-{release(header):06x}"
     command = ["cargo", "build", "--release", "--quiet", "--target-dir", target]
     environment = {**os.environ, "SLURM_VERSION_H": str(header)}
@@ -122,7 +123,7 @@ class Node:
             (self.folder / name).mkdir(parents=True)
         (self.run / "simgpu").chmod(0o777)
         for device in self.devices:
-            # A null device by another name: Slurm wants one to be there.
+            # A null device under another name: Slurm requires an existing device.
             subprocess.run(["mknod", device, "c", "1", "3"], check=True)
 
     def start(self):
@@ -155,14 +156,14 @@ class Node:
         self.slurmd = self.daemon("slurmd", ["slurmd", "-D", "-N", self.name], {})
 
     def daemon(self, name, command, variables):
-        """A process of this node, in the foreground of a session of its own."""
+        """Starts a process of this node, in the foreground of its own session."""
         self.starts += 1
         inner = f'mount --bind "{self.run}" /run && exec "$@"'
         whole = ["unshare", "--mount", "sh", "-c", inner, name, *map(str, command)]
         return self.cluster.daemon(f"{self.name}-{name}{self.starts}", whole, variables)
 
     def status(self):
-        """What the node's broker says of its jobs, or None."""
+        """The node's broker's status of its jobs, or None."""
         command = [self.cluster.bin / "weft", "status", "--json"]
         done = self.cluster.run(command, variables={"WEFT_SOCKET": str(self.socket)})
         try:
@@ -178,7 +179,7 @@ def python():
     """An interpreter that every user may start: the one of this run may lie in root's home."""
     for program in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         identity = ["setpriv", "--reuid=61001", "--regid=61001", "--clear-groups"]
-        # By way of a shell: setpriv itself has root's rights until its command has begun.
+        # Through a shell: setpriv itself keeps root's rights until its command has begun.
         command = [*identity, "sh", "-c", 'exec "$0" -c "import ctypes"', program]
         given = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": "/"}
         if subprocess.run(command, check=False, **given).returncode == 0:
@@ -189,11 +190,11 @@ def python():
 class Cluster:
     """A controller and its nodes. `plugstack`: the plugin's line; else as in the example.
 
-    `conf`: lines for slurm.conf; they replace the cluster's own of that name. `spread`: each GPU
-    has cores near it, so that Slurm, which takes the least loaded ones, spreads shards over a
-    node's GPUs; else it fills one after the other. `requeue_s`: how long a job that was requeued
-    waits. `config`: the simulated devices' configuration. `more`: names in `bin` of files and
-    folders that all users are to see.
+    `conf`: lines for slurm.conf; they replace the cluster's own lines of the same name. `spread`:
+    each GPU has cores near it. Slurm takes the least loaded cores, so it spreads shards over a
+    node's GPUs; otherwise it fills one GPU after the other. `requeue_s`: the wait of a requeued
+    job. `config`: the simulated devices' configuration. `more`: names in `bin` of files and folders
+    that all users can see.
     """
 
     KEEPER = KEEPER
@@ -293,7 +294,7 @@ class Cluster:
         (self.etc / "gres.conf").write_text("\n".join(gres) + "\n")
 
     def near(self):
-        """What gres.conf says of the cores near each GPU."""
+        """The entries of gres.conf for the cores near each GPU."""
         each = self.cpus // self.gpus
         if not self.spread:
             return [""] * self.gpus
@@ -319,7 +320,7 @@ class Cluster:
         ]
 
     def daemons_settings(self):
-        """What slurm.conf says but for nodes and partitions."""
+        """The lines of slurm.conf except nodes and partitions."""
         return [
             "ClusterName=weft",
             "SlurmctldHost=localhost(127.0.0.1)",
@@ -384,7 +385,7 @@ class Cluster:
             **self.more,
         }
         for name, source in sources.items():
-            # Seen by all users of the cluster, wherever it really lies.
+            # Visible to all users of the cluster, wherever it really lies.
             if Path(source).is_dir():
                 (self.bin / name).mkdir()
             else:
@@ -425,20 +426,21 @@ class Cluster:
         self.controller = self.daemon(f"slurmctld{self.starts}", ["slurmctld", "-D"], {})
 
     def wait_saved(self):
-        """Until the controller has written what it knows of jobs.
+        """Waits until the controller has written its record of jobs.
 
-        It does so some seconds after a change: killed before, it forgets jobs, with weft or without.
+        It writes some seconds after a change. If it is killed before, it forgets jobs, with weft or
+        without.
         """
         file, begin = self.folder / "controller" / "job_state", time.time()
-        # Where nothing has changed nothing is written.
+        # If nothing has changed, it writes nothing.
         jobs.wait_until(lambda: file.exists() and file.stat().st_mtime > begin, SAVED_S, step=0.2)
 
     def wait_nodes(self):
-        """Until every node takes jobs."""
+        """Waits until every node takes jobs."""
 
         def idle():
             done = self.run(["sinfo", "-h", "-N", "-o", "%N %t"])
-            # A line for each partition of a node.
+            # The output has a line for each partition of a node.
             states = dict(line.split() for line in done.stdout.splitlines())
             return len(states) == len(self.nodes) and all(
                 state in ("idle", "mix", "alloc") for state in states.values()
@@ -447,7 +449,7 @@ class Cluster:
         assert jobs.wait_until(idle, BOUND, step=0.2), self.explain()
 
     def close(self):
-        """Ends the first process, and with it all others."""
+        """Ends the first process, and thereby all others."""
         for job in (
             self.munged,
             self.controller,
@@ -461,7 +463,7 @@ class Cluster:
             self.unshare.wait(BOUND)
             self.init = None
 
-    # What runs in it.
+    # Commands in the namespaces.
 
     def enter(self, user=None):
         """The words before a command that runs in the cluster."""
@@ -492,7 +494,7 @@ class Cluster:
         config = {"SIMGPU_CONFIG": str(self.bin / "device.toml")} if self.config else {}
         return {
             **config,
-            # A device's identity comes from this path: each node's has its own.
+            # A device's identity comes from this path: each node has its own.
             "SIMGPU_SOCKET": f"/run/simgpu/{node}.sock",
             "SIMGPU_DEVICE_BIN": str(self.bin / "simgpu-device"),
             "SIMGPU_DEVICES": ",".join([f"{SHARDS}GiB"] * self.gpus),
@@ -509,7 +511,7 @@ class Cluster:
         return jobs.Job([*self.enter(), *command], **given)
 
     def run(self, command, user=None, variables=None, bound=BOUND, given=None):
-        """A command in the cluster, as root or as a user of it."""
+        """Runs a command in the cluster, as root or as a user of it."""
         cwd = self.folder / "home" / user if user else "/"
         whole = [*self.enter(user), "sh", "-c", 'cd "$0" && exec "$@"', cwd, *map(str, command)]
         return subprocess.run(
@@ -531,7 +533,7 @@ class Cluster:
         return done.stdout
 
     def sbatch(self, user, script, *options, variables=None):
-        """Submits a script; the job's number."""
+        """Submits a script. Returns the job's number."""
         text = script if script.startswith("#!") else f"#!/bin/sh\n{script}\n"
         out = self.must(
             ["sbatch", "--parsable", *options], user=user, given=text, variables=variables
@@ -539,7 +541,7 @@ class Cluster:
         return int(out.strip().split(";")[0])
 
     def job(self, number):
-        """What the controller knows of a job, as a table of its words."""
+        """The controller's record of a job, as a table of its words."""
         done = self.run(["scontrol", "-o", "show", "job", number])
         return dict(word.split("=", 1) for word in done.stdout.split() if "=" in word)
 
@@ -563,7 +565,7 @@ class Cluster:
         return file.read_text(errors="replace") if file.exists() else ""
 
     def processes(self):
-        """pid -> command line of all processes in the namespace but the first."""
+        """pid -> command line of all processes in the namespace except the first."""
         done = self.must(["ps", "-eo", "pid=,args="])
         rows = (line.strip().split(None, 1) for line in done.splitlines())
         return {
@@ -574,7 +576,7 @@ class Cluster:
         """The ends of the daemons' logs, for a failure's report."""
         found = []
         for log in sorted((self.folder / "logs").iterdir()):
-            # Slurm's daemons say the same on stderr.
+            # Slurm's daemons print the same on stderr.
             if log.name.endswith(".stdout") or re.match(r"(n\d+-)?slurm", log.name):
                 if log.name != "slurmctld.log":
                     continue

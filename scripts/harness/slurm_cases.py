@@ -1,7 +1,7 @@
-"""What must hold of weft under Slurm: cases, played on a cluster of scripts/harness/slurm.py.
+"""Cases with the invariants of weft under Slurm, run on a cluster of scripts/harness/slurm.py.
 
-A case submits jobs by sbatch and srun alone, as users of the cluster, and leaves nothing behind:
-`clean` is asked after each. Jobs are small native clients of the simulated GPU.
+A case submits jobs only by sbatch and srun, as users of the cluster. It leaves nothing behind:
+`clean` checks that after each. Jobs are small native clients of the simulated GPU.
 """
 
 import contextlib
@@ -12,37 +12,37 @@ from . import jobs
 from .scene import BOUND
 from .slurm import USERS, another_release, build_plugin
 
-# A job that keeps its GPU busy until FILE is gone; at most as long as a case may take.
+# A job that keeps its GPU busy until FILE is removed, at most for the length of a case.
 WORK = "exec {bin}/companion --while {file} --pause {pause} --result {file}.result --at-most 300"
-# A job that takes memory, and keeps it until FILE is gone.
+# A job that takes memory, and keeps it until FILE is removed.
 HOLD = "exec {python} {bin}/holds.py {file}.held --take {memory} --while {file}"
 
-# Slurm reads a script again whose second of change is later than that it has.
+# Slurm reads a script again if its time of change is at least a second later, s.
 SCRIPT_S = 1.1
 
 
 class Play:
-    """A case's hands on a cluster: jobs with files that let them go on."""
+    """Helpers of a case on a cluster: jobs, with files that keep them running."""
 
     def __init__(self, cluster, python):
         self.cluster, self.python = cluster, python
         self.number = 0
 
     def file(self, user):
-        """A file that a job of this user looks at."""
+        """A file that a job of this user watches."""
         self.number += 1
         file = self.cluster.folder / "home" / user / f"go{time.monotonic_ns()}"
         file.touch()
         return file
 
     def work(self, user, *options, pause=500):
-        """Submits a job that launches; its number and its file."""
+        """Submits a job that launches. Returns its number and its file."""
         file = self.file(user)
         script = WORK.format(bin=self.cluster.bin, file=file, pause=pause)
         return self.cluster.sbatch(user, script, *options), file
 
     def hold(self, user, memory, *options):
-        """Submits a job that takes memory; its number and its file."""
+        """Submits a job that takes memory. Returns its number and its file."""
         file = self.file(user)
         script = HOLD.format(python=self.python, bin=self.cluster.bin, file=file, memory=memory)
         return self.cluster.sbatch(user, script, *options), file
@@ -59,14 +59,14 @@ class Play:
             found[:] = [row for row in self.clients() if row["gang"].endswith(f"slurm-{job}")]
             return found
 
-        # Of the brokers alone: the controller may be away.
+        # Asks only the brokers: the controller may be away.
         assert jobs.wait_until(
             there, BOUND, step=0.2
         ), f"job {job} is not attached\n{self.cluster.explain()}"
         return found[0]
 
     def progresses(self, *numbers):
-        """Every one of these jobs goes on launching."""
+        """Every one of these jobs continues to launch."""
         for number in numbers:
             before = self.client(number)["launches"]
 
@@ -103,7 +103,7 @@ class Play:
             raise AssertionError(said)
 
     def sweep(self):
-        """Ends all jobs, so that a case that failed costs the next ones nothing."""
+        """Ends all jobs, so that a failed case does not disturb the next ones."""
         for user in USERS:
             self.cluster.run(["scancel", "-u", user])
 
@@ -125,10 +125,10 @@ class Play:
 
 
 def variables_of_tasks(play):
-    """A GPU's step has weft's variables, once; one without a GPU has nothing preloaded."""
+    """A GPU's step has weft's variables, once; a step without a GPU has nothing preloaded."""
     cluster = play.cluster
     show = "env | grep -E '^(WEFT|LD_PRE)' | sort; grep -c libweft.so /proc/self/maps"
-    # A relative file is of the submit folder, wherever the script went.
+    # A relative file belongs to the submit folder, in whatever folder the script runs.
     script = f'cd /\n{show}\necho STEP\nsrun sh -c "{show}"\necho NONE\nsrun --gres=none sh -c "{show}"'
     asked = ["--gpu-mem=20G", "--gpu-priority=low", "--gpu-slowdown=2%", "--gpu-profile=./known.profile"]
     number = cluster.sbatch("ann", script, "-J", "train", *asked)
@@ -149,7 +149,7 @@ def variables_of_tasks(play):
             "WEFT_AUTOSTART=0",
         ):
             assert line in part.splitlines(), f"{line} is not in\n{part}\n{step}"
-    # srun tells of its own doings beside.
+    # srun's own messages begin with `srun: `.
     told = [line for line in none.splitlines() if line and not line.startswith("srun: ")]
     assert "LD_PRELOAD" not in none and told[-1] == "0", none
     number = cluster.sbatch("ann", show, "--gpu-priority=high")
@@ -159,7 +159,7 @@ def variables_of_tasks(play):
 
 
 def wrong_values_are_refused(play):
-    """A wrong value of an option, and what the policy denies, is refused where it is given."""
+    """A wrong value of an option, and a value that the policy denies, is refused at once."""
     cluster = play.cluster
     wrong = (
         "--gpu-priority=highest",
@@ -192,7 +192,7 @@ def wrong_values_are_refused(play):
 
 
 def amounts_become_shards(play):
-    """--gpu-mem asks for shards, rounded up; what the user asks of Slurm itself stays."""
+    """--gpu-mem requests shards, rounded up; the user's own requests to Slurm stay."""
     cluster = play.cluster
     for options, wanted in (
         (["--gpu-mem=20G"], "gres:shard:20"),
@@ -227,19 +227,20 @@ def policy(cluster, **numbers):
 
 
 def asked_for(cluster, *options, script="true"):
-    """What a job with these options of its user asks for; it never runs."""
+    """The requests of a job with these user options. The job never runs."""
     return withdrawn(cluster, cluster.sbatch("ann", script, "--hold", *options))
 
 
 def withdrawn(cluster, number):
-    """What a job asks for of each node, as Slurm 22.05 writes it; it is cancelled."""
+    """A job's requests per node, as Slurm 22.05 writes them. Cancels the job."""
     told = cluster.job(number).get("TresPerNode")
     cluster.must(["scancel", number], user="ann")
     return told and told.replace("gres/", "gres:")
 
 
 def priorities_by_account(play):
-    """A priority that is not for an account is refused in Slurm, however it is asked for."""
+    """A priority that is not for an account is refused in Slurm, in whatever way it is requested.
+    """
     cluster = play.cluster
     with policy(cluster, FIRST_PRIORITY_OF_ALL=3, IMPORTANT_ACCOUNTS="{ prod = true }"):
         script = "#!/bin/sh\n#SBATCH --gpu-mem=1G\n#SBATCH --gpu-priority=2\ntrue\n"
@@ -265,7 +266,7 @@ def priorities_by_account(play):
 
 
 def default_shards(play):
-    """A job that says nothing of GPUs gets its partition's shards; what is said stays."""
+    """A job without GPU options gets its partition's shards; given options stay."""
     cluster = play.cluster
     with policy(cluster, DEFAULT_SHARDS="{ all = 4 }"):
         for options, wanted in (
@@ -278,7 +279,7 @@ def default_shards(play):
         ):
             told = asked_for(cluster, *options)
             assert told == wanted, f"{options}: {told}, not {wanted}"
-        # A change of a job that is there changes nothing that it asked for.
+        # A change of an existing job keeps its requests.
         number = cluster.sbatch("ann", "true", "--hold", "--gpu-mem=20G")
         cluster.must(["scontrol", "update", f"job={number}", "partition=all"], user="ann")
         told = withdrawn(cluster, number)
@@ -292,7 +293,7 @@ def default_shards(play):
 
 
 def users_share_a_gpu(play):
-    """A service and two users' training on one GPU: Slurm places, the broker ranks them."""
+    """A service and two users' training on one GPU: Slurm places them, the broker ranks them."""
     node = ["-w", "n1"]
     service = play.work(
         "service", "-J", "serve", "--gpu-priority=high", "--gpu-mem=20G", *node, pause=3000
@@ -325,7 +326,7 @@ def users_share_a_gpu(play):
 
 
 def memory_that_does_not_fit_waits(play):
-    """A job whose memory fits on no GPU waits until one has ended, then runs."""
+    """A job whose memory fits on no GPU waits until another job has ended, then runs."""
     cluster = play.cluster
     count = len(cluster.nodes) * cluster.gpus
     held = [play.hold("ann" if at % 2 else "bea", "50GiB", "--gpu-mem=50G") for at in range(count)]
@@ -350,7 +351,7 @@ def memory_that_does_not_fit_waits(play):
 
 
 def array_jobs_are_told_apart(play):
-    """A job of an array is called as squeue shows it."""
+    """A job of an array has the name that squeue shows."""
     file = play.file("ann")
     script = WORK.format(bin=play.cluster.bin, file=file, pause=2000)
     number = play.cluster.sbatch("ann", script, "-J", "sweep", "--gpu-mem=10G", "--array=3-4")
@@ -365,7 +366,8 @@ def array_jobs_are_told_apart(play):
 
 
 def inner_jobs_begin_anew(play):
-    """A job that a job submits has nothing of that one's priority, profile or name."""
+    """A job that a job submits inherits neither that job's priority nor its profile nor its name.
+    """
     cluster = play.cluster
     out = cluster.folder / "home" / "ann" / "inner"
     inner = f"#!/bin/sh\nenv | grep -E '^(WEFT|LD_PRE)' | sort > {out}\n"
@@ -396,7 +398,7 @@ def cancelled_at_any_moment(play):
 
 
 def controller_restarts(play):
-    """A controller that is killed and comes back loses no job."""
+    """A controller that is killed and restarted loses no job."""
     cluster = play.cluster
     running = play.work("ann", "--gpu-mem=10G")
     play.client(running[0])
@@ -412,7 +414,7 @@ def controller_restarts(play):
 
 
 def broker_killed(play):
-    """Jobs of a node whose broker is killed go on, and find the next broker."""
+    """Jobs of a node whose broker is killed continue, and find the next broker."""
     cluster = play.cluster
     node = cluster.nodes[0]
     first = play.work("ann", "--gpu-mem=10G", "-w", node.name)
@@ -428,11 +430,11 @@ def broker_killed(play):
     log = (cluster.folder / "logs" / f"{node.name}.log").read_text()
     assert (
         f"weft: no broker at /run/weft/broker.sock: job {third[0]} " in log
-    ), "the prolog said nothing of it"
+    ), "the prolog did not report it"
 
 
 def node_daemon_killed(play):
-    """Jobs of a node whose slurmd is killed go on, and end well once it is back."""
+    """Jobs of a node whose slurmd is killed continue, and end well once it is back."""
     cluster = play.cluster
     node = cluster.nodes[-1]
     job = play.work("ann", "--gpu-mem=10G", "-w", node.name)
@@ -446,7 +448,7 @@ def node_daemon_killed(play):
 
 
 def leftovers_are_killed(play):
-    """A process that a job detaches from itself is gone when the job is, and its memory with it."""
+    """A process that a job detaches from itself ends with the job, and its memory is freed."""
     cluster = play.cluster
     file = play.file("ann")
     hold = HOLD.format(python=play.python, bin=cluster.bin, file=file, memory="10GiB").removeprefix(
@@ -482,7 +484,7 @@ def another_releases_plugin(play):
 
 
 def played(play, case):
-    """Plays a case; nothing may be left of it."""
+    """Runs a case; it must leave nothing behind."""
     try:
         case(play)
     except BaseException:

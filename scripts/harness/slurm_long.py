@@ -1,7 +1,7 @@
 """Cases of weft under Slurm that take minutes: `scripts/cluster slurm --long`.
 
-Slurm itself waits before it takes a node for lost, and before it starts a requeued job again. A
-PyTorch service and two users' training take as long as they take on the simulated GPU.
+Slurm itself waits before it considers a node lost, and before it restarts a requeued job. A PyTorch
+service and two users' training need their own time on the simulated GPU.
 """
 
 import json
@@ -10,22 +10,23 @@ import signal
 from . import cases, jobs, paths, show, slurm, slurm_cases
 from .scene import BOUND
 
-# A requeued job's wait, s; Slurm's own default is two minutes. And how long a lost node's job may
-# take to begin elsewhere: that, SlurmdTimeout (15 s), which slurmctld looks at each 100 s or so.
+# A requeued job's wait, s; Slurm's own default is two minutes. MOVES_S: longest time until a lost
+# node's job begins elsewhere. It includes that wait and SlurmdTimeout (15 s), which slurmctld
+# checks about every 100 s.
 REQUEUE_S = 20
 MOVES_S = 400
-# Pause of a client between its bursts, us: it runs for minutes, and needs to show progress alone.
+# Pause of a client between its bursts, us: it runs for minutes, and only needs to show progress.
 PAUSE_US = 20_000
 
-# The demo's service and training, and how much slower than a GPU the simulated one is.
+# The demo's service and training, and the slow-down of the simulated GPU relative to a real one.
 DILATION = 20
 REQUESTS, WARM_UP, HOST_MS = 100, 5, 5
-# Starting PyTorch three times on two cores.
+# Starting PyTorch three times on two cores, s.
 STARTS_S = 240
 
 
 def node_is_lost(play):
-    """A node goes with all that is on it: its batch job is requeued and ends well elsewhere."""
+    """A node is lost with all its processes: its batch job is requeued and ends well elsewhere."""
     cluster = play.cluster
     moves = play.work("ann", "--gpu-mem=10G", "--requeue", pause=PAUSE_US)
     name = play.client(moves[0])["node"]
@@ -58,7 +59,7 @@ def node_is_lost(play):
 
 
 def processes_of(cluster, job):
-    """Of a job's step and of its client."""
+    """The processes of a job's step and of its client."""
     number, file = job
     words = (f"slurmstepd: [{number}.", str(file))
     return [
@@ -67,13 +68,13 @@ def processes_of(cluster, job):
 
 
 def torch_service_beside_training(folder):
-    """An unmodified PyTorch service and two users' training on one GPU, by sbatch alone."""
+    """An unmodified PyTorch service and two users' training on one GPU, only by sbatch."""
     if not paths.python("torch").exists():
         raise cases.Skip("there is no PyTorch (scripts/setup torch)")
     config = (paths.ROOT / "scripts" / "workloads" / "durations.toml").read_text()
     options = [*slurm.BROKER_OPTIONS, "--dilation", str(DILATION)]
     sizes = {"nodes": 1, "gpus": 1, "dilation": DILATION}
-    # A user may not look where this run's Python lies.
+    # A user may not read the folder of this run's Python.
     more = {
         "python": paths.python("torch").resolve().parents[1],
         "site": paths.site_packages("torch").resolve(),
@@ -105,14 +106,14 @@ class TorchPlay(slurm_cases.Play):
         return self.cluster.sbatch(user, script, f"--output={home}/slurm-%j.out", *options)
 
     def serve(self, name):
-        """Submits the service; its number and the file with its requests' times."""
+        """Submits the service. Returns its number and the file with its requests' times."""
         file = self.cluster.folder / "home" / "service" / f"{name}.json"
         words = ["service.py", "--requests", REQUESTS, "--warm-up", WARM_UP, "--times", file]
         words += ["--host-ms", HOST_MS * DILATION, "--batch", 4]
         return self.submit("service", words, "--gpu-mem=8G", "--gpu-priority=high"), file
 
     def train(self, user):
-        """Submits a training that goes on until it is asked to end."""
+        """Submits a training that runs until it is asked to end."""
         home = self.cluster.folder / "home" / user
         words = ["training.py", "--seconds", 3600, "--times", home / "training.json"]
         words += ["--ready", home / "ready"]
@@ -130,7 +131,7 @@ class TorchPlay(slurm_cases.Play):
         service, file = self.serve("beside")
 
         def ranked():
-            # A gang has its user before it.
+            # A gang's name has its user in front.
             modes = {row["gang"].rpartition("-")[2]: row["mode"] for row in self.clients()}
             wanted = {str(number): "background" for number, _ in training}
             return modes == {**wanted, str(service): "foreground"}
@@ -164,6 +165,6 @@ class TorchPlay(slurm_cases.Play):
         assert state == "COMPLETED", f"job {number} is {state}\n{self.said(number)}"
 
 
-# Played on the cluster of the other cases, and each on its own.
+# Cases that run on the cluster of the other cases, and cases with their own cluster.
 SHARED = [node_is_lost]
 OWN = [torch_service_beside_training]

@@ -1,18 +1,18 @@
-"""A policy on a real Slurm beside the same policy in the lab, and what must hold of `weft cluster`.
+"""Compares a policy on a real Slurm with the same policy in the lab, and checks `weft cluster`.
 
   scripts/cluster slurm --order --check                 40 jobs on four nodes of two GPUs
   scripts/cluster slurm --order --check --jobs 300      and 300
-  scripts/cluster slurm --order --policies fifo astraea       these policies alone
-  scripts/cluster slurm --order --spread                jobs come while others run
+  scripts/cluster slurm --order --policies fifo astraea       only these policies
+  scripts/cluster slurm --order --spread                jobs arrive while others run
 
-Jobs come while the partition is down, so that all of them wait: each asks for a GPU, sleeps for a
-second or two, and has a time limit of its own. Users give their jobs nice values by chance, so
-Slurm's own order is nobody's. `weft cluster --policy P` orders them; then the partition goes up.
-The order of starts is that in which slurmctld allocates, by its log. The lab is given the same
-jobs, and Kendall's tau says how much the two orders agree: 1 the same, 0 as by chance, -1 turned
-round.
+Jobs are submitted while the partition is down, so that all of them wait. Each requests a GPU,
+sleeps for a second or two, and has its own time limit. Users give their jobs random nice values, so
+Slurm's own order follows no policy. `weft cluster --policy P` orders the jobs; then the partition
+goes up. The order of starts is the order of slurmctld's allocations, from its log. The lab gets the
+same jobs. Kendall's tau measures the agreement of the two orders: 1 the same, 0 random, -1
+reversed.
 
-The GPUs are Slurm's alone: jobs sleep, so no driver or broker is started.
+Only Slurm knows the GPUs: jobs sleep, so no driver or broker is started.
 """
 
 import json
@@ -29,18 +29,18 @@ from . import jobs, paths, show, slurm, workspaces
 from .scene import BOUND
 
 AIM_TAU = 0.95
-# Sleeps of a job, s.
+# Range of a job's sleep, s.
 SHORTEST_S, LONGEST_S = 1.0, 2.0
-# Sleeps are so much longer where the order depends on the service of jobs that ran: Slurm tells
+# Factor of the sleeps for policies whose order depends on the service of earlier jobs. Slurm counts
 # times in whole seconds, and a round sees an end up to a second late.
 LONGER = {"astraea": 4}
 # Users, with their part of the jobs.
 PARTS = {"ann": 5, "bea": 3, "service": 2}
-# Nice values that users give their jobs.
+# The largest nice value that users give their jobs.
 NICE = 5_000
-# Between two rounds, and how long the first may take to order all jobs.
+# Seconds between two rounds, and until the first one must have ordered all jobs.
 INTERVAL_S, ORDERED_S = 0.3, 60
-# A requeued job's wait; Slurm's own default is two minutes.
+# A requeued job's wait, s; Slurm's own default is two minutes.
 REQUEUE_S = 10
 STARTED = re.compile(r"(?:Allocate|Started) JobId=(\d+)")
 
@@ -56,8 +56,8 @@ class OrderCluster(slurm.Cluster):
     """Slurm without weft's plugin."""
 
     def __init__(self, folder, **given):
-        # Looked at whenever something ends. sched/builtin with priority/basic goes by number, not
-        # by priority.
+        # The queue is examined whenever a job ends. sched/builtin with priority/basic orders by job
+        # number, not by priority.
         conf = [
             "SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0"
             ",default_queue_depth=2000",
@@ -82,7 +82,7 @@ class OrderCluster(slurm.Cluster):
 
 
 def queue(cluster):
-    """Jobs that wait, the first to start first: number, priority, nice value."""
+    """Jobs that wait, in the order in which they would start: number, priority, nice value."""
     told = cluster.must(["squeue", "-h", "-t", "PD", "-o", "%A %Q %y"])
     rows = [tuple(map(int, line.split())) for line in told.splitlines()]
     return sorted(rows, key=lambda row: -row[1])
@@ -93,9 +93,9 @@ def nice_values(cluster):
 
 
 def marks(cluster):
-    """Jobs that bear weft's mark and have not ended."""
+    """Jobs that have weft's mark and have not ended."""
     told = json.loads(cluster.must(["squeue", "--json"]))["jobs"]
-    # Slurm shows jobs that ended for a while.
+    # Slurm shows ended jobs for a while.
     live = [row for row in told if row["job_state"] in ("PENDING", "RUNNING")]
     return [row["job_id"] for row in live if "weft:" in row["admin_comment"]]
 
@@ -114,7 +114,7 @@ class Adaptor:
         return self.job.stdout().decode().splitlines()
 
     def signal(self, name):
-        """Sends a signal to it, and to nothing else of the cluster."""
+        """Sends a signal to it, and to no other process of the cluster."""
         own = [pid for pid, words in self.cluster.processes().items() if words == self.words]
         assert len(own) == 1, f"{own} are {self.words}"
         self.cluster.must(["kill", f"-{name}", own[0]])
@@ -126,7 +126,7 @@ class Adaptor:
         return self.lines()
 
     def wait_ordered(self):
-        """Until a round had nothing to change."""
+        """Waits until a round had nothing to change."""
 
         def quiet():
             lines = [line for line in self.lines() if " commands, " in line]
@@ -137,7 +137,7 @@ class Adaptor:
 
 
 class OrderJob(NamedTuple):
-    """A job: its user, seconds that it sleeps, its limit, and when it comes."""
+    """A job: its user, seconds that it sleeps, its limit, and its arrival."""
 
     user: str
     run_s: float
@@ -147,7 +147,9 @@ class OrderJob(NamedTuple):
 
 
 def drawn(count, seed, spread_s, longer=1):
-    """So many jobs. `spread_s`: the time in which they come. `longer`: of the sleeps."""
+    """`count` random jobs. `spread_s`: the time over which they arrive. `longer`: factor of the
+    sleeps.
+    """
     chance = random.Random(seed)
     limits = list(range(1, count + 1))
     chance.shuffle(limits)
@@ -165,7 +167,7 @@ def drawn(count, seed, spread_s, longer=1):
 
 
 def tau(first, second):
-    """Kendall's tau of two orders of the same things."""
+    """Kendall's tau of two orders of the same items."""
     place = {each: at for at, each in enumerate(second)}
     ranks = [place[each] for each in first]
     pairs = len(ranks) * (len(ranks) - 1) // 2
@@ -176,7 +178,7 @@ def tau(first, second):
 
 
 def policies():
-    """Those of `weft cluster`."""
+    """The policies of `weft cluster`."""
     command = [paths.WEFT, "cluster", "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"--policy <.*?\[possible values: (.*?)\]", told, re.DOTALL)
@@ -230,7 +232,7 @@ def submit(cluster, job):
 
 
 def wait_ended(cluster, numbers, bound):
-    """Until all these jobs have ended well."""
+    """Waits until all these jobs have ended well."""
     numbers = set(numbers)
 
     def ended():
@@ -247,7 +249,7 @@ def wait_ended(cluster, numbers, bound):
 
 
 def play(cluster, program, policy, given):
-    """Runs all jobs under a policy. What came of it, as a table of plain values."""
+    """Runs all jobs under a policy. Returns the results as a table of plain values."""
     gpus = len(cluster.nodes) * cluster.gpus
     longer = LONGER.get(policy, 1)
     mean_s = longer * (SHORTEST_S + LONGEST_S) / 2
@@ -260,7 +262,7 @@ def play(cluster, program, policy, given):
     for job in first:
         rows.append((submit(cluster, job), job, time.monotonic() - begin))
     own = [number for number, *_ in queue(cluster)]
-    # Without it: Slurm's own order, which must not be the lab's.
+    # Without the adaptor Slurm uses its own order, which must differ from the lab's.
     if not given.without:
         adaptor = Adaptor(cluster, *words)
         adaptor.wait_ordered()
@@ -293,7 +295,7 @@ def play(cluster, program, policy, given):
 
 
 def crash(cluster, given):
-    """The adaptor is killed in the middle: no job is lost, held or left behind."""
+    """Kills the adaptor while jobs wait: no job is lost, held or left behind."""
     wave = drawn(given.jobs, given.seed + 1, 0)
     cluster.partition("down")
     numbers = [submit(cluster, job) for job in wave]
@@ -314,11 +316,11 @@ def crash(cluster, given):
 
 
 def away(cluster, given):
-    """slurmctld is away and comes back; at the end all nice values are what users gave."""
+    """Stops slurmctld and starts it again. At the end all nice values are those that users gave."""
     file = cluster.folder / "controller" / "part_state"
     cluster.partition("down")
-    # What is written before is an earlier change. Not yet written the partition would be up again
-    # when slurmctld is back.
+    # Waits for a write of this change; an earlier write does not count. Without it the partition
+    # would be up again after slurmctld's restart.
     begin = time.time()
     saved = jobs.wait_until(lambda: file.exists() and file.stat().st_mtime > begin, BOUND, step=0.2)
     assert saved, cluster.explain()
@@ -344,7 +346,9 @@ def away(cluster, given):
 
 
 def requeue(cluster, given):
-    """A short job comes while all GPUs have long ones: one of these makes room, and runs anew."""
+    """A short job arrives while long jobs use all GPUs. One of these makes room, and runs again
+    later.
+    """
     gpus = len(cluster.nodes) * cluster.gpus
     long = OrderJob("ann", 12.0, 60, 0, 0.0)
     cluster.partition("up")
@@ -369,7 +373,8 @@ CASES = (crash, away, requeue)
 
 
 def policy_orders_the_queue(play):
-    """`weft cluster` beside jobs and brokers; wrong uses; and all is taken back."""
+    """`weft cluster` with jobs and brokers; wrong uses; and the end, when all changes are reverted.
+    """
     cluster = play.cluster
     weft = [cluster.bin / "weft", "cluster"]
     runs = play.work("ann", "--gpu-mem=4G")
@@ -411,17 +416,17 @@ SHORT = [policy_orders_the_queue]
 
 
 def options(parser):
-    """The comparison's own options; `--jobs` and `--json` are the replay's too."""
+    """Adds the comparison's own options; `--jobs` and `--json` are also the replay's."""
     add = parser.add_argument
-    add("--order", action="store_true", help="a policy on Slurm beside the same one in the lab")
-    add("--policies", nargs="+", help="these alone; default: all of weft cluster's")
-    add("--spread", action="store_true", help="jobs come while others run")
+    add("--order", action="store_true", help="compare a policy on Slurm with the same one in the lab")
+    add("--policies", nargs="+", help="only these; default: all of weft cluster's")
+    add("--spread", action="store_true", help="jobs arrive while others run")
     add("--without", action="store_true", help="without weft cluster: Slurm's own order")
     add("--seed", type=int, default=7, help="of the jobs")
 
 
 def main(given):
-    """Compares. The exit code: under --check 1 where an order is another."""
+    """Compares the orders. Returns the exit code: under --check 1 if an order differs."""
     known = policies()
     wanted = given.policies or known
     unknown = [name for name in wanted if name not in known]

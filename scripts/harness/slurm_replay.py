@@ -1,21 +1,22 @@
-"""A public trace on a Slurm of simulated GPUs, under four ways to give GPUs to jobs.
+"""A public trace on a Slurm of simulated GPUs, under four ways to assign GPUs to jobs.
 
   scripts/cluster slurm --replay               four nodes of two GPUs, 40 jobs
   scripts/cluster slurm --replay --nodes 8 --gpus 4 --jobs 200 --check
 
-The jobs are those of the trace's middle that ask for at most one GPU: Alibaba's openb, of 2023. QoS
-LS is a service, BE a batch job. Both are clients of the driver (tests/cluster/replayed.py), so
-plugin, library and broker are really run. What the trace says, and what is assumed:
+The jobs come from the middle of the trace (Alibaba's openb, of 2023), without those that request
+more than one GPU. QoS LS is a service, BE a batch job. Both are clients of the driver
+(tests/cluster/replayed.py), so plugin, library and broker really run. The trace's data, and the
+assumptions:
 
 * Run times keep their proportions between a third and five times the median. Arrivals keep theirs;
-  they are spread so that the GPU shares that jobs ask for are `--load` times what there is.
-* `gpu_milli` is the part of a GPU's time that a batch job uses when alone. Of a service it is the
-  share that its requests use 40 % of. Requests come in a closed loop, at random times.
-* The trace says nothing of memory. A service takes more than half of a GPU, so that no two services
-  share one; a batch job takes less than half, by its share.
+  they are spread so that the requested GPU shares are `--load` times the available ones.
+* `gpu_milli` is the part of a GPU's time that a batch job uses by itself. A service's requests use
+  40 % of its share. Requests come in a closed loop, at random times.
+* The trace has no data on memory. A service takes more than half of a GPU, so that no two services
+  share one. A batch job takes less than half, in proportion to its share.
 
 Completion is from submission to the end, in wall time. A service's slow-down is the 0.99 quantile
-of its requests' times, by that of the exclusive arrangement, in which each has a GPU alone.
+of its requests' times, relative to the exclusive arrangement, in which each job has a whole GPU.
 """
 
 import contextlib
@@ -36,36 +37,37 @@ FOLDER, PODS = "shared/data/openb", "openb_pod_list_default.csv"
 PROGRAM = paths.ROOT / "tests" / "cluster" / "replayed.py"
 KERNELS = paths.ROOT / "tests/simgpu/driver/src/kernels/simgpu.ptx"
 
-# Device time of a kernel, and launches of a request and of a burst. A batch kernel in a request's
-# way costs less than 2 % of it.
+# Device time of a kernel, and launches of a request and of a burst. A batch kernel that delays a
+# request costs less than 2 % of it.
 SERVICE_NS, BATCH_NS = 200_000, 150_000
 REQUEST_KERNELS, BURST_KERNELS = 40, 16
-# Load of a service on what it asked for: the lab's.
+# Load of a service as a part of its requested share: the lab's.
 SERVICE_LOAD = 0.4
 # Run times are cut to these multiples of the median: a run must end.
 SHORTEST, LONGEST = 1 / 3, 5
-# GPU memory, shards of a GiB: of a service, of a batch job that asks for a whole GPU, and of the
+# GPU memory, shards of a GiB: of a service, of a batch job that requests a whole GPU, and of the
 # smallest.
 SERVICE_SHARDS, BATCH_SHARDS, LEAST_SHARDS = 41, 37, 3
-# What a job tells weft less than its shards, and takes less than that: its context needs memory.
+# A job declares this much less to weft than its shards, and takes less than that: its context needs
+# memory.
 CONTEXT_GIB = 1
-# Cores of a GPU: more than jobs that fit on it.
+# Cores per GPU: more than the number of jobs that fit on it.
 CORES = 32
-# No job reaches it: Slurm's limit, minutes.
+# Slurm's time limit, minutes. No job reaches it.
 LIMIT_MIN = 30
-# A requeued job's wait, s: as much shorter than Slurm's default as the run times are.
+# A requeued job's wait, s: shortened from Slurm's default like the run times.
 REQUEUE_S = 10
 FAST, BATCH = "serve", "train"
-# What a profile is made of, at most, and how long that is to take, and may, s.
+# The most requests and bursts in a profile; expected and longest time for it, s.
 PROFILED_REQUESTS, PROFILED_BURSTS, PROFILED_S, PROFILE_S = 40, 150, 100, 300
-# Processes of the cluster that last, by their name.
+# Processes of the cluster that run all the time, by their name.
 DAEMONS = ("simgpu-device", "weft", "slurmctld", "slurmd", "munged")
-# Seconds between two progress lines, and between two looks at Slurm's queue.
+# Seconds between two progress lines, and between two queries of Slurm's queue.
 PROGRESS_S, QUEUE_S = 10, 5
 
 AIM_BATCH, AIM_P99 = 2.0, 1.05
 
-# Keeps a context on each GPU of a node, so that its device lives, and counts, all the time.
+# Keeps a context on each GPU of a node. The device then lives and counts all the time.
 KEEPER = """
 import ctypes, sys, time
 cuda, count = ctypes.CDLL(sys.argv[1]), ctypes.c_int()
@@ -77,7 +79,7 @@ time.sleep(1e6)
 
 
 class TraceJob(NamedTuple):
-    """A job of the trace: `service` or not, part of a GPU, seconds of arrival and of run time."""
+    """A job of the trace: whether a service, part of a GPU, seconds of arrival and of run time."""
 
     number: int
     service: bool
@@ -96,7 +98,7 @@ class TraceJob(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    """How GPUs are given to jobs."""
+    """A way to assign GPUs to jobs."""
 
     name: str
     shards: bool = False
@@ -104,7 +106,7 @@ class Arrangement(NamedTuple):
     preempts: bool = False
 
     def options(self, job, profiles):
-        """What the job's user says to sbatch. `profiles`: service or not -> a profile's file."""
+        """The job's options for sbatch. `profiles`: whether a service -> a profile's file."""
         words = ["-p", FAST if job.service else BATCH, f"--time={LIMIT_MIN}"]
         words.append(f"--gres=shard:{job.shards}" if self.shards else "--gres=gpu:1")
         if self.weft:
@@ -127,14 +129,14 @@ def say(text):
 
 
 def trace_file(named):
-    """The trace's file, in the folder that is named or in one above this repository; or None."""
+    """The trace's file, in the folder `named` or in a folder above this repository; or None."""
     folders = [Path(named)] if named else [parent / FOLDER for parent in paths.ROOT.parents]
     found = [folder / PODS for folder in folders if (folder / PODS).exists()]
     return found[0] if found else None
 
 
 def read_trace(file, count, gpus, load, mean_s):
-    """The middle `count` jobs of one GPU at most, in wall seconds of the replay."""
+    """The middle `count` jobs with at most one GPU, in wall seconds of the replay."""
     with open(file, newline="") as text:
         rows = [row for row in csv.DictReader(text) if usable(row)]
     rows.sort(key=lambda row: float(row["creation_time"]))
@@ -163,7 +165,7 @@ def usable(row):
 
 
 def device_config(mode):
-    """What the simulated devices are like; kernel times vary as the demo's do."""
+    """Configuration of the simulated devices. Kernel times vary as in the demo."""
     rules = (
         f'[[kernel]]\nname = "simgpu_fill*"\ngrid = [{grid}, 1, 1]\nns = {ns}\n'
         for grid, ns in ((2, SERVICE_NS), (1, BATCH_NS))
@@ -172,7 +174,7 @@ def device_config(mode):
 
 
 class ReplayCluster(slurm.Cluster):
-    """A cluster whose devices count their work from the beginning, for one arrangement."""
+    """A cluster for one arrangement, whose devices count their work from the beginning."""
 
     KEEPER = KEEPER
 
@@ -182,7 +184,7 @@ class ReplayCluster(slurm.Cluster):
         ends = "MaxTime=INFINITE State=UP"
         conf = [
             f"SelectTypeParameters={'CR_CPU' if given.packed else 'CR_CORE'},CR_LLN",
-            # A job that does not fit keeps no other one waiting.
+            # A job that does not fit must not delay other jobs.
             "PriorityType=priority/multifactor",
             "PriorityDecayHalfLife=0",
             "PriorityUsageResetPeriod=NONE",
@@ -210,11 +212,11 @@ class ReplayCluster(slurm.Cluster):
         )
 
     def busy_ns(self):
-        """Device time in which the GPUs worked since they began, all together."""
+        """Device time in which the GPUs worked since they began, in total."""
         total = 0
         for node in self.nodes:
             for gpu in range(self.gpus):
-                # As the driver names them.
+                # The driver's names of the sockets.
                 socket = node.run / "simgpu" / f"{node.name}.sock{f'.{gpu}' if gpu else ''}"
                 told = self.must([self.bin / "simgpu-device", "status", "--socket", socket])
                 total += json.loads(told)["compute_ns"]
@@ -235,10 +237,10 @@ class Replay:
         return self.cluster.folder / "home" / job.user / f"job{job.number}"
 
     def script(self, job):
-        """What the job runs: its run time's worth of work for a GPU of its own."""
+        """The job's script: enough work for its run time on its own GPU."""
         if job.service:
             request_s, gap_s = self.request_s, self.gap_s(job)
-            # The same times between requests in every arrangement, as many as fill the run time.
+            # The same times between requests in every arrangement, enough to fill the run time.
             chance, left, count = random.Random(job.number), job.run_s, 0
             while left > 0:
                 left -= request_s + chance.expovariate(1 / gap_s)
@@ -262,7 +264,7 @@ class Replay:
         return self.burst_s * (1 / job.share - 1)
 
     def command(self, job, count, result):
-        """The program with so many requests or bursts."""
+        """The program with `count` requests or bursts."""
         memory = (job.shards - 2 * CONTEXT_GIB) << 30
         words = [self.python, "-I", "-S", self.cluster.bin / PROGRAM.name]
         words += ["service" if job.service else "batch", result]
@@ -275,7 +277,7 @@ class Replay:
         return [str(word) for word in words]
 
     def profile(self):
-        """Profiles both programs once, each on a GPU of its own, as their users would."""
+        """Profiles both programs once, each on its own GPU, as their users would."""
         node, cluster, running = self.cluster.nodes[0], self.cluster, {}
         for service in (True, False):
             file = cluster.bin / ("service.profile" if service else "batch.profile")
@@ -301,7 +303,8 @@ class Replay:
         return {service: file for service, (_, file) in running.items()}
 
     def run(self):
-        """Submits and awaits all jobs. What was measured, as a table of plain values."""
+        """Submits all jobs and waits for them. Returns the measurements as a table of plain values.
+        """
         profiles = self.profile() if self.arrangement.weft and self.given.profiled else {}
         busy, daemons = self.cluster.busy_ns(), daemons_core_seconds()
         cores, begin = core_seconds(), time.monotonic()
@@ -334,7 +337,7 @@ class Replay:
         return {**self.measures(), **told, "gpu_busy": busy_s / (span * gpus)}
 
     def unused_profiles(self):
-        """Jobs whose profile a broker could not use: it says so in its log."""
+        """The number of jobs whose profile a broker could not use, by the brokers' logs."""
         logs = [node.broker.stderr() for node in self.cluster.nodes]
         lines = [line for log in logs for line in log.splitlines() if " warn: process " in line]
         for line in lines[:3]:
@@ -342,7 +345,7 @@ class Replay:
         return len(lines)
 
     def ended(self, job):
-        """Its runs' lines, if it has ended well; else None."""
+        """The lines of the job's runs, if it has ended well; else None."""
         if job not in self.results:
             lines = jobs.lines_of(self.result(job))
             if not lines or lines[-1]["event"] != "end":
@@ -351,7 +354,7 @@ class Replay:
         return self.results[job]
 
     def running(self):
-        """Whether Slurm has jobs still, as of the last look some seconds ago."""
+        """Whether Slurm still has jobs, from its queue some seconds ago."""
         if all(self.ended(job) for job in self.trace):
             return False
         if time.monotonic() - self.asked < QUEUE_S:
@@ -389,7 +392,7 @@ class Replay:
             }
         requests = [each for lines in ended.values() for each in lines[-1]["latencies"]]
         told["requests"] = len(requests)
-        # One list a service, in order: what a p99 is made of.
+        # One list per service, in order: the data of a p99.
         told["request_s"] = [
             [round(each, 5) for each in lines[-1]["latencies"]]
             for job, lines in ended.items()
@@ -401,9 +404,10 @@ class Replay:
 
 
 def core_seconds():
-    """What the machine's cores worked since it began, and what they idled or worked for others.
+    """The seconds that the machine's cores worked since it began, and the seconds that they were
+    idle or worked for others.
 
-    What is nice makes way: others' work is.
+    Nice processes make way, so their work counts as others'.
     """
     with open("/proc/stat") as file:
         fields = [int(word) / os.sysconf("SC_CLK_TCK") for word in file.readline().split()[1:9]]
@@ -413,7 +417,7 @@ def core_seconds():
 
 
 def daemons_core_seconds():
-    """What processes that last for the whole run have worked, by their name."""
+    """Core seconds of the processes that run all the time, by their name."""
     told = dict.fromkeys(DAEMONS, 0.0)
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -425,14 +429,14 @@ def daemons_core_seconds():
 
 
 def free_gib():
-    """Memory that the machine could still give."""
+    """Available memory of the machine, GiB."""
     with open("/proc/meminfo") as file:
         told = dict(line.split(":") for line in file)
     return int(told["MemAvailable"].split()[0]) / (1 << 20)
 
 
 def exclusive_s(trace, gpus):
-    """Mean completion of batch jobs, each with a GPU alone, first come first served."""
+    """Mean completion of batch jobs, each with a whole GPU, first come first served."""
     free, took = [0.0] * gpus, []
     for job in trace:
         end = max(heapq.heappop(free), job.arrival_s) + job.run_s
@@ -442,25 +446,27 @@ def exclusive_s(trace, gpus):
 
 
 def options(parser):
-    """The replay's own options."""
+    """Adds the replay's own options."""
     add = parser.add_argument
     add("--replay", action="store_true", help="the trace, under four arrangements")
     add("--openb", help=f"the trace's folder; default: {FOLDER} in a folder above")
     add("--jobs", type=int, default=40, help="jobs of the trace")
     add("--mean-s", type=float, default=12, help="mean run time of a job, wall")
-    add("--load", type=float, default=1.3, help="GPU shares asked for, by those there")
-    add("--dilation", type=float, default=24, help="wall seconds a device second")
+    add("--load", type=float, default=1.3, help="requested GPU shares, relative to the available ones")
+    add("--dilation", type=float, default=24, help="wall seconds per device second")
     add("--packed", action="store_true", help="gres.conf names no cores: shards fill GPU after GPU")
     modes = ("timeslice", "mps")
     add("--mode", choices=modes, default=modes[0], help="how GPUs are shared")
     add("--only", nargs="+", choices=[each.name for each in ARRANGEMENTS])
-    add("--profiled", action="store_true", help="both programs are profiled once before, for weft")
-    add("--at-most", type=float, default=900, help="seconds of an arrangement")
+    add("--profiled", action="store_true", help="both programs are profiled once before the run, for weft")
+    add("--at-most", type=float, default=900, help="longest time of an arrangement, seconds")
     add("--json", help="also write the figures to this file")
 
 
 def main(given):
-    """Replays the trace. The exit code: 1 where a job is lost, or, under --check, an aim missed."""
+    """Replays the trace. Returns the exit code: 1 if a job is lost, or, under --check, an aim is
+    missed.
+    """
     file = trace_file(given.openb)
     if file is None:
         say(f"cluster: no {PODS} in {given.openb or FOLDER} (--openb names its folder)")
@@ -533,7 +539,7 @@ def plain(value, digits):
 
 
 def missed_aims(figures):
-    """What is not as promised, a line each."""
+    """The missed aims, a line each."""
     counts = {name: told["not_ended"] for name, told in figures.items()}
     missed = [f"{name}: {count} jobs did not end" for name, count in counts.items() if count]
     unused = figures.get("weft", {}).get("unused_profiles", 0)
@@ -543,7 +549,7 @@ def missed_aims(figures):
     alone, shared = figures["exclusive"], figures["weft"]
     gain = alone["batch"]["mean_s"] / max(shared["batch"]["mean_s"], 1e-9)
     if gain < AIM_BATCH:
-        # What no arrangement can pass at this load: all of the wait is gone, and nothing is slower.
+        # The bound of every arrangement at this load: no wait, and no job slower.
         most = alone["batch"]["mean_s"] / max(alone["batch"]["run_mean_s"], 1e-9)
         told = f"aim {AIM_BATCH}x; without wait and slow-down {most:.2f}x"
         missed.append(f"batch jobs complete {gain:.2f}x sooner than exclusive, {told}")

@@ -1,6 +1,6 @@
-"""Stages of scripts/test: commands with their output in a log, and how many cases of each passed.
+"""Stages of scripts/test: commands with their output in a log, and counts of their cases.
 
-A stage is bounded in time. What it says is in target/test-logs; how it ended is said when it does,
+A stage is bounded in time. Its output is in target/test-logs. Its result is printed when it ends,
 and once more at the end of the run.
 """
 
@@ -16,13 +16,13 @@ from . import paths, reasons, watch
 
 LOGS = paths.TARGET / "test-logs"
 
-# Stages that print nothing while they work show a sign of life this often, seconds.
+# Seconds between signs of life of stages that print nothing while they work.
 SIGN_OF_LIFE = 30
 
-# A stage that is not done by then is ended, with a word on what it was waiting for.
-# Each takes a third of this on two busy cores.
+# A stage that is not done by then is ended, and the run reports what the stage was doing. Each
+# takes a third of this on two busy cores.
 STAGE_MINUTES = 20
-# The whole run. It takes half of this. A run that is cut off says what was found until then.
+# Bound of the whole run, which takes half of it. A run that is cut off reports its results so far.
 RUN_MINUTES = 75
 
 BEGIN = time.monotonic()
@@ -33,7 +33,7 @@ def say(text):
 
 
 class Tally:
-    """What passed and failed, stage by stage."""
+    """Passed and failed cases, stage by stage."""
 
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
@@ -43,13 +43,13 @@ class Tally:
         self.lock = threading.Lock()
 
     def add(self, stage, passed, failed, skipped, took, why=(), untried=None):
-        """`took`: a word on its time. `why`: lines that say why something failed, shown now and at
-        the end of the run. `untried`: reasons of skips, each with how many cases it kept.
+        """`took`: a text on its time. `why`: lines with the reason of each failure, shown now and
+        at the end of the run. `untried`: reasons of skips, each with its number of cases.
         """
         verdict = "ok" if not failed else "FAILED"
         line = f"{verdict:7} {stage}: {passed} passed, {failed} failed"
         line += (f", {skipped} skipped" if skipped else "") + f" ({took})"
-        lines = [f"    {line}" for line in why or ["it said nothing"]]
+        lines = [f"    {line}" for line in why or ["it printed nothing"]]
         told = [f"why {stage} failed:", *lines] if failed else []
         with self.lock:
             self.passed += passed
@@ -62,9 +62,9 @@ class Tally:
         say("\n".join([*told, line]))
 
     def finish(self):
-        """Says all of it once more. Returns the exit code of the run."""
+        """Prints all results once more. Returns the exit code of the run."""
         say("\n".join(["", *self.lines]))
-        say(f"        all of it took {(time.monotonic() - BEGIN) / 60:.1f} minutes")
+        say(f"        the whole run took {(time.monotonic() - BEGIN) / 60:.1f} minutes")
         if self.why:
             say("\n".join(["", *self.why, ""]))
         if self.untried:
@@ -78,7 +78,7 @@ class Command:
     """A command with its output in a log. Runs in the background until `wait`."""
 
     def __init__(self, name, command, live=False, apart=True):
-        """`live`: its stderr is shown as it comes; with `apart` off, all that it says."""
+        """`live`: its stderr is shown as it arrives; with `apart` off, all of its output."""
         self.name, self.live = name, live
         LOGS.mkdir(parents=True, exist_ok=True)
         self.log = LOGS / f"{name}.log"
@@ -102,7 +102,7 @@ class Command:
             self.echo.start()
 
     def show_progress(self):
-        """By way of a file: a pipe would be held open by what the stage leaves behind."""
+        """Reads from a file: a process that the stage leaves behind would hold a pipe open."""
         with open(self.shown, "rb") as file:
             ended = False
             while not ended:
@@ -112,7 +112,7 @@ class Command:
                 time.sleep(0.2)
 
     def wait(self, minutes=STAGE_MINUTES):
-        """The exit code; 124 where it had to be ended."""
+        """The exit code; 124 if the stage had to be ended."""
         code = self.ends(minutes)
         if self.live:
             self.echo.join(10)
@@ -139,12 +139,13 @@ class Command:
                 return self.process.returncode or 124
 
     def ended(self):
-        """Whether it has. When it did, notes what it took."""
+        """Whether it has ended. If so, records its times."""
         if self.end is None:
             pid = self.process.pid
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return False
-            # Of itself and of those that it waited for, while it is not yet forgotten.
+            # CPU time of the process and of children that it waited for. It must be read before the
+            # process is reaped.
             self.cpu = watch.cpu_seconds(pid)
             self.process.wait()
             self.end = time.monotonic()
@@ -164,7 +165,7 @@ class Command:
         return self.log.read_text(errors="replace")
 
     def texts(self):
-        """What it said on stderr, where that is kept by itself, and all else."""
+        """Its stderr, if that is kept separately, and the rest of its output."""
         apart = [self.progress.read_text(errors="replace")] if self.apart else []
         return [*apart, self.text()]
 
@@ -174,9 +175,9 @@ class Command:
 
 
 class Beside:
-    """Stages beside what the run does meanwhile: a list of calls, each begun in its turn.
+    """Stages that run next to the others: a list of calls, each begun in its turn.
 
-    `lanes`: so many at a time.
+    `lanes`: the number of calls at a time.
     """
 
     def __init__(self, *calls, lanes=1):
@@ -196,11 +197,11 @@ class Beside:
                 return
             try:
                 call()
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - raised in `finish`
                 self.raised.append(error)
 
     def finish(self, more=0):
-        """Waits for all of them; with so many lanes more from now on."""
+        """Waits for all of them, with `more` further lanes from now on."""
         self.more(more)
         for thread in self.threads:
             thread.join()
@@ -241,14 +242,16 @@ def runner_stage(tally, name, command, live=True):
 
 
 def chosen(words):
-    """What has pytest play the cases with one of these words in their name; without words all."""
+    """Options with which pytest runs only cases with one of these words in their name; without
+    words all.
+    """
     return ["-k", " or ".join(words)] if words else []
 
 
 def pytest_stage(tally, name, arguments, live=True, words=()):
-    """Cases of tests/ that pytest plays, counted in the file that it writes.
+    """Runs cases of tests/ with pytest. The counts come from the file that pytest writes.
 
-    With `words` those alone that have one of them in their name.
+    With `words`, only cases with one of them in their name.
     """
     found = LOGS / f"{name}.xml"
     found.unlink(missing_ok=True)
@@ -256,7 +259,7 @@ def pytest_stage(tally, name, arguments, live=True, words=()):
     running = Command(name, [*command, *arguments, *chosen(words)], live, apart=False)
     code = running.wait()
     results, why, untried = reasons.of_junit(found) if found.exists() else (None, [], {})
-    # 0: all well; 1: something failed; 5: there is no such case, which is well where words chose.
+    # 0: all well; 1: something failed; 5: there is no such case, which is well if words chose.
     known = (0, 1, 5) if words else (0, 1)
     if results is None or code not in known or (code == 1) != bool(results[1]):
         running.show()

@@ -1,7 +1,10 @@
-"""Background jobs that nothing is known of beside a foreground job that leaves half of the device: how much of their work gets done under each policy.
+"""Background jobs without a profile next to a foreground job that leaves half of the device: the
+progress of their work under each policy.
 
-The foreground job works for 1.2 ms and pauses for 1.5. A background job's step is some kernels of 2.5 us, work of its host's alone, and a synchronisation: the end of its last kernel is seen when the
-host comes back to it. What a policy learns from that must not keep the job away. `scripts/bench starving` plays the whole grid, tests/regressions a few shapes of it.
+The foreground job works for 1.2 ms and pauses for 1.5. A background job's step is some kernels of
+2.5 us, host work, and a synchronisation: the host sees the end of its last kernel only when it
+returns to it. A policy must not keep the job away because of that late end. `scripts/bench
+starving` runs the whole grid, tests/regressions a few shapes of it.
 """
 
 import json
@@ -13,7 +16,7 @@ COMPANION = paths.BUILT / "weft-test-companion"
 PROGRAM = paths.ROOT / "tests" / "regressions" / "programs" / "starving.c"
 KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
 
-# The foreground job: kernels a burst, what each takes on the device, and the pause after them.
+# The foreground job: kernels per burst, device time of each, and the pause after them.
 BURST, KERNEL, PAUSE = 8, 150_000, 1_500
 DEVICE = f"""[[kernel]]
 name = "simgpu_fill"
@@ -30,12 +33,12 @@ STEPS = (1, 2, 5, 10, 30)
 HOST = (100, 200, 300, 600, 1_000, 1_200, 1_500, 2_000, 3_000, 5_000)
 JOBS = (1, 2, 3)
 
-# No policy's own doing: what the host's own clock and scheduler are good for.
+# Bound for the host's clock and scheduler, s. It does not judge a policy.
 BOUND = 60.0
 
 
 def program(folder, kernels=KERNELS):
-    """The background job, built there, which reads its kernels from that file."""
+    """Builds the background job in `folder`. It reads its kernels from the given file."""
     built = folder / "starving"
     command = ["cc", "-O1", "-o", built, PROGRAM, f'-DKERNELS="{kernels}"', "-ldl"]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND, check=False)
@@ -48,7 +51,7 @@ class Stage:
     """A device with its foreground job under one policy. Background jobs come and go."""
 
     def __init__(self, folder, policy, program, *, queue=True, end="stream", trace=False, log=None):
-        """`end`: what the foreground job waits for at the end of a burst, see weft-test-companion."""
+        """`end`: how the foreground job waits at the end of a burst, see weft-test-companion."""
         self.end = end
         self.folder = folder / policy
         self.folder.mkdir()
@@ -79,7 +82,9 @@ class Stage:
         return jobs.Job(command, environment={**environment, "WEFT_QUEUE": "on" if self.queue else "off"}, folder=self.folder, name=name)
 
     def play(self, kernels, host, count, *, warmup, seconds):
-        """So many background jobs at once. Their steps a second, all together, and the longest step of any."""
+        """Runs `count` background jobs at once. Returns their steps a second in total, and the
+        longest step of any.
+        """
         self.number += 1
         words = [self.program, kernels, host, warmup, seconds]
         playing = [self.job(f"background{self.number}-{at}", words, priority=5) for at in range(count)]

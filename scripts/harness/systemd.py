@@ -1,8 +1,8 @@
-"""A real systemd as the first process of namespaces of its own, on this machine's own Debian.
+"""A real systemd as the first process of its own namespaces, on this machine's own Debian.
 
-Its root is an overlay of this machine's: what is installed or written there is in memory, and gone
-with it. Its network, processes, users' sessions and control groups are its own. It boots in
-seconds, without a container's engine and without a download. It needs root.
+Its root is an overlay of this machine's root: files that are installed or written there stay in
+memory and disappear with it. Its network, processes, users' sessions and control groups are its
+own. It boots in seconds, without a container engine and without a download. It needs root.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from pathlib import Path
 from . import jobs
 
 INIT = Path("/lib/systemd/systemd")
-# Seconds to boot, and for one command in there, on two busy cores.
+# Seconds to boot, and for one command inside, on two busy cores.
 BOOT_BOUND_S, BOUND_S = 90, 90
 
-# Puts the first process into a control group of its own, so that two of these machines, and this
-# one's systemd, do not see one another's units; removes that group at the end.
+# Puts the first process into its own control group, so that two such machines, and this machine's
+# systemd, do not see each other's units. Removes that group at the end.
 OUTSIDE = r"""
 set -e
 mount --make-rprivate /
@@ -132,7 +132,7 @@ class Booted:
         self.end()
 
     def end(self):
-        """Ends its first process, and so all of them."""
+        """Ends its first process, and thereby all of them."""
         if self.init:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.init, signal.SIGKILL)
@@ -143,14 +143,14 @@ class Booted:
             self.outside.wait(BOUND_S)
 
     def is_up(self):
-        """Whether its systemd has started all that it is to start."""
+        """Whether its systemd has started everything."""
         self.init = self.init or self.first_process()
         if self.init is None or self.outside.poll() is not None:
             return False
         return self.run("systemctl", "is-system-running").stdout.strip() in ("running", "degraded")
 
     def first_process(self):
-        """Its number out here: the child of `unshare`, once it has become systemd."""
+        """The outer id of its first process: the child of `unshare`, once it has become systemd."""
         below, found = [self.outside.pid], None
         while below:
             found = below.pop()
@@ -164,7 +164,7 @@ class Booted:
         return None
 
     def words(self, *command, user="root", environment=None):
-        """The command line, out here, of a command in there."""
+        """The outer command line of a command inside."""
         home = "/root" if user == "root" else f"/home/{user}"
         given = {"HOME": home, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "USER": user}
         pairs = [f"{name}={value}" for name, value in {**given, **(environment or {})}.items()]
@@ -173,16 +173,16 @@ class Booted:
         return [*enter, "env", "-i", *pairs, *become, *map(str, command)]
 
     def run(self, *command, **more):
-        """Runs a command in there. Returns its CompletedProcess."""
+        """Runs a command inside. Returns its CompletedProcess."""
         return run(self.words(*command, **more))
 
     def must(self, *command, **more):
-        """Its stdout. Fails where it does not end well."""
+        """Runs a command inside. Returns its stdout; fails if the command does not end well."""
         done = self.run(*command, **more)
         said = f"{command}: exit {done.returncode}: {done.stdout}{done.stderr}"
         assert done.returncode == 0, f"{said}\n{self.journal()}" if self.init else said
         return done.stdout
 
     def journal(self):
-        """The end of what weft's broker wrote there."""
+        """The end of the broker's journal inside."""
         return self.run("journalctl", "-u", "weft-broker", "-n", "30", "--no-pager").stdout

@@ -1,13 +1,13 @@
 """A terminal's screen as a picture: SGR sequences (ECMA-48, 8.3.117) to SVG text.
 
-What holds: only what `tmux capture-pane -e` writes is understood, the 16 colours, bold, dim and
-reverse among it; other sequences are left out. The picture is text, so it stays sharp and small.
+Only the output of `tmux capture-pane -e` is understood, including the 16 colours, bold, dim and
+reverse; other sequences are left out. The picture is text, so it stays sharp and small.
 """
 
 import re
 from html import escape
 
-# Pixels of a cell, and of the frame around all.
+# Pixels of a cell, and of the outer frame.
 WIDTH_PX, HEIGHT_PX, FRAME_PX = 8.4, 17, 12
 SGR = re.compile(r"\x1b\[([0-9;]*)m")
 OTHER = re.compile(r"\x1b(\[[0-9;?]*[A-Za-ln-z]|\([A-Z0-9]|[=>])|\x0e|\x0f")
@@ -16,7 +16,7 @@ COLOURS = "#5c6370 #e06c75 #98c379 #e5c07b #61afef #c678dd #56b6c2 #d7dae0".spli
 
 
 def cells(line):
-    """The line's runs of one look: (column, text, attributes)."""
+    """The line's runs of equal attributes: (column, text, attributes)."""
     look, column, at = {}, 0, 0
     for found in [*SGR.finditer(line), None]:
         end = found.start() if found else len(line)
@@ -30,7 +30,7 @@ def cells(line):
 
 
 def changed(look, codes):
-    """Applies the codes of one sequence to a look."""
+    """Applies the codes of one sequence to the attributes."""
     numbers = [int(code or 0) for code in codes.split(";")]
     while numbers:
         code = numbers.pop(0)

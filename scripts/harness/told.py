@@ -1,8 +1,9 @@
-"""weft's figures of jobs beside the real ones: a kind of background job at a time, by every view.
+"""Compares weft's figures of jobs with the real ones: one kind of background job at a time, by
+every view.
 
-GPU time, `won` and `filled` are judged by the device's log, `lost` by the service's own clock. The
-views are `weft status --json`, `weft top --json`, `weft history --json`, `weft metrics`, and the
-page of `weft report`.
+The device's log gives the real GPU time, `won` and `filled`; the service's own clock gives the real
+`lost`. The views are `weft status --json`, `weft top --json`, `weft history --json`, `weft
+metrics`, and the page of `weft report`.
 """
 
 import json
@@ -19,15 +20,15 @@ LONG = {64: 2_000_000}
 # Waits of a training that is profiled: two seconds at most.
 PROFILED_WAITS = "40"
 
-# Error that a figure may have: a part of it; and `lost`, a part of the service's time.
+# Largest error of a figure, as a part of it; for `lost`, as a part of the service's time.
 PART, POINTS = 0.10, 0.02
 
 
 @dataclass
 class Kind:
-    """Background jobs beside the service.
+    """Background jobs that run with the service.
 
-    `steps`: a pair each, of what it does, and how many steps lie between two waits.
+    `steps`: for each job its step, and the number of steps between two waits.
     """
 
     widths: dict
@@ -38,7 +39,7 @@ class Kind:
 
 
 MIXED_STEP, TINY_STEP = ("64 64 64 96 96", 40), ("64 96 128", 300)
-# As PyTorch launches: the device waits for the host.
+# Like PyTorch's launches: the device waits for the host.
 SLOW_HOST_STEP = ("host 64 host 96 host 128", 50)
 GRAPH_STEP = ("graph 64 64 64 96 96", 20)
 KINDS = {
@@ -59,14 +60,14 @@ KINDS = {
 
 @dataclass
 class Figure:
-    """One figure of one job: what a view told, and what was so."""
+    """One figure of one job: the value in a view, and the real value."""
 
     job: str
     what: str
     view: str
     told: float
     real: float
-    # Most difference between `told` and `real`.
+    # Largest difference between `told` and `real`.
     within: float
 
     def is_off(self, more=0):
@@ -93,7 +94,7 @@ def words(kind, at):
 
 
 def learn_service(folder):
-    """The folder of a profile of the service, taken as README has it."""
+    """The folder of a profile of the service, taken with README's command."""
     profiles = folder / "profiles"
     with beside.Play(folder / "learn", {}, profiles=profiles) as play:
         play.begin("service", beside.command("profile", "serve.py"))
@@ -102,7 +103,7 @@ def learn_service(folder):
 
 
 def learn_trainings(folder, kind, profiles):
-    """Profiles of the trainings, where the kind has them."""
+    """Takes profiles of the trainings, if the kind has them."""
     with beside.Play(folder / "learn", kind.widths, mode=kind.mode, profiles=profiles) as play:
         for at in range(len(kind.steps) if kind.profiled else 0):
             name, (command, given) = f"training{at}", words(kind, at)
@@ -112,11 +113,11 @@ def learn_trainings(folder, kind, profiles):
 
 
 def play(folder, kind, *, alone, together):
-    """Plays a kind: so many seconds of the service alone, then of all together.
+    """Runs a kind: `alone` seconds of the service, then `together` seconds of all jobs.
 
     `folder` has the profiles of `learn_service`.
 
-    Answers the figures, and a dict of what the service lost by each account.
+    Returns the figures, and a dict of the service's loss by each account.
     """
     profiles = folder / "profiles"
     learn_trainings(folder, kind, profiles)
@@ -136,7 +137,7 @@ def play(folder, kind, *, alone, together):
         for name in names:
             stage.ready(name)
         time.sleep(together)
-        # They end their work, first the background jobs, and stay: all figures are final then.
+        # They stop their work, first the background jobs, and stay: all figures are final then.
         for name in (*names, "service"):
             stage.jobs[name].process.terminate()
             written = stage.folder / f"{name}.times"
@@ -158,9 +159,9 @@ def play(folder, kind, *, alone, together):
 
 
 def settled(stage, pids, bound=10.0):
-    """The figures of `status`, `top` and `metrics`, once they change no more.
+    """The figures of `status`, `top` and `metrics`, once they no longer change.
 
-    The broker sums up each second.
+    The broker adds them up each second.
     """
     seen = None
     end = time.monotonic() + bound
@@ -213,7 +214,7 @@ OF_PAGE = {"gpu-ns": "gpu", "lost-ns": "lost_ns", "won-ns": "won", "cost-ns": "c
 
 
 def of_page(text):
-    """The figures that the rows of jobs carry."""
+    """The figures in the rows of jobs."""
     found = {}
     for row in re.findall(r"<[^>]*data-pid=[^>]*>", text):
         carried = dict(re.findall(r'data-([\w-]+)="([^"]*)"', row))
@@ -230,7 +231,7 @@ UNITS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
 
 
 def filled_of_page(text):
-    """ns of gaps that the page calls filled, or None."""
+    """Filled gap time on the page, ns, or None."""
     found = re.search(
         r"filled by background launches.*?</td><td[^>]*>([\d.]+)\s*([^\d<]+)</td>", text
     )
@@ -267,9 +268,9 @@ def judge(log, pids, times, views, filled):
 
 
 def lost(view, told, clock, by_log):
-    """`lost`, judged by the service's clock with what two means of it scatter, and by the log.
+    """`lost`, judged by the service's clock with the scatter of two of its means, and by the log.
 
-    On a busy host the clock also counts time in which the service had no core. So all that lies
+    On a busy host the clock also counts time in which the service had no core. So every value
     between the two accounts is right.
     """
     scatter = 2 * clock["lost_error"]
@@ -279,7 +280,7 @@ def lost(view, told, clock, by_log):
 
 
 def agreement(pids, views):
-    """The figures of each job by each view once the job is done, against `history`."""
+    """The figures of each job in each view once the job is done, against `history`."""
     figures = []
     for name, pid in pids.items():
         final = views["history"].get(pid, {})
@@ -288,7 +289,7 @@ def agreement(pids, views):
                 is_counter = view == "metrics" and what in ("lost_ns", "cost_ns")
                 real = final.get(what)
                 if real is None or value is None or is_counter:
-                    # A counter stays where its figure falls.
+                    # A counter never decreases, though its figure may.
                     continue
                 figures.append(
                     Figure(

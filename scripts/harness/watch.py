@@ -1,6 +1,8 @@
-"""What a command does that does not end: its processes, their threads, where they wait; and its end.
+"""Shows the state of a command that does not end: its processes, their threads, the calls in which
+they wait; and ends it.
 
-Reads /proc alone (and gdb for backtraces where there is one). May not outlive what it watches, nor touch a process that is not a descendant of it.
+Reads only /proc (and uses gdb for backtraces if it is installed). It may not outlive the watched
+command, nor touch a process that is not a descendant of it.
 """
 
 import os
@@ -10,9 +12,9 @@ import subprocess
 import time
 from pathlib import Path
 
-# A backtrace takes a debugger seconds; one that takes longer is done without.
+# Seconds for a debugger's backtrace, which usually takes a few; a slower one is left out.
 DEBUGGER_SECONDS = 60
-# More processes than these are named only.
+# Beyond this number of processes only names are shown.
 BACKTRACES = 4
 
 
@@ -24,11 +26,11 @@ def _read(path):
 
 
 def _parents():
-    """pid -> parent, of every process that can be seen."""
+    """pid -> parent, of every visible process."""
     parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            # The name in parentheses may hold anything, also parentheses.
+            # The name in parentheses may itself contain parentheses.
             fields = _read(f"/proc/{entry}/stat").rpartition(")")[2].split()
             if len(fields) > 1:
                 parents[int(entry)] = int(fields[1])
@@ -36,7 +38,8 @@ def _parents():
 
 
 def descendants(pid):
-    """The processes below `pid`, parents before children. Orphans that went to init are not found."""
+    """The processes below `pid`, parents before children. Orphans that init adopted are not found.
+    """
     parents = _parents()
     found = [pid]
     for known in found:
@@ -45,19 +48,21 @@ def descendants(pid):
 
 
 def command(pid):
-    """The command line of a process, in one line; empty for one that is gone or a zombie."""
+    """The command line of a process, in one line; empty for a zombie or a process that is gone."""
     return _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
 
 
 def cpu_seconds(pid):
-    """What a process used of the cores, with the children that it waited for; None for one that is gone."""
+    """CPU seconds of a process, with the children that it waited for; None if it is gone."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    # utime, stime, cutime and cstime are the 14th to the 17th, of which two are before the parenthesis.
+    # utime, stime, cutime and cstime are fields 14 to 17; two fields are before the parenthesis.
     return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK") if len(fields) > 14 else None
 
 
 def threads(pid):
-    """A line for each thread: name (a Rust test's thread has the test's), state, system call it waits in. Of many only the first."""
+    """A line for each thread: name (a Rust test's thread has the test's), state, system call in
+    which it waits. Only the first 40.
+    """
     lines = []
     for thread in sorted(os.listdir(f"/proc/{pid}/task") if os.path.isdir(f"/proc/{pid}/task") else [])[:40]:
         base = f"/proc/{pid}/task/{thread}"
@@ -79,7 +84,7 @@ def backtrace(pid):
 
 
 def diagnosis(pid):
-    """What the descendants of `pid` do just now, for a person to read."""
+    """The current state of the descendants of `pid`, for a person to read."""
     found = [child for child in descendants(pid) if command(child)]
     lines = []
     for child in found:
@@ -93,7 +98,7 @@ def diagnosis(pid):
 
 
 def end(pids):
-    """SIGTERM, a moment, SIGKILL."""
+    """Sends SIGTERM, waits a moment, sends SIGKILL."""
     for sign, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
         for pid in pids:
             try:

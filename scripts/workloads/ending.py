@@ -1,8 +1,10 @@
-"""How a PyTorch program that ran a backward pass ends without a race of PyTorch's own.
+"""Ends a PyTorch program that ran a backward pass without a race inside PyTorch.
 
-PyTorch's autograd threads drop a pass's Python objects after the pass has returned. Where the interpreter ends meanwhile, Python ends such a
-thread by unwinding it, which C++ answers with std::terminate (pytorch/pytorch issues 38230 and 190489, open): "terminate called without an
-active exception", exit by SIGABRT, with weft and without it. On two busy cores it was 10 of 100 runs of an LSTM without weft.
+PyTorch's autograd threads drop a pass's Python objects after the pass has returned. If the
+interpreter ends meanwhile, Python ends such a thread by unwinding it, and C++ then calls
+std::terminate (pytorch/pytorch issues 38230 and 190489, open): "terminate called without an active
+exception", exit by SIGABRT, with weft and without it. On two busy cores 10 of 100 runs of an LSTM
+without weft ended so.
 """
 
 import os
@@ -10,9 +12,12 @@ import time
 
 
 def settle(bound=5.0):
-    """Lets the autograd threads drop what they hold: returns once all of them slept in each of four looks 5 ms apart, or after `bound` s.
+    """Lets the autograd threads drop their objects. Returns once all of them slept in each of four
+    samples 5 ms apart, or after `bound` s.
 
-    The looks give the interpreter's lock away, so that a thread which sleeps in all of them does not wait for that lock."""
+    Sampling releases the interpreter's lock, so a thread that sleeps in all samples does not wait
+    for that lock.
+    """
     end = time.monotonic() + bound
     quiet = 0
     while quiet < 4 and time.monotonic() < end:
@@ -21,7 +26,7 @@ def settle(bound=5.0):
 
 
 def busy(thread):
-    """Whether it is an autograd thread that runs or could."""
+    """Whether it is an autograd thread that runs or could run."""
     try:
         with open(f"/proc/self/task/{thread}/stat") as file:
             name, _, state = file.read().partition("(")[2].rpartition(") ")

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Runs one of twelve models, in inference or in training, with random weights: what the traces, the GPU suite and the benchmarks are made with.
+"""Runs one of twelve models, in inference or in training, with random weights. The traces, the GPU
+suite and the benchmarks use it.
 
-A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of a job beside it.
+A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of other jobs.
 
     python models.py --list
     python models.py resnet50 --mode infer --requests 200
     python models.py gpt2 --mode train --requests 20 --times times.json
-    python models.py llama --mode infer --graph --requests 50          # each token is one CUDA graph
+    python models.py llama --mode infer --graph --requests 50        # each token is one CUDA graph
     python models.py llama --mode infer --pace-us 100 --requests 50  # on a slow host
-    weft profile --trace resnet50.trace -- python models.py resnet50 --mode infer --requests 100 --mark
+    weft profile --trace resnet50.trace -- python models.py resnet50 --mode infer --mark
 
-A request is: host work (--host-ms: what decoding and resizing would take, or the wait for the next client), then a copy to the GPU, the model, the
-answer back on the host. An iteration is: the same with a loss, a backward pass and an optimizer, and the loss is read. What is timed is what
-a client waits for: from behind the host work to the answer. One line of JSON at the end.
+A request has these steps: host work (--host-ms: the time of decoding and resizing, or the wait for
+the next client), a copy to the GPU, the model, the answer back on the host. An iteration adds a
+loss, a backward pass and an optimizer, and the loss is read. The measured time is the time that a
+client waits: from the end of the host work to the answer. The program ends with one line of JSON.
 """
 
 import argparse
@@ -27,17 +29,17 @@ import time
 def arguments_of(names):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", help="one of: " + ", ".join(names))
-    parser.add_argument("--list", action="store_true", help="print the models' names and end")
+    parser.add_argument("--list", action="store_true", help="print the models' names and exit")
     parser.add_argument("--mode", choices=["infer", "train"], default="infer")
     parser.add_argument("--requests", type=int, default=100, help="requests or iterations that are timed (default: 100)")
-    parser.add_argument("--seconds", type=float, default=0, help="instead of a number of requests")
-    parser.add_argument("--warm-up", type=int, default=3, help="requests before them (default: 3)")
-    parser.add_argument("--batch", type=int, default=0, help="instead of the model's own")
+    parser.add_argument("--seconds", type=float, default=0, help="seconds to run, instead of a number of requests")
+    parser.add_argument("--warm-up", type=int, default=3, help="requests before the timed ones (default: 3)")
+    parser.add_argument("--batch", type=int, default=0, help="batch size, instead of the model's own")
     parser.add_argument("--host-ms", type=float, default=0, help="host work before each request (default: 0)")
-    pace = "pause before each PyTorch operation, as a slower host would have it (default: 0)"
+    pace = "pause before each PyTorch operation, as on a slower host (default: 0)"
     parser.add_argument("--pace-us", type=float, default=0, help=pace)
-    parser.add_argument("--graph", action="store_true", help="with a CUDA graph, where the model knows how (llama)")
-    parser.add_argument("--end", choices=["wait", "event"], default="wait", help="how a request's end is learnt: by waiting for the stream, or by an event (default: wait)")
+    parser.add_argument("--graph", action="store_true", help="with a CUDA graph, if the model supports it (llama)")
+    parser.add_argument("--end", choices=["wait", "event"], default="wait", help="how the host detects a request's end: by waiting for the stream, or by an event (default: wait)")
     parser.add_argument("--mark", action="store_true", help="cuProfilerStart before each timed request: a step's mark in a launch trace")
     parser.add_argument("--times", metavar="FILE", help="write the times here, as JSON")
     parser.add_argument("--ready", metavar="FILE", help="write this file after the warm-up")
@@ -48,14 +50,16 @@ def arguments_of(names):
 
 
 def wait(seconds):
-    """Host work that does not use the GPU. It sleeps, so that many jobs on few cores do not measure each other."""
+    """Host work that does not use the GPU. It sleeps, so that many jobs on few cores do not disturb
+    each other's measurements.
+    """
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         time.sleep(left)
 
 
 def paced(step, seconds):
-    """The step with a pause before each operation: a host that is slower."""
+    """The step with a pause before each operation, as on a slower host."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Pace(TorchDispatchMode):
@@ -76,7 +80,7 @@ def quantile(values, q):
 
 
 def run(task, arguments, mark):
-    """The requests; when each began and how long it took."""
+    """Runs the requests. Returns the begin and the duration of each."""
     step = task.infer if arguments.mode == "infer" else task.train
     if arguments.pace_us:
         step = paced(step, arguments.pace_us / 1e6)
@@ -135,7 +139,7 @@ def main():
     torch.cuda.synchronize()
     last = time.monotonic()
     if arguments.times:
-        # Two steps: who reads it finds the whole of it.
+        # Write, then rename: a reader never finds a partial file.
         with open(arguments.times + ".new", "w") as file:
             ends = [begin + latency for begin, latency in zip(begins, latencies)]
             json.dump({"pid": os.getpid(), "first": begins[0], "last": last, "begins": begins, "ends": ends, "latencies": latencies}, file)

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Runs a model from models.py for a launch trace, and writes down what each PyTorch operation of a step costs in arithmetic and in bytes.
+"""Runs a model from models.py for a launch trace, and writes the cost of each PyTorch operation of
+a step in arithmetic and in bytes.
 
     weft profile --trace resnet50.trace -- python record.py resnet50 --mode infer --out costs.json
 
-The first step of the trace is the counted one, the others are plain. In the counted step each operation is announced on the device by a fill of MARKER bytes, which stands in the launch trace before the operation's own launches: so
-scripts/traces knows which launches belong to which operation. Arithmetic is counted by PyTorch's own formulas (torch.utils.flop_counter) for
-matrix products, convolutions and attention, by ours for cuDNN's LSTM; bytes are those of all tensors that go in and come out.
+The first step of the trace is the counted one, the others are plain. In the counted step a fill of
+MARKER bytes on the device announces each operation. In the launch trace it stands before the
+operation's own launches, so scripts/traces knows the operation of each launch. Arithmetic is
+counted by PyTorch's own formulas (torch.utils.flop_counter) for matrix products, convolutions and
+attention, and by ours for cuDNN's LSTM. Bytes are those of all tensors that go in and come out.
 """
 
 import argparse
@@ -20,7 +23,7 @@ from torch.utils.flop_counter import flop_registry
 from ending import settle
 from zoo import MODELS
 
-# A size that nothing else has: odd, no power of two, larger than a scalar.
+# A size that no other operation has: odd, no power of two, larger than a scalar.
 MARKER = 4099
 
 
@@ -28,7 +31,7 @@ def tensors(tree):
     return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
 
 
-# Read some rows of a table: the table counts for nothing.
+# Operations that read some rows of a table: the table itself does not count.
 LOOKUPS = ("aten::embedding", "aten::index", "aten::index_select", "aten::gather")
 
 
@@ -41,12 +44,14 @@ def moved(name, args, kwargs, out):
 
 
 def size(tensor):
-    # An expanded tensor is read once, whatever its shape says.
+    # An expanded tensor is read once, whatever its shape.
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
 def lstm(x, hidden, layers):
-    """Arithmetic of a forward pass: four gates, from the input and from the state, two operations a weight."""
+    """Arithmetic of a forward pass: four gates, from the input and from the state, two operations
+    per weight.
+    """
     steps = x.shape[0] * x.shape[1]
     return sum(2 * steps * 4 * hidden * ((x.shape[-1] if layer == 0 else hidden) + hidden) for layer in range(layers))
 
@@ -59,11 +64,13 @@ def arithmetic(func, args, kwargs, out):
     # aten::lstm(input, hx, params, has_biases, num_layers, ...)
     if name == "aten::lstm":
         return lstm(args[0], args[1][0].shape[-1], args[4])
-    # aten::_cudnn_rnn(input, weight, weight_stride0, weight_buf, hx, cx, mode, hidden_size, proj_size, num_layers, batch_first, ...)
+    # aten::_cudnn_rnn(input, weight, weight_stride0, weight_buf, hx, cx, mode, hidden_size,
+    # proj_size, num_layers, batch_first, ...)
     if name == "aten::_cudnn_rnn":
         return lstm(args[0], args[7], args[9])
     if name == "aten::_cudnn_rnn_backward":
-        # (input, weight, weight_stride0, weight_buf, hx, cx, output, grad_output, grad_hy, grad_cy, mode, hidden_size, proj_size, num_layers, ...)
+        # (input, weight, weight_stride0, weight_buf, hx, cx, output, grad_output, grad_hy, grad_cy,
+        # mode, hidden_size, proj_size, num_layers, ...)
         return 2 * lstm(args[0], args[11], args[13])
     return 0
 
@@ -85,8 +92,9 @@ class Counting(TorchDispatchMode):
         kwargs = kwargs or {}
         if func._schema.name.startswith("profiler::"):
             return func(*args, **kwargs)
-        # Under inference mode operations come whole that are made of others (a convolution by its dimensions, a linear layer).
-        # But not those that PyTorch itself does not take apart: it has kernels for them, or takes the parts in C++ where there is Python beside.
+        # In inference mode composite operations arrive whole (a convolution by its dimensions, a
+        # linear layer). They are decomposed here, except those that PyTorch does not decompose: it
+        # has kernels for them, or decomposes them in C++ although there is Python code too.
         keys = torch._C.DispatchKey
         whole = func.has_kernel_for_dispatch_key(keys.CUDA) or keys.CompositeImplicitAutograd in func.py_kernels
         if func._overloadpacket not in flop_registry and not whole:
@@ -112,11 +120,11 @@ def main():
     parser.add_argument("--mode", choices=["infer", "train"], default="infer")
     parser.add_argument("--graph", action="store_true", help="the plain steps with a CUDA graph; the counted one never has one")
     parser.add_argument("--warm-up", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=0, help="plain steps (default: by --operations)")
-    parser.add_argument("--operations", type=int, default=120_000, help="about so many operations in all (default: 120000)")
-    parser.add_argument("--least", type=int, default=40, help="but so many steps at least (default: 40)")
-    parser.add_argument("--most", type=int, default=300, help="and so many at most (default: 300)")
-    parser.add_argument("--out", required=True, help="what the operations cost, as JSON")
+    parser.add_argument("--steps", type=int, default=0, help="number of plain steps (default: by --operations)")
+    parser.add_argument("--operations", type=int, default=120_000, help="approximate number of operations in all (default: 120000)")
+    parser.add_argument("--least", type=int, default=40, help="fewest steps (default: 40)")
+    parser.add_argument("--most", type=int, default=300, help="most steps (default: 300)")
+    parser.add_argument("--out", required=True, help="file for the operations' costs, as JSON")
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
@@ -132,7 +140,7 @@ def main():
 
     step = step_of()
     counting = Counting()
-    # Once unmarked: what is loaded at the first use of the counting itself.
+    # Once without marks: loads everything that the counting itself loads at its first use.
     with counting:
         step()
     counting.operations.clear()
@@ -148,7 +156,7 @@ def main():
 
     if arguments.graph:
         step = step_of(graph=True)
-    # What the counting took from the caches comes back.
+    # Refills the caches that the counting used.
     for _ in range(2):
         step()
     for _ in range(steps):

@@ -1,39 +1,48 @@
-"""Estimates how long the launches of a step take on an A100, from what the PyTorch operations they belong to cost in arithmetic and bytes.
+"""Estimates the durations of a step's launches on an A100, from the arithmetic and bytes of their
+PyTorch operations.
 
-An estimate, not a measurement. It differs from scripts/workloads/estimate.py in what it knows: not the launch's shape alone but the tensors, so that
-one kernel identity has as many durations as it has places in the model with other tensors (the case that FIKIT's figure 5 shows).
+An estimate, not a measurement. scripts/workloads/estimate.py knows only the launch's shape; this
+program also knows the tensors. So a kernel identity has one duration for each place in the model
+with other tensors (the case in FIKIT's figure 5).
 
-* An operation with arithmetic (matrix product, convolution, attention, LSTM) spreads it over its matrix kernels by their threads. Each takes its arithmetic
-  over the rate of its unit (TF32 on tensor cores where the name says so, else FP32), less what an incomplete last wave of blocks leaves idle; at least
-  its bytes over the memory's rate. Kernels beside them (layout changes, sums of partial products) move 16 bytes a thread, at most the operation's.
+* An operation with arithmetic (matrix product, convolution, attention, LSTM) spreads it over its
+  matrix kernels by their threads. The time of each is its arithmetic over the rate of its unit
+  (TF32 on tensor cores if the name says so, else FP32), less the part of an incomplete last wave of
+  blocks that stays idle. It is at least its bytes over the memory's rate. The operation's other
+  kernels (layout changes, sums of partial products) move 16 bytes per thread, at most the
+  operation's bytes.
 * Any other operation spreads its bytes over its kernels by their threads.
-* Every kernel has START beside that.
-* From run to run: each step runs at a clock of its own, each launch varies round that, a few are held up. No source at hand gives these spreads for
-  an A100 at fixed clocks: they are assumptions, and written into each trace's note. All of it from a seed.
+* Every kernel takes START in addition.
+* Variation between runs: each step runs at its own clock, each launch varies round that, and a few
+  are delayed. No available source gives these spreads for an A100 at fixed clocks. They are
+  assumptions, and each trace's note states them. All of them come from a seed.
 """
 
 import math
 import random
 import re
 
-# A100-SXM4-40GB, from its data sheet: multiprocessors, TF32 on tensor cores and FP32 without, operations a nanosecond; bytes a nanosecond.
+# A100-SXM4-40GB, from its data sheet: multiprocessors; operations a nanosecond with TF32 on tensor
+# cores and with FP32 without them; bytes a nanosecond.
 PROCESSORS = 108
 TF32 = 156_000
 FP32 = 19_500
 MEMORY = 1_555
-# What large kernels of cuBLAS and cuDNN reach of that; what streaming kernels reach of the memory's rate.
+# The fraction of that which large kernels of cuBLAS and cuDNN reach; the fraction of the memory's
+# rate that streaming kernels reach.
 TF32_REACHED, FP32_REACHED, MEMORY_REACHED = 0.55, 0.75, 0.80
-# An empty kernel, ns.
+# Duration of an empty kernel, ns.
 START = 2_000
-# PCIe 4 x16 with pinned memory, bytes a nanosecond, and what a copy takes beside its bytes, ns.
+# PCIe 4 x16 with pinned memory, bytes a nanosecond; fixed time of a copy, ns.
 LINK, COPY_START = 24, 1_500
 
 MATRIX = re.compile(r"gemm|gemv|xmma|cutlass|conv|wgrad|dgrad|fprop|scudnn|fmha|flash|winograd", re.IGNORECASE)
-# In the middle of convolutions: no arithmetic of theirs.
+# Kernels inside convolutions that do no arithmetic themselves.
 BESIDE = re.compile(r"elementwise|Nhwc|Nchw|splitKreduce|computeOffsets|kernel_helper|ReduceSplitK|reduce_kernel", re.IGNORECASE)
 TENSOR = re.compile(r"tensorop|tf32|s1688|s16816|h884|fmha|flash|bf16", re.IGNORECASE)
 
-# Spreads: assumptions. Sigma of a step's clock, of a launch of matrix kernels and of others (both lognormal); how often one is held up, and by which factor at most.
+# Assumed spreads: sigma of a step's clock, of a launch of matrix kernels and of other launches
+# (both lognormal); the part of launches that are delayed, and the largest factor of a delay.
 STEP, MATRIX_SPREAD, OTHER_SPREAD, HELD_UP, HELD_UP_BY = 0.01, 0.02, 0.04, 0.002, 2.5
 
 NOTE = (
@@ -61,7 +70,7 @@ def operation_times(kernels, flops, moved):
     """Durations of the kernels of one operation, ns."""
     memory = MEMORY * MEMORY_REACHED
     matrix = [is_matrix(kernel["symbol"]) for kernel in kernels] if flops else [False] * len(kernels)
-    # A kernel whose name says nothing may be all the operation has.
+    # If no name reveals a matrix kernel, all of the operation's kernels count as such.
     if flops and not any(matrix):
         matrix = [True] * len(kernels)
     total = sum(threads(kernel) for kernel, counts in zip(kernels, matrix) if counts) or 1
@@ -85,7 +94,7 @@ def copy_time(direction, size):
 
 
 class Spread:
-    """Durations as they differ from step to step."""
+    """Durations with their variation from step to step."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)

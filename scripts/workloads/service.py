@@ -1,15 +1,17 @@
-"""A service: it answers requests one after another with a vision model, and works on the host between them.
+"""A service: it answers requests one after another with a vision model, and works on the host
+between them.
 
-A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of the job beside it.
+A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of other jobs.
 
     python service.py [--requests N | --seconds S] [--host-ms MS | --arrivals FILE] [--model NAME]
                       [--times FILE]
 
-A request is: prepare the image on the host (--host-ms of work, as decoding and resizing would be), copy it to the GPU, run the
-model, copy the answer back. What is timed is what a client waits for: from the copy to the answer on the host. The times go to FILE as JSON.
+A request has these steps: prepare the image on the host (--host-ms of work, like decoding and
+resizing), copy it to the GPU, run the model, copy the answer back. The measured time is the time
+that a client waits: from the copy to the answer on the host. The times go to FILE as JSON.
 
-With --arrivals requests come on their own, whether or not the one before is answered. Then a
-client waits from its request's arrival to the answer.
+With --arrivals requests arrive at their own times, whether or not the previous one is answered.
+Then a client waits from its request's arrival to the answer.
 """
 
 import argparse
@@ -23,9 +25,10 @@ import torchvision
 
 
 def prepare(seconds, image):
-    """Works on the host for as long as decoding and resizing an image takes."""
+    """Works on the host for the time of decoding and resizing an image."""
     end = time.monotonic() + seconds
-    # A part is real work on the image; the rest of the time the service waits, as for its next client.
+    # A part is real work on the image; for the rest of the time the service waits, as for its next
+    # client.
     image.add_(1e-6)
     sleep_until(end)
 
@@ -39,7 +42,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--requests", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=0, help="instead of a number of requests")
+    parser.add_argument("--seconds", type=float, default=0, help="seconds to run, instead of a number of requests")
     parser.add_argument("--warm-up", type=int, default=5, help="requests that are not timed")
     parser.add_argument("--host-ms", type=float, default=5, help="host work before each request")
     arrivals = "times between two arrivals of timed requests, s: a list in JSON"
@@ -87,7 +90,7 @@ def main():
                     break
     assert answer.shape == (arguments.batch,)
     if arguments.times:
-        # Two steps: who reads it finds the whole of it.
+        # Write, then rename: a reader never finds a partial file.
         with open(arguments.times + ".new", "w") as file:
             json.dump({"pid": os.getpid(), "first": first, "last": end, "begins": begins, "latencies": latencies}, file)
         os.replace(arguments.times + ".new", arguments.times)

@@ -1,11 +1,13 @@
 """A training job: steps of a vision model with SGD on random images.
 
-A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of the job beside it.
+A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of other jobs.
 
-    python training.py [--steps N | --seconds S] [--model NAME] [--batch N] [--report-every N] [--times FILE]
+    python training.py [--steps N | --seconds S] [--model NAME] [--batch N] [--report-every N]
+                       [--times FILE]
 
-It ends after N steps, after S seconds, or at SIGTERM after the step it is in, and writes when each step ended to FILE as JSON.
-The loss is read after every step, or every few of them; in between, steps are only launched, and count as ended at equal distances between two reads.
+It ends after N steps, after S seconds, or at SIGTERM after the current step. It writes the time of
+each step's end to FILE as JSON. The loss is read after every step, or after every few steps. In
+between, steps are only launched; they count as ended at equal distances between two reads.
 """
 
 import argparse
@@ -28,7 +30,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--warm-up", type=int, default=2, help="steps that are not timed")
     parser.add_argument("--report-every", type=int, default=1, help="steps between two reads of the loss")
-    parser.add_argument("--times", help="write the times here, as JSON: when each step ended, and the process's own time at its end")
+    parser.add_argument("--times", help="write the times here, as JSON: the end of each step, and the process's own time at that end")
     mark = "cuProfilerStart before each timed step: a step's mark in a launch trace"
     parser.add_argument("--mark", action="store_true", help=mark)
     parser.add_argument("--ready", help="write this file after the warm-up")

@@ -606,15 +606,15 @@ class TestSuite:
         case = next(line for line in lines if line["kind"] == "case" and line["name"] == "copy")
         damaged = {
             "no clocksource": without(kind="fact", name="clocksource"),
-            "did not come to its end": without(kind="end"),
+            "did not finish": without(kind="end"),
             "calibration: nothing": without(kind="phase", phase="calibration"),
-            "no word on memset": without(kind="case", name="memset"),
+            "no verdict on memset": without(kind="case", name="memset"),
             "copy failed": instead(case, verdict="failed", why="of no reason"),
             "copy must go well": instead(case, verdict="left out", why="no time"),
             "no to_device_latency of copy": without(kind="value", key="to_device_latency"),
             "another order": [lines[0], *reversed(lines[1:])],
-            "which lease": instead(lines[0], lease="other"),
-            "not that it is simulated": instead(lines[0], simulated=False),
+            "does not name the lease": instead(lines[0], lease="other"),
+            "does not say that it is simulated": instead(lines[0], simulated=False),
         }
         for words, changed in damaged.items():
             found = rehearse.faults(lease, planned, changed, self.folder)
@@ -952,7 +952,7 @@ class TestSuite:
             with pytest.raises(fold.Trouble, match=fault):
                 fold.fold([archive], self.folder / "brought-no", False)
         archive.write_bytes(archive.read_bytes()[:100])
-        with pytest.raises(fold.Trouble, match="no whole archive"):
+        with pytest.raises(fold.Trouble, match="not a complete archive"):
             fold.fold([archive], self.folder / "brought-no", False)
         assert not (self.folder / "brought-no").exists(), "something was written"
 

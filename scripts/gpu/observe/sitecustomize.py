@@ -1,6 +1,7 @@
-"""Put on PYTHONPATH by scripts/gpu-suite: at a Python program's end, writes what weft's library saw in it to the folder OBSERVE_FOLDER.
+"""Writes the data of weft's library to the folder OBSERVE_FOLDER at the end of a Python program.
+scripts/gpu-suite puts it on PYTHONPATH.
 
-It calls nothing of the driver: weft_counter, weft_text and weft_called read weft's own tables.
+It calls no function of the driver: weft_counter, weft_text and weft_called read weft's own tables.
 """
 
 import atexit
@@ -8,7 +9,7 @@ import ctypes
 import json
 import os
 
-# Names of functions that were handed out, most.
+# Most names of functions that were handed out.
 ROOM = 1 << 16
 
 
@@ -20,7 +21,7 @@ def text(library, what):
 
 
 def write(folder):
-    # What the preload put into this process; nothing is loaded here.
+    # Libraries of this process, including the preload; nothing is loaded here.
     library = ctypes.CDLL(None)
     if not hasattr(library, "weft_counter"):
         return
@@ -41,7 +42,7 @@ def write(folder):
 def quietly(folder):
     try:
         write(folder)
-    except Exception:  # noqa: BLE001  an observer never fails the observed
+    except Exception:  # noqa: BLE001  the observed program must not fail
         pass
 
 

@@ -1,8 +1,10 @@
-"""The phases, most valuable first; the one that uses managed memory, which a driver may take amiss, last, and on a real GPU only where it is asked for.
+"""The phases, most valuable first. The one with managed memory, on which some drivers may hang, is
+last, and runs on a real GPU only if it is requested.
 
-Each has a share of the time that is left when its turn comes: its weight over the weights still to come, so what one phase does not use
-the later ones get. With 540 s every phase gets what its most valuable cases take on an H100-class machine (start of a PyTorch job
-there: about 8 s).
+Each gets a share of the remaining time at its turn: its weight over the sum of the remaining
+weights. Later phases thus get the time that one phase does not use. With 540 s every phase has
+enough time for its most valuable cases on an H100-class machine (start of a PyTorch job there:
+about 8 s).
 """
 
 import importlib
@@ -20,7 +22,9 @@ class Entry(NamedTuple):
         return importlib.import_module(f"gpu.phases.{self.name}").run
 
     def plan(self):
-        """The function that names every process that the phase would start: (case, command, environment)."""
+        """The function that names every process that the phase would start: (case, command,
+        environment).
+        """
         return importlib.import_module(f"gpu.phases.{self.name}").plan
 
 
@@ -32,20 +36,20 @@ ALL = [
     ),
     Entry("cost", 90, "nanoseconds a launch in every role; slow-down of models' inference and training"),
     Entry(
-        "calibration", 100, "what the simulated GPU needs to know: launch, switch, copy, event costs (weft-gpu-probe)"
+        "calibration", 100, "constants for the simulated GPU: launch, switch, copy, event costs (weft-gpu-probe)"
     ),
-    Entry("sharing", 110, "a service beside a batch job: alone, shared, MPS, weft"),
+    Entry("sharing", 110, "a service and a batch job: alone, shared, MPS, weft"),
     Entry("record", 80, "stage-1 profiles and launch traces of twelve models"),
-    Entry("movable", 15, "memory that is mapped, copied out, given back and had again (weft-gpu-probe)"),
-    Entry("memory", 40, "managed memory, at most 256 MiB: faults, prefetches, what pagemap shows (weft-gpu-probe); real GPU: --managed"),
+    Entry("movable", 15, "memory that is mapped, copied out, freed and allocated again (weft-gpu-probe)"),
+    Entry("memory", 40, "managed memory, at most 256 MiB: faults, prefetches, pagemap (weft-gpu-probe); real GPU: --managed"),
 ]
 
 BY_NAME = {entry.name: entry for entry in ALL}
 
-# Runs before the others, outside their shares: no phase to choose.
-FACTS = Entry("facts", 0, "what the machine is, and a warm-up")
+# Runs before the others, outside their shares. It cannot be chosen.
+FACTS = Entry("facts", 0, "facts of the machine, and a warm-up")
 
 
 def share(left, entry, later):
-    """Seconds that `entry` gets of the `left` ones, the phases `later` still to come."""
+    """Seconds that `entry` gets of the `left` ones; the phases `later` follow it."""
     return left * entry.weight / (entry.weight + sum(other.weight for other in later))

@@ -1,4 +1,6 @@
-"""What the simulated GPU needs to know of a real one, managed memory apart. weft-gpu-probe measures; this stores its lines as they come."""
+"""Constants of a real GPU that the simulated GPU needs, except managed memory. weft-gpu-probe
+measures; this phase stores its lines as they arrive.
+"""
 
 from .. import probe
 

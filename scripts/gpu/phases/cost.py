@@ -1,8 +1,10 @@
-"""What weft costs a job on this driver.
+"""The cost of weft for a job on this driver.
 
-Launches: one process a configuration, measured in turn within each round, so that what disturbs the machine disturbs all of them.
-Rounds are short of the driver's queue (about 1,024 launches), else the device and not the launch would be measured.
-Models: three processes, without weft, attached and sampled (stage 1), each with the same model, run in turn in short blocks.
+Launches: one process per configuration. Every round measures all of them in turn, so that a
+disturbance of the machine affects all of them. A round is shorter than the driver's queue (about
+1,024 launches); otherwise it would measure the device instead of the launch. Models: three
+processes with the same model: without weft, attached, and sampled (stage 1). They run in turn in
+short blocks.
 """
 
 import contextlib
@@ -23,25 +25,25 @@ BENCH = paths.BUILT / "weft-bench-launch"
 COMPANION = paths.BUILT / "weft-test-companion"
 STEPS = paths.ROOT / "scripts" / "gpu" / "steps.py"
 
-# Launches in a part of a round, half of what the driver queues, and parts in a round, whose median counts; rounds on a real GPU, and where
-# nobody looks at the figures.
+# Launches in a part of a round: half of the driver's queue. Parts in a round: the median counts.
+# Rounds on a real GPU, and in a quick run.
 LAUNCHES, PARTS, ROUNDS, QUICK_ROUNDS = 500, 5, 61, 3
 WAYS = ("burst", "sync")
 
-# With the driver that only counts there is no queue; a part lasts a fraction of a millisecond.
+# The driver that only counts has no queue. A part lasts a fraction of a millisecond.
 COUNTED_LAUNCHES = 2000
 
-# The rounds end after so many seconds, however many there were: the models want time, too.
+# The rounds end after this many seconds, whatever their number: the models need time too.
 LAUNCH_SECONDS = 20.0
 
 # Seconds of a block of steps, and blocks of each configuration.
 BLOCK, BLOCKS = 0.12, 7
 QUICK_BLOCK, QUICK_BLOCKS = 0.05, 2
 
-# A model's processes may take so long to make it: weights are drawn on the CPU.
+# Seconds for a model's processes to create it: weights are drawn on the CPU.
 LOAD = 90.0
 
-# What a model takes in all three processes on a machine with a real GPU, about.
+# Approximate time of a model in all three processes on a machine with a real GPU.
 MODEL_SECONDS = 6.0
 
 
@@ -72,7 +74,9 @@ def plan(phase):
 
 
 class Counting:
-    """A driver whose launch only counts, in the place of a device: what weft alone costs, on this machine's processors."""
+    """A driver whose launch only counts, in place of a device: shows only weft's own cost on this
+    machine's processors.
+    """
 
     simulated = True
     dilation = 1
@@ -85,7 +89,7 @@ class Counting:
 
 
 def launches(phase, prefix, count, make_device):
-    """Nanoseconds a launch in each role; figures begin with `prefix`."""
+    """Nanoseconds per launch in each role. The figures' names begin with `prefix`."""
     for program in (BENCH, COMPANION, paths.COUNTING_CUDA):
         if not program.exists():
             raise Skip(f"{program} is not in the bundle")
@@ -97,20 +101,22 @@ def launches(phase, prefix, count, make_device):
         def broker(name, *extra):
             place = folder / name
             place.mkdir()
-            # Without a trace: it writes a line for each launch, on a core that the measured launches may need.
+            # Without a trace, which writes a line for each launch. The measured launches may need
+            # that core.
             return stack.enter_context(phase.broker(place, device, extra=extra, trace=False))
 
         def start(name, variables):
             process = Orders([BENCH], phase.environment(device, variables), folder, name)
             stack.callback(process.close)
-            # The first start of a driver compiles the test kernels.
+            # The first start on a driver compiles the test kernels.
             if process.hear(60) != "ready":
                 raise process.failure("did not start")
             return process
 
         alone, holding = broker("a"), broker("h")
-        # So much credit that the measured background job never has to ask within a round.
-        # Under fikit, which gives all of it where the foreground job is idle; weft gives what the foreground job's likely return leaves, and more by and by.
+        # Enough credit that the measured background job never has to ask within a round. Under
+        # fikit, which gives all of it while the foreground job is idle. Policy weft gives only the
+        # time until the foreground job's likely return, and more step by step.
         filling = broker("f", "--policy", "fikit", "--delay-bound", "60000000")
         nobody = {**alone.variables(), "WEFT_SOCKET": str(folder / "nobody.sock")}
         processes = {
@@ -132,8 +138,9 @@ def launches(phase, prefix, count, make_device):
         stack.callback(companion.kill)
         if not jobs.wait_until(lambda: ready.exists() or not companion.running(), 40) or not companion.running():
             companion.kill()
-            raise failed(companion, "the background job beside the foreground job")
-        # It runs only while the foreground job is measured: else it would take the device from the others.
+            raise failed(companion, "the background job next to the foreground job")
+        # It runs only while the foreground job is measured. Otherwise it would take the device from
+        # the others.
         os.killpg(companion.pid, signal.SIGSTOP)
         samples = {}
         done, begun = 0, time.monotonic()
@@ -144,7 +151,7 @@ def launches(phase, prefix, count, make_device):
                 if name == "foreground":
                     os.killpg(companion.pid, signal.SIGCONT)
                 for way in WAYS:
-                    process.ask(f"{way} {count // 10} 2", 30)  # warm again: the others had the caches
+                    process.ask(f"{way} {count // 10} 2", 30)  # warm-up: the others used the caches
                     wall, cpu = process.ask(f"{way} {count} {PARTS}", 60).split()
                     samples.setdefault((name, way), []).append((float(wall), float(cpu)))
                 if name == "foreground":
@@ -157,7 +164,7 @@ def launches(phase, prefix, count, make_device):
         }
         running.unlink()
     if not done:
-        raise Failure("not even one round fitted into the time")
+        raise Failure("the time was too short for one round")
     expected = {"attached": "alone", "foreground": "foreground", "background": "background"}
     wrong = [f"{name} was measured as {seen[name]['mode']}" for name, mode in expected.items() if seen[name]["mode"] != mode]
     if seen["background"].get("waits", 0) * 1000 > seen["background"].get("launches", 0):
@@ -165,7 +172,7 @@ def launches(phase, prefix, count, make_device):
             f"the background job waited {seen['background']['waits']} times in {seen['background']['launches']} launches, so it was not within its credit"
         )
     if wrong:
-        raise Failure("; ".join(wrong) + ": the figure is of something else")
+        raise Failure("; ".join(wrong) + ": the figure does not measure this")
     how = f"weft-bench-launch, {done} rounds of {PARTS} parts of {count} launches, in turn"
     for name in processes:
         for way in WAYS:
@@ -187,7 +194,7 @@ def launches(phase, prefix, count, make_device):
 
 
 def client_of(broker, pid):
-    """What the broker says of a client; mode `not attached` where it knows nothing of it."""
+    """The broker's record of a client; mode `not attached` if it has none."""
     return ended_clients(broker.status()).get(pid) or {"mode": "not attached"}
 
 
@@ -199,7 +206,7 @@ def model_names(phase):
 
 
 def models(phase):
-    """The slow-down of models, one after the other in the same three processes."""
+    """Measures the slow-down of models, one after the other in the same three processes."""
     names = model_names(phase)
     if not any(phase.wanted(name) for name in names):
         return
@@ -214,7 +221,7 @@ def models(phase):
     with contextlib.ExitStack() as stack:
 
         def restart():
-            """New processes: at first, and after one was lost."""
+            """Starts new processes: the first time, and after one was lost."""
             if state["processes"]:
                 for process in state["processes"].values():
                     process.close()
@@ -233,7 +240,7 @@ def start(phase, folder, stack):
     device = phase.device(folder)
 
     def broker():
-        # One each: beside another job of its broker neither would be alone.
+        # One broker each: a process has mode `alone` only if its broker has no other job.
         return stack.enter_context(phase.broker(phase.place("mb"), device, trace=False)).variables()
 
     configurations = {"bare": {}, "attached": jobs.preload(broker(), priority=0)}
@@ -250,7 +257,7 @@ def start(phase, folder, stack):
 
 
 def check(process, line):
-    """An answer of scripts/gpu/steps.py; Failure where it tells of one."""
+    """Reads an answer of scripts/gpu/steps.py. Raises Failure if it reports an error."""
     answer = json.loads(line)
     if "error" in answer:
         raise process.failure(answer["error"])
@@ -273,13 +280,13 @@ def one_model(phase, state, restart, name, mode):
                     raise
                 trouble = trouble or error
         if trouble:
-            # The model does not run here; the processes do.
+            # The model does not run here, but the processes do.
             raise Skip(f"{trouble}") if "bare" in str(trouble) else trouble
         block, blocks = (QUICK_BLOCK, QUICK_BLOCKS) if phase.quick else (BLOCK, BLOCKS)
         samples = {key: [] for key in processes}
         keys = list(processes)
         for number in range(blocks):
-            # Whoever comes first finds colder caches: each comes first in turn.
+            # The first process finds colder caches, so each comes first in turn.
             for key in keys[number % len(keys) :] + keys[: number % len(keys)]:
                 answer = check(processes[key], processes[key].ask(f"run {block}", max(1.0, min(60.0, phase.left()))))
                 samples[key].append(statistics.median(answer["ms"]))

@@ -1,7 +1,7 @@
-"""Before the phases: what a reader of the figures will ask about this machine, each fact by itself, and a warm-up.
+"""Facts of this machine for readers of the figures, and a warm-up, before the phases.
 
-Nothing here is a verdict on weft, and nothing changes a setting. What cannot be had says why in its place. It runs before the clock of the phases
-begins, and its time is bounded all the same.
+No fact is a verdict on weft, and nothing changes a setting. A fact that is not available has the
+reason in its place. This runs before the clock of the phases begins; its time is bounded too.
 """
 
 import json
@@ -19,7 +19,7 @@ from .. import machine
 from ..phase import Failure, Skip
 
 SMI = "nvidia-smi"
-# What one call of nvidia-smi may take; without persistence mode it starts the driver.
+# Longest call of nvidia-smi, s; without persistence mode it starts the driver.
 SMI_BOUND = 30.0
 
 WARM_UP = Path(__file__).resolve().parents[1] / "warm_up.py"
@@ -29,7 +29,7 @@ import importlib.metadata as m, json
 print(json.dumps({d.metadata["Name"]: d.version for d in m.distributions() if d.metadata["Name"]}))
 """
 
-# Results are folded into a public repository: which device of its kind it was is left out.
+# Lines that identify the device itself. They are left out: results go into a public repository.
 WHICH = re.compile(r"^(\s*(?:Serial Number|GPU UUID|GPU PDI|Board ID|Chassis Serial Number|System GUID|Cluster UUID)\s*:).*")
 
 # Names of the facts that each run writes, in this order.
@@ -58,7 +58,7 @@ def run(phase):
         "clocksource": clocksource,
         "cgroup_limits": cgroup_limits,
         "ulimits": ulimits,
-        # Attribute 133 (whether contexts go to an MPS server) and the compute capability are in it.
+        # Includes attribute 133 (whether contexts go to an MPS server) and the compute capability.
         "device": lambda: phase.facts["driver"],
         "persistence_mode": lambda: smi(environment, "--query-gpu=index,persistence_mode", "--format=csv"),
         "nvidia_smi": lambda: smi(environment, "-q"),
@@ -70,7 +70,7 @@ def run(phase):
     for name in NAMES:
         try:
             data = gather[name]()
-        # One that cannot be had is no reason to lose the others.
+        # A fact that is not available must not prevent the others.
         except Exception as error:  # noqa: BLE001
             data = {"error": f"{type(error).__name__}: {error}"}
         phase.fact(name, data)
@@ -79,7 +79,7 @@ def run(phase):
 
 
 def plan(phase):
-    """Every process with a device of its own; nvidia-smi and Python's list of packages apart."""
+    """Every process with a device of its own, without nvidia-smi and Python's list of packages."""
     if phase.options.get("warm") and "torch" in phase.facts["packages"]:
         yield "warm-up", [phase.python, WARM_UP], phase.environment(phase.device(phase.place("plan")))
 
@@ -89,7 +89,7 @@ def read(path):
 
 
 def parameters(folder):
-    """The parameters of a kernel module, as far as they may be read."""
+    """The readable parameters of a kernel module."""
     found = {}
     for path in sorted(Path(folder).iterdir()):
         try:
@@ -100,7 +100,7 @@ def parameters(folder):
 
 
 def clocksource():
-    """weft's fast clock needs `tsc`; a virtual machine often has another one."""
+    """weft's fast clock needs `tsc`; a virtual machine often has another clock source."""
     folder = Path("/sys/devices/system/clocksource/clocksource0")
     return {name: (folder / f"{name}_clocksource").read_text().strip() for name in ("current", "available")}
 
@@ -115,7 +115,9 @@ LIMITS = {
 
 
 def cgroup_limits(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
-    """{path of a file: its content} of every group from ours to the top, v1 and v2. In a container the path of our group may not be there: its top is."""
+    """{path of a file: its content} of every group from ours to the top, v1 and v2. In a container
+    the path of our group may not exist, but its top does.
+    """
     root, found = Path(root), {}
     for line in Path(own).read_text().splitlines():
         _, controllers, group = line.split(":", 2)
@@ -145,7 +147,7 @@ def ulimits():
 
 
 def smi(environment, *arguments):
-    """What nvidia-smi says, line by line. It only asks."""
+    """The output of nvidia-smi, line by line. The call only queries."""
     program = shutil.which(SMI)
     if not program:
         return {"error": f"{SMI} is not on the path"}
@@ -173,7 +175,9 @@ def packages(phase):
 
 
 def warm_up(phase, device):
-    """The first import of PyTorch and a small product; timed, since on a cold machine it takes as long as a phase."""
+    """The first import of PyTorch and a small product; timed, since on a cold machine it takes as
+    long as a phase.
+    """
     if "torch" not in phase.facts["packages"]:
         raise Skip(f"no Python package torch for {phase.python}")
     said = machine.ask([phase.python, WARM_UP], phase.environment(device), max(phase.left() - 0.5, 1.0))

@@ -1,26 +1,26 @@
-"""Real clients on the real driver, without weft and with it: is every launch seen, does nothing
-change?
+"""Real clients on the real driver, without weft and with it: weft must see every launch and change
+nothing.
 
-First the driver itself: what `weft doctor` finds, and the driver's exported functions against our
-table. Then the clients of tests/clients, several at a time, since no time is taken here.
+First comes the driver itself: the findings of `weft doctor`, and the driver's exported functions
+against our table. Then come the clients of tests/clients, several at a time, since this phase
+measures no times.
 
-Each client runs twice without weft. The second run stands beside a busy job, since libraries may
-choose by the load. Data in which the two differ are not held against weft. Then the client runs
-once in each role under weft. If data differ there, a third run without weft follows: two may have
-agreed by chance. Under weft a client must
-
+Each client runs twice without weft. The second run shares the device with a busy job, since
+libraries may choose algorithms by the load. Data that differ between these two runs do not count
+against weft. Then the client runs once in each role under weft. If data differ there, a third run
+without weft follows: the first two may have agreed by chance. Under weft a client must
   * end well and print the same bytes,
-  * leave the same result, hashes of its data included,
-  * have a name for 99 of 100 launches, no trouble counted, no line of weft on stderr.
+  * leave the same result, including the hashes of its data,
+  * have a name for 99 of 100 launches, no trouble counted, and no line of weft on stderr.
 
-On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too.
-Background jobs leave launches behind whatever private tables of the driver they have
-(`WEFT_QUEUE=always`). Their data show whether anything overtakes those
+On a real GPU no client runs on managed memory (safety.py). On the simulated GPU those clients run
+too. Background jobs defer launches whatever private tables of the driver they have
+(`WEFT_QUEUE=always`). Their data show whether any call overtakes deferred launches
 (interposer/src/deferred/tables.rs).
 
-Besides: the cost of an update of a graph; whether the profiler still ties kernels to operators and
-sees as many as weft; that `CUDA_LAUNCH_BLOCKING` changes the queue alone; and a background job's
-end, again and again.
+Further cases: the cost of an update of a graph; whether the profiler still ties kernels to
+operators and sees as many kernels as weft sees launches; whether `CUDA_LAUNCH_BLOCKING` changes
+only the queue; and the end of a background job, many times.
 """
 
 import concurrent.futures
@@ -44,17 +44,19 @@ PROGRAMS = paths.CLIENTS / "programs"
 OBSERVE = paths.ROOT / "scripts" / "gpu" / "observe"
 TABLE = paths.ROOT / "interposer" / "symbols" / "driver-api.tsv"
 
-# (priority of the client, of the job beside it, that job's pattern): as in tests/clients/test_matrix.py.
+# (priority of the client, priority of the other job, that job's pattern), as in
+# tests/clients/test_matrix.py.
 BESIDE = {
     "foreground": (1, 7, ["--burst", "16", "--pause", "300"]),
     "background": (6, 0, ["--burst", "8", "--pause", "3000"]),
 }
 
-# Clients that look at how much memory is free, or take all of it: nobody runs beside them. The first before the others, these after them.
+# Clients that query the free memory, or take all of it: no other client runs at the same time. The
+# first set runs before the other clients, the second set after them.
 ALONE_BEFORE = {"patterns"}
 ALONE_AFTER = {"torch-oom", "jax", "jax-tuning", "vllm", "vllm-compiled", "nccl"}
 
-# Most valuable first, where time is short; the others follow as they stand in clients.toml.
+# Most valuable first, in case time runs short. The others follow in the order of clients.toml.
 FIRST = [
     "cudarc",
     "patterns",
@@ -67,36 +69,38 @@ FIRST = [
     "torch-attention",
 ]
 
-# With --quick: one client of our own kernels, one of PyTorch.
+# With --quick: one client with our own kernels, one with PyTorch.
 QUICK = ["cudarc", "torch-elementwise"]
 
-# A client's run may take this long; those of clients.toml that need more say so.
+# Seconds that a client's run may take; clients.toml sets more for some clients.
 BOUND = 120.0
 
-# Processes that begin and end for the case `exits`, and how long at most.
+# Processes that begin and end in the case `exits`, and their time in seconds.
 EXITS, QUICK_EXITS, EXITS_SECONDS = 50, 3, 45.0
 
-# The share of launches that may have no name: priorities hold all the same, and profiles miss those kernels.
+# The share of launches that may have no name. Priorities still hold for them; profiles miss those
+# kernels.
 UNNAMED_SHARE = 0.01
 
-# Updates of a graph: (what of weft-bench-launch, how many in a part, what is named); parts.
+# Updates of a graph: (order for weft-bench-launch, updates in a part, name of the figure); parts.
 UPDATES = [("update", 64, "graph-update"), ("relaunch", 16, "graph-relaunch")]
 UPDATE_PARTS, QUICK_UPDATE_PARTS = 9, 1
 
-# What runs under the profiler, and how: (name, role, variables).
+# The program that runs under the profiler, and its runs: (name, role, variables).
 PROFILED = paths.ROOT / "scripts" / "gpu" / "profiled.py"
 PROFILED_AS = [("bare", None, {}), ("background job, queue off", "background", {"WEFT_QUEUE": "off"}), ("background job, queue on", "background", {"WEFT_QUEUE": "always"})]
 
-# The client whose launches block, and what says so.
+# The client whose launches block, and the variable that makes them block.
 BLOCKS, QUICK_BLOCKS, BLOCKING = "torch-train", "torch-elementwise", {"CUDA_LAUNCH_BLOCKING": "1"}
 
-# What roles run with besides.
+# Further variables of a role.
 MORE = {"background": {"WEFT_QUEUE": "always"}}
 
-# Clients at a time on a real GPU, and what one needs of the machine's cores. Each small wait lasts up to a turn of every other one.
+# The most clients at a time on a real GPU, and the cores that one client needs. Each short wait
+# lasts up to a turn of every other client.
 MOST_AT_ONCE, CORES_EACH = 5, 2.0
 
-# Lines that the client and its libraries may say under weft as without it.
+# First word of weft's own lines. The client and its libraries may print other lines.
 OURS = "weft"
 
 
@@ -109,7 +113,9 @@ def run(phase):
 
 
 def doctor(phase):
-    """What a user is told first. On a real machine weft must find the driver by itself."""
+    """Runs `weft doctor`, as a user would first. On a real machine weft must find the driver by
+    itself.
+    """
     folder = phase.place("doctor")
     device = phase.device(folder)
     environment = {**jobs.clean_environment(), **device.environment(), **device.weft_environment()}
@@ -140,10 +146,10 @@ def our_symbols():
 
 
 def symbols(phase):
-    """The driver's functions against our table, both ways."""
+    """Compares the driver's functions with our table, both ways."""
     library = phase.facts["driver"].get("library")
     if not library:
-        raise Skip("where the driver's library lies is not known")
+        raise Skip("the path of the driver's library is not known")
     exported = {name for name in elf.Elf(library).exports() if name.startswith("cu") and name[2:3].isupper()}
     ours = our_symbols()
     lacking, absent = sorted(exported - ours), sorted(ours - exported)
@@ -156,7 +162,7 @@ def symbols(phase):
 
 
 def bundled(name):
-    """The program; Skip where it did not travel."""
+    """The path of a program; raises Skip if the bundle lacks it."""
     program = paths.BUILT / name
     if not program.exists():
         raise Skip(f"{name} is not in the bundle")
@@ -164,7 +170,9 @@ def bundled(name):
 
 
 def graph_updates(phase):
-    """What an update of a graph of 1,500 kernels costs, and an update with a launch and a wait, with weft and without, in turn."""
+    """The cost of an update of a graph of 1,500 kernels, and of an update with a launch and a wait,
+    with weft and without, in turn.
+    """
     program = bundled("weft-bench-launch")
     folder = phase.place("updates")
     device = phase.device(folder)
@@ -186,11 +194,13 @@ def graph_updates(phase):
             for name, values in taken.items():
                 phase.sample(f"{key}.{name}", values, "us", how=f"weft-bench-launch {what}, 1,500 kernels, parts of {count}, in turn")
             ratio = statistics.median(weft / bare for weft, bare in zip(taken["weft"], taken["bare"]))
-            phase.value(f"{key}.ratio", ratio, "times", n=parts, how="with weft, of without")
+            phase.value(f"{key}.ratio", ratio, "times", n=parts, how="with weft, relative to without")
 
 
 def profiler(phase):
-    """Kernels that torch.profiler sees, and those of them that it ties to an operator; with the queue on it is known that those which were left behind have none."""
+    """Counts the kernels that torch.profiler sees, and those that it ties to an operator. With the
+    queue on, deferred kernels are known to have no operator.
+    """
     without = machine.missing_imports(phase.python, PROFILED)
     if without:
         raise Skip(f"no Python package {', '.join(without)}")
@@ -214,12 +224,12 @@ def profiler(phase):
         phase.value(f"profiler.{name}.with_op", seen["with_op"], "kernels", n=1, how="of those, tied to an operator by the call that launched them")
         phase.fact(f"profiler: {name}", {**seen, "launches_seen_by_weft": launches})
         if role:
-            phase.value(f"profiler.{name}.launches", launches or 0, "launches", n=1, how="that weft saw of the same process")
+            phase.value(f"profiler.{name}.launches", launches or 0, "launches", n=1, how="seen by weft in the same process")
             if not launches or launches < seen["kernels"]:
                 wrong.append(f"{name}: the profiler saw {seen['kernels']} kernels and weft {launches} launches")
         if not role:
             tied = seen["with_op"] / seen["kernels"]
-        # A kernel or two may come or go between runs.
+        # A kernel or two may differ between runs.
         if "off" in name and seen["with_op"] < (tied - 0.02) * seen["kernels"]:
             wrong.append(f"{name}: {seen['with_op']} of {seen['kernels']} kernels are tied to an operator, without weft {tied:.0%}")
     if wrong:
@@ -236,7 +246,9 @@ def blocked(phase):
 
 
 def blocking(phase):
-    """A background job with CUDA_LAUNCH_BLOCKING: the same data as without weft, and nothing is left behind."""
+    """Runs a background job with CUDA_LAUNCH_BLOCKING. It must give the same data as without weft,
+    and no launch may be deferred.
+    """
     client = blocked(phase)
     why = client.missing()
     if why:
@@ -244,14 +256,16 @@ def blocking(phase):
     gathered = Gathered()
     reference = bare(client, phase.place("blocking"), BLOCKING)
     under_weft(client, "background", reference, gathered, {**BLOCKING, "WEFT_QUEUE": ""})
-    phase.value("blocking.compared", gathered.compared, "hashes", n=1, how=f"{client.name} as background job with CUDA_LAUNCH_BLOCKING=1, data that two runs without weft agree in")
+    phase.value("blocking.compared", gathered.compared, "hashes", n=1, how=f"{client.name} as background job with CUDA_LAUNCH_BLOCKING=1, data on which two runs without weft agree")
     phase.value("blocking.left_behind", gathered.left_behind, "launches", n=1, how="the same run")
     if gathered.left_behind:
-        raise Failure(f"{gathered.left_behind} launches were left behind, though each is to return when its kernel has ended")
+        raise Failure(f"{gathered.left_behind} launches were deferred, though each must return only when its kernel has ended")
 
 
 def exits(phase):
-    """A background job that begins, works and ends, again and again: does each end well, with a driver that is taken down under weft's threads?"""
+    """Starts a background job that works and ends, many times. Each must end well, although the
+    driver is taken down while weft's threads run.
+    """
     program = bundled("weft-test-client")
     folder = phase.place("exits")
     device = phase.device(folder)
@@ -270,14 +284,14 @@ def exits(phase):
                 bad.append(job.explain(4))
         status = settled(broker, job.pid) if tried else {}
     if not tried:
-        raise NoTime("not even one began")
+        raise NoTime("no process began")
     seen = [entry for entry in ended_clients(status).values() if "weft-test-companion" not in entry["command"]]
-    phase.value("exits.tried", tried, "processes", how="weft-test-client as background job, begun and ended one after another")
-    phase.value("exits.bad", len(bad), "processes", n=tried, how="of those, ended by a signal, with an error, or not at all")
+    phase.value("exits.tried", tried, "processes", how="weft-test-client as background job, started one after another")
+    phase.value("exits.bad", len(bad), "processes", n=tried, how="those that ended by a signal or with an error, or did not end")
     if bad:
         raise Failure(f"{len(bad)} of {tried} processes did not end well", bad[:3])
     if not seen:
-        raise Failure("the broker saw none of them: the figure is of something else")
+        raise Failure("the broker saw none of them: the figure does not measure this")
 
 
 class Client:
@@ -292,7 +306,7 @@ class Client:
         self.libraries = machine.cuda_libraries(phase.python) if table.get("cuda_libraries") else []
 
     def missing(self):
-        """Why it cannot run here, or None."""
+        """The reason why the client cannot run here, or None."""
         if self.native:
             return None if self.program.exists() else f"{self.program.name} is not in the bundle"
         without = machine.missing_imports(self.phase.python, self.program)
@@ -305,7 +319,7 @@ class Client:
     def environment(self, device, seen, extra=()):
         environment = self.phase.environment(device, {}, self.libraries)
         environment.update(self.table.get("env", {}))
-        # Behind ours what the caller has: packages that were carried along.
+        # Our path first, then the caller's: it holds packages that were carried along.
         python_path = os.pathsep.join([str(OBSERVE), *filter(None, [environment.get("PYTHONPATH")])])
         environment.update(
             CLIENT_HASHES="1",
@@ -317,7 +331,7 @@ class Client:
         return environment
 
     def wanted_roles(self):
-        """The roles under weft that are asked for; none: the client does not run."""
+        """The requested roles under weft. If there are none, the client does not run."""
         roles = self.roles[:1] if self.phase.quick and not self.native else self.roles
         return [role for role in roles if self.phase.wanted(f"{self.name}/{role}")]
 
@@ -334,7 +348,9 @@ class Client:
 
 
 def chosen(phase):
-    """{name: Client}: those that would run here, in their order. On a real GPU none whose variables ask weft for managed memory."""
+    """{name: Client} of the clients that can run here, in their order. On a real GPU clients whose
+    variables request managed memory from weft are left out.
+    """
     tables = table_of_clients.tables()
     tables = {name: table for name, table in tables.items() if not table.get("together")}
     if not phase.simulated:
@@ -386,7 +402,7 @@ def plan(phase):
 
 
 def clients(phase):
-    """All clients, several at a time; then those that want the device for themselves."""
+    """Runs all clients, several at a time; then those that need the device for themselves."""
     found = chosen(phase)
     wanted = list(found)
     gathered = Gathered()
@@ -408,10 +424,10 @@ def clients(phase):
 
 
 def at_once(tasks, width):
-    """All tasks, `width` at a time, begun in their order."""
+    """Runs all tasks, `width` at a time, in their order."""
     pool = concurrent.futures.ThreadPoolExecutor(width)
     try:
-        # What raises in a thread is a fault of ours: it must show.
+        # An exception in a thread is a fault of the suite: raise it here.
         for future in [pool.submit(task) for task in tasks]:
             future.result()
     finally:
@@ -419,7 +435,7 @@ def at_once(tasks, width):
 
 
 class Gathered:
-    """What all clients together showed."""
+    """The counts over all clients."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -458,25 +474,26 @@ class Gathered:
             self.lookups,
             "lookups",
             n=self.runs,
-            how="answered by cuGetProcAddress or dlsym with an entry of ours",
+            how="cuGetProcAddress or dlsym returned an entry of weft",
         )
         phase.value(
             "lookups.unhooked", len(self.unknown), "functions", n=self.runs, how="handed out though driver-api.tsv lacks them"
         )
-        phase.value("data.compared", self.compared, "hashes", n=self.runs, how="data that two runs without weft agree in")
-        phase.value("data.differing", self.differing, "hashes", n=self.runs, how="of those, other under weft")
-        # Without the layout of their parameters no launch is left behind at the gate: none at all says that no layout is had.
+        phase.value("data.compared", self.compared, "hashes", n=self.runs, how="data on which two runs without weft agree")
+        phase.value("data.differing", self.differing, "hashes", n=self.runs, how="those that differ under weft")
+        # A launch is deferred at the gate only if the layout of its parameters is known. Zero
+        # deferred launches thus mean that no layout is known.
         phase.value("launches.left_behind", self.left_behind, "launches", n=self.runs, how="background jobs' launches that weft issued later")
         phase.fact("counters", self.counters)
         phase.fact("unhooked", {name: sorted(clients) for name, clients in sorted(self.unknown.items())})
         phase.fact("drivers", sorted(self.drivers))
-        # The driver's private tables by identity, each with the clients that asked for it.
+        # The driver's private tables by identity, each with the clients that requested it.
         phase.fact("tables", {name: sorted(clients) for name, clients in sorted(self.tables.items())})
         phase.fact("differs_without_weft", self.by_chance)
 
 
 def one_client(client, gathered):
-    """Both bare runs, then each role."""
+    """Both runs without weft, then each role."""
     phase = client.phase
     roles = client.wanted_roles()
     names = [f"{client.name}/{role}" for role in roles]
@@ -509,12 +526,14 @@ def one_client(client, gathered):
         phase.case(name, under_weft, client, role, reference, gathered, need=6)
 
 
-# Runs without weft, and the one that follows where data differ under weft.
+# Runs without weft, and the further run that follows if data differ under weft.
 BARE, THIRD = ("bare1", "bare2"), "bare3"
 
 
 def bare(client, folder, more=()):
-    """Two runs without weft, and what they agree in. `more`: further variables of theirs."""
+    """Two runs without weft, and the data on which they agree. `more`: further variables of both
+    runs.
+    """
     runs = []
     for number in BARE:
         place = folder / number
@@ -537,7 +556,9 @@ def bare(client, folder, more=()):
 
 
 def third(client, reference, gathered):
-    """One more run without weft, once a client. Returns the names of the data in which it differs from the first two."""
+    """One more run without weft, at most once per client. Returns the names of the data in which it
+    differs from the first two.
+    """
     if "third" not in reference:
         place = client.phase.place(f"{client.name}-{THIRD}")
         device = client.phase.device(place)
@@ -553,7 +574,8 @@ def third(client, reference, gathered):
 
 
 def under_weft(client, role, reference, gathered, more=()):
-    """One run in a role; raises Failure with all that is wrong. `more`: further variables of the client's."""
+    """One run in a role. Raises Failure with every fault. `more`: further variables of the client.
+    """
     phase = client.phase
     folder = phase.place(f"{client.name}-{role}")
     device = phase.device(folder)
@@ -572,7 +594,7 @@ def under_weft(client, role, reference, gathered, more=()):
             wrong.append(f"{key} is {result.get(key)!r}, without weft {value!r}")
     differing = [key for key, value in reference["hashes"].items() if hashes.get(key) != value]
     if differing:
-        # Sums in no fixed order agree twice by chance and differ the third time.
+        # Sums in no fixed order may agree twice by chance and differ the third time.
         chance = third(client, reference, gathered)
         wrong += [f"data {key!r} differs from the runs without weft, which agree" for key in differing if key not in chance]
     ours = [line for line in job.stderr().splitlines() if line.startswith(OURS)]
@@ -602,7 +624,7 @@ def companion_command(folder, pattern):
 
 
 def busy(client, device, folder):
-    """The job that a background client runs beside, here without weft. None where a client wants
+    """The job that would run next to a background client, here without weft. None if a client needs
     the device for itself.
     """
     role = "background" if client.name not in ALONE_BEFORE | ALONE_AFTER else None
@@ -611,7 +633,7 @@ def busy(client, device, folder):
 
 class beside:
     """The job that makes the client a foreground or a background job. Yields the client's priority.
-    Without a broker that job knows nothing of weft.
+    Without a broker the job runs without weft.
     """
 
     def __init__(self, phase, role, device, broker, folder):
@@ -633,7 +655,7 @@ class beside:
         jobs.wait_until(lambda: ready.exists() or not self.job.running(), min(30, max(self.phase.left(), 1)))
         if not ready.exists():
             self.job.kill()
-            raise failed(self.job, "the job beside it", self.phase)
+            raise failed(self.job, "the job that runs with the client", self.phase)
         return priority
 
     def __exit__(self, *_):

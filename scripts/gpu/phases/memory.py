@@ -1,6 +1,9 @@
-"""Managed memory: what moving, faulting and discarding it costs. The last phase, and on a real GPU only where it is asked for (safety.py).
+"""Managed memory: the cost of moving, faulting and discarding it. The last phase; on a real GPU
+only if it is requested (safety.py).
 
-weft-gpu-probe bounds what it allocates by what is free, and by 256 MiB; this stores its lines as they come."""
+weft-gpu-probe limits its allocations to the free memory and to 256 MiB. This phase stores its lines
+as they arrive.
+"""
 
 from .. import probe
 

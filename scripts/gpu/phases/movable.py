@@ -1,5 +1,5 @@
-"""Memory that moves: reserved addresses on physical memory that is mapped, copied out, given back,
-had again and copied in (weft-gpu-probe movable).
+"""Memory that moves: reserved addresses on physical memory that is mapped, copied out, freed,
+allocated again and copied in (weft-gpu-probe movable).
 
 No managed memory and no checkpoint.
 """

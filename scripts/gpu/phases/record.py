@@ -1,7 +1,7 @@
 """Stage-1 profiles and launch traces of real models on this GPU, for profiles/recorded.
 
-One job at a time, since times are taken. Everything recorded so far lies in archives beside the results after each model, so what a
-later one breaks is not lost; scripts/gpu-results lays them out.
+One job at a time, since times are measured. After each model all recordings so far are in archives
+next to the results, so a later fault does not lose them. scripts/gpu-results unpacks them.
 """
 
 import io
@@ -19,13 +19,14 @@ from ..phase import Failure, Skip
 REQUESTS = {"infer": 100, "train": 40}
 QUICK_REQUESTS = {"infer": 6, "train": 2}
 
-# What one recording takes on a machine with a real GPU, about.
+# Approximate seconds of one recording on a machine with a real GPU.
 RECORD_SECONDS = 14.0
 
-# An archive larger than this is closed and another one begun: a file that comes back may have 16 MiB.
+# An archive larger than this is closed and another one begun: a file that comes back may have 16
+# MiB.
 MOST_ARCHIVE = 12 << 20
 
-# A file larger than this is no compact recording; it is told, not kept.
+# A file larger than this is no compact recording; it is reported, not kept.
 MOST_FILE = 2 << 20
 
 
@@ -35,10 +36,13 @@ def of_pairs(pairs):
 
 
 def cases_of(phase):
-    """(name, model, mode, whether as a CUDA graph), in their order. The names are those of scripts/traces."""
+    """(name, model, mode, whether as a CUDA graph), in their order. The names are those of
+    scripts/traces.
+    """
     cases = [(model, mode, False) for model in workload.MODELS for mode in ("infer", "train")]
     cases.insert(8, ("llama", "infer", True))
-    # Those that a pair showed at work come first, those that an earlier lease recorded last.
+    # Cases that a pair of the sharing phase uses come first; cases that an earlier lease recorded
+    # come last.
     first, done = (of_pairs(phase.options.get(name, ())) for name in ("after", "done"))
     cases.sort(key=lambda case: (case in done, first.index(case) if case in first else len(first)))
     if phase.quick:
@@ -60,13 +64,13 @@ def run(phase):
     archive = Archive(phase)
     traces = can_trace()
     if not traces:
-        phase.fact("traces", "this weft has no profile --trace: profiles alone are recorded")
+        phase.fact("traces", "this weft has no profile --trace: only profiles are recorded")
     for name, model, mode, graph in cases_of(phase):
         phase.case(name, record, phase, archive, name, model, mode, graph, traces, need=4 if phase.quick else RECORD_SECONDS)
 
 
 def told(phase, name, trace, requests):
-    """What the trace says of itself; Failure where it is not what was run."""
+    """Reads the trace's own data. Raises Failure if they do not match the run."""
     done = subprocess.run(
         [paths.WEFT, "trace", "show", "--json", trace], capture_output=True, text=True, timeout=60, check=False
     )
@@ -87,7 +91,7 @@ def can_trace():
 
 
 class Archive:
-    """tar files beside the results, whole after each addition."""
+    """tar files next to the results, complete after each addition."""
 
     def __init__(self, phase):
         self.stem = phase.writer.path.with_suffix("")
@@ -117,7 +121,7 @@ class Archive:
 def command_of(phase, folder, name, model, mode, graph, traces):
     requests = (QUICK_REQUESTS if phase.quick else REQUESTS)[mode]
     command = workload.model(phase, model, mode, requests=requests, times=folder / "times.json", mark=True, graph=graph)
-    # With a trace the profile is made of it.
+    # With a trace, the profile is made from the trace.
     return [paths.WEFT, "profile", "--name", name, *(["--trace", folder / f"{name}.trace"] if traces else []), "--", *command]
 
 

@@ -1,11 +1,12 @@
-"""A service beside a batch job: what each gets alone, plainly shared, under MPS, and under weft.
+"""A service with a batch job: the progress of each by itself, shared without weft, under MPS, and
+under weft.
 
-The processes of a pair start once and live through all conditions. A condition changes the broker
-around them: none, or one of a policy that knows the service's profile, or both. What a job reads at
-its start needs processes of its own: without weft, under `weft run`, under MPS.
+The processes of a pair start once and live through all conditions. A condition changes only the
+broker: none, a broker whose policy knows the service's profile, or one that knows both. Settings
+that a job reads at its start need separate processes: without weft, under `weft run`, under MPS.
 
-The service's requests count while the batch job works, and the batch job's steps within the same
-span. A user could choose each condition. None changes a setting of the device.
+The service's requests count while the batch job works, and the batch job's steps count within the
+same span. A user could choose each condition. None changes a setting of the device.
 """
 
 import contextlib
@@ -20,52 +21,52 @@ from ..phase import Failure, NoTime, Skip, TimeUp
 
 STEPS = paths.ROOT / "scripts" / "gpu" / "steps.py"
 
-# (service, batch job), most telling first.
+# (service, batch job), most informative first.
 QUICK_PAIRS = (("lstm", "lstm"),)
 PAIRS = (("resnet50", "resnet50"), ("bert_base", "gpt2"), ("gpt2", "vgg19"), ("vit_b_16", "lstm"), ("llama", "densenet201"))
 
 # Host work before each request, ms: the service's own gaps.
 HOST_MS = 5.0
 
-# Seconds that the service is measured, and the batch job alone; requests that must have been, for
-# a p99 to mean anything.
+# Seconds that the service is measured, and the batch job by itself; fewest requests for a
+# meaningful p99.
 SECONDS, QUICK_SECONDS = 4.0, 2.5
 ENOUGH, QUICK_ENOUGH = 100, 3
 
-# The batch job works so long before the service begins: a condition is what lasts, not its first
-# second.
+# Seconds that the batch job works before the service begins: a condition is a lasting state, not
+# its first second.
 LEAD_SECONDS = 1.0
 
 # Seconds of stage 1 of each job.
 LEARN_SECONDS = 1.5
 
-# Seconds of a condition on a machine with a real GPU: a broker, the lead, the measured time; and of
-# the start of a pair.
+# Seconds of a condition on a machine with a real GPU: a broker, the lead, the measured time.
+# Seconds of the start of a pair.
 CONDITION_SECONDS, PAIR_SECONDS = 8.0, 16.0
 
-# An attached job looks for a broker once a second.
+# Longest wait, s. An attached job looks for a broker once a second.
 ATTACH_SECONDS = 10.0
 
-# The simulated device runs slower by so much: two cores run the jobs, the broker and the device
+# Slow-down of the simulated device: two cores run the jobs, the broker and the device
 # (tests/simgpu/README.md).
 DILATION, QUICK_DILATION = 10, 2
 
-# A simulated service needs more wall time for as many requests.
+# A simulated service needs this factor more wall time for the same number of requests.
 SIMULATED_LONGER = 4
 
-# Priorities of the service and of the batch job; of the service's stream where CUDA itself is to
-# favour it.
+# Priorities of the service and of the batch job; CUDA priority of the service's stream in
+# conditions that use it.
 SERVICE, BATCH, STREAM = 0, 5, -5
 
 
 class Condition(NamedTuple):
     """One way of sharing.
 
-    policy   weft's, or None
-    both     the batch job has a profile, too
+    policy   weft's policy, or None
+    both     the batch job has a profile too
     streams  the service's stream has a higher priority
-    events   the service learns by an event that an answer is there, as vLLM does, and not by
-             waiting for its stream
+    events   the service waits for an event to learn that an answer is ready, as vLLM does, instead
+             of waiting for its stream
     """
 
     name: str
@@ -77,7 +78,7 @@ class Condition(NamedTuple):
 
     @property
     def kind(self):
-        """The processes that it needs: (under MPS, under weft)."""
+        """The kind of processes that it needs: (under MPS, under weft)."""
         return self.mps, self.policy is not None
 
 
@@ -98,7 +99,7 @@ QUICK_CONDITIONS = ("weft", "mps weft both profiled")
 
 ALONE = "alone"
 
-# Processes that know nothing of weft nor MPS.
+# Processes without weft and without MPS.
 PLAIN = (False, False)
 
 
@@ -113,7 +114,7 @@ def pairs_of(phase):
 
 
 def plan(phase):
-    """Every process that this phase would start, MPS daemons apart."""
+    """Every process that this phase would start, except MPS daemons."""
     for service, batch in pairs_of(phase):
         wanted = chosen(phase, service, batch)
         if wanted:
@@ -139,8 +140,8 @@ def run(phase):
         wanted = chosen(phase, service, batch)
         if not wanted:
             continue
-        # The first pair is the phase; the others are more of the same, begun only where a
-        # comparison still fits.
+        # The first pair is the core of the phase. A further pair begins only if a comparison still
+        # fits into the time.
         if number and phase.left() < PAIR_SECONDS + 3 * CONDITION_SECONDS:
             phase.fact("pairs not tried", [" and ".join(pair) for pair in pairs_of(phase)[number:]])
             break
@@ -162,11 +163,13 @@ class Stage:
         self.broker = self.phase.broker(self.folder, self.device, trace=False)
         self.variables = {}
         self.processes = {}
-        # The MPS daemon of a real GPU, and why nothing can be measured on this stage.
+        # The MPS daemon of a real GPU, and the reason why this stage cannot be measured.
         self.daemon = self.trouble = None
 
     def attempt(self, step, *arguments):
-        """Returns what `step` returns, or keeps its trouble: the other stage goes on without it."""
+        """Returns the result of `step`, or records its trouble: the other stage goes on without
+        this one.
+        """
         if self.trouble:
             return None
         try:
@@ -176,7 +179,7 @@ class Stage:
             return None
 
     def open(self, stack, kinds, learns):
-        """Starts the processes of these kinds, and those of stage 1 where it `learns`."""
+        """Starts the processes of these kinds, and those of stage 1 if it `learns`."""
         if self.is_mps and not self.phase.simulated:
             self.daemon = stack.enter_context(mps.Service(self.folder))
             self.variables = self.daemon.variables
@@ -190,7 +193,7 @@ class Stage:
             self.begin(stack, self.learning())
 
     def load(self):
-        """Has each process make its model. Returns their answers."""
+        """Lets each process create its model. Returns their answers."""
         pair = self.pair
         for process in self.processes.values():
             pair.answer(process, process.hear(pair.bound(workload.START)))
@@ -221,9 +224,9 @@ class Stage:
             stack.callback(process.close)
 
     def serve_under(self, condition):
-        """A broker of this condition, with both jobs attached."""
+        """A broker for this condition, with both jobs attached."""
         self.broker.arguments = ["--policy", condition.policy, *self.pair.broker_extra()]
-        # A job's profile is a path by its own environment, read at each attachment.
+        # A job's environment names the path of its profile; it is read at each attachment.
         for name, data in self.pair.profiles.items():
             file = self.broker.profiles / f"{name}.profile"
             file.unlink(missing_ok=True)
@@ -240,7 +243,7 @@ def attached(broker):
 
 
 class Pair:
-    """Two jobs, and what they did alone."""
+    """Two jobs, and the figures of each by itself."""
 
     def __init__(self, phase, service, batch, wanted):
         self.phase, self.service, self.batch, self.wanted = phase, service, batch, wanted
@@ -252,8 +255,8 @@ class Pair:
         self.stages, self.profiles, self.alone = {}, {}, {}
 
     def kinds(self):
-        """Kinds of processes that the conditions need. The plain ones come first: all is compared
-        with what they do alone.
+        """Kinds of processes that the conditions need. The plain ones come first: all others are
+        compared with them.
         """
         return sorted({PLAIN, *(condition.kind for condition in self.wanted)})
 
@@ -270,7 +273,7 @@ class Pair:
                     if f"{self.name}: {name}" not in self.phase.verdicts:
                         self.phase.verdict(f"{self.name}: {name}", results.LEFT_OUT, "the phase's time was over")
                 raise
-            # All at once: each takes a second to end.
+            # All at the same time: each takes a second to end.
             for process in (process for stage in self.stages.values() for process in stage.processes.values()):
                 with contextlib.suppress(Failure):
                     process.tell("quit")
@@ -281,8 +284,8 @@ class Pair:
             self.phase.case(f"{self.name}: {condition.name}", self.under, condition, need=CONDITION_SECONDS)
 
     def begin(self, stack):
-        """All processes at once, since most of a start is one core's; then stage 1, while the
-        others wait.
+        """Starts all processes at once, since a start mostly uses one core. Then runs stage 1,
+        while the others wait.
         """
         profiled = any(condition.policy for condition in self.wanted)
         for is_mps in sorted({is_mps for is_mps, _ in self.kinds()}):
@@ -300,7 +303,7 @@ class Pair:
             stage.broker.stop()
 
     def learn(self, stage):
-        """Stage 1 of both jobs, in processes of their own."""
+        """Runs stage 1 of both jobs, in separate processes."""
         seconds = LEARN_SECONDS * (1 if self.phase.quick or not self.phase.simulated else self.dilation)
         for name, order in (("service", f"serve {seconds} {HOST_MS * self.dilation} wait"), ("batch", f"run {seconds}")):
             process = stage.processes.pop(f"learn {name}")
@@ -317,14 +320,14 @@ class Pair:
         return max(1.0, min(seconds, self.phase.left()))
 
     def answer(self, process, line):
-        """Returns the answer of a process; Failure where that is an error."""
+        """Returns the answer of a process. Raises Failure if it is an error."""
         said = json.loads(line)
         if "error" in said:
             raise process.failure(said["error"])
         return said
 
     def serve(self, process, *, events=False, streams=False):
-        """(begins, latencies) of the service, in seconds."""
+        """(begins, latencies) of the service, in seconds, and the time of its end."""
         process.tell(f"serve {self.seconds} {HOST_MS * self.dilation} {'event' if events else 'wait'} {STREAM if streams else ''}")
         said = self.answer(process, process.hear(self.bound(self.seconds + 60)))
         return said["begins"], said["latencies"], said["last"]
@@ -342,13 +345,13 @@ class Pair:
         rate = self.rate(times, times["begins"][0], times["ends"][-1])
         self.alone = {"p50": show.quantile(milliseconds, 0.5), "p99": show.quantile(milliseconds, 0.99), "rate": rate}
         self.tell(ALONE, milliseconds, rate)
-        # The host left the device this share of the time at most.
+        # The host left the device at most this share of the time.
         waiting = 1 - sum(latencies) / (last - begins[0])
         self.phase.value(f"{self.name}: between_requests", waiting, "of the time", n=len(latencies), how="service alone: no request under way")
 
     def under(self, condition):
         if not self.alone:
-            raise Skip("what the jobs do alone is not known, so nothing could be compared")
+            raise Skip("the jobs' figures alone are not known, so there is no comparison")
         stage = self.stages[condition.mps]
         if stage.trouble:
             raise stage.trouble
@@ -369,7 +372,7 @@ class Pair:
                 times = self.answer(batch, batch.hear(self.bound(60)))
         if condition.mps and not self.phase.simulated and not stage.daemon.servers():
             raise Failure("no MPS server was there, so the jobs did not use MPS", results.tail(stage.daemon.log()))
-        # Both jobs at work.
+        # The span in which both jobs work.
         first, last = max(begins[0], times["begins"][0]), min(begins[-1] + latencies[-1], times["ends"][-1])
         inside = [latency for begin, latency in zip(begins, latencies) if begin >= first and begin + latency <= last]
         if not inside:
@@ -380,14 +383,15 @@ class Pair:
         return [value * 1e3 / self.dilation for value in seconds]
 
     def rate(self, times, first, last):
-        """Steps a second within a span, counted with the parts of steps at its edges."""
+        """Steps a second within a span, including the fractions of steps at its edges."""
         parts = [(min(end, last) - max(begin, first)) / (end - begin) for begin, end in zip(times["begins"], times["ends"]) if min(end, last) > max(begin, first)]
         return sum(parts) / (last - first) * self.dilation
 
     def tell(self, name, latencies, rate):
         phase, prefix = self.phase, f"{self.name}: {name}"
         how = f"service {self.service} with {HOST_MS:g} ms of host work, batch job {self.batch} in training"
-        # A service that is slowed down this much is a result: it is kept, and its tail is marked.
+        # A service that is slowed down this much is a result: it is recorded, and its tail is
+        # marked.
         few = len(latencies) < (QUICK_ENOUGH if phase.quick else ENOUGH) or None
         if few:
             how += f"; only {len(latencies)} requests"
@@ -402,14 +406,14 @@ class Pair:
             phase.value(f"{prefix}: batch.share", rate / self.alone["rate"], "of alone", how=how)
 
     def check_weft(self, condition, status, service, batch):
-        """What weft counted; a figure taken while it stood aside is a figure of something else."""
+        """Records weft's counters. A figure taken while weft stood aside does not measure weft."""
         rows = {row["pid"]: row for row in (status or {"clients": []})["clients"]}
         keys = ("mode", "launches", "waits", "waits_expired", "waited_ns", "unnamed", "left_behind", "troubles", "profile_trouble")
         counters = {name: {key: rows[pid][key] for key in keys} for name, pid in (("service", service), ("batch", batch)) if pid in rows}
         self.phase.fact(f"{self.name}: {condition.name}: weft", {**counters, "policy": condition.policy})
         missing = {"service", "batch"} - set(counters)
         if missing:
-            raise Failure(f"the broker did not see {' and '.join(sorted(missing))}: the figure is of something else")
+            raise Failure(f"the broker did not see {' and '.join(sorted(missing))}: the figure does not measure this")
         without = {name for name, row in counters.items() if row["profile_trouble"]}
         if without != (set() if condition.both else {"batch"}):
-            raise Failure(f"without a profile: {', '.join(sorted(without)) or 'neither'}: the figure is of something else")
+            raise Failure(f"without a profile: {', '.join(sorted(without)) or 'neither'}: the figure does not measure this")

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "clients" / "guest"))
 import plain  # noqa: E402
 
-# When a request or a stretch of steps began and ended goes to this file, as JSON.
+# The file for the begin and end of each request or stretch of steps, as JSON.
 TIMES = os.environ.get("TIMES")
 
 
@@ -44,7 +44,7 @@ class Gpu(plain.Gpu):
         return go
 
     def copy_of(self, size):
-        """A call that copies so many bytes of pinned memory to the device."""
+        """A call that copies `size` bytes of pinned memory to the device."""
         here, there = c_void_p(), self.memory(size)
         self.call("cuMemAllocHost_v2", byref(here), c_size_t(size))
 
@@ -73,7 +73,7 @@ class Gpu(plain.Gpu):
 
 
 class Until:
-    """Asks whether a job goes on: until SIGTERM, or for so many turns."""
+    """Whether a job continues: until SIGTERM, or for `turns` turns."""
 
     def __init__(self, turns=0):
         self.turns, self.done, self.asked = turns, 0, 0
@@ -87,9 +87,9 @@ class Until:
         return not self.asked and not 0 < self.turns < self.done
 
     def linger(self, bound=60.0):
-        """Where LINGER is set, stays with its work done until it is asked once more.
+        """If LINGER is set, stays without work until the second SIGTERM.
 
-        All that is told of the job is final then.
+        All figures of the job are final then.
         """
         end = time.monotonic() + bound
         while os.environ.get("LINGER") and self.asked < 2 and time.monotonic() < end:
@@ -102,7 +102,7 @@ def now():
 
 
 def tell(times, so_far=False):
-    """Writes the times to their file. `so_far`: nothing yet, but the job is under way."""
+    """Writes the times to their file. `so_far`: no times yet, but the job is under way."""
     if TIMES:
         place = Path(TIMES + (".ready" if so_far else ".new"))
         place.write_text(json.dumps(times) + "\n")

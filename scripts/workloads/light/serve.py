@@ -1,4 +1,4 @@
-"""A service: it answers a request every 20 ms or so, until SIGTERM or so many of them.
+"""A service: it answers a request about every 20 ms, until SIGTERM or for N requests.
 
     python serve.py [--requests N]
 
@@ -10,12 +10,12 @@ import time
 
 import gpu
 
-# Of 120 us each: a request takes what the demo's does. Where a GPU takes turns, 0.1 ms of it is the
-# switch to the service, whoever shares.
+# Kernels of 120 us each: a request takes as long as the demo's. If a GPU takes turns, 0.1 ms of it
+# is the switch to the service, with weft or without.
 KERNELS, WIDTH = 24, 32
-# Work of the host's own, or the wait for the next client.
+# Host work, or the wait for the next client.
 PAUSE_S = 0.02
-# Requests before it is called ready.
+# Requests before the service counts as ready.
 WARM = 5
 
 

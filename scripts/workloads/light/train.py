@@ -1,11 +1,11 @@
-"""A training job: steps until SIGTERM, with a look at the result now and then.
+"""A training job: steps until SIGTERM, with a read of the result now and then.
 
     python train.py
 
-A step's launches are the words of STEP: a width is a kernel of that block, `copy` a copy of a
-batch to the device, `host` is work of the host's, as PyTorch has before a launch, and `graph` makes
-one graph of all that follows. Behind so many steps, EVERY, it waits for the device, as a training
-job does that prints its loss.
+A step's launches are the words of STEP. A width is a kernel of that block. `copy` is a copy of a
+batch to the device. `host` is host work, as PyTorch does before a launch. `graph` makes one graph
+of all following words. After EVERY steps it waits for the device, like a training job that prints
+its loss.
 """
 
 import os
@@ -14,7 +14,7 @@ import gpu
 
 STEP = os.environ.get("STEP", "64").split()
 EVERY = int(os.environ.get("EVERY", "100"))
-# Waits until it ends by itself; 0: none.
+# Number of waits until it ends by itself; 0: it does not.
 TURNS = int(os.environ.get("TURNS", "0"))
 BATCH_BYTES = 4 << 20
 HOST_NS = 10_000

@@ -1,8 +1,8 @@
-"""Models that the workloads run: twelve, each by a name, with inference and training, with torch
-and torchvision alone.
+"""Models that the workloads run: twelve, each by a name, with inference and training. They need
+only torch and torchvision.
 
-Weights are random. Nothing in a model branches on a value: on the simulated GPU values mean
-nothing, and what a service launches would differ from what it launches on a real one.
+Weights are random. No model branches on a value. On the simulated GPU values have no meaning, so a
+branch would make a service's launches differ from those on a real GPU.
 """
 
 import importlib
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from .base import Task
 
-# Name on the command line -> what makes the task: module, function, arguments. The order is that of
-# tables.
+# Name on the command line -> constructor of the task: module, function, arguments. The order is
+# that of tables.
 TABLE = {
     "resnet50": ("vision", "classifier", {"name": "resnet50", "batch": 1, "training_batch": 16}),
     "resnet152": ("vision", "classifier", {"name": "resnet152", "batch": 1, "training_batch": 8}),
@@ -29,7 +29,9 @@ TABLE = {
 
 
 class Models(Mapping):
-    """Name -> what makes the task. Its module is imported then: torchvision takes as long as torch."""
+    """Name -> constructor of the task. Its module is imported on access: torchvision takes as long
+    as torch.
+    """
 
     def __getitem__(self, name):
         module, function, arguments = TABLE[name]

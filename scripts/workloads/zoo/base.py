@@ -1,20 +1,23 @@
-"""What every task offers to scripts/workloads/models.py."""
+"""The interface of every task for scripts/workloads/models.py."""
 
 import torch
 
 
 class Task:
-    """A model with what it is fed. `infer()` answers one request, `train()` does one iteration; both end with the answer on the host.
+    """A model with its input. `infer()` answers one request, `train()` does one iteration; both end
+    with the answer on the host.
 
-    A subclass makes its model in `__init__(mode)` on the GPU and defines `request()` (returns a tensor on the device) and `loss()`.
+    A subclass creates its model on the GPU in `__init__(mode)`. It defines `request()`, which
+    returns a tensor on the device, and `loss()`.
     """
 
     learning_rate = 1e-3
-    # How the host learns that an answer is there: "wait" for the stream (`.cpu()`), or by an "event" behind a copy into pinned memory, as vLLM does.
+    # How the host detects that an answer is ready: "wait" waits for the stream (`.cpu()`), "event"
+    # for an event after a copy into pinned memory, as vLLM does.
     end = "wait"
 
     def prepare(self, model, mode):
-        """Puts the model on the GPU in the mode; with an optimizer where it is to be trained."""
+        """Puts the model on the GPU in the mode; for training with an optimizer."""
         model = model.cuda()
         self.model = model.train() if mode == "train" else model.eval().requires_grad_(False)
         self.optimizer = self.make_optimizer() if mode == "train" else None
@@ -24,12 +27,12 @@ class Task:
         return torch.optim.SGD(self.model.parameters(), lr=self.learning_rate, momentum=0.9)
 
     def infer(self):
-        """One request: what a client waits for."""
+        """One request, for whose answer a client waits."""
         with torch.inference_mode():
             return self.on_host(self.request())
 
     def on_host(self, answer):
-        """The answer on the host, learnt as `end` says."""
+        """The answer on the host, detected according to `end`."""
         if self.end == "wait":
             return answer.cpu()
         copied = torch.cuda.Event()
@@ -39,7 +42,7 @@ class Task:
         return on_host
 
     def train(self):
-        """One iteration. The loss is read, as training loops do that print it."""
+        """One iteration. The loss is read, as in training loops that print it."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss()
         loss.backward()

@@ -1,7 +1,9 @@
-"""A two-stage detector: ResNet-50 with a feature pyramid, a proposal head over all levels, and a head over 256 regions.
+"""A two-stage detector: ResNet-50 with a feature pyramid, a proposal head over all levels, and a
+head over 256 regions.
 
-The regions are given, not chosen by score: choosing them branches on values (and waits for the host in the middle), which on the simulated GPU
-are none. Everything before and behind the choice is torchvision's Faster R-CNN.
+The regions are given, not chosen by score. A choice branches on values, which have no meaning on
+the simulated GPU, and waits for the host in the middle. Everything before and after the choice is
+torchvision's Faster R-CNN.
 """
 
 import torch
@@ -29,7 +31,7 @@ class Detector(nn.Module):
     def forward(self, images, regions):
         levels = list(self.backbone(images).values())
         objectness, deltas = self.proposals(levels)
-        # A quarter of the regions from each of the four fine levels, as their sizes would have it.
+        # A quarter of the regions from each of the four fine levels, according to their sizes.
         share = regions.shape[0] // 4
         pooled = [
             roi_align(level, regions[i * share : (i + 1) * share], (7, 7), level.shape[-1] / images.shape[-1], 2)

@@ -1,7 +1,9 @@
-"""Language models: an encoder (BERT-base), a decoder whose cache grows (GPT-2), a decoder with a cache of fixed size (Llama's shape).
+"""Language models: an encoder (BERT-base), a decoder whose cache grows (GPT-2), a decoder with a
+cache of fixed size (Llama's shape).
 
-The two decoders differ on purpose. GPT-2's attention gets one column longer with every token, so that each token launches kernels of other
-shapes; the other one attends to its whole cache under a mask, so that every token is the same sequence of launches and can be a CUDA graph.
+The two decoders differ on purpose. GPT-2's attention gets one column longer with every token, so
+each token launches kernels of other shapes. The other one attends to its whole cache under a mask,
+so every token is the same sequence of launches and can be a CUDA graph.
 """
 
 import torch
@@ -12,7 +14,7 @@ from .base import Task
 
 
 class Attention(nn.Module):
-    """Self-attention with one projection for queries, keys and values, as BERT and GPT-2 have it."""
+    """Self-attention with one projection for queries, keys and values, as in BERT and GPT-2."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -108,7 +110,9 @@ class Bert(Language):
 
 
 class Decoder(Language):
-    """A request is a prompt and some tokens; each token goes to the host as a streaming service sends it."""
+    """A request is a prompt and some tokens. Each token goes to the host, as in a streaming
+    service.
+    """
 
     def infer(self):
         with torch.inference_mode():
@@ -188,7 +192,7 @@ class LlamaModel(nn.Module):
         angles = torch.outer(torch.arange(positions).float(), 10_000 ** (-torch.arange(0, size, 2).float() / size))
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
-        # What a position may look at: itself and what was before.
+        # The positions that a position may attend to: itself and earlier ones.
         mask = torch.full((positions, positions), float("-inf")).triu(1)
         self.register_buffer("mask", mask, persistent=False)
 
@@ -228,7 +232,7 @@ class Llama(Decoder):
         return self.model(self.token, self.at, self.caches, last=True).argmax(dim=-1)
 
     def capture(self):
-        """Makes the decoding of one token a CUDA graph."""
+        """Captures the decoding of one token as a CUDA graph."""
         with torch.inference_mode():
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,4 @@
-"""Diffusion: a U-Net that takes the noise out of a latent image, some steps a request."""
+"""Diffusion: a U-Net that removes the noise from a latent image, in some steps per request."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from .base import Task
 
 
 class Residual(nn.Module):
-    """Two convolutions round the step's embedding, as in the latent diffusion models."""
+    """Two convolutions with the step's embedding between them, as in latent diffusion models."""
 
     def __init__(self, inside, outside, embedding):
         super().__init__()

@@ -28,7 +28,7 @@ class Inception(Classifier):
     size = 299
 
     def loss(self):
-        # In training it answers twice: the auxiliary head helps the early layers.
+        # In training it has two outputs: the auxiliary head helps the early layers.
         output = self.model(self.images.cuda(non_blocking=True))
         labels = self.labels.cuda(non_blocking=True)
         return self.criterion(output.logits, labels) + 0.4 * self.criterion(output.aux_logits, labels)
@@ -44,7 +44,8 @@ def classifier(name, batch, training_batch):
 def inception(batch, training_batch):
     def make(mode, given=None):
         size = given or (training_batch if mode == "train" else batch)
-        # Its usual initialisation draws truncated normals for minutes; random is random.
+        # The default initialisation draws truncated normals for minutes; any random weights
+        # suffice.
         return Inception(mode, "inception_v3", size, aux_logits=mode == "train", init_weights=False)
 
     return make
