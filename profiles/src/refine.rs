@@ -2,8 +2,8 @@
 //!
 //! The co-runners decide how far such a time is valid. A sole foreground job's time
 //! ([`OtherJobs::BackgroundJobs`]) is its own, except for background work left at the start of a
-//! burst. A sole background job's time ([`OtherJobs::ForegroundJobs`]) is its own until the foreground
-//! job returns. Other times may be too long, never too short.
+//! burst. A sole background job's time ([`OtherJobs::ForegroundJobs`]) is its own until the
+//! foreground job returns. Other times may be too long, never too short.
 //!
 //! | what was timed | what becomes of it |
 //! |---|---|

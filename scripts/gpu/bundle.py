@@ -24,7 +24,8 @@ DEFAULT = paths.ROOT / ".gpu-bundle"
 # The workspaces that build its files.
 BUILT = [workspaces.NODE, workspaces.SIMGPU]
 
-# The bundle is a plain build, and that GPU's machine is not older; for older ones there is scripts/package.
+# The bundle is a plain build, and that GPU's machine is not older. For older ones there is
+# scripts/package.
 GLIBC = (2, 34)
 
 # A call to a borrowed GPU machine carries 64 MiB. That includes tracked files of the repository and

@@ -110,7 +110,7 @@ def mark(workspace):
 
 
 def build(workspace):
-    """Lints and compiles a workspace with its tests. Returns the command, ended, and its exit code."""
+    """Lints and compiles a workspace with its tests. Returns the ended command and its exit code."""
     command = workspace.build("--all-targets", "--message-format", "json-render-diagnostics")
     running = stages.Command(messages(workspace).stem, command)
     code = running.wait(BUILD_MINUTES)
@@ -120,7 +120,7 @@ def build(workspace):
 
 
 def stage(tally, words, chosen):
-    """Runs the tests of these workspaces as `build` left them. Cargo runs the documents' examples."""
+    """Runs the tests of these workspaces that `build` made; cargo runs the documents' examples."""
     begin = time.monotonic()
     log = stages.LOGS / "cargo-test.log"
     log.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The licences of the packages that weft's files contain, as one text for those who get the files."""
+"""The licences of the packages that weft's files contain, as one text for their users."""
 
 import json
 import subprocess

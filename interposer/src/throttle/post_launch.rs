@@ -11,8 +11,8 @@ use crate::driver::stream::Stream;
 /// launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Lowest byte: kind of [`AfterLaunch`]. Next byte: whether an account is a stream's own. Upper half:
-    /// a place.
+    /// Lowest byte: kind of [`AfterLaunch`]. Next byte: whether an account is a stream's own. Upper
+    /// half: a place.
     what: u64,
     /// A time or a number.
     number: u64,

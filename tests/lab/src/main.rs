@@ -127,8 +127,8 @@ struct LabOptions {
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
     /// Leave a part of policy weft out, to measure its effect: the grace before a better moment, or
-    /// the hints. Without the hints, a foreground job's calls other than launches are no hint of its
-    /// next kernel. Or, for every rule, the time that it adds to a launch
+    /// the hints (a foreground job's calls that announce its next kernel). Or, for every rule, the
+    /// time that it adds to a launch
     #[arg(long, value_parser = ["grace", "hints", "launch-costs"])]
     without: Vec<String>,
     /// Use of the time of gaps, by their length and policy

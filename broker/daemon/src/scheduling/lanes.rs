@@ -1,7 +1,8 @@
 //! One client's lane in the scheduler thread: reads reports, writes orders.
 //!
 //! A lane's content is an allegation. Records are copied, checked and counted; their times are
-//! clamped to the last second. A changed header or malformed records detach the lane ([`LaneFault`]).
+//! clamped to the last second. A changed header or malformed records detach the lane
+//! ([`LaneFault`]).
 //! Nothing that a client writes makes this code wait, loop or panic.
 #![forbid(unsafe_code)]
 
