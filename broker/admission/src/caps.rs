@@ -29,9 +29,9 @@ pub enum CapLack {
     Jobs(u32),
     /// The cap on memory.
     Memory {
-        /// Bytes that they have.
+        /// Bytes that the user's jobs have.
         has: u64,
-        /// Bytes that they may have.
+        /// Bytes that the user's jobs may have.
         most: u64,
     },
 }

@@ -360,7 +360,7 @@ mod tests {
         mark_evicted(base, GRANULE);
         forget();
         wait(&[(base, 1)], &never);
-        // A large device, evicted as a whole: 40 GB over 22.2 GB/s.
+        // A large device: 40 GB return over 22.2 GB/s, and as much is evicted in between.
         let all = 20_000 * GRANULE;
         mark_evicted(base, all);
         let (begun, came) = (time.get(), Cell::new(0));

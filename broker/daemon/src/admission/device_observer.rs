@@ -50,7 +50,7 @@ const FIRST_CONTEXT_NS: Ns = 10_000_000_000;
 /// Time for which foreign memory still counts without NVML and clients.
 const FORGOTTEN_NS: Ns = 30_000_000_000;
 
-/// Time after which the driver has an exited client's memory again; equal to `SETTLES` in
+/// Time after which the driver has an exited client's memory again; equal to `RELEASE_NS` in
 /// `interposer/src/admission/mod.rs`.
 const SETTLES_NS: Ns = 2_000_000_000;
 

@@ -1,5 +1,5 @@
 //! The heartbeat of admission slots. While it advances, jobs wait for device memory; without it
-//! they begin (`DEAD_BEAT` in the interposer's `admission`).
+//! they begin (`HEARTBEAT_TIMEOUT_NS` in the interposer's `admission`).
 //!
 //! This thread writes one word per lane and takes no lock of the control thread. So no job begins
 //! early because of a short stall of the control thread. The heartbeat stops if the control thread

@@ -24,7 +24,7 @@ const FIRST_LENGTH_NS: i64 = 1_000_000_000;
 /// Most intervals of a job, four times those that are stored.
 const MOST_OF_A_JOB: usize = 1_024;
 
-/// Bound on a job's intervals if there are a great many jobs.
+/// Least value of the bound on a job's intervals, however many jobs there are.
 const LEAST_OF_A_JOB: usize = 64;
 
 /// Intervals of all jobs: up to 64 jobs may each have the most that a job may have.

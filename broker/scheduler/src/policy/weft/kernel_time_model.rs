@@ -376,7 +376,7 @@ impl KernelTimeModel {
         (std::mem::replace(&mut self.charge_of_unknown, charge) != charge).then_some((0, charge))
     }
 
-    /// Takes in bounds of a launch's time that correct the forecast.
+    /// Takes in bounds of a launch's time, which correct a forecast that is outside of them.
     fn bounded(&mut self, launch: &AwaitedLaunch, least: Ns, most: Ns, unknown: Ns) {
         if self.forecast(launch.kernel, &launch.context).is_some() {
             self.times.at_least(&launch.context, least);

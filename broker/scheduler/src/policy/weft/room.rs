@@ -39,7 +39,8 @@ impl<'a> Situation<'a> {
     }
 
     /// Room of background jobs from `at` on, ns, at this chance of keeping a foreground job
-    /// waiting; the least of all foreground jobs. Error: earliest end of a foreground job's work.
+    /// waiting; the least of all foreground jobs. Error: a foreground job is busy at least until
+    /// then.
     pub(super) fn room(&self, at: Ns, chance: f64) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         for (client, job) in self.foreground() {
