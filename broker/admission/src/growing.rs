@@ -23,8 +23,8 @@ use weft_protocol::Ns;
 /// Time in which a fully used guard is forgotten, ns.
 const GUARD_PERIOD_NS: Ns = 3_600_000_000_000;
 
-/// A job keeps others out only if `guard / MIN_GUARD_DIVISOR` is left, so that it does not for
-/// moments.
+/// Divisor of the guard: a job begins to keep others out only if more than
+/// `guard / MIN_GUARD_DIVISOR` is left. So no job keeps others out only for a moment.
 const MIN_GUARD_DIVISOR: Ns = 10;
 
 impl Admission {

@@ -2,8 +2,8 @@
 //! operations.
 //!
 //! They wait whenever launches wait, in order. The hook informs the session, then jumps to the
-//! driver with untouched arguments. The size of a copy is in the argument that the symbol table
-//! names, or in the structure that is passed.
+//! driver with untouched arguments. The size of a copy or fill is in the argument that the symbol
+//! table names, or in the structure that is passed.
 
 use weft_profiles::working_set::Access;
 use weft_symbols::QueueRule;

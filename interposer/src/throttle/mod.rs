@@ -172,7 +172,8 @@ pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
     }
 }
 
-/// Handles another stream-ordered call before the driver. `bytes`: the size of its copy, or 0.
+/// Handles another stream-ordered call before the driver. `bytes`: the size of its copy or
+/// fill, or 0.
 #[inline]
 pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
     match session() {
