@@ -303,7 +303,7 @@ while os.path.exists(sys.argv[-1]):
 def test_what_is_said_wrongly_is_told(scene):
     job = scene.client("loud", more={"WEFT_LOG": "loud", "WEFT_MODE": "serv", "WEFT_MEMORY": "12", "WEFT_SOCKET": "relative.sock"})
     scene.finish(job)
-    for words in (("WEFT_LOG=loud", "none of"), ("WEFT_MODE=serv", "trace"), ("WEFT_MEMORY", "12GiB"), ("WEFT_SOCKET=relative.sock", "folder")):
+    for words in (("WEFT_LOG=loud", "not one of"), ("WEFT_MODE=serv", "trace"), ("WEFT_MEMORY", "12GiB"), ("WEFT_SOCKET=relative.sock", "folder")):
         assert any(all(word in line for word in words) for line in job.stderr().splitlines()), f"{words}: {job.explain()}"
     assert "12GiB" in told(scene, "run", "--memory", 12, "--", "true")
     for words in (["run", "--priority", "urgent", "--", "true"], ["run", "-p", "12", "--", "true"], ["set", "--client", "1", "-p", "12"]):

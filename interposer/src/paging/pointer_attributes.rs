@@ -24,7 +24,7 @@ mod attribute {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instead {
-    OpenSample(u32),
+    HalfWord(u32),
     Word(u64),
     /// No such attribute: zero, and an error for the single query.
     None,
@@ -34,10 +34,10 @@ fn instead(range: &ManagedRange, asked: u32, pool: impl Fn(i32) -> usize) -> Opt
     let pooled = matches!(range.origin, Origin::Pool(_));
     match asked {
         attribute::CONTEXT if pooled => Some(Instead::Word(0)),
-        attribute::MEMORY_TYPE => Some(Instead::OpenSample(MEMORY_DEVICE)),
+        attribute::MEMORY_TYPE => Some(Instead::HalfWord(MEMORY_DEVICE)),
         attribute::HOST_POINTER => Some(Instead::None),
-        attribute::IS_MANAGED => Some(Instead::OpenSample(0)),
-        attribute::LEGACY_IPC => Some(Instead::OpenSample(u32::from(!pooled))),
+        attribute::IS_MANAGED => Some(Instead::HalfWord(0)),
+        attribute::LEGACY_IPC => Some(Instead::HalfWord(u32::from(!pooled))),
         attribute::RANGE_SIZE => Some(Instead::Word(range.bytes)),
         attribute::POOL => Some(Instead::Word(match range.origin {
             Origin::Plain => 0,
@@ -53,7 +53,7 @@ fn instead(range: &ManagedRange, asked: u32, pool: impl Fn(i32) -> usize) -> Opt
 unsafe fn put(data: *mut c_void, instead: Instead) -> CuResult {
     match instead {
         // SAFETY: the caller's promise.
-        Instead::OpenSample(value) => unsafe { data.cast::<u32>().write_unaligned(value) },
+        Instead::HalfWord(value) => unsafe { data.cast::<u32>().write_unaligned(value) },
         // SAFETY: the caller's promise.
         Instead::Word(value) => unsafe { data.cast::<u64>().write_unaligned(value) },
         Instead::None => {
@@ -147,9 +147,9 @@ mod tests {
     fn managed_memory_passes_for_what_was_asked_for() {
         let plain = range(Origin::Plain);
         let say = |range: &ManagedRange, asked| instead(range, asked, |_| 99);
-        assert_eq!(say(&plain, attribute::MEMORY_TYPE), Some(Instead::OpenSample(2)));
-        assert_eq!(say(&plain, attribute::IS_MANAGED), Some(Instead::OpenSample(0)));
-        assert_eq!(say(&plain, attribute::LEGACY_IPC), Some(Instead::OpenSample(1)));
+        assert_eq!(say(&plain, attribute::MEMORY_TYPE), Some(Instead::HalfWord(2)));
+        assert_eq!(say(&plain, attribute::IS_MANAGED), Some(Instead::HalfWord(0)));
+        assert_eq!(say(&plain, attribute::LEGACY_IPC), Some(Instead::HalfWord(1)));
         assert_eq!(say(&plain, attribute::CONTEXT), None);
         assert_eq!(say(&plain, attribute::POOL), Some(Instead::Word(0)));
         assert_eq!(say(&plain, 11), None, "the range's start is the driver's to say");

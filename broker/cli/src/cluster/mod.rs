@@ -94,7 +94,7 @@ Examples:
   weft cluster --policy shortest-remaining --pause requeue --interval 30s
   weft cluster --undo
 
-It needs the rights of a Slurm operator. docs/slurm.md lists what it sets and what stays after a crash";
+It needs the rights of a Slurm operator. docs/cluster-policies.md lists the values that it sets, and those that stay after a crash";
 
 /// Reason why a round did not take place.
 #[derive(Debug)]
