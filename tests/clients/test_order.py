@@ -38,6 +38,9 @@ WITH_BROKER = ("alone", *BESIDE)
 # Default roles. A background job three times: the calls at which the gate is closed are chance.
 ROLES = ["bare", "free", "alone", "foreground", "unqueued", *3 * ["background"]]
 
+# Runs of a background job before it counts as not tested.
+TRIES = 3
+
 # And under the paper's policy, which has no run-ahead windows.
 OTHER_POLICY = ["foreground", "background", "unqueued"]
 
@@ -70,6 +73,20 @@ def launches(request):
 
 
 def plays(role, folder, launches, policy):
+    """Plays the job until enough of its launches were left behind. On a busy machine the gate may
+    be open for most of a run, which shows nothing of the queue.
+    """
+    for attempt in range(TRIES):
+        place = folder / str(attempt)
+        place.mkdir()
+        behind = played(role, place, launches, policy)
+        if behind is None:
+            return
+    raise AssertionError(f"{TRIES} times too few launches were left behind at the gate, last {behind}: little was tested")
+
+
+def played(role, folder, launches, policy):
+    """Plays the job once: None if enough was tested, else the number of launches left behind."""
     device = Counting()
     broker = jobs.Broker(folder, device, policy=policy)
     base = {**jobs.clean_environment(), **device.environment()}
@@ -111,7 +128,8 @@ def plays(role, folder, launches, policy):
         result = json.loads((folder / "result.json").read_text())
         assert result["ok"] and result["tried"] >= 150, f"only {result['tried']} entry points were tried"
         if role in WITH_BROKER:
-            check_role(broker, job, role, result["tried"] * launches, policy)
+            return check_role(broker, job, role, result["tried"] * launches, policy)
+        return None
     finally:
         running.unlink(missing_ok=True)
         if beside:
@@ -125,7 +143,7 @@ def mode_of(role):
 
 
 def check_role(broker, job, role, launches, policy):
-    """It was in the role it was tested for, and weft saw all of it."""
+    """It was in the role that is tested, and weft saw all of it. Returns as [`played`]."""
     gone = jobs.wait_until(lambda: any(e["last"]["pid"] == job.pid for e in (broker.status() or {"ended": []})["ended"]), 10)
     assert gone, "the broker never saw it end"
     last = next(entry["last"] for entry in broker.status()["ended"] if entry["last"]["pid"] == job.pid)
@@ -136,5 +154,5 @@ def check_role(broker, job, role, launches, policy):
     # find the gate open. On average 20 of the launches before each call are left behind.
     least = launches / 50 if policy in (None, "weft") else 1
     behind = last["left_behind"]
-    assert role != "background" or behind >= least, f"only {behind} of {launches} launches were left behind at the gate: little was tested"
     assert role != "unqueued" or last["waits"], "it never waited at the gate: nothing was tested"
+    return behind if role == "background" and behind < least else None

@@ -37,6 +37,8 @@ JOB = {
     "SIMGPU_SOCKET": str(TESTS / "run" / "device.sock"),
     "SIMGPU_DEVICE_BIN": str(TESTS / "simgpu-device"),
     "SIMGPU_USERS": "all",
+    # The device of the first user serves all: another user cannot start one at the same path.
+    "SIMGPU_CONFIG": str(TESTS / "device.toml"),
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 
@@ -57,6 +59,7 @@ def staged(folder):
     for name in ("lib", "run", "clients/guest", "simgpu/driver/src/kernels"):
         (tests / name).mkdir(parents=True)
     (tests / "run").chmod(0o1777)
+    (tests / "device.toml").write_text("[device]\nlinger_ms = 60000\n")
     shutil.copy(package.deb(packages), tests / "weft.deb")
     package.run("dpkg-deb", "-Zgzip", "-z1", "--root-owner-group", "--build", opened, tests / "newer.deb")
     for file in paths.SIMGPU_LIB.iterdir():
