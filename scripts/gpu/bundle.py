@@ -58,7 +58,7 @@ def packages(files):
     """The cargo packages that build these files, by their names in the workspace."""
     makers = {}
     try:
-        found = [package for workspace in BUILT for package in workspace.packages()]
+        found = [package for workspace in BUILT for package in workspace.metadata("--no-deps")["packages"]]
     except subprocess.CalledProcessError as error:
         raise Trouble(f"cargo metadata failed: {error.stderr.strip()[-400:]}") from error
     for package in found:

@@ -106,7 +106,7 @@ def messages(workspace):
 
 def mark(workspace):
     """A file that is there while the tests of a workspace have passed as they are built."""
-    return paths.TARGET / "test-logs" / f"passed-{workspace.name}"
+    return stages.LOGS / f"passed-{workspace.name}"
 
 
 def build(workspace):
@@ -141,7 +141,8 @@ def stage(tally, words, chosen):
     if failures:
         stages.say("    failed: " + ", ".join(failures))
     failed += len(player.failed)
-    for workspace in chosen if not (failed or words) else []:
-        mark(workspace).touch()
+    if not (failed or words):
+        for workspace in chosen:
+            mark(workspace).touch()
     why = [*player.failed, *reasons.of_cargo(text)]
     tally.add("cargo-test", passed, failed, ignored, f"{time.monotonic() - begin:.0f} s", why)

@@ -28,10 +28,7 @@ def metadata(workspace):
     about = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True, cwd=paths.ROOT)
     host = about.stdout.partition("host: ")[2].splitlines()[0]
     # Packages for other platforms may never have been fetched.
-    command = ["cargo", "metadata", "--format-version", "1", "--offline", "--filter-platform", host]
-    command += ["--manifest-path", workspace.folder / "Cargo.toml", *workspace.features]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=True)
-    found = json.loads(done.stdout)
+    found = workspace.metadata("--offline", "--filter-platform", host, *workspace.features)
     packages = {package["id"]: package for package in found["packages"]}
     depends = {node["id"]: node["deps"] for node in found["resolve"]["nodes"]}
     return packages, depends, set(found["workspace_members"])

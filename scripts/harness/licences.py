@@ -1,28 +1,23 @@
 """The licences of the packages that weft's files contain, as one text for their users."""
 
-import json
-import subprocess
 from pathlib import Path
 
-from . import paths
+from . import workspaces
 
-# What a file with a licence or a notice is called in a package.
+# First words of the names of files with a licence or a notice.
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
-TRIPLE = "x86_64-unknown-linux-gnu"
 
 
 class Unlicensed(RuntimeError):
     """A package that comes without a licence's text, in one line."""
 
 
-def linked(*roots):
+def linked(triple, *roots):
     """The packages of others that these packages of the workspace are linked with, sorted by name.
 
     Packages that only build them, and those of other platforms, are not in their files.
     """
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", TRIPLE]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    found = workspaces.NODE.metadata("--locked", "--filter-platform", triple)
     packages = {package["id"]: package for package in found["packages"]}
     depends = {node["id"]: node["deps"] for node in found["resolve"]["nodes"]}
     todo = [identity for identity, package in packages.items() if package["name"] in roots]
@@ -47,10 +42,10 @@ def texts(package):
     return found
 
 
-def text(*roots):
+def text(triple, *roots):
     """All notices: each text once, under the packages that have it."""
     by_text = {}
-    for package in linked(*roots):
+    for package in linked(triple, *roots):
         title = f"{package['name']} {package['version']} ({package['license']})"
         for each in texts(package):
             by_text.setdefault(each, []).append(title)

@@ -126,7 +126,7 @@ def lay_out(built, whole):
         (whole / "lib" / name).symlink_to("../libweft.so")
     for name in TEXTS:
         shutil.copyfile(paths.ROOT / name, whole / name)
-    (whole / NOTICES).write_text(licences.text("weft-cli", "weft-interposer"))
+    (whole / NOTICES).write_text(licences.text(TRIPLE, "weft-cli", "weft-interposer"))
     shutil.copytree(paths.ROOT / "docs", whole / "docs")
     for name in FOLDERS:
         shutil.copytree(DEPLOY / name, whole / name)

@@ -29,12 +29,12 @@ class Workspace:
         """The build of all packages. With fewer, cargo gives shared packages other features."""
         return self.cargo("build", "--workspace", *self.features, *options)
 
-    def packages(self):
-        """The packages as cargo's metadata has them. Raises CalledProcessError."""
-        command = ["cargo", "metadata", "--no-deps", "--format-version", "1"]
+    def metadata(self, *options):
+        """cargo's metadata of the workspace. Raises CalledProcessError."""
+        command = ["cargo", "metadata", "--format-version", "1", *options]
         command += ["--manifest-path", self.folder / "Cargo.toml"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)["packages"]
+        done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
 
 
 # weft itself: what is installed on a machine with a GPU, with its tests.
