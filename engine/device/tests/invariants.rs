@@ -1,6 +1,6 @@
 //! Invariants of any submission, checked on random schedules.
 
-#[path = "../../../bounded.rs"]
+#[path = "../../../tests/bounded.rs"]
 mod bounded;
 mod common;
 

@@ -1,7 +1,7 @@
 //! The page ledger under any sequence of calls, and its costs in cases that can be added up by
 //! hand.
 
-#[path = "../../../bounded.rs"]
+#[path = "../../../tests/bounded.rs"]
 mod bounded;
 
 use bounded::Bounded;
