@@ -1,11 +1,11 @@
-//! How fast the engine is: `cargo run --release -p simgpu-engine --example events`.
+//! How fast the engine is: `cargo run --release -p weft-engine --example events`.
 //!
 //! An event here is an operation that goes all the way: submitted, started, ended, taken out. The
 //! engine's own count of internal events is also printed.
 
 use std::time::Instant;
 
-use simgpu_engine::{Direction, Engine, Mode, Settings, StreamId, Work};
+use weft_engine::{Direction, Engine, Mode, Settings, StreamId, Work};
 
 const OPERATIONS: u64 = 2_000_000;
 
@@ -78,7 +78,7 @@ fn measure(settings: Settings, contexts: usize, streams: usize, depth: u64) -> (
         let Some(next) = engine.next_event_time() else { break };
         engine.advance_to(next);
         while let Some(output) = engine.next_output() {
-            if let simgpu_engine::Output::Done { tag, .. } = output {
+            if let weft_engine::Output::Done { tag, .. } = output {
                 ended += 1;
                 submit(&mut engine, tag as usize);
             }

@@ -1,9 +1,9 @@
-//! The simulated GPU's engine: a GPU's treatment of the work of several processes, in virtual time.
+//! The engine: a GPU's treatment of the work of several processes, in virtual time.
 //!
 //! The engine is a plain value without clock, thread, file or random number. The caller submits
 //! work with its time, calls [`Engine::advance_to`], and takes the events from
-//! [`Engine::next_output`]. Equal calls give equal outputs. The device process drives it with real
-//! time, the lab with none.
+//! [`Engine::next_output`]. Equal calls give equal outputs. The simulated GPU (`tests/simgpu`)
+//! drives it with real time, weft's player of traces with none.
 //!
 //! # The model
 //!

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use bounded::Bounded;
 use common::Went;
 use proptest::prelude::*;
-use simgpu_engine::{Direction, Engine, Mode, Ns, OpId, Output, Settings, StreamId, Work};
+use weft_engine::{Direction, Engine, Mode, Ns, OpId, Output, Settings, StreamId, Work};
 
 /// One step of a script.
 #[derive(Debug, Clone, Copy)]
@@ -99,8 +99,8 @@ struct Record {
     submitted: Vec<Ns>,
     /// For some operations, the predicted earliest end.
     foretold: Vec<(u64, Ns)>,
-    usage: simgpu_engine::Usage,
-    contexts: Vec<Option<simgpu_engine::ContextUsage>>,
+    usage: weft_engine::Usage,
+    contexts: Vec<Option<weft_engine::ContextUsage>>,
 }
 
 /// Runs a script to the end. `stride`: advance in steps of this size in between, which must change

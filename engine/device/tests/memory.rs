@@ -6,7 +6,7 @@ mod bounded;
 
 use bounded::Bounded;
 use proptest::prelude::*;
-use simgpu_engine::memory::{BLOCK_BYTES, MemoryError, MemorySettings, PAGE_BYTES, PagePlace, Pager, Range};
+use weft_engine::memory::{BLOCK_BYTES, MemoryError, MemorySettings, PAGE_BYTES, PagePlace, Pager, Range};
 
 /// The owners, and the number of blocks of each.
 const OWNERS: u32 = 2;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{bare, drain, kernel, kernels};
-use simgpu_engine::{Engine, Mode, Output, Settings, SmLimits, Work};
+use weft_engine::{Engine, Mode, Output, Settings, SmLimits, Work};
 
 const GAP: u64 = 10;
 const TIMED: u64 = 30;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Went, bare, drain, kernel};
 use proptest::prelude::*;
-use simgpu_engine::{ContextId, Direction, Engine, KernelShape, Mode, Ns, Settings, SmLimits, StreamId, Work};
+use weft_engine::{ContextId, Direction, Engine, KernelShape, Mode, Ns, Settings, SmLimits, StreamId, Work};
 
 /// SMs that hold one block of [`blocks`] each.
 const SMS: u32 = 108;
@@ -243,7 +243,7 @@ fn drawn(streams: usize) -> impl Strategy<Value = Vec<Drawn>> {
 
 /// Runs a schedule on contexts of priority 0, 0 and 1 with two streams each. Answers how the
 /// kernels went, and the sum of the contexts' work.
-fn play(kernels: &[Drawn], contention: u32, stride: Option<Ns>) -> (Vec<Went>, Ns, simgpu_engine::Usage) {
+fn play(kernels: &[Drawn], contention: u32, stride: Option<Ns>) -> (Vec<Went>, Ns, weft_engine::Usage) {
     let (mut engine, contexts, mut streams) = engine(contention, 3);
     engine.set_context_priority(contexts[2], 1).unwrap();
     for context in &contexts {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Went, bare, drain, kernel, kernels};
-use simgpu_engine::{Direction, Engine, Mode, Output, Settings, Work};
+use weft_engine::{Direction, Engine, Mode, Output, Settings, Work};
 
 const SLICE: u64 = 1_500_000;
 const SWITCH: u64 = 100_000;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{bare, drain, kernel, kernels};
-use simgpu_engine::{Engine, EngineError, OpId, Output, Settings, Work};
+use weft_engine::{Engine, EngineError, OpId, Output, Settings, Work};
 
 #[test]
 fn launch_latency_counts_once_in_a_busy_stream() {
@@ -243,9 +243,9 @@ fn absurd_sizes_do_not_overflow() {
     let stream = engine.add_stream(context, i32::MIN).unwrap();
     let neighbour = engine.add_stream(other, i32::MAX).unwrap();
     for direction in [
-        simgpu_engine::Direction::HostToDevice,
-        simgpu_engine::Direction::DeviceToHost,
-        simgpu_engine::Direction::DeviceToDevice,
+        weft_engine::Direction::HostToDevice,
+        weft_engine::Direction::DeviceToHost,
+        weft_engine::Direction::DeviceToDevice,
     ] {
         let stream = engine.add_stream(context, 0).unwrap();
         engine

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use simgpu_calibration::{Calibration, STANDARD, Value};
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
 
 use crate::world::Hosts;
 use crate::{Ns, US};

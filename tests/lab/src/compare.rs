@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
 use weft_profiles::{Aggregator, Profile};
 
 use crate::bound::{self, BatchDemand};

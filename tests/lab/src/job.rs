@@ -7,14 +7,14 @@
 //!
 //! The resources of a kernel's blocks follow from its identity: grid, block and dynamic shared
 //! memory. Static shared memory and registers are not in it: the first counts as none, the second
-//! as usual ([`simgpu_engine::SmLimits`]). The grids of a generated trace mean nothing, so its
+//! as usual ([`weft_engine::SmLimits`]). The grids of a generated trace mean nothing, so its
 //! kernels have no shape and fill the device.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use simgpu_engine::{KernelShape, SmLimits};
+use weft_engine::{KernelShape, SmLimits};
 use weft_profiles::Profile;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
 use weft_trace_format::{AwaitedWork, Call, Direction, Node, Source, Step, Trace};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
-use simgpu_engine::Mode;
+use weft_engine::Mode;
 
 use weft_lab::US;
 use weft_lab::aims::{self, Aim, AimVerdict};

@@ -44,7 +44,7 @@ use crate::measure::{Analysis, NOT_RUN, bucket};
 use crate::world::{DEFER_NS, MachineRun};
 use crate::{Ns, job::JobOp};
 
-use simgpu_engine::Mode;
+use weft_engine::Mode;
 
 /// A time that never comes.
 const NEVER_NS: Ns = Ns::MAX / 4;

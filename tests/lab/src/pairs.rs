@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
-use simgpu_engine::{Mode, SmLimits};
+use weft_engine::{Mode, SmLimits};
 use weft_trace_format::Trace;
 
 use crate::calibrated::{CalibratedDevice, LabSetting};

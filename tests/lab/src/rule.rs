@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use simgpu_engine::{Mode, Settings, SmLimits};
+use weft_engine::{Mode, Settings, SmLimits};
 use weft_scheduler::{Config, PolicyName};
 
 use crate::policy::{Count, MpsPriority, Nvshare, Orion, Reef, TallyPriority, Xsched};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use simgpu_engine::{Mode, Settings, SmLimits};
+use weft_engine::{Mode, Settings, SmLimits};
 use weft_profiles::Store;
 use weft_trace_format::Trace;
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use simgpu_engine::Mode;
+use weft_engine::Mode;
 
 use crate::calibrated::{CalibratedDevice, CalibrationOptions, PlayedDevice};
 use crate::compare::{Fixture, KnownJob, Tuning};

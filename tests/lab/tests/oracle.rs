@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
 use weft_lab::compare::{Fixture, Tuning};
 use weft_lab::generate;
 use weft_lab::job::{Arrivals, Jitter, PlayedJob, Program};

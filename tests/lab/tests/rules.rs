@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
 use weft_lab::compare::{CaseFigures, Fixture, KnownJob, Tuning};
 use weft_lab::generate::{self, Builder};
 use weft_lab::job::{Jitter, PlayedJob, Program};

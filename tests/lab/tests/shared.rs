@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use simgpu_engine::{Mode, Settings, SmLimits};
+use weft_engine::{Mode, Settings, SmLimits};
 use weft_lab::compare::{CaseFigures, Fixture, KnownJob};
 use weft_lab::generate;
 use weft_lab::job::{Jitter, PlayedJob, Program};

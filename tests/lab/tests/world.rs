@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
 use weft_lab::compare::{CaseFigures, Fixture, KnownJob};
 use weft_lab::generate;
 use weft_lab::job::{Arrivals, Jitter, PlayedJob, Program};

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use simgpu_engine::{Engine, Ns, OpId, Output, Segment, Settings, StreamId, Work};
+use weft_engine::{Engine, Ns, OpId, Output, Segment, Settings, StreamId, Work};
 
 /// Nothing costs anything but the work itself.
 pub fn bare() -> Settings {

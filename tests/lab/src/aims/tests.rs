@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
 
 use super::*;
 use crate::calibrated::LabSetting;

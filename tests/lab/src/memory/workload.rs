@@ -12,7 +12,7 @@
 //! quarters) or the operations (40 TFLOP/s), whichever is longer, and 2.5 us at least.
 #![forbid(unsafe_code)]
 
-use simgpu_engine::memory::{BLOCK_BYTES, Range};
+use weft_engine::memory::{BLOCK_BYTES, Range};
 use weft_profiles::working_set::Access;
 
 use crate::Ns;

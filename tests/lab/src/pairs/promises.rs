@@ -2,7 +2,7 @@
 //! runs.
 #![forbid(unsafe_code)]
 
-use simgpu_engine::{Mode, SmLimits};
+use weft_engine::{Mode, SmLimits};
 
 use super::{Case, CaseParts, THINK_NS, generated, job};
 use crate::generate::shapes;

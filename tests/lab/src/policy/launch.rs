@@ -2,7 +2,7 @@
 //! identity.
 #![forbid(unsafe_code)]
 
-use simgpu_engine::{KernelShape, SmLimits};
+use weft_engine::{KernelShape, SmLimits};
 use weft_kernel_id::KernelId;
 
 use crate::Ns;

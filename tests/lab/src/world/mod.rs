@@ -13,7 +13,7 @@
 //! * `queue` holds calls that their hosts left behind: weft's launch queue, or another rule's.
 //! * `process` and `lane` hold the data of the other modules.
 //!
-//! Kernels share the device only under [`simgpu_engine::Mode::MpsShared`]. Each takes the resources
+//! Kernels share the device only under [`weft_engine::Mode::MpsShared`]. Each takes the resources
 //! of its blocks' shape ([`crate::job::Program::shapes`]).
 //!
 //! Not modelled: memory, hosts that run out of cores.
@@ -34,7 +34,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use simgpu_engine::{Engine, Output, Settings};
+use weft_engine::{Engine, Output, Settings};
 use weft_profiles::Profile;
 use weft_scheduler::{Config, Snapshot};
 

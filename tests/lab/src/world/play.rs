@@ -1,7 +1,7 @@
 //! The progress of jobs: requests begin, threads make their calls, calls return, the device
 //! reports.
 
-use simgpu_engine::{Direction, KernelShape, OpId, Segment, Work};
+use weft_engine::{Direction, KernelShape, OpId, Segment, Work};
 use weft_scheduler::{Client, Event};
 use weft_trace_format::AwaitedWork;
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use simgpu_engine::{ContextId, Engine, KernelShape, OpId, StreamId};
+use weft_engine::{ContextId, Engine, KernelShape, OpId, StreamId};
 use weft_gate::wait::nap_length;
 use weft_profiles::Profile;
 

@@ -2,7 +2,7 @@
 //! job asks, and asks again.
 #![forbid(unsafe_code)]
 
-use simgpu_engine::{KernelShape, OpId, Work};
+use weft_engine::{KernelShape, OpId, Work};
 use weft_protocol::device_share::FIRST_BELOW_NORMAL;
 
 use super::process::{InFlight, StoppedKernel};

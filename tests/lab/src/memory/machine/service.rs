@@ -320,7 +320,7 @@ pub fn serve(
 
 #[cfg(test)]
 mod tests {
-    use simgpu_engine::memory::MemorySettings;
+    use weft_engine::memory::MemorySettings;
 
     use super::super::TurnSource;
     use super::*;
