@@ -1,10 +1,10 @@
 //! The daemon's half: the broker's waits, and its reports to the core on the lanes. It follows
-//! `broker/daemon/src/scheduling` step by step; the daemon's own `thread_sleep` chooses how
-//! to wait.
+//! `broker/daemon/src/scheduling` step by step; `weft_scheduler::thread_sleep` chooses how to wait,
+//! as in the daemon.
 
 use std::time::Duration;
 
-use weft_daemon::test_driver::{Scene, Wait, Waiting};
+use weft_scheduler::thread_sleep::{Scene, Wait, Waiting};
 use weft_scheduler::{Client, Config, Core, Decision, Event, Mode, Snapshot};
 
 use super::lane::GateBell;
