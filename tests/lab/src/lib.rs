@@ -26,17 +26,14 @@ pub mod aims;
 pub mod bound;
 pub mod calibrated;
 pub mod compare;
-pub mod cost;
 pub mod foresight;
 pub mod generate;
-pub mod job;
 pub mod measure;
 pub mod memory;
 pub mod oracle;
 pub mod pairs;
 pub mod policy;
 pub mod promise;
-pub mod random;
 pub mod report;
 pub mod rule;
 pub mod scenario;
@@ -44,7 +41,8 @@ pub mod seeds;
 pub mod speed;
 pub mod together;
 pub mod why;
-pub mod world;
+
+pub use weft_player::{job, random, world};
 
 /// A time or a duration in nanoseconds.
 pub type Ns = u64;

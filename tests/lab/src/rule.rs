@@ -5,9 +5,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use weft_engine::{Mode, Settings, SmLimits};
+use weft_player::rule::MpsPriority;
 use weft_scheduler::{Config, PolicyName};
 
-use crate::policy::{Count, MpsPriority, Nvshare, Orion, Reef, TallyPriority, Xsched};
+use crate::policy::{Count, Nvshare, Orion, Reef, TallyPriority, Xsched};
 use crate::world::LaunchControl;
 use crate::{MS, Ns, US};
 

@@ -5,7 +5,8 @@
 //! so no hop is charged: the best case of the idea.
 #![forbid(unsafe_code)]
 
-use super::{JobView, LabPolicy};
+use weft_player::rule::{JobView, LabPolicy};
+
 use crate::Ns;
 
 /// The rule.

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
-use super::{HostQueue, JobView, LabPolicy};
-use crate::cost::{AddedCost, NVSHARE_NS};
+use weft_player::cost::{AddedCost, NVSHARE_NS};
+use weft_player::rule::{HostQueue, JobView, LabPolicy};
+
 use crate::{Ns, US};
 
 const SECOND: Ns = 1_000_000 * US;

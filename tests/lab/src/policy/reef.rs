@@ -20,7 +20,8 @@
 //! low by that amount.
 #![forbid(unsafe_code)]
 
-use super::{JobView, LabPolicy};
+use weft_player::rule::{JobView, LabPolicy};
+
 use crate::Ns;
 
 /// Kernels of a best-effort queue on the device.

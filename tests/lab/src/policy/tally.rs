@@ -22,7 +22,8 @@
 //! replaced by slower ones; neither costs anything here.
 #![forbid(unsafe_code)]
 
-use super::{JobView, KernelPieces, LabPolicy};
+use weft_player::rule::{JobView, KernelPieces, LabPolicy};
+
 use crate::Ns;
 
 /// Time, ns, within which a low-priority kernel must stop.
@@ -68,9 +69,10 @@ impl LabPolicy for TallyPriority {
 
 #[cfg(test)]
 mod tests {
+    use weft_player::rule::{KernelNeeds, LaunchView};
+
     use super::*;
     use crate::US;
-    use crate::policy::{KernelNeeds, LaunchView};
 
     fn jobs(time: Ns, blocks: u32) -> [JobView; 3] {
         let next = LaunchView {

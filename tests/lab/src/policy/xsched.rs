@@ -25,7 +25,8 @@
 
 use std::collections::VecDeque;
 
-use super::{HostQueue, JobView, LabPolicy};
+use weft_player::rule::{HostQueue, JobView, LabPolicy};
+
 use crate::{Ns, US};
 
 /// Time from an edge to the suspension or resumption of others.

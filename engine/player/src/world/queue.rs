@@ -5,7 +5,7 @@
 use super::process::Queued;
 use super::{LabMachine, MachineEvent};
 use crate::job::{NONE, Play};
-use crate::policy::HostQueue;
+use crate::rule::HostQueue;
 use crate::{Ns, US};
 
 /// Time, ns, to leave a launch behind in weft's queue: its parameters are copied.

@@ -19,7 +19,7 @@ use weft_profiles::Profile;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
 use weft_trace_format::{AwaitedWork, Call, Direction, Node, Source, Step, Trace};
 
-use crate::policy::KernelNeeds;
+use crate::rule::KernelNeeds;
 use crate::{Ns, random};
 
 /// The index of no operation.
@@ -465,9 +465,11 @@ impl Arrivals {
     }
 }
 
-const ARRIVAL: u64 = 1 << 40;
-const THINK: u64 = (1 << 40) + 1;
-const HOST: u64 = 1 << 41;
+/// The places of chance ([`random::at`]) that are not a device time: beyond all numbers of
+/// operations.
+const ARRIVAL: u64 = 0x0100_0000_0000;
+const THINK: u64 = ARRIVAL + 1;
+const HOST: u64 = 0x0200_0000_0000;
 
 /// How much times vary from request to request, as a part of themselves (one standard deviation).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -576,25 +578,41 @@ pub fn name_of(play: &Play) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use weft_kernel_id::KernelId;
+    use weft_trace_format::{Kernel, Operation};
+
     use super::*;
     use crate::US;
-    use crate::generate::Builder;
 
     /// A step of the last of three kernels, and of a graph of the other two. The grids are as
     /// given, with blocks of 1,024 threads.
     fn program(source: Source, grids: [u32; 3]) -> Program {
-        let mut builder = Builder::new("shaped");
-        builder.step(0);
-        builder.launch(2, 0, 10 * US);
-        let graph = builder.graph(&[3 * US, US]);
-        builder.launch(graph, 0, 4 * US).sync();
-        let mut trace = builder.done();
-        trace.source = source;
-        let plain = trace.kernels.iter_mut().filter(|kernel| kernel.nodes.is_empty());
-        for (kernel, blocks) in plain.zip(grids) {
-            kernel.id.grid = [blocks, 1, 1];
-            kernel.id.block = [1_024, 1, 1];
-        }
+        let kernel = |blocks| Kernel::of(KernelId::new(1, "shaped", [blocks, 1, 1], [1_024, 1, 1], 0));
+        let node = |kernel, duration| Node { kernel, duration };
+        let graph = Kernel {
+            nodes: vec![node(0, 3 * US), node(1, US)],
+            ..Kernel::of(KernelId::graph(1, 2))
+        };
+        let launch = |kernel, duration| Operation {
+            thread: 0,
+            handed_over: false,
+            host_before: 0,
+            call: Call::Launch {
+                kernel,
+                stream: 0,
+                duration,
+            },
+        };
+        let trace = Trace {
+            source,
+            launch_cost: 5 * US,
+            kernels: grids.map(kernel).into_iter().chain([graph]).collect(),
+            steps: vec![Step {
+                think: 0,
+                operations: vec![launch(2, 10 * US), launch(3, 4 * US)],
+            }],
+            ..Trace::default()
+        };
         Program::of(&trace, 0, usize::MAX)
     }
 

@@ -1,4 +1,4 @@
-//! Rules of the lab's own ([`crate::policy`]) in the place of weft's gate: the times at which each
+//! Rules of the lab's own ([`crate::rule`]) in the place of weft's gate: the times at which each
 //! job asks, and asks again.
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use super::process::{InFlight, StoppedKernel};
 use super::{LabMachine, MachineEvent};
 use crate::Ns;
 use crate::job::{NONE, Play, name_of};
-use crate::policy::{KernelPieces, LaunchView};
+use crate::rule::{KernelPieces, LaunchView};
 
 impl LabMachine {
     /// Gives a rule of the lab's own the profiles, and the device its priorities; before anything

@@ -39,8 +39,8 @@ use weft_profiles::Profile;
 use weft_scheduler::{Config, Snapshot};
 
 use crate::job::PlayedJob;
-use crate::policy::{JobView, LabPolicy};
 use crate::random::Random;
+use crate::rule::{JobView, LabPolicy};
 use crate::{MS, Ns, US};
 
 pub use process::{JobRun, TokenTime};
