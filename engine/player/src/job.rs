@@ -20,7 +20,7 @@ use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
 use weft_trace_format::{AwaitedWork, Call, Direction, Node, Source, Step, Trace};
 
 use crate::rule::KernelNeeds;
-use crate::{Ns, random};
+use crate::{Ns, PlayError, random};
 
 /// The index of no operation.
 pub const NONE: u32 = u32::MAX;
@@ -136,8 +136,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program of at most `count` steps of a trace, from `first` on.
-    pub fn of(trace: &Trace, first: usize, count: usize) -> Program {
+    /// The program of a trace. It cannot be made of a trace that contradicts itself.
+    pub fn of(trace: &Trace) -> Result<Program, PlayError> {
+        if let Some(why) = trace.unsound() {
+            return Err(PlayError::Unsound(trace.name.clone(), why));
+        }
         let mut program = Program {
             name: trace.name.clone(),
             launch_cost: trace.launch_cost,
@@ -145,11 +148,32 @@ impl Program {
             ..Program::default()
         };
         let mut graphs: HashMap<u32, u32> = HashMap::new();
-        for step in trace.steps.iter().skip(first).take(count) {
+        for step in &trace.steps {
             let step = program.step(trace, step, &mut graphs);
             program.steps.push(step);
         }
-        program
+        Ok(program)
+    }
+
+    /// Whether a job of this name can run it: it has device work, and its times are those of a
+    /// job. Without time its requests would not end, and with too much the clock would.
+    pub(crate) fn check(&self, job: &str) -> Result<(), PlayError> {
+        /// A year, ns.
+        const LONGEST_NS: u128 = 365 * 24 * 3_600 * 1_000_000_000;
+        let (mut works, mut time) = (false, 0);
+        for op in self.steps.iter().flat_map(|step| &step.ops) {
+            time += u128::from(op.host_before);
+            if let Play::Compute { duration, .. } | Play::Copy { duration, .. } = op.play {
+                works = true;
+                time += u128::from(duration) + u128::from(self.launch_cost);
+            }
+        }
+        let think = self.steps.iter().map(|step| u128::from(step.think));
+        match time + think.sum::<u128>() {
+            _ if !works || time == 0 => Err(PlayError::NoWork(job.to_string())),
+            whole if whole > LONGEST_NS => Err(PlayError::TooLong(job.to_string())),
+            _ => Ok(()),
+        }
     }
 
     /// The same program on a host that takes this part of the time between calls and in a launch
@@ -405,7 +429,7 @@ fn shapes(trace: &Trace) -> HashMap<u64, KernelShape> {
 }
 
 /// The shape of a fill or a copy on the device.
-pub fn copy_shape(bytes: u64) -> KernelShape {
+fn copy_shape(bytes: u64) -> KernelShape {
     let blocks = bytes.div_ceil(COPY_BLOCK_BYTES).max(1);
     KernelShape {
         blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
@@ -491,6 +515,28 @@ impl Default for Jitter {
     }
 }
 
+/// weft's knowledge of a job when the job arrives.
+#[derive(Debug, Clone, Default)]
+pub enum ProfileSource {
+    /// The profile of a solo run ([`crate::solo_profile`]).
+    #[default]
+    Solo,
+    /// This profile.
+    Given(Arc<Profile>),
+    /// None: weft learns while the job runs.
+    Absent,
+}
+
+impl ProfileSource {
+    /// The profile, if it is given.
+    pub fn given(&self) -> Option<&Arc<Profile>> {
+        match self {
+            ProfileSource::Given(profile) => Some(profile),
+            ProfileSource::Solo | ProfileSource::Absent => None,
+        }
+    }
+}
+
 /// A job of a run.
 #[derive(Debug, Clone)]
 pub struct PlayedJob {
@@ -504,16 +550,14 @@ pub struct PlayedJob {
     pub arrivals: Arrivals,
     /// How much its times vary.
     pub jitter: Jitter,
-    /// Whether weft has a profile of it when it arrives (stage 1), or must learn while it serves.
-    pub profiled: bool,
+    /// The profile that weft has of it.
+    pub profile: ProfileSource,
     /// `weft run --slowdown`, as a part of its time, if it is given.
     pub slowdown: Option<f64>,
     /// `weft run --slo`, ns, if it is given.
     pub slo: Option<Ns>,
     /// Whether each of its waits returns with a token.
     pub tokens: bool,
-    /// The profile that replaces the one from a run in the lab.
-    pub profile: Option<Arc<Profile>>,
 }
 
 impl PlayedJob {
@@ -525,11 +569,10 @@ impl PlayedJob {
             program,
             arrivals: Arrivals::Closed { think: None },
             jitter: Jitter::default(),
-            profiled: true,
+            profile: ProfileSource::Solo,
             slowdown: None,
             slo: None,
             tokens: false,
-            profile: None,
         }
     }
 
@@ -569,7 +612,7 @@ fn scale(time: Ns, word: u64, deviation: f64) -> Ns {
 }
 
 /// The name of an operation at the gate and in the broker's records. Only work has a name.
-pub fn name_of(play: &Play) -> u64 {
+pub(crate) fn name_of(play: &Play) -> u64 {
     match play {
         Play::Compute { kernel, .. } => *kernel,
         _ => HOST_COPY,
@@ -613,7 +656,7 @@ mod tests {
             }],
             ..Trace::default()
         };
-        Program::of(&trace, 0, usize::MAX)
+        Program::of(&trace).expect("a sound trace")
     }
 
     #[test]

@@ -1,12 +1,7 @@
 //! The laboratory: several jobs share one GPU in virtual time, under any policy, and are measured.
 //!
-//! * [`job`]: the work that a job launches, from a launch trace or a [`generate`]d one, and the
-//!   arrival times of its requests.
-//! * [`world`]: the machine: the simulated GPU's engine, host threads that launch ahead, and the
-//!   launch control between them. The launch control is one of: none; the broker's core, driven as
-//!   the daemon drives it; a [`policy`] of the lab's own (the rules of other projects, for
-//!   comparison).
-//! * [`cost`]: the host time that a rule's calls take.
+//! * [`weft_player`] plays the jobs. Their traces are recorded or [`generate`]d. The launch control
+//!   is one of: none; weft; a [`policy`] (the rules of other projects, for comparison).
 //! * [`measure`]: the figures of a run; [`bound`]: the most work that the device's time allows;
 //!   [`oracle`]: the most work that fits into gaps, kernel by kernel; [`why`]: the causes of
 //!   unfilled gap time.
@@ -42,10 +37,8 @@ pub mod speed;
 pub mod together;
 pub mod why;
 
-pub use weft_player::{job, random, world};
+pub use weft_player::Ns;
 
-/// A time or a duration in nanoseconds.
-pub type Ns = u64;
 /// A microsecond.
 pub const US: Ns = 1_000;
 /// A millisecond.

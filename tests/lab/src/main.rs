@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
 use weft_engine::Mode;
+use weft_player::Hosts;
 
 use weft_lab::US;
 use weft_lab::aims::{self, Aim, AimVerdict};
@@ -24,7 +25,6 @@ use weft_lab::report;
 use weft_lab::rule::Rule;
 use weft_lab::scenario::Scenario;
 use weft_lab::speed::{self, Speed};
-use weft_lab::world::Hosts;
 
 /// Jobs on one GPU in virtual time, under every policy on the same seed.
 ///

@@ -5,11 +5,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use weft_engine::{Mode, Settings, SmLimits};
+use weft_player::LaunchControl;
 use weft_player::rule::MpsPriority;
 use weft_scheduler::{Config, PolicyName};
 
 use crate::policy::{Count, Nvshare, Orion, Reef, TallyPriority, Xsched};
-use crate::world::LaunchControl;
 use crate::{MS, Ns, US};
 
 /// A rule and its parameter.
@@ -155,24 +155,20 @@ impl Rule {
     /// The paper's policy.
     pub const FIKIT: Rule = Rule::Core(NamedRule::Fikit, None);
 
-    /// The launch control between jobs and device under this rule. weft's only knowledge of the
-    /// device (`weft doctor` measures it) is the cost of a switch.
-    pub fn control(self, device: &Settings) -> LaunchControl {
+    /// The launch control between jobs and device under this rule. `dilation`: see
+    /// [`weft_player::Hosts::dilation`].
+    pub fn control(self, device: &Settings, dilation: f64) -> LaunchControl {
         match self {
             // The slowdown is a setting of the job.
-            Rule::Slowdown(_) => Rule::WEFT.control(device),
+            Rule::Slowdown(_) => Rule::WEFT.control(device, dilation),
             Rule::Core(named, bound) => {
-                let mut config = Config {
+                let usual = Config::default();
+                let config = Config {
                     policy: named.policy(),
-                    switch_cost: if device.mode == Mode::TimeSlice {
-                        device.switch
-                    } else {
-                        0
-                    },
-                    ..Config::default()
+                    delay_bound: bound.unwrap_or(usual.delay_bound),
+                    ..usual
                 };
-                config.delay_bound = bound.unwrap_or(config.delay_bound);
-                LaunchControl::Weft(Box::new(config))
+                LaunchControl::weft(config, device, dilation)
             }
             Rule::Default => LaunchControl::Plain,
             Rule::Xsched(window) => LaunchControl::Own(Box::new(Xsched::new(window))),

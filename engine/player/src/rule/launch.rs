@@ -36,7 +36,7 @@ const COMPUTE: [&str; 12] = [
 ];
 
 impl KernelNeeds {
-    /// The needs of a kernel on an A100, whose recordings the lab replays. Registers are not in an
+    /// The needs of a kernel on an A100, whose recordings weft brings. Registers are not in an
     /// identity: a usual number is taken. A graph takes all SMs.
     pub fn of(id: &KernelId) -> KernelNeeds {
         let limits = SmLimits::A100_LIKE;

@@ -1,8 +1,8 @@
-//! Rules of other projects, for comparison: each decides by itself whether a job's next launch may
-//! go to the device.
+//! Rules in the place of weft's gate: each decides by itself whether a job's next launch may go to
+//! the device.
 //!
-//! They see more than they would on a real machine (no lane, no lost message) and pay the hops of
-//! their design. None of them is part of weft.
+//! A caller plugs one in with [`crate::LaunchControl::Own`]. A rule sees more than it would on a
+//! real machine (no lane, no lost message), and pays the hops of its design.
 #![forbid(unsafe_code)]
 
 mod launch;
@@ -11,10 +11,11 @@ mod priority;
 pub use launch::{KernelClass, KernelNeeds, KernelPieces, LaunchView};
 pub use priority::MpsPriority;
 
-use crate::Ns;
-use crate::cost::AddedCost;
+pub use crate::cost::AddedCost;
 
-/// A policy's view of a job.
+use crate::Ns;
+
+/// A rule's view of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobView {
     /// 0 (most important) to 9.
@@ -52,7 +53,7 @@ pub enum HostQueue {
     /// No hosts: each waits with its first launch that may not go.
     None,
     /// Hosts of background jobs: they leave kernels behind, from the first that may not go, up to
-    /// `Hosts::queue` of the world. It is weft's launch queue, which bounds their predicted work
+    /// [`crate::Hosts::queue`]. It is weft's launch queue, which bounds their predicted work
     /// too; rules without kernel times cannot.
     #[default]
     Background,
@@ -66,7 +67,7 @@ pub enum HostQueue {
 }
 
 /// A rule.
-pub trait LabPolicy: std::fmt::Debug + Send {
+pub trait PlayedRule: std::fmt::Debug + Send {
     /// Whether the job's next launch may go now. Called at the launch, and again after every event
     /// while it waits.
     fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool;
@@ -106,7 +107,7 @@ pub trait LabPolicy: std::fmt::Debug + Send {
         true
     }
 
-    /// Called at the time that [`LabPolicy::next_wake`] returned.
+    /// Called at the time that [`PlayedRule::next_wake`] returned.
     fn wake(&mut self, _now: Ns) {}
 
     /// The time at which to ask again even if nothing happened.

@@ -7,14 +7,14 @@
 //! slices it does nothing.
 #![forbid(unsafe_code)]
 
-use super::{JobView, LabPolicy};
+use super::{JobView, PlayedRule};
 use crate::Ns;
 
 /// The rule.
 #[derive(Debug)]
 pub struct MpsPriority;
 
-impl LabPolicy for MpsPriority {
+impl PlayedRule for MpsPriority {
     fn may_launch(&mut self, _now: Ns, _job: usize, _jobs: &[JobView]) -> bool {
         true
     }

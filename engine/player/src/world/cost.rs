@@ -3,10 +3,10 @@
 
 use weft_scheduler::Mode;
 
-use super::LabMachine;
+use super::PlayedMachine;
 use crate::cost::{AddedCost, WEFT_ALONE_NS, WEFT_BACKGROUND_NS, WEFT_FOREGROUND_NS};
 
-impl LabMachine {
+impl PlayedMachine {
     /// Time that the rule adds to a job's calls now.
     pub(super) fn added(&self, job: usize) -> AddedCost {
         if !self.hosts.launch_costs {

@@ -1,5 +1,5 @@
 //! The interposer's half: a launch passes by its job's mode and is recorded, and its end is
-//! reported. The rules are those of `weft_gate`, whose first module lists the lab's differences;
+//! reported. The rules are those of `weft_gate`, whose first module lists the player's differences;
 //! the order of steps follows `interposer/src/throttle`.
 
 use weft_gate::active_streams::RemainingWork;
@@ -14,7 +14,7 @@ use weft_scheduler::{Client, Event, Mode};
 use super::lane::WaitingLaunch;
 use super::process::{Queued, SyncResult};
 use super::stand::{HeldReason, Stand};
-use super::{LabMachine, MachineEvent};
+use super::{MachineEvent, PlayedMachine};
 use crate::Ns;
 use crate::job::{Play, name_of};
 
@@ -38,7 +38,7 @@ fn transfer_bytes(play: &Play) -> Option<u64> {
     }
 }
 
-impl LabMachine {
+impl PlayedMachine {
     /// The daemon's longest wait, ns.
     fn longest_wait(&self) -> Ns {
         self.hosts.slowed(DEFAULT_LONGEST_WAIT_NS)

@@ -32,27 +32,28 @@ mod turn;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
-use weft_engine::{Engine, Output, Settings};
-use weft_profiles::Profile;
+use weft_engine::{Engine, Mode, Output, Settings};
 use weft_scheduler::{Config, Snapshot};
 
 use crate::job::PlayedJob;
 use crate::random::Random;
-use crate::rule::{JobView, LabPolicy};
+use crate::rule::{JobView, PlayedRule};
 use crate::{MS, Ns, US};
 
 pub use process::{JobRun, TokenTime};
-pub use queue::{DEFER_NS, QUEUED_CALL_NS};
+pub use queue::DEFER_NS;
 pub use stand::{HeldReason, Stand, StandChange};
 
 use broker::Broker;
 use process::JobProcess;
 
+/// Number of priorities of jobs: 0 to 9.
+pub(crate) const PRIORITIES: usize = 10;
+
 /// The most launches of a job that the driver takes ahead of the device: channels hold about a
 /// thousand.
-pub const AHEAD: usize = 1_000;
+const AHEAD: usize = 1_000;
 
 /// Shortest time, ns, from the end of work to the return of a host thread that spins for it, CUDA's
 /// default: the time of the host itself. A calibration's `wait_return_ns` may be longer.
@@ -111,25 +112,41 @@ impl Default for Hosts {
 /// The launch control between the jobs and the device.
 #[derive(Debug)]
 pub enum LaunchControl {
-    /// Nothing.
+    /// Nothing: the device's own sharing. [`crate::rule::MpsPriority`] is the other one that needs
+    /// no weft.
     Plain,
-    /// weft: the broker's core with these settings.
+    /// weft: the broker's core with these settings. [`LaunchControl::weft`] fits them to a device.
     Weft(Box<Config>),
-    /// A rule of the lab's own.
-    Own(Box<dyn LabPolicy>),
+    /// A rule of the caller's own.
+    Own(Box<dyn PlayedRule>),
+}
+
+impl LaunchControl {
+    /// weft with settings for a real device, on this one that is `dilation` times slower
+    /// ([`Hosts::dilation`]). weft's only other knowledge of the device (`weft doctor` measures it)
+    /// is the cost of a switch between jobs.
+    pub fn weft(config: Config, device: &Settings, dilation: f64) -> LaunchControl {
+        let mut config = config.scaled(dilation);
+        config.switch_cost = match device.mode {
+            Mode::TimeSlice => device.switch,
+            Mode::Mps | Mode::MpsShared(_) => 0,
+        };
+        LaunchControl::Weft(Box::new(config))
+    }
 }
 
 /// A run, before it begins.
 #[derive(Debug)]
 pub struct MachineSetup {
-    /// The device.
+    /// The device: how it shares its time, and its own times. The times of copies are those of the
+    /// traces.
     pub device: Settings,
     /// The host.
     pub hosts: Hosts,
     /// The launch control.
     pub control: LaunchControl,
-    /// The jobs, each with weft's profile of it.
-    pub jobs: Vec<(PlayedJob, Option<Arc<Profile>>)>,
+    /// The jobs. The first one decides when the run ends.
+    pub jobs: Vec<PlayedJob>,
     /// The seed of all chance.
     pub seed: u64,
     /// The least number of requests that the first job answers before the run ends.
@@ -138,6 +155,26 @@ pub struct MachineSetup {
     pub least: Ns,
     /// Longest run, ns of virtual time, whatever the number of answers.
     pub longest: Ns,
+    /// The first job's number for all chance; the others follow. A job in a solo run with the
+    /// number that it has in a set has the same times in both.
+    pub first_number: usize,
+}
+
+impl MachineSetup {
+    /// A run of a thousand requests on a server with cores to spare.
+    pub fn new(device: Settings, control: LaunchControl, jobs: Vec<PlayedJob>, seed: u64) -> MachineSetup {
+        MachineSetup {
+            device,
+            hosts: Hosts::default(),
+            control,
+            jobs,
+            seed,
+            requests: 1_000,
+            least: 0,
+            longest: MAX_RUN_NS,
+            first_number: 0,
+        }
+    }
 }
 
 /// A piece of a kernel's run on the device.
@@ -207,18 +244,18 @@ enum MachineEvent {
     Issue { job: u16 },
     /// A rewritten kernel that was stopped continues.
     GoOn { job: u16 },
-    /// The time that a rule of the lab's own requested.
+    /// The time that a rule of the caller's own requested.
     Ask,
 }
 
 /// The machine.
-pub struct LabMachine {
+pub(crate) struct PlayedMachine {
     engine: Engine,
-    own: Option<Box<dyn LabPolicy>>,
+    own: Option<Box<dyn PlayedRule>>,
     broker: Option<Broker>,
     processes: Vec<JobProcess>,
     views: Vec<JobView>,
-    epochs: [u64; 10],
+    epochs: [u64; PRIORITIES],
     heap: BinaryHeap<Reverse<(Ns, u64, MachineEvent)>>,
     order: u64,
     now: Ns,
@@ -234,15 +271,9 @@ pub struct LabMachine {
     launch_latency: Ns,
 }
 
-impl LabMachine {
+impl PlayedMachine {
     /// A machine with all jobs attached, before the first event.
-    pub fn new(setup: MachineSetup) -> LabMachine {
-        LabMachine::numbered(setup, 0)
-    }
-
-    /// [`LabMachine::new`] with jobs numbered from `first` for all chance: a job in a solo run then
-    /// behaves as in a set.
-    pub fn numbered(setup: MachineSetup, first: usize) -> LabMachine {
+    pub(crate) fn new(setup: MachineSetup) -> PlayedMachine {
         let device = Settings {
             // The duration of a copy is given in bytes: a byte takes a nanosecond.
             copy_latency: 0,
@@ -256,13 +287,13 @@ impl LabMachine {
             LaunchControl::Weft(config) => (Some(Broker::new(*config, setup.hosts.spin)), None),
             LaunchControl::Own(policy) => (None, Some(policy)),
         };
-        let mut world = LabMachine {
+        let mut world = PlayedMachine {
             engine: Engine::new(device),
             own,
             broker,
             processes: Vec::new(),
             views: Vec::new(),
-            epochs: [0; 10],
+            epochs: [0; PRIORITIES],
             heap: BinaryHeap::new(),
             order: 0,
             now: 0,
@@ -277,13 +308,13 @@ impl LabMachine {
             asked: None,
             launch_latency: device.launch_latency,
         };
-        for (job, profile) in setup.jobs {
+        for job in setup.jobs {
             world.views.push(JobView {
                 priority: job.priority,
                 ..JobView::default()
             });
-            let number = (first + world.processes.len()) as u64;
-            let mut process = JobProcess::new(job, number, profile, &mut world.engine);
+            let number = (setup.first_number + world.processes.len()) as u64;
+            let mut process = JobProcess::new(job, number, &mut world.engine);
             process.lane.dilation = setup.hosts.dilation;
             world.processes.push(process);
         }
@@ -306,7 +337,7 @@ impl LabMachine {
     }
 
     /// Runs the machine to its end.
-    pub fn run(mut self) -> MachineRun {
+    pub(crate) fn run(mut self) -> MachineRun {
         let finished = loop {
             let host = self.heap.peek().map(|Reverse((at, _, _))| *at);
             let device = self.engine.next_event_time();

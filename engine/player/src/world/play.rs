@@ -6,11 +6,11 @@ use weft_scheduler::{Client, Event};
 use weft_trace_format::AwaitedWork;
 
 use super::process::{HostWaiter, InFlight, Queued, SyncResult, WaitTarget};
-use super::{AHEAD, KernelPiece, LabMachine, MachineEvent};
+use super::{AHEAD, KernelPiece, MachineEvent, PlayedMachine};
 use crate::Ns;
 use crate::job::{JobOp, NONE, Play};
 
-impl LabMachine {
+impl PlayedMachine {
     /// Schedules a job's first request.
     pub(super) fn first_request(&mut self, job: usize) {
         let process = &mut self.processes[job];

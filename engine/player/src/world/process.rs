@@ -1,11 +1,9 @@
 //! The state of a running job: its host threads, its work on the device, its lane.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use weft_engine::{ContextId, Engine, KernelShape, OpId, StreamId};
 use weft_gate::wait::nap_length;
-use weft_profiles::Profile;
 
 use super::lane::GateLane;
 use super::stand::{Stand, StandChange};
@@ -195,7 +193,7 @@ impl JobProcess {
         nap_length(now, expected, || self.outstanding > 0)
     }
 
-    pub(super) fn new(job: PlayedJob, number: u64, profile: Option<Arc<Profile>>, engine: &mut Engine) -> JobProcess {
+    pub(super) fn new(job: PlayedJob, number: u64, engine: &mut Engine) -> JobProcess {
         let context = engine.add_context();
         let streams = (0..job.program.streams.max(1))
             .filter_map(|_| engine.add_stream(context, 0).ok())
@@ -235,7 +233,7 @@ impl JobProcess {
             arrivals: Vec::new(),
             tokens: Vec::new(),
             token_at: None,
-            lane: GateLane::new(profile),
+            lane: GateLane::new(job.profile.given().cloned()),
             held_since: None,
             waits: Vec::new(),
             stands: Vec::new(),

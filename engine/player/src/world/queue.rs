@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::process::Queued;
-use super::{LabMachine, MachineEvent};
+use super::{MachineEvent, PlayedMachine};
 use crate::job::{NONE, Play};
 use crate::rule::HostQueue;
 use crate::{Ns, US};
@@ -13,7 +13,7 @@ pub const DEFER_NS: Ns = US / 2;
 
 /// Host time, ns, of a call if every call goes into a queue: XSched's return in 800 to 1,500 ns on
 /// the simulated driver.
-pub const QUEUED_CALL_NS: Ns = US;
+const QUEUED_CALL_NS: Ns = US;
 
 /// The capacity of a job's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ struct QueueRoom {
     work: Ns,
 }
 
-impl LabMachine {
+impl PlayedMachine {
     /// Wakes the thread that makes the calls of an idle queue, if all calls go through queues: it
     /// sleeps then.
     fn wake_issuer(&mut self, job: usize) {

@@ -1,4 +1,4 @@
-//! Rules of the lab's own ([`crate::rule`]) in the place of weft's gate: the times at which each
+//! Rules of the caller's own ([`crate::rule`]) in the place of weft's gate: the times at which each
 //! job asks, and asks again.
 #![forbid(unsafe_code)]
 
@@ -6,14 +6,14 @@ use weft_engine::{KernelShape, OpId, Work};
 use weft_protocol::device_share::FIRST_BELOW_NORMAL;
 
 use super::process::{InFlight, StoppedKernel};
-use super::{LabMachine, MachineEvent};
+use super::{MachineEvent, PlayedMachine};
 use crate::Ns;
 use crate::job::{NONE, Play, name_of};
 use crate::rule::{KernelPieces, LaunchView};
 
-impl LabMachine {
-    /// Gives a rule of the lab's own the profiles, and the device its priorities; before anything
-    /// runs.
+impl PlayedMachine {
+    /// Gives a rule of the caller's own the profiles, and the device its priorities; before
+    /// anything runs.
     pub(super) fn begin_own(&mut self) {
         if self.broker.is_some() {
             // As `weft run` sets it for MPS (`broker/cli/src/device_share.rs`).
@@ -63,7 +63,7 @@ impl LabMachine {
         allowed
     }
 
-    /// Reports a launch to a rule of the lab's own.
+    /// Reports a launch to a rule of the caller's own.
     pub(super) fn own_launched(&mut self, job: usize) {
         let now = self.now;
         if let Some(own) = &mut self.own {
@@ -73,8 +73,8 @@ impl LabMachine {
         }
     }
 
-    /// Reports to a rule of the lab's own that a job's queue is in use, or empty, or that a request
-    /// of it came, or was answered.
+    /// Reports to a rule of the caller's own that a job's queue is in use, or empty, or that a
+    /// request of it came, or was answered.
     pub(super) fn view_changed(&mut self, job: usize) {
         let now = self.now;
         if let Some(own) = &mut self.own {
@@ -158,7 +158,7 @@ impl LabMachine {
         view.active_at = self.now;
     }
 
-    /// After a change, waiting jobs ask a rule of the lab's own again.
+    /// After a change, waiting jobs ask a rule of the caller's own again.
     pub(super) fn ask_own(&mut self, ended: Option<usize>) {
         if self.own.is_none() {
             return;

@@ -14,7 +14,7 @@ pub enum HeldReason {
     Unseen,
     /// The end is known; the gap counts as too short or about to end.
     Short,
-    /// A rule of the lab's own holds it back.
+    /// A rule of the caller's own holds it back.
     Rule,
 }
 

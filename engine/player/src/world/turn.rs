@@ -6,13 +6,13 @@ use weft_scheduler::{Decision, Event, Mode};
 use super::broker::ITERATION_NS;
 use super::lane::{GateBell, WaitingLaunch};
 use super::stand::{HeldReason, Stand};
-use super::{LabMachine, MachineEvent};
+use super::{MachineEvent, PlayedMachine};
 use crate::Ns;
 
 /// The most rounds of decisions and their results in one turn, as in the daemon.
 const ROUNDS: usize = 16;
 
-impl LabMachine {
+impl PlayedMachine {
     /// Attaches all jobs, before anything runs.
     pub(super) fn attach_all(&mut self) {
         let Some(broker) = &mut self.broker else { return };

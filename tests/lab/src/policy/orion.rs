@@ -26,7 +26,7 @@
 //! that half of Orion is not judged.
 #![forbid(unsafe_code)]
 
-use weft_player::rule::{JobView, KernelClass, KernelNeeds, LabPolicy};
+use weft_player::rule::{JobView, KernelClass, KernelNeeds, PlayedRule};
 
 use crate::Ns;
 
@@ -63,7 +63,7 @@ impl Orion {
     }
 }
 
-impl LabPolicy for Orion {
+impl PlayedRule for Orion {
     fn may_launch(&mut self, _now: Ns, job: usize, jobs: &[JobView]) -> bool {
         let (own, next) = (jobs[job], jobs[job].next);
         let high = || jobs.iter().filter(|view| view.is_foreground(jobs));
@@ -102,6 +102,7 @@ impl LabPolicy for Orion {
 
 #[cfg(test)]
 mod tests {
+
     use weft_player::rule::LaunchView;
 
     use super::*;

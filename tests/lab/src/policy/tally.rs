@@ -22,7 +22,7 @@
 //! replaced by slower ones; neither costs anything here.
 #![forbid(unsafe_code)]
 
-use weft_player::rule::{JobView, KernelPieces, LabPolicy};
+use weft_player::rule::{JobView, KernelPieces, PlayedRule};
 
 use crate::Ns;
 
@@ -36,7 +36,7 @@ const REWRITTEN_PERMILLE: u64 = 1_300;
 #[derive(Debug)]
 pub struct TallyPriority;
 
-impl LabPolicy for TallyPriority {
+impl PlayedRule for TallyPriority {
     fn may_launch(&mut self, _now: Ns, job: usize, jobs: &[JobView]) -> bool {
         let own = jobs[job];
         if own.is_foreground(jobs) || own.next.transfer {
@@ -69,6 +69,7 @@ impl LabPolicy for TallyPriority {
 
 #[cfg(test)]
 mod tests {
+
     use weft_player::rule::{KernelNeeds, LaunchView};
 
     use super::*;
