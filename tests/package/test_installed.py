@@ -18,7 +18,9 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
-from harness import compiled, jobs, package, paths, prose
+from fixtures import compiled
+from harness import jobs, package, paths
+from harness.ci import prose
 
 # Seconds for one command, on two busy cores.
 BOUND = 120

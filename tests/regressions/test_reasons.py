@@ -1,7 +1,7 @@
 """The end of a test run reports the assertion that failed, and the checks that were not tried."""
 
 import pytest
-from harness import reasons, stages
+from harness.ci import reasons, stages
 
 LOG = [f"a line of the log, {number}" for number in range(60)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-from harness import prose  # noqa: E402
+from harness.ci import prose  # noqa: E402
 from test_layers import program  # noqa: E402
 
 lint = program("lint")
