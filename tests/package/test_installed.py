@@ -83,10 +83,16 @@ def tree(folder, without=()):
     return {path for path in found if not any(path.startswith(part) for part in without)}
 
 
+def links_lead_into(folder):
+    """Every relative link of the documents in there resolves inside the folder."""
+    documents = list(folder.rglob("*.md"))
+    broken = [line for file in documents for line in prose.broken_links(folder, file)]
+    assert documents and not broken, broken
+
+
 def documents_lead_somewhere(folder):
     """And have the parts that an administrator needs."""
-    broken = [line for file in folder.rglob("*.md") for line in prose.broken_links(folder, file)]
-    assert not broken, broken
+    links_lead_into(folder)
     for name in ("grafana/weft.json", "prometheus/rules.yml", "prometheus/scrape.yml"):
         assert (folder / name).stat().st_size > 100, name
     sample = (folder / "examples" / "weft.toml").read_text()
@@ -368,6 +374,8 @@ def test_the_plugins_package_says_for_which_slurm_it_is(tmp_path):
     assert "@" not in fields.replace("weft@localhost", ""), fields
     names = package.run("dpkg-deb", "--contents", file)
     assert "./usr/lib/weft/weft_slurm.so" in names and "examples/plugstack.conf" in names, names
+    package.run("dpkg-deb", "--extract", file, tmp_path / "root")
+    links_lead_into(tmp_path / "root/usr/share/doc/weft-slurm")
     header.write_text("#define OTHER 1\n")
     with pytest.raises(package.Failed):
         package.make_slurm_deb(plugin, header, tmp_path)

@@ -47,13 +47,17 @@ class Names(unittest.TestCase):
 class Rules(unittest.TestCase):
     def test_links_lead_somewhere(self):
         with tempfile.TemporaryDirectory() as folder:
-            root = Path(folder)
+            root = Path(folder) / "docs"
+            root.mkdir()
+            (Path(folder) / "out.md").touch()
             file = root / "a.md"
             file.write_text(
-                "[x](a.md) [y](gone.md#part) [z](https://x.y) [p](#part) `[c](code.md)`\n"
-                "```\n[d](code.md)\n```\n"
+                "# The `part` of [a](a.md)\n[x](a.md) [y](gone.md#part) [z](https://x.y)\n"
+                "[p](#the-part-of-a) `[c](code.md)` [q](a.md#other) [o](../out.md)\n"
+                "```\n# other\n[d](code.md)\n```\n"
             )
-            self.assertEqual(list(prose.broken_links(root, file)), ["a.md: there is no gone.md"])
+            broken = ["there is no gone.md", "a.md has no part #other", "../out.md is not in this folder"]
+            self.assertEqual(list(prose.broken_links(root, file)), [f"a.md: {each}" for each in broken])
 
     def test_long_subjects_are_named(self):
         self.assertEqual(len(prose.long_subjects(["x" * 72, "x" * 73])), 1)

@@ -137,13 +137,31 @@ def repeated_types(texts):
     return {name: count for name, count in counts.items() if count > 1}
 
 
+def without_code(text):
+    """A Markdown text without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(file):
+    """The parts of a Markdown file that a link can name: its headings, as forges spell them."""
+    found = re.findall(r"^#+ (.+)$", without_code(file.read_text()), re.MULTILINE)
+    shown = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in found)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in shown}
+
+
 def broken_links(root, file):
-    """Relative links of a Markdown file that lead nowhere."""
-    text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.MULTILINE | re.DOTALL)
-    for link in LINK.findall(re.sub(r"`[^`\n]*`", "", text)):
-        path = link.split("#")[0]
-        if path and "://" not in path and not path.startswith("mailto:") and not (file.parent / path).exists():
+    """Relative links of a Markdown file that lead nowhere, or out of the folder `root`."""
+    for link in LINK.findall(re.sub(r"`[^`\n]*`", "", without_code(file.read_text()))):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        path, _, part = link.partition("#")
+        target = file.parent / path if path else file
+        if not target.exists():
             yield f"{file.relative_to(root)}: there is no {path}"
+        elif not target.resolve().is_relative_to(root.resolve()):
+            yield f"{file.relative_to(root)}: {path} is not in this folder"
+        elif part and target.suffix == ".md" and part not in anchors(target):
+            yield f"{file.relative_to(root)}: {path} has no part #{part}"
 
 
 def long_subjects(subjects):
