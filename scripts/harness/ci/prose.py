@@ -35,6 +35,8 @@ CONSTRUCTIONS = {
     "nobody": r"\b(?:nobody|anybody|somebody)\b",
 }
 CONSTRUCTIONS = {name: re.compile(pattern) for name, pattern in CONSTRUCTIONS.items()}
+# The first line of a source file, behind a program's own first line. Also read by git.
+SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
 COMMENT = {".rs": r"\s*//[/!]?\s?", ".py": r"\s*(?:#\s?)?", ".md": r"(?:> ?)*"}
 DOC = re.compile(r"\s*//[/!] (\w+)")
 
@@ -42,14 +44,15 @@ DOC = re.compile(r"\s*//[/!] (\w+)")
 def rust_comments(text):
     """Line numbers and lines of comments."""
     for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("//") and not re.match(r"\s*//[/!]?\s*\|", line):
+        if line.lstrip().startswith("//") and SPDX not in line and not re.match(r"\s*//[/!]?\s*\|", line):
             yield number, line
 
 
 def python_comments(text):
     """Lines that are comments, and those of documentation strings."""
     lines = text.splitlines()
-    wanted = {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
+    comments = enumerate(lines, 1)
+    wanted = {number for number, line in comments if line.lstrip().startswith("#") and SPDX not in line}
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
@@ -125,6 +128,8 @@ def begun_by_a_type(text, types):
     """Line numbers of documentation that begins with a type's name outside backticks."""
     before = ""
     for number, line in enumerate(text.splitlines(), 1):
+        if SPDX in line:
+            continue
         first = DOC.match(line)
         if first and first[1] in types and not before.lstrip().startswith("//"):
             yield number
@@ -162,6 +167,13 @@ def broken_links(root, file):
             yield f"{file.relative_to(root)}: {path} is not in this folder"
         elif part and target.suffix == ".md" and part not in anchors(target):
             yield f"{file.relative_to(root)}: {path} has no part #{part}"
+
+
+def with_spdx(suffix, text):
+    """A source file's text with its licence's line, which it may have already."""
+    line = f"{'//' if suffix == '.rs' else '#'} {SPDX}\n"
+    head, rest = re.match(r"(#![^\[\n]*\n)?(.*)", text, re.DOTALL).groups(default="")
+    return text if rest.startswith(line) else head + line + rest
 
 
 def long_subjects(subjects):
