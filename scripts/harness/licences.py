@@ -4,6 +4,8 @@ from pathlib import Path
 
 from . import workspaces
 
+# The licence of weft itself.
+OWN = "MIT OR Apache-2.0"
 # First words of the names of files with a licence or a notice.
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 

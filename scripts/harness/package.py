@@ -325,7 +325,7 @@ def make_wheel(whole, out, as_built):
     return made
 
 
-def run(*command, within=None):
+def run(*command, within=None, bound_s=BOUND_S):
     """Runs a command. Returns its stdout."""
     words = [str(word) for word in command]
     try:
@@ -335,11 +335,11 @@ def run(*command, within=None):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=BOUND_S,
+            timeout=bound_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise Failed(f"{words[0]} did not end within {BOUND_S} s") from None
+        raise Failed(f"{words[0]} did not end within {bound_s} s") from None
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         said = (done.stderr.strip() or "it printed nothing").splitlines()[-1]
