@@ -20,8 +20,10 @@ FAILED = re.compile(r"^(?:\[\d+/\d+\] )?(?:\S[^:]{0,120}? )?FAILED(?:\s|$)")
 # Lines that follow a case.
 NEXT = re.compile(r"^(?:\[\d+/\d+\] |ok\b|failed: |\d+ passed, \d+ failed|\S+ \d+\.\d+s (?:ok|FAILED)\b|\S+ \.\.\.$|kept: )")
 ERROR = re.compile(r"^\s*[\w.]*(?:Error|Failure|Exception|Expired|Trouble)\b|^thread '.*' .*panicked at ")
-# Output of cargo test.
+# Output of cargo test: a test program begins; a test's output; the calls that led to a panic.
+PROGRAM = re.compile(r"^     Running (.+)$")
 OUTPUT = re.compile(r"^---- (\S+) stdout ----$")
+BACKTRACE = re.compile(r"^stack backtrace:\n(?:[ \t].*\n)*(?:note: .*\n)?", re.MULTILINE)
 OUTPUT_END = re.compile(r"^(?:---- \S+ stdout ----|failures:|test result: .*)$")
 
 
@@ -88,10 +90,21 @@ def of_junit(path):
 
 
 def of_cargo(text):
-    """Reasons of cargo test: the output of the failed tests; else the last errors of the compiler,
-    or the end of the output.
+    """Reasons of cargo test: the output of the failed tests, with their program, assertion and
+    place; else the last errors of the compiler, or the end of the output.
     """
-    found = blocks(text, OUTPUT.match, OUTPUT_END.match)
+    text = BACKTRACE.sub("", text)
+    title, found = "", []
+    for line in text.splitlines():
+        if program := PROGRAM.match(line):
+            title = program[1]
+        elif output := OUTPUT.match(line):
+            found.append([f"FAILED {title}: {output[1]}".replace("FAILED : ", "FAILED ")])
+            inside = True
+        elif found and OUTPUT_END.match(line):
+            inside = False
+        elif found and inside:
+            found[-1].append(line)
     if not found:
         found = blocks(text, lambda line: line.startswith(("error", "signal:", "thread '")), lambda line: not line.strip())
     return bounded(found) or of_stage(text)
