@@ -6,13 +6,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import elf, licences, package, paths
+from . import elf, licences, package, paths, workspaces
 
 OUT = paths.TARGET / "release-page"
 PAGE, SUMS = "RELEASE.md", "SHA256SUMS"
 CHANGELOG = "CHANGELOG.md"
 KUBERNETES = paths.ROOT / "deploy" / "kubernetes"
 PLUGIN = KUBERNETES / "device-plugin" / "target" / "release" / "weft-device-plugin"
+PLUGINS_WORKSPACE = workspaces.Workspace("device-plugin", KUBERNETES / "device-plugin")
 # The C library of debian:12-slim, which the image begins with.
 IMAGE_GLIBC = (2, 36)
 # Seconds in which an engine makes the image: it may fetch 30 MB first.
@@ -136,6 +137,10 @@ def context(whole, out):
     for name in package.FILES:
         shutil.copy(whole / name, packed / name)
     shutil.copytree(whole / "lib", packed / "lib", symlinks=True)
+    for file in whole.glob("LICENSE-*"):
+        shutil.copy(file, packed)
+    texts = licences.text(package.TRIPLE, "weft-device-plugin", workspace=PLUGINS_WORKSPACE)
+    (packed / f"{package.NOTICES}-PLUGIN").write_text(texts)
     for file in (PLUGIN, KUBERNETES / "Containerfile"):
         place = folder / file.relative_to(paths.ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +216,8 @@ def page(files, out, glibc):
     commit = git("rev-parse", "--short", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
     rows = [f"| `{file.name}` | {file.stat().st_size / 2**20:.1f} MiB | `{install(file)}` |" for file in files]
     others = licences.linked(package.TRIPLE, "weft-cli", "weft-interposer")
-    linked = [f"| {each['name']} {each['version']} | {each['license']} |" for each in others]
+    others += licences.linked(package.TRIPLE, "weft-device-plugin", workspace=PLUGINS_WORKSPACE)
+    linked = sorted({f"| {each['name']} {each['version']} | {each['license']} |" for each in others})
     parts = [
         f"# weft {version}",
         f"{date}, commit {commit}. For Linux on x86-64 with {glibc}.",

@@ -4,6 +4,7 @@ The packages are made of the build of scripts/layout, so they run here and not o
 test_package.py is for that. A case installs into a folder of its own.
 """
 
+import glob
 import json
 import os
 import re
@@ -347,13 +348,14 @@ def test_the_kubernetes_image_is_built_by_the_commands_in_its_file(scene, made):
             line = line.replace(variable, place)
         *sources, target = line.split()
         place = root / target.lstrip("/")
-        for source in map(Path, sources):
+        for source in (Path(found) for name in sources for found in glob.glob(name)):
             if source.is_dir():
                 shutil.copytree(source, place, symlinks=True)
             else:
                 file = place / source.name if target.endswith("/") else place
                 file.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(source, file)
+    notices_of_others((root / "usr/share/doc/weft" / package.NOTICES).read_text())
     (link,) = re.findall(r"^RUN ln -s (\S+) (\S+)$", text, re.M)
     (root / link[1].lstrip("/")).symlink_to(link[0])
     assert run(root / "usr/bin/weft", "--version").stdout.startswith("weft ")
