@@ -186,6 +186,12 @@ def checksums(files, out):
     return "".join(sums)
 
 
+def size(file):
+    """The size of a file, for people."""
+    size_bytes = file.stat().st_size
+    return f"{size_bytes / 2**20:.1f} MiB" if size_bytes >= 2**20 else f"{size_bytes / 2**10:.0f} KiB"
+
+
 def install(file):
     """The command with which a user installs a file."""
     name, version = file.name, package.version()
@@ -214,7 +220,7 @@ def page(files, out, glibc):
     date, new = section(version)
     status = re.search(r"^\*\*Status:.*$", (paths.ROOT / "README.md").read_text(), re.MULTILINE)
     commit = git("rev-parse", "--short", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
-    rows = [f"| `{file.name}` | {file.stat().st_size / 2**20:.1f} MiB | `{install(file)}` |" for file in files]
+    rows = [f"| `{file.name}` | {size(file)} | `{install(file)}` |" for file in files]
     others = licences.linked(package.TRIPLE, "weft-cli", "weft-interposer")
     others += licences.linked(package.TRIPLE, "weft-device-plugin", workspace=PLUGINS_WORKSPACE)
     linked = sorted({f"| {each['name']} {each['version']} | {each['license']} |" for each in others})
