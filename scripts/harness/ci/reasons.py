@@ -23,7 +23,7 @@ ERROR = re.compile(r"^\s*[\w.]*(?:Error|Failure|Exception|Expired|Trouble)\b|^th
 # Output of cargo test: a test program begins; a test's output; the calls that led to a panic.
 PROGRAM = re.compile(r"^     Running (.+)$")
 OUTPUT = re.compile(r"^---- (\S+) stdout ----$")
-BACKTRACE = re.compile(r"^stack backtrace:\n(?:[ \t].*\n)*(?:note: .*\n)?", re.MULTILINE)
+BACKTRACE = re.compile(r"^stack backtrace:\n(?:[ \t].*\n)*(?:note: .*\n?)?", re.MULTILINE)
 OUTPUT_END = re.compile(r"^(?:---- \S+ stdout ----|failures:|test result: .*)$")
 
 
@@ -80,7 +80,7 @@ def of_junit(path):
             failed += 1
             why.append([f"FAILED {case.get('classname')}::{case.get('name')}"])
             for one in wrong:
-                why[-1] += (one.text or "").splitlines()
+                why[-1] += BACKTRACE.sub("", one.text or "").splitlines()
         elif (skip := case.find("skipped")) is not None:
             skipped += 1
             untried[skip.get("message") or "no reason was given"] += 1
