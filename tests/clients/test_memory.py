@@ -57,7 +57,8 @@ import shutil
 import time
 
 import pytest
-from harness import devicelog, jobs, paths, perfetto
+from harness import devicelog, jobs, paths
+from harness.bench import perfetto
 
 pytestmark = [
     pytest.mark.skipif(not paths.python("torch").exists(), reason="no .venv-torch: scripts/setup torch"),

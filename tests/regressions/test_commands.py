@@ -13,8 +13,8 @@ from pathlib import Path
 
 import built
 import pytest
+from fixtures.scene import BOUND, COMPANION, weft
 from harness import jobs, paths
-from harness.scene import BOUND, COMPANION, weft
 
 
 def waits(scene, job):

@@ -1,8 +1,8 @@
 //! The daemon: drives the pure crates (scheduler, paging, admission) with real time and clients.
 //!
 //! Dependencies go one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.
-//! The modules also depend on each other in one direction: `scripts/harness/layers.toml` lists them
-//! from the lowest up.
+//! The modules also depend on each other in one direction: `scripts/harness/ci/layers.toml` lists
+//! them from the lowest up.
 //!
 //! From the top down, with their threads:
 //! * [`reception`]: `acceptor` (the main thread) lets clients in and notices the broker's end.
