@@ -27,7 +27,7 @@ use weft_scheduler::{Config, PolicyName};
 #[command(after_help = FILES)]
 pub struct BrokerArgs {
     /// How the GPU is shared; default: weft
-    #[arg(long, value_name = "weft|fikit|exclusive|timeslice")]
+    #[arg(long, value_name = "weft|fikit")]
     pub policy: Option<PolicyName>,
     /// Detach from the terminal; the log goes to a file next to the socket
     #[arg(long)]
@@ -76,9 +76,6 @@ pub struct BrokerArgs {
     /// Longest wait of a launch at the gate; after it the launch passes and is counted
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub longest_wait: Option<u64>,
-    /// Turn length of policy timeslice
-    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
-    pub turn: Option<u64>,
     /// Longest time that a job is swapped out while other jobs of its priority have their turns,
     /// because their memory does not fit the device together; default: 500
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
@@ -257,7 +254,6 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     fill(&mut args.slowdown, said("slowdown"), latency_budget::parse_slowdown);
     fill(&mut args.delay_bound, said("delay-bound"), number);
     fill(&mut args.longest_wait, said("longest-wait"), number);
-    fill(&mut args.turn, said("turn"), number);
     fill(&mut args.max_swapped_out, said("max-swapped-out"), number);
     fill(&mut args.swapped_out_limit, said("swapped-out-limit"), number);
     fill(&mut args.switch_cost, said("switch-cost"), number);
@@ -311,9 +307,6 @@ fn options(args: &BrokerArgs) -> Options {
     }
     if let Some(slowdown) = args.slowdown {
         core.slowdown = latency_budget::part(slowdown);
-    }
-    if let Some(us) = args.turn {
-        core.turn = us.saturating_mul(1_000);
     }
     if let Some(ms) = args.max_swapped_out {
         core.max_swapped_out = ms.saturating_mul(1_000_000);
@@ -403,7 +396,6 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
         ("--idle-exit", args.idle_exit),
         ("--delay-bound", args.delay_bound),
         ("--longest-wait", args.longest_wait),
-        ("--turn", args.turn),
         ("--max-swapped-out", args.max_swapped_out),
         ("--swapped-out-limit", args.swapped_out_limit),
         ("--switch-cost", args.switch_cost),

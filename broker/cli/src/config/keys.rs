@@ -103,7 +103,6 @@ pub const KEYS: &[ConfigKey] = &[
     })),
     figure("us", broker_key("delay-bound", "500", whole)),
     figure("ms", broker_key("longest-wait", "1000", whole)),
-    figure("us", broker_key("turn", "10000", whole)),
     figure("ms", broker_key("max-swapped-out", "500", whole)),
     figure("ms", broker_key("swapped-out-limit", "turns stay too short", whole)),
     figure("us", broker_key("switch-cost", "100; 0 under MPS", whole)),

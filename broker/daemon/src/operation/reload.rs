@@ -142,7 +142,6 @@ pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'sta
         ("admission", before.admission != now.admission),
         ("delay-bound", was.delay_bound != is.delay_bound),
         ("longest-wait", before.longest_wait != now.longest_wait),
-        ("turn", was.turn != is.turn),
         ("max-swapped-out", was.max_swapped_out != is.max_swapped_out),
         ("swapped-out-limit", was.swapped_out_limit != is.swapped_out_limit),
         (

@@ -6,21 +6,25 @@
 #![forbid(unsafe_code)]
 
 mod count;
+mod exclusive;
 mod launch;
 mod nvshare;
 mod orion;
 mod priority;
 mod reef;
 mod tally;
+mod timeslice;
 mod xsched;
 
 pub use count::Count;
+pub use exclusive::ExclusivePriority;
 pub use launch::{KernelClass, KernelNeeds, KernelPieces, LaunchView};
 pub use nvshare::Nvshare;
 pub use orion::Orion;
 pub use priority::MpsPriority;
 pub use reef::Reef;
 pub use tally::TallyPriority;
+pub use timeslice::Timeslice;
 pub use xsched::Xsched;
 
 use crate::Ns;
