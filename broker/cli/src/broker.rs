@@ -101,9 +101,6 @@ pub struct BrokerArgs {
     /// none). --refine=false overrides weft.toml
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub refine: Option<bool>,
-    /// Order in which waiting jobs get device memory: weft or fifo; default: weft
-    #[arg(long, value_name = "ORDER")]
-    pub admission: Option<weft_admission::AdmissionPolicy>,
     /// Write decisions and records to a file, one JSON value per line
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -250,7 +247,6 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     let number = text::whole::<u64>;
     fill(&mut args.policy, said("policy"), str::parse);
     fill(&mut args.refine, said("refine"), str::parse);
-    fill(&mut args.admission, said("admission"), str::parse);
     fill(&mut args.slowdown, said("slowdown"), latency_budget::parse_slowdown);
     fill(&mut args.delay_bound, said("delay-bound"), number);
     fill(&mut args.longest_wait, said("longest-wait"), number);
@@ -334,7 +330,6 @@ fn options(args: &BrokerArgs) -> Options {
         longest_wait_said: args.longest_wait.is_some(),
         spin: args.spin.unwrap_or_default(),
         refine: args.refine.unwrap_or(false),
-        admission: args.admission.unwrap_or_default(),
         dilation,
         trace: args.trace.clone(),
         metrics: args.metrics.iter().map(absolute).collect(),
@@ -377,7 +372,6 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     for (flag, value) in [
         ("--policy", args.policy.map(|policy| policy.to_string())),
         ("--spin", args.spin.map(|spin| spin.name().to_string())),
-        ("--admission", args.admission.map(|order| order.name().to_string())),
         ("--dilation", args.dilation.map(|factor| factor.to_string())),
         ("--log", args.log.clone()),
     ] {

@@ -123,7 +123,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         true => places.known(),
         false => profile_path::folder().join(admission::DEVICE_FACTS_FILE),
     };
-    let admission = admission::AdmissionHandle::new(options.admission, Some(places.ledger()))
+    let admission = admission::AdmissionHandle::new(Some(places.ledger()))
         .shared(options.door.is_shared())
         .measuring(&known);
     admission.set_rights(&options.rights);

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use clap::ValueEnum;
-use weft_admission::AdmissionPolicy;
 use weft_api::metrics_address::MetricsAddress;
 use weft_daemon::log_file;
 use weft_daemon::options::Spin;
@@ -97,7 +96,6 @@ pub const OF_ONE_BROKER: [&str; 2] = ["metrics", "trace"];
 pub const KEYS: &[ConfigKey] = &[
     broker_key("policy", "weft", |text| drop_value(text.parse::<PolicyName>())),
     broker_key("refine", "false", yes_or_no),
-    broker_key("admission", "weft", |text| drop_value(text.parse::<AdmissionPolicy>())),
     reloaded(broker_key("slowdown", "1%", |text| {
         drop_value(latency_budget::parse_slowdown(text))
     })),
@@ -272,16 +270,7 @@ mod tests {
 
     #[test]
     fn built_in_values_of_the_switches_are_valid() {
-        for name in [
-            "policy",
-            "refine",
-            "admission",
-            "slowdown",
-            "delay-bound",
-            "dilation",
-            "spin",
-            "log",
-        ] {
+        for name in ["policy", "refine", "slowdown", "delay-bound", "dilation", "spin", "log"] {
             let key = KEYS.iter().find(|key| key.name == name).expect("a key");
             assert_eq!((key.check)(key.built_in), Ok(()), "{name}");
         }

@@ -165,8 +165,6 @@ pub struct Options {
     pub refine: bool,
     /// Factor by which this device is slower than a real one.
     pub dilation: f64,
-    /// The order in which jobs get device memory.
-    pub admission: weft_admission::AdmissionPolicy,
     /// File for decisions and records.
     pub trace: Option<PathBuf>,
     /// Further addresses for metrics, besides the default socket.
@@ -212,7 +210,6 @@ impl Default for Options {
             spin: Spin::default(),
             refine: false,
             dilation: 1.0,
-            admission: weft_admission::AdmissionPolicy::default(),
             trace: None,
             metrics: Vec::new(),
             log: None,
