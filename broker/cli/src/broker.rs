@@ -8,7 +8,6 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 use rustix::process::Pid;
 
 use super::config::keys::{self, ConfigSection};
@@ -18,7 +17,7 @@ use weft_api::admin;
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::paths::Places;
 use weft_daemon::log_file;
-use weft_daemon::options::{Door, LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
+use weft_daemon::options::{Door, LONGEST_WAIT, Options, OptionsSource, Rights};
 use weft_protocol::latency_budget;
 use weft_scheduler::{Config, PolicyName};
 
@@ -92,10 +91,6 @@ pub struct BrokerArgs {
     /// multiplies all default times; default: 1
     #[arg(long, value_name = "FACTOR", value_parser = text::dilation, allow_negative_numbers = true)]
     pub dilation: Option<f64>,
-    /// Whether the scheduler may spin while a background job waits and a gap is near; auto: if the
-    /// machine has more than two cores; default: auto
-    #[arg(long, value_enum)]
-    pub spin: Option<Spin>,
     /// Have jobs time a kernel now and then while they serve, for at most 0.5 % of their time. This
     /// keeps predictions current, and profiles too when the jobs have ended (a shared broker writes
     /// none). --refine=false overrides weft.toml
@@ -254,7 +249,6 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     fill(&mut args.swapped_out_limit, said("swapped-out-limit"), number);
     fill(&mut args.switch_cost, said("switch-cost"), number);
     fill(&mut args.dilation, said("dilation"), text::dilation);
-    fill(&mut args.spin, said("spin"), |text| Spin::from_str(text, true));
     fill(&mut args.trace, said("trace"), str::parse);
     fill(&mut args.log, said("log"), log_level);
     if args.metrics.is_empty() {
@@ -328,7 +322,6 @@ fn options(args: &BrokerArgs) -> Options {
             .longest_wait
             .map_or(LONGEST_WAIT.mul_f64(dilation), Duration::from_millis),
         longest_wait_said: args.longest_wait.is_some(),
-        spin: args.spin.unwrap_or_default(),
         refine: args.refine.unwrap_or(false),
         dilation,
         trace: args.trace.clone(),
@@ -371,7 +364,6 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     // Only the given options: the broker reads the files itself, and again on SIGHUP.
     for (flag, value) in [
         ("--policy", args.policy.map(|policy| policy.to_string())),
-        ("--spin", args.spin.map(|spin| spin.name().to_string())),
         ("--dilation", args.dilation.map(|factor| factor.to_string())),
         ("--log", args.log.clone()),
     ] {

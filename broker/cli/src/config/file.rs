@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_mistake_is_a_line_with_its_place_and_the_rest_counts() {
         let (loaded, told) = loaded(
-            "[broker]\npolcy = 'weft'\nslowdown = '200%'\nslo = '5ms'\nspin = 'no'\n\
+            "[broker]\npolcy = 'weft'\nslowdown = '200%'\nslo = '5ms'\npolicy = 'fikit'\n\
              [runs]\nx = 1\n[run]\npriority = 12\ndelay-bound = [1]\n[broker.weights]\nnobody-of-this-name = 3\nroot = 0\n",
         );
         let expected = [
@@ -399,7 +399,7 @@ mod tests {
         for part in expected {
             assert!(told.iter().any(|line| line.starts_with(part)), "{part} in {told:#?}");
         }
-        assert_eq!(loaded.text(ConfigSection::Broker, "spin"), Some("no"));
+        assert_eq!(loaded.text(ConfigSection::Broker, "policy"), Some("fikit"));
     }
 
     #[test]

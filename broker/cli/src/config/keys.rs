@@ -4,7 +4,6 @@
 use clap::ValueEnum;
 use weft_api::metrics_address::MetricsAddress;
 use weft_daemon::log_file;
-use weft_daemon::options::Spin;
 use weft_protocol::{device_share, latency_budget};
 use weft_scheduler::PolicyName;
 
@@ -105,7 +104,6 @@ pub const KEYS: &[ConfigKey] = &[
     figure("ms", broker_key("swapped-out-limit", "turns stay too short", whole)),
     figure("us", broker_key("switch-cost", "100; 0 under MPS", whole)),
     broker_key("dilation", "1", |text| drop_value(text::dilation(text))),
-    broker_key("spin", "auto", |text| drop_value(Spin::from_str(text, true))),
     reloaded(figure(
         "s",
         broker_key("idle-exit", "never; 60 or 30 if a job starts it", |text| {
@@ -270,7 +268,7 @@ mod tests {
 
     #[test]
     fn built_in_values_of_the_switches_are_valid() {
-        for name in ["policy", "refine", "slowdown", "delay-bound", "dilation", "spin", "log"] {
+        for name in ["policy", "refine", "slowdown", "delay-bound", "dilation", "log"] {
             let key = KEYS.iter().find(|key| key.name == name).expect("a key");
             assert_eq!((key.check)(key.built_in), Ok(()), "{name}");
         }

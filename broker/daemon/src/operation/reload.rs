@@ -148,7 +148,6 @@ pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'sta
             (was.switch_cost, before.switch_cost_said) != (is.switch_cost, now.switch_cost_said),
         ),
         ("dilation", before.dilation != now.dilation),
-        ("spin", before.spin != now.spin),
         ("group", before.door != now.door),
         ("trace", before.trace != now.trace),
     ];
