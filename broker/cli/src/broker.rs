@@ -81,15 +81,15 @@ pub struct BrokerArgs {
     pub max_swapped_out: Option<u64>,
     /// Raise --max-swapped-out up to this if turns are too short for the memory that they move;
     /// default: they stay too short. `weft status` shows the limit that they need
-    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub swapped_out_limit: Option<u64>,
     /// Cost of a switch of the device from one process to another; default: 100, and 0 on a device
     /// whose jobs share it under MPS
-    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub switch_cost: Option<u64>,
     /// Factor by which the device is slower than a real one (a simulated GPU's dilation); it
     /// multiplies all default times; default: 1
-    #[arg(long, value_name = "FACTOR", value_parser = text::dilation, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "FACTOR", value_parser = text::dilation, allow_negative_numbers = true)]
     pub dilation: Option<f64>,
     /// Have jobs time a kernel now and then while they serve, for at most 0.5 % of their time. This
     /// keeps predictions current, and profiles too when the jobs have ended (a shared broker writes
@@ -97,7 +97,7 @@ pub struct BrokerArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub refine: Option<bool>,
     /// Write decisions and records to a file, one JSON value per line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Also serve Prometheus metrics here: 127.0.0.1:9431, [::1]:9431 or unix:/path (repeatable).
     /// A unix socket next to the broker's, with .metrics appended to its path, always serves them,
