@@ -418,7 +418,7 @@ fn the_set(options: &LabOptions) -> Result<AimVerdict> {
     let speed: Vec<Speed> = weft_scheduler::PolicyName::ALL
         .iter()
         .filter(|_| first.wants("core"))
-        .flat_map(|(policy, _, _)| [100, 1_000].map(|clients| speed::measure(*policy, clients)))
+        .flat_map(|policy| [100, 1_000].map(|clients| speed::measure(*policy, clients)))
         .collect();
     let blocks = rows_of
         .into_iter()

@@ -584,7 +584,7 @@ fn take_turns(cases: &mut [Case], seeds: &[u64]) {
 
 /// Rules with their one parameter swept.
 fn swept() -> Vec<Rule> {
-    let mut rules = vec![Rule::Default, Rule::Core(NamedRule::Exclusive, None)];
+    let mut rules = vec![Rule::Default, Rule::Exclusive];
     for bound in [50, 100, 200, 500, 1_000, 2_000, 4_000] {
         rules.push(Rule::Core(NamedRule::Weft, Some(bound * US)));
         rules.push(Rule::Core(NamedRule::Fikit, Some(bound * US)));
@@ -594,7 +594,7 @@ fn swept() -> Vec<Rule> {
         rules.push(Rule::Xsched(window));
         rules.push(Rule::Count(window));
     }
-    rules.push(Rule::Core(NamedRule::Timeslice, None));
+    rules.push(Rule::Timeslice);
     rules.extend([100, 1_000, 5_000].map(Rule::Nvshare));
     rules
 }

@@ -9,7 +9,7 @@ use weft_player::LaunchControl;
 use weft_player::rule::MpsPriority;
 use weft_scheduler::{Config, PolicyName};
 
-use crate::policy::{Count, Nvshare, Orion, Reef, TallyPriority, Xsched};
+use crate::policy::{Count, ExclusivePriority, Nvshare, Orion, Reef, TallyPriority, Timeslice, Xsched};
 use crate::{MS, Ns, US};
 
 /// A rule and its parameter.
@@ -39,6 +39,10 @@ pub enum Rule {
     Reef,
     /// Tally's rule.
     Tally,
+    /// One job at a time.
+    Exclusive,
+    /// Turns of 10 ms among all jobs.
+    Timeslice,
 }
 
 /// A policy of the core, in a fixed order.
@@ -48,10 +52,6 @@ pub enum NamedRule {
     Weft,
     /// The paper's policy.
     Fikit,
-    /// One job at a time.
-    Exclusive,
-    /// Turns.
-    Timeslice,
 }
 
 /// Windows and turns of the projects themselves. The count is four kernels: a background job has
@@ -78,8 +78,8 @@ impl FromStr for Rule {
         Ok(match text {
             "weft" => Rule::Core(NamedRule::Weft, None),
             "fikit" => Rule::Core(NamedRule::Fikit, None),
-            "exclusive" => Rule::Core(NamedRule::Exclusive, None),
-            "timeslice" => Rule::Core(NamedRule::Timeslice, None),
+            "exclusive" => Rule::Exclusive,
+            "timeslice" => Rule::Timeslice,
             "default" => Rule::Default,
             "xsched" => Rule::Xsched(XSCHED),
             "xsched-worker" => Rule::XschedWorker,
@@ -116,6 +116,8 @@ impl fmt::Display for Rule {
             Rule::Orion => f.write_str("orion"),
             Rule::Reef => f.write_str("reef"),
             Rule::Tally => f.write_str("tally"),
+            Rule::Exclusive => f.write_str("exclusive"),
+            Rule::Timeslice => f.write_str("timeslice"),
         }
     }
 }
@@ -125,8 +127,6 @@ impl NamedRule {
         match self {
             NamedRule::Weft => PolicyName::Weft,
             NamedRule::Fikit => PolicyName::Fikit,
-            NamedRule::Exclusive => PolicyName::Exclusive,
-            NamedRule::Timeslice => PolicyName::Timeslice,
         }
     }
 }
@@ -140,8 +140,8 @@ impl Rule {
         Rule::Count(COUNT),
         Rule::Nvshare(NVSHARE),
         Rule::Default,
-        Rule::Core(NamedRule::Timeslice, None),
-        Rule::Core(NamedRule::Exclusive, None),
+        Rule::Timeslice,
+        Rule::Exclusive,
         Rule::XschedWorker,
         Rule::MpsPriority,
         Rule::One,
@@ -186,6 +186,8 @@ impl Rule {
             }
             Rule::Reef => LaunchControl::Own(Box::new(Reef)),
             Rule::Tally => LaunchControl::Own(Box::new(TallyPriority)),
+            Rule::Exclusive => LaunchControl::Own(Box::new(ExclusivePriority::default())),
+            Rule::Timeslice => LaunchControl::Own(Box::new(Timeslice::default())),
         }
     }
 

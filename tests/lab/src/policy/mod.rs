@@ -12,15 +12,19 @@
 #![forbid(unsafe_code)]
 
 mod count;
+mod exclusive;
 mod nvshare;
 mod orion;
 mod reef;
 mod tally;
+mod timeslice;
 mod xsched;
 
 pub use count::Count;
+pub use exclusive::ExclusivePriority;
 pub use nvshare::Nvshare;
 pub use orion::Orion;
 pub use reef::Reef;
 pub use tally::TallyPriority;
+pub use timeslice::Timeslice;
 pub use xsched::Xsched;
