@@ -9,44 +9,23 @@ use weft_protocol::Ns;
 use weft_protocol::lane::{Mode, flags};
 
 use super::devices::session;
-use super::post_launch::Step;
 use super::post_launch::Ticket;
 use super::state::Session;
 use super::{devices, peers};
 use crate::client::clock;
-use crate::kernels::launch::LaunchInfo;
-use crate::profiler::Look;
+use crate::kernels::launch::Launch;
 
 impl Session {
     /// Whether a launch that must wait can be deferred: not if it is captured, sampled or in a
     /// tuning burst.
-    pub(super) fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
+    pub(super) fn may_defer(&self, launch: Launch) -> bool {
         let orders = &self.link.lane.orders;
-        !launch.capturing
+        !launch.is_captured()
             && Mode::from_word(orders.mode.load(Ordering::Acquire)) == Some(Mode::Background)
             && orders.flags.load(Ordering::Relaxed) & flags::PROFILE == 0
             && self.captures.load(Ordering::Acquire) == 0
             && !self.tuning.is_timing(clock::now())
-            && !peers::awaits(launch.kernel_hash)
-    }
-
-    /// Passes a launch that is already counted through the gate, when its turn comes.
-    pub fn before_waiting(&self, launch: &LaunchInfo) -> Step {
-        let serving = self.link.lane.orders.flags.load(Ordering::Relaxed) & flags::SAMPLE != 0;
-        let step = match self.mode() {
-            Mode::Background => self.fill_in_turn(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint),
-            Mode::Foreground => {
-                self.hold(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint);
-                return Step::NOTHING;
-            }
-            Mode::Free | Mode::Alone => return Step::NOTHING,
-        };
-        let onto_idle = step.is_first();
-        if serving && self.sampler.due(onto_idle) {
-            let sampled = self.watch(launch, Look::Serve { onto_idle });
-            return if sampled.is_nothing() { step } else { sampled };
-        }
-        step
+            && !peers::awaits(launch.identity())
     }
 
     /// Whether a thread has waited long enough for the queue; the gate is then open.
@@ -57,17 +36,15 @@ impl Session {
 }
 
 /// Whether a launch that must wait can be deferred.
-pub fn may_leave_behind(launch: &LaunchInfo) -> bool {
+pub fn may_defer(launch: Launch) -> bool {
     // Not on several devices. Each gate opens by itself, but deferred launches keep one order over
     // all devices.
-    session().is_some_and(|session| session.may_leave_behind(launch))
+    session().is_some_and(|session| session.may_defer(launch))
 }
 
 /// Predicted time of a launch, ns.
-pub fn cost_of(launch: &LaunchInfo) -> Ns {
-    devices::first().map_or(0, |session| {
-        session.cost(launch.kernel_hash, launch.kind, launch.cost_hint)
-    })
+pub fn cost_of(launch: Launch) -> Ns {
+    devices::first().map_or(0, |session| session.cost(launch))
 }
 
 /// Predicted time of a fill or copy of `bytes` on the device, ns.
@@ -76,7 +53,7 @@ pub fn cost_of_bytes(bytes: u64) -> Ns {
 }
 
 /// Counts a deferred launch.
-pub fn left_behind() {
+pub fn launch_deferred() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.left_behind.fetch_add(1, Ordering::Relaxed);
     }
@@ -90,16 +67,16 @@ pub fn counted() {
 }
 
 /// Counts a deferred launch that failed.
-pub fn held_failed() {
+pub fn deferred_failed() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.left_failed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// [`super::before_launch`] for a deferred or waiting launch. Waits at the gate, within a bound.
-pub fn before_held(launch: &LaunchInfo) -> Ticket {
+pub fn before_deferred(launch: Launch) -> Ticket {
     let session = session().or_else(|| devices::at(devices::here()));
-    Ticket(session.map_or(Step::NOTHING, |session| session.before_waiting(launch)))
+    session.map_or(Ticket::NOTHING, |session| session.deferred(launch))
 }
 
 /// Longest wait of a launch at the gate, ns.

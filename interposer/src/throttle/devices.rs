@@ -22,7 +22,7 @@ use std::time::Duration;
 use weft_protocol::transport;
 
 use super::helper;
-use super::post_launch::Step;
+use super::post_launch::Ticket;
 use super::state::Session;
 use super::sync_points::Synced;
 use crate::client::backing_mode;
@@ -32,7 +32,7 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::driver::stream::{Event, PER_THREAD_STREAM, Stream};
 use crate::driver::symbols::StreamOp;
-use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::kernels::launch::Launch;
 use crate::thread;
 
 /// Devices with a session. The largest machines sold have sixteen.
@@ -342,26 +342,20 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
 /// [`super::before_launch`] for several sessions, or none.
 #[cold]
 #[inline(never)]
-pub fn before_launch(kernel_hash: u64, stream: Stream, kind: LaunchKind, cost_hint: u64, capturing: bool) -> Step {
+pub fn before_launch(launch: Launch) -> Ticket {
     // A launch goes to a stream of the current context.
     match several().then(of_current).and_then(at) {
-        Some(session) => session.before_launch(&LaunchInfo {
-            kernel_hash,
-            stream,
-            kind,
-            cost_hint,
-            capturing,
-        }),
-        None => Step::NOTHING,
+        Some(session) => session.before_launch(launch),
+        None => Ticket::NOTHING,
     }
 }
 
 /// [`super::after_launch`] for several sessions, or none.
 #[cold]
 #[inline(never)]
-pub fn after_launch(step: Step, stream: Stream, result: u32) {
+pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
     if let Some(session) = several().then(of_current).and_then(at) {
-        session.after_launch(step, stream, result);
+        session.after_launch(ticket, stream, result);
     }
 }
 

@@ -3,7 +3,7 @@
 //! * Hooks call only the functions of this file.
 //! * No function fails, panics, prints to stdout or leaves an error of weft's. After internal
 //!   trouble the job's call still reaches the driver.
-//! * Only [`before_held`] and [`before_stream_op`] wait at the gate: bounded, for a background job,
+//! * Only [`before_deferred`] and [`before_stream_op`] wait at the gate: bounded, for a background job,
 //!   never for a capturing stream. [`enter`] waits before the first context of a job without
 //!   memory.
 //! * Nothing happens before [`begin`]: the preload is in every shell and helper that a job starts.
@@ -59,7 +59,7 @@ use crate::driver::device::Device;
 use crate::driver::events::EventCalls;
 pub use crate::driver::stream::{Event, PER_THREAD_STREAM, Stream};
 use crate::internal_error::{self, guarded};
-use crate::kernels::launch::LaunchInfo;
+use crate::kernels::launch::Launch;
 use crate::{kernels, thread, trace};
 
 /// Registers the session with the modules below it; cheap after the first call.
@@ -144,31 +144,24 @@ pub fn forget_thread() {
 }
 
 /// Handles a launch before the driver. If the ticket demands a wait, the launch goes through
-/// [`before_held`] or the queue.
+/// [`before_deferred`] or the queue.
 #[inline(always)]
-pub fn before_launch(launch: &LaunchInfo) -> Ticket {
-    Ticket(match session() {
+pub fn before_launch(launch: Launch) -> Ticket {
+    match session() {
         Some(session) => session.before_launch(launch),
-        // By value: if its address were taken, a launch would lie on every hook's stack.
-        None => devices::before_launch(
-            launch.kernel_hash,
-            launch.stream,
-            launch.kind,
-            launch.cost_hint,
-            launch.capturing,
-        ),
-    })
+        None => devices::before_launch(launch),
+    }
 }
 
 /// Handles a launch to `stream` that returned `result` (0 = success).
 #[inline(always)]
 pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
-    if ticket.0.is_nothing() {
+    if ticket.is_nothing() {
         return;
     }
     match session() {
-        Some(session) => session.after_launch(ticket.0, stream, result),
-        None => devices::after_launch(ticket.0, stream, result),
+        Some(session) => session.after_launch(ticket, stream, result),
+        None => devices::after_launch(ticket, stream, result),
     }
 }
 
@@ -289,7 +282,8 @@ pub use crate::driver::symbols::StreamOp;
 pub use autotune::timed_event_made;
 pub use completion::ContextEnding;
 pub use deferral::{
-    before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
+    before_deferred, cost_of, cost_of_bytes, counted, deferred_failed, hurry_by, launch_deferred, longest_wait,
+    may_defer,
 };
 pub use devices::{DeviceNumber, forget_contexts, here, of_device, of_stream, ordinal};
 pub use post_launch::Ticket;

@@ -19,7 +19,7 @@ use weft_protocol::transport;
 use super::autotune::Tuning;
 use super::completion::CompletionTracker;
 use super::end_lines::EndLines;
-use super::post_launch::{AfterLaunch, Step, Want};
+use super::post_launch::{AfterLaunch, Ticket, Want};
 use super::ticket_lock::TicketLock;
 use crate::admission::DeviceAdmission;
 use crate::client::costs::Costs;
@@ -29,7 +29,7 @@ use crate::client::{clock, deferral};
 use crate::driver::events::EventCalls;
 use crate::driver::stream::{Stream, own_stream};
 use crate::internal_error::{caught, failpoint, fails_at, guarded};
-use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::kernels::launch::{Launch, LaunchKind};
 use crate::profiler::{Look, OpenSample, Sampler, SamplerContext};
 use crate::{process, thread};
 
@@ -110,15 +110,12 @@ impl Session {
     }
 
     #[inline]
-    pub(super) fn cost(&self, kernel: u64, kind: LaunchKind, hint: Ns) -> Ns {
-        if hint != 0 {
-            return hint;
-        }
-        if let Some(cost) = self.link.costs.get(kernel) {
+    pub(super) fn cost(&self, launch: Launch) -> Ns {
+        if let Some(cost) = self.link.costs.get(launch.identity()) {
             return cost;
         }
-        if kind == LaunchKind::Graph
-            && let Some(sum) = self.sums.get(kernel)
+        if launch.kind() == LaunchKind::Graph
+            && let Some(sum) = self.sums.get(launch.identity())
         {
             return sum.max(self.unknown());
         }
@@ -175,20 +172,20 @@ impl Session {
     /// Implements [`super::before_launch`]. Only the part for a job without other jobs is inlined
     /// into the hook; the rest is behind a call that also stops panics.
     #[inline(always)]
-    pub fn before_launch(&self, launch: &LaunchInfo) -> Step {
+    pub fn before_launch(&self, launch: Launch) -> Ticket {
         let mode = self.mode();
         if mode == Mode::Free {
-            return Step::NOTHING;
+            return Ticket::NOTHING;
         }
         let counters = &self.link.lane.counters;
-        match launch.kind {
+        match launch.kind() {
             LaunchKind::Kernel => counters.launches.fetch_add(1, Ordering::Relaxed),
             LaunchKind::Graph => counters.graph_launches.fetch_add(1, Ordering::Relaxed),
         };
-        if launch.capturing || launch.kernel_hash == 0 {
-            self.count_odd(launch.capturing, launch.kernel_hash);
-            if launch.capturing {
-                return Step::NOTHING;
+        if launch.is_captured() || launch.identity() == 0 {
+            self.count_odd(launch);
+            if launch.is_captured() {
+                return Ticket::NOTHING;
             }
         }
         let flags = self.link.lane.orders.flags.load(Ordering::Relaxed);
@@ -197,112 +194,75 @@ impl Session {
         match mode {
             Mode::Free | Mode::Alone => {}
             Mode::Foreground => {
-                let onto_idle = match (launch.kind, launch.cost_hint) {
-                    (LaunchKind::Kernel, 0) => self.hold_kernel(launch.kernel_hash, launch.stream),
-                    (kind, hint) => self.hold(launch.kernel_hash, launch.stream, kind, hint),
-                };
+                let onto_idle = self.foreground(launch);
                 if serving && self.sampler.due(onto_idle) {
                     return self.watch(launch, Look::Serve { onto_idle });
                 }
             }
             Mode::Background => {
-                let step = match (launch.kind, launch.cost_hint) {
-                    (LaunchKind::Kernel, 0) => self.fill_kernel(launch.kernel_hash, launch.stream),
-                    (kind, hint) => self.fill(launch.kernel_hash, launch.stream, kind, hint),
-                };
-                if step.waits() {
-                    return step;
+                let ticket = self.background(launch, false);
+                if ticket.waits() {
+                    return ticket;
                 }
-                let onto_idle = step.is_first();
-                if serving && self.sampler.due(onto_idle) {
-                    // A sampled launch gets no fence; the next fence covers it.
-                    let sampled = self.watch(launch, Look::Serve { onto_idle });
-                    return if sampled.is_nothing() { step } else { sampled };
-                }
-                return step;
+                return self.sampled_or(ticket, launch, serving);
             }
         }
         if flags & flags::PROFILE != 0 {
             return self.watch(launch, Look::Profile);
         }
-        Step::NOTHING
+        Ticket::NOTHING
+    }
+
+    /// Passes a launch that is already counted through the gate, when its turn comes.
+    pub fn deferred(&self, launch: Launch) -> Ticket {
+        let serving = self.link.lane.orders.flags.load(Ordering::Relaxed) & flags::SAMPLE != 0;
+        match self.mode() {
+            Mode::Background => {
+                let _whole = thread::uncancelled();
+                let ticket = self.background(launch, true);
+                self.sampled_or(ticket, launch, serving)
+            }
+            Mode::Foreground => {
+                self.foreground(launch);
+                Ticket::NOTHING
+            }
+            Mode::Free | Mode::Alone => Ticket::NOTHING,
+        }
     }
 
     #[cold]
-    fn count_odd(&self, capturing: bool, kernel: u64) {
+    fn count_odd(&self, launch: Launch) {
         let counters = &self.link.lane.counters;
-        if capturing {
+        if launch.is_captured() {
             counters.captured.fetch_add(1, Ordering::Relaxed);
         }
-        if kernel == 0 {
+        if launch.identity() == 0 {
             counters.unnamed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Samples a launch. Its fields are passed by value. If its address were taken, it would lie on
-    /// every hook's stack, and the hook could not end with a jump.
+    /// The ticket of a background job's launch, or of its sample. A sampled launch gets no fence;
+    /// the next fence covers it.
     #[inline(always)]
-    pub(super) fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
-        self.watch_parts(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint, look)
+    fn sampled_or(&self, ticket: Ticket, launch: Launch, serving: bool) -> Ticket {
+        let onto_idle = ticket.is_first();
+        if serving && self.sampler.due(onto_idle) {
+            let sampled = self.watch(launch, Look::Serve { onto_idle });
+            return if sampled.is_nothing() { ticket } else { sampled };
+        }
+        ticket
     }
 
+    /// Samples a launch.
     #[cold]
     #[inline(never)]
-    fn watch_parts(&self, kernel_hash: u64, stream: Stream, kind: LaunchKind, cost_hint: Ns, look: Look) -> Step {
-        let launch = LaunchInfo {
-            kernel_hash,
-            stream,
-            kind,
-            cost_hint,
-            // Captured launches are not sampled.
-            capturing: false,
-        };
+    fn watch(&self, launch: Launch, look: Look) -> Ticket {
         guarded(|| {
             failpoint("sample");
-            self.sampler.before(self.around(), &launch, look)
+            self.sampler.before(self.around(), launch, look)
         })
         .flatten()
-        .map_or(Step::NOTHING, |half| Step::sampled(half.place, half.sequence))
-    }
-
-    /// Fast path of [`Session::hold`], for kernels whose cost needs no search. It calls nothing, so
-    /// it saves no registers. It cannot panic, so nothing guards it. Its steps and their order are
-    /// the same.
-    #[inline(never)]
-    fn hold_kernel(&self, kernel: u64, stream: Stream) -> bool {
-        let orders = &self.link.lane.orders;
-        let slowly = || self.hold(kernel, stream, LaunchKind::Kernel, 0);
-        let Some(now) = clock::at_once() else { return slowly() };
-        let epoch = orders.epoch.load(Ordering::Relaxed) as usize;
-        let unknown = orders.unknown_cost.load(Ordering::Relaxed);
-        let Some(cost) = self.link.costs.at_once(kernel, unknown) else {
-            return slowly();
-        };
-        if fails_at("hold") {
-            return slowly();
-        }
-        // Last, because it has an effect.
-        let Some(ends_silence) = self.active_streams.mark_at_once(own_stream(stream)) else {
-            return slowly();
-        };
-        self.launched(kernel, stream, LaunchKind::Kernel, now, cost);
-        self.link.epoch_page.bump(epoch);
-        if ends_silence && self.link.wants_ring() {
-            return self.end_silence();
-        }
-        self.rested()
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn end_silence(&self) -> bool {
-        self.link.wake_broker();
-        self.rested()
-    }
-
-    #[inline(never)]
-    pub(super) fn hold(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
-        caught(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
+        .map_or(Ticket::NOTHING, |half| Ticket::sampled(half.place, half.sequence))
     }
 
     /// Handles a foreground job's launch; true if it is the first since the job was idle. Costs two
@@ -317,20 +277,63 @@ impl Session {
     /// * The launch epoch's rise is a sequentially consistent read-modify-write; then comes the
     ///   read of whether the broker sleeps. The broker announces sleep, then reads the records
     ///   again. One of the two sees the other, so no end of a silence is missed.
-    #[inline(always)]
-    fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
-        failpoint("hold");
-        // The slowest instruction (11 ns) first, so that the rest runs in parallel with it.
-        let now = clock::now();
-        let epoch = self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize;
-        // First: another thread's synchronisation before the record must not report an idle
-        // process.
-        let ends_silence = self.active_streams.mark(own_stream(stream));
-        self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
-        self.link.epoch_page.bump(epoch);
-        if ends_silence {
-            self.link.ring();
+    ///
+    /// This is the fast path, for kernels whose cost needs no search. It calls nothing, so it saves
+    /// no registers. It cannot panic, so nothing guards it.
+    #[inline(never)]
+    fn foreground(&self, launch: Launch) -> bool {
+        let orders = &self.link.lane.orders;
+        if launch.kind() == LaunchKind::Graph {
+            return self.foreground_slowly(launch);
         }
+        // The slowest instruction (11 ns) first, so that the rest runs in parallel with it.
+        let Some(now) = clock::at_once() else {
+            return self.foreground_slowly(launch);
+        };
+        let epoch = orders.epoch.load(Ordering::Relaxed) as usize;
+        let unknown = orders.unknown_cost.load(Ordering::Relaxed);
+        let Some(cost) = self.link.costs.at_once(launch.identity(), unknown) else {
+            return self.foreground_slowly(launch);
+        };
+        if fails_at("foreground") {
+            return self.foreground_slowly(launch);
+        }
+        // Last, because it has an effect.
+        let Some(ends_silence) = self.active_streams.mark_at_once(own_stream(launch.stream())) else {
+            return self.foreground_slowly(launch);
+        };
+        self.record(launch, now, cost);
+        self.link.epoch_page.bump(epoch);
+        if ends_silence && self.link.wants_ring() {
+            return self.end_silence();
+        }
+        self.rested()
+    }
+
+    /// The steps of [`Session::foreground`] in their order, for any launch.
+    #[inline(never)]
+    fn foreground_slowly(&self, launch: Launch) -> bool {
+        let rested = caught(|| {
+            failpoint("foreground");
+            let now = clock::now();
+            let epoch = self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize;
+            // First: another thread's synchronisation before the record must not report an idle
+            // process.
+            let ends_silence = self.active_streams.mark(own_stream(launch.stream()));
+            self.record(launch, now, self.cost(launch));
+            self.link.epoch_page.bump(epoch);
+            if ends_silence {
+                self.link.ring();
+            }
+            self.rested()
+        });
+        rested.unwrap_or(false)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_silence(&self) -> bool {
+        self.link.wake_broker();
         self.rested()
     }
 
@@ -345,82 +348,64 @@ impl Session {
     }
 
     #[inline(always)]
-    fn launched(&self, kernel: u64, stream: Stream, kind: LaunchKind, now: Ns, cost: Ns) {
-        let kind = match kind {
+    fn record(&self, launch: Launch, now: Ns, cost: Ns) {
+        let kind = match launch.kind() {
             LaunchKind::Kernel => Kind::Launch,
             LaunchKind::Graph => Kind::Graph,
         };
-        self.link.write(kind, now, kernel, cost, stream as u64);
-    }
-
-    /// Fast path of [`Session::fill`] for kernels.
-    #[inline(never)]
-    fn fill_kernel(&self, kernel: u64, stream: Stream) -> Step {
-        caught(|| self.fill_now(kernel, stream, LaunchKind::Kernel, 0, false)).unwrap_or(Step::NOTHING)
-    }
-
-    #[inline(never)]
-    fn fill(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
-        caught(|| self.fill_now(kernel, stream, kind, hint, false)).unwrap_or(Step::NOTHING)
-    }
-
-    /// `fill` for a launch that waits if necessary.
-    #[inline(never)]
-    pub(super) fn fill_in_turn(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
-        guarded(|| self.fill_now(kernel, stream, kind, hint, true)).unwrap_or(Step::NOTHING)
+        self.link
+            .write(kind, now, launch.identity(), cost, launch.stream() as u64);
     }
 
     /// Handles a background job's launch. With credit it costs four locked instructions (credit,
     /// account, total issued, record number), a fifth at the end of a silence, and one clock read.
-    #[inline(always)]
-    fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns, waits: bool) -> Step {
-        failpoint("fill");
-        // Early, as in `hold_now`; again after a wait.
-        let mut now = clock::now();
-        let cost = self.cost(kernel, kind, hint);
-        let own = own_stream(stream);
-        let place = self.accounts.place(own);
-        let want = Want {
-            kernel,
-            cost,
-            stream,
-            place,
-        };
-        if !self.pass_at_once(kernel, cost, now) && !self.pass_with_pair(&want, now) && !self.pass_for_peers(&want) {
-            if process::is_copy() {
-                return Step::NOTHING;
+    /// Without credit the launch waits here if `waits`, or if it cannot be deferred.
+    #[inline(never)]
+    fn background(&self, launch: Launch, waits: bool) -> Ticket {
+        let ticket = caught(|| {
+            failpoint("background");
+            // Early, as in `foreground`; again after a wait.
+            let mut now = clock::now();
+            let cost = self.cost(launch);
+            let own = own_stream(launch.stream());
+            let want = Want {
+                kernel: launch.identity(),
+                cost,
+                stream: launch.stream(),
+                place: self.accounts.place(own),
+            };
+            let mut foreground = false;
+            if !self.pass_at_once(want.kernel, cost, now)
+                && !self.pass_with_pair(&want, now)
+                && !self.pass_for_peers(&want)
+            {
+                if process::is_copy() {
+                    return Ticket::NOTHING;
+                }
+                if !waits && deferral::leaves() {
+                    return Ticket::WAITS;
+                }
+                self.pass_in_turn(&want);
+                now = clock::now();
+                foreground = self.mode() == Mode::Foreground;
             }
-            if !waits && deferral::leaves() {
-                return Step::WAITS;
+            let ends_silence = self.active_streams.mark(own);
+            self.issue(&want, now);
+            self.record(launch, now, cost);
+            // The job became the foreground job during the wait. Record and launch epoch are
+            // written as for its launches, so credit given for its silence is void before the
+            // driver gets this one.
+            if foreground {
+                self.link
+                    .epoch_page
+                    .bump(self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize);
+                if ends_silence {
+                    self.link.ring();
+                }
             }
-            self.pass_in_turn(&want);
-            now = clock::now();
-            if self.mode() == Mode::Foreground {
-                return self.let_out(&want, kind, now);
-            }
-        }
-        self.active_streams.mark(own);
-        self.issue(&want, now);
-        self.launched(kernel, stream, kind, now, cost);
-        Step::background(place, now, self.rested())
-    }
-
-    /// Handles a launch during whose wait the job became the foreground job. It is booked as
-    /// background work. Its record, and then its launch epoch, are written as for a foreground job
-    /// ([`Session::hold_now`]). So credit given for this job's silence is void before the driver
-    /// gets the launch.
-    #[cold]
-    fn let_out(&self, want: &Want, kind: LaunchKind, now: Ns) -> Step {
-        let ends_silence = self.active_streams.mark(own_stream(want.stream));
-        self.issue(want, now);
-        self.launched(want.kernel, want.stream, kind, now, want.cost);
-        self.link
-            .epoch_page
-            .bump(self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize);
-        if ends_silence {
-            self.link.ring();
-        }
-        Step::background(want.place, now, self.rested())
+            Ticket::background(want.place, now, self.rested())
+        });
+        ticket.unwrap_or(Ticket::NOTHING)
     }
 
     /// Books work that went through the gate.
@@ -436,8 +421,8 @@ impl Session {
 
     /// Implements [`super::after_launch`].
     #[inline(always)]
-    pub fn after_launch(&self, step: Step, stream: Stream, result: u32) {
-        match step.rest() {
+    pub fn after_launch(&self, ticket: Ticket, stream: Stream, result: u32) {
+        match ticket.rest() {
             AfterLaunch::Nothing => {}
             AfterLaunch::Background { place, at } => {
                 let elsewhere = self.last_place.load(Ordering::Relaxed) != u32::from(place.at);

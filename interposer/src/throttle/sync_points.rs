@@ -51,7 +51,7 @@ impl Session {
         }
     }
 
-    /// Fast path without a search, like [`Session::hold_kernel`].
+    /// Fast path without a search, like `Session::foreground`.
     #[inline(never)]
     fn foreground_synced(&self, stream: Stream) {
         let own = own_stream(stream);
@@ -122,7 +122,7 @@ impl Session {
     }
 
     /// Notes that a foreground job has become idle. The time is written first; then come a full
-    /// barrier and the read of whether the broker sleeps, as in `hold_now`.
+    /// barrier and the read of whether the broker sleeps, as in `Session::foreground`.
     #[inline(always)]
     fn foreground_idle(&self, now: Ns) {
         self.rested.store(true, Ordering::Relaxed);

@@ -3,10 +3,10 @@
 //!
 //! | here | interposer |
 //! |---|---|
-//! | `Next` of a foreground job, `Told` | `Session::hold_now` |
+//! | `Next` of a foreground job, `Told` | `Session::foreground` |
 //! | `Next` of a background job, `Queued`, `Asleep`, `Through` | `gate`: `pass_at_once`, `pass_in_turn`, `wait_for_credit`, `sleep_for_credit` |
 //! | `Took` | `Session::issue` |
-//! | `Booked` | `Session::launched` |
+//! | `Booked` | `Session::record` |
 //! | `Queues` | the driver's own launch, `Session::fence` |
 //! | `Syncs` | `Session::synced` |
 #![forbid(unsafe_code)]

@@ -132,7 +132,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     assert_eq!((session.link.costs.get(7), session.link.costs.get(8)), (None, None));
     session.link.costs.set(7, 700);
     broker.lane.orders.credit.fetch_add(1_000, Ordering::AcqRel);
-    launch(session, &kernel(7, 0xe000));
+    launch(session, kernel(7, 0xe000));
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 700);
     assert_eq!(broker.lane.orders.credit.load(Ordering::Acquire), 300);
     let mut reader = Reader::default();
@@ -141,7 +141,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     // A launch waits without credit when the broker dies. It goes long before its own bound.
     let before = clock::now();
     std::thread::scope(|scope| {
-        scope.spawn(|| launch(session, &kernel(7, 0xe000)));
+        scope.spawn(|| launch(session, kernel(7, 0xe000)));
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
         drop(broker);
         drop(listener);
@@ -150,7 +150,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     until("it is let go", || {
         session.link.lane.orders.mode.load(Ordering::Acquire) == Mode::Free as u32
     });
-    launch(session, &kernel(7, 0xe000));
+    launch(session, kernel(7, 0xe000));
 
     // A new broker learns all that the old one knew, and the accounts begin at zero.
     session.link.messages.put(ToBroker::Graph {
@@ -173,7 +173,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     assert_eq!(session.sums.get(70), Some(1_500), "a graph costs what its kernels do");
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 0);
     broker.lane.orders.credit.fetch_add(700, Ordering::AcqRel);
-    launch(session, &kernel(7, 0xe000));
+    launch(session, kernel(7, 0xe000));
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 700);
     let epochs: &EpochPage = &host.epoch_page;
     assert_eq!(epochs.sum_above(9), 0);
@@ -187,7 +187,7 @@ fn without_a_broker_the_job_does_not_wait_and_finds_one_later() {
     helper::start(session, path.clone());
     // No broker, and none to be started: the client knows at once, not after the whole time limit.
     assert!(clock::now() - before < LONG / 2);
-    launch(session, &kernel(7, 0xe100));
+    launch(session, kernel(7, 0xe100));
     session.admission.memory_changed(&session.link, 4096, 0);
     let host = Host::make().expect("a host");
     let mut listener = Listener::bind(&path).expect("bound");
@@ -224,7 +224,7 @@ fn a_refusal_for_good_is_not_asked_about_again() {
 fn a_played_broker_and_a_real_one_hand_out_the_same_memory() {
     // The other tests play the broker by hand; this test checks their assumptions.
     let (session, broker) = played(Mode::Alone);
-    launch(session, &kernel(7, 0));
+    launch(session, kernel(7, 0));
     assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 1);
     assert_eq!(broker.epoch_page.sum_above(9), 0);
 }

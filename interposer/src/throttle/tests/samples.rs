@@ -12,7 +12,7 @@ use crate::client::clock::played::{self, Played};
 
 /// A launch whose kernel runs for `time` device ns.
 fn run(session: &Session, hash: u64, stream: usize, time: u64) {
-    let step = session.before_launch(&kernel(hash, stream));
+    let step = session.before_launch(kernel(hash, stream));
     fake::work(time);
     session.after_launch(step, stream, 0);
 }
