@@ -9,7 +9,6 @@ use weft_protocol::Ns;
 use weft_protocol::lane::{Mode, flags};
 
 use super::devices::session;
-use super::post_launch::Ticket;
 use super::state::Session;
 use super::{devices, peers};
 use crate::client::clock;
@@ -71,12 +70,6 @@ pub fn deferred_failed() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.left_failed.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-/// [`super::before_launch`] for a deferred or waiting launch. Waits at the gate, within a bound.
-pub fn before_deferred(launch: Launch) -> Ticket {
-    let session = session().or_else(|| devices::at(devices::here()));
-    session.map_or(Ticket::NOTHING, |session| session.deferred(launch))
 }
 
 /// Longest wait of a launch at the gate, ns.

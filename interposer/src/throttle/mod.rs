@@ -3,8 +3,8 @@
 //! * Hooks call only the functions of this file.
 //! * No function fails, panics, prints to stdout or leaves an error of weft's. After internal
 //!   trouble the job's call still reaches the driver.
-//! * Only [`before_deferred`] and [`before_stream_op`] wait at the gate: bounded, for a background job,
-//!   never for a capturing stream. [`enter`] waits before the first context of a job without
+//! * Only [`before_deferred`] and [`before_stream_op`] wait at the gate: bounded, for a background
+//!   job, never for a capturing stream. [`enter`] waits before the first context of a job without
 //!   memory.
 //! * Nothing happens before [`begin`]: the preload is in every shell and helper that a job starts.
 //!
@@ -143,25 +143,33 @@ pub fn forget_thread() {
     completion::forget_endings();
 }
 
+/// The session that a call belongs to: the only one; with several, that of the device of its stream
+/// or, without a stream, of the current context.
+#[inline(always)]
+fn session_of(stream: Option<Stream>) -> Option<&'static Session> {
+    session().or_else(|| devices::among_several(stream))
+}
+
 /// Handles a launch before the driver. If the ticket demands a wait, the launch goes through
 /// [`before_deferred`] or the queue.
 #[inline(always)]
 pub fn before_launch(launch: Launch) -> Ticket {
-    match session() {
-        Some(session) => session.before_launch(launch),
-        None => devices::before_launch(launch),
-    }
+    // A launch goes to a stream of the current context.
+    session_of(None).map_or(Ticket::NOTHING, |session| session.before_launch(launch))
+}
+
+/// [`before_launch`] for a deferred or waiting launch. Waits at the gate, within a bound.
+pub fn before_deferred(launch: Launch) -> Ticket {
+    session_of(None).map_or(Ticket::NOTHING, |session| session.deferred(launch))
 }
 
 /// Handles a launch to `stream` that returned `result` (0 = success).
 #[inline(always)]
 pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
-    if ticket.is_nothing() {
-        return;
-    }
-    match session() {
-        Some(session) => session.after_launch(ticket, stream, result),
-        None => devices::after_launch(ticket, stream, result),
+    if !ticket.is_nothing()
+        && let Some(session) = session_of(None)
+    {
+        session.after_launch(ticket, stream, result);
     }
 }
 
@@ -169,17 +177,23 @@ pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
 /// fill, or 0.
 #[inline]
 pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
-    match session() {
-        Some(session) => session.before_stream_op(op, bytes, stream),
-        None => devices::before_stream_op(op, bytes, stream),
+    if let Some(session) = session_of(Some(stream)) {
+        session.before_stream_op(op, bytes, stream);
     }
 }
 
 /// Handles a call about an event and a stream before the driver.
 pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
-    match session() {
-        Some(session) => session.before_event_op(op, event, stream),
-        None => devices::before_event_op(op, event, stream),
+    if let Some(session) = session_of(Some(stream)) {
+        session.before_event_op(op, event, stream);
+    }
+}
+
+/// Handles a synchronising call that succeeded.
+#[inline(always)]
+pub fn synced(what: Synced) {
+    if let Some(session) = session_of(what.stream()) {
+        session.synced(what);
     }
 }
 
@@ -188,15 +202,6 @@ pub fn event_gone(event: Event) {
     autotune::event_gone(event);
     for session in devices::all() {
         session.active_streams.forget(event);
-    }
-}
-
-/// Handles a synchronising call that succeeded.
-#[inline(always)]
-pub fn synced(what: Synced) {
-    match session() {
-        Some(session) => session.synced(what),
-        None => devices::synced(what),
     }
 }
 
@@ -282,8 +287,7 @@ pub use crate::driver::symbols::StreamOp;
 pub use autotune::timed_event_made;
 pub use completion::ContextEnding;
 pub use deferral::{
-    before_deferred, cost_of, cost_of_bytes, counted, deferred_failed, hurry_by, launch_deferred, longest_wait,
-    may_defer,
+    cost_of, cost_of_bytes, counted, deferred_failed, hurry_by, launch_deferred, longest_wait, may_defer,
 };
 pub use devices::{DeviceNumber, forget_contexts, here, of_device, of_stream, ordinal};
 pub use post_launch::Ticket;

@@ -6,11 +6,11 @@ use weft_protocol::Ns;
 
 use crate::driver::stream::Stream;
 
-/// Ticket from [`super::before_launch`] to [`super::after_launch`] of one launch, on one thread: its
-/// post-launch action.
+/// The post-launch action of one launch, from [`super::before_launch`] to
+/// [`super::after_launch`] on one thread.
 ///
-/// Two plain words, which pass the driver's call in registers. An enum would be written to the stack
-/// in parts and read as a whole: a stall of some four nanoseconds per launch.
+/// Two plain words, which pass the driver's call in registers. An enum would be written to the
+/// stack in parts and read as a whole: a stall of some four nanoseconds per launch.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {

@@ -25,6 +25,16 @@ pub enum Synced {
     Event(Event),
 }
 
+impl Synced {
+    #[inline(always)]
+    pub(super) fn stream(self) -> Option<Stream> {
+        match self {
+            Synced::Stream(stream) => Some(stream),
+            Synced::Context | Synced::Event(_) => None,
+        }
+    }
+}
+
 /// Whether the process has just become idle, and whether that is certain.
 #[inline(always)]
 fn left(left: RemainingWork) -> (bool, bool) {
