@@ -1,7 +1,7 @@
 //! A launch on its way from its hook to the driver.
 #![forbid(unsafe_code)]
 
-use crate::driver::stream::Stream;
+use crate::driver::stream::{Stream, own_stream};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchKind {
@@ -53,6 +53,12 @@ impl Launch {
     #[inline(always)]
     pub fn stream(self) -> Stream {
         (self.place & !(GRAPH | CAPTURED)) as Stream
+    }
+
+    /// The stream's key: [`own_stream`].
+    #[inline(always)]
+    pub fn own_stream(self) -> usize {
+        own_stream(self.stream())
     }
 
     #[inline(always)]

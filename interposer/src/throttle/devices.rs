@@ -22,7 +22,7 @@ use std::time::Duration;
 use weft_protocol::transport;
 
 use super::helper;
-use super::state::Session;
+use super::session::Session;
 use crate::client::backing_mode;
 use crate::client::clock;
 use crate::client::settings::Settings;
@@ -208,7 +208,7 @@ pub fn of_stream(stream: Stream) -> DeviceNumber {
 }
 
 fn of_current() -> DeviceNumber {
-    match first().and_then(|first| first.driver.current()) {
+    match first().and_then(|first| first.completion.driver().current()) {
         Some(context) => remembered(context).unwrap_or_else(|| learn(context, false)),
         None => DeviceNumber::NOWHERE,
     }
@@ -316,7 +316,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
         explicit: false,
         ..first.link.settings.clone()
     };
-    let mut session = match Session::make(first.driver, settings) {
+    let mut session = match Session::make(*first.completion.driver(), settings) {
         Ok(session) => session,
         Err(why) => {
             log::info!("on another device this job runs without weft: {why}");
@@ -324,7 +324,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
         }
     };
     session.admission.further = count as u32;
-    session.captures = AtomicU32::new(first.captures.load(Ordering::Acquire));
+    session.completion = session.completion.with_captures_of(&first.completion);
     let session: &'static Session = Box::leak(Box::new(session));
     helper::start(session, transport::path::socket());
     put(DeviceNumber(count as u8), session);

@@ -11,7 +11,7 @@ use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Mode, Reader};
 
 use super::super::helper;
-use super::super::state::Session;
+use super::super::session::Session;
 use super::{LONG, attached as played, fake, kernel, launch, until};
 use crate::client::clock;
 use crate::client::settings::Settings;
@@ -113,22 +113,24 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
         hash: 71,
         kernels: vec![7, 8],
     };
-    session.learn_graph(71, &[7, 8]);
+    session.predictions.learn_graph(&session.link, 71, &[7, 8]);
     session.link.messages.put(graph.clone());
     assert_eq!(next(&broker), graph);
-    assert_eq!(session.sums.get(71), Some(1_500));
-    assert_eq!(session.long(8, 800), 800);
+    assert_eq!(session.predictions.graph(71), Some(1_500));
+    assert_eq!(session.predictions.long(8, 800), 800);
     broker.sender.send(ToClient::MayTake(vec![(8, 90_000)])).expect("sent");
-    until("it is told what one may take", || session.long(8, 800) == 90_000);
-    assert_eq!(session.long(7, 700), 700);
+    until("it is told what one may take", || {
+        session.predictions.long(8, 800) == 90_000
+    });
+    assert_eq!(session.predictions.long(7, 700), 700);
     // Under MPS likely times do not apply, whichever message comes first.
-    session.never_switches();
-    assert_eq!(session.long(8, 800), 800);
-    session.know_long(&[(8, 70_000)]);
-    assert_eq!(session.long(8, 800), 800);
+    session.predictions.never_switches();
+    assert_eq!(session.predictions.long(8, 800), 800);
+    session.predictions.know_long(&[(8, 70_000)]);
+    assert_eq!(session.predictions.long(8, 800), 800);
     broker.sender.send(ToClient::ForgetCosts).expect("sent");
-    until("it forgets", || session.sums.get(71) == Some(40_000));
-    assert_eq!(session.long(8, 20_000), 20_000);
+    until("it forgets", || session.predictions.graph(71) == Some(40_000));
+    assert_eq!(session.predictions.long(8, 20_000), 20_000);
     assert_eq!((session.link.costs.get(7), session.link.costs.get(8)), (None, None));
     session.link.costs.set(7, 700);
     broker.lane.orders.credit.fetch_add(1_000, Ordering::AcqRel);
@@ -170,7 +172,11 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     }
     assert!(matches!(next(&broker), ToBroker::Note(_)));
     until("it attaches", || broker.lane.reports.state.load(Ordering::Acquire) == 1);
-    assert_eq!(session.sums.get(70), Some(1_500), "a graph costs what its kernels do");
+    assert_eq!(
+        session.predictions.graph(70),
+        Some(1_500),
+        "a graph costs what its kernels do"
+    );
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 0);
     broker.lane.orders.credit.fetch_add(700, Ordering::AcqRel);
     launch(session, kernel(7, 0xe000));

@@ -8,7 +8,7 @@ use weft_protocol::lane::{DILATION_ONE, Kind, Mode, flags};
 
 use super::super::peers;
 use super::super::post_launch::Want;
-use super::super::sync_points::Synced;
+use super::super::session::Synced;
 use super::{attached, attached_on, fake, kernel, launch, until};
 use crate::client::clock;
 use crate::driver::symbols::StreamOp;
@@ -40,15 +40,13 @@ fn launches_of_all_threads_and_streams_leave_in_the_order_they_came() {
         for number in 0..THREADS {
             scope.spawn(move || launch(session, kernel(7, 0x2000 + number as usize * 0x100)));
             // The next thread comes when this one is in the queue.
-            until("a thread arrives at the gate", || {
-                session.tickets.arrived() == number + 1
-            });
+            until("a thread arrives at the gate", || session.gate.queued().0 == number + 1);
         }
         assert_eq!(broker.launches(), [0; 0]);
         for number in 0..u64::from(THREADS) {
             let wanted = &broker.lane.reports;
             until("the next one waits", || {
-                wanted.waiting.load(Ordering::Acquire) == 1 && session.tickets.left() == number as u32
+                wanted.waiting.load(Ordering::Acquire) == 1 && session.gate.queued().1 == number as u32
             });
             assert_eq!(wanted.wanted_kernel.load(Ordering::Relaxed), 7);
             assert_eq!(wanted.wanted_cost.load(Ordering::Relaxed), 1_000);
@@ -160,7 +158,7 @@ fn who_waits_while_his_job_becomes_the_foreground_job_raises_its_epoch() {
         for number in 0..2 {
             scope.spawn(move || launch(session, kernel(7, 0x5100 + number * 0x100)));
         }
-        until("both are at the gate", || session.tickets.arrived() == 2);
+        until("both are at the gate", || session.gate.queued().0 == 2);
         until("one waits for credit", || {
             broker.lane.reports.waiting.load(Ordering::Acquire) == 1
         });
@@ -226,7 +224,7 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     session.link.costs.set(8, 1_000);
-    session.know_long(&[(7, 3 * HOUR)]);
+    session.predictions.know_long(&[(7, 3 * HOUR)]);
     let window = |hours: u64| RunAheadWindow {
         safe_until: clock::now() + HOUR * hours,
         deadline: clock::now() + HOUR * hours,
@@ -237,8 +235,11 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
     broker.lane.orders.set_window(Some(first));
     broker.grant(10_000);
     let now = clock::now();
-    assert!(session.pass_at_once(8, 1_000, now), "its times are alike");
-    assert!(!session.pass_at_once(7, 1_000, now), "it may take three hours");
+    assert!(session.gate.pass_at_once(session, 8, 1_000, now), "its times are alike");
+    assert!(
+        !session.gate.pass_at_once(session, 7, 1_000, now),
+        "it may take three hours"
+    );
     assert_eq!(broker.credit(), 9_000);
     // The client reports the wait. The broker knows the likely time, so a window issued later
     // admits it.
@@ -246,14 +247,20 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
         kernel: 7,
         cost: 1_000,
         stream: 0xb000,
-        place: session.accounts.place(0xb000),
+        place: session.completion.account(0xb000),
     };
-    assert_eq!(session.waits_by(&want, Some(first.deadline)), 3 * HOUR);
+    assert_eq!(
+        super::super::gate::waits_by(session, &want, Some(first.deadline)),
+        3 * HOUR
+    );
     broker.lane.orders.set_window(Some(window(2)));
-    assert_eq!(session.waits_by(&want, Some(first.deadline)), 1_000);
+    assert_eq!(
+        super::super::gate::waits_by(session, &want, Some(first.deadline)),
+        1_000
+    );
     broker.lane.orders.set_window(None);
     assert!(
-        session.pass_at_once(7, 1_000, now),
+        session.gate.pass_at_once(session, 7, 1_000, now),
         "without a run-ahead window the credit says it"
     );
 }
@@ -272,7 +279,7 @@ fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() 
             kernel: 7,
             cost: 1_000,
             stream,
-            place: session.accounts.place(stream),
+            place: session.completion.account(stream),
         };
         let end = clock::now() + HOUR;
         broker.lane.orders.set_window(Some(RunAheadWindow {
@@ -291,7 +298,7 @@ fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() 
                 .dilation
                 .store(slower * DILATION_ONE, Ordering::Relaxed);
             let (calls, arrived) = (fake::calls(), clock::now());
-            assert!(!session.paced(&want, arrived));
+            assert!(!session.gate.paced(session, &want, arrived));
             let (calls, waited) = (fake::calls() - calls, clock::now() - arrived);
             assert!((longest..longest + 100_000).contains(&waited), "{slower}: {waited} ns");
             // A real device is polled every 2 us; no device needs a poll more often than every
@@ -360,7 +367,7 @@ fn nothing_waits_and_no_event_is_made_while_something_captures() {
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 500_000);
     broker.grant(10_000_000);
-    session.captures.fetch_add(1, Ordering::AcqRel);
+    session.completion.capture_began();
     let calls = fake::calls();
     let captured = Launch::kernel(7, 0xa000, true);
     for _ in 0..10 {
@@ -398,7 +405,7 @@ fn a_burst_that_times_new_code_is_not_split() {
     // A burst is defined by the time since the load. The test plays time, because a busy machine
     // may delay the system's time.
     let time = clock::played::begin();
-    session.tuning.code_loaded(clock::now());
+    session.gate.code_loaded(clock::now());
     broker.grant(1_000_000);
     let timed = || {
         session.before_stream_op(StreamOp::EventRecord, 0, 0xc000);
@@ -471,11 +478,11 @@ fn nobody_waits_before_the_events_that_time_a_collective() {
     broker.lane.orders.unknown_cost.store(1_000, Ordering::Relaxed);
     broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
     broker.grant(1_000);
-    session.times(0xd200);
+    session.gate.times(session, 0xd200);
     for _ in 0..3 {
-        session.times(0xd200);
+        session.gate.times(session, 0xd200);
         launch(session, kernel(COLLECTIVE, 0xd200));
-        session.times(0xd200);
+        session.gate.times(session, 0xd200);
     }
     assert_eq!(broker.launches().len(), 3);
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);

@@ -16,7 +16,7 @@ use weft_protocol::Ns;
 use weft_protocol::lane::{Kind, Mode, Reader, Record};
 use weft_protocol::transport::map::{SharedEpochPage, SharedLane};
 
-use super::state::Session;
+use super::session::Session;
 use crate::client::settings::Settings;
 use crate::driver::stream::Stream;
 use crate::kernels::launch::Launch;

@@ -8,7 +8,7 @@ use weft_protocol::lane::{DILATION_ONE, Kind, Mode, bells};
 
 use super::super::devices;
 use super::super::devices::{SESSION, session};
-use super::super::sync_points::Synced;
+use super::super::session::Synced;
 use super::{attached, kernel, launch};
 use crate::driver::symbols::StreamOp;
 
