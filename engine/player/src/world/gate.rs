@@ -424,7 +424,7 @@ impl PlayedMachine {
         if matches!(mode, Mode::Free | Mode::Alone) {
             return;
         }
-        // As the interposer does (`interposer/src/throttle/sync_points.rs`).
+        // As the interposer does (`interposer/src/throttle/session.rs`).
         let active = &process.lane.active_streams;
         let ended = match synced {
             SyncResult::All => None,
