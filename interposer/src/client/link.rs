@@ -104,6 +104,7 @@ impl BrokerLink {
     }
 
     /// Cost of a launch about which nothing is known, ns.
+    #[inline]
     pub fn unknown_cost(&self) -> Ns {
         self.lane.orders.unknown_cost.load(Ordering::Relaxed)
     }

@@ -30,7 +30,7 @@ impl Launch {
     /// `captured`: the stream is being captured, so nothing runs now.
     #[inline(always)]
     pub fn kernel(identity: u64, stream: Stream, captured: bool) -> Launch {
-        let place = stream as u64 & !(GRAPH | CAPTURED) | if captured { CAPTURED } else { 0 };
+        let place = stream as u64 | if captured { CAPTURED } else { 0 };
         Launch { identity, place }
     }
 

@@ -134,7 +134,7 @@ impl Session {
                 }
             }
             Mode::Background => {
-                let ticket = self.background(launch, false);
+                let ticket = self.background::<false>(launch);
                 if ticket.waits() {
                     return ticket;
                 }
@@ -153,7 +153,7 @@ impl Session {
         match self.link.mode() {
             Mode::Background => {
                 let _whole = thread::uncancelled();
-                let ticket = self.background(launch, true);
+                let ticket = self.background::<true>(launch);
                 self.sampled_or(ticket, launch, serving)
             }
             Mode::Foreground => {
@@ -293,9 +293,9 @@ impl Session {
 
     /// Handles a background job's launch. With credit it costs four locked instructions (credit,
     /// account, total issued, record number), a fifth at the end of a silence, and one clock read.
-    /// Without credit the launch waits here if `waits`, or if it cannot be deferred.
+    /// Without credit the launch waits here if `WAITS`, or if it cannot be deferred.
     #[inline(never)]
-    fn background(&self, launch: Launch, waits: bool) -> Ticket {
+    fn background<const WAITS: bool>(&self, launch: Launch) -> Ticket {
         let ticket = caught(|| {
             failpoint("background");
             // Early, as in `foreground`; again after a wait.
@@ -308,7 +308,6 @@ impl Session {
                 stream: launch.stream(),
                 place: self.completion.account(own),
             };
-            let mut foreground = false;
             if !self.gate.pass_at_once(self, want.kernel, cost, now)
                 && !self.gate.pass_with_pair(self, &want, now)
                 && !self.gate.pass_for_peers(self, &want)
@@ -316,30 +315,43 @@ impl Session {
                 if process::is_copy() {
                     return Ticket::NOTHING;
                 }
-                if !waits && deferral::leaves() {
+                if !WAITS && deferral::leaves() {
                     return Ticket::WAITS;
                 }
                 self.gate.pass_in_turn(self, &want);
                 now = clock::now();
-                foreground = self.link.mode() == Mode::Foreground;
-            }
-            let ends_silence = self.active_streams.mark(own);
-            self.completion.issue(&self.link, &want, now);
-            self.record(launch, now, cost);
-            // The job became the foreground job during the wait. Record and launch epoch are
-            // written as for its launches, so credit given for its silence is void before the
-            // driver gets this one.
-            if foreground {
-                self.link
-                    .epoch_page
-                    .bump(self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize);
-                if ends_silence {
-                    self.link.ring();
+                if self.link.mode() == Mode::Foreground {
+                    return self.book_in_foreground(launch, own, &want, now);
                 }
             }
-            Ticket::background(want.place, now, self.rested())
+            self.book(launch, own, &want, now, false)
         });
         ticket.unwrap_or(Ticket::NOTHING)
+    }
+
+    /// Books a launch that went through the gate. `foreground`: the job became the foreground job
+    /// during the wait. Record and launch epoch are then written as for its launches, so credit
+    /// given for its silence is void before the driver gets this one.
+    #[inline(always)]
+    fn book(&self, launch: Launch, own: usize, want: &Want, now: Ns, foreground: bool) -> Ticket {
+        let ends_silence = self.active_streams.mark(own);
+        self.completion.issue(&self.link, want, now);
+        self.record(launch, now, want.cost);
+        if foreground {
+            self.link
+                .epoch_page
+                .bump(self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize);
+            if ends_silence {
+                self.link.ring();
+            }
+        }
+        Ticket::background(want.place, now, self.rested())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn book_in_foreground(&self, launch: Launch, own: usize, want: &Want, now: Ns) -> Ticket {
+        self.book(launch, own, want, now, true)
     }
 
     /// Whether a launch that must wait can be deferred: not if it is captured, sampled or in a
