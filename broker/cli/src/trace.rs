@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,6 +23,10 @@ use super::environment::{self, Wishes};
 use super::run::not_started;
 use super::{inherited, text, waiting};
 use weft_api::paths::Places;
+
+mod import;
+
+use import::ImportArgs;
 
 /// Show a launch trace, or convert one to JSON and back
 #[derive(Debug, clap::Args)]
@@ -49,13 +53,8 @@ enum TraceAction {
         /// File to write
         out: PathBuf,
     },
-    /// Make a trace from the JSON that `export` writes
-    Import {
-        /// The JSON
-        json: PathBuf,
-        /// File to write
-        file: PathBuf,
-    },
+    /// Make a trace from files of torch.profiler or Nsight Systems, or from what `export` wrote
+    Import(ImportArgs),
 }
 
 /// Largest number of kernels that are printed; the JSON has all.
@@ -77,16 +76,7 @@ pub fn main(args: TraceArgs) -> Result<ExitCode> {
             });
             written.with_context(|| format!("cannot write {}", out.display()))?;
         }
-        TraceAction::Import { json, file } => {
-            let source = File::open(&json).with_context(|| format!("cannot read {}", json.display()))?;
-            let trace: Trace = serde_json::from_reader(BufReader::new(source)).with_context(|| {
-                format!(
-                    "{} is not a trace in JSON (weft trace export writes one)",
-                    json.display()
-                )
-            })?;
-            trace.save(&file)?;
-        }
+        TraceAction::Import(args) => import::main(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -255,6 +245,8 @@ fn remove_raw(file: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]
@@ -301,21 +293,14 @@ mod tests {
             out: at("t.json"),
         })
         .unwrap();
-        done(TraceAction::Import {
-            json: at("t.json"),
-            file: at("u.trace"),
-        })
-        .unwrap();
+        let import = |json| {
+            let arguments = ["import", json, "u.trace"].map(|argument| at(argument).into_os_string());
+            done(TraceAction::Import(ImportArgs::try_parse_from(arguments).unwrap()))
+        };
+        import("t.json").unwrap();
         assert_eq!(Trace::load(&at("u.trace")).unwrap(), trace);
         fs::write(at("bad.json"), "{}").unwrap();
-        let error = done(TraceAction::Import {
-            json: at("bad.json"),
-            file: at("v.trace"),
-        })
-        .unwrap_err();
-        assert!(
-            format!("{error:#}").contains("bad.json is not a trace in JSON"),
-            "{error:#}"
-        );
+        let error = import("bad.json").unwrap_err();
+        assert!(format!("{error:#}").contains("bad.json is not a trace"), "{error:#}");
     }
 }

@@ -159,7 +159,7 @@ pub struct Operation {
 }
 
 /// Kind of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Call {
     /// A kernel or a graph.
     Launch {

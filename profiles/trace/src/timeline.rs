@@ -19,16 +19,19 @@ pub struct Costs {
     pub latency: Ns,
     /// From the end of work to the return of the host's wait, ns.
     pub wake: Ns,
+    /// From the end of a stream's work to the start of a kernel that is queued behind it, ns.
+    pub between: Ns,
 }
 
 impl Default for Costs {
     /// From literature, for an A100 with a current driver: about 4 us until the device sees a
     /// launch, about 2 us until a spinning host continues. `weft-gpu-probe calibration` measures
-    /// both.
+    /// both. A recording of weft has the time between kernels in their durations.
     fn default() -> Costs {
         Costs {
             latency: 4_000,
             wake: 2_000,
+            between: 0,
         }
     }
 }
@@ -77,8 +80,12 @@ struct IdealDevice {
 }
 
 impl IdealDevice {
-    fn run(&mut self, engine: usize, stream: u16, ready: Ns, duration: Ns) -> (Ns, Ns) {
-        let in_stream = self.streams.get(&stream).copied().unwrap_or(0);
+    fn run(&mut self, engine: usize, stream: u16, ready: Ns, duration: Ns, between: Ns) -> (Ns, Ns) {
+        let in_stream = match self.streams.get(&stream).copied().unwrap_or(0) {
+            0 => 0,
+            ended if engine == 0 => ended.saturating_add(between),
+            ended => ended,
+        };
         let free = self.engines.get(engine).copied().unwrap_or(0);
         let begin = ready.max(in_stream).max(free);
         let end = begin.saturating_add(duration);
@@ -147,7 +154,13 @@ fn call(
     costs: Costs,
 ) -> Ns {
     let mut work = |device: &mut IdealDevice, engine, stream, duration| {
-        let (begin, end) = device.run(engine, stream, called.saturating_add(costs.latency), duration);
+        let (begin, end) = device.run(
+            engine,
+            stream,
+            called.saturating_add(costs.latency),
+            duration,
+            costs.between,
+        );
         timeline.spans.push(Span {
             step,
             operation: at,
@@ -233,7 +246,11 @@ mod tests {
         *,
     };
 
-    const COSTS: Costs = Costs { latency: 10, wake: 5 };
+    const COSTS: Costs = Costs {
+        latency: 10,
+        wake: 5,
+        between: 0,
+    };
 
     fn launch(host_before: Ns, stream: u16, duration: Ns) -> Operation {
         Operation {

@@ -1,0 +1,120 @@
+//! `weft trace import`: a trace from the files of other profilers.
+#![forbid(unsafe_code)]
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::json;
+use weft_trace_import::{Cut, ImportOptions, Imported, ProgramRole, ReadProgress, import};
+
+use super::super::text;
+use super::stem;
+
+/// Interval at which the progress on a terminal changes.
+const SHOWN_EVERY: Duration = Duration::from_millis(200);
+
+/// Files to import, and how to read them.
+#[derive(Debug, clap::Parser)]
+pub struct ImportArgs {
+    /// Files of one program, each with further steps; if the last ends in .trace, it is written
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Rule of the steps: auto, whole (the file), sync (up to a wait), name:REGEX (from a mark of
+    /// that name), wait-by:THREAD (up to a wait of that thread)
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    cut: Cut,
+    /// It answers requests: each step ends with a wait for its work
+    #[arg(long, conflicts_with = "training")]
+    service: bool,
+    /// It trains: steps need not wait
+    #[arg(long)]
+    training: bool,
+    /// Number of the device; the busiest by default
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
+    /// Factor of host times: a host without a profiler is 1.3 to 2 times faster (0.5 to 0.8)
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
+    host_time: f64,
+    /// The report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (0.01..=100.0).contains(&factor) => Ok(factor),
+        _ => Err("give a number from 0.01 to 100".to_owned()),
+    }
+}
+
+/// Runs the command.
+pub fn main(args: &ImportArgs) -> Result<()> {
+    let mut sources: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
+    let ours = |path: &&Path| path.extension().is_some_and(|extension| extension == "trace");
+    let out = match sources.len() {
+        2.. => sources.pop_if(|path| ours(path)),
+        _ => None,
+    };
+    let name = stem(Path::new(&stem(sources[0])));
+    let file = match out {
+        Some(out) => out.to_owned(),
+        None => {
+            let file = PathBuf::from(format!("{name}.trace"));
+            if file.exists() {
+                bail!("{} exists: name the file to write, it may be this one", file.display());
+            }
+            file
+        }
+    };
+    let role = match (args.service, args.training) {
+        (true, _) => Some(ProgramRole::Service),
+        (_, true) => Some(ProgramRole::Training),
+        _ => None,
+    };
+    let options = ImportOptions {
+        name: out.map_or(name, stem),
+        cut: args.cut.clone(),
+        role,
+        device: args.device,
+        host_time: args.host_time,
+    };
+    let mut progress = ProgressLine::default();
+    let imported = import(&sources, &options, &mut |now| progress.show(now));
+    progress.clear();
+    match imported? {
+        Imported::Ours(trace) => trace.save(&file)?,
+        Imported::Foreign(trace, report) => {
+            trace.save(&file)?;
+            let answer = json!({"file": file.display().to_string(), "name": trace.name, "report": report});
+            text::show(&answer, args.json, |_| {
+                format!("{}wrote     {}", report.text(), file.display())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// A line on the terminal with the part of the file that was read.
+#[derive(Debug, Default)]
+struct ProgressLine {
+    shown: Option<Instant>,
+}
+
+impl ProgressLine {
+    fn show(&mut self, now: ReadProgress) {
+        let due = self.shown.is_none_or(|shown| shown.elapsed() > SHOWN_EVERY);
+        if due && std::io::stderr().is_terminal() {
+            self.shown = Some(Instant::now());
+            eprint!("\rreading {:3.0} %", 100.0 * now.read as f64 / now.size.max(1) as f64);
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown.is_some() {
+            eprint!("\r              \r");
+        }
+    }
+}

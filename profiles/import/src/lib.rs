@@ -1,0 +1,206 @@
+//! Launch traces from the files of other profilers: PyTorch's (Kineto) and Nsight Systems'.
+//!
+//! 1. A reader ([`kineto`], [`nsight`]) streams a file into a [`recording::ProfilerFile`].
+//! 2. [`join`] joins calls with the work of one device, and finds what waits were for.
+//! 3. [`cut`] finds the steps.
+//! 4. [`assemble`] makes operations with host times.
+//! 5. [`compare`] plays the trace without other jobs, for a comparison with the file.
+//!
+//! [`import`] does it all. No input causes a panic, and no number in a file an allocation.
+#![forbid(unsafe_code)]
+
+mod assemble;
+pub mod compare;
+pub mod cut;
+mod error;
+mod input;
+mod join;
+mod kineto;
+mod nsight;
+mod recording;
+pub mod report;
+
+use std::{io::BufReader, path::Path};
+
+use weft_trace_format::{Call, MAX_OPERATIONS, Source, Trace};
+
+pub use cut::Cut;
+pub use error::ImportError;
+pub use input::ReadProgress;
+pub use report::{ImportReport, ProgramRole};
+
+use input::{FileKind, Watch};
+use kineto::JsonKind;
+use recording::ProfilerFile;
+
+/// Wishes of an import.
+#[derive(Debug, Clone)]
+pub struct ImportOptions {
+    /// Name of the trace.
+    pub name: String,
+    /// How to cut the files into steps.
+    pub cut: Cut,
+    /// A service or a training; `None`: as the names of kernels and marks have it.
+    pub role: Option<ProgramRole>,
+    /// The device; `None`: the busiest.
+    pub device: Option<u32>,
+    /// Factor of host times. Profilers make hosts slower.
+    pub host_time: f64,
+}
+
+/// Result of an import.
+#[derive(Debug)]
+pub enum Imported {
+    /// A trace that weft exported.
+    Ours(Box<Trace>),
+    /// A trace of profilers' files, and its report.
+    Foreign(Box<Trace>, Box<ImportReport>),
+}
+
+/// Imports files of one program, whose steps follow each other.
+pub fn import(files: &[&Path], options: &ImportOptions, watch: Watch) -> Result<Imported, ImportError> {
+    let mut merged: Option<(Trace, ImportReport)> = None;
+    for path in files {
+        let mut file = ProfilerFile::default();
+        if let Some(trace) = read(path, &mut file, watch)? {
+            return match files.len() {
+                1 => Ok(Imported::Ours(Box::new(trace))),
+                _ => Err(ImportError::OneTrace {
+                    path: path.to_path_buf(),
+                }),
+            };
+        }
+        let (trace, report) = one(path, &file, options)?;
+        drop(file);
+        match &mut merged {
+            None => merged = Some((trace, report)),
+            Some((all, figures)) => {
+                append(all, trace);
+                figures.add(report);
+            }
+        }
+        if merged
+            .as_ref()
+            .is_some_and(|(all, _)| all.operations() > MAX_OPERATIONS)
+        {
+            return Err(ImportError::TooMuch("the 4 million operations of a trace"));
+        }
+    }
+    let Some((mut trace, mut report)) = merged else {
+        return Err(ImportError::NoFile);
+    };
+    report.finish(&trace);
+    scale_host(&mut trace, options.host_time);
+    trace.note = report.note();
+    Ok(Imported::Foreign(Box::new(trace), Box::new(report)))
+}
+
+/// Reads a file; returns weft's own trace, if it is one.
+fn read(path: &Path, file: &mut ProfilerFile, watch: Watch) -> Result<Option<Trace>, ImportError> {
+    let unreadable = |source| ImportError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let content = input::open(path).map_err(unreadable)?;
+    match content.kind {
+        FileKind::Sqlite => nsight::read(content, path, file, watch)?,
+        FileKind::Other => return Err(ImportError::UnknownKind { path: path.to_owned() }),
+        FileKind::Json => {
+            if kineto::read(content, path, file, watch)? == JsonKind::Ours {
+                let content = input::open(path).map_err(unreadable)?;
+                let trace: Result<Trace, _> = serde_json::from_reader(BufReader::new(content));
+                return trace.map(Some).map_err(|error| ImportError::NotOurs {
+                    path: path.to_owned(),
+                    why: error::quoted(&error),
+                });
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Trace, ImportReport), ImportError> {
+    let joined = join::Joined::new(file, options.device);
+    if joined.works.is_empty() {
+        return Err(ImportError::NoWork {
+            path: path.to_owned(),
+            device: options.device,
+        });
+    }
+    if joined.works.iter().all(|work| work.call.is_none()) {
+        return Err(ImportError::NoLaunches { path: path.to_owned() });
+    }
+    let cuts = cut::cut(&joined, &options.cut)?;
+    let role = options.role.unwrap_or_else(|| report::role(&joined));
+    let gpu = file.gpus.get(&joined.device).or(file.gpus.values().next()).cloned();
+    let mut trace = Trace {
+        name: options.name.clone(),
+        gpu: gpu.unwrap_or_default(),
+        source: Source::Measured,
+        ..Trace::default()
+    };
+    let (counts, ranges) = assemble::assemble(&joined, &cuts, role == ProgramRole::Service, &mut trace)?;
+    let Some(first) = ranges.first() else {
+        return Err(ImportError::NoCut {
+            threads: file.threads.iter().take(12).cloned().collect(),
+        });
+    };
+    let begin = cuts
+        .begins
+        .iter()
+        .rev()
+        .find(|begin| **begin <= joined.calls[first.start].host.start);
+    let begin = begin.copied().unwrap_or(joined.calls[first.start].host.start);
+    let compared = compare::compare(&joined, &ranges, begin, &trace);
+    let report = ImportReport::of(path, &joined, &cuts, role, &counts, &compared, &trace);
+    Ok((trace, report))
+}
+
+/// Appends another file's steps.
+fn append(all: &mut Trace, mut more: Trace) {
+    let known: std::collections::HashMap<u64, u32> = all
+        .kernels
+        .iter()
+        .zip(0..)
+        .map(|(kernel, index)| (kernel.hash, index))
+        .collect();
+    let mut next = all.kernels.len() as u32;
+    let index: Vec<u32> = more
+        .kernels
+        .iter()
+        .map(|kernel| {
+            known.get(&kernel.hash).copied().unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            })
+        })
+        .collect();
+    for (mut kernel, at) in more.kernels.into_iter().zip(&index) {
+        if *at as usize >= all.kernels.len() {
+            for node in &mut kernel.nodes {
+                node.kernel = index[node.kernel as usize];
+            }
+            all.kernels.push(kernel);
+        }
+    }
+    for operation in more.steps.iter_mut().flat_map(|step| &mut step.operations) {
+        if let Call::Launch { kernel, .. } = &mut operation.call {
+            *kernel = index[*kernel as usize];
+        }
+    }
+    all.steps.append(&mut more.steps);
+}
+
+fn scale_host(trace: &mut Trace, factor: f64) {
+    if factor == 1.0 {
+        return;
+    }
+    let scale = |time: &mut u64| *time = (*time as f64 * factor).round() as u64;
+    scale(&mut trace.launch_cost);
+    for step in &mut trace.steps {
+        scale(&mut step.think);
+        step.operations
+            .iter_mut()
+            .for_each(|operation| scale(&mut operation.host_before));
+    }
+}

@@ -1,0 +1,430 @@
+//! Report of an import: its input, its steps, its omissions; for people and for programs.
+
+use std::{collections::HashMap, fmt::Write, path::Path};
+
+use serde::Serialize;
+use weft_profiles::Ns;
+use weft_trace_format::{Call, Trace};
+
+use crate::{
+    assemble::Assembled,
+    compare::{Compared, RunFigures},
+    cut::Cuts,
+    join::Joined,
+    recording::WorkClass,
+};
+
+/// Kind of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProgramRole {
+    /// It answers requests: a step ends when its work has ended.
+    Service,
+    /// It trains: a step may end before its work.
+    Training,
+}
+
+/// Difference from which the report has a line about it.
+pub const NOTABLE: f64 = 0.05;
+
+/// Parts of names that only trainings have.
+const TRAINING: [&str; 9] = [
+    "backward",
+    "optimizer",
+    "zero_grad",
+    "_bwd",
+    "bwd_",
+    "wgrad",
+    "multi_tensor_apply",
+    "adagrad",
+    "adam",
+];
+
+/// Kind of the program by its kernels' and marks' names.
+pub fn role(joined: &Joined) -> ProgramRole {
+    let names = &joined.file.names;
+    let training = |number: u32| {
+        let name = names.name(number).to_ascii_lowercase();
+        TRAINING.iter().any(|part| name.contains(part))
+    };
+    let shapes = joined.file.shapes.iter().map(|shape| shape.name);
+    let mut all: Vec<u32> = shapes.chain(joined.file.notes.iter().map(|note| note.name)).collect();
+    all.sort_unstable();
+    all.dedup();
+    match all.into_iter().any(training) {
+        true => ProgramRole::Training,
+        false => ProgramRole::Service,
+    }
+}
+
+/// Figures of the file and of the trace, which is played without other jobs.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct FileComparison {
+    /// Time of the steps in the file, ns.
+    pub file_ns: Ns,
+    /// Time of the trace, ns.
+    pub played_ns: Ns,
+    /// Part of the time in which kernels ran, in the file.
+    pub file_busy: f64,
+    /// Part of the time in which kernels ran, in the trace.
+    pub played_busy: f64,
+    /// Idle time between kernels in the file, ns.
+    pub file_gaps_ns: Ns,
+    /// Idle time between kernels in the trace, ns.
+    pub played_gaps_ns: Ns,
+    /// `played_ns / file_ns`.
+    pub step_ratio: f64,
+    /// `played_busy - file_busy`.
+    pub busy_difference: f64,
+    /// `played_gaps_ns / file_gaps_ns`.
+    pub gap_ratio: f64,
+    #[serde(skip)]
+    file: RunFigures,
+    #[serde(skip)]
+    played: RunFigures,
+}
+
+impl FileComparison {
+    fn of(file: RunFigures, played: RunFigures) -> FileComparison {
+        let ratio = |ours: Ns, theirs: Ns| {
+            if ours == theirs {
+                1.0
+            } else {
+                ours as f64 / theirs.max(1) as f64
+            }
+        };
+        FileComparison {
+            file_ns: file.wall,
+            played_ns: played.wall,
+            file_busy: file.busy_share(),
+            played_busy: played.busy_share(),
+            file_gaps_ns: file.gaps(),
+            played_gaps_ns: played.gaps(),
+            step_ratio: ratio(played.wall, file.wall),
+            busy_difference: played.busy_share() - file.busy_share(),
+            gap_ratio: ratio(played.gaps(), file.gaps()),
+            file,
+            played,
+        }
+    }
+}
+
+/// Report of an import.
+#[derive(Debug, Clone, Serialize)]
+pub struct ImportReport {
+    /// Files.
+    pub files: Vec<String>,
+    /// The GPU's name.
+    pub gpu: String,
+    /// Number of the device.
+    pub device: u32,
+    /// Other devices, or processes on this one, whose work is left out.
+    pub other_devices: u64,
+    /// A service or a training.
+    pub role: ProgramRole,
+    /// Calls that were read.
+    pub calls: u64,
+    /// Kernels of the device.
+    pub kernels: u64,
+    /// Copies and fills of the device.
+    pub copies: u64,
+    /// Graph launches.
+    pub graphs: u64,
+    /// Graph launches of whose kernels the file has nothing.
+    pub graphs_unknown: u64,
+    /// Waits in the trace.
+    pub waits: u64,
+    /// Waits in the file with their target.
+    pub waits_exact: u64,
+    /// Waits whose target is the work that ended last before they returned.
+    pub waits_inferred: u64,
+    /// Waits for which nothing was under way; they are host time.
+    pub waits_for_nothing: u64,
+    /// Waits that were added at the ends of requests.
+    pub waits_added: u64,
+    /// Times when a stream waited for another.
+    pub dependencies: u64,
+    /// Rule of the cut.
+    pub cut: String,
+    /// Steps.
+    pub steps: u64,
+    /// Different sequences of calls among them.
+    pub sequences: u64,
+    /// Part of kernel time in which other kernels ran, too; each has an equal part of that time.
+    pub overlap: f64,
+    /// Launch calls that blocked on a full queue.
+    pub blocked: u64,
+    /// Time cut of them, ns.
+    pub blocked_ns: Ns,
+    /// Pieces of work whose call the file does not have.
+    pub work_without_call: u64,
+    /// Those that were queued before the first step.
+    pub queued_before: u64,
+    /// Their time, ns.
+    pub queued_before_ns: Ns,
+    /// Calls before the first step and after the last.
+    pub calls_outside: u64,
+    /// Events that are not used, by kind.
+    pub unused: std::collections::BTreeMap<String, u64>,
+    /// Events without the fields of their kind.
+    pub malformed: u64,
+    /// Median cost of a launch call, ns.
+    pub launch_cost_ns: Ns,
+    /// Median time between two kernels of a full queue, ns; the trace is played with it.
+    pub between_ns: Ns,
+    /// How far the trace is from the file.
+    pub comparison: FileComparison,
+}
+
+impl ImportReport {
+    /// Report of one file.
+    pub(crate) fn of(
+        path: &Path,
+        joined: &Joined,
+        cuts: &Cuts,
+        role: ProgramRole,
+        counts: &Assembled,
+        compared: &Compared,
+        trace: &Trace,
+    ) -> ImportReport {
+        let count =
+            |kind: fn(WorkClass) -> bool| joined.works.iter().filter(|work| kind(work.work.class)).count() as u64;
+        let engine = joined.works.iter().filter(|work| work.work.class.on_kernel_engine());
+        let (own, shared) = engine.fold((0, 0), |(own, shared), work| {
+            (own + work.work.end - work.work.start, shared + work.share)
+        });
+        ImportReport {
+            files: vec![path.display().to_string()],
+            gpu: trace.gpu.name.clone(),
+            device: joined.device,
+            other_devices: joined.busy.len().saturating_sub(1) as u64,
+            role,
+            calls: joined.calls.len() as u64,
+            kernels: count(|class| matches!(class, WorkClass::Kernel(_))),
+            copies: count(|class| matches!(class, WorkClass::Copy { .. })),
+            graphs: counts.graphs,
+            graphs_unknown: counts.graphs_unknown,
+            waits: counts.waits,
+            waits_exact: joined.exact_waits,
+            waits_inferred: joined.inferred_waits,
+            waits_for_nothing: counts.waits_for_nothing,
+            waits_added: counts.added_waits,
+            dependencies: joined.dependencies,
+            cut: cuts.how.clone(),
+            steps: trace.steps.len() as u64,
+            sequences: 0,
+            overlap: 1.0 - shared as f64 / (own as f64).max(1.0),
+            blocked: counts.blocked,
+            blocked_ns: counts.blocked_ns,
+            work_without_call: joined.works.iter().filter(|work| work.call.is_none()).count() as u64,
+            queued_before: compared.queued.works,
+            queued_before_ns: compared.queued.time,
+            calls_outside: counts.calls_outside,
+            unused: joined.file.unused.clone(),
+            malformed: joined.file.malformed,
+            launch_cost_ns: trace.launch_cost,
+            between_ns: compared.between,
+            comparison: FileComparison::of(compared.file, compared.played),
+        }
+    }
+
+    /// Adds the report of another file of the program.
+    pub(crate) fn add(&mut self, more: ImportReport) {
+        self.files.extend(more.files);
+        for (sum, part) in [
+            (&mut self.calls, more.calls),
+            (&mut self.kernels, more.kernels),
+            (&mut self.copies, more.copies),
+            (&mut self.graphs, more.graphs),
+            (&mut self.graphs_unknown, more.graphs_unknown),
+            (&mut self.waits, more.waits),
+            (&mut self.waits_exact, more.waits_exact),
+            (&mut self.waits_inferred, more.waits_inferred),
+            (&mut self.waits_for_nothing, more.waits_for_nothing),
+            (&mut self.waits_added, more.waits_added),
+            (&mut self.dependencies, more.dependencies),
+            (&mut self.blocked, more.blocked),
+            (&mut self.blocked_ns, more.blocked_ns),
+            (&mut self.work_without_call, more.work_without_call),
+            (&mut self.queued_before, more.queued_before),
+            (&mut self.queued_before_ns, more.queued_before_ns),
+            (&mut self.calls_outside, more.calls_outside),
+            (&mut self.malformed, more.malformed),
+        ] {
+            *sum += part;
+        }
+        for (kind, count) in more.unused {
+            *self.unused.entry(kind).or_default() += count;
+        }
+        self.overlap = self.overlap.max(more.overlap);
+        self.other_devices = self.other_devices.max(more.other_devices);
+        let sum = |a: RunFigures, b: RunFigures| RunFigures {
+            wall: a.wall + b.wall,
+            busy: a.busy + b.busy,
+            span: a.span + b.span,
+        };
+        let (ours, theirs) = (self.comparison, more.comparison);
+        self.comparison = FileComparison::of(sum(ours.file, theirs.file), sum(ours.played, theirs.played));
+    }
+
+    /// Fills in the figures of the whole trace.
+    pub(crate) fn finish(&mut self, trace: &Trace) {
+        self.steps = trace.steps.len() as u64;
+        let mut sequences: HashMap<Vec<Call>, ()> = HashMap::new();
+        for step in &trace.steps {
+            let calls = step.operations.iter().map(|operation| operation.call.with_duration(0));
+            sequences.insert(calls.collect(), ());
+        }
+        self.sequences = sequences.len() as u64;
+    }
+
+    /// The trace's note: one line.
+    pub(crate) fn note(&self) -> String {
+        let file = self
+            .files
+            .first()
+            .map_or("", |file| file.rsplit('/').next().unwrap_or(file));
+        let more = match self.files.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let blocked = match self.blocked {
+            0 => String::new(),
+            count => format!(
+                "; {:.1} ms of {count} blocked launch calls are cut",
+                ms(self.blocked_ns)
+            ),
+        };
+        format!("imported from {file}{more}; {}{blocked}", self.cut)
+    }
+
+    /// The report for people.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let gpu = if self.gpu.is_empty() { "unknown GPU" } else { &self.gpu };
+        let graphs = match (self.graphs, self.graphs_unknown) {
+            (0, _) => String::new(),
+            (graphs, 0) => format!(", {graphs} graph launches"),
+            (graphs, unknown) => format!(", {graphs} graph launches ({unknown} without their kernels)"),
+        };
+        let _ = writeln!(
+            out,
+            "read      {} calls, {} kernels, {} copies{graphs} of device {} ({gpu})",
+            self.calls, self.kernels, self.copies, self.device
+        );
+        let role = match self.role {
+            ProgramRole::Service => "service",
+            ProgramRole::Training => "training",
+        };
+        let _ = writeln!(
+            out,
+            "steps     {} of a {role}, {} different: {}",
+            self.steps, self.sequences, self.cut
+        );
+        let _ = writeln!(
+            out,
+            "waits     {}: target in the file {}, inferred {}, added {}; {} between streams",
+            self.waits + self.waits_added,
+            self.waits_exact,
+            self.waits_inferred,
+            self.waits_added,
+            self.dependencies
+        );
+        for line in self.left_out() {
+            let _ = writeln!(out, "left out  {line}");
+        }
+        if self.overlap > 0.01 {
+            let _ = writeln!(
+                out,
+                "note      kernels ran beside others: {:.0} % of their time is counted once, in equal parts",
+                self.overlap * 100.0
+            );
+        }
+        let _ = writeln!(
+            out,
+            "note      a profiler makes a host 1.3 to 2 times slower (launch call: {:.1} us): --host-time scales it",
+            self.launch_cost_ns as f64 / 1e3
+        );
+        let _ = writeln!(
+            out,
+            "note      between queued kernels: {:.1} us, which the trace does not have; `alone` is played with it",
+            self.between_ns as f64 / 1e3
+        );
+        let c = &self.comparison;
+        let _ = writeln!(
+            out,
+            "alone     {:.3} ms, file {:.3} ms: ratio {:.3}; busy {:.3}, file {:.3}; gaps {:.3} ms, file {:.3} ms: ratio {:.3}",
+            ms(c.played_ns),
+            ms(c.file_ns),
+            c.step_ratio,
+            c.played_busy,
+            c.file_busy,
+            ms(c.played_gaps_ns),
+            ms(c.file_gaps_ns),
+            c.gap_ratio
+        );
+        if (c.step_ratio - 1.0).abs() > NOTABLE {
+            let _ = writeln!(
+                out,
+                "warning   played alone it takes {:+.0} % of the file's time: do not rely on its times; try another --cut",
+                (c.step_ratio - 1.0) * 100.0
+            );
+        }
+        out
+    }
+
+    fn left_out(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.other_devices > 0 {
+            lines.push(format!(
+                "{} other devices or processes: give --device N for another",
+                self.other_devices
+            ));
+        }
+        if self.work_without_call > 0 {
+            lines.push(format!(
+                "{} pieces of work without their call, {} of them queued before the first step ({:.3} ms)",
+                self.work_without_call,
+                self.queued_before,
+                ms(self.queued_before_ns)
+            ));
+        }
+        if self.calls_outside > 0 {
+            lines.push(format!(
+                "{} calls before the first step or after the last",
+                self.calls_outside
+            ));
+        }
+        if self.blocked > 0 {
+            lines.push(format!(
+                "{:.3} ms in which {} launch calls blocked on a full queue",
+                ms(self.blocked_ns),
+                self.blocked
+            ));
+        }
+        if self.waits_for_nothing > 0 {
+            lines.push(format!(
+                "{} waits for which nothing was under way: they are host time",
+                self.waits_for_nothing
+            ));
+        }
+        if self.malformed > 0 {
+            lines.push(format!("{} events without a time", self.malformed));
+        }
+        if !self.unused.is_empty() {
+            let mut kinds: Vec<(&String, &u64)> = self.unused.iter().collect();
+            kinds.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+            let shown: Vec<String> = kinds
+                .iter()
+                .take(5)
+                .map(|(kind, count)| format!("{count} {kind}"))
+                .collect();
+            lines.push(format!("events of no use: {}", shown.join(", ")));
+        }
+        lines
+    }
+}
+
+fn ms(ns: Ns) -> f64 {
+    ns as f64 / 1e6
+}

@@ -1,0 +1,261 @@
+//! One hand-made file for each thing that is hard in a profiler's file.
+
+mod files;
+
+use std::io::Write;
+
+use files::{Folder, Kineto, foreign, nsight, options};
+use weft_trace_format::{AwaitedWork, Call, Operation, Step};
+use weft_trace_import::{ProgramRole, import};
+
+fn close(ratio: f64) -> bool {
+    (ratio - 1.0).abs() < 0.03
+}
+
+fn launches(step: &Step) -> Vec<&Operation> {
+    let launch = |operation: &&Operation| matches!(operation.call, Call::Launch { .. });
+    step.operations.iter().filter(launch).collect()
+}
+
+#[test]
+fn a_slow_host_keeps_its_gaps_and_its_waits() {
+    let mut file = Kineto::default();
+    for at in 0..10 {
+        let ts = f64::from(at) * 200.0;
+        file.launch("gemm", 7, ts, ts + 8.0, 50.0);
+    }
+    file.call("cudaDeviceSynchronize", 1, 1_820.0, 42.0);
+    file.events
+        .push(serde_json::json!({"ph": "X", "cat": "from the future", "name": "x", "ts": 1, "dur": 1}));
+    let folder = Folder::new();
+    let (trace, report) = foreign(&folder.write("a.json", &file.bytes()), &options("auto")).unwrap();
+    assert_eq!(trace.steps.len(), 1);
+    assert_eq!(trace.launch_cost, 5_000);
+    assert_eq!(launches(&trace.steps[0])[4].host_before, 195_000);
+    assert_eq!(
+        trace.steps[0].operations.last().unwrap().call,
+        Call::Sync(AwaitedWork::All)
+    );
+    assert_eq!(report.role, ProgramRole::Service);
+    assert_eq!(report.unused["from the future"], 1);
+    assert!(
+        close(report.comparison.step_ratio) && close(report.comparison.gap_ratio),
+        "{}",
+        report.text()
+    );
+    assert_eq!(trace.kernels[0].id.shared, 1024);
+}
+
+#[test]
+fn a_call_that_blocked_on_a_full_queue_is_no_host_time() {
+    let mut file = Kineto::default();
+    // 700 kernels of 1 ms: from the 600th call on, each call waits for a place in the queue.
+    for at in 0..700 {
+        let (ts, took) = match at {
+            0..600 => (f64::from(at) * 6.0, 5.0),
+            _ => (3_600.0 + f64::from(at - 600) * 1_000.0, 995.0),
+        };
+        let call = file.call("cudaLaunchKernel", 1, ts, took);
+        file.kernel(call, "gemm", 7, 10.0 + f64::from(at) * 1_000.0, 1_000.0);
+    }
+    let folder = Folder::new();
+    let (trace, report) = foreign(&folder.write("a.json", &file.bytes()), &options("auto")).unwrap();
+    assert_eq!(report.blocked, 100);
+    assert_eq!(report.blocked_ns, 100 * 990_000);
+    let host: u64 = trace.steps[0]
+        .operations
+        .iter()
+        .map(|operation| operation.host_before)
+        .sum();
+    assert!(host < 2_000_000, "{host}");
+    assert!(close(report.comparison.step_ratio), "{}", report.text());
+}
+
+#[test]
+fn a_graph_has_its_kernels_and_no_stream_of_theirs() {
+    let mut file = Kineto::default();
+    for step in 0..3 {
+        let ts = f64::from(step) * 1_000.0;
+        let call = file.call("cudaGraphLaunch", 1, ts, 20.0);
+        file.kernel(call, "gemm", 7, ts + 20.0, 100.0);
+        file.kernel(call, "softmax", 13, ts + 121.0, 50.0);
+        file.kernel(call, "gemm", 7, ts + 300.0, 100.0);
+    }
+    let folder = Folder::new();
+    let (trace, report) = foreign(&folder.write("a.json", &file.bytes()), &options("whole")).unwrap();
+    assert_eq!((report.graphs, report.graphs_unknown), (3, 0));
+    let Call::Launch {
+        kernel,
+        stream,
+        duration,
+    } = launches(&trace.steps[0])[1].call
+    else {
+        panic!()
+    };
+    assert_eq!(trace.kernels[kernel as usize].nodes.len(), 3);
+    // The long pause before the last node is not the graph's own.
+    assert_eq!((stream, duration), (0, 250_000 + 1_000 + 2_000));
+}
+
+#[test]
+fn work_beside_work_is_counted_once_and_waits_of_streams_are_found() {
+    let mut file = Kineto::default();
+    file.launch("gemm", 7, 0.0, 10.0, 1_000.0);
+    file.launch("nccl", 20, 20.0, 510.0, 1_000.0);
+    // It was launched long before, and began when the other stream's work ended.
+    file.launch("adam", 7, 40.0, 1_512.0, 100.0);
+    let folder = Folder::new();
+    let (trace, report) = foreign(&folder.write("a.json", &file.bytes()), &options("auto")).unwrap();
+    let durations: Vec<u64> = launches(&trace.steps[0])
+        .iter()
+        .map(|one| one.call.duration().unwrap())
+        .collect();
+    assert_eq!(durations, [750_000, 750_000, 100_000]);
+    assert_eq!(report.role, ProgramRole::Training);
+    assert_eq!(report.dependencies, 1);
+    let calls: Vec<Call> = trace.steps[0]
+        .operations
+        .iter()
+        .map(|operation| operation.call)
+        .collect();
+    assert!(matches!(calls[2], Call::Record { event: 1, stream: 1 }), "{calls:?}");
+    assert!(matches!(calls[3], Call::Wait { event: 1, stream: 0 }), "{calls:?}");
+    assert!(close(report.comparison.step_ratio), "{}", report.text());
+}
+
+#[test]
+fn work_that_was_queued_before_the_file_is_left_out_and_played_for_comparison() {
+    let mut file = Kineto::default();
+    for at in 0..20 {
+        file.kernel(900_000 + at, "before", 7, f64::from(at as u32) * 100.0, 100.0);
+    }
+    for at in 0..20 {
+        let ts = 1.0 + f64::from(at) * 6.0;
+        file.launch("gemm", 7, ts, 2_000.0 + f64::from(at) * 100.0, 100.0);
+    }
+    let folder = Folder::new();
+    let (trace, report) = foreign(&folder.write("a.json", &file.bytes()), &options("auto")).unwrap();
+    assert_eq!(report.queued_before, 20);
+    assert!(
+        (1_990_000..=2_000_000).contains(&report.queued_before_ns),
+        "{}",
+        report.queued_before_ns
+    );
+    assert_eq!(trace.launches(), 20);
+    assert!(close(report.comparison.step_ratio), "{}", report.text());
+}
+
+#[test]
+fn a_thread_that_only_waits_ends_steps_and_each_wait_has_its_own_event() {
+    let folder = Folder::new();
+    let path = folder.write("a.sqlite", b"");
+    nsight(&path, 8);
+    let (trace, report) = foreign(&path, &options("auto")).unwrap();
+    assert!(report.cut.contains("thread 2"), "{}", report.cut);
+    assert_eq!((report.waits_exact, report.waits_inferred), (8, 0));
+    let events = |call: &Call| matches!(call, Call::Sync(AwaitedWork::Event(_)));
+    let calls: Vec<Call> = trace
+        .steps
+        .iter()
+        .flat_map(|step| &step.operations)
+        .map(|one| one.call)
+        .collect();
+    assert_eq!(calls.iter().filter(|call| events(call)).count(), trace.steps.len());
+    assert!(close(report.comparison.step_ratio), "{}", report.text());
+    // The same without the thread's name, from a packed file of any name.
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&std::fs::read(&path).unwrap()).unwrap();
+    let packed = folder.write("b.bin", &packed.finish().unwrap());
+    let (again, _) = foreign(&packed, &options("wait-by:2")).unwrap();
+    assert_eq!(again.steps, trace.steps);
+}
+
+#[test]
+fn marks_cut_and_files_of_one_program_follow_each_other() {
+    let folder = Folder::new();
+    let mut paths = Vec::new();
+    for name in ["a.json", "b.json"] {
+        let mut file = Kineto::default();
+        for step in 0..5 {
+            let ts = f64::from(step) * 1_000.0;
+            file.note(&format!("ProfilerStep#{step}"), ts, 999.0);
+            file.launch(name, 7, ts + 10.0, ts + 20.0, 100.0);
+            file.launch("gemm", 7, ts + 30.0, ts + 120.0, 100.0);
+        }
+        paths.push(folder.write(name, &file.bytes()));
+    }
+    let (trace, _) = foreign(&paths[0], &options("auto")).unwrap();
+    assert_eq!(trace.steps.len(), 5);
+    assert_eq!(trace.steps[2].think, trace.steps[3].think);
+    let (named, _) = foreign(&paths[0], &options("name:^ProfilerStep#[0-3]$")).unwrap();
+    assert_eq!(named.steps.len(), 4);
+    let both: Vec<_> = paths.iter().map(|path| path.as_path()).collect();
+    let weft_trace_import::Imported::Foreign(trace, report) = import(&both, &options("auto"), &mut |_| ()).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!((trace.steps.len(), trace.kernels.len(), report.sequences), (10, 3, 2));
+    assert!(trace.unsound().is_none());
+    let mut fast = options("auto");
+    fast.host_time = 0.5;
+    let (fast, _) = foreign(&paths[0], &fast).unwrap();
+    assert_eq!(fast.launch_cost, 2_500);
+}
+
+#[test]
+fn the_busiest_device_is_taken_and_another_on_demand() {
+    let mut file = Kineto::default();
+    file.launch("gemm", 7, 0.0, 10.0, 100.0);
+    let call = file.call("cudaLaunchKernel", 2, 20.0, 5.0);
+    file.kernel(call, "other", 7, 30.0, 900.0);
+    file.events.last_mut().unwrap()["args"]["device"] = 3.into();
+    let folder = Folder::new();
+    let path = folder.write("a.json", &file.bytes());
+    let (trace, report) = foreign(&path, &options("auto")).unwrap();
+    assert_eq!((report.device, report.other_devices), (3, 1));
+    assert_eq!(trace.kernels[0].id.symbol, "other");
+    let mut first = options("auto");
+    first.device = Some(0);
+    assert_eq!(foreign(&path, &first).unwrap().0.kernels[0].id.symbol, "gemm");
+}
+
+#[test]
+fn a_wrong_file_is_one_line_with_the_file_and_the_remedy() {
+    let folder = Folder::new();
+    let mut file = Kineto::default();
+    file.launch("gemm", 7, 0.0, 10.0, 100.0);
+    let good = file.bytes();
+    let mut lost = Kineto::default();
+    lost.kernel(5, "gemm", 7, 0.0, 10.0);
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&good).unwrap();
+    let packed = packed.finish().unwrap();
+    let cases: [(&str, &[u8], &str); 9] = [
+        ("cut.json", &good[..good.len() - 9], "is truncated"),
+        ("cut.json.gz", &packed[..packed.len() - 30], "cut.json.gz"),
+        ("other.json", b"{\"a\": 1}", "is not a trace"),
+        ("wrong.json", b"{\"traceEvents\": 7}", "column"),
+        ("broken.json", b"{\"traceEvents\": [{]}", "column"),
+        ("zip.json", b"PK\x03\x04", "neither JSON nor SQLite"),
+        ("empty.json", b"", "neither JSON nor SQLite"),
+        ("no.json", b"{\"traceEvents\": []}", "has no device work"),
+        ("lost.json", &lost.bytes(), "no launch call"),
+    ];
+    for (name, bytes, expected) in cases {
+        let error = foreign(&folder.write(name, bytes), &options("auto"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(expected) && error.contains(name), "{name}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let path = folder.write("good.json", &good);
+    let error = foreign(&path, &options("name:nothing")).unwrap_err().to_string();
+    assert!(error.contains("--cut whole"), "{error}");
+    let empty = folder.write("empty.sqlite", b"");
+    rusqlite::Connection::open(&empty)
+        .unwrap()
+        .execute_batch("create table t (a)")
+        .unwrap();
+    let error = foreign(&empty, &options("auto")).unwrap_err().to_string();
+    assert!(error.contains("nsys profile --trace cuda"), "{error}");
+}
