@@ -31,6 +31,7 @@ pub mod foresight;
 pub mod generate;
 pub mod job;
 pub mod measure;
+pub mod measured;
 pub mod memory;
 pub mod oracle;
 pub mod pairs;
