@@ -18,8 +18,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from harness import jobs, paths, watch
-from harness.scene import Scene, missing
+from fixtures.scene import Scene, missing
+from harness import jobs, paths
+from harness.ci import watch
 
 
 def pytest_addoption(parser):

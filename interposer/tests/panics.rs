@@ -59,8 +59,8 @@ fn said(client: &Said) -> (usize, usize) {
 #[test]
 fn a_panic_in_any_part_of_a_call_is_not_the_jobs() {
     let cases = [
-        ("hold", Mode::Foreground, 0),
-        ("fill", Mode::Background, 0),
+        ("foreground", Mode::Foreground, 0),
+        ("background", Mode::Background, 0),
         ("mark", Mode::Background, 0),
         ("sample", Mode::Alone, flags::PROFILE),
         ("transfer", Mode::Background, 0),

@@ -258,7 +258,7 @@ def lines_of(path):
     return lines
 
 
-POLICIES = ("weft", "fikit", "timeslice", "exclusive")
+POLICIES = ("weft", "fikit")
 
 
 def policy_option(parser):

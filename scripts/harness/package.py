@@ -23,6 +23,8 @@ FILES = ("weft", "libweft.so")
 
 OUT = paths.TARGET / "package"
 DEPLOY = paths.ROOT / "deploy"
+# Names the release of Slurm that the plugin is built for.
+SLURM_HEADER = Path(os.environ.get("SLURM_VERSION_H", "/usr/include/slurm/slurm_version.h"))
 # The licences of the packages that the two files are linked with.
 NOTICES = "LICENSE-THIRD-PARTY"
 TEXTS = ("README.md", "SECURITY.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE")
@@ -68,7 +70,7 @@ MOVED = set(
 )
 
 
-class Failed(Exception):
+class Failed(RuntimeError):
     """A package could not be made. The text has the command and its message."""
 
 
@@ -238,6 +240,18 @@ def slurm_release(header):
     return f"{major}.{minor:02}", f"{major}.{minor:02}.99"
 
 
+def build_plugin(header=SLURM_HEADER):
+    """Builds the plugin against this header of Slurm, in a folder for the release."""
+    target = paths.TARGET / f"slurm-{slurm_release(header)[0]}"
+    command = ["cargo", "build", "--release", "--quiet", "--target-dir", target]
+    environment = {**os.environ, "SLURM_VERSION_H": str(header)}
+    given = {"cwd": DEPLOY / "slurm" / "spank", "env": environment, "stdin": subprocess.DEVNULL}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **given)
+    if done.returncode:
+        raise Failed(f"the plugin was not built\n{done.stderr}")
+    return target / "release" / "libweft_slurm.so"
+
+
 def slurm_deb(release, out=OUT):
     """The path of Debian's package of the plugin for Slurm."""
     return out / f"weft-slurm_{version()}_amd64_slurm-{release}.deb"
@@ -311,7 +325,7 @@ def make_wheel(whole, out, as_built):
     return made
 
 
-def run(*command, within=None):
+def run(*command, within=None, bound_s=BOUND_S):
     """Runs a command. Returns its stdout."""
     words = [str(word) for word in command]
     try:
@@ -321,11 +335,11 @@ def run(*command, within=None):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=BOUND_S,
+            timeout=bound_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise Failed(f"{words[0]} did not end within {BOUND_S} s") from None
+        raise Failed(f"{words[0]} did not end within {bound_s} s") from None
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         said = (done.stderr.strip() or "it printed nothing").splitlines()[-1]

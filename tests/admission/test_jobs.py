@@ -185,20 +185,3 @@ def test_ranks_that_torchrun_starts_are_admitted_as_one(scene):
     assert len({line["pid"] for line in scene.said("ranks")}) == 2, scene.said("ranks")
     # One job was let in for the holder and one for both ranks.
     assert (scene.queue()["admitted"], scene.queue()["denied"]) == (2, 0), scene.queue()
-
-
-def test_fifo_orders_as_it_says(scene):
-    scene.again("--admission", "fifo")
-    assert scene.queue()["policy"] == "fifo", scene.queue()
-    holder = scene.holder("holder", "5GiB")
-    large = scene.waiter("large", "6GiB")
-    # It would fit next to the holder and is short, and came later.
-    small = scene.job("small", "500MiB", weft=["--memory", "600MiB", "--duration", "short"])
-    scene.waits(small)
-    assert scene.waiting() == [large.pid, small.pid], scene.queue()
-    scene.ends(holder)
-    # Let in together they begin in any order.
-    for name, job in (("large", large), ("small", small)):
-        scene.until(f"the {name} one has its memory", lambda name=name: scene.has(name, "took"))
-    for job in (large, small):
-        scene.ends(job)

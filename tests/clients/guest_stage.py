@@ -4,9 +4,9 @@ the comparison of both."""
 import sys
 from pathlib import Path
 
+from fixtures.compiled import program
+from fixtures.scene import BOUND
 from harness import jobs, paths
-from harness.compiled import program
-from harness.scene import BOUND
 
 PROGRAMS = Path(__file__).resolve().parent / "guest"
 # A job that is the foreground job, a background job (which leaves launches behind at the gate),

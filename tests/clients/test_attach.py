@@ -7,7 +7,8 @@ of the batch job's kernels were launched while the request was on the device.
 
 import sys
 
-from harness import devicelog, slurm_replay
+from fixtures import slurm_replay
+from harness import devicelog
 
 # Long enough for a launching thread that has lost its core.
 DILATION = 10

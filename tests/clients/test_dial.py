@@ -5,8 +5,8 @@ Options and variables, up to the broker's own figures.
 
 import json
 
+from fixtures.scene import BOUND, CLIENT, says, weft
 from harness import jobs
-from harness.scene import BOUND, CLIENT, says, weft
 
 
 def allowed(scene, job):

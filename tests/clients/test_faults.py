@@ -15,8 +15,8 @@ import sys
 import time
 
 import pytest
+from fixtures.scene import BOUND, CLIENT, says, weft
 from harness import jobs
-from harness.scene import BOUND, CLIENT, says, weft
 
 # A background job whose host waits at the gate, and leaves no launch behind there.
 UNQUEUED = {"WEFT_QUEUE": "off"}

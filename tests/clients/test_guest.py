@@ -4,9 +4,9 @@ same exit code, the same stdout, no hang.
 Each case runs on a simulated GPU and a broker of its own; the programs are in tests/clients/guest.
 """
 
+from fixtures.scene import BOUND, says
 from guest_stage import PYTHON, compiled, counters, in_roles, plainly, queue, same, script
 from harness import jobs, paths
-from harness.scene import BOUND, says
 
 
 def test_many_threads_with_small_stacks(scene):

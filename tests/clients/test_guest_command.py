@@ -11,9 +11,9 @@ import subprocess
 import termios
 from pathlib import Path
 
+from fixtures.scene import BOUND, weft
 from guest_stage import PROGRAMS, PYTHON, compiled, counters, plainly, same, script, weft_command
 from harness import jobs, paths
-from harness.scene import BOUND, weft
 
 
 def test_a_job_begins_with_its_parent_s_signals(scene):

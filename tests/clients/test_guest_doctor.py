@@ -3,9 +3,9 @@
 import json
 import sys
 
+from fixtures.scene import BOUND, weft
 from guest_stage import PYTHON
 from harness import jobs, paths
-from harness.scene import BOUND, weft
 
 LAUNCHES = "from plain import Gpu; print(Gpu().work(50))"
 # It runs for longer than any wait.

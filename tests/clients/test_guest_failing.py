@@ -1,8 +1,8 @@
 """Kernels that fail: the errors that a job gets under weft. No other job gets any."""
 
+from fixtures.scene import BOUND
 from guest_stage import ROLES, compiled, counters, plainly, queue, same
 from harness import jobs
-from harness.scene import BOUND
 
 # Each way in which a job may learn of it. The last is that of a job that never waits.
 WAYS = ("stream", "context", "event", "query", "copy", "graph", "launch")

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from fixtures.scene import BOUND, CLIENT, says
 from guest_stage import PYTHON, in_roles, plainly, same, script, weft_command
 from harness import jobs, paths
-from harness.scene import BOUND, CLIENT, says
 
 
 def test_stopped_and_continued(scene):

@@ -10,8 +10,7 @@
                                        brought in by faults
 
 Two jobs of one priority, and a broker with no options but the policy: the default one, or
---policy. Under timeslice, turns of 100 ms are requested, a length that the other policies reach
-by themselves.
+--policy.
 
 Cases:
   alone       a job that fits, on device memory and on managed memory: the same operations, and
@@ -57,7 +56,8 @@ import shutil
 import time
 
 import pytest
-from harness import devicelog, jobs, paths, perfetto
+from harness import devicelog, jobs, paths
+from harness.bench import perfetto
 
 pytestmark = [
     pytest.mark.skipif(not paths.python("torch").exists(), reason="no .venv-torch: scripts/setup torch"),
@@ -77,8 +77,6 @@ LONG, WARM = 70, 20
 # For bytes.
 SHORT = 34
 BOUND = 150.0
-# Turns that a migration fits into, for timeslice's option.
-TURN_US = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +314,7 @@ POLICY = TRACE = None
 
 
 def broker_for(place, device):
-    return jobs.Broker(place, device, policy=POLICY, extra=("--turn", str(TURN_US)) if POLICY == "timeslice" else ())
+    return jobs.Broker(place, device, policy=POLICY)
 
 
 # Longest wait for the learnt state of a pair of jobs. On a busy machine a minute was not enough.
@@ -330,10 +328,10 @@ def long_turns(broker):
 
 
 def took_turns(broker):
-    """Equals whose memory does not fit together took long turns, unless the policy has its own."""
+    """Equals whose memory does not fit together took long turns."""
     turns = long_turns(broker)
-    if bool(turns) == (POLICY == "timeslice"):
-        pytest.fail(f"{turns} long turns")
+    if not turns:
+        pytest.fail("no long turns")
     return turns
 
 
@@ -523,7 +521,7 @@ def test_link(folder, tells):
     # Memory that does not fit leaves and comes in each turn, so a turn has to be long enough for
     # both. By the figures of the faster link it would not be.
     moves = 2 * (2 * JOB - device_for(COMPARED) + 2 * CONTEXT) * 1000 // rate
-    if POLICY != "timeslice" and max(lengths) < moves:
+    if max(lengths) < moves:
         pytest.fail(f"turns of {max(lengths) / 1e6:.0f} ms at most, and to move what has to takes {moves / 1e6:.0f} ms")
     tells({"rate": rate * 1e6, "measured": seen[-1], "turn_ms": round(max(lengths) / 1e6, 1), "moves_ms": round(moves / 1e6, 1)})
 
@@ -540,7 +538,7 @@ def test_killed(folder, percent, tells):
         if not jobs.wait_until(moves, LEARNT_S, 0.2):
             pytest.fail("nothing moved\n" + one.explain() + two.explain())
         # Turns begin when the broker has seen what both touch.
-        if POLICY != "timeslice" and not jobs.wait_until(lambda: long_turns(broker), LEARNT_S, 0.2):
+        if not jobs.wait_until(lambda: long_turns(broker), LEARNT_S, 0.2):
             pytest.fail("no long turns\n" + one.explain() + two.explain())
         one.kill()
         finish(two)

@@ -7,8 +7,8 @@ the case's own.
 import json
 
 import pytest
+from fixtures.scene import BOUND, weft
 from harness import jobs, paths
-from harness.scene import BOUND, weft
 
 PROGRAM = paths.ROOT / "tests" / "clients" / "programs" / "torch_service.py"
 # Requests of the service that are judged before anything is read: eight and more are controls.

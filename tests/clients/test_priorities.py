@@ -6,9 +6,9 @@ The simulated device logs the priority of each operation's stream, and acts on t
 import json
 
 import pytest
+from fixtures.scene import BOUND, says, weft
 from guest_stage import PYTHON, compiled, plainly, same, script
 from harness import devicelog, jobs, paths
-from harness.scene import BOUND, says, weft
 
 TORCH = paths.CLIENTS / "programs" / "torch_priorities.py"
 # The levels of its streams, without weft and lowered: -5, asked for first, gets -2, and the levels

@@ -7,8 +7,8 @@ The cases assert on the files, and on the order in which the broker decided.
 
 import json
 
+from fixtures.scene import BOUND, COMPANION, weft
 from harness import jobs, paths
-from harness.scene import BOUND, COMPANION, weft
 
 # Samples of a served job after which its profile must follow: twelve are believed, and those from
 # before its companions were known count for less.

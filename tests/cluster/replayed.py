@@ -1,4 +1,4 @@
-"""A job of the replay (scripts/harness/slurm_replay.py): a bare client of the driver.
+"""A job of the replay (tests/fixtures/slurm_replay.py): a bare client of the driver.
 
   replayed.py service RESULT --image PTX --memory BYTES --requests N --kernels K --gap-s S --seed S
   replayed.py batch   RESULT --image PTX --memory BYTES --bursts N --kernels K --gap-s S

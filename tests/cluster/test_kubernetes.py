@@ -14,7 +14,8 @@ import subprocess
 import tomllib
 
 import pytest
-from harness import cluster_kubernetes, jobs, paths
+from fixtures import cluster_kubernetes
+from harness import jobs, paths
 from users import python
 
 DEPLOY = paths.ROOT / "deploy" / "kubernetes"

@@ -10,8 +10,8 @@ import shutil
 import subprocess
 
 import pytest
+from fixtures.scene import Scene
 from harness import jobs, paths
-from harness.scene import Scene
 
 NODES = 4
 # Seconds for all of it, on two busy cores.

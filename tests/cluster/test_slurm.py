@@ -1,11 +1,12 @@
 """weft under Slurm: a real controller and two nodes with simulated GPUs, in namespaces.
 
-The cases are in scripts/harness/slurm_cases.py; scripts/cluster plays them on larger clusters. They
+The cases are in tests/fixtures/slurm_cases.py; scripts/cluster plays them on larger clusters. They
 need Slurm and root.
 """
 
 import pytest
-from harness import jobs, slurm, slurm_cases, slurm_order
+from fixtures import slurm, slurm_cases, slurm_order
+from harness import jobs
 
 pytestmark = pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))
 

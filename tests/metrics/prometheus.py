@@ -12,9 +12,9 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from fixtures.debian import DOWNLOAD_BOUND, QUIET, Apt, Unreachable
+from fixtures.scene import BOUND
 from harness import jobs
-from harness.debian import DOWNLOAD_BOUND, QUIET, Apt, Unreachable
-from harness.scene import BOUND
 
 PACKAGE = "prometheus"
 # Seconds for one answer.
@@ -22,7 +22,7 @@ PATIENCE = 20
 
 
 def get(folder):
-    """The folder with the programs. Raises harness.debian.Unreachable."""
+    """The folder with the programs. Raises fixtures.debian.Unreachable."""
     folder = Path(folder).resolve()
     apt = Apt(folder / "apt", [("bookworm", "main")])
     root = folder / "root"

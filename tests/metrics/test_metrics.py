@@ -11,8 +11,9 @@ import socket
 import stat
 
 import pytest
-from harness import debian, jobs, paths
-from harness.scene import BOUND, Scene, weft
+from fixtures import debian
+from fixtures.scene import BOUND, Scene, weft
+from harness import jobs, paths
 from prometheus import Prometheus, get, promtool
 
 DEPLOY = paths.ROOT / "deploy"

@@ -4,6 +4,7 @@ The packages are made of the build of scripts/layout, so they run here and not o
 test_package.py is for that. A case installs into a folder of its own.
 """
 
+import glob
 import json
 import os
 import re
@@ -18,7 +19,9 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
-from harness import compiled, jobs, package, paths, prose
+from fixtures import compiled
+from harness import jobs, package, paths
+from harness.ci import prose
 
 # Seconds for one command, on two busy cores.
 BOUND = 120
@@ -81,10 +84,16 @@ def tree(folder, without=()):
     return {path for path in found if not any(path.startswith(part) for part in without)}
 
 
+def links_lead_into(folder):
+    """Every relative link of the documents in there resolves inside the folder."""
+    documents = list(folder.rglob("*.md"))
+    broken = [line for file in documents for line in prose.broken_links(folder, file)]
+    assert documents and not broken, broken
+
+
 def documents_lead_somewhere(folder):
     """And have the parts that an administrator needs."""
-    broken = [line for file in folder.rglob("*.md") for line in prose.broken_links(folder, file)]
-    assert not broken, broken
+    links_lead_into(folder)
     for name in ("grafana/weft.json", "prometheus/rules.yml", "prometheus/scrape.yml"):
         assert (folder / name).stat().st_size > 100, name
     sample = (folder / "examples" / "weft.toml").read_text()
@@ -339,13 +348,14 @@ def test_the_kubernetes_image_is_built_by_the_commands_in_its_file(scene, made):
             line = line.replace(variable, place)
         *sources, target = line.split()
         place = root / target.lstrip("/")
-        for source in map(Path, sources):
+        for source in (Path(found) for name in sources for found in glob.glob(name)):
             if source.is_dir():
                 shutil.copytree(source, place, symlinks=True)
             else:
                 file = place / source.name if target.endswith("/") else place
                 file.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(source, file)
+    notices_of_others((root / "usr/share/doc/weft" / package.NOTICES).read_text())
     (link,) = re.findall(r"^RUN ln -s (\S+) (\S+)$", text, re.M)
     (root / link[1].lstrip("/")).symlink_to(link[0])
     assert run(root / "usr/bin/weft", "--version").stdout.startswith("weft ")
@@ -366,6 +376,8 @@ def test_the_plugins_package_says_for_which_slurm_it_is(tmp_path):
     assert "@" not in fields.replace("weft@localhost", ""), fields
     names = package.run("dpkg-deb", "--contents", file)
     assert "./usr/lib/weft/weft_slurm.so" in names and "examples/plugstack.conf" in names, names
+    package.run("dpkg-deb", "--extract", file, tmp_path / "root")
+    links_lead_into(tmp_path / "root/usr/share/doc/weft-slurm")
     header.write_text("#define OTHER 1\n")
     with pytest.raises(package.Failed):
         package.make_slurm_deb(plugin, header, tmp_path)

@@ -15,7 +15,8 @@ import subprocess
 import tarfile
 
 import pytest
-from harness import debian, elf, package, paths
+from fixtures import debian
+from harness import elf, package, paths
 
 STORE = paths.TARGET / "package" / "debian-11"
 # A Python with ctypes, a shell and the usual tools.

@@ -1,6 +1,6 @@
 """The .deb under a real systemd: installed, enabled, reloaded, used, upgraded and purged.
 
-It boots in namespaces of its own (scripts/harness/systemd.py). `scripts/cluster systemd --check`
+It boots in namespaces of its own (tests/fixtures/systemd.py). `scripts/cluster systemd --check`
 plays only this file. If it cannot boot, the case is skipped, with the reason.
 """
 
@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import package, paths, systemd
+from fixtures import systemd
+from harness import package, paths
 
 USERS = ("ann", "ben", "cleo", "dora")
 TESTS = Path("/opt/weft-tests")

@@ -3,7 +3,8 @@ with the same exit code, as without it."""
 
 import re
 
-from harness import cases, paths
+from fixtures import cases
+from harness import paths
 from stage import case
 
 # A framework's first import on a busy machine takes this long, seconds.

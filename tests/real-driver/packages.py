@@ -1,5 +1,5 @@
 """NVIDIA's user-space driver as Debian's `non-free` component has it: fetched as packages, unpacked
-into a folder, never installed (harness/debian.py).
+into a folder, never installed (tests/fixtures/debian.py).
 
 An unpacked branch is used again and needs no network.
 """
@@ -8,7 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
-from harness.debian import Apt, Unreachable
+from fixtures.debian import Apt, Unreachable
 
 # Branches of the driver, oldest first. The suite of each changes with the years: all are looked
 # through.

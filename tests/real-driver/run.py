@@ -6,7 +6,8 @@ from pathlib import Path
 
 import packages
 import stage
-from harness import cases, paths, show
+from fixtures import cases
+from harness import paths, show
 
 STORE = paths.TARGET / "real-driver"
 # It exists if NVIDIA's kernel module is loaded: libraries of another version then answer

@@ -8,8 +8,8 @@ import json
 import subprocess
 from pathlib import Path
 
+from fixtures.scene import weft_in
 from harness import jobs, paths
-from harness.scene import weft_in
 
 HERE = Path(__file__).resolve().parent
 # Longest time for anything that takes seconds on an idle machine: two busy cores stretch it.

@@ -5,8 +5,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from harness import cargo_tests, paths, workspaces
-from harness.compiled import program
+from fixtures.compiled import program
+from harness import paths, workspaces
+from harness.ci import cargo_tests
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 

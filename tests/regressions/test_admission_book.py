@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 import wire
+from fixtures.scene import BOUND
 from harness import jobs, paths
-from harness.scene import BOUND
 
 ANN, BEA, CID = 61001, 61002, 61003
 UUID = "a0b1c2d3" * 4

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from built import compiled
+from fixtures.scene import BOUND, CLIENT, weft
 from harness import jobs, paths
-from harness.scene import BOUND, CLIENT, weft
 
 
 def deep(scene):

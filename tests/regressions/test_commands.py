@@ -13,8 +13,8 @@ from pathlib import Path
 
 import built
 import pytest
+from fixtures.scene import BOUND, COMPANION, weft
 from harness import jobs, paths
-from harness.scene import BOUND, COMPANION, weft
 
 
 def waits(scene, job):
@@ -230,7 +230,7 @@ def test_a_mistyped_option_is_a_mistake_and_no_program(scene):
 @pytest.mark.finding("users-B8")
 def test_a_second_broker_in_the_background_is_refused(scene):
     scene.broker.start()
-    line = told(scene, "broker", "--background", "--policy", "exclusive", code=1)
+    line = told(scene, "broker", "--background", "--policy", "fikit", code=1)
     assert "already runs at" in line and "weft stop" in line, line
     # A job that only needs a broker has one.
     assert weft(scene, "run", "--", "true").stderr == ""

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from fixtures.scene import BOUND, COMPANION, weft
 from harness import jobs, paths
-from harness.scene import BOUND, COMPANION, weft
 
 
 def fake_daemon(scene):

@@ -19,7 +19,7 @@ import time
 
 import pytest
 import wire
-from harness.scene import BOUND
+from fixtures.scene import BOUND
 from users import ANN, BEA, becomes
 from users import Scene as Users
 

@@ -6,8 +6,8 @@ import signal
 import sys
 
 import pytest
+from fixtures.scene import BOUND, weft
 from harness import jobs
-from harness.scene import BOUND, weft
 
 BEGIN = """
 import ctypes, os, signal, sys, time

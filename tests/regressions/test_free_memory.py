@@ -4,8 +4,8 @@ jobs do not hold."""
 import sys
 
 import pytest
+from fixtures.scene import BOUND
 from harness import jobs, paths
-from harness.scene import BOUND
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -2,8 +2,8 @@
 
 import pytest
 from built import compiled
+from fixtures.scene import BOUND, Scene
 from harness import jobs, paths
-from harness.scene import BOUND, Scene
 
 
 class Strict:

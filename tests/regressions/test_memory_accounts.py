@@ -8,8 +8,8 @@ import sys
 
 import pytest
 from built import compiled
+from fixtures.scene import BOUND, weft
 from harness import jobs, paths
-from harness.scene import BOUND, weft
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -3,7 +3,8 @@
 Judged by the part of its work that lies on the device when the foreground job comes back."""
 
 import pytest
-from harness import jobs, starving
+from harness import jobs
+from harness.bench import starving
 
 # The foreground job: kernels a burst, and the pause after them, us. The background job launches
 # without a pause; each of its kernels is 20 times the charge of an unknown kernel.

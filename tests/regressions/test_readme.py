@@ -3,8 +3,9 @@
 import time
 
 import pytest
-from harness import beside, jobs, readme
-from harness.scene import BOUND, missing
+from fixtures.scene import BOUND, missing
+from harness import jobs
+from harness.bench import beside, readme
 
 # Kernels that are nearly as long as weft's delay bound, on a GPU that takes turns.
 CASE = readme.Case(400, "timeslice", 1)

@@ -1,7 +1,7 @@
 """The end of a test run reports the assertion that failed, and the checks that were not tried."""
 
 import pytest
-from harness import reasons, stages
+from harness.ci import reasons, stages
 
 LOG = [f"a line of the log, {number}" for number in range(60)]
 
@@ -16,6 +16,43 @@ def test_the_end_of_a_run_has_the_assertion_whatever_follows_it():
         assert told[-1] == LOG[-1] and len(told) < 25, told
     told = reasons.bounded([["FAILED tests.x::y", "49 launches, not 50", *LOG]])
     assert "49 launches, not 50" in told and told[-1] == LOG[-1], told
+
+
+CARGO = """     Running order tests/order.rs
+running 2 tests
+---- a_launch_waits stdout ----
+
+thread 'a_launch_waits' (31) panicked at broker/gate/tests/order.rs:12:5:
+assertion `left == right` failed: the order
+  left: 1
+ right: 2
+stack backtrace:
+   0: __rustc::rust_begin_unwind
+             at /rustc/5/library/std/src/panicking.rs:689:5
+note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose backtrace.
+
+
+failures:
+    a_launch_waits
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored
+     Running other src/lib.rs
+---- tests::b stdout ----
+Error: no file
+test result: FAILED. 0 passed; 1 failed; 0 ignored
+"""
+
+
+def test_a_failed_test_of_cargo_is_its_program_assertion_and_place():
+    assert reasons.of_cargo(CARGO) == [
+        "FAILED order tests/order.rs: a_launch_waits",
+        "thread 'a_launch_waits' (31) panicked at broker/gate/tests/order.rs:12:5:",
+        "assertion `left == right` failed: the order",
+        "  left: 1",
+        " right: 2",
+        "FAILED other src/lib.rs: tests::b",
+        "Error: no file",
+    ]
 
 
 JUNIT = """<testsuites><testsuite>

@@ -8,8 +8,9 @@ import shutil
 import pytest
 import users
 from built import compiled
-from harness import jobs, paths, starving
-from harness.scene import BOUND
+from fixtures.scene import BOUND
+from harness import jobs, paths
+from harness.bench import starving
 
 # The least ratio to another policy, or to the same with one user, in the same run. The faults had
 # 0.06, 0.3 and 0.01; a busy machine moves the ratios by a fifth.

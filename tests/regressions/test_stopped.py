@@ -3,8 +3,8 @@
 import os
 import signal
 
+from fixtures.scene import BOUND
 from harness import jobs
-from harness.scene import BOUND
 
 # Launches of the other job, which takes a second for them. With the fault it had 16 a second.
 LAUNCHES = 5000

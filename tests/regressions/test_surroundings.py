@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 from built import compiled
+from fixtures.scene import BOUND, COMPANION, weft
 from harness import jobs, paths
-from harness.scene import BOUND, COMPANION, weft
 from test_bypass import deep
 
 GUEST = f"-I{paths.CLIENTS / 'guest'}"

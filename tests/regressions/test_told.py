@@ -4,8 +4,9 @@ own clock."""
 import shutil
 
 import pytest
-from harness import jobs, told
-from harness.scene import missing
+from fixtures.scene import missing
+from harness import jobs
+from harness.bench import told
 
 # Seconds of the service without other jobs, and of all together.
 ALONE_S, TOGETHER_S = 1.5, 2.5

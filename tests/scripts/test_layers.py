@@ -9,7 +9,7 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-from harness import modules  # noqa: E402
+from harness.ci import modules  # noqa: E402
 
 
 def program(name):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-from harness import prose  # noqa: E402
+from harness.ci import prose  # noqa: E402
 from test_layers import program  # noqa: E402
 
 lint = program("lint")
@@ -47,13 +47,17 @@ class Names(unittest.TestCase):
 class Rules(unittest.TestCase):
     def test_links_lead_somewhere(self):
         with tempfile.TemporaryDirectory() as folder:
-            root = Path(folder)
+            root = Path(folder) / "docs"
+            root.mkdir()
+            (Path(folder) / "out.md").touch()
             file = root / "a.md"
             file.write_text(
-                "[x](a.md) [y](gone.md#part) [z](https://x.y) [p](#part) `[c](code.md)`\n"
-                "```\n[d](code.md)\n```\n"
+                "# The `part` of [a](a.md)\n[x](a.md) [y](gone.md#part) [z](https://x.y)\n"
+                "[p](#the-part-of-a) `[c](code.md)` [q](a.md#other) [o](../out.md)\n"
+                "```\n# other\n[d](code.md)\n```\n"
             )
-            self.assertEqual(list(prose.broken_links(root, file)), ["a.md: there is no gone.md"])
+            broken = ["there is no gone.md", "a.md has no part #other", "../out.md is not in this folder"]
+            self.assertEqual(list(prose.broken_links(root, file)), [f"a.md: {each}" for each in broken])
 
     def test_long_subjects_are_named(self):
         self.assertEqual(len(prose.long_subjects(["x" * 72, "x" * 73])), 1)
@@ -67,8 +71,26 @@ class Rules(unittest.TestCase):
         self.assertIn("none there", list(lint.grown({"long_lines": {"a": 3, "b": 1}}, now))[0])
 
     def test_shrinking_never_allows_more(self):
-        text = lint.shrunk("x", {"long_lines": {"a": 2, "b": 5, "c": 1}}, {"long_lines": {"a": 3, "b": 4}})
+        text = lint.shrunk("x", False, {"long_lines": {"a": 2, "b": 5, "c": 1}}, {"long_lines": {"a": 3, "b": 4}})
         self.assertTrue(text.endswith('[long_lines]\n"a" = 2\n"b" = 4\n'), text)
+        self.assertIn('since = "x"\n# Whether each source file names its licence.\nspdx = false\n', text)
+
+    def test_a_licence_goes_first_but_behind_a_programs_own_line(self):
+        for suffix, text, new in (
+            (".rs", "//! A module.\n", f"// {prose.SPDX}\n//! A module.\n"),
+            (".rs", "#![no_std]\n", f"// {prose.SPDX}\n#![no_std]\n"),
+            (".py", "", f"# {prose.SPDX}\n"),
+            ("", "#!/bin/sh\n# It does.\n", f"#!/bin/sh\n# {prose.SPDX}\n# It does.\n"),
+        ):
+            self.assertEqual(prose.with_spdx(suffix, text), new)
+            self.assertEqual(prose.with_spdx(suffix, new), new)
+        self.assertIn("scripts/layout", lint.sources())
+
+    def test_a_licence_is_no_prose(self):
+        text = prose.with_spdx(".rs", "//! Place is one.\n")
+        self.assertEqual(prose.Prose(".rs", text).words, 3)
+        self.assertEqual(list(prose.begun_by_a_type(text, {"Place"})), [2])
+        self.assertEqual(prose.Prose(".py", prose.with_spdx(".py", '"""One."""\n')).words, 1)
 
     def test_the_tree_is_read(self):
         tree = lint.files()

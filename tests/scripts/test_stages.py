@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from harness.stages import Beside  # noqa: E402
+from harness.ci.stages import Beside  # noqa: E402
 
 # Seconds that a case waits for an event that never comes.
 BOUND_S = 60

@@ -31,8 +31,8 @@ import time
 import hostile
 import stage
 import wire
+from fixtures.scene import COMPANION
 from harness import devicelog, jobs, paths
-from harness.scene import COMPANION
 
 sys.path.insert(0, str(stage.ROOT / "tests" / "admission"))
 import users  # noqa: E402

@@ -10,8 +10,8 @@ broker has given them their role.
 import random
 
 import stage
+from fixtures.scene import COMPANION
 from harness import jobs
-from harness.scene import COMPANION
 
 # Sequences of a batch: steps and threads of each.
 BATCH = ((40, 1), (150, 1), (150, 2), (400, 3))

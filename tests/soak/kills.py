@@ -19,8 +19,8 @@ import signal
 import time
 
 import stage
+from fixtures.scene import CLIENT, COMPANION
 from harness import jobs
-from harness.scene import CLIENT, COMPANION
 
 # Jobs that are there at once.
 CROWD = 16

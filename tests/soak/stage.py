@@ -11,11 +11,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-for folder in (ROOT / "scripts", ROOT / "tests" / "regressions"):
+for folder in (ROOT / "scripts", ROOT / "tests", ROOT / "tests" / "regressions"):
     sys.path.insert(0, str(folder))
 
 import wire  # noqa: E402
-from harness import devicelog, jobs, paths, scene  # noqa: E402
+from fixtures import scene  # noqa: E402
+from harness import devicelog, jobs, paths  # noqa: E402
 
 KERNELS = ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
 # Evidence of a failed run: its result next to the plain one's, and the fuzzer's findings.

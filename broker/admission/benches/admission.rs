@@ -13,7 +13,14 @@ use std::{
 };
 
 use weft_admission::{
-    Admission, AdmissionConfig, AdmissionPolicy, Ask, Decision, Device, DeviceId, Event, Job, Need, User,
+    Admission, AdmissionConfig, AdmissionPolicy, Ask, CustomOrder, Decision, Device, DeviceId, Event, Job, Need, User,
+    Waiters,
+};
+
+/// First come, first served.
+static FIFO: CustomOrder = CustomOrder {
+    name: "fifo",
+    next: |waiters: &Waiters<'_>| waiters.fit(waiters.all().next()?.0),
 };
 
 #[path = "../../../tests/figures.rs"]
@@ -118,7 +125,7 @@ impl Bench {
 /// Many small running jobs and some large waiters, due after an hour.
 fn many(run: usize, wait: usize) -> Bench {
     let mut bench = Bench::new();
-    bench.under(AdmissionPolicy::Fifo);
+    bench.under(AdmissionPolicy::Custom(&FIFO));
     for number in 0..run + wait {
         bench.next += 1;
         let (peak, seconds) = match number < run {
@@ -165,7 +172,7 @@ fn main() -> ExitCode {
         let mut bench = Bench::new();
         // Filled under `fifo`, which looks only at the first: `weft` would take longer than the
         // whole measurement.
-        bench.under(AdmissionPolicy::Fifo);
+        bench.under(AdmissionPolicy::Custom(&FIFO));
         while bench.machine.count().0 < wait {
             bench.comes();
             bench.now += S / 10;

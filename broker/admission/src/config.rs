@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
-use std::str::FromStr;
 
 use super::custom_order::CustomOrder;
 use weft_protocol::Ns;
@@ -15,22 +14,15 @@ pub enum AdmissionPolicy {
     /// The rule in the crate's documentation.
     #[default]
     Weft,
-    /// First come, first served; no job passes another.
-    Fifo,
     /// An order from outside.
     Custom(&'static CustomOrder),
 }
 
 impl AdmissionPolicy {
-    /// Weft's own policies, with their names.
-    pub const ALL: [(AdmissionPolicy, &'static str); 2] =
-        [(AdmissionPolicy::Weft, "weft"), (AdmissionPolicy::Fifo, "fifo")];
-
-    /// The name as typed.
+    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             AdmissionPolicy::Weft => "weft",
-            AdmissionPolicy::Fifo => "fifo",
             AdmissionPolicy::Custom(order) => order.name,
         }
     }
@@ -39,18 +31,6 @@ impl AdmissionPolicy {
 impl fmt::Display for AdmissionPolicy {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
-    }
-}
-
-impl FromStr for AdmissionPolicy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<AdmissionPolicy, String> {
-        let named = AdmissionPolicy::ALL.iter().find(|(_, name)| *name == text);
-        named.map(|(policy, _)| *policy).ok_or_else(|| {
-            let names: Vec<&str> = AdmissionPolicy::ALL.iter().map(|(_, name)| *name).collect();
-            format!("{text} is not one of {}", names.join(", "))
-        })
     }
 }
 

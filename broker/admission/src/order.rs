@@ -39,19 +39,11 @@ impl Admission {
     fn next(&mut self) -> Option<(usize, Spot)> {
         match self.config.policy {
             AdmissionPolicy::Weft => self.next_by_turn(),
-            AdmissionPolicy::Fifo => self.next_in_order(),
             AdmissionPolicy::Custom(order) => {
                 let fit = (order.next)(&Waiters(self))?;
                 Some((fit.at, (fit.device, fit.backing)))
             }
         }
-    }
-
-    /// The first waiter, if it fits.
-    fn next_in_order(&self) -> Option<(usize, Spot)> {
-        let (at, waiter) = self.active().next()?;
-        let spot = self.place(waiter, |_, _, _| true)?;
-        Some((at, spot))
     }
 
     /// Whether a waiter may begin once there is room: not while it is suspended, nor while its user

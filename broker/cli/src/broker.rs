@@ -8,7 +8,6 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 use rustix::process::Pid;
 
 use super::config::keys::{self, ConfigSection};
@@ -18,7 +17,7 @@ use weft_api::admin;
 use weft_api::metrics_address::MetricsAddress;
 use weft_api::paths::Places;
 use weft_daemon::log_file;
-use weft_daemon::options::{Door, LONGEST_WAIT, Options, OptionsSource, Rights, Spin};
+use weft_daemon::options::{Door, LONGEST_WAIT, Options, OptionsSource, Rights};
 use weft_protocol::latency_budget;
 use weft_scheduler::{Config, PolicyName};
 
@@ -27,7 +26,7 @@ use weft_scheduler::{Config, PolicyName};
 #[command(after_help = FILES)]
 pub struct BrokerArgs {
     /// How the GPU is shared; default: weft
-    #[arg(long, value_name = "weft|fikit|exclusive|timeslice")]
+    #[arg(long, value_name = "weft|fikit")]
     pub policy: Option<PolicyName>,
     /// Detach from the terminal; the log goes to a file next to the socket
     #[arg(long)]
@@ -76,39 +75,29 @@ pub struct BrokerArgs {
     /// Longest wait of a launch at the gate; after it the launch passes and is counted
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub longest_wait: Option<u64>,
-    /// Turn length of policy timeslice
-    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
-    pub turn: Option<u64>,
     /// Longest time that a job is swapped out while other jobs of its priority have their turns,
     /// because their memory does not fit the device together; default: 500
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub max_swapped_out: Option<u64>,
     /// Raise --max-swapped-out up to this if turns are too short for the memory that they move;
     /// default: they stay too short. `weft status` shows the limit that they need
-    #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "MILLISECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub swapped_out_limit: Option<u64>,
     /// Cost of a switch of the device from one process to another; default: 100, and 0 on a device
     /// whose jobs share it under MPS
-    #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "MICROSECONDS", value_parser = text::whole::<u64>, allow_negative_numbers = true)]
     pub switch_cost: Option<u64>,
     /// Factor by which the device is slower than a real one (a simulated GPU's dilation); it
     /// multiplies all default times; default: 1
-    #[arg(long, value_name = "FACTOR", value_parser = text::dilation, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "FACTOR", value_parser = text::dilation, allow_negative_numbers = true)]
     pub dilation: Option<f64>,
-    /// Whether the scheduler may spin while a background job waits and a gap is near; auto: if the
-    /// machine has more than two cores; default: auto
-    #[arg(long, value_enum)]
-    pub spin: Option<Spin>,
     /// Have jobs time a kernel now and then while they serve, for at most 0.5 % of their time. This
     /// keeps predictions current, and profiles too when the jobs have ended (a shared broker writes
     /// none). --refine=false overrides weft.toml
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub refine: Option<bool>,
-    /// Order in which waiting jobs get device memory: weft or fifo; default: weft
-    #[arg(long, value_name = "ORDER")]
-    pub admission: Option<weft_admission::AdmissionPolicy>,
     /// Write decisions and records to a file, one JSON value per line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Also serve Prometheus metrics here: 127.0.0.1:9431, [::1]:9431 or unix:/path (repeatable).
     /// A unix socket next to the broker's, with .metrics appended to its path, always serves them,
@@ -253,16 +242,13 @@ fn merged(given: &BrokerArgs, files: &LoadedConfig) -> BrokerArgs {
     let number = text::whole::<u64>;
     fill(&mut args.policy, said("policy"), str::parse);
     fill(&mut args.refine, said("refine"), str::parse);
-    fill(&mut args.admission, said("admission"), str::parse);
     fill(&mut args.slowdown, said("slowdown"), latency_budget::parse_slowdown);
     fill(&mut args.delay_bound, said("delay-bound"), number);
     fill(&mut args.longest_wait, said("longest-wait"), number);
-    fill(&mut args.turn, said("turn"), number);
     fill(&mut args.max_swapped_out, said("max-swapped-out"), number);
     fill(&mut args.swapped_out_limit, said("swapped-out-limit"), number);
     fill(&mut args.switch_cost, said("switch-cost"), number);
     fill(&mut args.dilation, said("dilation"), text::dilation);
-    fill(&mut args.spin, said("spin"), |text| Spin::from_str(text, true));
     fill(&mut args.trace, said("trace"), str::parse);
     fill(&mut args.log, said("log"), log_level);
     if args.metrics.is_empty() {
@@ -312,9 +298,6 @@ fn options(args: &BrokerArgs) -> Options {
     if let Some(slowdown) = args.slowdown {
         core.slowdown = latency_budget::part(slowdown);
     }
-    if let Some(us) = args.turn {
-        core.turn = us.saturating_mul(1_000);
-    }
     if let Some(ms) = args.max_swapped_out {
         core.max_swapped_out = ms.saturating_mul(1_000_000);
     }
@@ -339,9 +322,7 @@ fn options(args: &BrokerArgs) -> Options {
             .longest_wait
             .map_or(LONGEST_WAIT.mul_f64(dilation), Duration::from_millis),
         longest_wait_said: args.longest_wait.is_some(),
-        spin: args.spin.unwrap_or_default(),
         refine: args.refine.unwrap_or(false),
-        admission: args.admission.unwrap_or_default(),
         dilation,
         trace: args.trace.clone(),
         metrics: args.metrics.iter().map(absolute).collect(),
@@ -383,8 +364,6 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
     // Only the given options: the broker reads the files itself, and again on SIGHUP.
     for (flag, value) in [
         ("--policy", args.policy.map(|policy| policy.to_string())),
-        ("--spin", args.spin.map(|spin| spin.name().to_string())),
-        ("--admission", args.admission.map(|order| order.name().to_string())),
         ("--dilation", args.dilation.map(|factor| factor.to_string())),
         ("--log", args.log.clone()),
     ] {
@@ -403,7 +382,6 @@ fn background(args: &BrokerArgs, places: &Places, sources: &ConfigSources) -> Re
         ("--idle-exit", args.idle_exit),
         ("--delay-bound", args.delay_bound),
         ("--longest-wait", args.longest_wait),
-        ("--turn", args.turn),
         ("--max-swapped-out", args.max_swapped_out),
         ("--swapped-out-limit", args.swapped_out_limit),
         ("--switch-cost", args.switch_cost),

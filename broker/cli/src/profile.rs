@@ -42,7 +42,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
     trace: Option<PathBuf>,
     /// Factor by which a simulated GPU runs slower than it claims; host times are divided by it
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::text::dilation, requires = "trace")]
+    #[arg(long, hide_short_help = true, value_name = "FACTOR", default_value_t = 1.0, value_parser = super::text::dilation, requires = "trace")]
     dilation: f64,
     /// Also write the profile to this file
     #[arg(long, value_name = "FILE")]
@@ -58,7 +58,7 @@ pub struct ProfileArgs {
     /// host's page table. With the latter the job's memory is managed, and launches run one by one
     /// until each kernel was seen often enough, for at most two minutes. None of this counts as the
     /// job's own time
-    #[arg(long, value_enum, conflicts_with = "trace")]
+    #[arg(long, hide_short_help = true, value_enum, conflicts_with = "trace")]
     evidence: Option<EvidenceOption>,
     /// The job and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]

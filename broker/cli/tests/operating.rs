@@ -48,7 +48,7 @@ fn a_broker_goes_by_its_file_and_an_option_goes_before_it() {
         &home,
         "[broker]\npolicy = 'fikit'\ndelay-bound = 700\nidle-exit = 900\n",
     );
-    for (options, policy) in [(&[][..], "fikit"), (&["--policy", "exclusive"][..], "exclusive")] {
+    for (options, policy) in [(&[][..], "fikit"), (&["--policy", "weft"][..], "weft")] {
         let started = by(&home, &file, &[&["broker", "--background"], options].concat());
         assert!(started.status.success(), "{}", stderr(&started));
         let broker = home.status().broker;
@@ -78,7 +78,7 @@ fn a_metrics_address_that_is_taken_is_told_and_ends_no_broker() {
 #[test]
 fn a_wrong_file_refuses_what_a_person_types_and_fails_no_job() {
     let home = Home::new();
-    let file = settings(&home, "[broker]\npolcy = 'fikit'\nturn = 20000\n");
+    let file = settings(&home, "[broker]\npolcy = 'fikit'\nlongest-wait = 2000\n");
     let place = format!(
         "weft: {}:2: broker.polcy: no such key; did you mean policy?\n",
         file.display()
@@ -165,11 +165,11 @@ fn config_shows_each_setting_with_its_origin() {
     assert_eq!(policy["value"], "fikit");
     let path = by(&home, &file, &["config", "path"]);
     assert_eq!(common::text(&path.stdout), format!("{}\n", file.display()));
-    settings(&home, "[broker]\nturn = 'long'\n");
+    settings(&home, "[broker]\ndelay-bound = 'long'\n");
     let wrong = by(&home, &file, &["config", "show"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(
-        stderr(&wrong).contains(":2: broker.turn: expected a whole number"),
+        stderr(&wrong).contains(":2: broker.delay-bound: expected a whole number"),
         "{}",
         stderr(&wrong)
     );

@@ -326,10 +326,10 @@ fn one_command_replaces_a_broker_and_its_jobs_go_on() {
     assert_eq!(wrong.output().expect("ran").status.code(), Some(2));
     assert_eq!((home.status().broker.pid, job.attached.channel.lost()), (first, false));
 
-    let said = replaced(&home, &["--policy", "exclusive"]);
+    let said = replaced(&home, &["--policy", "fikit"]);
     assert!(said.contains(&format!("which replaces {first}")), "{said}");
     let broker = home.status().broker;
-    assert!(broker.pid != first && broker.policy == "exclusive", "{broker:?}");
+    assert!(broker.pid != first && broker.policy == "fikit", "{broker:?}");
     assert!(job.attached.channel.lost(), "it looks for a broker once a second");
     let again = Client::attach(&home.socket(), named(0, "python serve.py"));
     until("its book goes on", || outcome(&home, "python serve.py").launches == 1);

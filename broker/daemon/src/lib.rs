@@ -1,8 +1,8 @@
 //! The daemon: drives the pure crates (scheduler, paging, admission) with real time and clients.
 //!
 //! Dependencies go one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.
-//! The modules also depend on each other in one direction: `scripts/harness/layers.toml` lists them
-//! from the lowest up.
+//! The modules also depend on each other in one direction: `scripts/harness/ci/layers.toml` lists
+//! them from the lowest up.
 //!
 //! From the top down, with their threads:
 //! * [`reception`]: `acceptor` (the main thread) lets clients in and notices the broker's end.
@@ -106,7 +106,8 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
     let (to_scheduler, scheduler_thread) = scheduling::thread::start(scheduling::thread::Setup {
         config: options.core.clone(),
         listens: !options.switch_cost_said,
-        spin: options.spin.decided(),
+        // On two cores, a spin takes the core of a job's own thread.
+        spin: std::thread::available_parallelism().map_or(1, usize::from) > 2,
         host: Arc::clone(&host),
         registry: Arc::clone(&registry),
         profile_writer: profile_writer.clone(),
@@ -123,7 +124,7 @@ pub fn run(places: &Places, options: &Options, given: Option<OwnedFd>) -> Result
         true => places.known(),
         false => profile_path::folder().join(admission::DEVICE_FACTS_FILE),
     };
-    let admission = admission::AdmissionHandle::new(options.admission, Some(places.ledger()))
+    let admission = admission::AdmissionHandle::new(Some(places.ledger()))
         .shared(options.door.is_shared())
         .measuring(&known);
     admission.set_rights(&options.rights);

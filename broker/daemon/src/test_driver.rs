@@ -26,8 +26,8 @@ use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Config, Core};
 
 pub use crate::scheduling::thread::{Moment, Watcher};
-pub use crate::scheduling::thread_sleep::{Scene, Wait, Waiting};
 pub use weft_api::status::Ending;
+pub use weft_scheduler::thread_sleep::Wait;
 
 /// A scheduler driven by its caller.
 pub struct TestDriver(Scheduler);

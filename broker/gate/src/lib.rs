@@ -1,8 +1,8 @@
 //! The gate: the client's decision whether a launch may go.
 //!
 //! The code has no clock, no futex and no driver. The caller passes in the time, the device's
-//! answers and the shared words. The interposer, the lab and the simulation drive this code, each
-//! with a device and a clock of its own.
+//! answers and the shared words. The interposer, the player of traces and the simulation drive
+//! this code, each with a device and a clock of its own.
 //!
 //! | module | decides |
 //! | --- | --- |
@@ -18,16 +18,17 @@
 //!
 //! # Differences between the drivers
 //!
-//! The interposer uses all of it. The lab and the simulation omit or simplify some parts:
+//! The interposer uses all of it. The player and the simulation omit or simplify some parts:
 //!
-//! * Credit word: the lab keeps values of its own, and a grant there forgives a debt.
-//! * Run-ahead window: in the simulation it renews credit and holds back no launch. In the lab a
-//!   launch takes no credit from [`run_ahead::DEVICE_WAIT_NS`] until it has reported to the broker.
-//! * [`wait::GateWait::look`]: the lab polls before each look. It knows neither a stuck device nor
-//!   a stopped broker. A launch that goes because of a change of mode is not charged.
+//! * Credit word: the player keeps values of its own, and a grant there forgives a debt.
+//! * Run-ahead window: in the simulation it renews credit and holds back no launch. In the
+//!   player a launch takes no credit from [`run_ahead::DEVICE_WAIT_NS`] until it has reported to
+//!   the broker.
+//! * [`wait::GateWait::look`]: the player polls before each look. It knows neither a stuck device
+//!   nor a stopped broker. A launch that goes because of a change of mode is not charged.
 //! * Fences while credit is plenty: the simulation has none.
-//! * Streams with work: the lab distinguishes any number, the interposer eight. Neither the lab nor
-//!   the simulation looks at events.
+//! * Streams with work: the player distinguishes any number, the interposer eight. Neither the
+//!   player nor the simulation looks at events.
 //! * Tuning bursts, collectives and captures exist only in the interposer.
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -142,11 +142,11 @@ pub(super) struct LongKernel {
 }
 
 impl ClientState {
-    pub(super) fn new(id: Client, priority: u8, class: usize, times: MeanTimes, margin: f64, now: Ns) -> ClientState {
+    pub(super) fn new(id: Client, priority: u8, times: MeanTimes, margin: f64, now: Ns) -> ClientState {
         ClientState {
             id,
             priority,
-            class,
+            class: usize::from(priority),
             mode: Mode::Free,
             times,
             busy: BusyModel::new(margin),
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_long_kernel_is_out_from_its_launch_to_its_end() {
-        let mut client = ClientState::new(Client(1), 5, 5, MeanTimes::default(), 0.0, 0);
+        let mut client = ClientState::new(Client(1), 5, MeanTimes::default(), 0.0, 0);
         client.ledger.grant(1_100);
         client.ledger.report(100, 0, BOUND_NS);
         assert_eq!(client.long_out(), 0, "none was granted");

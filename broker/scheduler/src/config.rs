@@ -14,10 +14,6 @@ pub(crate) const MS: Ns = 1_000_000;
 /// Which policy decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PolicyName {
-    /// The most important active job runs alone.
-    Exclusive,
-    /// Turns of fixed length among all jobs; priorities do not count.
-    Timeslice,
     /// Gaps of the more important job are filled with kernels of the others (the paper's
     /// BestPrioFit).
     Fikit,
@@ -27,35 +23,12 @@ pub enum PolicyName {
 }
 
 impl PolicyName {
-    /// All policies, each with its name and a short description.
-    pub const ALL: [(PolicyName, &'static str, &'static str); 4] = [
-        (
-            PolicyName::Exclusive,
-            "exclusive",
-            "the most important active job runs alone",
-        ),
-        (
-            PolicyName::Timeslice,
-            "timeslice",
-            "turns of fixed length, priorities do not count",
-        ),
-        (
-            PolicyName::Fikit,
-            "fikit",
-            "gaps of the more important job are filled with kernels of the others",
-        ),
-        (
-            PolicyName::Weft,
-            "weft",
-            "like fikit, with gaps and kernels predicted from what ran before",
-        ),
-    ];
+    /// All policies.
+    pub const ALL: [PolicyName; 2] = [PolicyName::Fikit, PolicyName::Weft];
 
     /// The name as a person types it.
     pub fn as_str(self) -> &'static str {
         match self {
-            PolicyName::Exclusive => "exclusive",
-            PolicyName::Timeslice => "timeslice",
             PolicyName::Fikit => "fikit",
             PolicyName::Weft => "weft",
         }
@@ -70,7 +43,7 @@ impl fmt::Display for PolicyName {
 
 /// Error: no policy has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown policy {0:?}: choose weft, fikit, exclusive or timeslice")]
+#[error("unknown policy {0:?}: choose weft or fikit")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyName {
@@ -79,8 +52,7 @@ impl FromStr for PolicyName {
     fn from_str(text: &str) -> Result<PolicyName, UnknownPolicy> {
         PolicyName::ALL
             .into_iter()
-            .find(|(_, name, _)| name.eq_ignore_ascii_case(text.trim()))
-            .map(|(policy, _, _)| policy)
+            .find(|policy| policy.as_str().eq_ignore_ascii_case(text.trim()))
             .ok_or_else(|| UnknownPolicy(text.trim().chars().take(40).collect()))
     }
 }
@@ -165,11 +137,11 @@ pub struct Config {
     /// Silence, in ns, beyond ten times the predicted time, after which outstanding work is written
     /// off.
     pub write_off_after: Ns,
-    /// `exclusive`: silence of a job, in ns, after which the next may run. Jobs pause for some ms
-    /// between steps.
+    /// Silence, in ns, after which a job counts as inactive, and time for which work of a job that
+    /// had the device without others is taken to last. Jobs pause for some ms between steps.
     pub idle_grace: Ns,
-    /// Length of a turn, in ns, under `timeslice` and of background jobs of one priority. 10 ms
-    /// against 0.2 ms for switching there and back is 2 %.
+    /// Length of a turn, in ns, of background jobs of one priority. 10 ms against 0.2 ms for
+    /// switching there and back is 2 %.
     pub turn: Ns,
     /// Longest time that a job is swapped out, in ns, while others have long turns. Turns are 1 ms
     /// at least, so a great number of jobs may exceed it.
@@ -287,9 +259,8 @@ mod tests {
 
     #[test]
     fn policies_are_read_as_people_write_them() {
-        for (policy, name, _) in PolicyName::ALL {
-            assert_eq!(name.parse(), Ok(policy));
-            assert_eq!(policy.to_string(), name);
+        for policy in PolicyName::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
         }
         assert_eq!(" FIKIT\n".parse(), Ok(PolicyName::Fikit));
     }
@@ -302,10 +273,7 @@ mod tests {
     #[test]
     fn an_unknown_policy_is_told_with_the_choice() {
         let error = "fair".parse::<PolicyName>().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "unknown policy \"fair\": choose weft, fikit, exclusive or timeslice"
-        );
+        assert_eq!(error, "unknown policy \"fair\": choose weft or fikit");
     }
 
     #[test]

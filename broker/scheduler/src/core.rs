@@ -88,13 +88,12 @@ impl Core {
                 }
                 let times = profile.as_deref().map(MeanTimes::of).unwrap_or_default();
                 let priority = self.priority(priority);
-                let class = self.policy.class(priority);
                 let margin = if times.is_empty() {
                     self.state.config.unprofiled_margin
                 } else {
                     0.0
                 };
-                let new = ClientState::new(client, priority, class, times, margin, self.now);
+                let new = ClientState::new(client, priority, times, margin, self.now);
                 let slot = self.state.add(new);
                 let profile = profile.as_deref();
                 self.observe(&Observed::Attached { slot, profile });
@@ -117,9 +116,8 @@ impl Core {
                 if self.state.get(slot).is_some_and(|client| client.bound) {
                     self.state.order_revocation(slot, self.now, out);
                 }
-                let class = self.policy.class(priority);
                 if let Some(client) = self.state.get_mut(slot) {
-                    (client.priority, client.class) = (priority, class);
+                    (client.priority, client.class) = (priority, usize::from(priority));
                 }
                 self.requeue(slot);
                 self.assign_modes(out);
@@ -378,7 +376,7 @@ impl Core {
             let (id, old) = (client.id, client.mode);
             let new = match alone {
                 true => Mode::Alone,
-                false => self.turns.mode(client, self.policy.mode(client.priority, first)),
+                false => self.turns.mode(client, first),
             };
             if new == Mode::Foreground {
                 self.state.foreground_jobs.push(slot);
@@ -465,7 +463,6 @@ impl Core {
         if !self.policy_tallies {
             client.background.launched(kernel, cost, bound);
         }
-        let class = client.class;
         let passed = client
             .wait
             .is_some_and(|wait| wait.kernel == kernel && at >= wait.since);
@@ -476,7 +473,6 @@ impl Core {
             at,
             passed,
         });
-        self.state.class_active_at[class] = self.state.class_active_at[class].max(at);
         if passed {
             self.state.pass(slot);
         }
@@ -622,7 +618,6 @@ impl Core {
         if same {
             return;
         }
-        let class = client.class;
         let wait = GateWait {
             kernel,
             cost,
@@ -632,7 +627,6 @@ impl Core {
         if let Some(client) = self.state.get_mut(slot) {
             client.lives();
         }
-        self.state.class_active_at[class] = self.state.class_active_at[class].max(since);
         let leased = self.state.get(slot).is_some_and(|client| client.window.is_some());
         self.state.wait(slot, wait);
         if leased {
@@ -645,7 +639,6 @@ impl Core {
     /// Takes in a client's reports. Returns whether there is anything new.
     fn progress(&mut self, slot: ClientSlot, issued: Ns, settled: Ns, out: &mut Vec<Decision>) -> bool {
         let (now, most) = (self.now, self.state.config.longest_cost);
-        let patience = self.state.config.write_off_after;
         let Some((had_none, change)) = self.state.account(slot, |ledger| {
             (ledger.outstanding() == 0, ledger.report(issued, settled, most))
         }) else {
@@ -660,12 +653,6 @@ impl Core {
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
-        // Turns are shared out by time, so time beyond the prediction is added. In policies that
-        // fill gaps, the minimum share does this.
-        if change.settled > 0 && !had_none && !self.policy.shares_minimum() {
-            let took = now.saturating_sub(client.ended_at).min(patience);
-            client.served = client.served.saturating_add(took.saturating_sub(change.settled));
-        }
         client.progress_at = now;
         if had_none || change.settled > 0 {
             client.ended_at = now;
@@ -689,11 +676,9 @@ impl Core {
         client.unreported = false;
         client.lives();
         client.untold = client.untold.saturating_sub(change.issued);
-        let class = client.class;
         let passed = client
             .wait
             .is_some_and(|wait| client.ledger.issued() >= wait.issued.saturating_add(wait.cost));
-        self.state.class_active_at[class] = now;
         if passed {
             self.state.pass(slot);
         } else {
@@ -826,7 +811,7 @@ impl Core {
         self.look_after_resting();
         self.look_after_exposed(out);
         // Else the policy would repeatedly grant credit that was revoked for a due client.
-        if self.policy.shares_minimum() && !self.share_minimum(out) {
+        if !self.share_minimum(out) {
             return;
         }
         while !self.state.queue.is_empty() {
@@ -1011,7 +996,7 @@ impl Core {
     /// Takes in whether a client's memory does not fit together with others', and the length of its
     /// turns.
     fn oversubscribed(&mut self, slot: ClientSlot, turn: Option<Ns>, out: &mut Vec<Decision>) {
-        let turn = turn.filter(|_| self.policy.long_turns()).map(TurnScheduler::length);
+        let turn = turn.map(TurnScheduler::length);
         let Some(client) = self.state.get_mut(slot) else { return };
         let before = std::mem::replace(&mut client.oversubscribed, turn);
         if before.is_some() != turn.is_some() {
@@ -1075,7 +1060,7 @@ impl Core {
         let slot = self.state.queue.first_in_turn(class)?;
         let client = self.state.get(slot).filter(|client| self.turns.has(client))?;
         let first = self.state.most_important()?;
-        let at_the_top = self.policy.mode(client.priority, first) == Mode::Foreground;
+        let at_the_top = client.priority == first;
         let starving = |other| self.policy.is_starving(&self.state, other, self.now);
         // Not bound: launches of equals that are not members are not a reason to stop.
         at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false, starving))

@@ -1,8 +1,8 @@
 //! The scheduler as a pure state machine: events and the time go in, decisions come out. No clock,
 //! no thread, no socket.
 //!
-//! The core runs in the daemon (real time) and in the lab (virtual time): a failing schedule is a
-//! seed.
+//! The core runs in the daemon (real time), in `weft-player` and in the simulation (virtual time):
+//! a failing schedule is a seed.
 //!
 //! # How to drive it
 //!
@@ -11,6 +11,7 @@
 //!    each lane that reports a wait, as often as it reports it.
 //! 3. Pass each to [`Core::handle`] and carry out the [`Decision`]s in their order.
 //! 4. Pass [`Event::Tick`] at [`Core::next_wake`] at the latest.
+//! 5. Wait as [`thread_sleep`] chooses.
 //!
 //! # Invariants
 //!
@@ -35,6 +36,7 @@
 //! | `queue` | the kernels that wait at gates |
 //! | `busy_model`, `mean_times` | when a foreground job's work ends; a profile's mean times and gaps |
 //! | `turn_scheduler` | long turns of equals whose memory does not fit together |
+//! | `thread_sleep` | how the thread that drives the core waits until the next time |
 //! | `policy` | the policies, and their interface to the core (`policy/interface.rs`) |
 //!
 //! # The place of a policy
@@ -70,6 +72,7 @@ mod snapshot;
 mod state;
 mod stretch_times;
 mod tally;
+pub mod thread_sleep;
 mod turn_scheduler;
 
 pub use self::core::Core;

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
-use weft_protocol::{Client, Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
+use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 
 use crate::{
     Config, Counters, Decision,
@@ -31,8 +31,6 @@ pub(super) struct SchedulerState {
     pub order: Vec<ClientSlot>,
     /// Number of clients at their gates, with or without a grant on its way.
     pub waiting: usize,
-    /// Last sign of a background job's work, by class.
-    pub class_active_at: [Ns; PRIORITIES],
     /// Whether background jobs now run next to the foreground jobs without restriction.
     pub open: bool,
     windows_out: bool,
@@ -52,7 +50,6 @@ impl SchedulerState {
             foreground_jobs: Vec::new(),
             order: Vec::new(),
             waiting: 0,
-            class_active_at: [0; PRIORITIES],
             open: false,
             windows_out: false,
             slots: Vec::new(),
@@ -493,7 +490,7 @@ mod tests {
     #[test]
     fn what_the_word_no_longer_holds_is_out_though_nobody_told() {
         let mut state = SchedulerState::new(Config::default());
-        let new = ClientState::new(Client(1), 5, 5, crate::mean_times::MeanTimes::default(), 0.0, 0);
+        let new = ClientState::new(Client(1), 5, crate::mean_times::MeanTimes::default(), 0.0, 0);
         let slot = state.add(new);
         state.account(slot, |ledger| ledger.grant(100 * US));
         assert_eq!(state.exposure, 100 * US);

@@ -3,7 +3,7 @@
 //! Two such jobs at once would take the memory from each other, page by page. So the members of a
 //! class ([`Event::Oversubscribed`](crate::Event::Oversubscribed)) take turns: one has the device
 //! while the next one's memory comes in. Policies do not see the turns, because a client out of
-//! turn is not in the queue. Policy `timeslice` has turns of a fixed length instead.
+//! turn is not in the queue.
 //!
 //! | client | what happens |
 //! |---|---|
@@ -68,12 +68,12 @@ impl TurnScheduler {
         client.oversubscribed.is_some() && self.members.get(client.class).is_some_and(|members| *members > 1)
     }
 
-    /// Mode of a client, given the policy's mode. A member is not a foreground job: it must stop
-    /// within the delay bound.
-    pub(super) fn mode(&self, client: &ClientState, mode: Mode) -> Mode {
-        match mode {
-            Mode::Foreground if self.has(client) => Mode::Background,
-            mode => mode,
+    /// Mode of a client that is not the only one. `first`: the most important priority attached. A
+    /// member is not a foreground job: it must stop within the delay bound.
+    pub(super) fn mode(&self, client: &ClientState, first: u8) -> Mode {
+        match client.priority == first && !self.has(client) {
+            true => Mode::Foreground,
+            false => Mode::Background,
         }
     }
 

@@ -74,7 +74,7 @@ fn steps(lies: bool) -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn policies() -> impl Strategy<Value = PolicyName> {
-    prop::sample::select(PolicyName::ALL.map(|(policy, _, _)| policy).to_vec())
+    prop::sample::select(PolicyName::ALL.to_vec())
 }
 
 /// A client and its lane.
@@ -349,7 +349,7 @@ impl World {
         for view in &snapshot.clients {
             let lane = &self.lanes[view.client as usize];
             assert!(lane.attached);
-            let important = Some(lane.priority) == first && config.policy != PolicyName::Timeslice;
+            let important = Some(lane.priority) == first;
             let expected = match (attached, important) {
                 (1, _) => Mode::Alone,
                 (_, true) => Mode::Foreground,

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use weft_gate::{charge, wait};
 use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::epoch_page::EpochPage;
-use weft_protocol::lane::{self, DILATION_ONE, Kind, Lane, Record, bells, flags};
+use weft_protocol::lane::{self, DILATION_ONE, Kind, Lane, Mode, Record, bells, flags};
 use weft_protocol::transport::{self, fds, map::Place as Mapping};
 
 use super::bell::Bell;
@@ -93,6 +94,34 @@ impl BrokerLink {
     #[inline]
     pub fn sampling(&self) -> bool {
         self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
+    }
+
+    /// The broker's order for this process.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        // Unknown: the broker is faulty, so behave as if there were none.
+        Mode::from_word(self.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
+    }
+
+    /// Cost of a launch about which nothing is known, ns.
+    pub fn unknown_cost(&self) -> Ns {
+        self.lane.orders.unknown_cost.load(Ordering::Relaxed)
+    }
+
+    /// Takes `cost` ns of credit if it is there and valid.
+    #[inline]
+    pub fn take_credit(&self, cost: Ns) -> bool {
+        self.lane.orders.take(self.epoch_page, charge::in_credit(cost))
+    }
+
+    /// Takes `cost` ns from the credit word without cover.
+    pub fn overdraw(&self, cost: Ns) {
+        self.lane.orders.overdraw(charge::in_credit(cost));
+    }
+
+    /// Longest wait of a launch at the gate, ns.
+    pub fn longest_wait(&self) -> Ns {
+        wait::longest_wait(self.lane.orders.longest_wait.load(Ordering::Relaxed))
     }
 
     /// Number of the current broker.

@@ -18,8 +18,6 @@ const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 /// Time to spin at the gate: below one wake-up of a sleeping core (25-65 us).
 const SPIN_NS: Ns = 20_000;
 
-const LONGEST_SPIN_NS: Ns = 10_000_000;
-
 /// Most cores with which spinning blocks the awaited thread.
 const FEW_CORES: usize = 2;
 
@@ -66,7 +64,7 @@ pub struct Settings {
     pub profile: Option<String>,
     /// `WEFT_AUTOSTART`: whether to start a missing broker.
     pub autostart: bool,
-    /// `WEFT_SPIN_NS`: spin at the gate before sleeping.
+    /// How long a launch spins at the gate before it sleeps, ns.
     pub spin: Ns,
     /// `WEFT_MEMORY`: the job's peak, bytes.
     pub memory: Option<u64>,
@@ -143,22 +141,7 @@ impl Settings {
                 false
             }
         };
-        let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN_NS };
-        let spin = match variable("WEFT_SPIN_NS").map(|text| (text.parse::<Ns>(), text)) {
-            None => usual_spin,
-            Some((Ok(spin), text)) => {
-                if spin > LONGEST_SPIN_NS {
-                    complaints.push(format!("WEFT_SPIN_NS={text} is too long; using {LONGEST_SPIN_NS}"));
-                }
-                spin.min(LONGEST_SPIN_NS)
-            }
-            Some((Err(_), text)) => {
-                complaints.push(format!(
-                    "WEFT_SPIN_NS={text} is not a number of nanoseconds; using {usual_spin}"
-                ));
-                usual_spin
-            }
-        };
+        let spin = if cores <= FEW_CORES { 0 } else { SPIN_NS };
         let queue = variable("WEFT_QUEUE").filter(|queue| !["on", "always", "off", "0"].contains(&queue.as_str()));
         if let Some(queue) = queue {
             complaints.push(format!("WEFT_QUEUE={queue} is not one of on, off, always; using on"));
@@ -282,7 +265,6 @@ mod tests {
             ("WEFT_PROFILE", "resnet"),
             ("WEFT_MODE", "profile"),
             ("WEFT_AUTOSTART", "0"),
-            ("WEFT_SPIN_NS", "99999999999"),
             ("WEFT_QUEUE", "always"),
             ("WEFT_SLOWDOWN", "2%"),
             ("WEFT_SLO", "50ms"),
@@ -291,11 +273,10 @@ mod tests {
         ]);
         assert!(settings.outcome);
         assert_eq!(settings.name.as_deref(), Some("resnet prod"));
-        assert_eq!(complaints, ["WEFT_SPIN_NS=99999999999 is too long; using 10000000"]);
+        assert!(complaints.is_empty(), "{complaints:?}");
         assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
         assert_eq!(settings.profile.as_deref(), Some("resnet"));
         assert!(!settings.autostart && settings.explicit);
-        assert_eq!(settings.spin, LONGEST_SPIN_NS);
         let budget = settings.budget;
         assert_eq!((budget.slowdown_part(), budget.slo), (Some(0.02), Some(50_000_000)));
     }
@@ -314,7 +295,6 @@ mod tests {
         let (_, complaints) = read(&[
             ("WEFT_MODE", "on"),
             ("WEFT_AUTOSTART", "no"),
-            ("WEFT_SPIN_NS", "fast"),
             ("WEFT_BACKING", "all"),
             ("WEFT_MEMORY", "much"),
             ("WEFT_DURATION", "eternal"),
@@ -325,7 +305,7 @@ mod tests {
             ("WEFT_OUTCOME", "1"),
             ("WEFT_QUEUE", "foo"),
         ]);
-        assert_eq!(complaints.len(), 12);
+        assert_eq!(complaints.len(), 11);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream, LaunchConfig
 use crate::driver::calls;
 use crate::driver::capture;
 use crate::driver::stream::PER_THREAD_STREAM;
-use crate::kernels::launch::LaunchInfo;
+use crate::kernels::launch::Launch;
 use crate::kernels::layouts;
 use crate::throttle;
 
@@ -56,11 +56,11 @@ pub struct ClientLaunch {
 /// The copy of a launch.
 #[derive(Debug)]
 pub struct DeferredLaunch {
-    /// The session's view of it.
-    pub info: LaunchInfo,
+    pub launch: Launch,
     /// The context current at the call.
     pub context: CuContext,
     function: CuFunction,
+    stream: CuStream,
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
@@ -106,7 +106,7 @@ impl DeferredLaunch {
                     by,
                     bz,
                     self.shared,
-                    self.info.stream,
+                    self.stream,
                     arguments,
                     std::ptr::null(),
                 )
@@ -116,7 +116,7 @@ impl DeferredLaunch {
             grid: self.grid,
             block: self.block,
             shared: self.shared,
-            stream: self.info.stream,
+            stream: self.stream,
             attributes: self.attributes.as_ptr().cast(),
             attribute_count: self.attributes.len() as u32,
         };
@@ -231,11 +231,11 @@ pub fn current() -> Option<CuContext> {
 ///
 /// # Safety
 /// As [`attributes`].
-pub unsafe fn copy(info: &LaunchInfo, launch: &ClientLaunch) -> Option<DeferredLaunch> {
-    if launch.stream == PER_THREAD_STREAM || !launch.extra.is_null() || backing_mode::managed() {
+pub unsafe fn copy(launch: Launch, call: &ClientLaunch) -> Option<DeferredLaunch> {
+    if call.stream == PER_THREAD_STREAM || !call.extra.is_null() || backing_mode::managed() {
         return None;
     }
-    if !launch
+    if !call
         .grid
         .iter()
         .zip(GRID)
@@ -244,16 +244,16 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &ClientLaunch) -> Option<DeferredL
         return None;
     }
     // SAFETY: the caller's promise.
-    let attributes = unsafe { attributes(launch) }?;
+    let attributes = unsafe { attributes(call) }?;
     let context = current()?;
-    let succeeds = validated::has(launch.function, key_of(launch, context, &attributes), context);
-    if !succeeds || !validated::leads(launch.stream, context) {
+    let succeeds = validated::has(call.function, key_of(call, context, &attributes), context);
+    if !succeeds || !validated::leads(call.stream, context) {
         return None;
     }
     let mut block_of_parameters = Vec::new();
     let mut offsets = None;
-    if !launch.arguments.is_null() {
-        let parameters = &layouts::of(launch.function)?.parameters;
+    if !call.arguments.is_null() {
+        let parameters = &layouts::of(call.function)?.parameters;
         let ends = parameters
             .iter()
             .map(|parameter| parameter.offset as usize + parameter.size as usize);
@@ -265,7 +265,7 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &ClientLaunch) -> Option<DeferredL
         let start = block_of_parameters.as_mut_ptr().cast::<u8>();
         for (at, parameter) in parameters.iter().enumerate() {
             // SAFETY: the client gives one address per parameter.
-            let value = unsafe { launch.arguments.cast::<*const u8>().wrapping_add(at).read() };
+            let value = unsafe { call.arguments.cast::<*const u8>().wrapping_add(at).read() };
             if value.is_null() || parameter.size == 0 {
                 return None;
             }
@@ -276,12 +276,13 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &ClientLaunch) -> Option<DeferredL
         offsets = Some(parameters.iter().map(|parameter| parameter.offset).collect());
     }
     Some(DeferredLaunch {
-        info: *info,
+        launch,
         context,
-        function: launch.function,
-        grid: launch.grid,
-        block: launch.block,
-        shared: launch.shared,
+        function: call.function,
+        stream: call.stream,
+        grid: call.grid,
+        block: call.block,
+        shared: call.shared,
         block_of_parameters,
         offsets,
         attributes,
@@ -289,9 +290,9 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &ClientLaunch) -> Option<DeferredL
 }
 
 /// Passes the gate, launches, and informs the session.
-pub fn go(launch: &DeferredLaunch) -> CuResult {
-    let ticket = throttle::before_held(&launch.info);
-    let result = launch.issue();
-    throttle::after_launch(ticket, launch.info.stream, result.0);
+pub fn go(deferred: &DeferredLaunch) -> CuResult {
+    let ticket = throttle::before_deferred(deferred.launch);
+    let result = deferred.issue();
+    throttle::after_launch(ticket, deferred.launch.stream(), result.0);
     result
 }

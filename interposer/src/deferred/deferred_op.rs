@@ -33,7 +33,7 @@ impl DeferredOp {
 
     fn stream(&self) -> CuStream {
         match self {
-            DeferredOp::Launch(launch) => launch.info.stream,
+            DeferredOp::Launch(deferred) => deferred.launch.stream(),
             DeferredOp::Fill(fill) => fill.stream(),
         }
     }
@@ -49,7 +49,7 @@ impl DeferredOp {
     /// Predicted device time, ns.
     pub fn work(&self) -> Ns {
         match self {
-            DeferredOp::Launch(launch) => throttle::cost_of(&launch.info),
+            DeferredOp::Launch(deferred) => throttle::cost_of(deferred.launch),
             DeferredOp::Fill(fill) => throttle::cost_of_bytes(fill.moved()),
         }
     }

@@ -164,7 +164,7 @@ impl Drop for Going {
 
 /// Notes a failed deferred launch: the next call that empties the queue returns the error.
 pub(super) fn fail(context: CuContext, error: CuResult) {
-    throttle::held_failed();
+    throttle::deferred_failed();
     let mut inside = fifo();
     inside.fail(context, error);
     // Under the lock, as is its removal.

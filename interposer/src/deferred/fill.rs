@@ -12,7 +12,7 @@ use crate::driver::calls;
 use crate::driver::stream::PER_THREAD_STREAM;
 use crate::driver::symbols::StreamOp;
 use crate::driver::symbols::{self, Moves};
-use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::kernels::launch::Launch;
 use crate::throttle;
 
 /// A fill or copy as the client makes it.
@@ -57,15 +57,9 @@ impl Fill {
         })
     }
 
-    /// The session's view, for its target stream.
-    pub fn info(&self) -> LaunchInfo {
-        LaunchInfo {
-            kernel_hash: 0,
-            stream: self.stream,
-            kind: LaunchKind::Kernel,
-            cost_hint: 0,
-            capturing: self.capturing,
-        }
+    /// The launch of an unknown kernel to its target stream: the gate treats it as one.
+    pub fn launch(&self) -> Launch {
+        Launch::kernel(0, self.stream, self.capturing)
     }
 
     /// Accepts a non-empty, aligned fill in existing memory, on a stream of this context that is

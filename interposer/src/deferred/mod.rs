@@ -54,7 +54,7 @@ use crate::client::deferral::on;
 use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream};
 use crate::driver::symbols::{ENTRIES, real_bound};
 use crate::internal_error::guarded;
-use crate::kernels::launch::LaunchInfo;
+use crate::kernels::launch::Launch;
 use crate::{process, throttle};
 
 /// Number of launches in the queue, including the one that is being issued, and the flag `FAILED`.
@@ -88,22 +88,22 @@ pub enum Offered {
 /// Offers a launch that must wait at the gate, with an empty queue.
 ///
 /// # Safety
-/// `launch` has the arguments that the client gives the driver.
-pub unsafe fn offer(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offered {
+/// `call` has the arguments that the client gives the driver.
+pub unsafe fn offer(launch: Launch, call: Option<&ClientLaunch>) -> Offered {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { take(info, launch) }).unwrap_or(Offered::Declined)
+    guarded(|| unsafe { take(launch, call) }).unwrap_or(Offered::Declined)
 }
 
 /// Offers a launch while the queue holds other launches: queues it, or empties the queue.
 ///
 /// # Safety
 /// As [`offer`].
-pub unsafe fn behind(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offered {
+pub unsafe fn behind(launch: Launch, call: Option<&ClientLaunch>) -> Offered {
     if let Some(error) = drain::failure() {
         return Offered::Failed(error);
     }
     // SAFETY: the caller's promise.
-    match guarded(|| unsafe { take(info, launch) }) {
+    match guarded(|| unsafe { take(launch, call) }) {
         Some(Offered::Taken) => Offered::Taken,
         _ => settle().map_or(Offered::Declined, Offered::Failed),
     }
@@ -111,16 +111,16 @@ pub unsafe fn behind(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offere
 
 /// # Safety
 /// As [`offer`].
-unsafe fn take(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offered {
-    let Some(launch) = launch.filter(|_| on() && !process::is_copy() && throttle::may_leave_behind(info)) else {
+unsafe fn take(launch: Launch, call: Option<&ClientLaunch>) -> Offered {
+    let Some(call) = call.filter(|_| on() && !process::is_copy() && throttle::may_defer(launch)) else {
         return Offered::Declined;
     };
     // SAFETY: the caller's promise.
-    let Some(copy) = (unsafe { deferred_launch::copy(info, launch) }) else {
+    let Some(copy) = (unsafe { deferred_launch::copy(launch, call) }) else {
         return Offered::Declined;
     };
     if drain::push(deferred_op::DeferredOp::Launch(copy)) {
-        throttle::left_behind();
+        throttle::launch_deferred();
         Offered::Taken
     } else {
         say_why_not();
@@ -135,10 +135,10 @@ pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
         return Some(error);
     }
     let taken = guarded(|| {
-        let info = fill.as_ref().map(Fill::info);
-        let may = on() && !process::is_copy() && info.is_some_and(|info| throttle::may_leave_behind(&info));
+        let launch = fill.as_ref().map(Fill::launch);
+        let may = on() && !process::is_copy() && launch.is_some_and(throttle::may_defer);
         let fill = fill.filter(|_| may)?.ready()?;
-        drain::push(deferred_op::DeferredOp::Fill(fill)).then(throttle::left_behind)
+        drain::push(deferred_op::DeferredOp::Fill(fill)).then(throttle::launch_deferred)
     });
     match taken {
         Some(Some(())) => Some(CuResult::SUCCESS),

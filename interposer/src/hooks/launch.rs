@@ -20,7 +20,7 @@ use crate::deferred::ClientLaunch;
 use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
 use crate::driver::capture;
 use crate::kernels;
-use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::kernels::launch::Launch;
 use crate::throttle;
 
 /// How weft handles the launches of a job.
@@ -126,16 +126,9 @@ impl KernelCall {
         kernels::identify(self.function, gx, gy, gz, bx, by, bz, self.shared)
     }
 
-    /// The launch in the form that the session takes.
     #[inline(always)]
-    pub fn info(self) -> LaunchInfo {
-        LaunchInfo {
-            kernel_hash: self.identity(),
-            stream: self.stream,
-            kind: LaunchKind::Kernel,
-            cost_hint: 0,
-            capturing: capture::on(self.stream),
-        }
+    pub fn launch(self) -> Launch {
+        Launch::kernel(self.identity(), self.stream, capture::on(self.stream))
     }
 
     /// Data to copy if the launch is deferred; `None`: the launch must wait at the gate.
@@ -164,16 +157,9 @@ pub(super) struct GraphCall {
 }
 
 impl GraphCall {
-    /// The launch in the form that the session takes.
     #[inline(always)]
-    pub fn info(self) -> LaunchInfo {
-        LaunchInfo {
-            kernel_hash: graph::identity(self.exec),
-            stream: self.stream,
-            kind: LaunchKind::Graph,
-            cost_hint: 0,
-            capturing: capture::on(self.stream),
-        }
+    pub fn launch(self) -> Launch {
+        Launch::graph(graph::identity(self.exec), self.stream, capture::on(self.stream))
     }
 }
 
@@ -184,25 +170,25 @@ pub(super) struct Straight;
 impl LaunchMode for Straight {
     #[inline(always)]
     fn kernel(call: KernelCall, real: impl FnOnce() -> CuResult) -> CuResult {
-        straight(&call.info(), real)
+        straight(call.launch(), real)
     }
 
     #[inline(always)]
     fn graph(call: GraphCall, real: impl FnOnce() -> CuResult) -> CuResult {
-        straight(&call.info(), real)
+        straight(call.launch(), real)
     }
 }
 
 /// Informs the session before and after a launch.
 #[inline(always)]
-pub(super) fn straight(info: &LaunchInfo, real: impl FnOnce() -> CuResult) -> CuResult {
-    let ticket = throttle::before_launch(info);
+pub(super) fn straight(launch: Launch, real: impl FnOnce() -> CuResult) -> CuResult {
+    let ticket = throttle::before_launch(launch);
     if ticket.is_nothing() {
         // Most launches end here, with a jump to the driver with the client's own stack arguments.
         return real();
     }
     let result = real();
-    throttle::after_launch(ticket, info.stream, result.0);
+    throttle::after_launch(ticket, launch.stream(), result.0);
     result
 }
 

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use super::declare::{hooks, per_thread};
 use super::launch::{GraphCall, KernelCall, LaunchMode, Straight, as_is, launches, straight};
 use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, LaunchConfig};
-use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::kernels::launch::Launch;
 use crate::paging::access_tracker::{self, Kernel, Noted};
 use crate::throttle;
 
@@ -44,14 +44,7 @@ impl LaunchMode for Managed {
 #[cold]
 fn observed(stream: CuStream, noted: Noted, real: impl FnOnce() -> CuResult) -> CuResult {
     throttle::interrupt_samples(stream);
-    let info = LaunchInfo {
-        kernel_hash: 0,
-        stream,
-        kind: LaunchKind::Kernel,
-        cost_hint: 0,
-        capturing: false,
-    };
-    straight(&info, || noted.around(real))
+    straight(Launch::kernel(0, stream, false), || noted.around(real))
 }
 
 launches!(Managed);

@@ -9,7 +9,6 @@ use super::window::{self, Point, Scale};
 use super::{OpenSample, SamplerContext, WINDOW};
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
-use crate::kernels::launch::LaunchInfo;
 
 /// Events for eight full windows. A driver takes some hundred bytes for each event.
 const MOST_EVENTS: usize = 8 * (2 * WINDOW + 2);
@@ -133,7 +132,7 @@ impl SamplerState {
 
     /// Records the event before a launch. Returns it, with the event for after the launch if
     /// `ends`.
-    pub(super) fn half(&mut self, driver: &EventCalls, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
+    pub(super) fn half(&mut self, driver: &EventCalls, stream: Stream, ends: bool) -> Option<(Event, Event)> {
         let context = driver.current()?;
         // Events belong to one context: the first.
         if *self.context.get_or_insert(context) != context {
@@ -142,7 +141,7 @@ impl SamplerState {
         let start = self.event(driver)?;
         let end = if ends { self.event(driver) } else { Some(NONE) };
         match end {
-            Some(end) if driver.relaxed(|| driver.record(start, launch.stream)) => Some((start, end)),
+            Some(end) if driver.relaxed(|| driver.record(start, stream)) => Some((start, end)),
             end => {
                 self.spare.push(start);
                 self.spare.extend(end.filter(|event| *event != NONE));

@@ -30,7 +30,7 @@ use self::window::Point;
 use crate::client::clock;
 use crate::client::link::BrokerLink;
 use crate::driver::events::{EventCalls, Reached};
-use crate::kernels::launch::LaunchInfo;
+use crate::kernels::launch::Launch;
 
 /// The parts of the session that the sampler needs.
 #[derive(Debug, Clone, Copy)]
@@ -128,12 +128,12 @@ impl Sampler {
     }
 
     /// Records the first event of a launch that is sampled.
-    pub fn before(&self, around: SamplerContext<'_>, launch: &LaunchInfo, look: Look) -> Option<OpenSample> {
+    pub fn before(&self, around: SamplerContext<'_>, launch: Launch, look: Look) -> Option<OpenSample> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (after_sync, worth) = match look {
             Look::Profile => {
-                let after_sync = self.seen_after_sync(launch.kernel_hash);
-                (after_sync, self.worth(launch.kernel_hash, after_sync))
+                let after_sync = self.seen_after_sync(launch.identity());
+                (after_sync, self.worth(launch.identity(), after_sync))
             }
             Look::Serve { onto_idle } => (onto_idle, Worth::Nothing),
         };
@@ -146,7 +146,7 @@ impl Sampler {
             self.rated.store(true, Ordering::Relaxed);
             self.skip.store(u32::MAX, Ordering::Relaxed);
         }
-        if launch.kernel_hash == 0 || around.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
+        if launch.identity() == 0 || around.captures.load(Ordering::Acquire) != 0 || !driver.has_times() {
             return None;
         }
         let Ok(mut inside) = self.inside.try_lock() else {
@@ -169,15 +169,15 @@ impl Sampler {
         let entered = clock::now();
         // After other work the first event is reached as the kernel begins.
         let first = inside.open.taken.is_empty();
-        let onto_idle = first && (after_sync || driver.relaxed(|| driver.is_idle(launch.stream)));
-        let half = inside.half(driver, launch, sampled);
+        let onto_idle = first && (after_sync || driver.relaxed(|| driver.is_idle(launch.stream())));
+        let half = inside.half(driver, launch.stream(), sampled);
         let launched = clock::now();
         inside.budget.spend(Work::Record, launched.saturating_sub(entered));
         let begun = half.map(|(start, end)| Begun {
             start,
             end,
-            stream: launch.stream,
-            kernel: launch.kernel_hash,
+            stream: launch.stream(),
+            kernel: launch.identity(),
             sequence,
             entered,
             launched,

@@ -22,17 +22,13 @@ use std::time::Duration;
 use weft_protocol::transport;
 
 use super::helper;
-use super::post_launch::Step;
-use super::state::Session;
-use super::sync_points::Synced;
+use super::session::Session;
 use crate::client::backing_mode;
 use crate::client::clock;
 use crate::client::settings::Settings;
 use crate::driver::calls;
 use crate::driver::capture;
-use crate::driver::stream::{Event, PER_THREAD_STREAM, Stream};
-use crate::driver::symbols::StreamOp;
-use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::driver::stream::{PER_THREAD_STREAM, Stream};
 use crate::thread;
 
 /// Devices with a session. The largest machines sold have sixteen.
@@ -212,7 +208,7 @@ pub fn of_stream(stream: Stream) -> DeviceNumber {
 }
 
 fn of_current() -> DeviceNumber {
-    match first().and_then(|first| first.driver.current()) {
+    match first().and_then(|first| first.completion.driver().current()) {
         Some(context) => remembered(context).unwrap_or_else(|| learn(context, false)),
         None => DeviceNumber::NOWHERE,
     }
@@ -320,7 +316,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
         explicit: false,
         ..first.link.settings.clone()
     };
-    let mut session = match Session::make(first.driver, settings) {
+    let mut session = match Session::make(*first.completion.driver(), settings) {
         Ok(session) => session,
         Err(why) => {
             log::info!("on another device this job runs without weft: {why}");
@@ -328,7 +324,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
         }
     };
     session.admission.further = count as u32;
-    session.captures = AtomicU32::new(first.captures.load(Ordering::Acquire));
+    session.completion = session.completion.with_captures_of(&first.completion);
     let session: &'static Session = Box::leak(Box::new(session));
     helper::start(session, transport::path::socket());
     put(DeviceNumber(count as u8), session);
@@ -339,62 +335,10 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
     Some(session)
 }
 
-/// [`super::before_launch`] for several sessions, or none.
+/// The session of a call in a process with several sessions; `None` in one without a session.
 #[cold]
 #[inline(never)]
-pub fn before_launch(kernel_hash: u64, stream: Stream, kind: LaunchKind, cost_hint: u64, capturing: bool) -> Step {
-    // A launch goes to a stream of the current context.
-    match several().then(of_current).and_then(at) {
-        Some(session) => session.before_launch(&LaunchInfo {
-            kernel_hash,
-            stream,
-            kind,
-            cost_hint,
-            capturing,
-        }),
-        None => Step::NOTHING,
-    }
-}
-
-/// [`super::after_launch`] for several sessions, or none.
-#[cold]
-#[inline(never)]
-pub fn after_launch(step: Step, stream: Stream, result: u32) {
-    if let Some(session) = several().then(of_current).and_then(at) {
-        session.after_launch(step, stream, result);
-    }
-}
-
-/// [`super::synced`] for several sessions, or none.
-#[cold]
-#[inline(never)]
-pub fn synced(what: Synced) {
-    if !several() {
-        return;
-    }
-    let place = match what {
-        Synced::Stream(stream) => of_stream_among_several(stream),
-        Synced::Context | Synced::Event(_) => of_current(),
-    };
-    if let Some(session) = at(place) {
-        session.synced(what);
-    }
-}
-
-/// [`super::before_event_op`] for several sessions, or none.
-#[cold]
-#[inline(never)]
-pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
-    if let Some(session) = several().then(|| of_stream_among_several(stream)).and_then(at) {
-        session.before_event_op(op, event, stream);
-    }
-}
-
-/// [`super::before_stream_op`] for several sessions, or none.
-#[cold]
-#[inline(never)]
-pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
-    if let Some(session) = several().then(|| of_stream_among_several(stream)).and_then(at) {
-        session.before_stream_op(op, bytes, stream);
-    }
+pub fn among_several(stream: Option<Stream>) -> Option<&'static Session> {
+    let place = several().then(|| stream.map_or_else(of_current, of_stream_among_several));
+    place.and_then(at)
 }

@@ -25,7 +25,7 @@ use weft_protocol::transport::Error;
 use weft_protocol::transport::client::{self, Attached, Channel};
 use weft_protocol::transport::path;
 
-use super::state::Session;
+use super::session::Session;
 use crate::client::backing_mode;
 use crate::client::settings::Purpose;
 use crate::client::{autostart, clock};
@@ -104,7 +104,7 @@ fn let_go(session: &Session) {
     let _ = futex::wake(&orders.bell, Flags::empty(), i32::MAX as u32);
     session.link.lane_place.clear();
     session.link.epoch_page_place.clear();
-    session.standstill.store(0, Ordering::Relaxed);
+    session.gate.broker_lost();
 }
 
 /// Key of a message that a new broker needs again.
@@ -292,7 +292,7 @@ impl Helper {
         }
         self.learn_graphs();
         // The new lane's accounts begin at zero: earlier work is not in them.
-        session.accounts.complete_all();
+        session.completion.forget_work();
         session.link.epoch_page_place.put(&epoch_page)?;
         session.link.bell.hang(bell);
         let broker = channel.broker().unwrap_or(0);
@@ -418,7 +418,7 @@ impl Helper {
                     self.learn_graphs();
                     self.session.link.lane.counters.charges.fetch_add(1, Ordering::Relaxed);
                 }
-                ToClient::MayTake(times) => self.session.know_long(&times),
+                ToClient::MayTake(times) => self.session.predictions.know_long(&times),
                 ToClient::WorkingSets(sets) => crate::paging::access_tracker::know(sets),
                 // Both belong to the attach, which is over.
                 ToClient::Welcome { .. } | ToClient::Refused(_) => {}
@@ -431,9 +431,7 @@ impl Helper {
         if background {
             // Work of a job that is busy elsewhere also counts as ended after a time.
             let now = clock::now();
-            let gained = session.completion.by_clock(&session.accounts, now);
-            session.report_settled(gained, now);
-            if gained > 0 {
+            if session.completion.report_overdue(&session.link, now) {
                 session.link.ring();
             }
         }
@@ -484,8 +482,7 @@ impl Helper {
     /// Drops all costs, also those of graphs: the profile is of another GPU.
     fn forget_costs(&self) {
         self.session.link.costs.forget();
-        self.session.longs.forget();
-        self.session.sums.forget();
+        self.session.predictions.forget();
         self.learn_graphs();
     }
 
@@ -493,7 +490,7 @@ impl Helper {
     fn learn_graphs(&self) {
         for message in self.known.values() {
             if let ToBroker::Graph { hash, kernels } = message {
-                self.session.learn_graph(*hash, kernels);
+                self.session.predictions.learn_graph(&self.session.link, *hash, kernels);
             }
         }
     }

@@ -3,40 +3,39 @@
 //! * Hooks call only the functions of this file.
 //! * No function fails, panics, prints to stdout or leaves an error of weft's. After internal
 //!   trouble the job's call still reaches the driver.
-//! * Only [`before_held`] and [`before_stream_op`] wait at the gate: bounded, for a background job,
-//!   never for a capturing stream. [`enter`] waits before the first context of a job without
+//! * Only [`before_deferred`] and [`before_stream_op`] wait at the gate: bounded, for a background
+//!   job, never for a capturing stream. [`enter`] waits before the first context of a job without
 //!   memory.
 //! * Nothing happens before [`begin`]: the preload is in every shell and helper that a job starts.
 //!
 //! The decisions are in [`weft_gate`]; this folder has the clock, the sleep and the driver for it.
 //!
+//! Each file owns its state:
+//!
 //! | file | contains |
 //! | --- | --- |
 //! | `devices` | the session that a call belongs to, with several devices |
-//! | `state`, `post_launch` | the session: handling of a launch in each mode; post-launch actions |
-//! | `copies` | copies and fills |
-//! | `sync_points` | synchronising calls, and ending streams and contexts |
+//! | `session` | the way of each call through the owners below |
 //! | `gate`, `ticket_lock`, `peers` | the wait of background jobs; its order; launches that do not wait |
-//! | `deferral` | the requests of the launch queue |
-//! | `completion` | fences after the work, and the end of the work |
-//! | `requests` | durations of the requests that the job marks |
 //! | `autotune` | detection of a job that times kernels itself |
+//! | `completion` | issued work, fences after it, and its end |
+//! | `predictions` | predicted times of launches |
+//! | `post_launch` | post-launch actions |
+//! | `requests` | durations of the requests that the job marks |
 //! | `end_lines` | the job's outcome, printed at its end |
 //! | `helper` | attach, the control channel, a broker's start and death |
 
 mod autotune;
 mod completion;
-mod copies;
-mod deferral;
 mod devices;
 mod end_lines;
 mod gate;
 mod helper;
 mod peers;
 mod post_launch;
+mod predictions;
 pub mod requests;
-mod state;
-mod sync_points;
+mod session;
 #[cfg(test)]
 mod tests;
 mod ticket_lock;
@@ -45,12 +44,14 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use weft_gate::charge;
 use weft_kernel_id::KernelId;
+use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::transport;
 
 use self::devices::{SESSION, session};
-use self::state::Session;
+use self::session::Session;
 use crate::admission::{self, interrupt};
 use crate::client::settings::Settings;
 use crate::client::{clock, link};
@@ -59,7 +60,7 @@ use crate::driver::device::Device;
 use crate::driver::events::EventCalls;
 pub use crate::driver::stream::{Event, PER_THREAD_STREAM, Stream};
 use crate::internal_error::{self, guarded};
-use crate::kernels::launch::LaunchInfo;
+use crate::kernels::launch::Launch;
 use crate::{kernels, thread, trace};
 
 /// Registers the session with the modules below it; cheap after the first call.
@@ -143,32 +144,83 @@ pub fn forget_thread() {
     completion::forget_endings();
 }
 
-/// Handles a launch before the driver. If the ticket demands a wait, the launch goes through
-/// [`before_held`] or the queue.
+/// The session that a call belongs to: the only one; with several, that of the device of its stream
+/// or, without a stream, of the current context.
 #[inline(always)]
-pub fn before_launch(launch: &LaunchInfo) -> Ticket {
-    Ticket(match session() {
-        Some(session) => session.before_launch(launch),
-        // By value: if its address were taken, a launch would lie on every hook's stack.
-        None => devices::before_launch(
-            launch.kernel_hash,
-            launch.stream,
-            launch.kind,
-            launch.cost_hint,
-            launch.capturing,
-        ),
-    })
+fn session_of(stream: Option<Stream>) -> Option<&'static Session> {
+    session().or_else(|| devices::among_several(stream))
+}
+
+/// Handles a launch before the driver. If the ticket demands a wait, the launch goes through
+/// [`before_deferred`] or the queue.
+#[inline(always)]
+pub fn before_launch(launch: Launch) -> Ticket {
+    // A launch goes to a stream of the current context.
+    session_of(None).map_or(Ticket::NOTHING, |session| session.before_launch(launch))
+}
+
+/// [`before_launch`] for a deferred or waiting launch. Waits at the gate, within a bound.
+pub fn before_deferred(launch: Launch) -> Ticket {
+    session_of(None).map_or(Ticket::NOTHING, |session| session.deferred(launch))
 }
 
 /// Handles a launch to `stream` that returned `result` (0 = success).
 #[inline(always)]
 pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
-    if ticket.0.is_nothing() {
-        return;
+    if !ticket.is_nothing()
+        && let Some(session) = session_of(None)
+    {
+        session.after_launch(ticket, stream, result);
     }
-    match session() {
-        Some(session) => session.after_launch(ticket.0, stream, result),
-        None => devices::after_launch(ticket.0, stream, result),
+}
+
+/// Whether a launch that must wait can be deferred.
+pub fn may_defer(launch: Launch) -> bool {
+    // Not on several devices. Each gate opens by itself, but deferred launches keep one order over
+    // all devices.
+    session().is_some_and(|session| session.may_defer(launch))
+}
+
+/// Predicted time of a launch, ns.
+pub fn cost_of(launch: Launch) -> Ns {
+    devices::first().map_or(0, |session| session.predictions.cost(&session.link, launch))
+}
+
+/// Predicted time of a fill or copy of `bytes` on the device, ns.
+pub fn cost_of_bytes(bytes: u64) -> Ns {
+    devices::first().map_or(0, |session| session.link.slowed(charge::device_copy_time(bytes)))
+}
+
+/// Counts a deferred launch.
+pub fn launch_deferred() {
+    if let Some(session) = devices::first() {
+        session.link.lane.counters.left_behind.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a launch that enters the queue without a request to the session.
+pub fn counted() {
+    if let Some(session) = devices::first() {
+        session.link.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a deferred launch that failed.
+pub fn deferred_failed() {
+    if let Some(session) = devices::first() {
+        session.link.lane.counters.left_failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Longest wait of a launch at the gate, ns.
+pub fn longest_wait() -> Ns {
+    devices::first().map_or(0, |session| session.link.longest_wait())
+}
+
+/// Opens the gate at `time`, because a thread waits for the queue; [`Ns::MAX`]: no thread does.
+pub fn hurry_by(time: Ns) {
+    for session in devices::all() {
+        session.gate.hurry_by(time);
     }
 }
 
@@ -176,17 +228,23 @@ pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
 /// fill, or 0.
 #[inline]
 pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
-    match session() {
-        Some(session) => session.before_stream_op(op, bytes, stream),
-        None => devices::before_stream_op(op, bytes, stream),
+    if let Some(session) = session_of(Some(stream)) {
+        session.before_stream_op(op, bytes, stream);
     }
 }
 
 /// Handles a call about an event and a stream before the driver.
 pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
-    match session() {
-        Some(session) => session.before_event_op(op, event, stream),
-        None => devices::before_event_op(op, event, stream),
+    if let Some(session) = session_of(Some(stream)) {
+        session.before_event_op(op, event, stream);
+    }
+}
+
+/// Handles a synchronising call that succeeded.
+#[inline(always)]
+pub fn synced(what: Synced) {
+    if let Some(session) = session_of(what.stream()) {
+        session.synced(what);
     }
 }
 
@@ -195,15 +253,6 @@ pub fn event_gone(event: Event) {
     autotune::event_gone(event);
     for session in devices::all() {
         session.active_streams.forget(event);
-    }
-}
-
-/// Handles a synchronising call that succeeded.
-#[inline(always)]
-pub fn synced(what: Synced) {
-    match session() {
-        Some(session) => session.synced(what),
-        None => devices::synced(what),
     }
 }
 
@@ -221,7 +270,7 @@ pub fn kernel_seen(hash: u64, id: &KernelId) {
 pub fn graph_seen(hash: u64, kernels: &[u64]) {
     trace::graph_seen(hash, kernels);
     for session in devices::all() {
-        session.learn_graph(hash, kernels);
+        session.predictions.learn_graph(&session.link, hash, kernels);
     }
     if let Some(session) = devices::first() {
         let kernels = kernels.iter().take(GRAPH_TOLD).copied().collect();
@@ -249,7 +298,7 @@ pub fn device_seen(ordinal: i32, device: &Device) {
     trace::device_seen(device);
     if let Some(session) = devices::at(devices::of_device(ordinal)) {
         if device.mps == Some(true) {
-            session.never_switches();
+            session.predictions.never_switches();
         }
         session.link.tell(ToBroker::Device {
             name: device.name.clone(),
@@ -288,12 +337,9 @@ pub use crate::admission::{AdmissionAnswer, DeviceRequest, Grant};
 pub use crate::driver::symbols::StreamOp;
 pub use autotune::timed_event_made;
 pub use completion::ContextEnding;
-pub use deferral::{
-    before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
-};
 pub use devices::{DeviceNumber, forget_contexts, here, of_device, of_stream, ordinal};
 pub use post_launch::Ticket;
-pub use sync_points::Synced;
+pub use session::Synced;
 
 /// Waits, if necessary, until there is memory for a context on this device.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<DeviceRequest>) -> AdmissionAnswer {
@@ -373,24 +419,21 @@ pub fn interrupt_samples(stream: Stream) {
 /// Notes a loaded module or library: auto-tuners time kernels right after.
 pub fn module_loaded() {
     for session in devices::all() {
-        session.tuning.code_loaded(clock::now());
+        session.gate.code_loaded(clock::now());
     }
 }
 
 /// Notes the start of a capture. During captures the session makes no driver call of its own.
 fn capture_began() {
     for session in devices::all() {
-        session.captures.fetch_add(1, Ordering::AcqRel);
+        session.completion.capture_began();
     }
 }
 
 /// Notes a capture's end.
 fn capture_ended() {
     for session in devices::all() {
-        // Never below zero: the session may have begun during a capture.
-        let _ = session
-            .captures
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |captures| captures.checked_sub(1));
+        session.completion.capture_ended();
     }
 }
 

@@ -6,11 +6,14 @@ use weft_protocol::Ns;
 
 use crate::driver::stream::Stream;
 
-/// A post-launch action as two plain words, which pass the driver's call in registers. An enum
-/// would be written to the stack in parts and read as a whole: a stall of some four nanoseconds per
-/// launch.
+/// The post-launch action of one launch, from [`super::before_launch`] to
+/// [`super::after_launch`] on one thread.
+///
+/// Two plain words, which pass the driver's call in registers. An enum would be written to the
+/// stack in parts and read as a whole: a stall of some four nanoseconds per launch.
+#[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub struct Ticket {
     /// Lowest byte: kind of [`AfterLaunch`]. Next byte: whether an account is a stream's own. Upper
     /// half: a place.
     what: u64,
@@ -27,7 +30,7 @@ const OWN: u64 = 0x100;
 const FIRST: u64 = 0x200;
 const PLACE: u32 = 32;
 
-/// A decoded `Step`.
+/// A decoded [`Ticket`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterLaunch {
     /// Nothing.
@@ -48,17 +51,17 @@ pub enum AfterLaunch {
     },
 }
 
-impl Step {
+impl Ticket {
     /// No action.
-    pub const NOTHING: Step = Step {
+    pub const NOTHING: Ticket = Ticket {
         what: NOTHING,
         number: 0,
     };
 
     /// The launch did not go: it must wait at the gate.
-    pub const WAITS: Step = Step { what: WAITS, number: 0 };
+    pub const WAITS: Ticket = Ticket { what: WAITS, number: 0 };
 
-    /// Whether the launch must wait at the gate.
+    /// Whether the launch must wait at the gate, by [`super::before_deferred`].
     #[inline(always)]
     pub fn waits(self) -> bool {
         self.what == WAITS
@@ -66,18 +69,18 @@ impl Step {
 
     /// Encodes [`AfterLaunch::Background`].
     #[inline(always)]
-    pub fn background(place: AccountIndex, at: Ns, first: bool) -> Step {
+    pub fn background(place: AccountIndex, at: Ns, first: bool) -> Ticket {
         let own = if place.own { OWN } else { 0 };
         let first = if first { FIRST } else { 0 };
-        Step {
+        Ticket {
             what: BACKGROUND | own | first | u64::from(place.at) << PLACE,
             number: at,
         }
     }
 
     /// Encodes [`AfterLaunch::Sampled`].
-    pub fn sampled(place: u16, sequence: u64) -> Step {
-        Step {
+    pub fn sampled(place: u16, sequence: u64) -> Ticket {
+        Ticket {
             what: SAMPLED | u64::from(place) << PLACE,
             number: sequence,
         }
@@ -89,7 +92,7 @@ impl Step {
         self.what & FIRST != 0
     }
 
-    /// Whether there is no action.
+    /// Whether there is no action after the launch.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {
         self.what == NOTHING
@@ -116,25 +119,6 @@ impl Step {
     }
 }
 
-/// Ticket from [`super::before_launch`] to [`super::after_launch`] of one launch, on one thread.
-#[must_use]
-#[derive(Debug, Clone, Copy)]
-pub struct Ticket(pub(super) Step);
-
-impl Ticket {
-    /// Whether the launch must wait at the gate, by [`super::before_held`].
-    #[inline(always)]
-    pub fn waits(self) -> bool {
-        self.0.waits()
-    }
-
-    /// Whether there is no action after the launch.
-    #[inline(always)]
-    pub fn is_nothing(self) -> bool {
-        self.0.is_nothing()
-    }
-}
-
 /// Work that is to pass the gate.
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
@@ -155,18 +139,18 @@ mod tests {
 
     #[test]
     fn what_goes_in_comes_out() {
-        assert_eq!(Step::NOTHING.rest(), AfterLaunch::Nothing);
-        assert!(Step::NOTHING.is_nothing());
+        assert_eq!(Ticket::NOTHING.rest(), AfterLaunch::Nothing);
+        assert!(Ticket::NOTHING.is_nothing());
         for own in [false, true] {
             let place = AccountIndex { at: 63, own };
-            let step = Step::background(place, u64::MAX, own);
-            assert_eq!(step.is_first(), own);
-            assert_eq!(step.rest(), AfterLaunch::Background { place, at: u64::MAX });
-            assert!(!step.is_nothing());
+            let ticket = Ticket::background(place, u64::MAX, own);
+            assert_eq!(ticket.is_first(), own);
+            assert_eq!(ticket.rest(), AfterLaunch::Background { place, at: u64::MAX });
+            assert!(!ticket.is_nothing());
         }
         let (place, sequence) = (u16::MAX, 1 << 40);
         assert_eq!(
-            Step::sampled(place, sequence).rest(),
+            Ticket::sampled(place, sequence).rest(),
             AfterLaunch::Sampled { place, sequence }
         );
     }

@@ -8,7 +8,7 @@ use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 
 use super::devices;
-use super::state::Session;
+use super::session::Session;
 use crate::client::clock;
 use crate::internal_error;
 
@@ -20,7 +20,7 @@ const BESIDE: u64 = 1;
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn weft_request_begin() -> u64 {
     let begun = internal_error::guarded(|| {
-        let beside = devices::all().any(|session| is_beside(session.mode()));
+        let beside = devices::all().any(|session| is_beside(session.link.mode()));
         clock::now() << 1 | if beside { BESIDE } else { 0 }
     });
     begun.unwrap_or(0)
@@ -42,7 +42,7 @@ pub extern "C" fn weft_request_end(token: u64) {
 
 /// Counts a request of `took` ns in this session, with or without other jobs at its start.
 pub(super) fn count(session: &Session, beside: bool, took: Ns) {
-    let mode = session.mode();
+    let mode = session.link.mode();
     let times = &session.link.lane.requests;
     match mode {
         // No broker reads it, and the other jobs are unknown.

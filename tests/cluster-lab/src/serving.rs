@@ -87,7 +87,7 @@ fn shares_alone(services: &[ServiceAsk], spare: u32) -> Vec<Option<ServicePlace>
 
 /// Plain rule for the learner's own choices. It takes the GPU with the least required share, the
 /// tightest of these. There it takes one step more than the least, with the batch that tolerates
-/// most pressure. The learner was first trained to follow it (`scripts/harness/learning.py`).
+/// most pressure. The learner was first trained to follow it (`scripts/harness/bench/learning.py`).
 #[derive(Debug)]
 pub struct OneStepMore;
 

@@ -21,10 +21,10 @@
 //! a queue held before the first counted request may come on top of `a`.
 #![forbid(unsafe_code)]
 
+use weft_player::{MachineRun, PlayedJob};
+
 use crate::Ns;
-use crate::job::PlayedJob;
 use crate::oracle::{ForegroundGaps, GapUse, OracleBackground};
-use crate::world::MachineRun;
 
 /// A batch job's parts of the time in which its kernels run.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -13,9 +13,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use simgpu_calibration::{Calibration, STANDARD, Value};
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
+use weft_player::Hosts;
 
-use crate::world::Hosts;
 use crate::{Ns, US};
 
 /// Keys of a calibration that the lab reads. Kernels and copies take the times of the recordings,

@@ -10,25 +10,24 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
-use simgpu_engine::{Mode, Settings};
-use weft_profiles::{Aggregator, Profile};
+use weft_engine::{Mode, Settings};
+use weft_player::{
+    Arrivals, Hosts, JobRun, LaunchControl, MachineRun, MachineSetup, PlayedJob, ProfileSource, TokenTime,
+};
+use weft_profiles::Profile;
 
 use crate::bound::{self, BatchDemand};
-use crate::job::{Arrivals, PlayedJob};
 use crate::measure::{Analysis, Floor, Latency, Spent};
 use crate::oracle;
 use crate::promise::{SloFigures, TokenFigures};
 use crate::rule::Rule;
 use crate::why::{UnfilledCauses, why};
-use crate::world::{
-    Hosts, JobRun, KernelPiece, LabMachine, LaunchControl, MAX_RUN_NS, MachineRun, MachineSetup, TokenTime,
-};
 use crate::{MS, Ns};
 
-/// Requests of the solo run that makes a profile.
-const LEARNING: u64 = 40;
+/// Requests of the solo run that gives a service's usual latency.
+const USUAL: u64 = 40;
 
-/// Added to the seed of the run that makes a profile, so that the profile is from another day.
+/// Added to the seed of that run, so that it is from another day.
 const OTHER_SEED: u64 = 0x0001_0000;
 
 /// Shortest virtual time of a batch job's solo run.
@@ -75,12 +74,8 @@ pub struct Tuning {
 
 impl Tuning {
     /// Applies the settings that are given.
-    fn apply(self, control: &mut LaunchControl, dilation: f64) {
+    fn apply(self, control: &mut LaunchControl) {
         if let LaunchControl::Weft(config) = control {
-            // `switch_cost` is this device's already: `scaled` must not change it.
-            let switch_cost = config.switch_cost;
-            **config = config.as_ref().clone().scaled(dilation);
-            config.switch_cost = switch_cost;
             config.deferral &= !self.no_grace;
             config.risk = self.risk.unwrap_or(config.risk);
             config.minimum_share = self.minimum_share.unwrap_or(config.minimum_share);
@@ -109,15 +104,26 @@ pub struct KnownJob {
     pub ahead: f64,
 }
 
+impl KnownJob {
+    /// The job, with the profile of its solo run if it is to have that one.
+    fn with_profile(&self) -> PlayedJob {
+        let mut job = self.job.clone();
+        if let ProfileSource::Solo = job.profile {
+            job.profile = ProfileSource::Given(Arc::clone(&self.profile));
+        }
+        job
+    }
+}
+
+/// Why a job of the lab can be played: its readers and generators give it work and a priority.
+const PLAYABLE: &str = "the lab makes jobs that can be played";
+
+fn played(setup: MachineSetup) -> MachineRun {
+    setup.play().expect(PLAYABLE)
+}
+
 impl Fixture {
-    fn run(
-        &self,
-        jobs: Vec<(PlayedJob, Option<Arc<Profile>>)>,
-        control: LaunchControl,
-        requests: u64,
-        least: Ns,
-        seed: u64,
-    ) -> MachineRun {
+    fn run(&self, jobs: Vec<PlayedJob>, control: LaunchControl, requests: u64, least: Ns, seed: u64) -> MachineRun {
         let hosts = Hosts {
             queue: self.tuning.queue.unwrap_or(self.hosts.queue),
             gate_spin: self.tuning.gate_spin.unwrap_or(self.hosts.gate_spin),
@@ -125,17 +131,12 @@ impl Fixture {
             launch_costs: self.hosts.launch_costs && !self.tuning.no_launch_costs,
             ..self.hosts
         };
-        LabMachine::new(MachineSetup {
-            device: self.device,
+        played(MachineSetup {
             hosts,
-            control,
-            jobs,
-            seed,
             requests,
             least,
-            longest: MAX_RUN_NS,
+            ..MachineSetup::new(self.device, control, jobs, seed)
         })
-        .run()
     }
 
     /// Mean latency, ns, of a service in a solo run. Each request comes after the answer to the
@@ -145,27 +146,23 @@ impl Fixture {
             arrivals: Arrivals::Closed { think: Some(0) },
             ..job.clone()
         };
-        let run = self.run_at(vec![(job, None)], 0, LEARNING, 0, self.seed + OTHER_SEED);
+        let run = self.run_at(vec![job], 0, USUAL, 0, self.seed + OTHER_SEED);
         Latency::of(&run.jobs[0].latencies).mean
     }
 
     /// Runs a job by itself in the place that it will have in the set. Its times are then the same
     /// to the nanosecond.
     pub fn know(&self, job: &PlayedJob, place: usize, service: bool) -> KnownJob {
-        let alone = |requests, least, seed| {
-            let jobs = vec![(job.clone(), None)];
-            self.run_at(jobs, place, requests, least, seed)
-        };
-        let learning = alone(LEARNING, 0, self.seed + OTHER_SEED);
+        let profile = weft_player::solo_profile(job, place, self.device, self.hosts, self.seed);
         let (requests, least) = match service {
             true => (self.requests + self.warmup, 0),
             false => (5, self.hosts.slowed(MIN_ALONE_NS)),
         };
-        let run = alone(requests, least, self.seed);
+        let run = self.run_at(vec![job.clone()], place, requests, least, self.seed);
         let compute = run.jobs[0].compute;
         KnownJob {
             job: job.clone(),
-            profile: Arc::new(profile(&learning)),
+            profile: Arc::new(profile.expect(PLAYABLE)),
             latencies: run.jobs[0].latencies.clone(),
             tokens: run.jobs[0].tokens.clone(),
             busy: compute as f64 / run.span.max(1) as f64,
@@ -191,7 +188,7 @@ impl Fixture {
     pub fn among_equals(&self, known: &mut [KnownJob]) {
         let service = &known[0].job;
         let equals = known.iter().take_while(|one| one.job.priority == service.priority);
-        let jobs: Vec<_> = equals.map(|one| (one.job.clone(), None)).collect();
+        let jobs: Vec<_> = equals.map(|one| one.job.clone()).collect();
         if jobs.len() > 1 {
             let run = self.run_at(jobs, 0, self.requests + self.warmup, 0, self.seed);
             known[0].latencies.clone_from(&run.jobs[0].latencies);
@@ -199,42 +196,24 @@ impl Fixture {
         }
     }
 
-    fn run_at(
-        &self,
-        jobs: Vec<(PlayedJob, Option<Arc<Profile>>)>,
-        place: usize,
-        requests: u64,
-        least: Ns,
-        seed: u64,
-    ) -> MachineRun {
-        let setup = MachineSetup {
-            device: self.device,
+    fn run_at(&self, jobs: Vec<PlayedJob>, place: usize, requests: u64, least: Ns, seed: u64) -> MachineRun {
+        played(MachineSetup {
             hosts: self.hosts,
-            control: LaunchControl::Plain,
-            jobs,
-            seed,
             requests,
             least,
-            longest: MAX_RUN_NS,
-        };
-        LabMachine::numbered(setup, place).run()
+            first_number: place,
+            ..MachineSetup::new(self.device, LaunchControl::Plain, jobs, seed)
+        })
     }
 
     /// The figures of these jobs under a rule. The first job is the service; the others share the
     /// device with it.
     pub fn compare(&self, jobs: &[KnownJob], rule: Rule) -> CaseFigures {
-        let mut setup: Vec<(PlayedJob, Option<Arc<Profile>>)> = jobs
-            .iter()
-            .map(|known| {
-                let profile = known.job.profile.as_ref().unwrap_or(&known.profile);
-                let profile = known.job.profiled.then(|| Arc::clone(profile));
-                (known.job.clone(), profile)
-            })
-            .collect();
-        let service = &mut setup[0].0;
+        let mut setup: Vec<PlayedJob> = jobs.iter().map(KnownJob::with_profile).collect();
+        let service = &mut setup[0];
         service.slowdown = rule.slowdown().or(service.slowdown);
-        let mut control = rule.control(&self.device);
-        self.tuning.apply(&mut control, self.hosts.dilation);
+        let mut control = rule.control(&self.device, self.hosts.dilation);
+        self.tuning.apply(&mut control);
         let total = self.requests + self.warmup;
         let run = self.run(setup, control, total, rule.least(), self.seed);
         self.figures(jobs, rule, &run)
@@ -243,7 +222,7 @@ impl Fixture {
     /// The part of its solo throughput that each of several jobs reaches when no launch control
     /// stands between them and the device.
     pub fn throughputs(&self, jobs: &[KnownJob]) -> Vec<f64> {
-        let setup = jobs.iter().map(|known| (known.job.clone(), None)).collect();
+        let setup = jobs.iter().map(|known| known.job.clone()).collect();
         let run = self.run(setup, LaunchControl::Plain, 1, MIN_TOGETHER_NS, self.seed);
         let part =
             |(job, known): (&JobRun, &KnownJob)| job.compute as f64 / run.span.max(1) as f64 / known.busy.max(1e-9);
@@ -374,28 +353,6 @@ impl PackerFigures {
             },
         }
     }
-}
-
-/// Stage-1 profile from a job's solo run: the time of each kernel and the gap after it.
-pub fn profile(run: &MachineRun) -> Profile {
-    let mut aggregator = Aggregator::new();
-    // The kernels of a graph are one launch and are timed as one, as in the interposer.
-    for launch in launches(&run.pieces).collect::<Vec<_>>().windows(2) {
-        let ((this, end), (next, _)) = (launch[0], launch[1]);
-        aggregator.launched(this.kernel, 1);
-        if !weft_protocol::lane::is_transfer(this.kernel) {
-            aggregator.sampled(this.kernel, end - this.start, Some(next.start.saturating_sub(end)));
-        }
-    }
-    aggregator.finish(&run.jobs[0].job.name, 0)
-}
-
-/// The first piece of each launch and the end of its last one.
-fn launches(pieces: &[KernelPiece]) -> impl Iterator<Item = (&KernelPiece, Ns)> {
-    let same = |one: &KernelPiece, other: &KernelPiece| one.job == other.job && one.op == other.op;
-    pieces
-        .chunk_by(same)
-        .filter_map(|launch| Some((launch.first()?, launch.last()?.end)))
 }
 
 /// The figures of one rule.

@@ -1,12 +1,7 @@
 //! The laboratory: several jobs share one GPU in virtual time, under any policy, and are measured.
 //!
-//! * [`job`]: the work that a job launches, from a launch trace or a [`generate`]d one, and the
-//!   arrival times of its requests.
-//! * [`world`]: the machine: the simulated GPU's engine, host threads that launch ahead, and the
-//!   launch control between them. The launch control is one of: none; the broker's core, driven as
-//!   the daemon drives it; a [`policy`] of the lab's own (the rules of other projects, for
-//!   comparison).
-//! * [`cost`]: the host time that a rule's calls take.
+//! * [`weft_player`] plays the jobs. Their traces are recorded or [`generate`]d. The launch control
+//!   is one of: none; weft; a [`policy`] (the rules of other projects, for comparison).
 //! * [`measure`]: the figures of a run; [`bound`]: the most work that the device's time allows;
 //!   [`oracle`]: the most work that fits into gaps, kernel by kernel; [`why`]: the causes of
 //!   unfilled gap time.
@@ -26,10 +21,8 @@ pub mod aims;
 pub mod bound;
 pub mod calibrated;
 pub mod compare;
-pub mod cost;
 pub mod foresight;
 pub mod generate;
-pub mod job;
 pub mod measure;
 pub mod measured;
 pub mod memory;
@@ -37,7 +30,6 @@ pub mod oracle;
 pub mod pairs;
 pub mod policy;
 pub mod promise;
-pub mod random;
 pub mod report;
 pub mod rule;
 pub mod scenario;
@@ -45,10 +37,9 @@ pub mod seeds;
 pub mod speed;
 pub mod together;
 pub mod why;
-pub mod world;
 
-/// A time or a duration in nanoseconds.
-pub type Ns = u64;
+pub use weft_player::Ns;
+
 /// A microsecond.
 pub const US: Ns = 1_000;
 /// A millisecond.

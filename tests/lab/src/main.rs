@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
-use simgpu_engine::Mode;
+use weft_engine::Mode;
+use weft_player::Hosts;
 
 use weft_lab::US;
 use weft_lab::aims::{self, Aim, AimVerdict};
@@ -24,7 +25,6 @@ use weft_lab::report;
 use weft_lab::rule::Rule;
 use weft_lab::scenario::Scenario;
 use weft_lab::speed::{self, Speed};
-use weft_lab::world::Hosts;
 
 /// Jobs on one GPU in virtual time, under every policy on the same seed.
 ///
@@ -421,7 +421,7 @@ fn the_set(options: &LabOptions) -> Result<AimVerdict> {
     let speed: Vec<Speed> = weft_scheduler::PolicyName::ALL
         .iter()
         .filter(|_| first.wants("core"))
-        .flat_map(|(policy, _, _)| [100, 1_000].map(|clients| speed::measure(*policy, clients)))
+        .flat_map(|policy| [100, 1_000].map(|clients| speed::measure(*policy, clients)))
         .collect();
     let blocks = rows_of
         .into_iter()

@@ -12,10 +12,9 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
+use weft_player::{KernelPiece, MachineRun, Program};
 
 use crate::Ns;
-use crate::job::Program;
-use crate::world::{KernelPiece, MachineRun};
 
 /// The value in [`Analysis::inside`] of an operation that never ran.
 pub const NOT_RUN: u32 = u32::MAX;
@@ -340,7 +339,7 @@ mod tests {
 
     #[test]
     fn the_floor_of_equal_kernels_is_half_of_one() {
-        let program = Program::of(&generate::training(&[100 * US; 10], 0, 0), 0, 9);
+        let program = Program::of(&generate::training(&[100 * US; 10], 0, 0)).expect("a sound trace");
         let floor = Floor::of([&program], 0);
         assert!((floor.mean - 50_000.0).abs() < 1.0);
         assert!((floor.p99 - 99_000.0).abs() < 10.0);

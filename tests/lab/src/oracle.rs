@@ -37,14 +37,13 @@
 //! that never does.
 #![forbid(unsafe_code)]
 
+use weft_engine::Mode;
+use weft_player::job::{JobOp, NONE, Play};
+use weft_player::{DEFER_NS, MachineRun, PlayedJob};
 use weft_trace_format::AwaitedWork;
 
-use crate::job::{NONE, Play, PlayedJob};
+use crate::Ns;
 use crate::measure::{Analysis, NOT_RUN, bucket};
-use crate::world::{DEFER_NS, MachineRun};
-use crate::{Ns, job::JobOp};
-
-use simgpu_engine::Mode;
 
 /// A time that never comes.
 const NEVER_NS: Ns = Ns::MAX / 4;

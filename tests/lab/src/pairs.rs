@@ -28,12 +28,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
-use simgpu_engine::{Mode, SmLimits};
+use weft_engine::{Mode, SmLimits};
+use weft_player::job::Play;
+use weft_player::{Arrivals, Jitter, PlayedJob, ProfileSource, Program};
 use weft_trace_format::Trace;
 
 use crate::calibrated::{CalibratedDevice, LabSetting};
 use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
-use crate::job::{Arrivals, Jitter, Play, PlayedJob, Program};
 use crate::measure::Latency;
 use crate::rule::{COUNT, NamedRule, Rule, XSCHED};
 use crate::{MS, Ns, US, generate};
@@ -347,17 +348,17 @@ fn chatty(program: &Program) -> Program {
             place.push(ops.len() as u32);
             ops.push(*op);
             if let Play::Compute { stream, .. } = op.play {
-                ops.push(crate::job::JobOp {
+                ops.push(weft_player::job::JobOp {
                     host_before: 0,
                     play: Play::Sync(weft_trace_format::AwaitedWork::Stream(stream)),
-                    next_same: crate::job::NONE,
-                    next_handed: crate::job::NONE,
+                    next_same: weft_player::job::NONE,
+                    next_handed: weft_player::job::NONE,
                 });
             }
         }
         let new = |old: u32| match place.get(old as usize) {
             Some(at) => *at,
-            None => crate::job::NONE,
+            None => weft_player::job::NONE,
         };
         for (old, op) in step.ops.iter().enumerate() {
             let at = place[old] as usize;
@@ -365,7 +366,7 @@ fn chatty(program: &Program) -> Program {
             if matches!(op.play, Play::Compute { .. }) {
                 // The operations that followed the launch follow its synchronisation.
                 ops[at].next_same = at as u32 + 1;
-                ops[at].next_handed = crate::job::NONE;
+                ops[at].next_handed = weft_player::job::NONE;
                 (ops[at + 1].next_same, ops[at + 1].next_handed) = (same, handed);
             } else {
                 (ops[at].next_same, ops[at].next_handed) = (same, handed);
@@ -386,7 +387,7 @@ fn generated(name: &str, priority: u8, shape: generate::shapes::Shape, seed: u64
         ..PlayedJob::new(
             name,
             priority,
-            Arc::new(Program::of(&shape(seed, DRAWN), 0, usize::MAX)),
+            Arc::new(Program::of(&shape(seed, DRAWN)).expect("a generated trace is sound")),
         )
     }
 }
@@ -425,7 +426,9 @@ fn programs(
         .iter()
         .filter(|model| wanted(&model.name))
         .filter_map(|model| {
-            let program = Program::of(pick(model)?, 0, usize::MAX).with_host_time(host_time);
+            let program = Program::of(pick(model)?)
+                .expect("a recording that was read is sound")
+                .with_host_time(host_time);
             Some((format!("{}{suffix}", model.name), Arc::new(program)))
         })
         .collect()
@@ -581,7 +584,7 @@ fn take_turns(cases: &mut [Case], seeds: &[u64]) {
 
 /// Rules with their one parameter swept.
 fn swept() -> Vec<Rule> {
-    let mut rules = vec![Rule::Default, Rule::Core(NamedRule::Exclusive, None)];
+    let mut rules = vec![Rule::Default, Rule::Exclusive];
     for bound in [50, 100, 200, 500, 1_000, 2_000, 4_000] {
         rules.push(Rule::Core(NamedRule::Weft, Some(bound * US)));
         rules.push(Rule::Core(NamedRule::Fikit, Some(bound * US)));
@@ -591,7 +594,7 @@ fn swept() -> Vec<Rule> {
         rules.push(Rule::Xsched(window));
         rules.push(Rule::Count(window));
     }
-    rules.push(Rule::Core(NamedRule::Timeslice, None));
+    rules.push(Rule::Timeslice);
     rules.extend([100, 1_000, 5_000].map(Rule::Nvshare));
     rules
 }
@@ -634,8 +637,11 @@ fn cases_of(parts: &CaseParts<'_>, mode: Mode, out: &mut Vec<Case>) {
                 case("equals", vec![first.clone(), peer, batch(at + 2, 5)], &three);
             }
             let (mut new, mut stranger) = (first.clone(), batch(partner, 5));
-            new.profiled = at % 3 == 1;
-            stranger.profiled = at % 3 == 0;
+            for (job, profiled) in [(&mut new, at % 3 == 1), (&mut stranger, at % 3 == 0)] {
+                if !profiled {
+                    job.profile = ProfileSource::Absent;
+                }
+            }
             case("unprofiled", vec![new, stranger], &three);
             let mut slow = service(named);
             slow.name = format!("{} chatty", slow.name);
@@ -732,9 +738,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// The names of a set of jobs: those of the service's priority in one name, and each of the others.
 /// The name of a job without a profile ends with a note.
 pub fn names(jobs: &[PlayedJob]) -> (String, Vec<String>) {
-    let called = |job: &PlayedJob| match job.profiled {
-        true => job.name.clone(),
-        false => format!("{} (no profile)", job.name),
+    let called = |job: &PlayedJob| match job.profile {
+        ProfileSource::Absent => format!("{} (no profile)", job.name),
+        ProfileSource::Solo | ProfileSource::Given(_) => job.name.clone(),
     };
     let first = jobs.first().map_or(0, |job| job.priority);
     let (foreground_jobs, others): (Vec<&PlayedJob>, Vec<&PlayedJob>) =
@@ -768,7 +774,7 @@ fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<Know
                 case.seed,
                 job.arrivals,
                 job.priority,
-                job.profiled,
+                matches!(job.profile, ProfileSource::Absent),
                 case.host_time,
                 bench.requests,
                 job.tokens

@@ -10,10 +10,10 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
+use weft_player::TokenTime;
 
 use crate::Ns;
 use crate::measure::Latency;
-use crate::world::TokenTime;
 
 /// The attainment of an SLO.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -4,11 +4,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use simgpu_engine::{Mode, Settings, SmLimits};
+use weft_engine::{Mode, Settings, SmLimits};
+use weft_player::LaunchControl;
+use weft_player::rule::MpsPriority;
 use weft_scheduler::{Config, PolicyName};
 
-use crate::policy::{Count, MpsPriority, Nvshare, Orion, Reef, TallyPriority, Xsched};
-use crate::world::LaunchControl;
+use crate::policy::{Count, ExclusivePriority, Nvshare, Orion, Reef, TallyPriority, Timeslice, Xsched};
 use crate::{MS, Ns, US};
 
 /// A rule and its parameter.
@@ -38,6 +39,10 @@ pub enum Rule {
     Reef,
     /// Tally's rule.
     Tally,
+    /// One job at a time.
+    Exclusive,
+    /// Turns of 10 ms among all jobs.
+    Timeslice,
 }
 
 /// A policy of the core, in a fixed order.
@@ -47,10 +52,6 @@ pub enum NamedRule {
     Weft,
     /// The paper's policy.
     Fikit,
-    /// One job at a time.
-    Exclusive,
-    /// Turns.
-    Timeslice,
 }
 
 /// Windows and turns of the projects themselves. The count is four kernels: a background job has
@@ -77,8 +78,8 @@ impl FromStr for Rule {
         Ok(match text {
             "weft" => Rule::Core(NamedRule::Weft, None),
             "fikit" => Rule::Core(NamedRule::Fikit, None),
-            "exclusive" => Rule::Core(NamedRule::Exclusive, None),
-            "timeslice" => Rule::Core(NamedRule::Timeslice, None),
+            "exclusive" => Rule::Exclusive,
+            "timeslice" => Rule::Timeslice,
             "default" => Rule::Default,
             "xsched" => Rule::Xsched(XSCHED),
             "xsched-worker" => Rule::XschedWorker,
@@ -115,6 +116,8 @@ impl fmt::Display for Rule {
             Rule::Orion => f.write_str("orion"),
             Rule::Reef => f.write_str("reef"),
             Rule::Tally => f.write_str("tally"),
+            Rule::Exclusive => f.write_str("exclusive"),
+            Rule::Timeslice => f.write_str("timeslice"),
         }
     }
 }
@@ -124,8 +127,6 @@ impl NamedRule {
         match self {
             NamedRule::Weft => PolicyName::Weft,
             NamedRule::Fikit => PolicyName::Fikit,
-            NamedRule::Exclusive => PolicyName::Exclusive,
-            NamedRule::Timeslice => PolicyName::Timeslice,
         }
     }
 }
@@ -139,8 +140,8 @@ impl Rule {
         Rule::Count(COUNT),
         Rule::Nvshare(NVSHARE),
         Rule::Default,
-        Rule::Core(NamedRule::Timeslice, None),
-        Rule::Core(NamedRule::Exclusive, None),
+        Rule::Timeslice,
+        Rule::Exclusive,
         Rule::XschedWorker,
         Rule::MpsPriority,
         Rule::One,
@@ -154,24 +155,20 @@ impl Rule {
     /// The paper's policy.
     pub const FIKIT: Rule = Rule::Core(NamedRule::Fikit, None);
 
-    /// The launch control between jobs and device under this rule. weft's only knowledge of the
-    /// device (`weft doctor` measures it) is the cost of a switch.
-    pub fn control(self, device: &Settings) -> LaunchControl {
+    /// The launch control between jobs and device under this rule. `dilation`: see
+    /// [`weft_player::Hosts::dilation`].
+    pub fn control(self, device: &Settings, dilation: f64) -> LaunchControl {
         match self {
             // The slowdown is a setting of the job.
-            Rule::Slowdown(_) => Rule::WEFT.control(device),
+            Rule::Slowdown(_) => Rule::WEFT.control(device, dilation),
             Rule::Core(named, bound) => {
-                let mut config = Config {
+                let usual = Config::default();
+                let config = Config {
                     policy: named.policy(),
-                    switch_cost: if device.mode == Mode::TimeSlice {
-                        device.switch
-                    } else {
-                        0
-                    },
-                    ..Config::default()
+                    delay_bound: bound.unwrap_or(usual.delay_bound),
+                    ..usual
                 };
-                config.delay_bound = bound.unwrap_or(config.delay_bound);
-                LaunchControl::Weft(Box::new(config))
+                LaunchControl::weft(config, device, dilation)
             }
             Rule::Default => LaunchControl::Plain,
             Rule::Xsched(window) => LaunchControl::Own(Box::new(Xsched::new(window))),
@@ -189,6 +186,8 @@ impl Rule {
             }
             Rule::Reef => LaunchControl::Own(Box::new(Reef)),
             Rule::Tally => LaunchControl::Own(Box::new(TallyPriority)),
+            Rule::Exclusive => LaunchControl::Own(Box::new(ExclusivePriority::default())),
+            Rule::Timeslice => LaunchControl::Own(Box::new(Timeslice::default())),
         }
     }
 

@@ -5,16 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use simgpu_engine::{Mode, Settings, SmLimits};
+use weft_engine::{Mode, Settings, SmLimits};
+use weft_player::{Arrivals, Hosts, Jitter, PlayedJob, ProfileSource, Program};
 use weft_profiles::Store;
 use weft_trace_format::Trace;
 
 use crate::calibrated::CalibratedDevice;
 use crate::compare::Fixture;
 use crate::generate::{self, shapes};
-use crate::job::{Arrivals, Jitter, PlayedJob, Program};
 use crate::rule::Rule;
-use crate::world::Hosts;
 use crate::{Ns, US};
 
 /// The error for an unusable scenario. One line: place, problem, remedy.
@@ -395,13 +394,14 @@ impl Scenario {
             return Err(wrong("launches nothing"));
         }
         let default = Jitter::default();
-        let program = Program::of(&trace, 0, usize::MAX).dilated(dilation);
+        let program = Program::of(&trace)
+            .map_err(|error| wrong(&error.to_string()))?
+            .dilated(dilation);
         let mut made = PlayedJob::new(&job.name, job.priority, Arc::new(program));
         made.jitter = Jitter {
             device: job.device_jitter.unwrap_or(default.device),
             host: job.host_jitter.unwrap_or(default.host),
         };
-        made.profiled = job.profiled;
         if job.slowdown.is_some_and(|slowdown| !(0.0..=1.0).contains(&slowdown)) {
             return Err(wrong("a slowdown is a part of its time: 0.02 is 2 %"));
         }
@@ -413,7 +413,10 @@ impl Scenario {
             let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
             let loaded = Store::at(file.parent().unwrap_or(Path::new("."))).load(name);
             let profile = loaded.map_err(|error| ScenarioError::Profile(path.to_owned(), error.to_string()))?;
-            made.profile = Some(Arc::new(profile));
+            made.profile = ProfileSource::Given(Arc::new(profile));
+        }
+        if !job.profiled {
+            made.profile = ProfileSource::Absent;
         }
         if let Some(arrivals) = &job.arrivals {
             made.arrivals = arrivals.arrivals(dilation);

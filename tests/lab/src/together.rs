@@ -24,11 +24,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use simgpu_engine::Mode;
+use weft_engine::Mode;
+use weft_player::{Arrivals, PlayedJob, Program};
 
 use crate::calibrated::{CalibratedDevice, CalibrationOptions, PlayedDevice};
 use crate::compare::{Fixture, KnownJob, Tuning};
-use crate::job::{Arrivals, PlayedJob, Program};
 use crate::pairs::{self, HELD_BACK, Model};
 use crate::rule::Rule;
 
@@ -238,7 +238,7 @@ fn program(models: &HashMap<String, Model>, name: &str, trains: bool) -> Result<
     });
     let kind = if trains { "training" } else { "inference" };
     let trace = trace.with_context(|| format!("{name}: no recording of its {kind}"))?;
-    Ok(Arc::new(Program::of(trace, 0, usize::MAX)))
+    Ok(Arc::new(Program::of(trace)?))
 }
 
 fn simulate(

@@ -8,10 +8,10 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
+use weft_player::{HeldReason, KernelPiece, MachineRun, Stand};
 
 use crate::Ns;
 use crate::measure::{EDGES, bucket};
-use crate::world::{HeldReason, KernelPiece, MachineRun, Stand};
 
 /// Causes, nearest to running first: number, short name, what it means.
 pub const CAUSES: [(&str, &str); COUNT] = [

@@ -5,20 +5,19 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
 use weft_lab::compare::{Fixture, Tuning};
 use weft_lab::generate;
-use weft_lab::job::{Arrivals, Jitter, PlayedJob, Program};
 use weft_lab::oracle::{ForegroundGaps, GapUse, OracleBackground};
 use weft_lab::rule::Rule;
-use weft_lab::world::{Hosts, SYNC_RETURN_NS};
 use weft_lab::{Ns, US};
+use weft_player::{Arrivals, Hosts, Jitter, PlayedJob, Program, SYNC_RETURN_NS};
 use weft_trace_format::Call;
 
 fn still(trace: &weft_trace_format::Trace) -> PlayedJob {
     PlayedJob {
         jitter: Jitter { device: 0.0, host: 0.0 },
-        ..PlayedJob::new("background", 5, Arc::new(Program::of(trace, 0, usize::MAX)))
+        ..PlayedJob::new("background", 5, Arc::new(Program::of(trace).expect("a sound trace")))
     }
 }
 
@@ -99,7 +98,7 @@ proptest! {
         let mut job = still(&trace);
         job.arrivals = Arrivals::Closed { think: None };
         let mut program = (*job.program).clone();
-        program.steps.push(weft_lab::job::StepProgram { think: 1 << 40, ..Default::default() });
+        program.steps.push(weft_player::job::StepProgram { think: 1 << 40, ..Default::default() });
         job.program = Arc::new(program);
         let background = OracleBackground { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0, sync_return: SYNC_RETURN_NS, gated: false };
         let windows: Vec<(Ns, Ns)> = gaps.iter().map(|(from, to)| (from * US, to * US)).collect();
@@ -138,7 +137,7 @@ proptest! {
         } else {
             generate::service(kernels, time * US, think * US)
         };
-        let mut jobs = vec![PlayedJob::new("service", 0, Arc::new(Program::of(&trace, 0, usize::MAX)))];
+        let mut jobs = vec![PlayedJob::new("service", 0, Arc::new(Program::of(&trace).expect("a sound trace")))];
         for (at, (times, host, think, graph)) in background_jobs.into_iter().enumerate() {
             let times: Vec<Ns> = times.into_iter().map(|time| time * US).collect();
             let trace = if graph {
@@ -146,7 +145,7 @@ proptest! {
             } else {
                 generate::training(&times, host * US, think * US)
             };
-            jobs.push(PlayedJob::new("background", 3 + at as u8, Arc::new(Program::of(&trace, 0, usize::MAX))));
+            jobs.push(PlayedJob::new("background", 3 + at as u8, Arc::new(Program::of(&trace).expect("a sound trace"))));
         }
         let known: Vec<_> = jobs.iter().enumerate().map(|(place, job)| bench.know(job, place, place == 0)).collect();
         for rule in Rule::ALL.into_iter().filter(|rule| rule.least() == 0) {

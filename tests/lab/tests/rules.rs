@@ -4,19 +4,18 @@
 
 use std::sync::Arc;
 
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
 use weft_lab::compare::{CaseFigures, Fixture, KnownJob, Tuning};
 use weft_lab::generate::{self, Builder};
-use weft_lab::job::{Jitter, PlayedJob, Program};
 use weft_lab::rule::Rule;
-use weft_lab::world::{Hosts, LabMachine, MachineRun, MachineSetup};
 use weft_lab::{MS, US};
+use weft_player::{Hosts, Jitter, MachineRun, MachineSetup, PlayedJob, ProfileSource, Program};
 use weft_trace_format::{Call, Direction, Operation, Trace};
 
 fn job(name: &str, priority: u8, trace: &Trace) -> PlayedJob {
     PlayedJob {
         jitter: Jitter { device: 0.0, host: 0.0 },
-        ..PlayedJob::new(name, priority, Arc::new(Program::of(trace, 0, usize::MAX)))
+        ..PlayedJob::new(name, priority, Arc::new(Program::of(trace).expect("a sound trace")))
     }
 }
 
@@ -55,28 +54,15 @@ fn figures(jobs: &[PlayedJob], rule: Rule, tuning: Tuning) -> CaseFigures {
     bench.compare(&known, rule)
 }
 
-/// A run of jobs, with profiles of those that are `profiled`.
 fn run(jobs: Vec<PlayedJob>, rule: Rule, requests: u64) -> MachineRun {
     let device = device();
-    let bench = fixture(Tuning::default());
-    let profile = |job: &PlayedJob| job.profiled.then(|| bench.know(job, 0, false).profile);
-    LabMachine::new(MachineSetup {
-        device,
-        hosts: Hosts::default(),
-        control: rule.control(&device),
-        jobs: jobs
-            .into_iter()
-            .map(|job| {
-                let profile = profile(&job);
-                (job, profile)
-            })
-            .collect(),
-        seed: 3,
+    MachineSetup {
         requests,
-        least: 0,
         longest: 10_000 * MS,
-    })
-    .run()
+        ..MachineSetup::new(device, rule.control(&device, 1.0), jobs, 3)
+    }
+    .play()
+    .expect("jobs that can be played")
 }
 
 #[test]
@@ -254,14 +240,18 @@ fn tally_stops_kernels_and_pays_for_it() {
     let worst = chatty.direct_worst_us;
     assert!(worst > 10.0 && worst <= 32.0, "{worst}");
     assert!(batch < one_batch, "{batch} {one_batch}");
-    let job = |profiled| {
-        let training = PlayedJob { profiled, ..training() };
+    let job = |profile| {
+        let training = PlayedJob { profile, ..training() };
         let mut run = run(vec![service(), training], Rule::Tally, 20);
         run.jobs.remove(1)
     };
     // 0.3 of the time of the cut kernels: all but those of 30 us.
-    let with = job(true);
+    let with = job(ProfileSource::Solo);
     let part = with.rewritten as f64 / with.compute as f64;
     assert!((0.2..0.231).contains(&part), "{part}");
-    assert_eq!(job(false).rewritten, 0, "without a profile nothing is cut");
+    assert_eq!(
+        job(ProfileSource::Absent).rewritten,
+        0,
+        "without a profile nothing is cut"
+    );
 }

@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
-use simgpu_engine::{Mode, Settings, SmLimits};
+use weft_engine::{Mode, Settings, SmLimits};
 use weft_lab::compare::{CaseFigures, Fixture, KnownJob};
 use weft_lab::generate;
-use weft_lab::job::{Jitter, PlayedJob, Program};
 use weft_lab::rule::Rule;
-use weft_lab::world::{Hosts, LabMachine, MachineRun, MachineSetup};
 use weft_lab::{MS, Ns, US};
+use weft_player::{Hosts, Jitter, MachineRun, MachineSetup, PlayedJob, Program};
 use weft_trace_format::{Source, Trace};
 
 /// A job whose kernels have `blocks` blocks; an SM holds one.
@@ -21,7 +20,7 @@ fn job(name: &str, priority: u8, mut trace: Trace, blocks: u32) -> PlayedJob {
     }
     PlayedJob {
         jitter: Jitter { device: 0.0, host: 0.0 },
-        ..PlayedJob::new(name, priority, Arc::new(Program::of(&trace, 0, usize::MAX)))
+        ..PlayedJob::new(name, priority, Arc::new(Program::of(&trace).expect("a sound trace")))
     }
 }
 
@@ -61,18 +60,19 @@ fn figures(bench: &Fixture, jobs: &[PlayedJob], rule: Rule) -> CaseFigures {
 }
 
 fn run(bench: &Fixture, jobs: &[PlayedJob], rule: Rule) -> MachineRun {
-    let profile = |job: &PlayedJob| Some(bench.know(job, 0, false).profile);
-    LabMachine::new(MachineSetup {
-        device: bench.device,
+    MachineSetup {
         hosts: bench.hosts,
-        control: rule.control(&bench.device),
-        jobs: jobs.iter().map(|job| (job.clone(), profile(job))).collect(),
-        seed: bench.seed,
         requests: bench.requests,
-        least: 0,
         longest: 10_000 * MS,
-    })
-    .run()
+        ..MachineSetup::new(
+            bench.device,
+            rule.control(&bench.device, 1.0),
+            jobs.to_vec(),
+            bench.seed,
+        )
+    }
+    .play()
+    .expect("jobs that can be played")
 }
 
 #[test]

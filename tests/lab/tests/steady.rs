@@ -34,7 +34,7 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn steady_state_allocates_nothing() {
-    for (policy, _, _) in PolicyName::ALL {
+    for policy in PolicyName::ALL {
         let mut crowd = Crowd::new(policy, 200);
         for _ in 0..200 {
             crowd.round();

@@ -3,17 +3,16 @@
 
 use std::sync::Arc;
 
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
 use weft_lab::compare::{CaseFigures, Fixture, KnownJob};
 use weft_lab::generate;
-use weft_lab::job::{Arrivals, Jitter, PlayedJob, Program};
 use weft_lab::rule::Rule;
-use weft_lab::world::{Hosts, LabMachine, LaunchControl, MachineRun, MachineSetup};
 use weft_lab::{MS, US};
+use weft_player::{Arrivals, Hosts, Jitter, LaunchControl, MachineRun, MachineSetup, PlayedJob, Program};
 use weft_trace_format::Trace;
 
 fn program(trace: &Trace) -> Arc<Program> {
-    Arc::new(Program::of(trace, 0, usize::MAX))
+    Arc::new(Program::of(trace).expect("a sound trace"))
 }
 
 fn service() -> PlayedJob {
@@ -54,17 +53,13 @@ fn compare(mode: Mode, jobs: &[PlayedJob], rule: Rule) -> CaseFigures {
 }
 
 fn plain(jobs: Vec<PlayedJob>, device: Settings, requests: u64) -> MachineRun {
-    LabMachine::new(MachineSetup {
-        device,
-        hosts: Hosts::default(),
-        control: LaunchControl::Plain,
-        jobs: jobs.into_iter().map(|job| (job, None)).collect(),
-        seed: 3,
+    MachineSetup {
         requests,
-        least: 0,
         longest: 100_000 * MS,
-    })
-    .run()
+        ..MachineSetup::new(device, LaunchControl::Plain, jobs, 3)
+    }
+    .play()
+    .expect("jobs that can be played")
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The broker falls asleep while a client reports. On one side are `LaneWatch::want_bell` or
 //! `want_bell_in_nap` and a turn of the broker. On the other side is one of three: the gate
-//! (`wait_for_credit`), the foreground job's launch (`hold_now`) and `ring`, or its end of a busy
+//! (`wait_for_credit`), the foreground job's launch (`foreground`) and `ring`, or its end of a busy
 //! time (`synced_now`) and `ring_idle`. The words are the lane's own. The few lines that use them
 //! are repeated here, because in the product they are among code that really waits.
 //!

@@ -1,10 +1,9 @@
 //! Invariants after every event of the core, and after every turn of the broker.
 //!
 //! * **The foreground job never waits.** The most important client is the foreground job. It may
-//!   also be alone. Under `timeslice`, and if equals take long turns, it is a background job. The
-//!   core's mode is checked after every event, its lane's after every turn. No thread of the
-//!   foreground job stands at the gate, except those that stood there when it became the foreground
-//!   job.
+//!   also be alone. If equals take long turns, it is a background job. The core's mode is
+//!   checked after every event, its lane's after every turn. No thread of the foreground job stands
+//!   at the gate, except those that stood there when it became the foreground job.
 //! * **The bound.** No event raises the background jobs' outstanding work above
 //!   `max(bound, bound / 2 + the kernel that the credit is for)`. Two exceptions are counted: a
 //!   grant to a job whose own work does not end, and a client that took more than it had. By the
@@ -29,7 +28,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use weft_scheduler::{Client, ClientView, Core, Decision, Event, Mode, Ns, PolicyName, Snapshot};
+use weft_scheduler::{Client, ClientView, Core, Decision, Event, Mode, Ns, Snapshot};
 
 use crate::process::{ProcessLife, SimProcess};
 use crate::scenario::MS;
@@ -138,7 +137,7 @@ impl Books {
                 return broken(name::DEAD, || format!("{decision:?}"));
             }
         }
-        modes(core, &snapshot)?;
+        modes(&snapshot)?;
         turns(&snapshot)?;
         let bound = self.bound(event, decisions, core, &snapshot, honest);
         self.last = Some(snapshot);
@@ -405,12 +404,11 @@ fn turns(snapshot: &Snapshot) -> Check {
 }
 
 /// Checks each client's mode, by priority.
-fn modes(core: &Core, snapshot: &Snapshot) -> Check {
+fn modes(snapshot: &Snapshot) -> Check {
     let first = snapshot.clients.iter().map(|view| view.priority).min();
     for view in &snapshot.clients {
-        let expected = match (snapshot.clients.len(), core.config().policy) {
-            (1, _) => "alone",
-            (_, PolicyName::Timeslice) => "background",
+        let expected = match snapshot.clients.len() {
+            1 => "alone",
             _ if Some(view.priority) == first && !view.turns => "foreground",
             _ => "background",
         };
@@ -428,7 +426,7 @@ mod tests {
     use std::sync::Arc;
 
     use weft_profiles::Aggregator;
-    use weft_scheduler::Config;
+    use weft_scheduler::{Config, PolicyName};
 
     use super::*;
 

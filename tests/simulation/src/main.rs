@@ -37,7 +37,7 @@ struct CampaignOptions {
     /// The first seed
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Only this policy: weft, fikit, exclusive or timeslice; otherwise each seed chooses
+    /// Only this policy: weft or fikit; otherwise each seed chooses
     #[arg(long, value_name = "P")]
     policy: Option<PolicyName>,
     /// Logs all events (of one seed)

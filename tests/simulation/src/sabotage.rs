@@ -240,7 +240,7 @@ fn beside_one_that_never_pauses(policy: PolicyName) -> FaultScenario {
 
 #[test]
 fn a_background_job_that_starves_is_caught() {
-    for policy in [PolicyName::Exclusive, PolicyName::Fikit, PolicyName::Weft] {
+    for policy in [PolicyName::Fikit, PolicyName::Weft] {
         let mut scenario = beside_one_that_never_pauses(policy);
         let whole = start(&scenario, Manner::default(), |_| {});
         assert_eq!(whole.broken, None, "{policy}");

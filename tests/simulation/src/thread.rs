@@ -3,11 +3,11 @@
 //!
 //! | here | interposer |
 //! |---|---|
-//! | `Next` of a foreground job, `Told` | `Session::hold_now` |
+//! | `Next` of a foreground job, `Told` | `Session::foreground` |
 //! | `Next` of a background job, `Queued`, `Asleep`, `Through` | `gate`: `pass_at_once`, `pass_in_turn`, `wait_for_credit`, `sleep_for_credit` |
-//! | `Took` | `Session::issue` |
-//! | `Booked` | `Session::launched` |
-//! | `Queues` | the driver's own launch, `Session::fence` |
+//! | `Took` | `Completion::issue` |
+//! | `Booked` | `Session::record` |
+//! | `Queues` | the driver's own launch, `Completion::launched` |
 //! | `Syncs` | `Session::synced` |
 #![forbid(unsafe_code)]
 
@@ -443,7 +443,7 @@ fn asleep(
     }
 }
 
-/// `Session::fence`.
+/// `Completion::launched`.
 fn fence(process: &mut SimProcess, at: usize, now: Ns) {
     let account = process.accounts.account(process.accounts.place(at).at);
     let unmarked = account.map_or(0, StreamAccount::unfenced);

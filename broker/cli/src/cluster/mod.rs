@@ -68,10 +68,10 @@ pub struct ClusterPolicyArgs {
     #[arg(long, value_name = "HOW", value_parser = ["no", "requeue"], default_value = "no")]
     pub pause: String,
     /// Most commands in a round that change something
-    #[arg(long, value_name = "COUNT", default_value_t = 200)]
+    #[arg(long, hide_short_help = true, value_name = "COUNT", default_value_t = 200)]
     pub commands: usize,
     /// Longest time that a Slurm command may take
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    #[arg(long, hide_short_help = true, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub command_time: Duration,
     /// Exit if slurmctld has not answered for this time
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10m")]

@@ -382,8 +382,8 @@ mod tests {
     #[test]
     fn a_mistake_is_a_line_with_its_place_and_the_rest_counts() {
         let (loaded, told) = loaded(
-            "[broker]\npolcy = 'weft'\nslowdown = '200%'\nslo = '5ms'\nspin = 'no'\n\
-             [runs]\nx = 1\n[run]\npriority = 12\nturn = [1]\n[broker.weights]\nnobody-of-this-name = 3\nroot = 0\n",
+            "[broker]\npolcy = 'weft'\nslowdown = '200%'\nslo = '5ms'\npolicy = 'fikit'\n\
+             [runs]\nx = 1\n[run]\npriority = 12\ndelay-bound = [1]\n[broker.weights]\nnobody-of-this-name = 3\nroot = 0\n",
         );
         let expected = [
             "weft.toml:2: broker.polcy: no such key; did you mean policy?",
@@ -391,7 +391,7 @@ mod tests {
             "weft.toml:4: broker.slo: no such key; it belongs under [run]",
             "weft.toml:6: runs: no such section; did you mean [run]?",
             "weft.toml:9: run.priority: a priority is a whole number from 0",
-            "weft.toml:10: run.turn: no such key; it belongs under [broker]",
+            "weft.toml:10: run.delay-bound: no such key; it belongs under [broker]",
             "weft.toml:12: broker.weights.nobody-of-this-name: no user",
             "weft.toml:13: broker.weights.root: 0 is not between 1 and 100",
         ];
@@ -399,14 +399,14 @@ mod tests {
         for part in expected {
             assert!(told.iter().any(|line| line.starts_with(part)), "{part} in {told:#?}");
         }
-        assert_eq!(loaded.text(ConfigSection::Broker, "spin"), Some("no"));
+        assert_eq!(loaded.text(ConfigSection::Broker, "policy"), Some("fikit"));
     }
 
     #[test]
     fn a_file_that_is_no_toml_is_told_with_its_line() {
         for (text, place) in [
             ("[broker]\npolicy = weft\n", "weft.toml:2: "),
-            ("[broker]\nturn = 1\nturn = 2\n", "weft.toml:3: "),
+            ("[broker]\ndelay-bound = 1\ndelay-bound = 2\n", "weft.toml:3: "),
             (
                 "policy = 'weft'\n",
                 "weft.toml:1: policy: no such section; it belongs under [broker]",

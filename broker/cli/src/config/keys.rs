@@ -2,10 +2,8 @@
 #![forbid(unsafe_code)]
 
 use clap::ValueEnum;
-use weft_admission::AdmissionPolicy;
 use weft_api::metrics_address::MetricsAddress;
 use weft_daemon::log_file;
-use weft_daemon::options::Spin;
 use weft_protocol::{device_share, latency_budget};
 use weft_scheduler::PolicyName;
 
@@ -97,18 +95,15 @@ pub const OF_ONE_BROKER: [&str; 2] = ["metrics", "trace"];
 pub const KEYS: &[ConfigKey] = &[
     broker_key("policy", "weft", |text| drop_value(text.parse::<PolicyName>())),
     broker_key("refine", "false", yes_or_no),
-    broker_key("admission", "weft", |text| drop_value(text.parse::<AdmissionPolicy>())),
     reloaded(broker_key("slowdown", "1%", |text| {
         drop_value(latency_budget::parse_slowdown(text))
     })),
     figure("us", broker_key("delay-bound", "500", whole)),
     figure("ms", broker_key("longest-wait", "1000", whole)),
-    figure("us", broker_key("turn", "10000", whole)),
     figure("ms", broker_key("max-swapped-out", "500", whole)),
     figure("ms", broker_key("swapped-out-limit", "turns stay too short", whole)),
     figure("us", broker_key("switch-cost", "100; 0 under MPS", whole)),
     broker_key("dilation", "1", |text| drop_value(text::dilation(text))),
-    broker_key("spin", "auto", |text| drop_value(Spin::from_str(text, true))),
     reloaded(figure(
         "s",
         broker_key("idle-exit", "never; 60 or 30 if a job starts it", |text| {
@@ -273,16 +268,7 @@ mod tests {
 
     #[test]
     fn built_in_values_of_the_switches_are_valid() {
-        for name in [
-            "policy",
-            "refine",
-            "admission",
-            "slowdown",
-            "delay-bound",
-            "dilation",
-            "spin",
-            "log",
-        ] {
+        for name in ["policy", "refine", "slowdown", "delay-bound", "dilation", "log"] {
             let key = KEYS.iter().find(|key| key.name == name).expect("a key");
             assert_eq!((key.check)(key.built_in), Ok(()), "{name}");
         }

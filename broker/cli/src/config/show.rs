@@ -180,11 +180,14 @@ mod tests {
         file::read(
             &path(
                 "system",
-                "[broker]\nturn = 5\npolicy = 'fikit'\n[broker.weights]\nroot = 2\n",
+                "[broker]\ndelay-bound = 5\npolicy = 'fikit'\n[broker.weights]\nroot = 2\n",
             ),
             &mut loaded,
         );
-        file::read(&path("own", "[broker]\nturn = 7\n[run]\npriority = 3\n"), &mut loaded);
+        file::read(
+            &path("own", "[broker]\ndelay-bound = 7\n[run]\npriority = 3\n"),
+            &mut loaded,
+        );
         assert_eq!(loaded.errors, []);
         let rows = rows(&loaded, &|name| (name == "WEFT_PRIORITY").then(|| "low".to_string()));
         let found = |key: &str| {
@@ -192,7 +195,7 @@ mod tests {
             let from = row.from.replace(&format!("{}/", folder.path().display()), "");
             format!("{} from {from}", row.value)
         };
-        assert_eq!(found("broker.turn"), "7 from own:2");
+        assert_eq!(found("broker.delay-bound"), "7 from own:2");
         let page = render(&ConfigPage {
             schema: SCHEMA,
             settings: super::rows(&loaded, &|_| None),

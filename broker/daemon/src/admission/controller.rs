@@ -40,8 +40,7 @@ use crate::base::user_log;
 use crate::clients::registry::Entry;
 use crate::server::ToTheClient;
 use weft_admission::{
-    Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, CapLack, Decision, Device, DeviceId, Event, Job, Never,
-    User, UserCap,
+    Admission, AdmissionConfig, Ask, Backing, CapLack, Decision, Device, DeviceId, Event, Job, Never, User, UserCap,
 };
 use weft_api::peak_usage::PeakUsage;
 use weft_api::placement::{Place, Seeker};
@@ -61,7 +60,6 @@ const USAGE_PERIOD_NS: Ns = 100_000_000;
 /// The state of admission.
 #[derive(Debug)]
 pub struct Controller {
-    policy: AdmissionPolicy,
     machine: Admission,
     jobs: JobTable,
     devices: Devices,
@@ -90,7 +88,6 @@ pub struct Controller {
 impl Controller {
     /// Continues from the last broker's page, if there is one.
     pub fn new(config: AdmissionConfig, ledger: Option<Ledger>, page: Option<Page>) -> Controller {
-        let policy = config.policy;
         let goes_on = page.is_some();
         let machine = match &page {
             Some(page) => Admission::restore(config, page.machine.clone()),
@@ -99,7 +96,6 @@ impl Controller {
         let mut page = page.unwrap_or_else(|| Page::new(machine.save()));
         let (jobs, lost) = JobTable::from_page(&mut page, &machine);
         let mut new = Controller {
-            policy,
             machine,
             jobs,
             devices: Devices::new(page.devices),
@@ -1185,7 +1181,6 @@ impl Controller {
     /// The queue, without expected begins.
     pub fn queue(&self) -> Queue {
         let report = QueueReport {
-            policy: self.policy,
             machine: &self.machine,
             jobs: &self.jobs,
             devices: &self.devices,

@@ -31,7 +31,7 @@ use std::time::Duration;
 use crate::base::clock;
 use crate::clients::registry::Entry;
 use crate::server::ToTheClient;
-use weft_admission::{AdmissionConfig, AdmissionPolicy, Never};
+use weft_admission::{AdmissionConfig, Never};
 use weft_api::peak_usage::PeakUsage;
 use weft_api::placement::{Place, Seeker};
 use weft_api::queue::Queue;
@@ -85,9 +85,8 @@ const NVML_TIMEOUT: Duration = Duration::from_millis(20);
 impl AdmissionHandle {
     /// Admission with the jobs that the last broker left in `file`. Without a file no jobs are kept
     /// for the next broker.
-    pub fn new(policy: AdmissionPolicy, file: Option<PathBuf>) -> AdmissionHandle {
+    pub fn new(file: Option<PathBuf>) -> AdmissionHandle {
         let config = AdmissionConfig {
-            policy,
             host_memory: host_memory(),
             ..AdmissionConfig::default()
         };

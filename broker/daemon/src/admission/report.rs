@@ -21,7 +21,6 @@ use weft_protocol::Ns;
 /// State from which the answer is made.
 #[derive(Debug)]
 pub struct QueueReport<'a> {
-    pub policy: AdmissionPolicy,
     pub machine: &'a Admission,
     pub jobs: &'a JobTable,
     pub devices: &'a Devices,
@@ -136,7 +135,7 @@ impl QueueReport<'_> {
         Queue {
             schema: SCHEMA,
             others: Vec::new(),
-            policy: self.policy.to_string(),
+            policy: AdmissionPolicy::default().to_string(),
             devices: devices.collect(),
             running: running.collect(),
             waiting: waiting.collect(),

@@ -52,7 +52,7 @@ impl Broker {
     /// A broker on this ledger, if any.
     fn begin(file: Option<&Path>) -> Broker {
         Broker {
-            handle: AdmissionHandle::new(AdmissionPolicy::Weft, file.map(Path::to_path_buf)),
+            handle: AdmissionHandle::new(file.map(Path::to_path_buf)),
             clients: 0,
         }
     }

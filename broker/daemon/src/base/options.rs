@@ -31,39 +31,6 @@ impl Door {
     }
 }
 
-/// Whether the scheduler thread may spin.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Spin {
-    /// If the machine has more than two cores
-    #[default]
-    Auto,
-    /// While a background job waits and a gap is near
-    Yes,
-    /// Never
-    No,
-}
-
-impl Spin {
-    /// The option's value on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Spin::Auto => "auto",
-            Spin::Yes => "yes",
-            Spin::No => "no",
-        }
-    }
-
-    /// The decision on this machine. On two cores, a spin takes the core of a job's own thread.
-    pub(crate) fn decided(self) -> bool {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        match self {
-            Spin::Auto => cores > 2,
-            Spin::Yes => true,
-            Spin::No => false,
-        }
-    }
-}
-
 /// Default bound on a wait at the gate.
 ///
 /// A last resort: the core prevents starvation, and clients of a dead broker free themselves. Even
@@ -159,14 +126,10 @@ pub struct Options {
     pub longest_wait: Duration,
     /// Whether the owner set `longest_wait`.
     pub longest_wait_said: bool,
-    /// Whether the scheduler thread may spin.
-    pub spin: Spin,
     /// Whether served jobs are sampled, to correct their profiles.
     pub refine: bool,
     /// Factor by which this device is slower than a real one.
     pub dilation: f64,
-    /// The order in which jobs get device memory.
-    pub admission: weft_admission::AdmissionPolicy,
     /// File for decisions and records.
     pub trace: Option<PathBuf>,
     /// Further addresses for metrics, besides the default socket.
@@ -209,10 +172,8 @@ impl Default for Options {
             idle_exit: None,
             longest_wait: LONGEST_WAIT,
             longest_wait_said: false,
-            spin: Spin::default(),
             refine: false,
             dilation: 1.0,
-            admission: weft_admission::AdmissionPolicy::default(),
             trace: None,
             metrics: Vec::new(),
             log: None,

@@ -1,7 +1,6 @@
 //! Samples as text: OpenMetrics 1.0.0, and Prometheus' text format 0.0.4.
 //!
-//! This is weft's own code: the official library `prometheus-client` writes only the first format,
-//! and its values are counters that live in the program. Here each page is made from a status.
+//! This is weft's own code: the official library `prometheus-client` writes only the first format.
 //! Differences of the formats:
 //!
 //! | | OpenMetrics | 0.0.4 |

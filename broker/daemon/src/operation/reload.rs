@@ -139,10 +139,8 @@ pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'sta
     let restart = [
         ("policy", was.policy != is.policy),
         ("refine", before.refine != now.refine),
-        ("admission", before.admission != now.admission),
         ("delay-bound", was.delay_bound != is.delay_bound),
         ("longest-wait", before.longest_wait != now.longest_wait),
-        ("turn", was.turn != is.turn),
         ("max-swapped-out", was.max_swapped_out != is.max_swapped_out),
         ("swapped-out-limit", was.swapped_out_limit != is.swapped_out_limit),
         (
@@ -150,7 +148,6 @@ pub fn changes(before: &Options, now: &Options) -> (Vec<OptionChange>, Vec<&'sta
             (was.switch_cost, before.switch_cost_said) != (is.switch_cost, now.switch_cost_said),
         ),
         ("dilation", before.dilation != now.dilation),
-        ("spin", before.spin != now.spin),
         ("group", before.door != now.door),
         ("trace", before.trace != now.trace),
     ];

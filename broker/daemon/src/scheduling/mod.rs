@@ -6,5 +6,4 @@ pub mod device_cores;
 pub mod lane_rotation;
 pub mod lanes;
 pub mod thread;
-pub mod thread_sleep;
 pub mod user_pages;

@@ -16,7 +16,6 @@ use super::co_runners::CoRunners;
 use super::device_cores::{Cores, NewClient, budget_event};
 use super::lane_rotation::WatchRotation;
 use super::lanes::{LaneFault, LaneWatch};
-use super::thread_sleep::{Scene, Wait, Waiting};
 use super::user_pages::UserPages;
 use crate::base::thread_priority::ThreadPriority;
 use crate::base::trace::{Line, Trace};
@@ -30,6 +29,7 @@ use crate::server::Host;
 use weft_api::status::Ending;
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
+use weft_scheduler::thread_sleep::{Scene, Wait, Waiting};
 use weft_scheduler::{Client, Config, Core, Decision, Event};
 
 /// Most rounds of decisions per iteration. Answers cause further decisions, for example when credit

@@ -56,7 +56,7 @@ impl Policy for Fikit {
                 verdict
             }
             Phase::Open { .. } => match state.queue.first_class() {
-                Some(class) => self.turns.next(class, state, now, true),
+                Some(class) => self.turns.next(class, state, now),
                 None => GrantVerdict::Nothing(None),
             },
         }

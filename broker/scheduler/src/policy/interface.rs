@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 
 use weft_profiles::{Profile, predictor::Quality};
-use weft_protocol::{Ns, credit::RunAheadWindow, lane::Mode};
+use weft_protocol::{Ns, credit::RunAheadWindow};
 
 use crate::{
     busy_model::Phase,
@@ -105,30 +105,6 @@ pub(crate) trait Policy: Debug + Send {
 
     /// Learns from an observation.
     fn observe(&mut self, _state: &SchedulerState, _seen: &Observed<'_>) {}
-
-    /// Mode of a client that is not the only one. `first`: the most important priority attached.
-    fn mode(&self, priority: u8, first: u8) -> Mode {
-        if priority == first {
-            Mode::Foreground
-        } else {
-            Mode::Background
-        }
-    }
-
-    /// Class in which a priority queues.
-    fn class(&self, priority: u8) -> usize {
-        usize::from(priority)
-    }
-
-    /// Whether clients that never fit a gap get a minimum share.
-    fn shares_minimum(&self) -> bool {
-        true
-    }
-
-    /// Whether equals take long turns if their memory does not fit together.
-    fn long_turns(&self) -> bool {
-        true
-    }
 
     /// Time of a waiting kernel that must fit into a gap, ns.
     fn long_estimate(&self, _state: &SchedulerState, _slot: ClientSlot, wait: &GateWait) -> Ns {

@@ -2,11 +2,9 @@
 
 mod copies;
 mod delay_bound;
-mod exclusive;
 mod fikit;
 mod interface;
 mod round_robin;
-mod timeslice;
 mod weft;
 
 pub(crate) use delay_bound::{grant_freely, make_room};
@@ -17,8 +15,6 @@ use crate::PolicyName;
 /// The policy of this name.
 pub(crate) fn by_name(name: PolicyName) -> Box<dyn Policy> {
     match name {
-        PolicyName::Exclusive => Box::new(exclusive::Exclusive::default()),
-        PolicyName::Timeslice => Box::new(timeslice::Timeslice::default()),
         PolicyName::Fikit => Box::new(fikit::Fikit::default()),
         PolicyName::Weft => Box::new(weft::Weft::default()),
     }

@@ -2,9 +2,7 @@
 //! it.
 //!
 //! A time-sliced device needs about 100 us to switch from one process to another, so equals are not
-//! interleaved kernel by kernel. A turn ends early when its client is silent. In long turns the
-//! host's pauses count as present ([`PRESENT`]). Otherwise two jobs that pause would share a turn
-//! and take the memory from each other.
+//! interleaved kernel by kernel. A turn ends early when its client is silent.
 
 use weft_protocol::{Ns, PRIORITIES};
 
@@ -12,15 +10,7 @@ use super::{
     delay_bound::{grant_freely, more_important_runs, none_starves, revocable, silent_at},
     interface::GrantVerdict,
 };
-use crate::{client::ClientState, queue::ClientSlot, state::SchedulerState};
-
-/// Multiple of `open_after` from which a turn is long (50 ms at 200 us). Memory may move for such a
-/// turn, and 1 GB takes some 50 ms.
-const LONG: u64 = 250;
-
-/// Inverse of the part of a long turn for which the client counts as present after its last sign of
-/// work. A Python host pauses for milliseconds between two steps.
-const PRESENT: u64 = 8;
+use crate::{queue::ClientSlot, state::SchedulerState};
 
 /// The turn of each class.
 #[derive(Debug, Default)]
@@ -34,9 +24,9 @@ struct CurrentTurn {
 
 impl RoundRobin {
     /// Verdict for a class whose background jobs run freely within the delay bound.
-    pub(super) fn next(&mut self, class: usize, state: &SchedulerState, now: Ns, bound: bool) -> GrantVerdict {
+    pub(super) fn next(&mut self, class: usize, state: &SchedulerState, now: Ns) -> GrantVerdict {
         match self.whose(class, state, now) {
-            Ok(slot) => grant_freely(state, slot, now, bound, none_starves),
+            Ok(slot) => grant_freely(state, slot, now, true, none_starves),
             Err(verdict) => verdict,
         }
     }
@@ -54,9 +44,9 @@ impl RoundRobin {
                 match state.get(turn.slot) {
                     Some(client) if client.queued.is_some_and(|entry| entry.class == class) => turn.slot,
                     // It runs on its credit.
-                    Some(client) if now < absent_at(state, client) => {
-                        let absent = absent_at(state, client);
-                        return Err(GrantVerdict::Nothing(Some(turn.until.min(absent).max(now + 1))));
+                    Some(client) if now < silent_at(state, client) => {
+                        let silent = silent_at(state, client);
+                        return Err(GrantVerdict::Nothing(Some(turn.until.min(silent).max(now + 1))));
                     }
                     _ => self.begin(class, first, state, now),
                 }
@@ -92,15 +82,6 @@ impl RoundRobin {
     }
 }
 
-/// End of the time for which the client of a turn counts as present without waiting for credit.
-fn absent_at(state: &SchedulerState, client: &ClientState) -> Ns {
-    let (turn, silent) = (state.config.turn, silent_at(state, client));
-    match turn >= state.config.open_after.saturating_mul(LONG) {
-        true => silent.max(client.progress_at.max(client.granted_at).saturating_add(turn / PRESENT)),
-        false => silent,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::{
@@ -112,7 +93,9 @@ mod tests {
     const ONE: Client = Client(1);
     const TWO: Client = Client(2);
 
-    /// Two clients in turns. Both wait, and the first has the device.
+    const IDLE: Client = Client(3);
+
+    /// Two clients in turns below an idle foreground job. Both wait, and the first has the device.
     struct Pair {
         core: Core,
         now: Ns,
@@ -120,10 +103,9 @@ mod tests {
     }
 
     impl Pair {
-        fn new(turn: Ns) -> Pair {
+        fn new() -> Pair {
             let core = Core::new(Config {
-                policy: PolicyName::Timeslice,
-                turn,
+                policy: PolicyName::Fikit,
                 ..Config::default()
             });
             let mut pair = Pair {
@@ -131,10 +113,10 @@ mod tests {
                 now: 1_000 * MS,
                 begun: 0,
             };
-            for client in [ONE, TWO] {
+            for (client, priority) in [(IDLE, 0), (ONE, 5), (TWO, 5)] {
                 pair.tell(Event::Attached {
                     client,
-                    priority: 5,
+                    priority,
                     profile: None,
                 });
             }
@@ -203,30 +185,28 @@ mod tests {
     }
 
     #[test]
-    fn a_short_turn_is_given_away_at_once_and_a_long_one_outlasts_a_pause() {
-        for (turn, silence) in [(10 * MS, 200 * US), (100 * MS, 100 * MS / 8)] {
-            let mut pair = Pair::new(turn);
-            pair.now += 2 * MS;
-            pair.pauses(100 * US);
-            let (at, wakes) = pair.handed_over();
-            assert_eq!(at, 2 * MS + silence, "turns of {} ms", turn / MS);
-            assert!(wakes < 5, "{wakes} wakes");
-        }
+    fn a_turn_is_given_away_when_its_client_is_silent() {
+        let mut pair = Pair::new();
+        pair.now += 2 * MS;
+        pair.pauses(100 * US);
+        let (at, wakes) = pair.handed_over();
+        assert_eq!(at, 2 * MS + 200 * US);
+        assert!(wakes < 5, "{wakes} wakes");
     }
 
     #[test]
-    fn a_long_turn_ends_all_the_same() {
-        let mut pair = Pair::new(100 * MS);
-        // It works, with pauses of 10 ms, until its turn is over.
-        for n in 1..20 {
-            pair.now += 10 * MS;
-            pair.pauses(n * 100 * US);
-            if pair.now >= pair.begun + 100 * MS {
+    fn a_turn_ends_all_the_same() {
+        let mut pair = Pair::new();
+        // The first client works with pauses that are too short to end its turn.
+        for n in 1..200 {
+            pair.now += 100 * US;
+            pair.pauses(n * 50 * US);
+            if pair.now >= pair.begun + 10 * MS {
                 break;
             }
-            assert_eq!(pair.tell(Event::Tick), [], "{} ms", (pair.now - pair.begun) / MS);
+            assert_eq!(pair.tell(Event::Tick), [], "{} us", (pair.now - pair.begun) / US);
         }
-        assert_eq!(pair.now, pair.begun + 100 * MS);
+        assert_eq!(pair.now, pair.begun + 10 * MS);
         assert_eq!(pair.tell(Event::Tick), [TWO]);
     }
 }

@@ -12,8 +12,7 @@ use crate::{
 
 const KERNEL_NS: Ns = 50 * US;
 const TURN_NS: Ns = 100 * MS;
-/// The policies that know priorities.
-const POLICIES: [PolicyName; 3] = [PolicyName::Weft, PolicyName::Fikit, PolicyName::Exclusive];
+const POLICIES: [PolicyName; 2] = [PolicyName::Weft, PolicyName::Fikit];
 
 #[derive(Debug)]
 struct Job {
@@ -449,17 +448,6 @@ fn work_that_does_not_end_is_let_go_on_also_out_of_turn() {
     let launched = world.jobs[0].launched;
     world.run(60 * MS);
     assert!(world.jobs[0].launched > launched, "it goes on before its next turn");
-}
-
-#[test]
-fn turns_of_fixed_length_stay_what_they_are() {
-    let mut world = World::new(PolicyName::Timeslice, &[5, 5]);
-    world.oversubscribed(&[1, 2], Some(TURN_NS));
-    assert!(!world.view(1).turns);
-    let begin = world.now;
-    world.run(500 * MS);
-    let changes = world.changes(&[1, 2], begin);
-    assert!((40..=60).contains(&changes), "{changes}");
 }
 
 #[test]

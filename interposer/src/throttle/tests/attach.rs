@@ -11,7 +11,7 @@ use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Mode, Reader};
 
 use super::super::helper;
-use super::super::state::Session;
+use super::super::session::Session;
 use super::{LONG, attached as played, fake, kernel, launch, until};
 use crate::client::clock;
 use crate::client::settings::Settings;
@@ -113,26 +113,28 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
         hash: 71,
         kernels: vec![7, 8],
     };
-    session.learn_graph(71, &[7, 8]);
+    session.predictions.learn_graph(&session.link, 71, &[7, 8]);
     session.link.messages.put(graph.clone());
     assert_eq!(next(&broker), graph);
-    assert_eq!(session.sums.get(71), Some(1_500));
-    assert_eq!(session.long(8, 800), 800);
+    assert_eq!(session.predictions.graph(71), Some(1_500));
+    assert_eq!(session.predictions.long(8, 800), 800);
     broker.sender.send(ToClient::MayTake(vec![(8, 90_000)])).expect("sent");
-    until("it is told what one may take", || session.long(8, 800) == 90_000);
-    assert_eq!(session.long(7, 700), 700);
+    until("it is told what one may take", || {
+        session.predictions.long(8, 800) == 90_000
+    });
+    assert_eq!(session.predictions.long(7, 700), 700);
     // Under MPS likely times do not apply, whichever message comes first.
-    session.never_switches();
-    assert_eq!(session.long(8, 800), 800);
-    session.know_long(&[(8, 70_000)]);
-    assert_eq!(session.long(8, 800), 800);
+    session.predictions.never_switches();
+    assert_eq!(session.predictions.long(8, 800), 800);
+    session.predictions.know_long(&[(8, 70_000)]);
+    assert_eq!(session.predictions.long(8, 800), 800);
     broker.sender.send(ToClient::ForgetCosts).expect("sent");
-    until("it forgets", || session.sums.get(71) == Some(40_000));
-    assert_eq!(session.long(8, 20_000), 20_000);
+    until("it forgets", || session.predictions.graph(71) == Some(40_000));
+    assert_eq!(session.predictions.long(8, 20_000), 20_000);
     assert_eq!((session.link.costs.get(7), session.link.costs.get(8)), (None, None));
     session.link.costs.set(7, 700);
     broker.lane.orders.credit.fetch_add(1_000, Ordering::AcqRel);
-    launch(session, &kernel(7, 0xe000));
+    launch(session, kernel(7, 0xe000));
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 700);
     assert_eq!(broker.lane.orders.credit.load(Ordering::Acquire), 300);
     let mut reader = Reader::default();
@@ -141,7 +143,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     // A launch waits without credit when the broker dies. It goes long before its own bound.
     let before = clock::now();
     std::thread::scope(|scope| {
-        scope.spawn(|| launch(session, &kernel(7, 0xe000)));
+        scope.spawn(|| launch(session, kernel(7, 0xe000)));
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
         drop(broker);
         drop(listener);
@@ -150,7 +152,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     until("it is let go", || {
         session.link.lane.orders.mode.load(Ordering::Acquire) == Mode::Free as u32
     });
-    launch(session, &kernel(7, 0xe000));
+    launch(session, kernel(7, 0xe000));
 
     // A new broker learns all that the old one knew, and the accounts begin at zero.
     session.link.messages.put(ToBroker::Graph {
@@ -170,10 +172,14 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     }
     assert!(matches!(next(&broker), ToBroker::Note(_)));
     until("it attaches", || broker.lane.reports.state.load(Ordering::Acquire) == 1);
-    assert_eq!(session.sums.get(70), Some(1_500), "a graph costs what its kernels do");
+    assert_eq!(
+        session.predictions.graph(70),
+        Some(1_500),
+        "a graph costs what its kernels do"
+    );
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 0);
     broker.lane.orders.credit.fetch_add(700, Ordering::AcqRel);
-    launch(session, &kernel(7, 0xe000));
+    launch(session, kernel(7, 0xe000));
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 700);
     let epochs: &EpochPage = &host.epoch_page;
     assert_eq!(epochs.sum_above(9), 0);
@@ -187,7 +193,7 @@ fn without_a_broker_the_job_does_not_wait_and_finds_one_later() {
     helper::start(session, path.clone());
     // No broker, and none to be started: the client knows at once, not after the whole time limit.
     assert!(clock::now() - before < LONG / 2);
-    launch(session, &kernel(7, 0xe100));
+    launch(session, kernel(7, 0xe100));
     session.admission.memory_changed(&session.link, 4096, 0);
     let host = Host::make().expect("a host");
     let mut listener = Listener::bind(&path).expect("bound");
@@ -224,7 +230,7 @@ fn a_refusal_for_good_is_not_asked_about_again() {
 fn a_played_broker_and_a_real_one_hand_out_the_same_memory() {
     // The other tests play the broker by hand; this test checks their assumptions.
     let (session, broker) = played(Mode::Alone);
-    launch(session, &kernel(7, 0));
+    launch(session, kernel(7, 0));
     assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 1);
     assert_eq!(broker.epoch_page.sum_above(9), 0);
 }

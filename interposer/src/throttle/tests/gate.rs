@@ -8,10 +8,11 @@ use weft_protocol::lane::{DILATION_ONE, Kind, Mode, flags};
 
 use super::super::peers;
 use super::super::post_launch::Want;
-use super::super::sync_points::Synced;
+use super::super::session::Synced;
 use super::{attached, attached_on, fake, kernel, launch, until};
 use crate::client::clock;
 use crate::driver::symbols::StreamOp;
+use crate::kernels::launch::Launch;
 
 #[test]
 fn credit_is_taken_and_what_was_given_is_always_accounted_for() {
@@ -19,10 +20,10 @@ fn credit_is_taken_and_what_was_given_is_always_accounted_for() {
     session.link.costs.set(7, 300);
     broker.grant(100_000);
     for _ in 0..10 {
-        launch(session, &kernel(7, 0x1000));
+        launch(session, kernel(7, 0x1000));
     }
     // The broker sets the cost of an unknown kernel.
-    launch(session, &kernel(8, 0x1000));
+    launch(session, kernel(8, 0x1000));
     assert_eq!(broker.issued(), 10 * 300 + 20_000);
     assert_eq!(broker.credit(), 100_000 - 23_000);
     assert_eq!(broker.launches().len(), 11);
@@ -37,17 +38,15 @@ fn launches_of_all_threads_and_streams_leave_in_the_order_they_came() {
     session.link.costs.set(7, 1_000);
     thread::scope(|scope| {
         for number in 0..THREADS {
-            scope.spawn(move || launch(session, &kernel(7, 0x2000 + number as usize * 0x100)));
+            scope.spawn(move || launch(session, kernel(7, 0x2000 + number as usize * 0x100)));
             // The next thread comes when this one is in the queue.
-            until("a thread arrives at the gate", || {
-                session.tickets.arrived() == number + 1
-            });
+            until("a thread arrives at the gate", || session.gate.queued().0 == number + 1);
         }
         assert_eq!(broker.launches(), [0; 0]);
         for number in 0..u64::from(THREADS) {
             let wanted = &broker.lane.reports;
             until("the next one waits", || {
-                wanted.waiting.load(Ordering::Acquire) == 1 && session.tickets.left() == number as u32
+                wanted.waiting.load(Ordering::Acquire) == 1 && session.gate.queued().1 == number as u32
             });
             assert_eq!(wanted.wanted_kernel.load(Ordering::Relaxed), 7);
             assert_eq!(wanted.wanted_cost.load(Ordering::Relaxed), 1_000);
@@ -70,7 +69,7 @@ fn a_wait_without_an_answer_ends_and_is_counted() {
     session.link.costs.set(7, 1_000);
     broker.lane.orders.longest_wait.store(20_000_000, Ordering::Relaxed);
     let before = clock::now();
-    launch(session, &kernel(7, 0x3000));
+    launch(session, kernel(7, 0x3000));
     assert!(clock::now() - before >= 20_000_000);
     assert_eq!(broker.credit(), -1_000, "what went without credit is owed");
     assert_eq!(broker.issued(), 1_000);
@@ -90,7 +89,7 @@ fn those_behind_one_that_waits_wait_no_longer_than_it() {
     broker.lane.orders.longest_wait.store(100_000_000, Ordering::Relaxed);
     thread::scope(|scope| {
         for number in 0..6 {
-            scope.spawn(move || launch(session, &kernel(7, 0x3100 + number)));
+            scope.spawn(move || launch(session, kernel(7, 0x3100 + number)));
         }
     });
     // Each at its own bound, not one after the other: the sum of the waits shows it.
@@ -106,18 +105,18 @@ fn credit_bound_to_the_epochs_is_void_once_a_more_important_one_moves() {
     orders.epochs.store(broker.epoch_page.sum_above(5), Ordering::Release);
     orders.flags.store(flags::CREDIT_BOUND_TO_EPOCHS, Ordering::Release);
     broker.grant(10_000);
-    launch(session, &kernel(7, 0x4000));
+    launch(session, kernel(7, 0x4000));
     // Epochs of equal and lower importance change nothing.
     broker.epoch_page.bump(5);
     broker.epoch_page.bump(9);
-    launch(session, &kernel(7, 0x4000));
+    launch(session, kernel(7, 0x4000));
     assert_eq!(broker.credit(), 8_000);
     // A more important one does.
     broker.epoch_page.bump(0);
     let passed = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            launch(session, &kernel(7, 0x4000));
+            launch(session, kernel(7, 0x4000));
             passed.store(true, Ordering::Release);
         });
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
@@ -137,11 +136,11 @@ fn a_revoked_credit_stops_and_another_mode_lets_go() {
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     broker.grant(10_000);
-    launch(session, &kernel(7, 0x5000));
+    launch(session, kernel(7, 0x5000));
     let left = broker.lane.orders.credit.swap(0, Ordering::AcqRel);
     assert_eq!(left, 9_000);
     thread::scope(|scope| {
-        scope.spawn(|| launch(session, &kernel(7, 0x5000)));
+        scope.spawn(|| launch(session, kernel(7, 0x5000)));
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
         broker.order(Mode::Alone);
     });
@@ -157,9 +156,9 @@ fn who_waits_while_his_job_becomes_the_foreground_job_raises_its_epoch() {
     let before = raised();
     thread::scope(|scope| {
         for number in 0..2 {
-            scope.spawn(move || launch(session, &kernel(7, 0x5100 + number * 0x100)));
+            scope.spawn(move || launch(session, kernel(7, 0x5100 + number * 0x100)));
         }
-        until("both are at the gate", || session.tickets.arrived() == 2);
+        until("both are at the gate", || session.gate.queued().0 == 2);
         until("one waits for credit", || {
             broker.lane.reports.waiting.load(Ordering::Acquire) == 1
         });
@@ -183,10 +182,10 @@ fn work_that_waits_for_a_later_launch_gets_it() {
     orders.longest_wait.store(8 * STUCK, Ordering::Relaxed);
     broker.grant(1_000);
     // Its event is never reached: the kernel spins until the third launch is queued.
-    launch(session, &kernel(7, 0x6000));
+    launch(session, kernel(7, 0x6000));
     let before = clock::now();
-    launch(session, &kernel(7, 0x6000));
-    launch(session, &kernel(7, 0x6000));
+    launch(session, kernel(7, 0x6000));
+    launch(session, kernel(7, 0x6000));
     let took = clock::now() - before;
     assert!(
         took < 8 * STUCK,
@@ -205,14 +204,14 @@ fn a_broker_that_stands_still_is_waited_for_once() {
     session.link.costs.set(7, 1_000);
     for _ in 0..50 {
         // Each launch would wait half a minute. The first one finds the stop, the others know it.
-        launch(session, &kernel(7, 0x7000));
+        launch(session, kernel(7, 0x7000));
     }
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 50);
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
     // The heartbeat moves again, so launches wait for the broker again.
     broker.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
     thread::scope(|scope| {
-        scope.spawn(|| launch(session, &kernel(7, 0x7000)));
+        scope.spawn(|| launch(session, kernel(7, 0x7000)));
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
         broker.grant(100_000);
     });
@@ -225,7 +224,7 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     session.link.costs.set(8, 1_000);
-    session.know_long(&[(7, 3 * HOUR)]);
+    session.predictions.know_long(&[(7, 3 * HOUR)]);
     let window = |hours: u64| RunAheadWindow {
         safe_until: clock::now() + HOUR * hours,
         deadline: clock::now() + HOUR * hours,
@@ -236,8 +235,11 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
     broker.lane.orders.set_window(Some(first));
     broker.grant(10_000);
     let now = clock::now();
-    assert!(session.pass_at_once(8, 1_000, now), "its times are alike");
-    assert!(!session.pass_at_once(7, 1_000, now), "it may take three hours");
+    assert!(session.gate.pass_at_once(session, 8, 1_000, now), "its times are alike");
+    assert!(
+        !session.gate.pass_at_once(session, 7, 1_000, now),
+        "it may take three hours"
+    );
     assert_eq!(broker.credit(), 9_000);
     // The client reports the wait. The broker knows the likely time, so a window issued later
     // admits it.
@@ -245,14 +247,20 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
         kernel: 7,
         cost: 1_000,
         stream: 0xb000,
-        place: session.accounts.place(0xb000),
+        place: session.completion.account(0xb000),
     };
-    assert_eq!(session.waits_by(&want, Some(first.deadline)), 3 * HOUR);
+    assert_eq!(
+        super::super::gate::waits_by(session, &want, Some(first.deadline)),
+        3 * HOUR
+    );
     broker.lane.orders.set_window(Some(window(2)));
-    assert_eq!(session.waits_by(&want, Some(first.deadline)), 1_000);
+    assert_eq!(
+        super::super::gate::waits_by(session, &want, Some(first.deadline)),
+        1_000
+    );
     broker.lane.orders.set_window(None);
     assert!(
-        session.pass_at_once(7, 1_000, now),
+        session.gate.pass_at_once(session, 7, 1_000, now),
         "without a run-ahead window the credit says it"
     );
 }
@@ -271,7 +279,7 @@ fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() 
             kernel: 7,
             cost: 1_000,
             stream,
-            place: session.accounts.place(stream),
+            place: session.completion.account(stream),
         };
         let end = clock::now() + HOUR;
         broker.lane.orders.set_window(Some(RunAheadWindow {
@@ -282,7 +290,7 @@ fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() 
         }));
         // Running work never ends, so no credit comes back.
         broker.grant(1_000);
-        launch(session, &kernel(7, stream));
+        launch(session, kernel(7, stream));
         for (slower, longest) in [(1, 500_000), (10, 5_000_000), (20, 10_000_000), (100, 50_000_000)] {
             broker
                 .lane
@@ -290,7 +298,7 @@ fn a_device_slowed_down_is_waited_for_as_much_longer_and_polled_no_more_often() 
                 .dilation
                 .store(slower * DILATION_ONE, Ordering::Relaxed);
             let (calls, arrived) = (fake::calls(), clock::now());
-            assert!(!session.paced(&want, arrived));
+            assert!(!session.gate.paced(session, &want, arrived));
             let (calls, waited) = (fake::calls() - calls, clock::now() - arrived);
             assert!((longest..longest + 100_000).contains(&waited), "{slower}: {waited} ns");
             // A real device is polled every 2 us; no device needs a poll more often than every
@@ -312,11 +320,11 @@ fn the_end_of_work_is_seen_while_the_next_waits_and_the_broker_is_rung() {
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
     session.link.bell.hang(bell.try_clone().expect("dup"));
     broker.grant(120_000);
-    launch(session, &kernel(7, 0x8000));
-    launch(session, &kernel(7, 0x8000));
+    launch(session, kernel(7, 0x8000));
+    launch(session, kernel(7, 0x8000));
     assert_eq!(broker.settled(), 0);
     thread::scope(|scope| {
-        scope.spawn(|| launch(session, &kernel(7, 0x8000)));
+        scope.spawn(|| launch(session, kernel(7, 0x8000)));
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
         broker.lane.broker_sleeps.store(1, Ordering::SeqCst);
         // One fence is behind the first launch. The waiting launch records another fence behind
@@ -337,13 +345,13 @@ fn a_synchronising_call_settles_and_tells() {
     let (session, mut broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     broker.grant(1_000_000);
-    launch(session, &kernel(7, 0x9000));
-    launch(session, &kernel(7, 0x9100));
+    launch(session, kernel(7, 0x9000));
+    launch(session, kernel(7, 0x9100));
     session.synced(Synced::Stream(0x9000));
     assert_eq!(broker.settled(), 1_000, "the other stream's work may still run");
     session.synced(Synced::Context);
     assert_eq!(broker.settled(), 2_000);
-    launch(session, &kernel(7, 0x9000));
+    launch(session, kernel(7, 0x9000));
     session.synced(Synced::Stream(0x9000));
     assert_eq!(broker.settled(), 3_000);
     let idle = broker
@@ -359,15 +367,12 @@ fn nothing_waits_and_no_event_is_made_while_something_captures() {
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 500_000);
     broker.grant(10_000_000);
-    session.captures.fetch_add(1, Ordering::AcqRel);
+    session.completion.capture_began();
     let calls = fake::calls();
-    let captured = super::LaunchInfo {
-        capturing: true,
-        ..kernel(7, 0xa000)
-    };
+    let captured = Launch::kernel(7, 0xa000, true);
     for _ in 0..10 {
-        launch(session, &captured);
-        launch(session, &kernel(7, 0xa100));
+        launch(session, captured);
+        launch(session, kernel(7, 0xa100));
     }
     assert_eq!(fake::calls(), calls);
     assert_eq!(broker.issued(), 10 * 500_000, "only what really runs is charged");
@@ -400,11 +405,11 @@ fn a_burst_that_times_new_code_is_not_split() {
     // A burst is defined by the time since the load. The test plays time, because a busy machine
     // may delay the system's time.
     let time = clock::played::begin();
-    session.tuning.code_loaded(clock::now());
+    session.gate.code_loaded(clock::now());
     broker.grant(1_000_000);
     let timed = || {
         session.before_stream_op(StreamOp::EventRecord, 0, 0xc000);
-        launch(session, &kernel(7, 0xc000));
+        launch(session, kernel(7, 0xc000));
         session.before_stream_op(StreamOp::EventRecord, 0, 0xc000);
     };
     for _ in 0..10 {
@@ -433,13 +438,13 @@ fn a_collective_goes_past_who_waits_at_the_gate_and_is_charged() {
     );
     session.link.costs.set(COLLECTIVE, 3_000);
     session.link.costs.set(7, 1_000);
-    assert!(session.may_leave_behind(&kernel(7, 0xd000)) && !session.may_leave_behind(&kernel(COLLECTIVE, 0xd000)));
+    assert!(session.may_defer(kernel(7, 0xd000)) && !session.may_defer(kernel(COLLECTIVE, 0xd000)));
     thread::scope(|scope| {
-        scope.spawn(|| launch(session, &kernel(7, 0xd000)));
+        scope.spawn(|| launch(session, kernel(7, 0xd000)));
         until("it waits at the gate", || {
             broker.lane.reports.waiting.load(Ordering::Acquire) != 0
         });
-        launch(session, &kernel(COLLECTIVE, 0xd100));
+        launch(session, kernel(COLLECTIVE, 0xd100));
         assert_eq!(
             (broker.issued(), broker.credit()),
             (3_000, -3_000),
@@ -457,7 +462,7 @@ fn a_collective_goes_past_who_waits_at_the_gate_and_is_charged() {
     assert_eq!(counters.waits_expired.load(Ordering::Relaxed), 0);
     // With credit it goes like any other launch.
     broker.grant(3_000);
-    launch(session, &kernel(COLLECTIVE, 0xd100));
+    launch(session, kernel(COLLECTIVE, 0xd100));
     assert_eq!((broker.credit(), counters.unsplit.load(Ordering::Relaxed)), (0, 1));
 }
 
@@ -473,11 +478,11 @@ fn nobody_waits_before_the_events_that_time_a_collective() {
     broker.lane.orders.unknown_cost.store(1_000, Ordering::Relaxed);
     broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
     broker.grant(1_000);
-    session.times(0xd200);
+    session.gate.times(session, 0xd200);
     for _ in 0..3 {
-        session.times(0xd200);
-        launch(session, &kernel(COLLECTIVE, 0xd200));
-        session.times(0xd200);
+        session.gate.times(session, 0xd200);
+        launch(session, kernel(COLLECTIVE, 0xd200));
+        session.gate.times(session, 0xd200);
     }
     assert_eq!(broker.launches().len(), 3);
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);

@@ -16,10 +16,10 @@ use weft_protocol::Ns;
 use weft_protocol::lane::{Kind, Mode, Reader, Record};
 use weft_protocol::transport::map::{SharedEpochPage, SharedLane};
 
-use super::state::Session;
+use super::session::Session;
 use crate::client::settings::Settings;
 use crate::driver::stream::Stream;
-use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::kernels::launch::Launch;
 
 /// Far longer than any step takes, ns; a test that reaches it has failed.
 const LONG: Ns = 60_000_000_000;
@@ -111,23 +111,17 @@ fn attached_on(mode: Mode, cores: usize) -> (&'static Session, Broker) {
     (session, broker)
 }
 
-fn kernel(hash: u64, stream: Stream) -> LaunchInfo {
-    LaunchInfo {
-        kernel_hash: hash,
-        stream,
-        kind: LaunchKind::Kernel,
-        cost_hint: 0,
-        capturing: false,
-    }
+fn kernel(hash: u64, stream: Stream) -> Launch {
+    Launch::kernel(hash, stream, false)
 }
 
 /// A launch from beginning to end.
-fn launch(session: &Session, launch: &LaunchInfo) {
-    let mut step = session.before_launch(launch);
-    if step.waits() {
-        step = session.before_waiting(launch);
+fn launch(session: &Session, launch: Launch) {
+    let mut ticket = session.before_launch(launch);
+    if ticket.waits() {
+        ticket = session.deferred(launch);
     }
-    session.after_launch(step, launch.stream, 0);
+    session.after_launch(ticket, launch.stream(), 0);
 }
 
 /// Waits until `so` is true.

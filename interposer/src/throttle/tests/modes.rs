@@ -8,7 +8,7 @@ use weft_protocol::lane::{DILATION_ONE, Kind, Mode, bells};
 
 use super::super::devices;
 use super::super::devices::{SESSION, session};
-use super::super::sync_points::Synced;
+use super::super::session::Synced;
 use super::{attached, kernel, launch};
 use crate::driver::symbols::StreamOp;
 
@@ -17,7 +17,7 @@ fn without_orders_nothing_is_written() {
     let (session, mut broker) = attached(Mode::Free);
     for mode in [Mode::Free as u32, 77] {
         broker.lane.orders.mode.store(mode, Ordering::Relaxed);
-        launch(session, &kernel(7, 0));
+        launch(session, kernel(7, 0));
         session.before_stream_op(StreamOp::Memset, 100, 0);
         session.synced(Synced::Context);
     }
@@ -29,7 +29,7 @@ fn without_orders_nothing_is_written() {
 fn alone_it_counts_and_writes_nothing() {
     let (session, mut broker) = attached(Mode::Alone);
     for _ in 0..5 {
-        launch(session, &kernel(0, 0));
+        launch(session, kernel(0, 0));
     }
     session.before_stream_op(StreamOp::Memset, 100, 0);
     session.synced(Synced::Context);
@@ -48,13 +48,13 @@ fn a_broker_that_naps_is_rung_for_by_an_idle_foreground_job_and_not_by_its_launc
     let rang = || rustix::io::read(&bell, &mut [0u8; 8]).is_ok();
     let sleeps = &broker.lane.broker_sleeps;
     sleeps.store(bells::IDLE, Ordering::SeqCst);
-    launch(session, &kernel(7, 0));
-    launch(session, &kernel(7, 0));
+    launch(session, kernel(7, 0));
+    launch(session, kernel(7, 0));
     assert!(!rang(), "a launch after a silence is no gap");
     session.synced(Synced::Stream(0));
     assert!(rang());
     assert_eq!(sleeps.load(Ordering::SeqCst), bells::NONE, "once");
-    launch(session, &kernel(7, 0));
+    launch(session, kernel(7, 0));
     session.synced(Synced::Stream(0));
     assert!(!rang(), "nobody asked");
 }
@@ -84,11 +84,11 @@ fn a_foreground_job_raises_its_epoch_and_records_and_never_waits() {
     let rang = || rustix::io::read(&bell, &mut [0u8; 8]).is_ok();
     broker.lane.broker_sleeps.store(bells::ALL, Ordering::SeqCst);
     for _ in 0..3 {
-        launch(session, &kernel(7, 0));
+        launch(session, kernel(7, 0));
     }
     assert!(rang(), "the first launch after a silence is told");
     broker.lane.broker_sleeps.store(bells::ALL, Ordering::SeqCst);
-    launch(session, &kernel(7, 0));
+    launch(session, kernel(7, 0));
     assert!(!rang(), "the others are not");
     assert_eq!(broker.epoch_page.sum_above(2), 0);
     assert_eq!(broker.epoch_page.sum_above(3), 4);
@@ -125,14 +125,14 @@ fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
     let (session, mut broker) = attached(Mode::Foreground);
     let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
     let (compute, copies, event, done) = (0x100, 0x200, 0xe0, 0xf0);
-    launch(session, &kernel(7, compute));
+    launch(session, kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
     session.synced(Synced::Event(event));
     assert_eq!(idle(broker.records()), 1);
     // One launch was added after the event: it may still run.
-    launch(session, &kernel(7, compute));
+    launch(session, kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
-    launch(session, &kernel(7, compute));
+    launch(session, kernel(7, compute));
     session.synced(Synced::Event(event));
     assert_eq!(idle(broker.records()), 0);
     // The job copies the result on a stream of its own, and awaits the copy's end.
@@ -143,7 +143,7 @@ fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
     session.synced(Synced::Event(done));
     assert_eq!(idle(broker.records()), 1);
     // Another event in its place shows nothing.
-    launch(session, &kernel(7, compute));
+    launch(session, kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
     session.active_streams.forget(event);
     session.synced(Synced::Event(event));
@@ -154,18 +154,18 @@ fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
 fn two_streams_are_idle_when_both_are() {
     let (session, mut broker) = attached(Mode::Foreground);
     let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
-    launch(session, &kernel(7, 0x100));
-    launch(session, &kernel(7, 0x200));
+    launch(session, kernel(7, 0x100));
+    launch(session, kernel(7, 0x200));
     session.synced(Synced::Stream(0x100));
     assert_eq!(idle(broker.records()), 0);
     session.synced(Synced::Stream(0x200));
     assert_eq!(idle(broker.records()), 1);
-    launch(session, &kernel(7, 0x100));
-    launch(session, &kernel(7, 0x200));
+    launch(session, kernel(7, 0x100));
+    launch(session, kernel(7, 0x200));
     session.synced(Synced::Context);
     assert_eq!(idle(broker.records()), 1);
     // The two names of the legacy default stream are one stream.
-    launch(session, &kernel(7, 0));
+    launch(session, kernel(7, 0));
     session.synced(Synced::Stream(1));
     assert_eq!(idle(broker.records()), 1);
 }
@@ -189,13 +189,13 @@ fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
     crate::process::watch_forks(crate::lifecycle::in_child);
     devices::begin(parents);
     SESSION.store(ptr::from_ref(parents).cast_mut(), Ordering::Release);
-    launch(parents, &kernel(7, 0));
+    launch(parents, kernel(7, 0));
     // SAFETY: the child makes system calls and atomic accesses only, then ends without running test
     // code.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let free = session().is_none() && parents.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Free as u32;
-        launch(parents, &kernel(7, 0));
+        launch(parents, kernel(7, 0));
         parents.link.lane.counters.troubles.store(99, Ordering::Relaxed);
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(if free { 0 } else { 1 }) };

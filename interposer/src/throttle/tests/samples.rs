@@ -4,15 +4,15 @@ use std::sync::atomic::Ordering;
 
 use weft_protocol::lane::{DILATION_ONE, Kind, Mode, NO_GAP, flags};
 
-use super::super::state::Session;
-use super::super::sync_points::Synced;
+use super::super::session::Session;
+use super::super::session::Synced;
 use super::{Broker, LONG, attached, fake, kernel};
 use crate::client::clock;
 use crate::client::clock::played::{self, Played};
 
 /// A launch whose kernel runs for `time` device ns.
 fn run(session: &Session, hash: u64, stream: usize, time: u64) {
-    let step = session.before_launch(&kernel(hash, stream));
+    let step = session.before_launch(kernel(hash, stream));
     fake::work(time);
     session.after_launch(step, stream, 0);
 }
@@ -167,7 +167,7 @@ fn what_is_sampled_is_told_before_the_rate_is_known() {
 #[test]
 fn no_call_is_made_while_something_captures() {
     let (session, mut broker, _time) = profiled();
-    session.captures.store(1, Ordering::Release);
+    session.completion.capture_began();
     let calls = fake::calls();
     for hash in 1..100 {
         run(session, hash, 0xd100, 1_000);

@@ -3,6 +3,12 @@
 
 use weft_admission::{AdmissionPolicy, CustomOrder, WaiterFit, Waiters};
 
+/// First come, first served; no job passes another.
+pub const FIFO: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
+    name: "fifo",
+    next: |waiters: &Waiters<'_>| waiters.fit(waiters.all().next()?.0),
+});
+
 /// One job per device, in order of arrival.
 pub const EXCLUSIVE: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
     name: "exclusive",
@@ -35,7 +41,7 @@ pub const SHORTEST: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
 });
 
 /// All contenders.
-pub const ALL: [AdmissionPolicy; 3] = [EXCLUSIVE, BEST_FIT, SHORTEST];
+pub const ALL: [AdmissionPolicy; 4] = [FIFO, EXCLUSIVE, BEST_FIT, SHORTEST];
 
 fn fits(waiters: &Waiters<'_>) -> impl Iterator<Item = WaiterFit> {
     let all = waiters.all();
@@ -80,6 +86,7 @@ mod tests {
 
     #[test]
     fn each_orders_as_it_says() {
+        assert_eq!(begins(FIFO), [1, 2]);
         assert_eq!(begins(EXCLUSIVE), [1]);
         assert_eq!(begins(BEST_FIT), [2, 1]);
         assert_eq!(begins(SHORTEST), [3, 1]);

@@ -186,7 +186,7 @@ fn average(rows: &[AdmissionRow], mix: &str, rule: &str, figure: impl Fn(&Admiss
 /// The excess of the largest job's wait over that under `fifo` plus its bound, for the seed with
 /// the largest excess, and the figures.
 fn worst(rows: &[AdmissionRow], mix: &str, wait: fn(&AdmissionRow) -> f64) -> (f64, String) {
-    let [weft, fifo] = [AdmissionPolicy::Weft, AdmissionPolicy::Fifo].map(AdmissionPolicy::name);
+    let [weft, fifo] = [AdmissionPolicy::Weft, contenders::FIFO].map(AdmissionPolicy::name);
     let mut worst: Option<(f64, String)> = None;
     let mut missed = Vec::new();
     for row in of(rows, mix, weft) {
@@ -240,7 +240,7 @@ fn possible(rows: &[AdmissionRow], mix: &str, met: bool, aim: f64) -> String {
 /// Judges the aims: waits in the mean over the seeds, the rest for each seed.
 pub fn judge(rows: &[AdmissionRow]) -> Vec<AdmissionAim> {
     let [weft, fifo, exclusive] =
-        [AdmissionPolicy::Weft, AdmissionPolicy::Fifo, contenders::EXCLUSIVE].map(AdmissionPolicy::name);
+        [AdmissionPolicy::Weft, contenders::FIFO, contenders::EXCLUSIVE].map(AdmissionPolicy::name);
     let mut aims = Vec::new();
     for mix in names(rows) {
         let ooms: u32 = of(rows, mix, weft).map(|row| row.oom_by_neighbours).sum();

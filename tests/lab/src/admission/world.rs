@@ -44,12 +44,7 @@ pub enum AdmissionRule {
 impl AdmissionRule {
     /// All rules that are compared.
     pub fn all() -> Vec<AdmissionRule> {
-        let mut all = vec![AdmissionRule::Nobody];
-        all.extend(
-            AdmissionPolicy::ALL
-                .iter()
-                .map(|(policy, _)| AdmissionRule::Admit(*policy, true)),
-        );
+        let mut all = vec![AdmissionRule::Nobody, AdmissionRule::Admit(AdmissionPolicy::Weft, true)];
         all.extend(contenders::ALL.map(|policy| AdmissionRule::Admit(policy, true)));
         all.push(AdmissionRule::Admit(contenders::BEST_FIT, false));
         all.extend([AdmissionRule::Knows(false), AdmissionRule::Knows(true)]);
@@ -129,7 +124,7 @@ struct AdmissionWorld<'a> {
 pub fn run(mix: &JobMix, rule: AdmissionRule) -> AdmissionOutcome {
     let policy = match rule {
         AdmissionRule::Admit(policy, _) => policy,
-        AdmissionRule::Nobody => AdmissionPolicy::Fifo,
+        AdmissionRule::Nobody => contenders::FIFO,
         AdmissionRule::Knows(_) => contenders::SHORTEST,
     };
     let mut world = AdmissionWorld {

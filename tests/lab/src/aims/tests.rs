@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use simgpu_engine::{Mode, Settings};
+use weft_engine::{Mode, Settings};
+use weft_player::{Hosts, PlayedJob, Program, TokenTime};
 
 use super::*;
 use crate::calibrated::LabSetting;
 use crate::compare::{CaseFigures, Fixture};
-use crate::job::{PlayedJob, Program};
 use crate::pairs::{LOADS, SLOWDOWNS};
 use crate::promise::{SloFigures, TokenFigures};
 use crate::rule::Rule;
-use crate::world::{Hosts, TokenTime};
 use crate::{MS, US, generate, pairs};
 
 /// A small case as it runs, under the three rules that the aims name.
 fn run() -> Vec<CaseRow> {
-    let job =
-        |name: &str, priority, trace| PlayedJob::new(name, priority, Arc::new(Program::of(&trace, 0, usize::MAX)));
+    let job = |name: &str, priority, trace| {
+        PlayedJob::new(name, priority, Arc::new(Program::of(&trace).expect("a sound trace")))
+    };
     let jobs = [
         job("service", 0, generate::service(20, 80 * US, 8 * MS)),
         job("training", 5, generate::training(&[30 * US, 90 * US], 2 * US, 200 * US)),

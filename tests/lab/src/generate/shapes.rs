@@ -14,10 +14,10 @@
 //! varies.
 #![forbid(unsafe_code)]
 
+use weft_player::random::{Random, at, exponential, factor};
 use weft_trace_format::Trace;
 
 use super::Builder;
-use crate::random::{Random, at, exponential, factor};
 use crate::{MS, Ns, US};
 
 /// Deviation of a kernel's time from its mean, from step to step.

@@ -23,7 +23,7 @@
 
 use std::collections::BTreeSet;
 
-use simgpu_engine::memory::{BLOCK_BYTES, MemorySettings};
+use weft_engine::memory::{BLOCK_BYTES, MemorySettings};
 use weft_paging::Link;
 
 use super::machine::link_of;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 use simgpu_calibration::Calibration;
-use simgpu_engine::memory::MemorySettings;
+use weft_engine::memory::MemorySettings;
 
 use super::contender::ALL;
 use super::study::{Study, StudyPlan};

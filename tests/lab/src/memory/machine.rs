@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use serde::Serialize;
-use simgpu_engine::memory::{BLOCK_BYTES, MemorySettings, Pager, Range, Ticket};
+use weft_engine::memory::{BLOCK_BYTES, MemorySettings, Pager, Range, Ticket};
 use weft_paging::{
     self as plan, GranulePlace, Link, OrderId, OrderKind, OrderStatus, PagingConfig, PagingOrder, Planner,
     RESERVE_PART, ResidencySlot, TurnLateness, TurnPlan, TurnRule, Use, WorkingSet,

@@ -22,7 +22,7 @@
 use std::fmt::Write;
 
 use serde::Serialize;
-use simgpu_engine::memory::MemorySettings;
+use weft_engine::memory::MemorySettings;
 
 use super::contender::{SIDES, Side};
 use super::machine::service::{RequestArrivals, ServedRequests, serve};

@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
-use simgpu_engine::memory::MemorySettings;
+use weft_engine::memory::MemorySettings;
 use weft_paging::TurnRule;
 
 use super::aims;

@@ -1,6 +1,6 @@
 //! Invariants of the machine, on a device small enough for short runs.
 
-use simgpu_engine::memory::MemorySettings;
+use weft_engine::memory::MemorySettings;
 use weft_profiles::working_set::Access;
 
 use super::contender::{ALL, Contender};

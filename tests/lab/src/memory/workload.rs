@@ -12,11 +12,11 @@
 //! quarters) or the operations (40 TFLOP/s), whichever is longer, and 2.5 us at least.
 #![forbid(unsafe_code)]
 
-use simgpu_engine::memory::{BLOCK_BYTES, Range};
+use weft_engine::memory::{BLOCK_BYTES, Range};
+use weft_player::random::{at as draw, factor};
 use weft_profiles::working_set::Access;
 
 use crate::Ns;
-use crate::random::{at as draw, factor};
 
 /// Bytes that a kernel moves in a nanosecond: three quarters of an RTX 5080's 960 GB/s.
 const BYTES_A_NS: f64 = 720.0;

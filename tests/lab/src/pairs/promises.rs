@@ -2,11 +2,11 @@
 //! runs.
 #![forbid(unsafe_code)]
 
-use simgpu_engine::{Mode, SmLimits};
+use weft_engine::{Mode, SmLimits};
+use weft_player::PlayedJob;
 
 use super::{Case, CaseParts, THINK_NS, generated, job};
 use crate::generate::shapes;
-use crate::job::PlayedJob;
 use crate::rule::Rule;
 
 /// The kinds of cases that are made here.

@@ -5,7 +5,8 @@
 //! so no hop is charged: the best case of the idea.
 #![forbid(unsafe_code)]
 
-use super::{JobView, LabPolicy};
+use weft_player::rule::{JobView, PlayedRule};
+
 use crate::Ns;
 
 /// The rule.
@@ -21,7 +22,7 @@ impl Count {
     }
 }
 
-impl LabPolicy for Count {
+impl PlayedRule for Count {
     fn may_launch(&mut self, _now: Ns, job: usize, jobs: &[JobView]) -> bool {
         let first = jobs.iter().map(|job| job.priority).min().unwrap_or(0);
         if jobs[job].priority == first {

@@ -3,126 +3,28 @@
 //!
 //! They see more than they would on a real machine (no lane, no lost message) and pay the hops of
 //! their design. None of them is part of weft.
+//!
+//! Each adds to calls the time of its own program on the simulated driver: nvshare's is in its
+//! module, XSched's in the player's queue. There are no measurements of Orion, REEF and Tally, so
+//! they add nothing. `count` and `one` are no programs and add nothing either. The time that
+//! XSched's worker adds to a launch is not in it: it was measured while worker, job and other
+//! processes shared two cores.
 #![forbid(unsafe_code)]
 
 mod count;
-mod launch;
+mod exclusive;
 mod nvshare;
 mod orion;
-mod priority;
 mod reef;
 mod tally;
+mod timeslice;
 mod xsched;
 
 pub use count::Count;
-pub use launch::{KernelClass, KernelNeeds, KernelPieces, LaunchView};
+pub use exclusive::ExclusivePriority;
 pub use nvshare::Nvshare;
 pub use orion::Orion;
-pub use priority::MpsPriority;
 pub use reef::Reef;
 pub use tally::TallyPriority;
+pub use timeslice::Timeslice;
 pub use xsched::Xsched;
-
-use crate::Ns;
-use crate::cost::AddedCost;
-
-/// A policy's view of a job.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct JobView {
-    /// 0 (most important) to 9.
-    pub priority: u8,
-    /// Number of its launches on the device.
-    pub outstanding: usize,
-    /// The number of those that are no copies.
-    pub kernels: usize,
-    /// Number of calls that its host made and that its queue still holds.
-    pub queued: usize,
-    /// Whether one of its launches waits for permission.
-    pub waits: bool,
-    /// Time of its last launch or of the last end of its work.
-    pub active_at: Ns,
-    /// Whether a request of it has come and is not answered.
-    pub in_request: bool,
-    /// Approximate time of a request in a solo run, ns.
-    pub request_time: Ns,
-    /// The launch that asks for permission, if there is one.
-    pub next: LaunchView,
-    /// The last launch that went.
-    pub last: LaunchView,
-}
-
-impl JobView {
-    /// Whether no job is more important.
-    pub fn is_foreground(&self, jobs: &[JobView]) -> bool {
-        jobs.iter().all(|view| view.priority >= self.priority)
-    }
-}
-
-/// The hosts that may leave calls behind before these may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HostQueue {
-    /// No hosts: each waits with its first launch that may not go.
-    None,
-    /// Hosts of background jobs: they leave kernels behind, from the first that may not go, up to
-    /// `Hosts::queue` of the world. It is weft's launch queue, which bounds their predicted work
-    /// too; rules without kernel times cannot.
-    #[default]
-    Background,
-    /// All hosts: they always leave all calls behind that need not block, without a bound:
-    /// XSched's.
-    All {
-        /// A foreground job's call takes 1 us of its host instead of the launch's time: another
-        /// core makes the launch.
-        spares_launches: bool,
-    },
-}
-
-/// A rule.
-pub trait LabPolicy: std::fmt::Debug + Send {
-    /// Whether the job's next launch may go now. Called at the launch, and again after every event
-    /// while it waits.
-    fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool;
-
-    /// A change happened: a launch went, work ended, a job waits.
-    fn changed(&mut self, _now: Ns, _job: usize, _jobs: &[JobView]) {}
-
-    /// A launch of the job went to the device. It is in [`JobView::outstanding`] already.
-    fn launched(&mut self, now: Ns, job: usize, jobs: &[JobView]) {
-        self.changed(now, job, jobs);
-    }
-
-    /// The hosts that may leave calls behind that may not go yet. By default it is as in weft:
-    /// background jobs.
-    fn host_queue(&self) -> HostQueue {
-        HostQueue::Background
-    }
-
-    /// Time that it adds to calls.
-    fn added(&self) -> AddedCost {
-        AddedCost::default()
-    }
-
-    /// Whether the device begins with the kernels of the most important job that has some.
-    fn device_priorities(&self) -> bool {
-        false
-    }
-
-    /// The pieces of [`JobView::next`], if it was rewritten so that it can be stopped.
-    fn pieces(&self, _job: usize, _jobs: &[JobView]) -> Option<KernelPieces> {
-        None
-    }
-
-    /// Whether a rewritten kernel may continue with its next piece. Called at the end of each
-    /// piece, and after every event while it is stopped.
-    fn may_go_on(&self, _job: usize, _jobs: &[JobView]) -> bool {
-        true
-    }
-
-    /// Called at the time that [`LabPolicy::next_wake`] returned.
-    fn wake(&mut self, _now: Ns) {}
-
-    /// The time at which to ask again even if nothing happened.
-    fn next_wake(&self, _now: Ns) -> Option<Ns> {
-        None
-    }
-}

@@ -26,7 +26,8 @@
 //! that half of Orion is not judged.
 #![forbid(unsafe_code)]
 
-use super::{JobView, KernelClass, KernelNeeds, LabPolicy};
+use weft_player::rule::{JobView, KernelClass, KernelNeeds, PlayedRule};
+
 use crate::Ns;
 
 /// Best-effort work in flight, in thousandths of a request of the high-priority client.
@@ -62,7 +63,7 @@ impl Orion {
     }
 }
 
-impl LabPolicy for Orion {
+impl PlayedRule for Orion {
     fn may_launch(&mut self, _now: Ns, job: usize, jobs: &[JobView]) -> bool {
         let (own, next) = (jobs[job], jobs[job].next);
         let high = || jobs.iter().filter(|view| view.is_foreground(jobs));
@@ -101,8 +102,10 @@ impl LabPolicy for Orion {
 
 #[cfg(test)]
 mod tests {
+
+    use weft_player::rule::LaunchView;
+
     use super::*;
-    use crate::policy::LaunchView;
     use crate::{MS, US};
 
     fn kernel(sms: u32, class: KernelClass, time: Ns) -> LaunchView {

@@ -20,7 +20,8 @@
 //! low by that amount.
 #![forbid(unsafe_code)]
 
-use super::{JobView, LabPolicy};
+use weft_player::rule::{JobView, PlayedRule};
+
 use crate::Ns;
 
 /// Kernels of a best-effort queue on the device.
@@ -30,7 +31,7 @@ const DEVICE_QUEUE: usize = 2;
 #[derive(Debug)]
 pub struct Reef;
 
-impl LabPolicy for Reef {
+impl PlayedRule for Reef {
     fn may_launch(&mut self, _now: Ns, job: usize, jobs: &[JobView]) -> bool {
         if jobs[job].is_foreground(jobs) {
             return true;

@@ -22,7 +22,8 @@
 //! replaced by slower ones; neither costs anything here.
 #![forbid(unsafe_code)]
 
-use super::{JobView, KernelPieces, LabPolicy};
+use weft_player::rule::{JobView, KernelPieces, PlayedRule};
+
 use crate::Ns;
 
 /// Time, ns, within which a low-priority kernel must stop.
@@ -35,7 +36,7 @@ const REWRITTEN_PERMILLE: u64 = 1_300;
 #[derive(Debug)]
 pub struct TallyPriority;
 
-impl LabPolicy for TallyPriority {
+impl PlayedRule for TallyPriority {
     fn may_launch(&mut self, _now: Ns, job: usize, jobs: &[JobView]) -> bool {
         let own = jobs[job];
         if own.is_foreground(jobs) || own.next.transfer {
@@ -68,9 +69,11 @@ impl LabPolicy for TallyPriority {
 
 #[cfg(test)]
 mod tests {
+
+    use weft_player::rule::{KernelNeeds, LaunchView};
+
     use super::*;
     use crate::US;
-    use crate::policy::{KernelNeeds, LaunchView};
 
     fn jobs(time: Ns, blocks: u32) -> [JobView; 3] {
         let next = LaunchView {

@@ -25,7 +25,8 @@
 
 use std::collections::VecDeque;
 
-use super::{HostQueue, JobView, LabPolicy};
+use weft_player::rule::{HostQueue, JobView, PlayedRule};
+
 use crate::{Ns, US};
 
 /// Time from an edge to the suspension or resumption of others.
@@ -88,7 +89,7 @@ impl Xsched {
     }
 }
 
-impl LabPolicy for Xsched {
+impl PlayedRule for Xsched {
     fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool {
         self.changed(now, job, jobs);
         self.arrive(now);

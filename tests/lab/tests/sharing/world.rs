@@ -4,7 +4,7 @@
 
 use std::{collections::VecDeque, fmt};
 
-use simgpu_engine::{Engine, OpId, Output, Settings, StreamId, Work};
+use weft_engine::{Engine, OpId, Output, Settings, StreamId, Work};
 use weft_scheduler::{Client, Config, Core, Decision, Event, Mode, Ns, Snapshot};
 
 use crate::job::{Job, LAUNCH_NS, Step};
@@ -35,7 +35,7 @@ struct Process {
     outstanding: VecDeque<(OpId, Ns)>,
     request_began: Ns,
     latencies: Vec<Ns>,
-    context: simgpu_engine::ContextId,
+    context: weft_engine::ContextId,
     /// Its lane.
     mode: Mode,
     credit: i64,

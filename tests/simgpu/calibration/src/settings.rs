@@ -1,7 +1,7 @@
 //! Settings of the simulated GPU by a calibration.
 
-use simgpu_engine::memory::{MemorySettings, PAGE_BYTES};
-use simgpu_engine::{Mode, Settings};
+use weft_engine::memory::{MemorySettings, PAGE_BYTES};
+use weft_engine::{Mode, Settings};
 
 use crate::{Calibration, CalibrationError};
 

@@ -2,7 +2,7 @@
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 use simgpu_calibration::{Calibration, STANDARD, Value, keys, names};
-use simgpu_engine::Settings;
+use weft_engine::Settings;
 
 fn parse(values: &str) -> Result<Calibration, String> {
     let text = format!("gpu = 'test'\nbase = 'a100-like'\n[values]\n{values}\n");

@@ -31,8 +31,8 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use simgpu_calibration::{Calibration, CalibrationError, Figures};
-use simgpu_engine::memory::MemorySettings;
-use simgpu_engine::{Mode, Settings};
+use weft_engine::memory::MemorySettings;
+use weft_engine::{Mode, Settings};
 
 use crate::model::model;
 

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use simgpu_engine::Ns;
+use weft_engine::Ns;
 
 use crate::config::{Config, DefaultDuration, KernelRule};
 

@@ -1,7 +1,7 @@
 //! Operations of a stream, and the news that a client gets of them.
 #![forbid(unsafe_code)]
 
-pub use simgpu_engine::{Direction, Ns};
+pub use weft_engine::{Direction, Ns};
 
 /// Name of a submitted operation. Later ones are greater, over the whole link; [`Seq::count`]
 /// counts by one.

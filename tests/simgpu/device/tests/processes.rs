@@ -11,7 +11,7 @@ use common::{PATIENCE, Place, alive, device_program, eventually, kernel};
 use rustix::process::{Pid, Signal, kill_process};
 use simgpu_calibration::Calibration;
 use simgpu_device::{Config, Extra, Link, LinkError, NoEffects, Op, Status};
-use simgpu_engine::Settings;
+use weft_engine::Settings;
 
 /// A client process; killed when dropped.
 struct Client {

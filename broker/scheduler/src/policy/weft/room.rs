@@ -295,7 +295,7 @@ mod tests {
             coarse,
             "nothing runs: it is credit that lies unused"
         );
-        let new = ClientState::new(Client(1), 5, 5, MeanTimes::default(), 0.0, 0);
+        let new = ClientState::new(Client(1), 5, MeanTimes::default(), 0.0, 0);
         let slot = state.add(new);
         state.account(slot, |ledger| {
             ledger.grant(100 * US);

@@ -19,11 +19,11 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
+use weft_player::random::Random;
 
 use super::{BLOCK_BYTES, Contender, PagingMachine, Setting, client, default_rule};
 use crate::memory::contender::{LaunchRule, Side};
 use crate::memory::workload::Workload;
-use crate::random::Random;
 use crate::{MS, Ns, US};
 use weft_paging::ResidencySlot;
 
@@ -320,7 +320,7 @@ pub fn serve(
 
 #[cfg(test)]
 mod tests {
-    use simgpu_engine::memory::MemorySettings;
+    use weft_engine::memory::MemorySettings;
 
     use super::super::TurnSource;
     use super::*;

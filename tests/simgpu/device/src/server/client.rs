@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use simgpu_engine::{ContextId, Engine, Ns, OpId, StreamId};
+use weft_engine::{ContextId, Engine, Ns, OpId, StreamId};
 
 use crate::op::{Seq, Touch};
 use crate::shared::lane::{Lane, News, SLOTS};

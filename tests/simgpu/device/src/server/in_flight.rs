@@ -1,7 +1,7 @@
 //! The operations in the engine, by the tag with which they come out.
 #![forbid(unsafe_code)]
 
-use simgpu_engine::Ns;
+use weft_engine::Ns;
 
 use crate::op::{Op, Seq};
 

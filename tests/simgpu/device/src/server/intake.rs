@@ -7,8 +7,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use simgpu_engine::memory::{Pager, Range};
-use simgpu_engine::{Ns, OpId, Touch as EngineTouch, Work};
+use weft_engine::memory::{Pager, Range};
+use weft_engine::{Ns, OpId, Touch as EngineTouch, Work};
 
 use super::DeviceProcess;
 use super::client::{ClientStream, MAX_CONTEXTS, MAX_STREAMS, MAX_TOUCHES};

@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use simgpu_engine::{Direction, Ns};
+use weft_engine::{Direction, Ns};
 
 use super::client::Client;
 use super::in_flight::Meta;

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::PidfdFlags;
-use simgpu_engine::Engine;
+use weft_engine::Engine;
 
 use crate::config::Config;
 use crate::durations::Durations;

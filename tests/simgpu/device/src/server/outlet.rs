@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use simgpu_engine::memory::{BLOCK_BYTES, Ledger, PAGE_BYTES, PagePlace};
-use simgpu_engine::{Ns, Output};
+use weft_engine::memory::{BLOCK_BYTES, Ledger, PAGE_BYTES, PagePlace};
+use weft_engine::{Ns, Output};
 
 use super::DeviceProcess;
 use super::client::Client;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use simgpu_engine::Ns;
+use weft_engine::Ns;
 
 /// Clients a device takes at once.
 pub(crate) const MAX_CLIENTS: usize = 1024;

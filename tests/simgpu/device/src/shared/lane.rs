@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use simgpu_engine::Ns;
+use weft_engine::Ns;
 
 use super::record::{WORDS, Words};
 use crate::op::Seq;

@@ -1,0 +1,158 @@
+//! The crate as a user drives it: jobs that cannot be played, runs by time, ways of sharing.
+use std::sync::Arc;
+
+use weft_engine::{Mode, Settings, SmLimits};
+use weft_kernel_id::KernelId;
+use weft_player::rule::MpsPriority;
+use weft_player::{
+    LaunchControl, MachineRun, MachineSetup, Ns, PlayError, PlayedJob, ProfileSource, Program, solo_profile,
+};
+use weft_scheduler::Config;
+use weft_trace_format::{AwaitedWork, Call, Kernel, Operation, Step, Trace};
+
+const US: Ns = 1_000;
+const MS: Ns = 1_000 * US;
+
+/// A request of some launches of one kernel with this time, and a wait for the last.
+fn trace(name: &str, launches: usize, duration: Ns, think: Ns) -> Trace {
+    let call = |call| Operation {
+        thread: 0,
+        handed_over: false,
+        host_before: US,
+        call,
+    };
+    let launch = call(Call::Launch {
+        kernel: 0,
+        stream: 0,
+        duration,
+    });
+    let mut operations = vec![launch; launches];
+    operations.push(call(Call::Sync(AwaitedWork::All)));
+    Trace {
+        name: name.to_string(),
+        launch_cost: 5 * US,
+        kernels: vec![Kernel::of(KernelId::new(1, name, [54, 1, 1], [1_024, 1, 1], 0))],
+        steps: vec![Step { think, operations }],
+        ..Trace::default()
+    }
+}
+
+fn job(trace: &Trace, priority: u8) -> PlayedJob {
+    let program = Program::of(trace).expect("a sound trace");
+    PlayedJob::new(&trace.name, priority, Arc::new(program))
+}
+
+fn pair() -> Vec<PlayedJob> {
+    let service = job(&trace("service", 20, 50 * US, 5 * MS), 0);
+    vec![service, job(&trace("batch", 10, 200 * US, 0), 5)]
+}
+
+fn setup(jobs: Vec<PlayedJob>) -> MachineSetup {
+    let setup = MachineSetup::new(Settings::default(), LaunchControl::Plain, jobs, 1);
+    MachineSetup { requests: 50, ..setup }
+}
+
+fn refused(setup: MachineSetup) -> PlayError {
+    setup.play().expect_err("no run")
+}
+
+#[test]
+fn jobs_that_cannot_be_played_are_refused() {
+    let one = |trace| refused(setup(vec![job(&trace, 0)]));
+    let idle = trace("idle", 0, 0, MS);
+    assert_eq!(one(idle), PlayError::NoWork("idle".into()));
+    let mut empty = trace("empty", 1, MS, 0);
+    empty.steps.clear();
+    assert_eq!(one(empty), PlayError::NoWork("empty".into()));
+    let mut timeless = trace("timeless", 1, 0, MS);
+    timeless.launch_cost = 0;
+    timeless.steps[0]
+        .operations
+        .iter_mut()
+        .for_each(|op| op.host_before = 0);
+    assert_eq!(one(timeless), PlayError::NoWork("timeless".into()));
+    let endless = trace("endless", 2, Ns::MAX / 2, MS);
+    assert_eq!(one(endless), PlayError::TooLong("endless".into()));
+    assert_eq!(refused(setup(Vec::new())), PlayError::NoJobs);
+    let mut jobs = pair();
+    jobs[1].priority = 10;
+    assert_eq!(refused(setup(jobs)), PlayError::Priority("batch".into(), 10));
+    let nothing = MachineSetup {
+        requests: 0,
+        ..setup(pair())
+    };
+    assert_eq!(refused(nothing), PlayError::NoEnd);
+    let mut unsound = trace("unsound", 1, MS, 0);
+    unsound.kernels.clear();
+    let error = Program::of(&unsound).expect_err("no kernel").to_string();
+    assert_eq!(error, "trace \"unsound\": a launch of a kernel that is not listed");
+}
+
+#[test]
+fn a_run_may_end_by_time() {
+    let run = MachineSetup {
+        requests: 0,
+        least: 100 * MS,
+        ..setup(pair())
+    };
+    let run = run.play().expect("a run");
+    assert!(run.finished && (100 * MS..101 * MS).contains(&run.span), "{}", run.span);
+    let cut = MachineSetup {
+        requests: 1_000_000,
+        longest: 100 * MS,
+        ..setup(pair())
+    };
+    assert!(!cut.play().expect("a run").finished);
+}
+
+#[test]
+fn a_profile_comes_from_a_solo_run_unless_there_is_one() {
+    let device = Settings::default();
+    let play = |profile: ProfileSource| -> MachineRun {
+        let jobs = pair().into_iter().map(|job| PlayedJob {
+            profile: profile.clone(),
+            ..job
+        });
+        let control = LaunchControl::weft(Config::default(), &device, 1.0);
+        let run = MachineSetup {
+            requests: 50,
+            ..MachineSetup::new(device, control, jobs.collect(), 1)
+        };
+        run.play().expect("a run")
+    };
+    let batch = &pair()[1];
+    let made = solo_profile(batch, 1, device, Default::default(), 1).expect("a profile");
+    let [(_, mean)] = made.mean_costs()[..] else {
+        panic!("{made:?}: one kernel");
+    };
+    assert!((195 * US..205 * US).contains(&mean), "{mean}");
+    let (solo, absent) = (play(ProfileSource::Solo), play(ProfileSource::Absent));
+    assert_ne!(solo.jobs[0].latencies, absent.jobs[0].latencies);
+    assert_eq!(solo.jobs[0].latencies, play(ProfileSource::Solo).jobs[0].latencies);
+}
+
+#[test]
+fn jobs_share_as_the_device_lets_them() {
+    let mean = |mode, control| {
+        let device = Settings {
+            mode,
+            ..Settings::default()
+        };
+        let run = MachineSetup {
+            requests: 50,
+            ..MachineSetup::new(device, control, pair(), 1)
+        };
+        let run = run.play().expect("a run");
+        run.jobs[0].latencies.iter().sum::<Ns>() / 50
+    };
+    let slices = mean(Mode::TimeSlice, LaunchControl::Plain);
+    let turns = mean(Mode::Mps, LaunchControl::Plain);
+    let priorities = mean(Mode::Mps, LaunchControl::Own(Box::new(MpsPriority)));
+    // Each job's kernels fill half of the SMs.
+    let shared = mean(Mode::MpsShared(SmLimits::A100_LIKE), LaunchControl::Plain);
+    // Alone it takes a millisecond. By turns, each kernel of 50 us waits for one of 200 us.
+    assert!(slices > 3 * MS / 2, "{slices}");
+    assert!((4 * MS..6 * MS).contains(&turns), "{turns}");
+    assert!(priorities < 3 * MS / 2, "{priorities}");
+    assert!(shared < 3 * MS / 2, "{shared}");
+}

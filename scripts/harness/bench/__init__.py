@@ -1,0 +1,1 @@
+"""Code of the benchmarks, the demo and the figures."""
