@@ -32,13 +32,14 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use serde::Serialize;
-use simgpu_engine::Mode;
+use weft_engine::Mode;
+use weft_player::job::{JobOp, NONE, Play};
+use weft_player::{PlayedJob, Program};
 use weft_trace_format::{AwaitedWork, Call, Trace};
 
 use crate::aims::Aim;
 use crate::calibrated::{CalibrationOptions, LabSetting, PlayedDevice};
 use crate::compare::Tuning;
-use crate::job::{JobOp, NONE, Play, PlayedJob, Program};
 use crate::pairs::{self, Case, CasePlan, CaseRow, HeldBackCases, Model};
 use crate::report;
 use crate::rule::Rule;
@@ -252,16 +253,16 @@ struct MeasuredJob {
 }
 
 impl MeasuredJob {
-    fn of(name: &str, trace: &Trace) -> MeasuredJob {
+    fn of(name: &str, trace: &Trace) -> Result<MeasuredJob> {
         /// A training of which less than this part waits for peers counts as one of one GPU.
         const LEAST_PEERS: f64 = 0.01;
-        MeasuredJob {
+        Ok(MeasuredJob {
             name: name.to_string(),
             generation: Generation::of(trace),
             distributed: peers_share(trace) > LEAST_PEERS,
             own_pace: !awaits_its_end(trace),
-            program: Arc::new(Program::of(trace, 0, usize::MAX)),
-        }
+            program: Arc::new(Program::of(trace).with_context(|| name.to_string())?),
+        })
     }
 }
 
@@ -308,26 +309,26 @@ impl Jobs {
         let measured = pairs::models(&folder(options.traces.as_deref())?)?;
         let recorded = pairs::models(&options.recorded)?;
         let wanted = |name: &str| options.job.is_empty() || options.job.iter().any(|job| job == name);
-        let measured_of = |pick: fn(&Model) -> Option<&Trace>| -> Vec<MeasuredJob> {
+        let measured_of = |pick: fn(&Model) -> Option<&Trace>| -> Result<Vec<MeasuredJob>> {
             let traces = measured.iter().filter(|model| wanted(&model.name));
             traces
                 .filter_map(|model| Some(MeasuredJob::of(&model.name, pick(model)?)))
                 .collect()
         };
-        let recorded_of = |pick: fn(&Model) -> Option<&Trace>| -> Vec<(String, Arc<Program>)> {
+        let recorded_of = |pick: fn(&Model) -> Option<&Trace>| -> Result<Vec<(String, Arc<Program>)>> {
             let traces = recorded.iter().filter(|model| wanted(&model.name));
             traces
                 .filter_map(|model| {
-                    let program = Program::of(pick(model)?, 0, usize::MAX);
-                    Some((model.name.clone(), Arc::new(program)))
+                    let program = Program::of(pick(model)?).with_context(|| model.name.clone());
+                    Some(program.map(|program| (model.name.clone(), Arc::new(program))))
                 })
                 .collect()
         };
         Ok(Jobs {
-            services: measured_of(|model| model.infer.as_ref()),
-            trainings: measured_of(|model| model.train.as_ref()),
-            recorded_services: recorded_of(|model| model.infer.as_ref()),
-            recorded_trainings: recorded_of(|model| model.train.as_ref()),
+            services: measured_of(|model| model.infer.as_ref())?,
+            trainings: measured_of(|model| model.train.as_ref())?,
+            recorded_services: recorded_of(|model| model.infer.as_ref())?,
+            recorded_trainings: recorded_of(|model| model.train.as_ref())?,
         })
     }
 }
