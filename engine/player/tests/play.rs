@@ -177,7 +177,7 @@ fn a_collective_passes_the_gate_and_leaves_the_device_to_the_service() {
         MachineSetup { requests: 500, ..setup }.play().expect("a run")
     };
     let longest = |run: &MachineRun| run.jobs[0].latencies.iter().copied().max().unwrap_or(0);
-    // A kernel of 20 ms fits no gap of 5 ms, so it is let through now and then, and delays requests.
+    // A kernel of 20 ms fits no gap of 5 ms. It is let through now and then, and delays requests.
     let plain = played("gemm");
     assert!(longest(&plain) > 5 * MS, "{}", longest(&plain));
     let collective = played("ncclDevKernel_AllReduce_Sum_f32_RING_LL");

@@ -17,7 +17,7 @@
 //! of its blocks' shape ([`crate::job::Program::shapes`]).
 //!
 //! Kernels that wait for peers pass weft's gate, as in the interposer. Under
-//! [`weft_engine::Mode::Mps`] they leave the compute engine to others, since they have a few blocks.
+//! [`weft_engine::Mode::Mps`] they leave the compute engine to others: they have a few blocks.
 //! They are no [`KernelPiece`], and their time is not in [`JobRun::compute`].
 //!
 //! Not modelled: memory, hosts that run out of cores.

@@ -16,10 +16,10 @@
 //!   kernel times: `front = max(front, launch) + time`.
 //! * At each launch the model has seen all kernels since the wait. For this context it knows the
 //!   idle time and the number of launches still to come: low estimates of both.
-//! * A context that was not seen before has the estimates of its place: the number of launches since
-//!   the wait. Requests that differ in a kernel mostly have the same number of launches.
-//! * A job that awaits none of its work has stretches too. There, a stretch ends when the device has
-//!   had none of the job's work for a while. No lateness is measured at such an end.
+//! * A context that was not seen before has the estimates of its place: the number of launches
+//!   since the wait. Requests that differ in a kernel mostly have the same number of launches.
+//! * A job that awaits none of its work has stretches too. There, a stretch ends when the device
+//!   has had none of the job's work for a while. No lateness is measured at such an end.
 //!
 //! A stretch with more work than any that was seen to end is *new*. If the job has no profile, its
 //! end is unknown.
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(model.launches_to_come(), 99);
     }
 
-    /// Requests 10 ms apart that nobody waits for. Returns how many ended by a quiet time.
+    /// Requests 10 ms apart that no call awaits. Returns how many ended by a quiet time.
     fn unawaited(model: &mut StretchModel, first: u64, count: u64) -> usize {
         let request = |turn: u64| {
             let start = turn * 10_000 * US;
