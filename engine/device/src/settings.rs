@@ -79,7 +79,7 @@ impl Settings {
     /// neither.
     pub fn duration(&self, work: Work) -> Ns {
         match work {
-            Work::Kernel { duration, .. } => duration,
+            Work::Kernel { duration, .. } | Work::Beside { duration } => duration,
             Work::Copy { direction, bytes } => {
                 let rate = match direction {
                     Direction::HostToDevice => self.to_device,

@@ -376,7 +376,7 @@ impl EngineState {
         let rest = op.cumulative.saturating_sub(stream.ended);
         let progress = match (head.work, head.start) {
             (Work::Kernel { held: true, .. }, _) => 0,
-            (Work::Record { .. }, Some(start)) => self.now.saturating_sub(start),
+            (Work::Record { .. } | Work::Beside { .. }, Some(start)) => self.now.saturating_sub(start),
             _ => self
                 .settings
                 .duration(head.work)
@@ -484,7 +484,7 @@ impl EngineState {
                     op.start = Some(self.now);
                     self.end(key);
                 }
-                Work::Record { .. } => {
+                Work::Record { .. } | Work::Beside { .. } => {
                     let end = op.start.get_or_insert(self.now).saturating_add(op.left);
                     if end > self.now {
                         op.progress = Progress::Blocked;

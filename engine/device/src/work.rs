@@ -43,6 +43,12 @@ pub enum Work {
         /// that spins on a word of the host. [`Output::Reached`] reports its start.
         held: bool,
     },
+    /// A kernel of a few blocks that leaves the compute engine to others: it takes its time, and
+    /// nothing waits for it but its stream.
+    Beside {
+        /// Running time.
+        duration: Ns,
+    },
     /// A copy.
     Copy {
         /// Direction.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{bare, drain, kernel, kernels};
-use weft_engine::{Engine, EngineError, OpId, Output, Settings, Work};
+use weft_engine::{Engine, EngineError, Mode, OpId, Output, Settings, Work};
 
 #[test]
 fn launch_latency_counts_once_in_a_busy_stream() {
@@ -267,4 +267,25 @@ fn absurd_sizes_do_not_overflow() {
     engine.submit(0, neighbour, kernel(1_000), 3).unwrap();
     engine.advance_to(10_000_000);
     assert_eq!(drain(&mut engine).len(), 1, "the neighbour had its slice");
+}
+
+#[test]
+fn a_kernel_beside_others_takes_its_time_and_only_its_stream_waits() {
+    let mut engine = Engine::new(Settings {
+        mode: Mode::Mps,
+        ..bare()
+    });
+    let context = engine.add_context();
+    let (one, other) = (
+        engine.add_stream(context, 0).unwrap(),
+        engine.add_stream(context, 0).unwrap(),
+    );
+    engine.submit(0, one, Work::Beside { duration: 100 }, 1).unwrap();
+    engine.submit(0, one, kernel(10), 2).unwrap();
+    engine.submit(0, other, kernel(30), 3).unwrap();
+    engine.advance_to(1_000);
+    let went = drain(&mut engine);
+    assert_eq!((went[&1].start, went[&1].end), (0, 100));
+    assert_eq!((went[&2].start, went[&2].end), (100, 110));
+    assert_eq!((went[&3].start, went[&3].end), (0, 30));
 }

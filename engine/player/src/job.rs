@@ -11,10 +11,11 @@
 //! kernels have no shape and fill the device.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use weft_engine::{KernelShape, SmLimits};
+use weft_kernel_id::is_collective;
 use weft_profiles::Profile;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY};
 use weft_trace_format::{AwaitedWork, Call, Direction, Node, Source, Step, Trace};
@@ -129,6 +130,8 @@ pub struct Program {
     pub shapes: HashMap<u64, KernelShape>,
     /// Needs of its kernels on the device, by their hashes.
     pub needs: HashMap<u64, KernelNeeds>,
+    /// Hashes of kernels that wait for peers on other devices.
+    pub collectives: HashSet<u64>,
     /// Streams that it uses.
     pub streams: usize,
     /// Events that it uses.
@@ -145,6 +148,7 @@ impl Program {
             name: trace.name.clone(),
             launch_cost: trace.launch_cost,
             shapes: shapes(trace),
+            collectives: collectives(trace),
             ..Program::default()
         };
         let mut graphs: HashMap<u32, u32> = HashMap::new();
@@ -374,6 +378,11 @@ impl Program {
         self.shapes.get(&kernel).copied().unwrap_or_default()
     }
 
+    /// Whether the operation is a kernel that waits for peers.
+    pub fn is_collective(&self, play: &Play) -> bool {
+        matches!(play, Play::Compute { kernel, graph: NONE, .. } if self.collectives.contains(kernel))
+    }
+
     /// The resources of an operation's blocks; for a graph those of its first kernel.
     pub fn shape_of(&self, play: &Play) -> KernelShape {
         match *play {
@@ -425,6 +434,15 @@ fn shapes(trace: &Trace) -> HashMap<u64, KernelShape> {
             let id = &kernel.id;
             (kernel.hash, KernelShape::of(id.grid, id.block, id.shared))
         })
+        .collect()
+}
+
+/// Kernels of a trace that wait for peers.
+fn collectives(trace: &Trace) -> HashSet<u64> {
+    let plain = trace.kernels.iter().filter(|kernel| kernel.nodes.is_empty());
+    plain
+        .filter(|kernel| is_collective(&kernel.id.symbol))
+        .map(|kernel| kernel.hash)
         .collect()
 }
 

@@ -113,6 +113,10 @@ fn a_profile_comes_from_a_solo_run_unless_there_is_one() {
             profile: profile.clone(),
             ..job
         });
+        let device = Settings {
+            mode: Mode::Mps,
+            ..Settings::default()
+        };
         let control = LaunchControl::weft(Config::default(), &device, 1.0);
         let run = MachineSetup {
             requests: 50,
@@ -155,4 +159,28 @@ fn jobs_share_as_the_device_lets_them() {
     assert!((4 * MS..6 * MS).contains(&turns), "{turns}");
     assert!(priorities < 3 * MS / 2, "{priorities}");
     assert!(shared < 3 * MS / 2, "{shared}");
+}
+
+#[test]
+fn a_collective_passes_the_gate_and_leaves_the_device_to_the_service() {
+    let played = |name: &str| {
+        let mut jobs = pair();
+        let batch = trace("batch", 4, 20 * MS, 0);
+        let kernels = vec![Kernel::of(KernelId::new(1, name, [16, 1, 1], [512, 1, 1], 0))];
+        jobs[1] = job(&Trace { kernels, ..batch }, 5);
+        let device = Settings {
+            mode: Mode::Mps,
+            ..Settings::default()
+        };
+        let control = LaunchControl::weft(Config::default(), &device, 1.0);
+        let setup = MachineSetup::new(device, control, jobs, 1);
+        MachineSetup { requests: 500, ..setup }.play().expect("a run")
+    };
+    let longest = |run: &MachineRun| run.jobs[0].latencies.iter().copied().max().unwrap_or(0);
+    // A kernel of 20 ms fits no gap of 5 ms. It is let through now and then, and delays requests.
+    let plain = played("gemm");
+    assert!(longest(&plain) > 5 * MS, "{}", longest(&plain));
+    let collective = played("ncclDevKernel_AllReduce_Sum_f32_RING_LL");
+    assert!(longest(&collective) < 2 * MS, "{}", longest(&collective));
+    assert!(collective.jobs[1].latencies.len() > 2 * plain.jobs[1].latencies.len());
 }

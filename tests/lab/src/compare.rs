@@ -167,7 +167,8 @@ impl Fixture {
             tokens: run.jobs[0].tokens.clone(),
             busy: compute as f64 / run.span.max(1) as f64,
             foreground_busy: bound::device_share(&run, self.warmup as usize),
-            ahead: match service {
+            // Peers set the pace of a job with collectives.
+            ahead: match service || !job.program.collectives.is_empty() {
                 true => 0.0,
                 false => bound::ahead(job, place, &run),
             },

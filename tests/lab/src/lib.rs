@@ -24,6 +24,7 @@ pub mod compare;
 pub mod foresight;
 pub mod generate;
 pub mod measure;
+pub mod measured;
 pub mod memory;
 pub mod oracle;
 pub mod pairs;

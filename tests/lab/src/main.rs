@@ -215,6 +215,9 @@ fn main() -> ExitCode {
     if arguments.peek().is_some_and(|first| first == "memory") {
         return weft_lab::memory::command::main(arguments.skip(1));
     }
+    if arguments.peek().is_some_and(|first| first == "measured") {
+        return weft_lab::measured::main(arguments.skip(1));
+    }
     if arguments.peek().is_some_and(|first| first == "together") {
         return weft_lab::together::main(arguments.skip(1));
     }

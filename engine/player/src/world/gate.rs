@@ -89,7 +89,7 @@ impl PlayedMachine {
         }
         let process = &self.processes[job];
         let lane = &process.lane;
-        if self.broker.is_none() || lane.mode != Mode::Background {
+        if self.broker.is_none() || lane.mode != Mode::Background || process.job.program.is_collective(play) {
             return true;
         }
         let cost = lane.cost(play);
@@ -103,6 +103,12 @@ impl PlayedMachine {
         let lane = &self.processes[job].lane;
         let small = transfer_bytes(play).is_some_and(|bytes| !charge::is_gated(bytes));
         if lane.mode != Mode::Background || small {
+            return true;
+        }
+        // Peers wait for it. The job's next launches pay.
+        if self.processes[job].job.program.is_collective(play) {
+            let lane = &mut self.processes[job].lane;
+            lane.credit -= charge::in_credit(lane.cost(play));
             return true;
         }
         if lane.waiting.is_some() || lane.paced.is_some() {

@@ -16,6 +16,10 @@
 //! Kernels share the device only under [`weft_engine::Mode::MpsShared`]. Each takes the resources
 //! of its blocks' shape ([`crate::job::Program::shapes`]).
 //!
+//! Kernels that wait for peers pass weft's gate, as in the interposer. Under
+//! [`weft_engine::Mode::Mps`] they leave the compute engine to others: they have a few blocks.
+//! They are no [`KernelPiece`], and their time is not in [`JobRun::compute`].
+//!
 //! Not modelled: memory, hosts that run out of cores.
 #![forbid(unsafe_code)]
 
@@ -269,6 +273,7 @@ pub(crate) struct PlayedMachine {
     events: u64,
     asked: Option<Ns>,
     launch_latency: Ns,
+    mode: Mode,
 }
 
 impl PlayedMachine {
@@ -307,6 +312,7 @@ impl PlayedMachine {
             events: 0,
             asked: None,
             launch_latency: device.launch_latency,
+            mode: device.mode,
         };
         for job in setup.jobs {
             world.views.push(JobView {

@@ -1,7 +1,7 @@
 //! The progress of jobs: requests begin, threads make their calls, calls return, the device
 //! reports.
 
-use weft_engine::{Direction, KernelShape, OpId, Segment, Work};
+use weft_engine::{Direction, KernelShape, Mode, OpId, Segment, Work};
 use weft_scheduler::{Client, Event};
 use weft_trace_format::AwaitedWork;
 
@@ -209,6 +209,10 @@ impl PlayedMachine {
             Play::Copy { stream, duration, .. } => (stream, false, duration),
             _ => return,
         };
+        // A collective has a few blocks, which leave other kernels' blocks room. Only kernels on
+        // shared SMs are modelled block by block.
+        let beside = self.mode == Mode::Mps && program.is_collective(play);
+        let compute = compute && !beside;
         process.kernels += usize::from(compute);
         let time = process
             .job
@@ -242,6 +246,7 @@ impl PlayedMachine {
                 };
                 self.submit(job, stream, Work::Copy { direction, bytes: time }, flight);
             }
+            _ if beside => self.submit(job, stream, Work::Beside { duration: time }, flight),
             _ => match self.pieces_of(job, play) {
                 Some(pieces) => self.submit_pieces(job, stream, time, pieces, flight),
                 None => {

@@ -135,6 +135,9 @@ impl Models {
                 let found = || self.device.taken(state.outstanding(), at, state.config.switch_cost);
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.launched(kernel, at, earlier_end);
+                    if job.stretch.quiet(at, state.config.open_unseen) {
+                        job.account.interrupted();
+                    }
                     job.account.launched(at, found);
                     if !is_transfer(kernel) {
                         job.stretch.launched(kernel, at, cost);

@@ -16,7 +16,10 @@
 //!   kernel times: `front = max(front, launch) + time`.
 //! * At each launch the model has seen all kernels since the wait. For this context it knows the
 //!   idle time and the number of launches still to come: low estimates of both.
-//! * A context that was not seen before has no laxity.
+//! * A context that was not seen before has the estimates of its place: the number of launches
+//!   since the wait. Requests that differ in a kernel mostly have the same number of launches.
+//! * A job that awaits none of its work has stretches too. There, a stretch ends when the device
+//!   has had none of the job's work for a while. No lateness is measured at such an end.
 //!
 //! A stretch with more work than any that was seen to end is *new*. If the job has no profile, its
 //! end is unknown.
@@ -40,6 +43,16 @@ const ENOUGH: u32 = 2;
 /// Inverse part of the difference by which a higher value raises a low estimate. A lower value
 /// replaces the estimate at once.
 const RISE: u64 = 16;
+
+/// Stretches after which the place in a stretch stands for a context that was not seen.
+const ENOUGH_AT_PLACE: u32 = 8;
+
+/// Places that are learnt. Later ones have the laxity of their context only.
+const MAX_PLACES: usize = 4_096;
+
+/// Quiet times without a wait, beyond the most that a wait ended, after which a quiet time ends a
+/// stretch: the job awaits none of its work.
+const QUIET_WITHOUT_WAIT: u32 = 4;
 
 /// Idle time and launches still to come in a context.
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +106,11 @@ impl ReplayedStretch {
 #[derive(Debug, Clone, Default)]
 pub(super) struct StretchModel {
     contexts: HashMap<u64, StillToCome, BuildHasherDefault<Hashed>>,
+    /// The same by the number of launches since the wait, for requests that differ.
+    places: Vec<StillToCome>,
+    /// Quiet times since the last wait, and the most that a wait ended.
+    quiet: u32,
+    most_quiet: u32,
     launches: Vec<StretchLaunch>,
     /// End of the submitted work, if the device had no other work, ns.
     front: Ns,
@@ -129,8 +147,27 @@ impl StretchModel {
         }
     }
 
+    /// Takes in the quiet time before a launch at `at`: the device had none of the job's work for
+    /// `enough` ns at least. True if the job awaits none of its work, and so a stretch has ended.
+    pub(super) fn quiet(&mut self, at: Ns, enough: Ns) -> bool {
+        if self.launches.is_empty() || at < self.front.saturating_add(enough) {
+            return false;
+        }
+        self.quiet = self.quiet.saturating_add(1);
+        if self.quiet <= self.most_quiet.saturating_add(QUIET_WITHOUT_WAIT) {
+            return false;
+        }
+        self.end_stretch();
+        true
+    }
+
     /// Takes in a wait that saw all work ended, and learns from the stretch.
     pub(super) fn waited(&mut self) -> Option<ReplayedStretch> {
+        self.most_quiet = self.most_quiet.max(std::mem::take(&mut self.quiet));
+        self.end_stretch()
+    }
+
+    fn end_stretch(&mut self) -> Option<ReplayedStretch> {
         let replayed = ReplayedStretch {
             begin: self.begin,
             end: self.front,
@@ -150,6 +187,15 @@ impl StretchModel {
                         seen: 1,
                     };
                     self.contexts.insert(launch.context, new);
+                }
+                match self.places.get_mut(at) {
+                    Some(known) => known.learn(idle, launches),
+                    None if at < MAX_PLACES => self.places.push(StillToCome {
+                        idle,
+                        launches,
+                        seen: 1,
+                    }),
+                    None => {}
                 }
             }
         }
@@ -173,8 +219,11 @@ impl StretchModel {
     }
 
     fn to_come(&self) -> Option<&StillToCome> {
-        let known = self.contexts.get(&self.launches.last()?.context)?;
-        (known.seen >= ENOUGH).then_some(known)
+        let known = self.contexts.get(&self.launches.last()?.context);
+        let at_place = self.places.get(self.launches.len() - 1);
+        known
+            .filter(|known| known.seen >= ENOUGH)
+            .or(at_place.filter(|known| known.seen >= ENOUGH_AT_PLACE))
     }
 
     /// `E - R` if the work launched so far were done: until when the device may be without this
@@ -222,6 +271,62 @@ mod tests {
         model.launched(77, 50_060 * US, 10 * US);
         assert_eq!(model.deadline(), None, "another context");
         assert_eq!(model.launches_to_come(), 0);
+    }
+
+    #[test]
+    fn requests_that_begin_otherwise_have_the_laxity_of_their_place() {
+        let mut model = StretchModel::default();
+        model.waited();
+        let request = |model: &mut StretchModel, turn: u64| {
+            let start = turn * 10_000 * US;
+            model.launched(1_000 + turn, start, 10 * US);
+            (1..100).for_each(|step| model.launched(step, start + step * 30 * US, 10 * US));
+        };
+        for turn in 0..u64::from(ENOUGH_AT_PLACE) {
+            model.launched(1_000 + turn, turn * 10_000 * US, 10 * US);
+            assert_eq!(model.deadline(), None, "seen {turn} times");
+            model.launches.clear();
+            request(&mut model, turn);
+            model.waited();
+        }
+        model.launched(2_000, 900_000 * US, 10 * US);
+        assert_eq!(model.deadline(), Some(900_010 * US + 99 * 20 * US));
+        assert_eq!(model.launches_to_come(), 99);
+    }
+
+    /// Requests 10 ms apart that no call awaits. Returns how many ended by a quiet time.
+    fn unawaited(model: &mut StretchModel, first: u64, count: u64) -> usize {
+        let request = |turn: u64| {
+            let start = turn * 10_000 * US;
+            let ended = model.quiet(start, 1_000 * US);
+            stretch(model, start, 30 * US, 100);
+            ended
+        };
+        (first..first + count).map(request).filter(|ended| *ended).count()
+    }
+
+    #[test]
+    fn a_job_that_awaits_nothing_has_laxity_until_its_quiet_times() {
+        let mut model = StretchModel::default();
+        model.waited();
+        let first = u64::from(QUIET_WITHOUT_WAIT) + 1;
+        assert_eq!(unawaited(&mut model, 0, first), 0);
+        assert_eq!(unawaited(&mut model, first, 4), 4);
+        model.quiet(500_000 * US, 1_000 * US);
+        model.launched(0, 500_000 * US, 10 * US);
+        assert_eq!(model.deadline(), Some(500_010 * US + 99 * 20 * US));
+    }
+
+    #[test]
+    fn quiet_times_before_a_wait_end_no_stretch() {
+        let mut model = StretchModel::default();
+        model.waited();
+        // The first request is taken for unawaited ones, later ones are not.
+        assert!(unawaited(&mut model, 0, 10) > 0);
+        model.waited();
+        assert_eq!(unawaited(&mut model, 20, 12), 0);
+        model.waited();
+        assert_eq!(unawaited(&mut model, 40, 14), 0);
     }
 
     #[test]
