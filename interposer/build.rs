@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Generates code from the symbol table: the table as data, and an export with a slot per symbol.
 
 use std::fmt::Write as _;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A bound on the time of a test: the fixtures of the test programs include this file (`#[path]`)
 //! and hold a [`Bounded`] for as long as a test uses them.
 //!

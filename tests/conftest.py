@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The base of the cases of tests/: the options of a run, the scene, a bound, and the report of each
 case.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The common part of the benches that measure by themselves: they include this file (`#[path]`).
 //! `--check`, `--json FILE`, and the end of the program.
 

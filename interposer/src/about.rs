@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queries by other programs: whether this library is in a process, and which calls passed through
 //! it.
 

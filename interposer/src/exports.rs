@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The exported entry points and their slots.
 //!
 //! An export is one instruction: a jump through the symbol's slot. A slot points to one of four

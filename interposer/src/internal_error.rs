@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Internal errors: counted and logged once; the job's call still reaches the driver.
 #![forbid(unsafe_code)]
 

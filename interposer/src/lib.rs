@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The preloaded libcuda.
 //!
 //! A job started with this library in `LD_PRELOAD` finds it wherever it looks for the NVIDIA

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turning points of the process, and the modules that handle them: `cuInit`, a fork, the end, and
 //! the ends of contexts and streams.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Locks that the job's threads take in driver calls.
 //!
 //! A contended lock of the standard library changes the thread's `errno`, which a program may read

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The C library's turning points of a process: a fork and the end.
 //!
 //! A forked child owns nothing of its parent's session. Its handler runs in one thread, while locks

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Log lines of weft in a job: on stderr, one write each, never on stdout.
 //!
 //! `WEFT_LOG` sets the level. The sink is set up at the first driver call, so processes without GPU

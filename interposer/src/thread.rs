@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Identity of the calling thread, protection from `pthread_cancel`, and weft's threads.
 #![allow(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A client that finds the driver's functions in any way gets weft's, and every other lookup is as
 //! without weft.
 

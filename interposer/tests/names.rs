@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Weft knows every kind of launchable handle by its kernel's name, its module and its shape.
 
 mod support;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A panic inside weft does not reach the job. The call in which it happened still reaches the
 //! driver; the panic is counted, and reported once.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels that wait on the device for kernels on other devices: collectives.
 //!
 //! They are recognised by their names: those of NCCL, and of the libraries in [`PARTS`]. A job's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Readable names for symbols.
 //!
 //! A demangled kernel of a template library has thousands of characters. [`short`] keeps the parts

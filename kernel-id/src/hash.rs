@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! 64-bit numbers that stand for identities.
 //!
 //! They are written into profiles and compared between processes, so **the algorithm never

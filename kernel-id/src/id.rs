@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Identity of a launch, as a value.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel identities.
 //!
 //! A [`KernelId`] is a launch's module image, symbol, grid, block and dynamic shared memory. The

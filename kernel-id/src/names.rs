@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels by the number in a record.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cost of predicting a launch's regions:
 //! `cargo bench -p weft-profiles --bench working_set -- [--check] [--json FILE]`.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Conversion of samples to a profile.
 
 use std::collections::HashMap;

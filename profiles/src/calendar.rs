@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calendar: days since 1970-01-01 and dates, UTC. Pure arithmetic on eras of 400 years.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of a profile, which only this module knows.
 //!
 //! [`crate::format`] has the header; the body is a [`Profile`] in bincode 2's standard

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors of profiles. Each message is one line with the fault, its place and the remedy.
 
 use std::path::PathBuf;

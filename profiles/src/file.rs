@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files: reads within a limit, and atomic replacement.
 
 use std::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Versioned files with a checksum: profiles and traces are [`Format`]s.
 //!
 //! | offset | bytes | content |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! JSON of a profile: quantiles instead of buckets, names together with hashes. Field names stay;
 //! new fields may be added.
 

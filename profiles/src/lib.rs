@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Profiles: everything known about a job.
 //!
 //! * [`Profile`]: kernels with the distributions of their times and gaps, the memory peak, the GPU.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Everything known about a job, as a value.
 
 use serde::{Deserialize, Serialize};

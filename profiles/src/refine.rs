@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Refinement: a profile learns from the times measured while its job was served.
 //!
 //! The co-runners decide how far such a time is valid. A sole foreground job's time

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Text of a profile, for `weft profile show`.
 
 use std::fmt::Write;

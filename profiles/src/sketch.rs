@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A compact distribution of durations.
 //!
 //! Values are counted in buckets, 32 for each doubling (as in HDR histograms), so a bucket's middle

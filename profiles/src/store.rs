@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Profiles by name, in a directory. A profile is replaced atomically.
 
 use std::{

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The parts of scripts/gpu-bundle, scripts/gpu-suite and scripts/gpu-results. Standard library
 only: nothing can be installed on the GPU machine.
 

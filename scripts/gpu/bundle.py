@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Builds the files that the GPU machine needs, checks that they can run there, and puts them into
 one folder.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The table of clients (tests/clients/clients.toml), for every Python that a GPU machine may have.
 
 Before Python 3.11 the standard library cannot read TOML. The bundle carries the same table as JSON,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Folds result files into the repository: one table per GPU, its recordings, and the figures for
 the simulated GPU.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Keeps the driver initialised for the duration of a run.
 
 If no process holds a device, the driver shuts it down with the last process and starts it again

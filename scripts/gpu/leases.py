@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The two commands for a borrowed GPU of 15 minutes: each at most MOST seconds, most valuable steps
 first.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Examines the driver of this machine through its own interface and prints one JSON line.
 
 A separate program, because a broken driver may hang or crash the process that opens it. It makes no

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Facts of this machine: its GPU or none, its Python packages, whether MPS is installed. Nothing
 here changes anything.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """NVIDIA's multi-process service in our own folder: started for one measurement, ended by process
 id.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The common tools of every phase: its share of the time, its results, a device, jobs.
 
 A phase is a function `run(phase)` in phases/. It tries its cases with `phase.case`, most valuable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Runs weft-gpu-probe and converts its JSON lines to results.
 
 A line with a figure is `{"probe", "name", "value", "unit", "n", "p10", "p90"}`. A line without one

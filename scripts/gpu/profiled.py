@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Launches a little of everything under torch.profiler. Counts the kernels that the profiler saw,
 and those that it ties to an operator.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Rehearses the leases on the simulated GPU, with the code and the budget of a real one, and checks
 the files that each writes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Presents a run's result file to people: the table at the end, the missed phases, a summary as
 JSON.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Result files: JSON lines, one fact each. A line is written as soon as its fact is known; it is
 complete even if the writer is killed in the next moment.
 

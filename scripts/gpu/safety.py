@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Limits that protect a real GPU that belongs to others.
 
 A program that requests more managed memory than the device has free can hang the GPU, not only

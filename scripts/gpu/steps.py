@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A process that holds one model of scripts/workloads and works on order.
 
 Two such processes can be measured in turn or side by side. Orders arrive on stdin. The answer to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The suite: examines the machine, runs the phases in turn, keeps the budget and prints a summary.
 """
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Runs one phase within its share of the time and ends every process it started.
 
 The supervisor becomes the process to which orphans are handed (PR_SET_CHILD_SUBREAPER). A daemon

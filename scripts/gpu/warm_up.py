@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The first start of PyTorch on a machine, timed: later starts find the files in memory. Prints one
 JSON line.
 """

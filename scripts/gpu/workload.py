@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Jobs that phases run: processes that answer orders, and the models of scripts/workloads."""
 
 import contextlib

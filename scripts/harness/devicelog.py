@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Reads the simulated device's log (SIMGPU_LOG) and compares two runs.
 
 Before two runs are compared, these are normalised:

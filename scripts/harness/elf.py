@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Reads from an ELF file the versioned symbols that it needs, which decide whether it runs
 elsewhere, and the functions that it exports.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Starts jobs. Each job has its own process group, a time bound, output files and its own device.
 
 Every wait here is bounded. A job that exceeds its bound is killed by the id of its process group.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The licences of the packages that weft's files contain, as one text for their users."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft's packages: their glibc, their contents, and how each is made.
 
 All three are made from one folder, the tarball's, so they have the same files.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Paths of the repository. scripts/layout writes the built files, scripts/setup the environments.
 """
 

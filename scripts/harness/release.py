@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A release: the files that name its version, the archives that users get, and the page."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Output for people: progress on stderr, tables on stdout."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The cargo workspaces that tests need, in the order in which they are built.
 
 One folder takes what all of them build (`paths.TARGET`), so jobs and scripts find a file by one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Ends a PyTorch program that ran a backward pass without a race inside PyTorch.
 
 PyTorch's autograd threads drop a pass's Python objects after the pass has returned. If the

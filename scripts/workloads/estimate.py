@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Estimates the durations of the kernels in a simulated device's log on an A100, and prints a table
 for SIMGPU_CONFIG.
 

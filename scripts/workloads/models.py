@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Runs one of twelve models, in inference or in training, with random weights. The traces, the GPU
 suite and the benchmarks use it.
 

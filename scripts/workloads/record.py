@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Runs a model from models.py for a launch trace, and writes the cost of each PyTorch operation of
 a step in arithmetic and in bytes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Estimates the durations of a step's launches on an A100, from the arithmetic and bytes of their
 PyTorch operations.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A service: it answers requests one after another with a vision model, and works on the host
 between them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A training job: steps of a vision model with SGD on random images.
 
 A plain PyTorch program. It knows nothing of weft, of the simulated GPU, nor of other jobs.

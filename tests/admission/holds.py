@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job that takes device memory, keeps it until its end is due, and reports each step.
 
   holds.py RESULT --take 3GiB [--take 1GiB ...] [--go FILE] [--while FILE] [--seconds S] [--torch]

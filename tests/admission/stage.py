@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The stage of the live cases of admission: a simulated device of 8 GiB, a broker of its own, and
 jobs that take memory, in a folder of their own."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Cases of admission: jobs that take more than they declared, or declared nothing, and memory that
 strangers and managed jobs hold."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Admission, live: jobs that do not fit together on a simulated GPU, under weft run and without it.
 
   pytest tests/admission                 all cases; those of several users (test_users.py) need root

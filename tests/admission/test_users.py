@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Several people on one GPU: jobs of different users under one shared broker, live on a simulated
 GPU.
 

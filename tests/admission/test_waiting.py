@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Cases of admission: jobs that wait for memory, and jobs and brokers that are killed, stopped or
 stuck meanwhile."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The stage of cases with jobs of several users: a simulated device of 8 GiB and one shared broker.
 
 The users are numbers that no account of this machine has. The files that a job loads lie in the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The stage of the cases of test_guest*.py: programs plainly and in the roles that weft gives, and
 the comparison of both."""
 

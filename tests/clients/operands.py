@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Runs a PyTorch program and writes down the tensors that each of its operations was given and
 made, and its launches.
 

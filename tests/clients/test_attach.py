@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A service attaches while a batch job runs: the batch kernels that its first request meets on the
 device.
 

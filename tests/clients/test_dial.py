@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The slowdown that a foreground job allows, and the jobs' options for the device.
 
 Options and variables, up to the broker's own figures.

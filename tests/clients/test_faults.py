@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The effects of faults: brokers and jobs that are killed, stopped, forked, started by the hundred;
 bad files, full disks.
 

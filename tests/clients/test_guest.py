@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Does weft ever break a job? Odd programs and odd surroundings, each plainly and under weft: the
 same exit code, the same stdout, no hang.
 

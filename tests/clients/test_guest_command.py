@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft's own command between a shell and a job. Signals, terminals, preloads, pipes, exit codes."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """`weft doctor` of one job: does weft catch this command, is this process under weft?"""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Kernels that fail: the errors that a job gets under weft. No other job gets any."""
 
 from fixtures.scene import BOUND

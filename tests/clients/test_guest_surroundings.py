@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Odd surroundings. Descriptors, limits, namespaces, stopped processes, an environment that is
 wiped."""
 

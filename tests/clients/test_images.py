@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft's reader of images (kernel-id/image) against NVIDIA's cuobjdump, on every image of the CUDA
 libraries that PyTorch's environment has.
 

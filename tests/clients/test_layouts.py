@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Does weft know the layout of kernels' parameters when the driver does not report it, as before
 CUDA 12.4?
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The client matrix: real CUDA clients on the simulated GPU, without weft and with it, by role.
 
   pytest tests/clients/test_matrix.py -n 2 --dist worksteal        two clients at a time

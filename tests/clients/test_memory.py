@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Jobs that together exceed the device, on managed memory: real PyTorch on the simulated GPU.
 
   pytest tests/clients/test_memory.py                              every case

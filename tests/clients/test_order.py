@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Does any call overtake launches? Every stream-ordered entry point of the driver, in every role.
 
   pytest tests/clients/test_order.py --launches 1000

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Reports about each job: while it runs, at its end, and afterwards from disk.
 
 The jobs are PyTorch's, a service and a training job, each under `weft run` on a simulated GPU of

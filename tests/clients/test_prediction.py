@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Accuracy of templates for the memory that launches touch: learnt from one run of a model, judged
 on another one.
 

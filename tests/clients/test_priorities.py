@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Priorities of streams under MPS on the device itself, and weft's reports of them.
 
 The simulated device logs the priority of each operation's stream, and acts on that priority.

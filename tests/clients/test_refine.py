@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Learning of a job while weft serves it (`weft broker --refine`), and the service of an unknown
 job.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Does `weft profile --trace` record the job's operations? A PyTorch job on the simulated GPU,
 without weft and recorded.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Renders the chart as Helm does, and holds manifests against the schemas of Kubernetes.
 
   manifests.py < QUESTION      as JSON: "values" of the chart, or "files" or "texts"; "versions" of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A CUDA job in a container of the device plugin's tests: its result, and how weft knows it.
 
   pod.py WEFT       49 is right; then a line with this process's row of `weft status --json`

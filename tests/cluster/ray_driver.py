@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A driver of Ray in a network of its own: a cluster of four nodes on one machine, and jobs on it.
 
   ray_driver.py FOLDER      prints what each job saw, as JSON

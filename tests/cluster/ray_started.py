@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A driver on a node that `python -m weft_gpu.ray start` started: Serve, Train, and PyTorch.
 
   ray_started.py FOLDER       what it saw is in STARTED.json

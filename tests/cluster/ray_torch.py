@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A serving actor and a training actor of PyTorch on one GPU, for ray_started.py.
 
 TORCH names the folder with PyTorch: it is not in Ray's own environment.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job of the replay (tests/fixtures/slurm_replay.py): a bare client of the driver.
 
   replayed.py service RESULT --image PTX --memory BYTES --requests N --kernels K --gap-s S --seed S

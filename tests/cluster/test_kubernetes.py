@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The files that a cluster's admin applies: the chart as Helm renders it, the plain manifest, the
 examples.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft under Ray: four nodes on one machine, in a network of their own, each with a simulated GPU.
 
 Ray listens on all addresses of a machine, so it runs in a network namespace that has no other than

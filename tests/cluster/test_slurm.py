@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft under Slurm: a real controller and two nodes with simulated GPUs, in namespaces.
 
 The cases are in tests/fixtures/slurm_cases.py; scripts/cluster plays them on larger clusters. They

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Prints the data of torch_matmul.py's chains, computed on the CPU, as JSON.
 
 With the argument `early` each 50th operation takes the result that its predecessor of the same

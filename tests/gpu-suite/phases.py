@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Phases that the tests put into scripts/gpu-suite: each does one thing that a phase on a real GPU
 may do wrong."""
 

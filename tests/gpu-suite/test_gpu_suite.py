@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Tests of scripts/gpu-bundle, scripts/gpu-suite and scripts/gpu-results, on the simulated GPU.
 
 Needs the build of scripts/layout. Without .venv-torch, the phases that run PyTorch must report why

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Prometheus and promtool as Debian has them: fetched, unpacked into a folder, never installed.
 
 Unpacked programs are used again and need no network.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The broker's metrics as their readers see them: promtool, Prometheus, a dashboard.
 
 Prometheus is Debian's own. Jobs are native clients of the simulated GPU. Without Debian's packages

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Exports every symbol of the table that `src/lib.rs` does not implement, with the answer "not
 //! supported", and the table with which `cuGetProcAddress` finds all of them.
 

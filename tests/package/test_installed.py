@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Each package is installed, used on the simulated GPU, and removed without trace.
 
 The packages are made of the build of scripts/layout, so they run here and not on an older glibc:

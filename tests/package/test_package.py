@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft on systems with an older glibc: the output of scripts/package, played among the programs of
 Debian 11 (glibc 2.31), which are unpacked into target/package/debian-11.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The .deb under a real systemd: installed, enabled, reloaded, used, upgraded and purged.
 
 It boots in namespaces of its own (tests/fixtures/systemd.py). `scripts/cluster systemd --check`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """PyTorch on two devices: fills, copies between them, steps of training on the second, an event of
 one waited for on the other. Prints one line of JSON."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job that reports its devices, takes memory on one of them or on two, works there on request,
 and stays until its end is due.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """PyTorch as `device_map="auto"` uses it: asks for the free memory of each device, lays a model's
 layers on the first until its part is full and the rest on the second, runs it, and takes more than
 there is; then `DataParallel`. Prints one line of JSON."""

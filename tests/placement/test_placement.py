@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Several GPUs: the device of jobs that let weft choose, the independence of jobs on different
 devices, and the accounts of jobs that use several.
 

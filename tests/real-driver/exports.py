@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft's table of functions against the exports of each real library: a function that weft does not
 know fails with its name."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Frameworks on a machine with a driver and no device: under weft each fails in the same words,
 with the same exit code, as without it."""
 

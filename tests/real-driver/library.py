@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The fetched library is a driver: it opens without a device, answers its version, and has no
 device. NVML the same."""
 

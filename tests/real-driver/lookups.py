@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Every way to look a function up, with every name, version and flag: under weft the same answers
 as without it, and weft's entry point in place of the driver's.
 

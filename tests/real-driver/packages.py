@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """NVIDIA's user-space driver as Debian's `non-free` component has it: fetched as packages, unpacked
 into a folder, never installed (tests/fixtures/debian.py).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Plays the cases of this folder on each branch of the real driver, for scripts/real-driver."""
 
 import importlib

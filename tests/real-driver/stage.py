@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The common base of the cases of a real driver library: the list of them, the library as a device
 that none is, C programs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft's own commands on a machine with a driver and no device: `weft doctor`, NVML, `weft run` and
 `weft broker`, and NVIDIA's control daemon together with them."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Built parts of the cases of the findings: C programs, and the unit tests of the packages."""
 
 import functools

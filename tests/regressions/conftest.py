@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Fixtures of the cases of the findings, in addition to a scene."""
 
 import built

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A raw client in a process of its own, which keeps what it was given until it is ended.
 
   raw_job.py SOCKET UID COMMAND MEMORY UUID TOTAL PRIORITY

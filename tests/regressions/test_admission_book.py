@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Cases of admission's book: one user's job must not keep other users' jobs from the device by its
 messages or acts, and reports about waiting jobs are true.
 

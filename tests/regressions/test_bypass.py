@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Libraries and programs that go round weft are led back to it if possible, and get a warning if
 not."""
 

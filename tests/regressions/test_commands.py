@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Commands that a person types and their output: `weft run`, `weft profile`, the other commands,
 and Ctrl-C."""
 

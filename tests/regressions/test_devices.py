@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Properties of a device, and its other users: MPS by each client's driver, other brokers,
 processes of other pid namespaces, and the host memory that a job's control group leaves it."""
 

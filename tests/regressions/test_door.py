@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Protection of a shared broker, and of other users' jobs, against one user: the door, the control
 thread, and the state kept for each user.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """How jobs ended: the exit code or signal of each, in `weft history`, `status` and the metrics."""
 
 import json

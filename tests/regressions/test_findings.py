@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Every fault that an outside review found has a case, marked with the finding's name.
 
   pytest tests/regressions                                all cases

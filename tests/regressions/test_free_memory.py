@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job can get free memory: the memory that a job reads as free, and the memory that undeclared
 jobs do not hold."""
 

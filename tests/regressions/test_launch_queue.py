@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The launch queue and the hooks around it: their effect on a job's call, and their leftovers."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job's account of device memory, the memory that a context takes along, and the samples that
 outlive a job."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A background job without a profile keeps to the delay bound, as README starts it.
 
 Judged by the part of its work that lies on the device when the foreground job comes back."""

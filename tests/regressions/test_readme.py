@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """README's own commands protect: they are read out of README.md and played word by word."""
 
 import time

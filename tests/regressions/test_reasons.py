@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The end of a test run reports the assertion that failed, and the checks that were not tried."""
 
 import pytest

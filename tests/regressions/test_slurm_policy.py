@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Requests that deploy/slurm/job_submit.lua must refuse or pass unchanged, as slurmctld hands them
 in.
 

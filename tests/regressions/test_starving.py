@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Jobs that starve though there is room: unknown background jobs, those of other users, those with
 many streams."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Jobs that are stopped (SIGSTOP, Ctrl-Z, `weft pause`) while others run."""
 
 import os

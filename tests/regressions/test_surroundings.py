@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Drivers that open others, time namespaces, second contexts, children past the C library."""
 
 import os

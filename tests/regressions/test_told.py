@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft's figures of jobs are the real ones: in every view, by the device's log and the service's
 own clock."""
 

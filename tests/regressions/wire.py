@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A client of the broker that speaks the packets of the rendezvous socket by itself, as an
 unfriendly program would.
 

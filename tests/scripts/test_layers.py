@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """scripts/layers finds the faults that it is for, and sees no circles that are not there."""
 
 import importlib.machinery

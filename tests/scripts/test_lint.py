@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """scripts/lint finds the breaches that it is for."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The demo's files for the lab: device times of a recording, and a scenario."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """README names the versions that the tests really install."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """scripts/release: one version in all files, a cut changelog, a tag only on a clean tree."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Stages that run together: each is begun in its turn, all are waited for, and none is lost."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The cost of one hostile user on a shared broker to the three other users.
 
 Ann has the job that matters: it launches in bursts and pauses. Bea and Cat have a job each that

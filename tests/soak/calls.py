@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Random sequences of driver calls, each played plainly and under weft in each role: answers,
 values read back, and the order on the device must be the same.
 

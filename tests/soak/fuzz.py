@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Random bytes on all code that reads bytes from outside: libFuzzer on the crate tests/soak/fuzz,
 led by coverage.
 

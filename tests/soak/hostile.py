@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """One hostile user of a shared broker: every attack that a program without privileges can make
 through its socket, all at once and again and again.
 

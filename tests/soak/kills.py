@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Clients and brokers killed, stopped and started at random moments under load.
 
 A crowd of jobs (tests/soak/programs/calls.c) plays random driver calls on one simulated GPU under

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The common base of the campaign's parts: their figures, the program that makes random driver
 calls, and the comparison of a run of it with the plain one."""
 

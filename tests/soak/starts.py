@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """300 jobs that start at once under one broker: each must end right, and leave nothing behind."""
 
 import random

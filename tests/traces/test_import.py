@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Files of real GPUs' profilers: each is imported, and its trace, played without
 other jobs, takes about the time of the file.
 

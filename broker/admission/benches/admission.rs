@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cost of an admission decision: `cargo bench -p weft-admission --bench admission -- [--check]
 //! [--json FILE]`.
 //!

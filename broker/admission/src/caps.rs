@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! An administrator's caps on one user's jobs and memory ([`super::under_caps`] applies them).
 //!
 //! A waiter of a user at a cap is passed over as a suspended one is, and keeps its turn. A running

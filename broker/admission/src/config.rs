@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Policies and constants of the admission rules.
 #![forbid(unsafe_code)]
 

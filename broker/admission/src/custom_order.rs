@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! An order of admission from outside: the lab compares weft's order with others.
 #![forbid(unsafe_code)]
 

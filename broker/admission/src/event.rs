@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Input events and decisions of the state machine.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fair share: each user's recent usage, by weight.
 #![forbid(unsafe_code)]
 

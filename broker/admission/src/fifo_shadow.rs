@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fifo shadow: the jobs in the order of their turns without passing, simulated in parallel to
 //! the real order.
 //!

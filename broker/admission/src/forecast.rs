@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Expected start of each waiter: a copy of the state machine, continued as expected.
 #![forbid(unsafe_code)]
 

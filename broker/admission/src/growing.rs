@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running jobs that want more memory.
 //!
 //! A job may wait for memory that is not free ([`super::Event::GrowsInTime`]), since a neighbour

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bytes that a job holds, now and lately.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decides which job may take device memory, and when. A pure state machine: events and the time go
 //! in, decisions come out; no clock, thread or socket.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Data types of the state machine, without rules.
 #![forbid(unsafe_code)]
 

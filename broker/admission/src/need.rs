@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A job's expected need, and a device's resources.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Order of the waiters under each policy.
 #![forbid(unsafe_code)]
 

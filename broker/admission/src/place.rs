@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Chooses the device of a job that may use several, before it begins.
 //!
 //! 1. A device with immediate admission comes first (on device memory, then on managed memory),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state as stored for the next broker.
 //!
 //! Times are of the driving clock: valid within one boot of the machine. The configuration is not

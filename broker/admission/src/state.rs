@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state: waiters, running jobs with their shares, and the effect of each event.
 //!
 //! Invariant: [`Admission::sums()`] are dropped whenever an input of them changes.

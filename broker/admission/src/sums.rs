@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sums over the running jobs, computed once for all waiters of an event.
 //!
 //! Without them an event among a thousand jobs took 20 ms: each waiter scanned the running jobs.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Other jobs may take the part of its share that an undeclared job does not hold.
 //!
 //! A job that declared no need was promised no memory. A request that lacks memory gets the unheld

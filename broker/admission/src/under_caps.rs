@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which jobs may begin and grow under the caps of their users.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Questions and answers of `weft status`, `queue`, `metrics`, `set`, `profile` and `stop`, as JSON
 //! over the broker's socket.
 //!

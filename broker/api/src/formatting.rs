@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Figures for people: durations, parts and counts, with three places and a unit.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Name of a job: the one that its user chose, else that of its script or program.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Questions to the broker and its answers, as data; names, paths and texts for people.
 //!
 //! The `weft` command and the daemon link this crate. Only [`admin`] talks to a broker.

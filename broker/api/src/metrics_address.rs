@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The address at which metrics are served.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Check whether NVIDIA's Multi-Process Service runs. Under MPS the device does not switch between
 //! processes.
 //!

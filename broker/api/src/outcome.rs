@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Outcome of one job under weft: its GPU time, its losses, its cost to other jobs, its gain.
 //!
 //! The daemon's module `outcomes` computes it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Paths of a broker's files, all in its socket's directory.
 //!
 //! Only the user may enter the directory (0700), or only the owner of a shared broker may change it

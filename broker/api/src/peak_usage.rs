@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Observed usage of one job without a declared need; `weft profile keep` makes it a profile.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The query for the best device of a job that has not started, and the answer.
 #![forbid(unsafe_code)]
 

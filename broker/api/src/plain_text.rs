@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Text from clients, made safe to show in a terminal, a log or JSON.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A profile's place on disk: by name in the user's folder, or by `FOLDER/NAME`.
 //!
 //! `weft run` passes the absolute form, because the broker's folder may differ from the job's.

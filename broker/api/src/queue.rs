@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The answer of `weft queue`, for programs and people.
 #![forbid(unsafe_code)]
 

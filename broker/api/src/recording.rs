@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The broker's recording of one job: its intervals, its cost to each foreground job, lengths of
 //! its stretches, its warnings with their times.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Status of the broker: the source of `weft status`, of its JSON and of the tests.
 #![forbid(unsafe_code)]
 

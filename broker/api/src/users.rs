@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Users by name, for people.
 #![forbid(unsafe_code)]
 

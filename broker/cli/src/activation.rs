@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Socket activation: the service manager holds the broker's socket and passes it on, as in
 //! sd_listen_fds(3).
 #![deny(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft broker`: the broker itself, in the foreground or detached.
 #![deny(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables that fit a width: long cells are replaced by short ones, the least important columns are
 //! dropped, words are cut. A row is never wider than the width.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft completions` and `weft man`: shell completions and manual pages, generated from the
 //! definition of the command line.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The variables with which a job requests priorities and SMs from the device itself. The driver
 //! reads them at `cuInit`, and ignores them unless the job runs under MPS.
 //!

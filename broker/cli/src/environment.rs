@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The environment of a job under weft.
 //!
 //! User settings stay, and weft adds its entries to them. Applying it twice has the same result as

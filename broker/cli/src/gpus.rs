@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft run --gpu`: chooses the job's device.
 //!
 //! NVML lists the devices, and the driver lists those that `CUDA_VISIBLE_DEVICES` leaves; a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft history`: ended jobs, from disk. It needs no broker.
 #![forbid(unsafe_code)]
 

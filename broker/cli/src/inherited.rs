@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inherited signal dispositions that a job must keep.
 //!
 //! * Rust's runtime ignores SIGPIPE before `main`, and `Command` resets it in a child. A job whose

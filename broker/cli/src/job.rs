@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft pause`, `resume`, `cancel` and `wait`: jobs by name, client number or process.
 //!
 //! Signals go to the processes that the broker knows of a job, through descriptors that identify a

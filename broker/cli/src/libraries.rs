@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Search for the real driver and weft's own library, distinguished by device and inode.
 #![forbid(unsafe_code)]
 

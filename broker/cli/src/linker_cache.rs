@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reader of the dynamic linker's cache, which finds the driver in the same place as the linker.
 //!
 //! `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1"): a header of 48 bytes, entries of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `weft` command, with one file per subcommand.
 //!
 //! On stderr an error is one line, with exit code 2 for a wrong command line, else 1. A started job

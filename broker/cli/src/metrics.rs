@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft metrics`: the broker's metrics, once.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Detection of work that bypasses weft: programs into which the dynamic linker preloads nothing,
 //! and processes that opened the driver without weft.
 #![forbid(unsafe_code)]

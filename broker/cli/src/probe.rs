@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft probe`, hidden: a separate process's view of the driver, which may hang or crash.
 //!
 //! `device` opens a library and reports versions and devices. `ways` looks a function up in every

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft probe` in a separate process, which may hang or crash without harm.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft profile`: runs a job once and learns its kernels, their times and gaps; shows and lists
 //! profiles.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft queue`: jobs that wait for device memory, with reasons, and jobs that have it.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft run`: a job under weft. The job replaces this process (exec), so pid, exit code, signals
 //! and stdout are its own.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft set`: changes a job's priority or allowed slowdown, or a user's weight.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starts this user's broker if none runs.
 //!
 //! The first job that takes the start lock ([`turn`]) checks again, starts a broker and waits for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft status`: jobs with their roles and waits, warnings and errors.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft stop`: ends this user's broker; its jobs continue without weft.
 #![forbid(unsafe_code)]
 

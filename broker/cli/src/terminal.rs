@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The terminal: taken over for a screen, and always restored.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft trace`: shows a launch trace and converts it to and from JSON; and the recording behind
 //! `weft profile --trace`.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Users and groups, by number or by name in this machine's own tables.
 #![forbid(unsafe_code)]
 

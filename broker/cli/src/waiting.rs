@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waits for a job as its parent (`weft profile`), transparently for both sides.
 //!
 //! * Terminal signals (^C, ^\, ^Z, a hang-up) reach the job too, as both are in the foreground

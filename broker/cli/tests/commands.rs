@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the `weft` command as a user sees it: exit codes, one-line errors, untouched stdout,
 //! profiles.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the broker as a process, with clients that attach, leave and lie.
 
 mod common;

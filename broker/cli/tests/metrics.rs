@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of a real broker's metrics: the output of `weft metrics`, the socket, and refusals.
 
 mod common;

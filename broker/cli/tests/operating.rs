@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of a broker's operation: its settings file, SIGHUP, signals to jobs, its log.
 
 mod common;

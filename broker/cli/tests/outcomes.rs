@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the broker's reports about each job: outcomes, warnings, end lines, the history.
 
 mod common;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft report`: a page and a trace of two jobs, by a real broker and clients that act as the
 //! interposer's session.
 

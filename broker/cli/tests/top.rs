@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft top`: its screen on a terminal, its plain pages and its JSON; names of jobs.
 
 mod common;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! State machine of the cluster: nodes, jobs, and the round after each event.
 
 mod engine;

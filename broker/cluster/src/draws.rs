@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Chance that depends only on a seed.
 
 /// A stream of numbers (SplitMix64: one word of state, passes the usual tests).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Events that the core takes in, and its decisions.
 
 use crate::Ns;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A job's request, and its measure.
 
 use crate::Ns;

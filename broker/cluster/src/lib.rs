@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decides which job gets which GPUs of a cluster, and when. A pure state machine above the node's
 //! brokers: events and the time go in, decisions come out; no clock, thread, file or socket.
 //!

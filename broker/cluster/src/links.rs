@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Links between nodes: a tree of two levels. Nodes are attached to leaf switches. Each leaf has
 //! equal uplinks, one to each spine. A gang's traffic takes the links of its nodes. If the gang is
 //! on more than one leaf, its traffic takes one uplink of each, all to one spine: its path.

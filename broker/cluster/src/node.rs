@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Nodes, and their free resources.
 
 use crate::job::{WHOLE_GPU_MILLI, WorkerAsk};

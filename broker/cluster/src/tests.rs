@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Random events under every policy and placement, checked against a ledger that only reads the
 //! decisions.
 

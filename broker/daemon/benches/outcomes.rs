@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cost of outcomes and metrics on the scheduler's thread, at 1,000 launches a millisecond.
 //!
 //! ```console

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The daemon: drives the pure crates (scheduler, paging, admission) with real time and clients.
 //!
 //! Dependencies go one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scheduler thread's mailbox.
 //!
 //! A separate module, so that threads to which the scheduler sends messages do not depend on it.

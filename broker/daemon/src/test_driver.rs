@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The daemon's scheduler without its thread, clock and socket, for tests.
 //!
 //! Lanes are real shared memory, and the ways to wait are those of the daemon. The caller runs

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Accounts of the streams of a background job, and how much of each one's work has ended.
 //!
 //! A stream's account counts predicted ns: `issued` grows with every launch, `completed` as work

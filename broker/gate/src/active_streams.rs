@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams of the process that have work, and the moment when the last work has ended.
 //!
 //! * A launch to the stream of the previous launch costs two loads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The charge for work, and whether credit covers it.
 
 use weft_protocol::Ns;

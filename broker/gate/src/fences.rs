@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fences after a background job's work: when a fence is due, which fences are pending, and when
 //! work without a fence counts as ended.
 //!

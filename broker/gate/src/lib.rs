@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The gate: the client's decision whether a launch may go.
 //!
 //! The code has no clock, no futex and no driver. The caller passes in the time, the device's

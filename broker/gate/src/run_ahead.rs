@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The launches that a run-ahead window admits, and the next look of a launch that it holds back.
 //!
 //! Such a launch first waits only for the device ([`DEVICE_WAIT_NS`]): most kernels end sooner.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Order at the gate: launches leave in order of arrival, over all streams of the process.
 //!
 //! Holding one stream while another runs would deadlock programs whose streams wait on each other.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The wait at the gate: the reasons that end it, and the nap between two looks.
 //!
 //! Every wait ends. [`GateWait::look`] returns `Expired` at the deadline at the latest, whatever

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cost of a switch in the memory planner:
 //! `cargo bench -p weft-paging --bench memory -- [--check] [--json FILE]`.
 //!

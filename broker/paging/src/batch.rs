@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Merges orders for neighbouring granules into one.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Choice of the next granules to move.
 //!
 //! "Aggressive" rule of Cao, Felten, Karlin, Li: "A study of integrated prefetching and caching

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Granules, places and uses of one client.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory planner, a pure state machine: turns and working sets go in, orders that move memory
 //! ahead of need come out.
 //!

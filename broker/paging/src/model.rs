@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inputs and outputs of the planner.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The planner's inputs and books. `choice` chooses the granules to move.
 #![forbid(unsafe_code)]
 

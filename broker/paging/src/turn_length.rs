@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Length of a turn for the memory that it moves.
 //!
 //! A round has a turn of each of `k` clients, of `T` own time each, and takes `W`. While a client

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Order of a client's next uses of its granules from some point of its time, and of its last uses
 //! before it.
 //!

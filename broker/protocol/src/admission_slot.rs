@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Admission slot: whether a client may begin, and how much memory it may have.
 //!
 //! The broker writes [`AdmissionSlot`], the client writes [`Moves`]. All zero: the broker has set

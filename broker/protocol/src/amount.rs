@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Amounts of memory as text, in the environment and on the command line.
 #![forbid(unsafe_code)]
 

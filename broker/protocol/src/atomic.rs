@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Atomics that loom watches, under the standard library's names.
 //!
 //! A word is made at its first use, as loom's constructors are not constant. `{:?}` uses a word: a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages of the control plane: a few a second. A launch never waits for one.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The credit word: all changes of it, by both sides.
 //!
 //! `given = taken + taken back + word` at every instruction: the word changes by single atomic

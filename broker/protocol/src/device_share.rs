@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests of a job to the device itself, in addition to the broker's decisions. Pure.
 //!
 //! # Priorities

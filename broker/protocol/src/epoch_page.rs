@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Epoch page: one page per user, mapped by all clients. It has a row of launch epochs for each
 //! device, and one launch epoch in a row for each priority.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fit of a profile to its job: the part of the launched kernels that the profile knows.
 #![forbid(unsafe_code)]
 

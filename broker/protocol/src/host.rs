@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Spare host memory for pages that are moved off devices.
 //!
 //! Evicted managed pages are charged to the control group of their process, and the kernel kills a

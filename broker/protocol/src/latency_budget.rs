@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Latency that a foreground job may lose to background jobs, as text and as a message.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Protocol between the interposer and the broker.
 //!
 //! * [`lane`]: the shared memory of one client, the hot path. Only atomics; either side may die at

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machine's clock: `CLOCK_MONOTONIC` outside of all time namespaces, so that processes can
 //! compare times.
 //!

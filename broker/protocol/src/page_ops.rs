@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Page operations: orders to a client's memory thread, and how each order ended.
 //!
 //! They are in a short ring in the lane. The client takes them in order and ends them in any order.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Priorities as text: figures and the names of four of them.
 #![forbid(unsafe_code)]
 

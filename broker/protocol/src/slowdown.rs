@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Slowdowns as text. Programs outside weft build this file too (`deploy/slurm/spank`), so it uses
 //! only the standard library.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Busy model: when a foreground job's submitted work ends, and which phase follows.
 //!
 //! Each launch adds its predicted time. At the end of the sum a gap begins. A synchronising call

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scheduler's settings, with the reason for each default.
 
 use std::{fmt, str::FromStr};

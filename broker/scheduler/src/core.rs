@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! State machine of the scheduler: takes in events, asks the policy, and turns its verdicts into
 //! decisions.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Account of a background job's credit.
 //!
 //! * granted = issued + revoked + left, exactly, whatever a client reports.

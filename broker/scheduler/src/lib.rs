@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scheduler as a pure state machine: events and the time go in, decisions come out. No clock,
 //! no thread, no socket.
 //!

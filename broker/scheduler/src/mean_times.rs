@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mean times of a client's kernels, and mean gaps after them, from its profile. They do not depend
 //! on earlier kernels.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels that wait at gates, one for each client, in the orders in which policies look for them.
 //!
 //! Each class (priority) is ordered by long estimate and by turn. A third order through all classes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The core's state for people and tests: `weft status` and `weft top` print it.
 
 use serde::Serialize;

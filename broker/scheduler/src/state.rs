@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The core's state: clients, waits, and the background work that is out.
 //!
 //! Policies read the state and change nothing. All ledger changes go through

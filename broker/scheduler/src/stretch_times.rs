@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lengths of a foreground job's stretches, from first launches to waits, with and without
 //! background work. They are for people and decide nothing.
 //!

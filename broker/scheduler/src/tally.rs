@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tallies of one client, for people: its use of the device, and how much of that was known. They
 //! decide nothing.
 

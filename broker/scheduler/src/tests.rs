@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The core as a whole, by its events and decisions.
 
 use std::sync::Arc;

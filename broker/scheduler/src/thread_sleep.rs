@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waits of the scheduler thread between two iterations.
 //!
 //! | situation | wait | woken by |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turn scheduler: long turns among equals whose memory does not fit the device together.
 //!
 //! Two such jobs at once would take the memory from each other, page by page. So the members of a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Invariants of the core after every event, in any order. A failure prints its events and seed.
 #![forbid(unsafe_code)]
 

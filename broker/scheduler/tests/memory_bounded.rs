@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The core's memory is bounded: clients come and go, with new names and kernels each time.
 //!
 //! One test in a binary of its own, so that the process's resident memory is the core's.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compiles the protocol with a compiler from a crate, so protoc is not needed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

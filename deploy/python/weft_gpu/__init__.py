@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft in Python: the path of its library, and the environment of a job.
 
     subprocess.Popen(["python", "serve.py"], env={**os.environ, **weft_gpu.env(priority="high")})

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The `weft` command: becomes the program in this package."""
 
 import os

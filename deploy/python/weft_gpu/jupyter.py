@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft under Jupyter: a kernel that makes each notebook a job with the notebook's name.
 
     python -m weft_gpu.jupyter install [--priority low] [--user]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """weft under Ray: `runtime_env={"weft": {"priority": "high", "memory": "12GiB"}}`.
 
     import weft_gpu.ray                          # before a `ray.init()` that starts a cluster

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the Slurm release that the plugin is built for. Slurm loads no plugin of another release.
 #![forbid(unsafe_code)]
 

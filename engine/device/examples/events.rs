@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! How fast the engine is: `cargo run --release -p weft-engine --example events`.
 //!
 //! An event here is an operation that goes all the way: submitted, started, ended, taken out. The

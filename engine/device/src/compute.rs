@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The compute engine: its current context, and the work that runs.
 //!
 //! Time slices: `holder` is the context that has the engine or is about to. It is not in the line.

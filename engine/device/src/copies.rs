@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The two copy engines. Each runs one copy at a time, to its end. Contexts take turns copy by
 //! copy, also in time-slice mode: copy engines are scheduled apart from the compute engine.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine: the calls of a caller, and the order of events at one instant.
 //!
 //! Invariants between calls: every stream's head is blocked by something that will move it on (a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why a call of the engine was refused.
 
 /// Why a call was refused. The engine is unchanged then.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine: a GPU's treatment of the work of several processes, in virtual time.
 //!
 //! The engine is a plain value without clock, thread, file or random number. The caller submits

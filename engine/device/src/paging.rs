@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Managed memory on the device: touches of operations, prefetches as operations, and the time at
 //! which the ledger's news is the engine's.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Orders of waiting: ready operations of a context, contexts in line for an engine.
 
 use std::cmp::Reverse;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine's parameters. The defaults are the figures of
 //! `tests/simgpu/calibration/a100-like.toml`, which has their sources; a test there compares them.
 //! Its folder has other GPUs' figures.

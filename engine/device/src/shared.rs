@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The compute engine of [`crate::Mode::MpsShared`]: kernels share SMs block by block.
 //!
 //! A kernel of `W` waves and duration `D` has blocks of `D / W` each. A block begins as soon as its

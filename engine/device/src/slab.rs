@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A store with stable keys. A key carries the generation of its place, so a stale key never names
 //! something newer.
 

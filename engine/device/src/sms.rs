@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Capacity of an SM, and the part of it that the blocks of a kernel take.
 //!
 //! A block takes the part of an SM that it needs most of: with `r` blocks of its kind in an SM it

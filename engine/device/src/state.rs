@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Contexts, streams and operations; how streams move on, and the outcome of each operation.
 //!
 //! The engines ([`crate::compute`], [`crate::copies`]) decide which ready operation runs when. They

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine's time.
 
 /// A time or a duration in nanoseconds of the device.

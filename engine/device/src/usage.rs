@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sums of the engine's work.
 
 use crate::Ns;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Work that can be submitted, and the outputs.
 
 use crate::memory::{Owner, Range};

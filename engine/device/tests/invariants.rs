@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Invariants of any submission, checked on random schedules.
 
 #[path = "../../../tests/bounded.rs"]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The page ledger under any sequence of calls, and its costs in cases that can be added up by
 //! hand.
 

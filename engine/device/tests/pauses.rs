@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gaps between kernels of one stream, and the time of events' records.
 
 mod common;

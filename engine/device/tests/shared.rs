@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels that share SMs: residency, waves, priorities at block boundaries, contention.
 
 mod common;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Contexts on the compute engine (time slices, switches, MPS), and the copy engines in parallel
 //! with it.
 

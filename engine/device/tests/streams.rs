@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams of one context: order, priorities, dependencies, host operations, held kernels, closing.
 
 mod common;

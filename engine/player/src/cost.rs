@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Host time that a rule adds to calls, beyond the driver's own time, ns.
 //!
 //! weft's values are measured (`scripts/bench launch`, in `docs/benchmarks.md` under "A launch").

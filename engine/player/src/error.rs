@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why a set of jobs cannot be played.
 #![forbid(unsafe_code)]
 

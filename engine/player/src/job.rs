@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A job: the work that it launches, in a form that replays fast, and the arrival times of its
 //! requests.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Plays traces of jobs that share one GPU, in virtual time, under weft or another rule.
 //!
 //! A run takes jobs, a device, a rule and a seed, and returns each job's request latencies, its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run: its check, the profiles that weft has before it, and its play.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Chance that depends only on a seed.
 //!
 //! [`Random`] is a stream of numbers, for events that have an order of their own (wake-ups). [`at`]

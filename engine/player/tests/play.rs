@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The crate as a user drives it: jobs that cannot be played, runs by time, ways of sharing.
 use std::sync::Arc;
 

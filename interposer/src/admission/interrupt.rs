@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ctrl-C while a job waits for memory, and the end of a job that may not wait.
 //!
 //! A program's SIGINT handler (Python's) only notes the signal and acts when the call returns. So

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Admission of this process to a device: the wait before its first memory, and its quota after
 //! that.
 //!

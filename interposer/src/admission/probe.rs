@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Probes of free device memory, which show the broker the memory of contexts and strangers.
 //!
 //! A probe is valid only if no memory changed during it. So each change is announced before the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Detection of a Python script whose interpreter owns a signal's handler.
 //!
 //! Reads only `/proc`: another thread may hold the linker's lock (`dladdr`) or change the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starts a broker for a job that finds none: the `weft` program next to this library, in the
 //! background.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether this process's memory is managed: the request, and the decision of `auto`.
 //!
 //! `auto` is decided once per process, by the broker at admission. Without the broker's decision,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The broker's doorbell: an eventfd that came with the lane.
 //!
 //! A job may close descriptors that it did not open, and its next file may reuse the number. So the

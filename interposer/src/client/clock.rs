@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lane's clock: the machine's ([`machine_clock`]), equal in all processes.
 //!
 //! A vDSO read takes 20 to 60 ns (measured), more than the rest of a launch. The processor's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel costs: identity hash -> predicted ns, read without a lock at every background launch.
 //!
 //! Open addressing over atomics; entries are never removed. A key is claimed before its value is

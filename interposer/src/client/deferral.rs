@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether launches of this process may be deferred at a closed gate (`WEFT_QUEUE`).
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! This process's requests to the device itself, and their effect. Pure.
 //!
 //! The driver reads the variables at `cuInit`, before weft's own settings: weft only reads them

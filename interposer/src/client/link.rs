@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The link to the broker: shared memory, messages, and the environment's settings.
 //!
 //! Without a broker the lane is private memory whose mode is `Free`, so readers need no check. A

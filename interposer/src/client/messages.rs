@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages from the job's threads to the broker: a bounded queue that the helper thread empties.
 //!
 //! A sender never waits: a full queue drops and counts the message.

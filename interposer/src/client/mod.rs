@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The process as a client of the broker: link, settings, clock.
 //!
 //! This module knows no hooks, launches or memory.

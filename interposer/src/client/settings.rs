@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The environment's settings. Pure: variables in, settings and warnings out.
 //!
 //! A warning is one line: the fault, its place, and the value used instead.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Priority of a background job's stream, by the priority that the job asks for. Pure.
 //!
 //! CUDA counts down: 0 is the default and the least, lower numbers go first. So a stream that asks

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A deferred launch: a copy of all data that the driver would have read.
 
 use std::ffi::c_void;

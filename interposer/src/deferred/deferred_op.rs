@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A deferred call of any kind.
 #![forbid(unsafe_code)]
 

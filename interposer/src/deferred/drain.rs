@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Issues the launches in the queue.
 //!
 //! The drain thread issues, and sleeps while the queue is empty. A thread of the job that needs the

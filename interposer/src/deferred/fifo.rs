@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bounded FIFO: the launches in the queue, in order.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fills and device copies deferred behind waiting launches: four words each, without host memory.
 //!
 //! Training jobs zero memory every ten launches or so. If that emptied the queue, it would never

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The launch queue: launches of a background job that are deferred at a closed gate, so that its
 //! host continues.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Private driver tables (`cuGetExportTable`) of the process, and whether launches may still be
 //! deferred.
 //!

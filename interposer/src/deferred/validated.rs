@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Validated launches: launches known to succeed. The key is function, block, shared memory and
 //! attributes in a context. One direct success to a stream of that context validates it. Unloaded
 //! code, an ended context or stream, and a changed function attribute invalidate it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver's types, limited to the parts that weft reads.
 //!
 //! Handles are plain words that only the driver dereferences. The result is a transparent integer:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The real driver's functions, typed, for weft's own calls.
 //!
 //! The first call looks the symbol up, and opens the driver if necessary. A missing function

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The streams that are being captured.
 //!
 //! A launch into a captured stream runs later, in a graph: it is neither held nor timed. During a

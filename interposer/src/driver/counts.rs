@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Counts of lookups: answered with weft's entry points, or with unknown functions.
 #![forbid(unsafe_code)]
 

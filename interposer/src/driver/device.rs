@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Device facts from the driver.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Driver functions for events.
 //!
 //! All are optional: without them work counts as ended after its predicted time. Calls bypass

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The real driver: the search for it, its functions, and weft's own calls to it.
 //!
 //! This module knows no hook, session or broker.

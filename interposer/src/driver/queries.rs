@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Weft's queries to the driver about the calling thread's context and about addresses.
 
 use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Stream and event handles as the hooks pass them on.
 //!
 //! A stream handle has the meaning of the plain entry points: 0 and 1 are the legacy default

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The symbol table, and the driver's own function for each symbol.
 //!
 //! The table is generated from `interposer/symbols`. This module serves weft's own calls;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Device memory that a process allocates and frees.
 //!
 //! Counted: allocations of every kind, the memory that pools keep ([`pools`]), arrays

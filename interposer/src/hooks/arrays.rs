@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! CUDA arrays: device memory without an address. The array's handle is used as its address.
 //!
 //! The driver pads arrays as it likes, so the counted bytes are a lower bound. An array whose

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls that begin and end captures. [`capture`] records which captures are active.
 
 use super::declare::{hooks, per_thread};

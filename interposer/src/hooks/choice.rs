@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Choice among several hooks for a symbol, by the job's memory and launch queue.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Contexts and streams: the devices that a process uses, and the objects that a call may end.
 
 use std::ffi::c_char;

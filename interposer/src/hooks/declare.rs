@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The macro that declares hooks, and how hooks read arguments.
 
 use crate::driver::stream::{PER_THREAD_STREAM, Stream};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Launches of jobs with a launch queue (`WEFT_QUEUE`): a launch at a closed gate may be deferred
 //! instead of waiting ([`crate::deferred`]).
 

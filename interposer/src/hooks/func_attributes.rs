@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls after which a launch may fail that would otherwise succeed. They matter for deferred
 //! launches ([`crate::deferred`]), and are hooked only in jobs with a launch queue.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Graph identities: each executable graph's kernels, read at instantiation and kept current.
 //!
 //! An identity hashes the kernels in node order, so two captures of one model step have one

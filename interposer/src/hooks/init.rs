@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first calls of a process, and the answers without a driver.
 
 use std::ffi::{CStr, c_char, c_int, c_void};

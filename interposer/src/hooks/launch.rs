@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The functions that launch, and how weft handles a launch. This is the hot path: no lock, no
 //! allocation, no formatting.
 //!

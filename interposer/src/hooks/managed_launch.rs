@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Launches of jobs on managed memory: the memory that each launch names is noted.
 //!
 //! They have their own set of hooks, so a launch of another job pays no check.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls that matter only for jobs on managed memory: the job's queries about its memory, and calls
 //! that make memory that cannot be managed.
 //!

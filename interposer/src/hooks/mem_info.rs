@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Device memory as shown to a job with a quota.
 //!
 //! Only for jobs without managed memory; for the others see [`super::managed_memory`].

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls that weft hooks. All other calls go straight to the driver.
 //!
 //! A hook has the driver function's signature, calls the driver once with the client's arguments,

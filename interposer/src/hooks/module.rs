@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Loading of code, and all calls that return a kernel's handle in it. Names are learnt here.
 
 use std::ffi::{CStr, c_char, c_void};

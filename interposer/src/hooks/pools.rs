@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Device memory that stream-ordered pools and graphs keep.
 //!
 //! A pool keeps the memory that the job frees, for its next allocations. So a pool counts with the

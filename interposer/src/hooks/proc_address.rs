@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cuGetProcAddress` in both versions: for a function that weft exports, the answer is weft's
 //! entry point.
 //!

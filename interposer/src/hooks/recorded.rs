@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Hooks of trace mode. Each makes the call as in other modes, and informs the recorder before and
 //! after it.
 //!

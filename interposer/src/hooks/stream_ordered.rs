@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Stream-ordered calls other than launches: copies, fills, events, waits, host functions, memory
 //! operations.
 //!

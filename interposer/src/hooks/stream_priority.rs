@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Priorities of a background job's streams, under MPS.
 //!
 //! Under MPS stream priorities count across clients: a background job's stream of priority -5 goes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sync points: calls after which the client knows that work has ended. The session learns it at no
 //! extra cost.
 

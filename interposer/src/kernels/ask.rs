@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel names from the driver, for handles that the client got without a call that weft saw.
 //! Never call these functions during a capture.
 

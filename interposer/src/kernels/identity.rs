@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel identities: from the handle that a client launches to the kernel's identity.
 //!
 //! A launch costs one look-up in a table ([`super::index`]) and two multiplications. The

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Hash of a module's image, which separates kernels of one name.
 //!
 //! A client hands the driver a bare pointer. The image states its length: fat binaries in a header,

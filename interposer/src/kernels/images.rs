@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel parameters read from images, for drivers that do not report them (before CUDA 12.4).
 //!
 //! * Images are kept only in jobs that are or may become managed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A concurrent table from handles to words: 1 or 2 ns per look-up, any number of threads.
 //!
 //! Open addressing; keys are only added. A key's slot never changes, so a reader needs no lock. The

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A launch on its way from its hook to the driver.
 #![forbid(unsafe_code)]
 

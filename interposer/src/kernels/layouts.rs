@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Layouts of kernel parameters, and the parameter block of a launch.
 //!
 //! Since CUDA 12.4 the driver reports layouts (`cuFuncGetParamInfo`); before that the image has

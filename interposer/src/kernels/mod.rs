@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels: the kernel behind a handle, and its parameters.
 //!
 //! Names are learnt when handles are made: code is loaded, kernels are looked up. Handles are

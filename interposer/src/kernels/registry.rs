@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Names and parameter layouts of kernels by handle, and the code that holds them.
 //!
 //! Two append-only tables serve launches. The maps behind them change when code is loaded, searched

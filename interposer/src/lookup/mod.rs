@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ways in which clients find driver functions, and how each leads to weft.
 //!
 //! | a client | finds weft because |

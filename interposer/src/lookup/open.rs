@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wraps `dlopen`: opening the driver by any of its names returns weft.
 //!
 //! The wrapper ends with a jump: the dynamic linker derives the caller's RUNPATH from the return

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reports at the process's end that a library opened the driver without weft.
 //!
 //! A library opened with `RTLD_DEEPBIND` finds the C library's own `dlopen`; a library in its own

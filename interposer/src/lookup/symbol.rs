@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wraps `dlsym` and `dlvsym`. A lookup in a driver handle returns weft's entry point; a function
 //! that the driver lacks is absent, although weft exports the name.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tracks which managed memory a job's launches, copies and fills use, and in which order.
 //!
 //! * The profile's templates predict a launch's use from its parameters. A kernel without a

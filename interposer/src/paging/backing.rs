@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Takes managed memory when the job asks for device memory, and gives it back.
 //!
 //! `cuMemAllocManaged` replaces `cuMemAlloc`, call for call, with equal rules for contexts. During

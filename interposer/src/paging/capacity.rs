@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Accounts of managed memory: the bytes of each device that the job may take, and has taken.
 //!
 //! Programs size themselves by `cuMemGetInfo` and by the error of a full device. So a job gets the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Granules that the broker evicted, and launches that wait for them.
 //!
 //! A fault brings little memory and takes longer than a wait. So a launch whose use is known waits

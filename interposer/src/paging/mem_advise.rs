@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Advice and prefetches: the calls that place managed memory.
 //!
 //! The driver copies *read-mostly* memory instead of moving it: a prefetch leaves the other side's

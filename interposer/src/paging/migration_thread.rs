@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The migration thread: carries out the broker's page operations on streams of its own.
 //!
 //! * One per process, started at its first managed memory; signals blocked, never joined.

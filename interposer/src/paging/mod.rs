@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Managed backing: managed memory in place of the device memory that a job asks for. So jobs that
 //! together exceed the device can run.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Period detector: finds the sequence of launches that a job repeats, and forecasts its memory
 //! use.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Pointer attributes and sizes as for device memory: the driver's own answers, corrected if
 //! managed memory differs.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Managed memory that was freed in stream order and is kept for reuse; and usage of pools.
 //!
 //! * The stream of the free can reuse a block at once: stream order makes that right. Other streams

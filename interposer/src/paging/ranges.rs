@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Managed ranges that a job holds, by address.
 //!
 //! Calls that take memory, free it or ask about it lock the list. Launches call [`name`], which

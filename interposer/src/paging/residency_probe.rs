@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Residency probe: reads the memory that a launch touched from the host's page table. For stage 1
 //! on real drivers, with `weft profile --evidence residency`.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Template learner: derives templates from evidence of touched memory, in stage 1.
 //!
 //! [`EVIDENCE_FROM`] selects the source of [`Evidence`]. The simulated GPU reports it after each

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The sampler's budget, and its choice of launches. Pure.
 #![forbid(unsafe_code)]
 

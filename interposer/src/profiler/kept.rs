@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! State under the sampler's lock. Never waits for the device: pending events are queried later.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Stage-1 profiler: times the job's kernels and the device's idle time after them.
 //!
 //! Now and then a run of launches (a *window*) is put between pairs of events. Their times are read

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tally of each identity: launches since the last report, samples, and whether it was ever last
 //! before a synchronising call.
 //!

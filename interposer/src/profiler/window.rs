@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Computes samples from the times of a window, a run of launches between events. Pure.
 //!
 //! * An event takes time on the device (`tick`), so a kernel seems longer by one tick.

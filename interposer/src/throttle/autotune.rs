@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Detects tuning bursts. A job that loads code and times it with events chooses its kernels once,
 //! for its whole life.
 //!

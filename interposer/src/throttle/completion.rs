@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The background job's issued work and its completion: fences (events) after the work, polled and
 //! never waited for.
 //!

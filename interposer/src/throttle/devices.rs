@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sessions of a process that uses several devices (a model on two, `DataParallel`, or JAX, which
 //! uses all).
 //!

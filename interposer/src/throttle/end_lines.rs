@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lines on stderr at a job's end with the job's outcome (`WEFT_OUTCOME=on`, which `weft run`
 //! sets).
 //!

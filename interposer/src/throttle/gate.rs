@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The gate: a background job's launches take credit here and wait for it.
 //!
 //! * Launches of all threads and streams leave in order of arrival

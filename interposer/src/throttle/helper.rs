@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Helper thread: attaches to the broker, carries messages, notices a lost broker, and tries again.
 //!
 //! * One per session, with all signals blocked: neither the job's handlers nor a broken channel's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The session's interface to the hooks.
 //!
 //! * Hooks call only the functions of this file.

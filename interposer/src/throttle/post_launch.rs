@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Post-launch actions.
 #![forbid(unsafe_code)]
 

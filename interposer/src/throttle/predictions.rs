@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Predicted times of launches: costs of the profile, sums of graphs, and likely times.
 #![forbid(unsafe_code)]
 

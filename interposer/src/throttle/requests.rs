@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests that a job marks itself, from its own start to its own end. They measure the latency
 //! that the job sees, with and without other jobs.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The session of one process on a device, which all hooks share: the way of each call through the
 //! owners of its state.
 //!

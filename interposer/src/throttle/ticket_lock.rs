@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ticket lock of the gate: [`TicketOrder`], and the sleep of a thread whose turn has not come.
 //!
 //! Waits are bounded: after its deadline a thread leaves and moves the turn on.

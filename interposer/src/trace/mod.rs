@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Trace mode: records every launch, copy and wait of the job's marked steps (`WEFT_MODE=trace`,
 //! `WEFT_TRACE=FILE`).
 //!

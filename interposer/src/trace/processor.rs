@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Detection of preemption: whether the calling thread had a processor between two calls.
 //!
 //! On a busy machine the gap before a call contains preemption. A thread without a voluntary switch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Records calls in order, with host and device times.
 //!
 //! A call is noted before the driver gets it and completed when it returns. Work is between two

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes records to a file, with a thread of its own: a hanging file system blocks only that
 //! thread.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Driver exports beyond the table: names without a public header (`beyond.tsv`), and their parser.
 
 use crate::Error;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Effect of an entry point on the order of work on the device.
 //!
 //! A layer that holds launches must hold every other class for which `is_ordered` is true. A new

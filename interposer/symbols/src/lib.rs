@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver API's symbol table: the checked-in list of entry points (`driver-api.tsv`), and its
 //! parser.
 //!

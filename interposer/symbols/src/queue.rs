@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rule of a call for launches that weft has deferred.
 
 /// Rule of an entry point for deferred launches.

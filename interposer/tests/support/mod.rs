@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Builds and runs the programs of the tests.
 // Each test program uses a part of it.
 #![allow(dead_code)]

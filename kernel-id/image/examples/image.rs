@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Prints the readers' results for an image file, or for every fatbin inside a library:
 //! `image FILE [ARCH] [NAME-PART]`.
 //!

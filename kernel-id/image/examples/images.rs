@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Prints every image in a library, with the facts that cuobjdump also prints: `images FILE`.
 //!
 //! Each image is a line `image KIND ARCH WHERE`. After it comes a line

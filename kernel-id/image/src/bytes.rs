@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Little-endian fields at offsets; `None` beyond the bytes' end.
 #![forbid(unsafe_code)]
 

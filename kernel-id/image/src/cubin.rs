@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels and variables of an ELF cubin.
 //!
 //! A kernel is a function symbol with a section `.text.<name>`. Its static shared memory is the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors of images that cannot be read.
 
 /// Reason for which an image could not be read.

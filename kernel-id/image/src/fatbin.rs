@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fatbin wrapper, container and entries.
 //!
 //! Little-endian layout, as public tools read it. Container: magic u32, version u16, header size

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attribute records of the `.nv.info` and `.nv.info.<kernel>` sections.
 //!
 //! A record is a format byte, an attribute byte and a 16-bit field. In formats 1 to 3 the field

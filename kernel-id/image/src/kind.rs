@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kind and length of an image.
 //!
 //! `cuModuleLoadData` gets a pointer without a length, so the length has to be read from the image.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Readers for the images that CUDA clients load: fatbin wrapper, fatbin, cubin (ELF) and PTX text.
 //!
 //! They work on borrowed bytes, return an [`Error`] for malformed input, and never panic. They use

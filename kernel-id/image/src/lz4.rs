@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decoder for one LZ4 block: the compression of fatbin entries before about CUDA 12.4.
 //!
 //! The format is a public specification. A sequence is a token (literal count, match length), more

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Result of the readers: the kernels and variables of a module.
 #![forbid(unsafe_code)]
 

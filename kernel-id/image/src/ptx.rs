@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels and variables of PTX text.
 //!
 //! Reads only declarations: `.target`, `.entry` with its parameters, and variables in `.global`,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! No bytes cause a panic, a hang or exhausted memory in a reader.
 
 mod build;

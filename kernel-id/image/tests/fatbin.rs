@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wrappers, containers, compression and the choice among architectures.
 
 mod build;

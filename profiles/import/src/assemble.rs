@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joined calls and cuts become a trace.
 //!
 //! The trace's model of a host ([`weft_trace_format::timeline`]) has one cost for all launch calls,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The imported trace, played without other jobs, against the file.
 
 use std::ops::Range;

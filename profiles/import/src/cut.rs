@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Begins of steps: a request of a service, an iteration of a training.
 
 use std::collections::HashMap;

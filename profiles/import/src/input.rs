@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A file's bytes: unpacked, counted, and JSON that programs wrote carelessly made readable.
 
 use std::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A file's calls and the work of one device, joined: which call launched what, what each wait was
 //! for, and which stream waited for another.
 //!

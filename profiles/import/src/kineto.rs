@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Traces of PyTorch's profiler (Kineto), and others of the Chrome trace format with its events.
 //!
 //! The document is never in memory: each event is parsed, sorted into [`ProfilerFile`], and

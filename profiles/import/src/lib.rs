@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Launch traces from the files of other profilers: PyTorch's (Kineto) and Nsight Systems'.
 //!
 //! 1. A reader ([`kineto`], [`nsight`]) streams a file into a [`recording::ProfilerFile`].

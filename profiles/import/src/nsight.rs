@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! SQLite exports of Nsight Systems (`nsys export --type sqlite`).
 //!
 //! Columns came and went with its versions, so each query asks for those that the table has. Rows

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Content of a profiler's file in terms that no profiler owns: calls, device work, notes.
 //!
 //! Readers push events; nothing here depends on the order of a file. Names and shapes are kept

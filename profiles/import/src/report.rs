@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Report of an import: its input, its steps, its omissions; for people and for programs.
 
 use std::{collections::HashMap, fmt::Write, path::Path};

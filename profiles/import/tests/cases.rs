@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! One hand-made file for each thing that is hard in a profiler's file.
 
 mod files;

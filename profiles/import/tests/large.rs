@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A file of 500 MB: `cargo test --release -p weft-trace-import --test large -- --ignored`.
 
 mod files;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A thousand mutilated files: each is imported or refused in one line, in bounded memory.
 
 mod files;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A context's values in twenty bytes: their middle, and distances below and above it.
 
 use super::forecast::Forecast;

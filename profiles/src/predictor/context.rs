@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The last few kernels of a job, and one name for the sequence.
 
 /// Number of kernels in a context, by order: none (the whole job), the kernel, and the kernel with

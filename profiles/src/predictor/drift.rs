@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Drift: the factor by which a job's values now exceed the forecasts of their contexts, one number
 //! per job.
 //!

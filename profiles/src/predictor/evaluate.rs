@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Accuracy of forecasts for steps outside the training, against the mean by kernel.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Forecasts and their chances.
 
 use crate::Ns;

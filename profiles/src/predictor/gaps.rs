@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gaps of one job: forecasts by context, and distributions for gaps that are widely spread.
 //!
 //! [`Gaps::room`] returns the time that may be used now, if the foreground job may return within it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Prediction of a kernel's time and of the gap after it, from the kernels that ran before.
 //!
 //! One kernel identity has many gaps and times, because it occurs at many places of a model. But

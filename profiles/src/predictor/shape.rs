@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Distribution of a context's values if a forecast is not enough: requests that come at once or
 //! much later, random arrivals.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Table of contexts: open addressing, a few adjacent places per name, no deletion.
 //!
 //! It doubles up to [`MOST_CONTEXTS`]. Then a new context takes the place of its least seen

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Forecasts on sequences like those of jobs, each from a seed.
 
 use super::*;

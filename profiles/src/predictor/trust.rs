@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Trust in a kind of context, by its length and count: its forecasts' error over that of the next
 //! shorter contexts on the same values.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A job's allocations, which show which words are pointers.
 #![forbid(unsafe_code)]
 

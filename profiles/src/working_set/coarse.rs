@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Templates from evidence that is rounded outwards: granules, and a prefetcher's neighbours.
 //!
 //! Such evidence is a superset of the memory that a launch touched. Launches are grouped by the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Accuracy of predictions for launches outside their evidence.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Evidence: sources that show which memory a kernel touched.
 //!
 //! Each launch's [`Evidence`] is [`Certainty::Exact`] or a guess. There is a back end for each

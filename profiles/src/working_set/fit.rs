@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fit of templates to launches and the memory that they touched.
 //!
 //! A touched piece belongs to the greatest pointer at or before its start in the allocation, and is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A number computed from a launch: a constant, or a rational multiple of a product of arguments.
 //!
 //! MSched's sizes are "proportional to the product of some launch arguments". The factor is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A launch: the inputs that decide which memory it touches.
 #![forbid(unsafe_code)]
 

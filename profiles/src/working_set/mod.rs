@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Working sets: the memory that each kernel touches, as a function of its launch arguments.
 //!
 //! MSched (arXiv 2512.24637, section 4) found three kinds of regions that begin at a pointer

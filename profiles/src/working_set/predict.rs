@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Prediction of the memory that a launch will touch.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sets of addresses, as sorted disjoint ranges.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables for a kernel's words without a rule: the memory that equal arguments touched before.
 //!
 //! All such words share one key, if one key determines the memory touched behind all of them. A

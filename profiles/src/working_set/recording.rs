@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! File of launches and the memory that they touched, to test templates on launches outside their
 //! evidence.
 //!

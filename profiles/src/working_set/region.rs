@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A part of memory and its access.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Samples of a kernel: distinct launches in bounded memory, from which templates are fitted.
 //!
 //! The kind of evidence decides which data of a launch is kept ([`super::fit`], [`super::coarse`]).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Keys under which tables recall the memory that equal arguments touched, for kernels without a
 //! rule of [`super::formula`].
 //!

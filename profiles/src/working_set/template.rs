@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Templates, as a profile stores them: rules that derive touched memory from a kernel's arguments.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels of exactly known accesses, launched with arguments of all sizes: templates from some
 //! launches are tested on others.
 #![forbid(unsafe_code)]

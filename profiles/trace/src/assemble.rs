@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Conversion of a recording to a trace, as a pure function.
 //!
 //! * **Host gaps** run from the job's continuation after one call to the entry of the next. They

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of a trace, which only this module knows.
 //!
 //! [`weft_profiles::format`] has the header; the body is the packed trace in bincode 2's standard

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Launch traces: all calls with which a job asked for device work, for a replay without the job.
 //!
 //! * [`Trace`]: a job's kernels and its [`Step`]s, each one request or training iteration. The job

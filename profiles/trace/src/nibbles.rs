@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Signed numbers in groups of four bits, one group if small.
 //!
 //! A number is folded (0, -1, 1, -2, ...), so a sign costs nothing. Below 15 it is one nibble. A

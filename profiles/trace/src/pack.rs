@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packed form of a trace in a file: names once, sequences once, times as small numbers.
 //!
 //! Private to [`super::codec`]; a change here is a new version there.

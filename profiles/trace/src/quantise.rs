@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Times on a grid: exact below 64 ns, six significant bits above.
 //!
 //! A measured duration is never more accurate than some percent; the grid is within 1.6 %. In

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! File of a recorder, written while the job runs.
 //!
 //! The job's process writes it at little cost, and may be killed at any moment; [`super::assemble`]

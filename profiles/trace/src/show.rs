@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A trace for people and for programs: its steps in figures, its kernels as a profile.
 
 use std::fmt::Write;

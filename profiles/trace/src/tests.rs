@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of traces, and a sample for other modules' tests.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A trace without other jobs on an ideal device: the time at which its work runs, and the idle
 //! time after it.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Recordings of events that a call awaits, in the same step or another.
 
 use std::collections::{HashMap, HashSet};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The predictor on the recorded models: gaps of steps outside its training, against the mean by
 //! kernel.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The repository's traces: complete, readable, small, and as their README describes them.
 
 use std::collections::{HashMap, HashSet};

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Writes the data of weft's library to the folder OBSERVE_FOLDER at the end of a Python program.
 scripts/gpu-suite puts it on PYTHONPATH.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The phases, most valuable first. The one with managed memory, on which some drivers may hang, is
 last, and runs on a real GPU only if it is requested.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The cost of weft for a job on this driver.
 
 Launches: one process per configuration. Every round measures all of them in turn, so that a

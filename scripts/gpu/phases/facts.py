@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Facts of this machine for readers of the figures, and a warm-up, before the phases.
 
 No fact is a verdict on weft, and nothing changes a setting. A fact that is not available has the

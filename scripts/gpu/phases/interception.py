@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Real clients on the real driver, without weft and with it: weft must see every launch and change
 nothing.
 

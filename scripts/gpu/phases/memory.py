@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Managed memory: the cost of moving, faulting and discarding it. The last phase; on a real GPU
 only if it is requested (safety.py).
 

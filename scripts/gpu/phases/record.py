@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Stage-1 profiles and launch traces of real models on this GPU, for profiles/recorded.
 
 One job at a time, since times are measured. After each model all recordings so far are in archives

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A service with a batch job: the progress of each by itself, shared without weft, under MPS, and
 under weft.
 

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Code of the benchmarks, the demo and the figures."""

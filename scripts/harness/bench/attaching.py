@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A service attaches while a batch job runs, on one simulated GPU, many times.
 
 Both are the replay's clients (tests/fixtures/slurm_replay.py), with its kernel times, without

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A service and background jobs that run together by README's own commands, and their figures.
 
 The commands are read from README.md, "Use it on your GPU", and run exactly as printed. Only

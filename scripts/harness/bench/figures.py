@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The rows of docs/benchmarks.md that a benchmark's figures give (scripts/benchmarks)."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Attributes every nanosecond of a job's gaps to an activity of the device, from the device's log.
 
 A gap lies between the last kernel of one request and the first kernel of the next. It contains the

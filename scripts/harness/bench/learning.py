@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Training of the cluster's networks: worlds of the lab, run over lines of JSON, and masked PPO.
 
 `scripts/learn` starts it in the environment .venv-learn. The network is one small stack of layers

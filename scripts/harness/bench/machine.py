@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Records the use of this machine's CPU during a measurement: a thread samples it twice a second.
 
 Simulated time is wall time divided by a factor. If a job, the broker or the device loses a core for

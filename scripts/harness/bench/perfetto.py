@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Writes a trace for the Perfetto UI (Chrome's JSON format): the device's work over time, and
 weft's decisions.
 

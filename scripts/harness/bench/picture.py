@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Draws the device's work during one job's requests as one SVG: a strip per run, a row per job, all
 strips to one scale.
 

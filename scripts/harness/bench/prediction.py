@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The lab's prediction for two jobs that also run on the simulated GPU.
 
 Each is recorded by itself (`weft profile --trace`). The lab plays the recordings on a device with

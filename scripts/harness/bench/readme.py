@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Results of README's own way of sharing a GPU: one case per length of the training's kernels.
 
 Each case runs in three conditions, one right after the other. In each of them the service first

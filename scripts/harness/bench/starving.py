@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Background jobs without a profile next to a foreground job that leaves half of the device: the
 progress of their work under each policy.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A terminal's screen as a picture: SGR sequences (ECMA-48, 8.3.117) to SVG text.
 
 Only the output of `tmux capture-pane -e` is understood, including the 16 colours, bold, dim and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Compares weft's figures of jobs with the real ones: one kind of background job at a time, by
 every view.
 

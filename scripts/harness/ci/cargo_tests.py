@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The tests of all packages: built by cargo, their programs run several at a time.
 
 `cargo test` runs one program after the other, though many of them mostly wait. A program that does

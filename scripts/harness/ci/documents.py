@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Builds the pages of weft's packages with rustdoc only, from the files that the build has
 compiled.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The uses between modules of a Rust crate, read from the paths in its source; and the circles.
 
 Only real uses count: neither `mod x;` nor `pub use x::Y` makes a parent use its child. A path

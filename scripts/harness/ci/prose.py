@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The rules for the texts of the tree: each function finds the breaches of one rule."""
 
 import ast

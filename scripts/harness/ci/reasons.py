@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Extracts the reasons of failed cases from a runner's output, for the end of a run. Often that is
 all that can be read.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The simulation of the scheduler (tests/simulation): its command and its counts."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Stages of scripts/test: commands with their output in a log, and counts of their cases.
 
 A stage is bounded in time. Its output is in target/test-logs. Its result is printed when it ends,

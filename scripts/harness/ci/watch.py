@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Shows the state of a command that does not end: its processes, their threads, the calls in which
 they wait; and ends it.
 

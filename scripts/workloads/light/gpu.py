@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The driver API by ctypes, for serve.py and train.py: launches that cost a microsecond or two.
 
 A kernel is named by its block's width: the simulated device's settings give each width a time.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A service: it answers a request about every 20 ms, until SIGTERM or for N requests.
 
     python serve.py [--requests N]

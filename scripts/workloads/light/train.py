@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A training job: steps until SIGTERM, with a read of the result now and then.
 
     python train.py

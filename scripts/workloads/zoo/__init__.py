@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Models that the workloads run: twelve, each by a name, with inference and training. They need
 only torch and torchvision.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The interface of every task for scripts/workloads/models.py."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A two-stage detector: ResNet-50 with a feature pyramid, a proposal head over all levels, and a
 head over 256 regions.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Language models: an encoder (BERT-base), a decoder whose cache grows (GPT-2), a decoder with a
 cache of fixed size (Llama's shape).
 

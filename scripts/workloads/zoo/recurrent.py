@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """An LSTM over words: embedding, two layers of cuDNN's LSTM, a score for each word."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Diffusion: a U-Net that removes the noise from a latent image, in some steps per request."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Image classifiers of torchvision: an image comes from the host, the class goes back."""
 
 import torch

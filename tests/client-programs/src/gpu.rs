@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A thin layer over cudarc's driver calls: one device, one module of test kernels, streams.
 //!
 //! It opens the driver as cudarc does (by name, `libcuda.so` first), holds the primary context for

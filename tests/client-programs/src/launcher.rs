@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A bare CUDA program: the driver opened by name and called through pointers, as the CUDA runtime
 //! does, so that only a preloaded library is measured or tested.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A graph of many kernels that is updated from others of the same shape again and again, as
 //! llama.cpp does it for each token: only the driver's calls.
 

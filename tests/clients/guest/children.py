@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Descriptors that a child process inherits: none of weft's."""
 
 import subprocess

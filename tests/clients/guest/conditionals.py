@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Graphs with conditional nodes: IF with an else, WHILE, SWITCH, one inside another, bodies filled
 node by node and by capture, made into an executable graph, updated, launched many times.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Six contexts in addition to the primary one, in turns; each with a module, all destroyed at the
 end; the driver closed and opened again in between."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A daemon: forks twice, closes every descriptor, then uses CUDA; its answer comes through the one
 pipe that it kept."""
 

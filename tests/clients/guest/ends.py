@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A process that ends in the way named by its argument while four threads launch."""
 
 import atexit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A ring of streams of different priorities, each waiting for the one before by events that take
 times."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Forks while other threads launch. The driver refuses a child's calls at once; a fork server's
 children are processes of their own."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Graphs that change: captured again and updated, of several streams, in one another, cloned, with
 memory of their own, spoilt, destroyed on their way."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """All kinds of memory, and calls that must fail: the answers are the driver's own."""
 
 from ctypes import Structure, byref, c_int, c_size_t, c_ubyte, c_uint64, c_void_p, create_string_buffer

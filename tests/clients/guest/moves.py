@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Device memory that weft moves while the job works on it. The job works until a file is gone, and
 its results stay right."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The driver API by ctypes, for the jobs of the guest cases: a context, streams, memory, the test
 kernels, and a piece of work whose result shows whether any launch was lost or came too early.
 """

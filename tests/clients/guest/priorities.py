@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """What a job hears of its streams' priorities, in all ways there are.
 
 A stream's handle brings nothing along from the stream that had it before.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Device memory and an event that another process opens (CUDA IPC): each sees the other's writes,
 in both directions. The other process is this program again.
 

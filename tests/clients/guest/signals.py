@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A timer's signal every millisecond and children that end, while launches wait; then another
 user's rights (the C library sends every thread a signal for them)."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job that changes its surroundings once it runs, and works on: FOLDER is one of its own, GO a
 file that appears when something has happened.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job at a terminal: works until a signal ends it, and notes in a file the signals that came and
 that it continues.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Two dozen threads, each with a stream of its own and a priority of three, on a stack of 64
 KiB."""
 

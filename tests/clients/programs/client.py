@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The common part of every client program: it runs a body and writes the result as one JSON line to
 the file named first on the command line.
 

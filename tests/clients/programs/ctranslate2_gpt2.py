@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """CTranslate2: a worker thread and a blocking stream per model, the asynchronous allocator, 16-bit
 floats and 8-bit integers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """The driver API itself by cuda-bindings: module, launches, copies, events, host function,
 graph."""
 

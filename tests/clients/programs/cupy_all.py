@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """cupy: elementwise, reduction, a raw kernel, cuBLAS, streams."""
 
 import client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Hugging Face diffusers: steps of a small U-Net; random numbers, nothing is fetched."""
 
 import client

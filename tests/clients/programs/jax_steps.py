@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """JAX: graphs built node by node and rewritten before each launch, host functions, explicit events;
 with the tuner, which spins on a host word in a kernel, unless XLA_FLAGS turns it off."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """llama.cpp (ggml-cuda): decodes with CUDA graphs, whose executables it updates, from a pool of
 virtual memory.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job that takes more memory than the device has and touches a part of it a step. It has
 MEMORY_BLOCKS blocks of 64 MiB. Each step uses the next eight, with an overlap of four, for two
 rounds. With MEMORY_BEYOND, a number of MiB, it then asks for this additional memory and expects to

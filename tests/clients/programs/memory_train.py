@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Training that fills a good part of the device: few kernels, large weights, Adam's two moments.
 
 The number of layers is MEMORY_LAYERS (each 256 MiB in all: weights, gradients, moments), the number

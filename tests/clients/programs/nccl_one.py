@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """NCCL with one rank: its set-up looks up a hundred kernels and takes memory by the virtual memory
 calls."""
 

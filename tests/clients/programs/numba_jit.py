@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """numba-cuda: a compiled kernel, device arrays, a stream and events."""
 
 import client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """ONNX Runtime: convolution and matrix product, plain and by a CUDA graph. The model is made
 here."""
 

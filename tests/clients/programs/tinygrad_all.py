@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """tinygrad: it opens libcuda by an absolute path that it finds itself, and compiles its kernels."""
 
 import client

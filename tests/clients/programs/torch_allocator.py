@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A memory-hungry loop; the runner chooses the allocator by PYTORCH_CUDA_ALLOC_CONF."""
 
 import os

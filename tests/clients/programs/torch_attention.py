@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Fused attention, each of a chain of which needs the one before, and a Transformer layer."""
 
 import client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """torch.compile: Inductor makes Triton kernels; also with CUDA graphs inside."""
 
 import client

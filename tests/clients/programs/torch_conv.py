@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """cuDNN convolutions, batch norm and pooling, forward and backward; a chain of convolutions, each
 of which needs the one before.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Event times: they never run backwards and they measure the kernels between them."""
 
 import client

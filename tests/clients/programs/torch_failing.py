@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A kernel that fails (the simulated GPU's settings name it: the last before a synchronisation).
 PyTorch raises the error there, and for all work from then on."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """cuFFT: real and complex transforms, of lengths that are powers of two, prime, and neither."""
 
 import client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Forked children of a process that uses the GPU: loader workers that do not use it, and one that
 may not touch it."""
 

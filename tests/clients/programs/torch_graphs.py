@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """CUDA graphs: capture over two streams, replay, and a graphed training step."""
 
 import client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """cuBLAS and cuBLASLt: chains of products in three types, each of which needs the one before.
 
 A launch that is lost, doubled or early changes all data after it. Values stay within what half

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Out of memory is an error the program can catch, and it can work on after it."""
 
 import client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Pinned memory and asynchronous copies in both directions; the data must arrive whole and in
 order."""
 

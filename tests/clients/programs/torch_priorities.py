@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Streams of several priorities, ordered by events, and a graph that is captured on one of them.
 
 It reports the priorities that the driver returns. With the argument `own` there is one stream of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A service and a training job in miniature: requests with pauses, or steps without.
 
 They go on while a file exists.

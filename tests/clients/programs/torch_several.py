@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Programs of this folder, named by the arguments, one after the other in one process.
 
 To import PyTorch takes several times what one of them computes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """CUDA tensors that go through a multiprocessing queue: device memory and an event that two
 processes share (CUDA IPC), in both directions."""
 

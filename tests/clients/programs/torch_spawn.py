@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """torch.multiprocessing with the start method spawn: two workers, each with a context of its own on
 the same device."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Several streams with priorities, ordered by events, and memory that crosses them."""
 
 import client

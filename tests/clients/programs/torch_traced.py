@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job that marks its steps: two streams, an event, a training step whose backward pass runs on a
 thread of its own, and a CUDA graph.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Training steps with Adam: backward launches come from another thread on the same stream."""
 
 import client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """torchrun: two ranks of one training job on one device, gradients exchanged by gloo."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """Hugging Face transformers: a small Llama trained and run token by token; random numbers, nothing
 is fetched."""
 

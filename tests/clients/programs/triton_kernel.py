@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A Triton kernel of our own, over several launch shapes."""
 
 import client

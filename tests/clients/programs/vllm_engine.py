@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """vLLM, engine V1: a small Llama of random numbers, made here and loaded from disk."""
 
 import json

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Claims of papers, next to this lab's results: directions and sizes, each on the setting that is
 //! nearest to the paper's. No result is forced: a claim that is not reproduced is reported so.
 

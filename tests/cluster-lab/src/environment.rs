@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lab as an environment: a trainer of a network plays the same worlds as the figures. One
 //! process, lines of JSON over standard input and output; `scripts/learn` starts it.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A known figure: how much of a cluster's GPUs six placements allocate, on the public trace openb.
 //!
 //! Published with FGD (USENIX ATC 2023) in the results of its simulator, a fork of the Kubernetes

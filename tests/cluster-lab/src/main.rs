@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The laboratory of clusters: the cluster's core in virtual time. `scripts/lab cluster` builds and
 //! starts it.
 //!

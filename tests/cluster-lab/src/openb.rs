@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The public trace openb (Alibaba, cluster-trace-gpu-v2023): nodes, and pods with their requests.
 //! It lies outside the repository.
 

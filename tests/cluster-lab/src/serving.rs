@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Services with objectives on few GPUs, planned by InSS's two-stage learner, by its greedy
 //! stand-in and by simpler rules. The measure is the rate that is answered within its SLO, by the
 //! latency model of the plan.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jobs for the policies, on clusters of 64 GPUs unless stated. The results are not compared with
 //! published figures: they show how policies compare on these mixes.
 //!

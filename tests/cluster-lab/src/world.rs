@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jobs with arrivals and runs on a cluster, in virtual time.
 //!
 //! A job does its work only while all its workers have their GPUs. Each start, resume and move

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program on a small trace of the public one's form.
 
 use std::path::Path;

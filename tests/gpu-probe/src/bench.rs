@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tools of a probe: the device, its report, its time, and ways to measure.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The host's side: free memory, pages touched by the host, the process's page table, the parent's
 //! death.
 

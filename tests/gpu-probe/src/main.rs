@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft-gpu-probe`: measures a GPU through its driver, to calibrate the simulated GPU.
 //!
 //! | file | what |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Plain memory that leaves the device and comes back at the same addresses. Its contents are
 //! copied to pinned host memory, and its physical memory is given back. Then new memory is mapped
 //! and filled.

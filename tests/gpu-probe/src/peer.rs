@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Further processes of a probe, each with a context of its own: one line in, one line out.
 //!
 //! Invariants: a peer ends with the probe that started it (when dropped, and by the kernel when the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A probe: one measurement.
 #![forbid(unsafe_code)]
 

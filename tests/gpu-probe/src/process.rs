@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Further processes of this program, and their output.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The probes, in the order in which they run (most valuable first), and the roles of peers.
 #![forbid(unsafe_code)]
 

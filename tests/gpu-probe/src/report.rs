@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Results: JSON lines on stdout, each flushed, so that an interrupted run leaves what it had.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs probes one after another, each in a process of its own with a bound on its time.
 //!
 //! Invariants: a probe that fails, hangs or crashes ends with one line that reports it, and the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Probes that measure nothing, for tests of the runner (`weft-gpu-probe selftest`, hidden in the
 //! help).
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The probes measure on a simulated GPU the values that it is configured with, and a file made
 //! from them configures the same GPU again. Device times only.
 #![allow(missing_docs, reason = "the tests' names say it")]

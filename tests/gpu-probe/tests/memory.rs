@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The probes of managed memory on a simulated GPU, which has no page ledger but tracks the place
 //! to which prefetches put memory.
 #![allow(missing_docs, reason = "the tests' names say it")]

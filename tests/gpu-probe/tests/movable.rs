@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Movable memory on a simulated GPU: memory that leaves is free for others, and comes back with
 //! its contents.
 #![allow(missing_docs, reason = "the tests' names say it")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The runner of probes: each probe runs by itself, within the budget, with one line for each that
 //! did not.
 #![allow(missing_docs, reason = "the tests' names say it")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The aims of the project, and whether a run meets them. The code next to each aim measures it.
 #![forbid(unsafe_code)]
 

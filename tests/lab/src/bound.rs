@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The batch work that the device's time allows, whatever the rule: a bound that holds for every
 //! rule on a device that runs one kernel at a time.
 //!

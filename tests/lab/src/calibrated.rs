@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device that the lab plays on: a calibration file of `tests/simgpu/calibration`, in which
 //! single values may be changed.
 //!

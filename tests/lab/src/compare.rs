@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! One set of jobs under several rules on the same seed, and the figures.
 //!
 //! Each job first has a solo run, in which it has the device to itself. Its latency and its

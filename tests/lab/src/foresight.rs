@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The gap predictor on steps that it was not trained on, compared with the paper's mean by kernel.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Generated jobs of the important shapes, as traces: shapes that cannot be recorded at will, and
 //! small ones for tests.
 #![forbid(unsafe_code)]

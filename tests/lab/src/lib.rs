@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The laboratory: several jobs share one GPU in virtual time, under any policy, and are measured.
 //!
 //! * [`weft_player`] plays the jobs. Their traces are recorded or [`generate`]d. The launch control

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft-lab`: runs a scenario, or the large set, and reports the results. `scripts/lab` builds and
 //! starts it.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Figures of a run: the foreground job's delays, its gaps, the work that filled them, latencies.
 //!
 //! The **foreground job** is the most important job (several, if equal). A **gap** is a time in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The most work that a clairvoyant packer could have put into the foreground job's gaps, with the
 //! same kernels in the same order.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The large set behind `scripts/lab`: every model as a service with every model as a batch job,
 //! and the cases beyond pairs.
 //!

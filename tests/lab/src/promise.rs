@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measures of promises to users: an SLO that requests keep, and the time of a token.
 //!
 //! **Attained** is the part of the requests whose latency, from arrival to answer, is within the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The rules that are compared, by the names that scenarios and tables use.
 #![forbid(unsafe_code)]
 

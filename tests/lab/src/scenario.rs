@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs as TOML files. An unknown key is an error that names its line.
 #![forbid(unsafe_code)]
 

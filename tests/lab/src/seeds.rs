@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A figure over several seeds: the value of each seed, their mean, and its interval.
 //!
 //! **Interval**: for each seed the geometric mean over its cases is taken. The value after `+-` is

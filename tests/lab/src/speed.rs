@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Events per second and memory of the core with a thousand clients.
 #![forbid(unsafe_code)]
 

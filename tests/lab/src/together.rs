@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine in which kernels share SMs, compared with hardware measurements of others.
 //!
 //! Source: Tally's benchmark (`tally-project/tally-bench`) has two files of results. `result.json`

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Causes of unfilled gap time: each moment of a gap in which the device ran nothing is attributed
 //! to one cause.
 //!

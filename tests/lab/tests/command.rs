@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line: its output, and the exit status of `--check`.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The oracle is an upper bound: for every rule in random scenarios, and exactly the best for one
 //! background job, by brute force.
 #![forbid(unsafe_code)]

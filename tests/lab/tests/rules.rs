@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules of other projects in the world: the launches that they hold back, and those that they must
 //! not.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scenario files: the examples run under every policy, and an error is reported in one line.
 #![forbid(unsafe_code)]
 

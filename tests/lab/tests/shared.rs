@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels that share SMs: the time that the lab counts for them, and the time that it does not.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The core's own cost: in steady state it allocates nothing. (Events a second: `scripts/lab --kind
 //! core`.)
 

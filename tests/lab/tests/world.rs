@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The world: its effect on jobs, and that it repeats exactly.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The credit word between the broker and the threads of a background job.
 #![forbid(unsafe_code)]
 

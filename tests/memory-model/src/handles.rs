@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The interposer's table from handles to words.
 #![forbid(unsafe_code)]
 

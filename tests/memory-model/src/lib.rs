@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The words that processes share, in every order in which a machine may execute their accesses.
 //!
 //! loom runs a model again and again, once for each interleaving and for each value that a load may

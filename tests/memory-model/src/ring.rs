@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lane's ring of records.
 #![forbid(unsafe_code)]
 

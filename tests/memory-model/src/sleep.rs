@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The broker falls asleep while a client reports. On one side are `LaneWatch::want_bell` or
 //! `want_bell_in_nap` and a turn of the broker. On the other side is one of three: the gate
 //! (`wait_for_credit`), the foreground job's launch (`foreground`) and `ring`, or its end of a busy

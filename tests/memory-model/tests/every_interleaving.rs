@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every interleaving of the shared words, within the bounds that the crate states.
 #![cfg(loom)]
 #![forbid(unsafe_code)]

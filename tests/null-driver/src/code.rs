@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Code, kernels and captures: enough for a test to see whether a layer above separates names and
 //! captures.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Graphs: enough for a test to see whether a layer above keeps a graph's kernels right as it
 //! changes. Nothing is launched.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A libcuda whose launch only counts.
 //!
 //! `scripts/bench launch` measures with it how much weft adds to a launch: with a driver that does

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 """A job that takes and frees device memory by the orders in a file, and writes the results.
 
   told.py FOLDER NAME

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Puts the folder's calibration files into the program, so that a device process finds them by
 //! name wherever it runs.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns the symbol table into the code that the sources do not write by hand: answers for entry
 //! points that are not implemented, the per-thread-stream twins of those that are, and the table
 //! behind `cuGetProcAddress`.

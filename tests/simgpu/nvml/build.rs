@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes the entry points that the sources do not define: every other name of the public header
 //! answers "not supported".
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs seeds for a given time; reduces and reports failing ones.
 #![forbid(unsafe_code)]
 

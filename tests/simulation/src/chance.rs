@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Chance that is the same in every run: splitmix64, with a stream for each purpose. So leaving a
 //! part out of a scenario changes no other part's draws.
 

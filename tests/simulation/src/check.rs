@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Invariants after every event of the core, and after every turn of the broker.
 //!
 //! * **The foreground job never waits.** The most important client is the foreground job. It may

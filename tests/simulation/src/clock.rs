@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The broker's clock in a run, set by the world.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device as one thread's stream sees it: work ends in the order in which it was queued, at any
 //! time.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Deterministic simulation: the broker's real scheduler among processes that come, die, stall,
 //! lie, fork and change priority at any event, with clocks that jump.
 //!

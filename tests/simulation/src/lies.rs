@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes of a lying client: anything, anywhere in the memory that it shares with the broker, and
 //! any launch epoch on the epoch page.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft-simulation`: the broker among clients that die, stall, lie and fork, for a given time.
 #![forbid(unsafe_code)]
 

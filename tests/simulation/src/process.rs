@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A client process: its memory, its queue at the gate, its threads.
 //!
 //! The lane and the epoch page are the real ones, and so is the code that changes the credit word

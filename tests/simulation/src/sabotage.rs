@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shows that the invariants can fail: each kind of sabotage, done between the broker and the
 //! memory of its clients, is caught by the one that it breaks.
 #![forbid(unsafe_code)]

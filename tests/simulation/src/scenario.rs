@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scenario of a run, drawn from its seed: the clients, their operations, and the troubles.
 //!
 //! Any part can be left out without changing the rest. So a failing scenario can be reduced.

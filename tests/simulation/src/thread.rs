@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The launch path of one thread, step by step, as in the interposer. Between two steps anything
 //! may happen, even the thread's death. The decisions are those of `weft_gate`.
 //!

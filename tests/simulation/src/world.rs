@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The world of a run in virtual time: the broker's scheduler, driven step by step; processes;
 //! their clocks; and the troubles.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A short fixed set of seeds, and every seed that once failed. For hours of other seeds, run
 //! `weft-simulation --minutes 60`.
 #![forbid(unsafe_code)]

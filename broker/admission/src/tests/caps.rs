@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Caps on one user's jobs and memory.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The rules one by one, and the invariants under any input.
 
 mod auto_backing;

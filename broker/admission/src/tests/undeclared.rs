@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Others may take the memory that undeclared jobs do not hold.
 
 use super::*;

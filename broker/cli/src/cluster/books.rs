@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Translation of Slurm's state into events of the cluster core, and of the core's advice into an
 //! order and pauses. Pure.
 //!

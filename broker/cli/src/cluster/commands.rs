@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Slurm's own commands, each with a bound on its time.
 
 use std::io::Read;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft cluster`: a policy of the cluster core orders Slurm's queue.
 //!
 //! Each round reads jobs and nodes from Slurm, passes them to the core, and turns its advice into

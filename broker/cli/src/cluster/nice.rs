@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Nice values that give jobs the order of a policy. Pure.
 //!
 //! Slurm starts jobs by descending priority, and subtracts a job's nice value from its priority. So

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! GPU time of jobs, as measured by the nodes' brokers.
 //!
 //! A command of the administrator fetches the answer of `weft status --json` from a node, for

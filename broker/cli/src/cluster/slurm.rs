@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reader of the JSON output of Slurm's commands `squeue --json` and `sinfo --json`.
 //!
 //! Slurm 22.05 writes plain numbers and one word of state; later releases write `{"set": true,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rounds with a fake Slurm that only answers questions and records commands.
 
 use std::sync::Mutex;

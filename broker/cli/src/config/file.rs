@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reader of one `weft.toml`. An error is reported in one line with file, line, key and reason, and
 //! that part is ignored; the rest of the file counts.
 #![forbid(unsafe_code)]

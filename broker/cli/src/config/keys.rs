@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The settings of `weft.toml`. Each has the name of its option without the leading dashes.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft.toml`: settings of the broker and `weft run` that neither option nor variable gives.
 //!
 //! [`keys`] lists all settings, [`file`] reads one file, `show` prints the values in force. A value

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft config`: the files that are read, and each setting's value with its origin.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rows about the real driver and its devices.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rows about weft's library: whether it exists, and whether a process reaches it on every way to
 //! the driver.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rows about one job: a running process (`--pid`), or a command that is tried (`-- CMD`).
 //!
 //! A tried command is ended as soon as it has launched something, or after [`TRIED_S`]. Its output

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rows about the machine: sockets, broker, cores, profile folder.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft doctor`: the machine's state row by row, with advice.
 //!
 //! Without a command to try, it changes nothing. It always ends, and exits with 0 if and only if no

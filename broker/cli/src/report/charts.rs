@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Charts of a run. Pure: the same run gives the same chart.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gaps of the foreground jobs in a broker's trace (`weft broker --trace`), and the jobs that ran
 //! in them.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft report`: one page about a user's jobs, and a trace of them for the Perfetto UI.
 //!
 //! | file | holds |

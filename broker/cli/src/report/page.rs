@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The page of a report, as one self-contained HTML file. Pure.
 //!
 //! Rows of jobs have their outcome's figures as `data-` attributes, with the same values as `weft

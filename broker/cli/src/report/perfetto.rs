@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Trace for the Perfetto UI, in Chrome's JSON format: roles as slices and figures as curves; with
 //! a broker's trace also each launch.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Selection of the jobs of a report, and their grouping into runs. Pure.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shapes, scales and escaping for pictures in a page. Pure.
 //!
 //! Every text that goes into the page passes [`escape`].

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! State of the screen, and the effect of keys on it.
 //!
 //! Pure: news and keys in, requests to the broker out.

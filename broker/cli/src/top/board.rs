@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! State from successive answers of the broker: shares and lateness of jobs and devices in each
 //! interval, and their past.
 //!

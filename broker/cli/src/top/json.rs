@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft top --json`: one line of JSON per look (docs/json.md explains the keys).
 #![forbid(unsafe_code)]
 

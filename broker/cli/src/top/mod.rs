@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft top`: the jobs' current activity, as a screen, as plain pages or as JSON.
 //!
 //! `board` and `app` are pure, `table` and `view` show them; `screen` draws and reads keys,

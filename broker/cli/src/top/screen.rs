@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The screen: draws the state, and passes keys and news to it.
 #![forbid(unsafe_code)]
 

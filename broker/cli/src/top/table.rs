@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The columns of jobs and the lines of devices, for the screen and for plain pages.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The screen: drawing of the state into a terminal's cells.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The thread that asks the broker, so that keys work while the broker does not answer.
 #![forbid(unsafe_code)]
 

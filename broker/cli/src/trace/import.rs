@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft trace import`: a trace from the files of other profilers.
 #![forbid(unsafe_code)]
 

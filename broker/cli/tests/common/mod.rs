@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A broker process, and minimal clients that act as the interposer's session.
 #![allow(dead_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The core together with an engine that starts jobs by itself, as Slurm does.
 //!
 //! The engine reports arrivals, beginnings, stops and ends of jobs as events. They keep the books

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Best fit, as FGD's authors measured it (USENIX ATC 2023): the node that has the least left.
 //!
 //! | published | here |

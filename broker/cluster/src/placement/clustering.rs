@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! GPU clustering (Gandiva's placement, as FGD's authors measured it): workers of a kind together.
 //!
 //! | published | here |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The dot product of Tetris (SIGCOMM 2014), as FGD's authors measured it: here the smaller product
 //! of free and requested resources wins.
 //!

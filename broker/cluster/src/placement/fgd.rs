@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fragmentation gradient descent (USENIX ATC 2023): the node and its GPU on which the expected
 //! fragments grow least.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Placements: which node and GPU a worker gets. One short file each.
 //!
 //! Most give each node a score, and the node with the highest score gets the worker. Of equal nodes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The node with the most free GPUs, as in the Tiresias of Pollux's simulator: a gang is then on
 //! few nodes, and small jobs spread.
 

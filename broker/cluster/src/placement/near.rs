@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A gang on few leaves and few nodes: the plain rule. It also keeps gangs within a policy's
 //! [bound of nodes](crate::policies::ClusterPolicy::spread).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! GPU packing, as FGD's authors measured it: GPUs in use first, then idle GPUs of nodes in use,
 //! empty nodes last.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! ASTRAEA: fairness of GPU time over the long run, first among tenants, then among a tenant's
 //! jobs, by leases.
 //!

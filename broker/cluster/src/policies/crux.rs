@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Crux (SIGCOMM 2024): paths and priorities for the traffic of gangs, by the GPU work that waits
 //! for it. It does not decide which job gets GPUs: jobs come in the order of their arrival, and a
 //! job passes those that do not fit.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! E-LAS: least attained service; a job that makes progress counts as having attained less.
 //!
 //! | paper | here |

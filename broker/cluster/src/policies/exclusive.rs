@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whole GPUs only: a job that asks for a part of a GPU gets the whole of it. First in, first out,
 //! and a job passes those that do not fit. This is the baseline for sharing.
 

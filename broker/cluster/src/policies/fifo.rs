@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! First in, first out. Strict: a job that does not fit bars all behind it, so no job waits longer
 //! than those before it need. Passing: a later job may start if an earlier one does not fit, so a
 //! large gang may wait for ever.

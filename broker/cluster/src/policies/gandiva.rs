@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gandiva (OSDI 2018): jobs take turns on GPUs, two of them share one if that makes both together
 //! faster, and gangs move closer together.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tiresias with the Gittins index (NSDI 2019), if the service of past jobs is known: the job that
 //! is likeliest to end for the service it will take goes first.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Policies: in which order jobs get GPUs. One short file each. It begins with the paper's symbols
 //! and their counterparts here, and with the questions that the paper leaves open.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! SCHED2 ("SCED2" in the survey): a learnt scheduler. Its state includes the gangs' need of
 //! locality and the cluster's fragmentation.
 //!

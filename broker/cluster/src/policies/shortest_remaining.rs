@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shortest remaining time first, with preemption. It knows how long each job will run, as no real
 //! scheduler does, so it is a bound more than a policy.
 //!

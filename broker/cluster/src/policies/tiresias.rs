@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tiresias (NSDI 2019): two-dimensional attained service, discretised. No estimate of a job's run
 //! is needed.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! weft's own policy: attained service with history, gaps filled on the nodes, and packing that
 //! does not slow services.
 //!

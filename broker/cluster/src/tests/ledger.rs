@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A caller of the core that checks each decision, and random events for it. The tests of other
 //! crates' policies include this file (`#[path]`).
 

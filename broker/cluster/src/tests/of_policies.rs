@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The characteristic behaviour of each policy, in a few events.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Clients that ask while their device's free memory is not known.
 //!
 //! NVML did not answer at once, a process has just ended, or one is taking memory. If a client were

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lines about auto backing (`--backing auto`) and about managed memory that host memory bounds.
 //!
 //! Invariants: a process gets its backing once, with its admission, and keeps it. A process that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Admission controller: turns clients' requests into events of the core, and carries the core's
 //! decisions out to the clients.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jobs on several devices that wait for each other.
 //!
 //! A job that holds memory on one device and waits on another can wait for a job that does the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts that outlive brokers and restarts: context sizes and observed usage, in a file in the
 //! folder of the profiles.
 //!

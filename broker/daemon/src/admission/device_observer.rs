@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Observation of a device's memory: sizes of contexts, and foreign memory (of programs without
 //! weft).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The devices and their sizes.
 //!
 //! A size comes from NVML or from jobs, which may report a wrong one:

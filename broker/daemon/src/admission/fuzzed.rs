@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Admission for `tests/soak/fuzz`, with arbitrary bytes as input: a ledger, a `known.json`,
 //! clients' messages. The broker does not use this module.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running clients that wait for more device memory.
 //!
 //! The core decides which of them wait and which get freed memory. This module records the bytes

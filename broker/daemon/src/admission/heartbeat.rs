@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The heartbeat of admission slots. While it advances, jobs wait for device memory; without it
 //! they begin (`HEARTBEAT_TIMEOUT_NS` in the interposer's `admission`).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! History for `weft queue`: counts of decisions, and processes that ended recently.
 #![forbid(unsafe_code)]
 

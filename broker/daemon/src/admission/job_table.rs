@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The job table: the clients of each job, and each job's request.
 //!
 //! A job's processes on one device are a [`Gang`], admitted by itself. Gangs of one job on several

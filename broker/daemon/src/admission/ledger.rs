@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The job table on the disk, for a killed broker's successor: the jobs that hold or await memory.
 //!
 //! A separate thread replaces one small file in the socket's directory. A change of the table waits

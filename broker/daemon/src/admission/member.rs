@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A process of a job on one device, and its admission slot.
 //!
 //! Invariant: only this file writes admission slots, except for the heartbeat.

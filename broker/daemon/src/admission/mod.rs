@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Admission in the daemon: passes clients' requests to the core and writes the core's decisions
 //! into admission slots.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lines for jobs that wait for memory: their place, the reason, and their progress.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Observed usage of jobs without a declared need, offered as profiles.
 //!
 //! Such a job begins with little memory, grows, and may fail half-way. When it ends, its usage is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Places for jobs that have not started: `weft run --gpu any` asks for one before it becomes the
 //! job.
 //!

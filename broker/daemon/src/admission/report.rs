@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The job table as `weft queue` shows it.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A client's request for admission, in the core's terms.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Admitted jobs that are suspended before they take memory. They must not keep other jobs out.
 //!
 //! A stopped waiting job (SIGSTOP, Ctrl-Z) does not notice its admission, and its memory would

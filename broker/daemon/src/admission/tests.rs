@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ledger over killed brokers: clients that reattach, return as other processes, or never
 //! return.
 

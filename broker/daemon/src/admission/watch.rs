@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Free memory of the devices, read from NVML without a context.
 //!
 //! NVML runs in a process of its own (`weft probe --memory`), because a driver may hang or crash.

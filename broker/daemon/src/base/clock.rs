@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The clock of all weft processes.
 #![forbid(unsafe_code)]
 

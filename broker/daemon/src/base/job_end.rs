@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of a job's process: its exit code or signal, from the kernel or from the process itself.
 //!
 //! The broker is not the parent, so it cannot wait for the process. It reads, in this order:

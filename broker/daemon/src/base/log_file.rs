@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The broker's log: a thread writes to stderr, because a reader of stderr may be slow or absent.
 //!
 //! Logging never waits. Lines that do not fit are dropped; the next line that fits reports their

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared tools of all the daemon's modules: clock, processes, options, logs, priority of threads.
 
 pub mod clock;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The identity of a process, also for a later broker. A pid may be reused; a pid together with a
 //! start time is unique.
 #![forbid(unsafe_code)]

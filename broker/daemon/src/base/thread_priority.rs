@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Nice values of the broker's threads (-20 first, 19 last), for machines with too few cores.
 //!
 //! | thread | nice | why |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The trace file: records and decisions, one JSON value per line.
 //!
 //! Lines are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Log lines caused by users' jobs, with a limit per user.
 //!
 //! The log has each client's own lines, its errors, its beginning and its end. A client can cause

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attached clients, and the last ones that ended.
 //!
 //! An entry exists from attach to end. All threads of the broker look clients up here; this module

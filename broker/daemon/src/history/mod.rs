@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ended jobs on disk, in an SQLite file of bounded size.
 //!
 //! Invariants:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Books of jobs that still ran when their broker ended: a separate table in the history's file.
 //!
 //! Invariants:

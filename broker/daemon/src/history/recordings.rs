@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Recordings of ended jobs: a separate table in the history's file.
 //!
 //! Invariants:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory thread's state of one client.
 #![forbid(unsafe_code)]
 

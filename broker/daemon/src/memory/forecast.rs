@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A client's forecast of its next period, and its position in it.
 //!
 //! Both are untrusted: a forecast is bounded, and only granules in ranges that the client holds

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Conversions from address ranges to granules, and from orders to page operations.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measured rates of a device's link.
 //!
 //! A client reports each move's device time, without host time

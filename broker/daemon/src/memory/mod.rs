@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory thread: runs the planner, reports clients to it, and passes its orders to clients'
 //! migration threads.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! An estimate of the granules that are on the device, and of faults.
 //!
 //! The driver does not report the pages that it moves, so this module mirrors it. A launch moves

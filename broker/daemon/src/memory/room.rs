@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Resources to plan with: memory on the device and the host, and the link's rates.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory thread without its loop, with clients that carry out page operations or refuse them.
 
 use std::sync::Arc;

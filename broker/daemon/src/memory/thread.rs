@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The thread's loop: takes messages, runs the planner, sends its orders to clients.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns with the device's memory: whether jobs fit together, and the length of their turns if not.
 //!
 //! Memory is short while active jobs use more than the planner's capacity. Idle jobs and unused

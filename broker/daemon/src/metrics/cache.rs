@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cache of the last status for a second, and the pages made from it.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Samples as text: OpenMetrics 1.0.0, and Prometheus' text format 0.0.4.
 //!
 //! This is weft's own code: the official library `prometheus-client` writes only the first format.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Families of metrics: names, units and meanings.
 //!
 //! A job's series have labels that do not change while it runs: `node`, `client`, `name`,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests and answers: HTTP/1.1, `GET` and `HEAD` of `/metrics`. Pure.
 //!
 //! `httparse` parses the request. The rest is weft's own code, not `tiny_http`, the small server

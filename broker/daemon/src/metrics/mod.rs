@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Metrics of the broker for Prometheus, in OpenMetrics 1.0.0 or in Prometheus' text format 0.0.4.
 //!
 //! ```text

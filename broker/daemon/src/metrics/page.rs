@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Samples from a status. Pure: its inputs are statuses in the order of time.
 //!
 //! Estimates may shrink, and so may lateness, because measurements scatter. Then a counter keeps

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The sockets, and the thread that answers scrapers.
 //!
 //! One thread polls all connections. Each has a bound in time and size, and their number is small.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! SIGHUP: the broker reads its options again and applies those that may change while it runs.
 //!
 //! [`changes`] is pure: it lists the changes, and the options that need a restart. A separate

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Notifications to the service manager: the broker is ready, reloads, or ends (sd_notify(3)).
 //!
 //! Each is one datagram to the socket in `NOTIFY_SOCKET`. If the variable is not set or no process

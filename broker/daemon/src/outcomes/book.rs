@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Outcome book: the sums of each client, added up interval by interval. Pure: its inputs are
 //! snapshots and the time.
 //!

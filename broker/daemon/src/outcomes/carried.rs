@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sums of a client at earlier brokers, which continue when a broker is replaced. Pure.
 //!
 //! The broker that ends hands them to the history's thread with the client's row. The next broker

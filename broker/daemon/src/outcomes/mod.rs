@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Outcome of each job under weft: its GPU time, its losses, its cost to other jobs, its gain.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Interval recorder: the time of each attached job, in a bounded number of intervals. Pure: its
 //! inputs are figures of snapshots and the time.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The outcome thread: takes snapshots of the devices once a second while jobs share one, keeps the
 //! book, and answers.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Warnings that protection does not work: one line each with problem, place and remedy. Pure.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Profiles that a shared broker's guests send.
 //!
 //! Invariants: a user has one copy of each content, at most [`PROFILES_OF_A_USER_BYTES`] in all.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Refinement of profiles with samples of served jobs, on the profile writer's thread.
 //!
 //! At the end of a job's last process its profile is read again and written. A profile that was

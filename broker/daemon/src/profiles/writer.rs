@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The profile writer: makes profiles from stage-1 samples, on a thread because disks are slow.
 //!
 //! It writes every few seconds while samples arrive, when a client ends, and when `weft profile`

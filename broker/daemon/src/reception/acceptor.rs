@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The acceptor, the broker's main thread: lets clients in, answers questions, notices the broker's
 //! end.
 //!

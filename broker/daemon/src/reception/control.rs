@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control thread: clients' less urgent messages, and their deaths.
 //!
 //! A closed channel shows a death within some 100 us. If a forked child holds the channel open, the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The two threads that read from clients: one lets them in, one reads their less urgent messages.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Co-runners of a served job's timed launches: they decide on a sample's use for the profile.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! One scheduling core per device (a MIG instance is one). A process on several devices is several
 //! clients.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lanes that an iteration reads: if a guest has many, [`AT_ONCE`] of them in rotation.
 //!
 //! A guest may have a thousand silent lanes, and each read delays the iteration. Invariant: a lane

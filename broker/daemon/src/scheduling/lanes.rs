@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! One client's lane in the scheduler thread: reads reports, writes orders.
 //!
 //! A lane's content is an allegation. Records are copied, checked and counted; their times are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scheduler thread, the lanes and pages that it reads, and the cores that it asks.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scheduler thread: reads all lanes, passes events to the core, carries out its decisions,
 //! waits.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The epoch pages as the scheduler reads them: one, or one per user of a shared broker. So no
 //! client can write a page that another user's clients read.
 //!

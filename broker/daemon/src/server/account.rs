@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! CPU time that a shared broker spends on each guest.
 //!
 //! Work for a guest is charged to the guest: [`SHARE`] of a core in the long run, [`AHEAD`] in a

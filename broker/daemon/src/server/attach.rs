@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attaching a client: lane, handshake, death notices.
 //!
 //! A handshake is bounded in time; each belongs on its own thread.

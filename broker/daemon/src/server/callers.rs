@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Connections to the broker: counted by user, and closed on threads for which no other user waits.
 //!
 //! The last close of a descriptor may take as long as its sender likes: a lingering TCP socket, a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A name of one process in the network namespace: an abstract socket. It needs no folder, so
 //! another `/tmp` does not hide it, and it ends with its process.
 //!

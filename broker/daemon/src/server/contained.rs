@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Users of processes in containers: root of a container is not root of this system.
 //!
 //! Most containers' processes have uid 0. A container has the broker's socket to share a GPU, not

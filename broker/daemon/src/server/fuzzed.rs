@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reader of arbitrary bytes as packets, only for `tests/soak/fuzz`.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A socket that the service manager bound and passed on (`LISTEN_FDS`).
 //!
 //! This module checks the properties that [`super::Listener`] gives its own socket: type, path,

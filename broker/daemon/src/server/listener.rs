@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The well-known socket: one broker at a time. Connections are read concurrently, each for at most
 //! `HANDSHAKE`.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Control messages: to one client, from one client, and from many at once.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The broker's half of the transport: takes the socket, lets clients in concurrently, hands out
 //! lanes.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Other brokers that manage a GPU of this one: another user's, one in a container, or one behind
 //! a job's own `/tmp`.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Socket options that only the broker uses: a caller's pidfd, and permission to send descriptors.
 #![allow(unsafe_code)]
 

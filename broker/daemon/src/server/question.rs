@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Questions from the command line, and the process that asks.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receives callers' packets without their descriptors, which remain in the kernel.
 #![forbid(unsafe_code)]
 

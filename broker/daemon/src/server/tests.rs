@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Both halves over a socket in a temporary folder.
 
 use std::os::fd::OwnedFd;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Epoch pages and doorbells, which clients share with the broker. This module reads only
 //! doorbells, never pages.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Threads that welcome clients and answer questions for the acceptor, a bounded number per user.
 //!
 //! Further work waits, so a slow or busy user delays only their own work.

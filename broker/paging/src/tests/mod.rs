@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the planner on a small machine in virtual time. After every step they check the
 //! invariants of the crate's documentation.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Simulated machine: a link with its rate, clients that run in turns, waits for promised granules,
 //! and faults for the others.
 #![forbid(unsafe_code)]

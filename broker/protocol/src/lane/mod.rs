@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lane: the memory that one client shares with the broker. The broker makes it as a sealed memfd,
 //! so neither side can truncate it. It holds
 //!

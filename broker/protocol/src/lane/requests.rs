@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Durations of the requests that a client marks, counted in buckets: without other jobs, and
 //! together with them.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Flight recorder of a lane: a ring of records, written without waiting. A broker that lags loses
 //! the oldest records and knows how many it lost.
 #![forbid(unsafe_code)]

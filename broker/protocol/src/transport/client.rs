@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The client's half: attaches to a broker, or asks it a question.
 //!
 //! ipc-channel's send may block, and raises SIGPIPE when the broker is gone. A job uses its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packets and descriptors over a unix socket. Each wait is bounded; no call raises SIGPIPE.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared memory: the only code that turns a descriptor into a [`Lane`] or an [`EpochPage`].
 //!
 //! * The broker makes a memfd of the exact size, seals it and maps it: [`Shared`]. A client that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attachment of a client to a broker, and the channel for messages that are not urgent.
 //!
 //! 1. The broker listens on a unix socket of sequenced packets ([`path::socket`]; 0600 in a folder

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Path of the broker's socket, and whether its folder is safe.
 //!
 //! A private broker's folder belongs to its user. A shared broker's folder (`/run/weft`) belongs to

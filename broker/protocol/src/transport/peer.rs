@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The peer of a unix socket, as the kernel names it.
 #![allow(unsafe_code)]
 

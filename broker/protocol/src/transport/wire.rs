@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packets of the rendezvous socket: a header that no version may change (magic, version, kind),
 //! and a body in postcard.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Copies between host and device while a foreground job's kernels run.
 //!
 //! A copy engine takes no time from kernels, so a background copy needs no gap. It goes if it is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Grants within the delay bound, and room for them by revoking unused credit.
 
 use weft_protocol::{Ns, PRIORITIES};

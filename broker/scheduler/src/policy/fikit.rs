@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Policy `fikit`: kernels of other jobs fill the gaps of the more important job.
 //!
 //! The rule of "FIKIT: Priority-Based Real-time GPU Multi-tasking Scheduling with Kernel

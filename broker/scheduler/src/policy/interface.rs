@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Interface of a policy: the core's questions, and the observations that the core passes on.
 //!
 //! A policy reads the state and gives one verdict at a time. The core carries it out and asks again

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The policies. Each is a file, or a folder with its models.
 
 mod copies;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns among equals: one keeps the device for a while, then the one with the fewest turns gets
 //! it.
 //!

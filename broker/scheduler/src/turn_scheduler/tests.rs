@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Long turns in virtual time, on a device that runs kernels in order.
 
 use std::collections::VecDeque;

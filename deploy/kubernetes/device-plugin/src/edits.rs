@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The edits to a container with a share: variables, mounts, device nodes. Pure, except that they
 //! check which device nodes exist.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The GPUs of this node, from the administrator's list, NVIDIA's kernel module, or `weft doctor`.
 //!
 //! The module's files in `/proc` come before `weft doctor`. They name the UUID and the device node

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A periodic check that the node's broker answers, by `weft status --json`.
 //!
 //! Each query is a process with a time limit, so a stopped or stuck broker counts as not answering.

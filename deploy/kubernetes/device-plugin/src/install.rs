@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Copies weft's files into a folder of the node that containers mount.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A Kubernetes device plugin that offers shares of each GPU of a node to jobs under weft.
 //!
 //! The kubelet counts shares and hands them to containers. A container that has a share starts with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft-device-plugin`: offers shares of this node's GPUs to the kubelet.
 #![forbid(unsafe_code)]
 

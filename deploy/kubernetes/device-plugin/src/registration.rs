@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Serves the plugin's socket and registers it, again each time the kubelet restarts.
 //!
 //! A kubelet that starts recreates its socket and empties the folder of plugin sockets. The plugin

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The plugin's side of the protocol: the list of shares, and the edits to a container with one.
 #![forbid(unsafe_code)]
 

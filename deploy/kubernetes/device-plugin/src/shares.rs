@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shares, the units that the kubelet counts and hands out. Pure.
 //!
 //! A share's id is `GPU-UUID::NUMBER`. All shares of a GPU are alike. They count containers and do

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the plugin's program with a stand-in for the kubelet, over real sockets.
 //!
 //! The broker is `weft broker` if `WEFT_TEST_PROGRAM` names a `weft` (scripts/cluster sets it).

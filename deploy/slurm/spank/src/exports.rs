@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The symbols that Slurm looks up in a plugin, and the plugin's callbacks.
 //!
 //! No panic passes a callback: the callback catches it and logs an error.

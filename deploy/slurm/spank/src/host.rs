@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Safe wrappers of the functions that Slurm offers to a plugin (`spank.h`). The process that loads
 //! the plugin has the symbols.
 

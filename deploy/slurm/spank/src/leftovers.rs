@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Processes of an ended job that Slurm no longer tracks, such as daemons that the job started.
 //!
 //! They would keep GPU memory that Slurm has given to the next job. The plugin recognizes them by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The plugin by which Slurm starts jobs under weft.
 //!
 //! Slurm's commands, its node daemon and its step daemon load it (SPANK, `plugstack.conf`). It adds

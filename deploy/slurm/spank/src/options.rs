@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The options that the plugin adds to Slurm's commands, and the check of their values.
 #![forbid(unsafe_code)]
 

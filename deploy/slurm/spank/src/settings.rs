@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The administrator's settings in the plugin's line of `plugstack.conf`.
 #![forbid(unsafe_code)]
 

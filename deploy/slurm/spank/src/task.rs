@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The environment of a task: the variables that weft sets, and those that it removes again.
 //!
 //! Environments are inherited. A step inherits that of its batch script, and a job that another job

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! weft's own parsers of priorities, amounts and slowdowns, included by file.
 //!
 //! Their package depends on some forty others, too many for a plugin that every Slurm command

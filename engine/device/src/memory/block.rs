@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! 32 pages as bit masks, and the density prefetcher.
 
 use super::Owner;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Residency without time, and the bytes that each change moves.
 //!
 //! Invariants after every call: `used` is the room of pages on the device and on their way to or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The page ledger: the place of each page of managed memory, the time that missing pages cost a
 //! kernel, and the moves over the link.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The order of eviction: a list through the blocks that take room on the device, oldest arrival
 //! first.
 

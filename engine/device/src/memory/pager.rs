@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ledger in virtual time: when prefetches move over the link, and how long a kernel stands
 //! still for missing pages.
 //!

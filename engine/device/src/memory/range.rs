@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Addresses cut into blocks and pages.
 
 /// The driver's leaf, in which the ledger counts, bytes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Parameters of memory and of the link to the host. The defaults are those of `rtx5080-like.toml`
 //! in the calibration folder, which has their sources.
 

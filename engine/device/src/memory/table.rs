@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! From an owner's address to its block: a directory of chunks of 512 blocks (1 GiB), since
 //! addresses are sparse and ranges span neighbouring blocks.
 

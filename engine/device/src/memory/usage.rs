@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Counts of an owner: bytes unless noted.
 
 /// One owner's memory and traffic.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A small vocabulary for the engine's tests.
 #![allow(dead_code, reason = "each test program uses its part")]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rule's knowledge of a launch: the profile's time, and the properties that follow from its
 //! identity.
 #![forbid(unsafe_code)]

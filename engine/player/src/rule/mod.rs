@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules in the place of weft's gate: each decides by itself whether a job's next launch may go to
 //! the device.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! MPS with client priorities, and no launch control between jobs and device: NVIDIA's own means
 //! without a scheduler (`CUDA_MPS_CLIENT_PRIORITY`; stream priorities within one process).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The daemon's half: the broker's waits, and its reports to the core on the lanes. It follows
 //! `broker/daemon/src/scheduling` step by step; `weft_scheduler::thread_sleep` chooses how to wait,
 //! as in the daemon.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Time that the rule adds to a job's calls now ([`crate::cost`]).
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The interposer's half: a launch passes by its job's mode and is recorded, and its end is
 //! reported. The rules are those of `weft_gate`, whose first module lists the player's differences;
 //! the order of steps follows `interposer/src/throttle`.

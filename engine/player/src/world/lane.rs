@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A job's lane, and its client's state for it: plain values, for one thread in virtual time.
 #![forbid(unsafe_code)]
 

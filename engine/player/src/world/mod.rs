@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A machine in virtual time: a GPU (the engine of the simulated one), jobs that launch from host
 //! threads, and the launch control between them.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The progress of jobs: requests begin, threads make their calls, calls return, the device
 //! reports.
 

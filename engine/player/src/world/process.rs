@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of a running job: its host threads, its work on the device, its lane.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Launch queues: calls whose hosts continued before they were made. One thread of the job makes
 //! them later, in their order.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules of the caller's own ([`crate::rule`]) in the place of weft's gate: the times at which each
 //! job asks, and asks again.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of each job's next launch over time. `crate::why` reads it.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The broker's turns: their times, and how the broker carries out the core's decisions.
 #![forbid(unsafe_code)]
 

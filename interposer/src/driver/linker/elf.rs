@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Symbol tables of loaded objects.
 //!
 //! [`after_us`] replaces `dlsym(RTLD_NEXT, name)`, so that it can find `dlsym` itself; it allocates

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The dynamic linker: symbol tables of loaded objects, the next functions, this library.
 
 pub mod elf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The next `dlopen`, `dlsym` and `dlvsym` in load order.
 //!
 //! Weft exports these names itself, so the dynamic linker cannot return the next ones. Their

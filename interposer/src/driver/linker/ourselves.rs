@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! This library in the dynamic linker's list: name, file, handle.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};

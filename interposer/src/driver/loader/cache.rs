@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads a library's paths from the dynamic linker's cache, `/etc/ld.so.cache`.
 //!
 //! glibc's `cache_file_new`: magic text, counts, entries of 24 bytes (flags, name, path, ...),

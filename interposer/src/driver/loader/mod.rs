@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Opens the real driver, once, at the first call of a driver function.
 //!
 //! Never in a constructor: shells and compilers that a job starts inherit the preload. Always by

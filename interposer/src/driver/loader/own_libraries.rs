@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver's own libraries: the driver, and the libraries that it opens.
 //!
 //! Some drivers are thin and open the real one, by a driver's file name (WSL 2, shims in place of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Candidate paths of the real driver, in the order of the dynamic linker and of driver packages.
 #![forbid(unsafe_code)]
 

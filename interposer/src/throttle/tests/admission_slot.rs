@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of a job's quota on its device.
 
 use std::sync::Barrier;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of attaching to a real listener, over a socket in a temporary folder.
 
 use std::path::{Path, PathBuf};

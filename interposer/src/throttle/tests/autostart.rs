@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of a broker's start. A script in its place reports how it was started.
 #![allow(unsafe_code)]
 

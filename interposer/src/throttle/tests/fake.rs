@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A simulated driver of events: the test decides when a stream has reached them. Streams separate
 //! concurrent tests. Each thread has a device of its own, with one queue.
 #![allow(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the gate.
 
 use std::sync::atomic::{AtomicBool, Ordering};

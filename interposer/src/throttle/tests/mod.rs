@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the session with a broker and a driver that the test plays.
 
 mod admission_slot;

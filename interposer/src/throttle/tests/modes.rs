@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the session in each mode, and in a fork's child.
 #![allow(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests that the job marks.
 
 use weft_protocol::lane::Mode;

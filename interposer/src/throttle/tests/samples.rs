@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of stage 1, in played time.
 
 use std::sync::atomic::Ordering;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of trace mode's recorder, with a driver of events that the test moves on.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Builds tiny images field by field, so that the tests check the readers against the layout and
 //! not against themselves.
 #![allow(dead_code)] // each test file takes what it needs

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files of profilers, made by hand.
 #![allow(dead_code, reason = "each test program uses a part")]
 

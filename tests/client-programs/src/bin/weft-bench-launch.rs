@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A benchmark of the time that one launch costs its thread. `scripts/bench launch` runs one of
 //! these for each configuration and has them measure in turn. Each line on stdin, `burst N PARTS`
 //! or `sync N PARTS`, is one round of PARTS parts of N launches each. The answer is a line `WALL

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cudarc client of the matrix: launches whose results are checked, streams ordered by events,
 //! a graph, threads.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A job that keeps the device busy in a set pattern until a file is gone. The job under test
 //! shares the device with it.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does any call overtake launches? For every stream-ordered entry point of the driver: LAUNCHES
 //! launches, then that call. The null driver counts the launches that had arrived when the call
 //! did.

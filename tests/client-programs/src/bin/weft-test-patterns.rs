@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Patterns of real clients that break careless layers between a job and its driver, each with a
 //! check that fails if the layer is careless.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Order in which jobs start under each policy, in virtual time, for comparison with a real
 //! engine's. `scripts/cluster slurm --order` builds and starts it.
 //!

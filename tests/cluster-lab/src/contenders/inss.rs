@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! InSS: a service's GPU, its share of the GPU's SMs, and the size of its batches, so that its
 //! objective (SLO) holds next to others. A plan, not an order in time.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! InSS (TPDS 2024) with a trained network: it chooses the GPU of the next service, or none, then
 //! the service's share of the SMs and its batch there.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Learnt choices: a small network gives each of several rows of features a score, and the row with
 //! the highest score is taken. A row is a node that a worker may go to
 //! ([`meta_rl`](super::meta_rl)), or a job that may go first

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Meta-RL placement of all-reduce workers: a network chooses the node of the next workers of a
 //! gang.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Contenders that weft does not offer: InSS, the networks of SCHED2 and of Meta-RL. They are here
 //! for comparison only. Each file opens with the paper's symbols and with the questions that the
 //! paper leaves open. [`learnt`] reads the networks of the folder `networks`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! SCHED2 (GLOBECOM 2019) with a trained network: it chooses the job that begins next, or none.
 //!
 //! | paper | here |

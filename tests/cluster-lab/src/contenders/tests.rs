@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Networks: the shipped ones, broken files, and arbitrary choosers.
 
 use std::collections::BTreeMap;

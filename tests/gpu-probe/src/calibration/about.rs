@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device and the driver: the first line of every run.
 
 use anyhow::Result;

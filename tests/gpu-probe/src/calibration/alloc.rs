@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Host cost of allocations.
 
 use anyhow::Result;

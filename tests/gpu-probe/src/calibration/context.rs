@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts of the device, and the memory of a context.
 
 use std::time::{Duration, Instant};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Copies: rates of large ones, cost of small ones, and both directions at once.
 
 use anyhow::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cost of measuring kernel times: event pairs around each launch, and CUPTI's activity records,
 //! compared with bare launches.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cost of events, with and without times, and the time that a pair around a kernel reads.
 
 use anyhow::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Page faults: cost of touching managed memory that is elsewhere, or nowhere.
 //!
 //! One thread touches one word after another and waits for each, so a fault's whole cost shows. The

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Host cost of a launch, time until the device begins it, and time from its end to the host's
 //! return.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Resident managed memory compared with a plain allocation: one kernel that reads and writes.
 
 use anyhow::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memsets: the rate of large ones, the cost of small ones.
 
 use anyhow::Result;

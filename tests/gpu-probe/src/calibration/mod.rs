@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The probes that calibrate the simulated GPU, a file each.
 //!
 //! Values for a calibration file have the names of `tests/simgpu/calibration/keys.toml`; the others

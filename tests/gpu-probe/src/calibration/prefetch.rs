@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Prefetches of managed memory: host cost of a call, rates in each direction, and whether both
 //! directions at once run at full rate.
 

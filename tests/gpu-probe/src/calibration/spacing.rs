@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Distance between kernels of one stream on the device, and the length of the smallest kernel.
 
 use anyhow::Result;

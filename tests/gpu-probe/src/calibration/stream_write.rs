@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Time until the host sees a stream's progress: by a word that the stream writes, and by polling
 //! an event.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two processes on one device, and three: cost of a switch between them, time that each keeps the
 //! device, wait of a small launch while another process is busy. Without MPS (probe `switch`), and
 //! under a daemon whose pipe directory is given (probe `mps`).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The times at which each of several processes had the device, from the stamps of their kernels.
 //! Pure.
 //!

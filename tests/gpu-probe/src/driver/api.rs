@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver's C functions, bound by their exported names.
 //!
 //! A name without suffix is the oldest version of a function, even if today's header maps it to a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! CUPTI's activity records of kernels, if its library is found. The records are counted and thrown
 //! away.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first device with the probes' kernels loaded, its streams and events.
 
 use std::ffi::{CStr, CString, c_char};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocations of every kind, freed when dropped, bounded by the machine's free memory.
 //!
 //! The bounds follow the worst reading of the documentation, in which excess managed memory may

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver as the probes use it: opened by name, without a toolkit, every result checked. An
 //! error names the call.
 //!

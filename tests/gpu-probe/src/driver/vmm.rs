@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Addresses and physical memory managed separately: the memory at an address may leave and be
 //! replaced.
 //!

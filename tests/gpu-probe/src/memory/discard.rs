@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Discards: whether memory with discarded contents leaves the device without a copy.
 
 use anyhow::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two jobs on managed memory: facts for the simulated GPU's page ledger and for the planner of
 //! working sets.
 #![forbid(unsafe_code)]

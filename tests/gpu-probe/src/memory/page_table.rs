@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether the host's page table shows the pages of managed memory that a kernel pulled to the
 //! device. If so, working sets can be learnt without binary instrumentation: populate on the host,
 //! let a kernel touch a known part, and read which pages are no longer present.

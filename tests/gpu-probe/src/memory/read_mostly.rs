@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Read-mostly memory, which keeps its copy on the host: whether it leaves the device without a
 //! copy, and by which calls.
 //!

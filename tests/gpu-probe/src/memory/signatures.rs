@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver's functions for moving managed memory, and whether both forms of a prefetch work.
 
 use anyhow::Result;

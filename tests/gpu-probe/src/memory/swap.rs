@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two jobs on managed memory, one evicted while the other runs: a switch by faults compared with a
 //! switch by prefetches.
 //!

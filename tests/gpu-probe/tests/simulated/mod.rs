@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The probe on a simulated GPU of the test's own.
 #![allow(dead_code, reason = "each test program uses its part")]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Orders of admission that weft's is compared with, and that weft does not ship.
 #![forbid(unsafe_code)]
 

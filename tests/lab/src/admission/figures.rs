@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Figures of a run, their aims, and tables for people.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The least possible mean wait of a mix, under any order, even one that knows everything in
 //! advance.
 //!

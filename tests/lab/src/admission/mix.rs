@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jobs of several users: their memory, length, load and arrival times.
 //!
 //! A name and a seed determine a mix. Estimates are wrong by a factor of up to two either way,

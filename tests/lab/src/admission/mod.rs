@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Admission in the lab: which jobs get device memory and when, under the broker's own core,
 //! compared with plain orders and with no order at all.
 //!

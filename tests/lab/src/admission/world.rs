@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! One mix under one rule, in virtual time: the broker's own admission core, and devices whose
 //! memory is counted separately.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Aims on promises to users: a slowdown, an SLO, the time of a token while finetuning runs.
 #![forbid(unsafe_code)]
 

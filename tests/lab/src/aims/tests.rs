@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Each aim can be met and can be missed: figures of a real run, altered.
 
 use std::sync::Arc;

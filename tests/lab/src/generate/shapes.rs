@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The shapes that decide whether a scheduler is any good, each from a seed: a model drawn once,
 //! then requests or iterations that differ as real ones do.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cases of each kind.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measured traces and weft's recordings, as jobs.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The aims on measured traces, and whether weft's rows reach them.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lab on measured traces: `scripts/lab measured`.
 //!
 //! The recordings of `profiles/recorded` have estimated kernel times, one sequence of kernels each

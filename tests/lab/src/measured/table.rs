@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Figures of all cases as text.
 #![forbid(unsafe_code)]
 

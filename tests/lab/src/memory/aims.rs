@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The aims for memory beyond the device, and whether a run meets them.
 #![forbid(unsafe_code)]
 

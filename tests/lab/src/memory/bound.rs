@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! An upper bound for any planner: several decoders in equal turns, each swapped out for at most a
 //! given time. It is calculated, not run.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft-lab memory`, which `scripts/lab memory` builds and starts.
 #![forbid(unsafe_code)]
 

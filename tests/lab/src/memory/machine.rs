@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machine: jobs take turns on a device whose memory they exceed.
 //!
 //! One job runs at a time. A kernel uses its regions block by block, its time spread over them by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory beyond the device in virtual time: jobs that together exceed it, under the stock driver,
 //! weft, weft without each of its ideas, and others.
 //!

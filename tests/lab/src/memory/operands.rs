@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Evidence made exact by a framework's record of its operations.
 //!
 //! `tests/clients/operands.py` writes the tensors that each operation of a PyTorch program received

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `weft-lab memory prediction`: templates learnt from one recording, judged on another one of the
 //! same model.
 //!

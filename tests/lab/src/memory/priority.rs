@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A service and a batch job that leave each other too little memory: the runs, their aims, and
 //! their tables.
 //!

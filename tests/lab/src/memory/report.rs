@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The study for people: tables, the slice, and a plot.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The runs of the study, and the fit of their slice.
 //!
 //! | runs | turns |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Invariants of the machine, on a device small enough for short runs.
 
 use weft_engine::memory::MemorySettings;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jobs that compete for memory: their allocations, and the regions that their kernels touch, with
 //! order and times.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cases that judge promises to users: `--slowdown`, `--slo`, and a language model while finetuning
 //! runs.
 #![forbid(unsafe_code)]

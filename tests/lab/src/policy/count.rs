@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A count-based window: while the most important job has nothing on the device, the others may
 //! have a fixed number of kernels there.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The most important active job runs without others.
 //!
 //! A job is active while it has work and for [`GRACE_NS`] after it. Then the next priority may have

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules of other projects, for comparison: each decides by itself whether a job's next launch may
 //! go to the device.
 //!

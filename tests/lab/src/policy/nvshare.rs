@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! nvshare's turns (source 1a8f211): one job at a time has the device, first come first served, for
 //! 30 seconds while others want it. A job whose time is over launches no more, drains, and passes
 //! the device on; a job that is idle for 5 seconds passes it on as well.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Orion's rule (EuroSys'24; source 0b898e6, `busy_wait_profile` of
 //! `src/scheduler/scheduler_eval.cpp`). The paper's full text was not at hand.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! REEF's rule as far as a GPU with a closed driver allows it, REEF-N (OSDI'22; source 1f14e33,
 //! `src/reef/server/scheduler.cpp`). The paper's full text was not at hand.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tally's priority rule (ASPLOS'25; source 02d6da0, `src/tally/scheduler/priority.cpp`). The
 //! paper's full text was not at hand; its bound is from other papers.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns of fixed length among all jobs with work. Priorities do not count.
 //!
 //! A turn ends early when its job is silent for [`SILENT_NS`]. The job with the oldest turn is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! XSched's highest-priority-first at level 1 (OSDI'25; source bd494cb, `policy/hpf`; 382a5d8,
 //! `preempt/src/xqueue`).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the time of gaps went that was not filled, by cause.
 #![forbid(unsafe_code)]
 

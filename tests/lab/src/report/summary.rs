@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Means over the cases of one device, kind, host and rule.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sharing in virtual time: jobs on the simulated GPU's engine, the core between them, and each
 //! job's figures.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it, and a
 //! broker between them. The broker looks at lanes now and then, and its orders arrive a little
 //! later. Steps of 5 us; the engine itself is exact.

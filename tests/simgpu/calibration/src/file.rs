@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads and writes the files.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The keys of a calibration file, from `keys.toml`, which scripts read too.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calibration files: the figures of one GPU, each with its source. This package's `README.md` has
 //! the format, `keys.toml` the keys.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Settings of the simulated GPU by a calibration.
 
 use weft_engine::memory::{MemorySettings, PAGE_BYTES};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The files of this folder, refused files, and the way there and back.
 #![allow(missing_docs, reason = "the tests' names say it")]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Configuration of the simulated device: the TOML file that `SIMGPU_CONFIG` names; environment
 //! variables override it.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel times: by the first rule of the table that matches name and shape, else a default by the
 //! shape.
 //!

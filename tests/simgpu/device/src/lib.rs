@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The simulated GPU's device process, and the link by which clients use it.
 //!
 //! A client (the simulated libcuda) opens a [`Link`], makes contexts and streams, submits [`Op`]s

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Locks of the simulated libcuda, whose callers are the jobs' threads.
 
 use std::sync::{Mutex, MutexGuard};

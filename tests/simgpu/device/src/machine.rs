@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machine's devices: one, or those that `SIMGPU_DEVICES` lists.
 //!
 //! ```text

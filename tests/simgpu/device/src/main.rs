@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `simgpu-device`: the simulated GPU as a process.
 //!
 //! Clients start it themselves (`serve --detach`). For people there is `status`, and `serve`

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The GPU model that the device imitates: the answers of its driver and NVML, as far as models
 //! differ.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operations of a stream, and the news that a client gets of them.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages on the device's `SOCK_SEQPACKET` socket: each arrives whole or not at all, and the end
 //! of the stream is the other side's death.
 #![forbid(unsafe_code)]

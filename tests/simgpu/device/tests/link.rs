@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! One client and its device: submissions, news, waiting, effects.
 
 mod common;

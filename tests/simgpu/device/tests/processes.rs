@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Many processes and one device: starting, sharing, dying.
 
 mod common;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Types that cross the C boundary: results, handles and pointers that a client hands in.
 //!
 //! Pointers arrive wrapped in [`Out`] and [`In`]. Only the C ABI makes them (they are argument

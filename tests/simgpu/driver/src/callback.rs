@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Client functions that the driver calls during the client's own call.
 
 /// `CUoccupancyB2DSize`: dynamic shared memory for a block size. The size is an `int` that is never

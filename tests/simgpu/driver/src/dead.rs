@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The result of a call with a handle whose object is gone or never was.
 //!
 //! A real driver's handles are addresses. It follows most of them without a look, so a destroyed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! An operation's effect on memory and on the client, once the device has taken the time for it.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Names and texts of results.
 #![deny(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Events: the time at which a stream had done all it was given before.
 #![forbid(unsafe_code)]
 

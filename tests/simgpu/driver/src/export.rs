@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! How an entry point is defined: [`export!`] gives it its C symbol, keeps panics inside and writes
 //! the trace.
 //!

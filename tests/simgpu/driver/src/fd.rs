@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! File descriptors that a client names by number.
 
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Notices forks. A child shares nothing that works with its parent's device link, so it must learn
 //! that it is one.
 

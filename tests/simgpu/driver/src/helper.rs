@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver's own threads: one runs the client's host functions, one polls the words that streams
 //! wait for.
 //!

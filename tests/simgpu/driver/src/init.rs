@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cuInit`: opens the devices and puts the parts of the driver together.
 #![deny(unsafe_code)]
 

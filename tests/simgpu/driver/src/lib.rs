@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The simulated `libcuda.so.1`: a driver whose device is the process `simgpu-device`.
 //!
 //! Real clients load it in place of NVIDIA's. Device memory is host memory. An operation goes to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! How clients find entry points: `cuGetProcAddress`, and the export tables.
 
 use std::collections::HashMap;

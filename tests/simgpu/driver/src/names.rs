@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Texts that a client is handed a pointer to: they live as long as the process, each once.
 #![forbid(unsafe_code)]
 

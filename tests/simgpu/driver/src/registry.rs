@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Handles: opaque numbers for the objects a client may hold.
 //!
 //! A handle carries the kind of its object and a generation, so a stale or a wrong handle is

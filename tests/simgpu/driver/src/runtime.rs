@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The interfaces that the CUDA runtime library needs from its driver beyond the driver API: export
 //! tables and a self-test.
 //!

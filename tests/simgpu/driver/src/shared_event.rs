@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Events that processes share: a small file that all of them have open counts an event's records,
 //! and those that the device has passed.
 //!

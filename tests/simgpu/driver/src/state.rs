@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The process's state of the driver: the links to its devices, and whether it is initialised.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The log of export tables: which ones clients ask for (`SIMGPU_TABLES`).
 #![forbid(unsafe_code)]
 

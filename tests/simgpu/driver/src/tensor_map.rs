@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tensor maps (`CUtensorMap`, 128 opaque bytes): descriptions of tensors for kernels of compute
 //! capability 9.0. No kernel here reads one, so it holds an address and the arguments that it was
 //! made from.

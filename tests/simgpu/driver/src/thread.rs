@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver's own threads. All signals are blocked on them: a client's handler never runs there,
 //! and a signal that the client waits for reaches the client. Each lives as long as the process.
 #![allow(unsafe_code)]

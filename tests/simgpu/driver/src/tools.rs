@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Profiler control and logs: accepted, without effect.
 #![deny(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! An operation for a stream, as a value: it runs now, or is kept in a graph and runs many times.
 //!
 //! `api/enqueue.rs` makes it from a client's call (a capturing stream passes it on to `graph`).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The C boundary.
 //!
 //! Pointers arrive wrapped in [`Out`] and [`Text`], made only by the C ABI. By contract they are

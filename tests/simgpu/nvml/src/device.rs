@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The devices and their facts: GPUs by index, their MIG instances by their GPU.
 
 use std::sync::OnceLock;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts of every device, equal to the simulated driver's (`driver/src/device`), as a test checks.
 //! `simgpu_device::machine` lists the devices, `simgpu_device::model` has the values that differ by
 //! model.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The simulated `libnvidia-ml.so.1`: NVML of the simulated device.
 //!
 //! JAX and vLLM look for devices here before they touch CUDA, NCCL asks about links, PyTorch's

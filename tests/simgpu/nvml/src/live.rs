@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of the running devices.
 //!
 //! The device process answers with JSON on its socket. A request starts no device and attaches

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Initialisation and the system's entry points.
 
 use std::ffi::{CStr, c_char};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory, use and processes of the device.
 
 use crate::abi::{Error, Handle, Out, R, export};

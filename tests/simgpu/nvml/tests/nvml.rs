@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The library as a client sees it, loaded together with the simulated driver: their answers must
 //! agree.
 #![allow(missing_docs)]

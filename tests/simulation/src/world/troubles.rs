@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Arrivals, departures and troubles.
 #![forbid(unsafe_code)]
 

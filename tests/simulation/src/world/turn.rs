@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The broker's turn as the world sees it. Each event and each decision is checked, and time passes
 //! for all processes in between.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The readers of bytes from outside, under libFuzzer, which is led by coverage. `WEFT_FUZZ` names
 //! the target; with `WEFT_FUZZ_SEEDS=FOLDER` its first inputs are written there and nothing is run.
 //! All targets are one program, since linking one costs seconds.

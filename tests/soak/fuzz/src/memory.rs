@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory that is taken for an input. A sender of a few bytes must not get a machine's memory for
 //! them; libFuzzer by itself sees only touched memory.
 

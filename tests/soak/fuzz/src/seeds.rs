@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The inputs that each target begins with: sound ones, so that the fuzzer need not find out the
 //! format of a file by itself.
 

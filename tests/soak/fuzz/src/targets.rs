@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The targets: the actions on the bytes, and their invariants.
 
 use std::cell::RefCell;

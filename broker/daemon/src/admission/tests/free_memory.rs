@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Use of free memory: bytes that clients read as free, bytes that undeclared jobs do not hold, and
 //! memory of processes that are not clients any more.
 

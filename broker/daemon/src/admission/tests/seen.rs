@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Free memory of a device: contexts, foreign memory, and arrivals at devices without a sample.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A shared broker: one user's claim about a device counts for others only as far as it is
 //! confirmed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Background work on the device by the clock, and the lead with which the next kernel is granted.
 //!
 //! The ledger learns late which work has ended. In this model, work also ends as time passes. The

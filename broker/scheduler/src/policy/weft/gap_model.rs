@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gap model: forecast of a foreground job's present gap from its past.
 //!
 //! The model enters kernels in launch order, and two marks that are worth more than any kernel:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel-time model: how long a background job's kernels take, learnt while the job is served.
 //!
 //! Credit is charged from the client's table. Whether a kernel *fits* is decided by a high quantile

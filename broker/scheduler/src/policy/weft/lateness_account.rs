@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lateness account: the measured lateness that background work caused at a foreground job's waits,
 //! and the lateness that it may still cause.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Policy `weft`: fills gaps by quantiles of earlier gaps and kernel times in the same context, and
 //! stretches of launches by the foreground job's laxity.
 //!

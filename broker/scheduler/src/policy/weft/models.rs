@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Models of policy `weft`, for each job and for the device.
 
 use weft_protocol::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Room: the time for which background jobs may use the device, and their work that is still to
 //! run.
 

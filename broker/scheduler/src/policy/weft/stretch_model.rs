@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Stretch model: when a foreground job's stretch would end without background work.
 //!
 //! A stretch is the launches between two waits. A job whose host is slower than the device notices

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Policy `weft` in the core, by its events and decisions: learning, and the decisions that follow.
 
 mod attaching;

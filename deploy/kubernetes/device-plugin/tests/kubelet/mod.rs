@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A stand-in for the kubelet. It listens at a socket and calls the plugins that register.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A latency-critical service and a batch job, on a device that does not hold both: XSched's rule
 //! with demand paging, and weft.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A small client of the simulated device, for tests, measurements and trying things out.
 //!
 //! It finds its device as every client does (`SIMGPU_SOCKET` …). It prints `ready DEVICE_PID` when

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finding the device, or starting it.
 //!
 //! If several clients find no device, one takes the start lock and starts it; the others look for

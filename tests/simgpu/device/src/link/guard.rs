@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tells a child of fork from its parent for the price of a load: by a page that the kernel wipes
 //! in the child.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The client's end of the device: see [`Link`].
 //!
 //! * [`connect`]: finding or starting the device.

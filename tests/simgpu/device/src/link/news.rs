@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The way back from the device: taking news, performing effects, waiting.
 //!
 //! One thread at a time takes news and performs the effects. A waiting thread names to the device

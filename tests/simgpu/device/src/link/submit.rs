@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The way to the device: contexts, streams, names, operations.
 //!
 //! The outbox's lock orders a client's submissions. It is never held while waiting for a stream,

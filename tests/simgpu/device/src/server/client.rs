@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device's view of one client.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The listening socket, the sockets of visitors and clients, the clients' processes, the bell: one
 //! epoll set. Nothing here blocks, and nothing is read here.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The operations in the engine, by the tag with which they come out.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The way into the engine: the clients' records by their time stamps.
 //!
 //! A record is an allegation. One that no honest client writes condemns its client and never

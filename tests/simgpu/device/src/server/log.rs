@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The log, `SIMGPU_LOG`: one JSON object a line for each operation that reached the device, in the
 //! order of the operations' ends.
 //!

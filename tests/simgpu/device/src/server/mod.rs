@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device process: one thread that sleeps most of the time.
 //!
 //! A turn:

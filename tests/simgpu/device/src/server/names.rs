@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Names of kernels and labels: each text once, by number.
 #![forbid(unsafe_code)]
 

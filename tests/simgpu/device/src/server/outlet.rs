@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine's outputs: news for the clients, lines of the log, the time of the next wake-up.
 #![forbid(unsafe_code)]
 

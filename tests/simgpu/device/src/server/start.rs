@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Becoming the device: the lock that makes it the only one of its socket, the socket, and leaving
 //! the starter's session.
 

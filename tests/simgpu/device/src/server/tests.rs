@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Clients that lie. Each breaks a rule that every honest client keeps, by way of the lane or the
 //! socket. It loses its link, and the other clients do not notice.
 

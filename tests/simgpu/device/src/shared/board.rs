@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The board: memory that all clients of a device see.
 #![forbid(unsafe_code)]
 

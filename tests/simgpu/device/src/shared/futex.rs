@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bounded waits on a word that processes share.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A lane: the memory that one client shares with the device.
 //!
 //! Two rings, submissions towards the device and news back, each with one writer and one reader

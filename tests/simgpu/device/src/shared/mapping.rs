@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared memory as a value: a sealed memfd mapped for as long as the value lives.
 
 use std::io;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory that clients and the device share.
 //!
 //! * [`lane`]: one a client: the rings of submissions and news, and words for waking each other.

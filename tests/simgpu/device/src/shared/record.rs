@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Submissions as words, written by a client into its lane and read by the device.
 //!
 //! A record is ten words, of which a kind uses some. Words without sense are [`Malformed`].

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A device of one's own for each test.
 #![allow(dead_code, reason = "each test program uses its part")]
 

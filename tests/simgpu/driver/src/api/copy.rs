@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The common parts of clients' copies: into a capture, from staged memory, with or without a wait.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! One-dimensional copies to and from arrays.
 #![deny(unsafe_code)]
 

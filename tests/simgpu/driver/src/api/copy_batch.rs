@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Batches of copies. A batch promises no order among its copies; here they run one after another.
 #![deny(unsafe_code)]
 

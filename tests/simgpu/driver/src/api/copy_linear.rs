@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Entry points that copy a number of bytes.
 #![deny(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The entry points of 2D and 3D copies.
 #![deny(unsafe_code)]
 

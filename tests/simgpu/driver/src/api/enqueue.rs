@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Puts a client's work on a stream: onto the device, or into the capture that the stream is in.
 #![forbid(unsafe_code)]
 

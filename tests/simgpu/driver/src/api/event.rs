@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The entry points about events.
 #![deny(unsafe_code)]
 

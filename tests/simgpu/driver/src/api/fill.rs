@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The entry points of memsets.
 #![deny(unsafe_code)]
 

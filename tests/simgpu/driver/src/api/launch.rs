@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The launch entry points, all of them.
 
 use simgpu_device::lock::lock;

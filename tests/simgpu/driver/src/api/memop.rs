@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The entry points that write single words in stream order, or wait for them.
 #![deny(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The primary context, which the runtime API and most clients use.
 #![deny(unsafe_code)]
 

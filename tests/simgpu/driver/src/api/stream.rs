@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The entry points about streams, except captures (`graph/capture`) and other topics' work.
 #![deny(unsafe_code)]
 

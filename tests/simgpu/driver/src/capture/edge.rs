@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Edges: the nodes that a node of a graph comes after.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Captures as streams and events know them: whether one is in progress, and the edges for its next
 //! operation.
 //!

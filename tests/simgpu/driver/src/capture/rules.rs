@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls that are forbidden while a capture is in progress, by CUDA's manual.
 //!
 //! - A captured stream or event has no state on the device: to synchronise with it or to query it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Each thread's stack of contexts; the top one is current.
 #![forbid(unsafe_code)]
 

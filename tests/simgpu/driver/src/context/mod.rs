@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Contexts: the primary one, created ones, and each thread's stack of current ones.
 #![deny(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The legacy default stream's order, made of waits.
 //!
 //! An operation on the legacy stream begins after all operations that the blocking streams of its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Copies and fills: one description for all shapes, how each goes to the device, and how the bytes
 //! move when it is done.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! 2D and 3D copies.
 #![forbid(unsafe_code)]
 

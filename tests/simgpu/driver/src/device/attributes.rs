@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The answers of `cuDeviceGetAttribute`: a consistent sm_80 device in the likeness of an A100, or
 //! an sm_90 one in that of an H100.
 //!

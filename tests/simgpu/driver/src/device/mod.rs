@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device queries. Devices are numbered as the process sees them (`visible.rs`).
 //! `simgpu_device::machine` lists all devices.
 #![deny(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which devices a process sees, and in which order: `CUDA_VISIBLE_DEVICES`, which the driver
 //! honours, not the runtime.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Adds nodes to graphs for the client.
 #![deny(unsafe_code)]
 

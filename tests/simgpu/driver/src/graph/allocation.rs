@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory of one allocation node and its clones.
 //!
 //! The address is fixed when the node is made, so that later nodes can name it. The memory is also

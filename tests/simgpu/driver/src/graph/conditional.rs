@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Conditional nodes: IF, WHILE and SWITCH over a value that kernels set on the device.
 //!
 //! Kernels do not run here, so nothing ever sets the value. It is the client's default for each

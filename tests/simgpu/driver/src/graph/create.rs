@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Making graphs, the edges in them, and the objects that they hold: conditional values, the
 //! client's objects.
 #![deny(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocation and free nodes, made by hand or by capturing stream-ordered allocation.
 //!
 //! `allocation.rs` takes the memory and gives it back.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Graphs: recorded from streams (capture), built node by node, instantiated, changed and launched.
 //!
 //! | where | what |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A graph as a value: nodes, the action of each, and their order.
 //!
 //! Nodes and graphs have handles of their own registries, so a stale handle is refused. An edge is

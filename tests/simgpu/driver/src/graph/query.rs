@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Asking graphs what is in them.
 //!
 //! Lists follow one rule. With a null array, only the count is answered. With an array, up to the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! User objects: the client's own counted objects that live as long as the graphs that hold them.
 //!
 //! The destructor runs on the thread that gave up the last reference, at once: graphs give theirs

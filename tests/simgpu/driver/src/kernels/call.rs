@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! An executed kernel's parameters, the memory that it may reach, and its effect.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels that a test gives: `simgpuKernelFunction(name, function, data)` makes a function of the
 //! client's the effect of every kernel of that name that is loaded afterwards.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Executed kernels: those whose effect on memory is computed. All others are only timed.
 //!
 //! | file | kernels |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Parts of memory and how they are used; the operands that a process's operations have shown.
 #![forbid(unsafe_code)]
 

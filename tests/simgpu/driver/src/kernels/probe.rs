@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels that read the device's clock or store for the host to see: those of a program that
 //! measures a GPU, `gpu_probe_*` (`tests/gpu-probe/src/driver/kernels.ptx`).
 //!

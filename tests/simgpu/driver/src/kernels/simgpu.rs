@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The test kernels of `simgpu.ptx`, computed: the same parameters, the same results as the PTX
 //! gives on a real GPU.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels that spin on a word of the host: our own, and the kernel with which XLA's auto-tuner
 //! holds the device back.
 //!

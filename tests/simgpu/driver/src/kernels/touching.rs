@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which bytes a kernel touches, from its symbol, parameters and shape.
 //!
 //! Kernels are timed, not run, so the bytes that one would touch on hardware are derived. Sources,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels that are really executed: their launch gets an effect, made from its parameters.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel launches.
 //!
 //! A launch whose kernel is only timed goes to the device as a name and a shape: no parameter is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel parameters: as the client gives them, and as a copy in one buffer.
 #![forbid(unsafe_code)]
 

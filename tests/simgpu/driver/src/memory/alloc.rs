@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cuMemAlloc` and its siblings, freeing, and how much there is.
 #![deny(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Arrays, kept as pitched linear device memory: data that is copied in comes out again. There are
 //! no textures.
 #![deny(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Hands out device memory: small blocks share chunks of one granule, large ones have chunks of
 //! their own.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Pinned and registered host memory. Its device address is its host address.
 #![deny(unsafe_code)]
 

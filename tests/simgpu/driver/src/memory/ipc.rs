@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory handles for other processes: the process that has the memory, and the offset in its file.
 //!
 //! The opener maps the same pages (through `/proc`, so it must run as the same user) and keeps them

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Managed memory's advice, prefetches, discards and range attributes.
 //!
 //! The device's ledger decides where memory lies and which pages move (`paging.rs`). This module

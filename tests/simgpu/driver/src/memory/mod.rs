@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory: device, pinned, managed, pools, the virtual memory API, arrays, and properties of a
 //! pointer.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Addresses that belong to graphs: whether the client holds them, and how much there is.
 //!
 //! A launch gives a graph's memory into the client's hands; the client's free takes it back.

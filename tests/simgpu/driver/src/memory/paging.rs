@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Managed memory in the device's page ledger: allocations, and the bytes that operations touch.
 //!
 //! Managed allocations begin at multiples of 2 MiB and count in whole pages of 64 KiB. They take

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Properties of a pointer: `cuPointerGetAttribute` and its siblings.
 #![deny(unsafe_code)]
 

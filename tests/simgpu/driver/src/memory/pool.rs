@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory pools: stream-ordered allocation.
 //!
 //! A freed block belongs to its stream until the stream has got to the free. Until then only that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The virtual memory API: addresses and memory separately.
 //!
 //! Memory of `cuMemCreate` is a piece of a file; it has a file of its own if the client wants to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Launches that fail because a test asks for it: `SIMGPU_FAULT=PART[:N[:CODE]]`.
 //!
 //! The N-th launch (by default the first) of the process's kernels with PART in their symbol ends

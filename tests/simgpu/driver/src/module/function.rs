@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions: a kernel's description in its image, the client's settings, and the results of both.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Images as the client hands them in: found, measured, kept, and read when a caller needs their
 //! content.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Libraries: modules that belong to no context, and the kernels in them. With one device a library
 //! has one module, made when something in it is asked for.
 #![deny(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The linker of the driver API. Nothing is compiled: the linked image is the last thing that was
 //! added, which the simulated device can load as it is.
 #![deny(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Modules and libraries: images, the kernels and variables in them.
 //!
 //! | file | what |

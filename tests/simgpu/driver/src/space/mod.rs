@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The address space: the ranges for device, pinned and reserved addresses, and the memory behind
 //! them.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Accesses to bytes at addresses. Only this file of the driver reads and writes device memory.
 //!
 //! Callers have checked that the addresses lie in memory the driver knows (which stays mapped for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every allocation of the process by its address, and how copies and kernels treat an address.
 #![forbid(unsafe_code)]
 

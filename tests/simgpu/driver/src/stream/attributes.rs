@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Stream attributes but the priority. The simulated device acts on none of them; they are kept and
 //! answered.
 #![forbid(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Stream memory operations: single words written, or waited for, in stream order.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams: the legacy default stream, each thread's own default stream, and created ones.
 #![deny(unsafe_code)]
 

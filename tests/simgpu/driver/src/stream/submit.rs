@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Puts operations on streams, in the order that the default stream's rules demand.
 #![forbid(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver's side of the links to the devices.
 //!
 //! An operation goes out with an effect. The driver performs the effect when the device reports

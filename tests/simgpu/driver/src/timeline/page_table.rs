@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Managed pages that lie only on the device are not in the process's page table
 //! (`/proc/self/pagemap`). A real driver does the same: it takes a page from the host when the page
 //! moves.

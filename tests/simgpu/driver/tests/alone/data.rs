@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Effects of copies, fills and executed kernels on memory.
 
 use crate::client::{self, isolated};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls with a destroyed handle: refused by default, the end of the process if that is asked for.
 
 use std::os::unix::process::ExitStatusExt;

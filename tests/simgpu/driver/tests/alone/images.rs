@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A driver's answers to images that are none, or none for this device.
 
 use crate::client::{Cuda, SUCCESS, isolated};

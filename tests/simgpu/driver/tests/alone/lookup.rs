@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! How clients find entry points: by symbol, and by name with version and flavour.
 
 use crate::client::isolated;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests that each run in a process of their own, on a device of its own.
 //!
 //! They are one program: to compile one for each file takes longer than to run it.

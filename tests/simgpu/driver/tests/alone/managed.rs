@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Managed memory: prefetches take time only for pages that lie elsewhere.
 
 use crate::client::{self, Cuda, Handle, INVALID_VALUE, isolated};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocation: capacity, pools, the virtual memory API, properties of a pointer, objects that end
 //! with a context.
 

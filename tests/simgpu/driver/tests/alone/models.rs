@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device in the likeness of an A100 and of an H100, and the export tables that were asked for.
 
 use crate::client::{Cuda, INVALID_VALUE, NO_DEVICE, NOT_FOUND, SUCCESS, isolated};

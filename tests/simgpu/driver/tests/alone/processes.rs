@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Several processes, and processes that fork: one device, and the effects of the end of one of
 //! them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The error that a failed kernel leaves behind: all calls about work in its context answer it from
 //! then on.
 

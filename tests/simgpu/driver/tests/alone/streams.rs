@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Order: within a stream, across streams, with the legacy default stream, with the host.
 
 use std::sync::Mutex;

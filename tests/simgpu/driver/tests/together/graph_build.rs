@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Graphs made node by node: structure, data, every kind of node.
 
 use std::ptr::{null, null_mut};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Capturing streams: recorded calls, replayed graphs, forbidden calls.
 
 use std::sync::Mutex;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Instantiated graphs that change: parameters of one node, a whole new graph, nodes switched off,
 //! launches in many places.
 

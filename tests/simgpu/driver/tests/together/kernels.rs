@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels that compute: the test kernels on a stream, one that spins on a host word, one that the
 //! test gives.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests that share a process, its driver and its device, and take turns.
 #![allow(missing_docs, reason = "the tests' names say it")]
 

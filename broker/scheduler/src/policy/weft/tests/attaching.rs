@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A foreground job without a profile attaches while a background job runs: the delays of its first
 //! request. Its kernels are reported as 20 us each, and take ten times as long.
 

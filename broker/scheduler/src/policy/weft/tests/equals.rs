@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Several foreground jobs of one priority: the one that leaves the least room decides.
 
 use super::*;

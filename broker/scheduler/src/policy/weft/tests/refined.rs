@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Samples taken while a job is served correct a wrong profile.
 
 use super::*;

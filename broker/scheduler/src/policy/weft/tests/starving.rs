@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Background jobs without a profile whose ends are not watched: they launch, work on the host and
 //! then synchronise. Virtual time, `weft` against `fikit`.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Recording streams into a graph.
 //!
 //! A capture begins on one stream, its origin. Other streams join by waiting for an event that was

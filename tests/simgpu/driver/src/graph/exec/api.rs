@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The entry points about instantiated graphs as a whole. Those that change one node stand with
 //! that kind of node.
 #![deny(unsafe_code)]

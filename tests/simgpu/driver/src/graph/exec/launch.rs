@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Launching: the items become operations on the launching stream and on hidden ones.
 //!
 //! A chain stays on the launching stream. Work parallel to it goes to hidden streams, which begin

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Instantiated graphs: the state of a graph when it was instantiated, flattened, changed in place
 //! and launched.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cuGraphExecUpdate`: an instantiated graph takes over the parameters of another graph of the
 //! same shape.
 #![forbid(unsafe_code)]

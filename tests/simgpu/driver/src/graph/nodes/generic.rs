@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cuGraphAddNode` and its siblings: every kind of node by one struct.
 //!
 //! `CUgraphNodeParams` is a kind, three reserved words and a union of the kinds' own structs, 256

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The entry points of each kind of node: adding one, asking it, changing it in its graph and in an
 //! instantiated one.
 #![deny(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Host, event, child-graph and batch nodes.
 #![deny(unsafe_code)]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `torch.arange`: `elementwise_kernel_with_index(n, lambda {start, step}, out)`.
 //!
 //! The lambdas for the types are distinguished by their number in the symbol: the place of the type

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Elementwise kernels: one function, applied to each element.
 //!
 //! PyTorch has three families of them. `vectorized_elementwise_kernel(n, functor, pointers)` and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The function that an elementwise kernel applies, read from the kernel's symbol.
 //!
 //! A functor takes some element types and gives one; its constants (a scalar operand, which

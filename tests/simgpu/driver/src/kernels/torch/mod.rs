@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! PyTorch's kernels on whose values programs branch.
 //!
 //! A loop that ends on a flag on the device (text generation's stop test, a sampler's count of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reduce_kernel`: sums, products, extremes, truth over dimensions, and the place of an extreme.
 //!
 //! The kernel's one parameter is a `ReduceOp`: the operation's own state, the identity, a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lambda of `elementwise_kernel`, and how it walks strided tensors.
 //!
 //! For `n` tensors the lambda holds, each at its alignment: the offset calculator `{int dims; {u32

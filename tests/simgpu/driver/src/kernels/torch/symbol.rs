@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Just enough parsing of C++ symbols to distinguish PyTorch's elementwise kernels.
 //!
 //! Not a demangler: it reads the pieces of symbols that `functor.rs` and `elementwise.rs` look for,

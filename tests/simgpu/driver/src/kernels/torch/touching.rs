@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bytes that PyTorch's kernels touch, if their parameters are understood: see
 //! [`crate::kernels::touching`].
 #![forbid(unsafe_code)]

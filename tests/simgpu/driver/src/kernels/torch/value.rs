@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Element types and single values of PyTorch tensors, and how values change type.
 //!
 //! Conversions are those of C++ on the device for values that fit. A conversion that C++ leaves

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A client of the driver for tests: each test runs in a process of its own, on a device of its
 //! own.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver under test as a client sees it: loaded by path, called through its C symbols.
 //!
 //! Tests of one program share the process's driver and take turns ([`cuda`]), since a capture in

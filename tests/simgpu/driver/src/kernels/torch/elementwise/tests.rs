@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Real symbols of PyTorch 2.15 with the parameter layouts of their cubins, run on a memory of a
 //! few bytes.
 
