@@ -292,8 +292,8 @@ def test_a_collective_does_not_wait_at_the_gate_and_overtakes_nothing(scene, rus
     assert job.stdout() == b"rounds with a queue: some, left when the collective was launched: 0\n", job.stdout()
     last = ended(scene, job)
     assert last["unsplit"] > 0 and last["left_behind"] >= 20, last
+    rust("weft-kernel-id", "collective::tests::collectives_are_told_from_other_kernels")
     rust(
         "weft-interposer",
-        "throttle::peers::tests::collectives_are_told_from_other_kernels",
         "throttle::tests::gate::a_collective_goes_past_who_waits_at_the_gate_and_is_charged",
     )

@@ -17,12 +17,12 @@ use weft_protocol::atomic::Ordering;
 use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Kind, Lane, Reader, Record, bells};
 
-/// `Session::ring`. True if the broker's bell is rung.
+/// `BrokerLink::ring`. True if the broker's bell is rung.
 fn ring(lane: &Lane) -> bool {
     lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL && wake(lane)
 }
 
-/// `Session::ring_idle`.
+/// `BrokerLink::ring_idle`.
 fn ring_idle(lane: &Lane) -> bool {
     lane.broker_sleeps.load(Ordering::SeqCst) != bells::NONE && wake(lane)
 }

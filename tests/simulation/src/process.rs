@@ -71,7 +71,7 @@ pub(crate) struct SimProcess {
     pub accounts: StreamAccounts,
     pub fences: PendingFences<SimEvent>,
     pub active: ActiveStreams,
-    /// `CompletionTracker::progress`.
+    /// `Completion::progress`.
     pub progress: Ns,
     pub standstill: Option<u32>,
     pub clock_offset: i64,
@@ -210,13 +210,13 @@ impl SimProcess {
         });
     }
 
-    /// `Session::ring`: true if the broker's bell is to be rung.
+    /// `BrokerLink::ring`: true if the broker's bell is to be rung.
     pub(crate) fn ring(&self) -> bool {
         let sleeps = &self.lane.broker_sleeps;
         sleeps.load(Ordering::Relaxed) == bells::ALL && sleeps.swap(bells::NONE, Ordering::AcqRel) == bells::ALL
     }
 
-    /// `Session::ring_idle`: as `ring`, for a process that became idle.
+    /// `BrokerLink::ring_idle`: as `ring`, for a process that became idle.
     pub(crate) fn ring_idle(&self) -> bool {
         let sleeps = &self.lane.broker_sleeps;
         sleeps.load(Ordering::Relaxed) != bells::NONE && sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE
@@ -257,7 +257,7 @@ impl SimProcess {
         account.map_or(0, |account| account.complete(Ns::MAX))
     }
 
-    /// `CompletionTracker::poll`: predicted work newly seen to have ended.
+    /// `Completion::ask_device`: predicted work newly seen to have ended.
     pub(crate) fn ask_device(&mut self, now: Ns) -> Ns {
         let clock = self.clock(now);
         let threads = &mut self.threads;
@@ -285,7 +285,7 @@ impl SimProcess {
         }
     }
 
-    /// `CompletionTracker::mark`: an event behind the launches on this thread's stream.
+    /// `Completion::fence`: an event behind the launches on this thread's stream.
     pub(crate) fn put_fence(&mut self, thread: usize) {
         let place = self.accounts.place(thread);
         let wanted = self
