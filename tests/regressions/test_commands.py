@@ -309,7 +309,7 @@ def test_what_is_said_wrongly_is_told(scene):
     assert "12GiB" in told(scene, "run", "--memory", 12, "--", "true")
     for words in (["run", "--priority", "urgent", "--", "true"], ["run", "-p", "12", "--", "true"], ["set", "--client", "1", "-p", "12"]):
         assert "0 (matters most) to 9" in told(scene, *words)
-    for words in (["set", "--client", "x", "-p", "1"], ["broker", "--turn", "x"], ["profile", "keep", "x", "--name", "q"]):
+    for words in (["set", "--client", "x", "-p", "1"], ["broker", "--switch-cost", "x"], ["profile", "keep", "x", "--name", "q"]):
         assert "a whole number" in told(scene, *words)
     line = told(scene, "run", "--", scene.folder, code=126)
     assert line.endswith("Permission denied"), line

@@ -2,7 +2,7 @@
 //! The gate: a background job's launches take credit here and wait for it.
 //!
 //! * Launches of all threads and streams leave in order of arrival
-//!   ([`TicketLock`](super::ticket_lock::TicketLock)).
+//!   ([`TicketLock`]).
 //! * A launch goes when credit covers it. Credit bound to launch epochs is void after a more
 //!   important foreground job has launched.
 //! * Under a run-ahead window a launch with credit waits only until little of the job's work is

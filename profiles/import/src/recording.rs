@@ -2,7 +2,7 @@
 //! Content of a profiler's file in terms that no profiler owns: calls, device work, notes.
 //!
 //! Readers push events; nothing here depends on the order of a file. Names and shapes are kept
-//! once. [`Recording::room`] bounds the memory of a file of any size.
+//! once. [`ProfilerFile::room`] bounds the memory of a file of any size.
 
 use std::collections::{BTreeMap, HashMap};
 
