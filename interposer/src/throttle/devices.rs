@@ -6,8 +6,8 @@
 //!   on another device makes a further session, with a lane, credit, accounts and an admission of
 //!   its own. To the broker each session is one client.
 //! * With one session every call finds it with one load ([`super::session()`]). With several
-//!   sessions that word is null, and a call looks for its device: by its stream, else by the thread's
-//!   current context.
+//!   sessions that word is null, and a call looks for its device: by its stream, else by the
+//!   thread's current context.
 //! * If a call's device is unknown (a context made unseen during a capture, the seventeenth
 //!   device), the call passes through.
 //! * A managed job has one session: its memory is planned for one device.

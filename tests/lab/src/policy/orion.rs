@@ -21,10 +21,10 @@
 //!
 //! Names: the high-priority client is the most important job (or jobs); the best-effort clients are
 //! the others. Its profile by Nsight Compute is [`weft_player::rule::LaunchView`]. Recordings have
-//! no counters, so the class follows from the kernel's name. The first ten iterations of a best-effort client,
-//! which go unconditionally in the source, are left out. The SMs of kernels of one poll are not
-//! added up. If kernels take turns on the device, no kernel gains by running together with another:
-//! that half of Orion is not judged.
+//! no counters, so the class follows from the kernel's name. The first ten iterations of a
+//! best-effort client, which go unconditionally in the source, are left out. The SMs of kernels of
+//! one poll are not added up. If kernels take turns on the device, no kernel gains by running
+//! together with another: that half of Orion is not judged.
 #![forbid(unsafe_code)]
 
 use weft_player::rule::{JobView, KernelClass, KernelNeeds, PlayedRule};
