@@ -965,6 +965,10 @@ impl Core {
             let Some(entry) = self.state.get(slot).and_then(|client| client.queued) else {
                 return true;
             };
+            if let Some(again) = self.policy.share_waits(&self.state, &entry, self.now) {
+                self.wake_at(Some(again));
+                return true;
+            }
             let cost = entry.cost;
             if !self.state.admits(slot, cost) {
                 let again = match policy::make_room(&self.state, slot, cost, self.now, |other| {

@@ -122,6 +122,12 @@ pub(crate) trait Policy: Debug + Send {
         entry.cost
     }
 
+    /// When to look again whether the minimum share goes to a due client, if a better moment is
+    /// near.
+    fn share_waits(&self, _state: &SchedulerState, _entry: &QueueEntry, _now: Ns) -> Option<Ns> {
+        None
+    }
+
     /// Whether a background job will soon starve without a gap, and so keeps its credit.
     fn is_starving(&self, _state: &SchedulerState, _slot: ClientSlot, _now: Ns) -> bool {
         false

@@ -55,7 +55,8 @@
 //! # Special cases
 //!
 //! * A kernel that fits no gap runs when the foreground job is silent for long, or by the minimum
-//!   share. A graph is not cut: a launch for each node would cost as much as the graph saves.
+//!   share, which gives a long kernel the begin of a gap. A graph is not cut: a launch for each
+//!   node would cost as much as the graph saves.
 //! * A job without known kernel times has one kernel at a time, charged the whole delay bound,
 //!   until the device has measured some ([`kernel_time_model`]).
 //!
@@ -167,6 +168,18 @@ impl Policy for Weft {
         let due = (config.share_every as f64 * config.minimum_share) as Ns;
         let room = state.delay_bound().saturating_sub(state.exposure_before(entry.slot));
         entry.cost.max(due.saturating_sub(2 * config.switch_cost).min(room))
+    }
+
+    /// A kernel beyond the delay bound goes at the begin of a gap: it keeps the foreground job
+    /// waiting for its time less the gap. If no gap begins for `starving_after`, it goes all the
+    /// same.
+    fn share_waits(&self, state: &SchedulerState, entry: &QueueEntry, now: Ns) -> Option<Ns> {
+        let patience = entry.due.saturating_add(state.config.starving_after);
+        let is_short = entry.long <= state.config.delay_bound;
+        if is_short || now >= patience || self.situation(state, now).begins_gap(entry.long) {
+            return None;
+        }
+        Some(later(state, now).min(patience))
     }
 
     fn is_starving(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> bool {

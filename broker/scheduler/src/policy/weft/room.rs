@@ -59,6 +59,20 @@ impl<'a> Situation<'a> {
         Ok(room)
     }
 
+    /// Whether all foreground jobs are in gaps that have just begun, or that end after `long` ns as
+    /// likely as not.
+    pub(super) fn begins_gap(&self, long: Ns) -> bool {
+        /// An even chance.
+        const EVEN: f64 = 0.5;
+        self.foreground().all(|(client, job)| {
+            let Ok(room) = self.left_by(client, job, self.now, EVEN) else {
+                return false;
+            };
+            let whole = job.gaps.expects().map_or(0, |(_, middle)| middle);
+            room >= long || (whole > self.state.config.delay_bound && room >= whole - whole / 4)
+        })
+    }
+
     /// The larger of two times: the room in the gap, and the laxity of the stretch up to the next
     /// wait.
     fn opening_of(&self, client: &ClientState, job: &JobModels) -> Result<Ns, Ns> {

@@ -429,6 +429,58 @@ fn who_found_a_gap_is_not_let_through_beside_the_foreground_job_for_a_while() {
 }
 
 #[test]
+fn the_minimum_share_gives_a_kernel_longer_than_each_gap_the_begin_of_one() {
+    const LONG_NS: Ns = 8 * MS;
+    const GAP_NS: Ns = 4 * MS;
+    let mut bench = Bench::new(profile(99, LONG_NS));
+    bench.requests(40, GAP_NS);
+    let (since, mut granted) = (bench.now, Vec::new());
+    let mut look = |bench: &mut Bench, into_gap: Option<Ns>, event: Event| {
+        let out = bench.tell(event);
+        if is_grant(&out) || bench.granted().is_some() {
+            granted.push((bench.now - since, into_gap));
+        }
+        granted.len() > 1
+    };
+    let wants = Event::Waits {
+        client: TRAINING,
+        kernel: 99,
+        cost: LONG_NS,
+        since,
+    };
+    look(&mut bench, None, wants);
+    // Looks every 100 us, while the service works for 1 ms and pauses for 4.
+    for _ in 0..300 {
+        for kernel in 3..=LAST {
+            let at = bench.now;
+            let event = Event::Launched {
+                client: SERVICE,
+                kernel,
+                cost: 100 * US,
+                at,
+            };
+            // An order given with the last kernel arrives as the gap begins.
+            look(&mut bench, (kernel == LAST).then_some(0), event);
+            bench.now += 100 * US;
+        }
+        let idle = Event::Idle(SERVICE, bench.now);
+        look(&mut bench, Some(0), idle);
+        for step in 1..=40 {
+            bench.now += GAP_NS / 40;
+            look(&mut bench, Some(step * GAP_NS / 40), Event::Tick);
+        }
+    }
+    let (after, into_gap) = granted.first().copied().expect("let through");
+    let due = (LONG_NS as f64 / bench.core.config().minimum_share) as Ns;
+    assert!(
+        (due..due + 6 * MS).contains(&after),
+        "after {after} ns, due after {due}"
+    );
+    assert!(into_gap.is_some_and(|into| into <= GAP_NS / 4), "{into_gap:?}");
+    assert!(bench.core.snapshot().counters.starvation_grants > 0);
+}
+
+#[test]
 fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
     const OTHER: Client = Client(3);
     let mut bench = Bench::new(profile(99, 20 * US));
@@ -522,7 +574,7 @@ fn a_kernel_longer_than_each_gap_goes_where_no_wait_feels_it_and_its_credit_outl
         Decision::Grant { outlives, .. } => Some(outlives),
         _ => None,
     });
-    assert_eq!(granted, Some(9), "a request that begins otherwise has as many launches");
+    assert_eq!(granted, Some(3), "the shortest request had three more launches");
 }
 
 #[test]
