@@ -35,7 +35,8 @@ const PROGRESS_ROWS: u64 = 16_384;
 /// Size of a step of unpacking, bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Place of a database's write and read versions, bytes from the begin: 1 is a journal, 2 a write-ahead log.
+/// Place of a database's write and read versions, bytes from its begin. 1 is a journal, 2 a
+/// write-ahead log.
 const JOURNAL_BYTES: u64 = 18;
 
 /// Bits of a global thread number that number the thread; the others number its process.
