@@ -382,7 +382,7 @@ fn work_without_a_number_is_of_no_call() {
 fn nothing_is_written_beside_a_database_or_left_in_the_temporary_folder() {
     let folder = Folder::new();
     let path = folder.write("a b?#%41.sqlite", b"");
-    nsight(&path, 400);
+    nsight(&path, 8);
     let database = rusqlite::Connection::open(&path).unwrap();
     let _: String = database
         .query_row("pragma journal_mode = wal", [], |row| row.get(0))
