@@ -376,7 +376,8 @@ impl<'a> StepAssembly<'a> {
         let upto = |times: &[Ns]| times.partition_point(|time| *time <= call.host.start);
         if took > BLOCKED_NS && upto(&self.launched).saturating_sub(upto(&self.begun)) > FULL_QUEUE {
             self.counts.blocked += 1;
-            self.counts.blocked_ns += took - self.trace.launch_cost.min(took);
+            let cut = took.saturating_sub(self.trace.launch_cost);
+            self.counts.blocked_ns = self.counts.blocked_ns.saturating_add(cut);
             return left.max(call.host.end);
         }
         left
@@ -402,6 +403,8 @@ impl<'a> StepAssembly<'a> {
             .map(|at| joined.works[*at].work.end)
             .max()
             .unwrap_or(work.end);
+        let shares = works.iter().map(|at| joined.works[*at].share);
+        let duration = shares.fold(0, Ns::saturating_add);
         let WorkClass::Copy {
             direction,
             bytes,
@@ -409,7 +412,6 @@ impl<'a> StepAssembly<'a> {
         } = work.class
         else {
             // A copy that ran as a kernel.
-            let duration = works.iter().map(|at| joined.works[*at].share).sum();
             let call = Call::Copy {
                 direction: weft_trace_format::Direction::DeviceToDevice,
                 bytes: 0,
@@ -427,7 +429,7 @@ impl<'a> StepAssembly<'a> {
             bytes,
             stream: self.stream(work.stream),
             waits,
-            duration: works.iter().map(|at| joined.works[*at].share).sum(),
+            duration,
         };
         (call, end)
     }
@@ -451,7 +453,7 @@ impl<'a> StepAssembly<'a> {
             _ => self.last_stream.get(&thread).copied().unwrap_or(work.stream),
         };
         let mut nodes = Vec::new();
-        let (mut duration, mut end) = (0, work.start);
+        let (mut duration, mut end) = (0 as Ns, work.start);
         for at in works {
             let piece = &joined.works[*at];
             if matches!(piece.work.class, WorkClass::Kernel(_)) {
@@ -461,7 +463,8 @@ impl<'a> StepAssembly<'a> {
                     duration: piece.share,
                 });
             }
-            duration += piece.share + piece.work.start.saturating_sub(end).min(NODE_GAP_NS);
+            let gap = piece.work.start.saturating_sub(end).min(NODE_GAP_NS);
+            duration = duration.saturating_add(piece.share + gap);
             end = end.max(piece.work.end);
         }
         Ok(Call::Launch {

@@ -99,7 +99,7 @@ pub fn compare(joined: &Joined, ranges: &[Range<usize>], begin: Ns, trace: &Trac
                 && is_before_first(joined, first.start, work.start) =>
             {
                 queued.works += 1;
-                queued.time += joined_work.share.min(work.end - begin);
+                queued.time = queued.time.saturating_add(joined_work.share.min(work.end - begin));
                 spans.push((work.start.max(begin), work.end));
             }
             _ => {}

@@ -9,6 +9,7 @@ use weft_trace_format::Direction;
 
 use crate::{
     ImportError,
+    error::one_line,
     join::{Awaited, Joined, JoinedCall, launches, really_waited},
     recording::{CallClass, Note, WorkClass},
 };
@@ -100,12 +101,10 @@ pub fn cut(joined: &Joined, how: &Cut) -> Result<Cuts, ImportError> {
     };
     match found {
         Some(mut cuts) => {
-            drop_odd_ends(joined, &mut cuts);
+            drop_odd_ends(&launched(joined), &mut cuts);
             Ok(cuts)
         }
-        None => Err(ImportError::NoCut {
-            threads: joined.file.threads.iter().take(12).cloned().collect(),
-        }),
+        None => Err(ImportError::no_cut(joined.file)),
     }
 }
 
@@ -181,6 +180,7 @@ fn by_profiler(joined: &Joined) -> Option<Cuts> {
 /// The outermost of the program's own annotations that repeat and cover most launches.
 fn by_annotation(joined: &Joined) -> Option<Cuts> {
     let file = joined.file;
+    let launched = launched(joined);
     // First the names as they are, then with each number as `#`.
     for numbered in [false, true] {
         let mut named: HashMap<String, Vec<&Note>> = HashMap::new();
@@ -201,8 +201,9 @@ fn by_annotation(joined: &Joined) -> Option<Cuts> {
             .into_iter()
             .filter(|(_, notes)| notes.len() >= LEAST_REPEATS)
             .filter_map(|(name, notes)| {
+                let name = one_line(&name);
                 let cuts = by_notes(joined, notes, &format!("each {name} begins one"))?;
-                (cuts.begins.len() >= LEAST_REPEATS && covers(joined, &cuts))
+                (cuts.begins.len() >= LEAST_REPEATS && covers(&launched, &cuts))
                     .then(|| (cuts.begins.len(), cuts.begins[0], cuts))
             })
             .collect();
@@ -227,23 +228,24 @@ fn without_numbers(name: &str) -> String {
     out
 }
 
-/// Number of calls with kernels in each step.
-fn launches_of(joined: &Joined, cuts: &Cuts) -> Vec<usize> {
-    let mut counts = vec![0; cuts.begins.len()];
-    for call in joined.calls.iter().filter(|call| launches(joined, call)) {
-        let step = cuts.begins.partition_point(|begin| *begin <= call.host.start);
-        if let (Some(step), true) = (step.checked_sub(1), call.host.start < cuts.end) {
-            counts[step] += 1;
-        }
-    }
-    counts
+/// Starts of calls with kernels, in order.
+fn launched(joined: &Joined) -> Vec<Ns> {
+    let calls = joined.calls.iter().filter(|call| launches(joined, call));
+    calls.map(|call| call.host.start).collect()
 }
 
-fn covers(joined: &Joined, cuts: &Cuts) -> bool {
-    let counts = launches_of(joined, cuts);
-    let all = joined.calls.iter().filter(|call| launches(joined, call)).count();
+/// Number of such calls in each step.
+fn launches_of(launched: &[Ns], cuts: &Cuts) -> Vec<usize> {
+    let before = |time: Ns| launched.partition_point(|start| *start < time);
+    let ends = cuts.begins.iter().skip(1).chain([&cuts.end]);
+    let steps = cuts.begins.iter().zip(ends);
+    steps.map(|(begin, end)| before(*end) - before(*begin)).collect()
+}
+
+fn covers(launched: &[Ns], cuts: &Cuts) -> bool {
+    let counts = launches_of(launched, cuts);
     let busy = counts.iter().filter(|count| **count > 0).count();
-    counts.iter().sum::<usize>() as f64 >= LEAST_COVERED * all as f64 && busy * 5 >= counts.len() * 4
+    counts.iter().sum::<usize>() as f64 >= LEAST_COVERED * launched.len() as f64 && busy * 5 >= counts.len() * 4
 }
 
 /// Waits between which the same kernels run again and again, with a copy of the request to the
@@ -294,6 +296,9 @@ fn by_waits(joined: &Joined, ours: impl Fn(&JoinedCall) -> bool, how: &str) -> O
             launched = false;
         }
     }
+    // Calls are in the order of their starts, and waits of several threads return in another.
+    begins.sort_unstable();
+    begins.dedup();
     let end = begins.pop()?;
     (!begins.is_empty()).then(|| Cuts {
         begins,
@@ -321,11 +326,8 @@ fn by_notes(joined: &Joined, mut notes: Vec<&Note>, how: &str) -> Option<Cuts> {
         true => last.end,
         false => begins.pop()?,
     };
-    let any = joined
-        .calls
-        .iter()
-        .any(|call| (begins[0]..end).contains(&call.host.start));
-    any.then(|| Cuts {
+    let before = |time: Ns| joined.calls.partition_point(|call| call.host.start < time);
+    (before(begins[0]) < before(end)).then(|| Cuts {
         begins,
         end,
         how: how.to_owned(),
@@ -334,9 +336,9 @@ fn by_notes(joined: &Joined, mut notes: Vec<&Note>, how: &str) -> Option<Cuts> {
 }
 
 /// Leaves out a first or last step that differs much from the others: start-up, or cut off.
-fn drop_odd_ends(joined: &Joined, cuts: &mut Cuts) {
+fn drop_odd_ends(launched: &[Ns], cuts: &mut Cuts) {
     let is_odd = |cuts: &Cuts, at: usize| {
-        let counts = launches_of(joined, cuts);
+        let counts = launches_of(launched, cuts);
         let ends = cuts.begins.iter().skip(1).chain([&cuts.end]);
         let times: Vec<Ns> = ends.zip(&cuts.begins).map(|(end, begin)| end - begin).collect();
         let median = |mut all: Vec<u64>| {

@@ -3,6 +3,8 @@
 
 use std::{io, path::PathBuf};
 
+use crate::recording::ProfilerFile;
+
 /// Error of an import: one line with the file, the place, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -81,16 +83,20 @@ pub enum ImportError {
         path: PathBuf,
     },
     /// No kernel or copy.
-    #[error(
-        "{} has no device work{}: record the CUDA activity, too",
-        path.display(),
-        device.map(|device| format!(" of device {device}")).unwrap_or_default()
-    )]
+    #[error("{} has no device work: record the CUDA activity, too", path.display())]
     NoWork {
         /// The file.
         path: PathBuf,
+    },
+    /// None of the wanted device.
+    #[error("{} has no work of device {device}: give --device {}", path.display(), others.join(" or "))]
+    OtherDevices {
+        /// The file.
+        path: PathBuf,
         /// The wanted device.
-        device: Option<u32>,
+        device: u32,
+        /// Some of those with work.
+        others: Vec<String>,
     },
     /// No launch call has work.
     #[error("{} has no launch call of its kernels: record the CPU activity, too", path.display())]
@@ -115,12 +121,25 @@ pub enum ImportError {
     NoFile,
 }
 
-/// Longest quotation of another library's error, characters: such errors quote the file.
+impl ImportError {
+    /// No step, with some of the file's threads.
+    pub(crate) fn no_cut(file: &ProfilerFile) -> ImportError {
+        ImportError::NoCut {
+            threads: file.threads.iter().take(12).cloned().collect(),
+        }
+    }
+}
+
+/// Longest quotation of a file or of another library's error, characters.
 const LONGEST_QUOTATION: usize = 200;
 
 /// Another library's error in one line.
 pub(crate) fn quoted(error: &dyn std::error::Error) -> String {
-    let text = error.to_string();
-    let words: Vec<&str> = text.split(|c: char| c.is_whitespace() || c.is_control()).collect();
-    words.join(" ").chars().take(LONGEST_QUOTATION).collect()
+    one_line(&error.to_string())
+}
+
+/// A text without control characters, cut to a readable length.
+pub(crate) fn one_line(text: &str) -> String {
+    let printed = |c: char| if c.is_whitespace() || c.is_control() { ' ' } else { c };
+    text.chars().take(LONGEST_QUOTATION).map(printed).collect()
 }

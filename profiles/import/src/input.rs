@@ -4,7 +4,7 @@
 use std::{
     cell::Cell,
     fs::File,
-    io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
+    io::{self, BufRead, BufReader, Read},
     path::Path,
     rc::Rc,
 };
@@ -16,6 +16,9 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// Longest string of a JSON file, bytes: a call stack or a name, never data.
 const MAX_STRING_BYTES: usize = 4 << 20;
+
+/// Longest event, or other value beside the events, bytes: an event is in memory as a whole.
+const MAX_VALUE_BYTES: u64 = 256 << 20;
 
 /// Kind of a file by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +69,8 @@ pub struct Content {
     pub kind: FileKind,
     /// Whether the file is gzip.
     pub packed: bool,
+    /// Whether it can be read again: a pipe cannot.
+    pub stays: bool,
 }
 
 impl std::fmt::Debug for Content {
@@ -82,17 +87,15 @@ impl Read for Content {
 
 /// Opens a file; its name does not matter.
 pub fn open(path: &Path) -> io::Result<Content> {
-    let mut file = File::open(path)?;
-    let size = file.metadata()?.len();
-    let mut magic = [0; 2];
-    let packed = file.read(&mut magic)? == 2 && magic == [0x1f, 0x8b];
-    file.seek(SeekFrom::Start(0))?;
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
     let read = Rc::new(Cell::new(0));
     let counted = CountedFile {
         file,
         read: Rc::clone(&read),
     };
-    let plain = BufReader::with_capacity(BUFFER_BYTES, counted);
+    let mut plain = BufReader::with_capacity(BUFFER_BYTES, counted);
+    let packed = plain.fill_buf()?.starts_with(&[0x1f, 0x8b]);
     let mut source: Box<dyn BufRead> = match packed {
         true => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(plain))),
         false => Box::new(plain),
@@ -109,22 +112,30 @@ pub fn open(path: &Path) -> io::Result<Content> {
     Ok(Content {
         source,
         read,
-        size,
+        size: metadata.len(),
         kind,
         packed,
+        stays: metadata.is_file(),
     })
 }
 
-/// JSON with the faults of some writers taken out: control characters in strings, escapes that JSON
-/// does not have, `NaN` and `Infinity`. Lengths do not change, so places in the file stay right.
+/// JSON with the faults of some writers taken out: control characters and parts of UTF-8 sequences
+/// in strings, escapes that JSON does not have, `NaN` and `Infinity`, which become `""` or `-0`.
+/// Lengths do not change, so places in the file stay right.
 #[derive(Debug)]
 pub struct RepairedJson<R> {
     source: R,
     /// Bytes so far.
     pub bytes: Rc<Cell<u64>>,
+    /// Where the reader's last value ended, bytes.
+    pub taken: Rc<Cell<u64>>,
+    /// Bytes whose repair depends on the next ones.
+    held: Vec<u8>,
     in_string: bool,
     escaped: bool,
-    in_word: bool,
+    /// Bytes so far of a word that is no JSON.
+    word: usize,
+    negative: bool,
     string_bytes: usize,
 }
 
@@ -134,14 +145,17 @@ impl<R: Read> RepairedJson<R> {
         RepairedJson {
             source,
             bytes: Rc::default(),
+            taken: Rc::default(),
+            held: Vec::new(),
             in_string: false,
             escaped: false,
-            in_word: false,
+            word: 0,
+            negative: false,
             string_bytes: 0,
         }
     }
 
-    fn repaired(&mut self, byte: u8) -> u8 {
+    fn repaired(&mut self, byte: u8, next: Option<u8>) -> u8 {
         if self.in_string {
             self.string_bytes += 1;
             if std::mem::take(&mut self.escaped) {
@@ -159,31 +173,70 @@ impl<R: Read> RepairedJson<R> {
             b'"' => {
                 self.in_string = true;
                 self.string_bytes = 0;
-                self.in_word = false;
             }
-            b'N' | b'I' | b'i' if !self.in_word => {
-                self.in_word = true;
-                return b'0';
+            b'a'..=b'z' | b'A'..=b'Z' if self.word > 0 => {
+                self.word += 1;
+                return if self.word == 2 && !self.negative { b'"' } else { b' ' };
             }
-            b'a'..=b'z' | b'A'..=b'Z' if self.in_word => return b' ',
+            b'N' | b'I' | b'i' | b'n' if byte != b'n' || matches!(next, Some(b'a' | b'A')) => {
+                self.word = 1;
+                return if self.negative { b'0' } else { b'"' };
+            }
             // A byte order mark.
             0xef | 0xbb | 0xbf => return b' ',
-            _ => self.in_word = false,
+            _ => {}
         }
+        self.word = 0;
+        self.negative = byte == b'-';
         byte
+    }
+
+    /// Fills a buffer whose end may be a part of a sequence or of a word; returns its length.
+    fn fill(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let held = self.held.len();
+        buffer[..held].copy_from_slice(&self.held);
+        let read = self.source.read(&mut buffer[held..])?;
+        let (mut length, mut good) = (held + read, 0);
+        self.held.clear();
+        while let Err(error) = std::str::from_utf8(&buffer[good..length]) {
+            good += error.valid_up_to();
+            match error.error_len() {
+                None if read > 0 => {
+                    self.held.extend_from_slice(&buffer[good..length]);
+                    length = good;
+                }
+                bad => buffer[good..length]
+                    .iter_mut()
+                    .take(bad.unwrap_or(3))
+                    .for_each(|byte| *byte = b'?'),
+            }
+        }
+        if read > 0 && self.held.is_empty() && length > 0 && buffer[length - 1] == b'n' {
+            length -= 1;
+            self.held.push(b'n');
+        }
+        // Only an end has no bytes.
+        match length == 0 && read > 0 {
+            true => self.fill(buffer),
+            false => Ok(length),
+        }
     }
 }
 
 impl<R: Read> Read for RepairedJson<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.source.read(buffer)?;
-        for byte in &mut buffer[..read] {
-            *byte = self.repaired(*byte);
+        let read = self.fill(buffer)?;
+        for at in 0..read {
+            let next = buffer[..read].get(at + 1).or(self.held.first()).copied();
+            buffer[at] = self.repaired(buffer[at], next);
         }
         if self.string_bytes > MAX_STRING_BYTES {
             return Err(io::Error::other("a string is longer than 4 MiB"));
         }
         self.bytes.set(self.bytes.get() + read as u64);
+        if self.bytes.get() - self.taken.get() > MAX_VALUE_BYTES {
+            return Err(io::Error::other("an event is longer than 256 MiB"));
+        }
         Ok(read)
     }
 }
@@ -204,10 +257,24 @@ mod tests {
     fn careless_json_is_read_and_good_json_does_not_change() {
         let good = r#"{"a\"b": [true, null, -1.5e3, "NaN \\ é"], "c": false}"#;
         assert_eq!(repaired(good.as_bytes()), good);
-        let bad = b"{\"a\": NaN, \"b\": -Infinity, \"c\": \"x\ny\\d\"}";
+        let bad = b"{\"a\": [NaN, nan, -nan, inf, null], \"b\": -Infinity, \"c\": \"x\ny\\d\xc3\"}";
         let value: serde_json::Value = serde_json::from_str(&repaired(bad)).unwrap();
-        assert_eq!(value, serde_json::json!({"a": 0, "b": -0.0, "c": "x y\\"}));
+        assert_eq!(
+            value,
+            serde_json::json!({"a": ["", "", -0.0, "", null], "b": -0.0, "c": "x y\\?"})
+        );
         assert_eq!(repaired(bad).len(), bad.len());
+        // Whatever the sizes of the reads are.
+        let mut out = String::new();
+        struct Slow<'a>(&'a [u8]);
+        impl Read for Slow<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let one = buffer.len().min(1);
+                self.0.read(&mut buffer[..one])
+            }
+        }
+        RepairedJson::new(Slow(bad)).read_to_string(&mut out).unwrap();
+        assert_eq!(out, repaired(bad));
     }
 
     #[test]

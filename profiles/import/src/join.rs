@@ -130,7 +130,8 @@ impl<'a> Joined<'a> {
     pub fn new(file: &'a ProfilerFile, device: Option<u32>) -> Joined<'a> {
         let mut busy: BTreeMap<(u32, u64), Ns> = BTreeMap::new();
         for work in &file.works {
-            *busy.entry((work.device, work.key.0)).or_default() += work.end - work.start;
+            let time = busy.entry((work.device, work.key.0)).or_default();
+            *time = time.saturating_add(work.end - work.start);
         }
         let mut busy: Vec<((u32, u64), Ns)> = busy.into_iter().collect();
         busy.sort_by_key(|(key, time)| (Reverse(*time), *key));

@@ -5,20 +5,24 @@
 //! forgotten. Categories changed over the years (`Kernel`, `kernel`; `Runtime`, `cuda_runtime`), so
 //! case does not matter. Fields may be numbers or texts.
 
-use std::{borrow::Cow, fmt, path::Path};
+use std::{borrow::Cow, cell::Cell, fmt, path::Path, rc::Rc};
 
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
-use weft_profiles::{Gpu, Ns};
+use serde_json::value::RawValue;
+use weft_profiles::Ns;
 use weft_trace_format::Direction;
 
 use crate::{
     ImportError,
     error::quoted,
     input::{Content, ReadProgress, RepairedJson, Watch},
-    recording::{CallClass, DeviceWork, LaunchShape, Note, ProfiledCall, ProfilerFile, SyncFact, WorkClass},
+    recording::{
+        CallClass, DeviceWork, LaunchShape, MAX_LENGTH_NS, NO_CALL, NO_WORK, Note, ProfiledCall, ProfilerFile,
+        SyncFact, WorkClass,
+    },
 };
 
 /// Shift of all times, ns: a file may have times before 0.
@@ -26,9 +30,6 @@ const SHIFT_NS: i64 = 1 << 61;
 
 /// Events between two reports of progress.
 const PROGRESS_EVENTS: u64 = 4_096;
-
-/// Most GPUs of a file.
-const MAX_GPUS: usize = 64;
 
 /// A JSON document as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,11 +44,13 @@ pub enum JsonKind {
 pub fn read(content: Content, path: &Path, file: &mut ProfilerFile, watch: Watch) -> Result<JsonKind, ImportError> {
     let (read, size) = (content.read.clone(), content.size);
     let source = RepairedJson::new(content);
-    let bytes = source.bytes.clone();
+    let (bytes, taken) = (source.bytes.clone(), source.taken.clone());
     let mut report = move || watch(ReadProgress { read: read.get(), size });
     let mut state = JsonDocument {
         file,
         report: &mut report,
+        bytes: bytes.clone(),
+        taken,
         events: 0,
         listed: false,
         ours: false,
@@ -83,6 +86,9 @@ pub fn read(content: Content, path: &Path, file: &mut ProfilerFile, watch: Watch
 struct JsonDocument<'a> {
     file: &'a mut ProfilerFile,
     report: &'a mut dyn FnMut(),
+    /// Bytes read, and those up to the last value.
+    bytes: Rc<Cell<u64>>,
+    taken: Rc<Cell<u64>>,
     events: u64,
     listed: bool,
     ours: bool,
@@ -108,13 +114,20 @@ impl<'de> Visitor<'de> for &mut JsonDocument<'_> {
         while let Some(key) = map.next_key::<Cow<str>>()? {
             match key.as_ref() {
                 "traceEvents" => map.next_value_seed(Events(&mut *self))?,
-                "deviceProperties" => map.next_value_seed(Gpus(&mut *self.file))?,
+                "deviceProperties" => {
+                    let text = map.next_value::<Box<RawValue>>()?;
+                    for gpu in serde_json::from_str::<Vec<RawGpu>>(text.get()).unwrap_or_default() {
+                        let memory = gpu.memory.whole().unwrap_or(0);
+                        self.file.gpu(bounded(&gpu.id), &gpu.name.text(), memory);
+                    }
+                }
                 "launch_cost" | "steps" if !self.listed => {
                     self.ours = true;
                     return Err(A::Error::custom("a trace of weft"));
                 }
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
+            self.taken.set(self.bytes.get());
         }
         Ok(())
     }
@@ -145,8 +158,16 @@ impl<'de> Visitor<'de> for Events<'_, '_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         let state = self.0;
         state.listed = true;
-        while let Some(event) = seq.next_element::<RawEvent>()? {
-            let taken = state.file.room().and_then(|()| take(state.file, &event));
+        while let Some(text) = seq.next_element::<Box<RawValue>>()? {
+            state.taken.set(state.bytes.get());
+            // One odd field makes an event malformed, not the file.
+            let taken = match serde_json::from_str::<RawEvent>(text.get()) {
+                Ok(event) => state.file.room().and_then(|()| take(state.file, &event)),
+                Err(_) => {
+                    state.file.malformed += 1;
+                    Ok(())
+                }
+            };
             if let Err(error) = taken {
                 state.refused = Some(error);
                 return Err(A::Error::custom("refused"));
@@ -160,47 +181,13 @@ impl<'de> Visitor<'de> for Events<'_, '_> {
     }
 }
 
-/// The list of GPUs.
-struct Gpus<'a>(&'a mut ProfilerFile);
-
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(default)]
-#[derive(Default)]
 struct RawGpu {
     id: Scalar,
     name: Scalar,
     #[serde(rename = "totalGlobalMem")]
     memory: Scalar,
-}
-
-impl<'de> DeserializeSeed<'de> for Gpus<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Gpus<'_> {
-    type Value = ();
-
-    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        out.write_str("a list of GPUs")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while let Some(raw) = seq.next_element::<RawGpu>()? {
-            let gpu = Gpu {
-                name: raw.name.text(),
-                memory: raw.memory.whole().unwrap_or(0),
-                ..Gpu::default()
-            };
-            if self.0.gpus.len() < MAX_GPUS {
-                self.0.gpus.insert(raw.id.whole().unwrap_or(0) as u32, gpu);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A number or a text; any other value counts as none.
@@ -216,7 +203,8 @@ impl Scalar {
     fn number(&self) -> Option<f64> {
         match self {
             Scalar::None => None,
-            Scalar::Number(number) => Some(*number),
+            // `-NaN` became `-0`.
+            Scalar::Number(number) => Some(*number).filter(|number| *number != 0.0 || number.is_sign_positive()),
             Scalar::Text(text) => text.trim().parse().ok(),
         }
     }
@@ -283,68 +271,21 @@ impl<'de> Deserialize<'de> for Scalar {
     }
 }
 
-/// Up to three numbers; more are ignored.
-#[derive(Debug, Default)]
-struct LaunchExtent([u32; 3]);
-
-impl<'de> Deserialize<'de> for LaunchExtent {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<LaunchExtent, D::Error> {
-        struct Three;
-        impl<'de> Visitor<'de> for Three {
-            type Value = LaunchExtent;
-
-            fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
-                out.write_str("a list of three numbers")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<LaunchExtent, A::Error> {
-                let mut extent = LaunchExtent::default();
-                let mut places = extent.0.iter_mut();
-                while let Some(number) = seq.next_element::<Scalar>()? {
-                    if let Some(place) = places.next() {
-                        *place = bounded(&number);
-                    }
-                }
-                Ok(extent)
-            }
-        }
-        from.deserialize_seq(Three)
-    }
+/// Up to three numbers.
+fn extent(numbers: &[Scalar]) -> [u32; 3] {
+    [0, 1, 2].map(|at| numbers.get(at).map_or(0, bounded))
 }
 
 fn bounded(number: &Scalar) -> u32 {
     number.whole().unwrap_or(0).try_into().unwrap_or(u32::MAX)
 }
 
-/// Text of any bytes: writers put parts of UTF-8 sequences into cut names.
-#[derive(Debug, Default)]
-struct JsonText(String);
-
-impl<'de> Deserialize<'de> for JsonText {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<JsonText, D::Error> {
-        struct TextBytes;
-        impl Visitor<'_> for TextBytes {
-            type Value = JsonText;
-
-            fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
-                out.write_str("a text")
-            }
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<JsonText, E> {
-                Ok(JsonText(String::from_utf8_lossy(bytes).into_owned()))
-            }
-            fn visit_str<E>(self, text: &str) -> Result<JsonText, E> {
-                Ok(JsonText(text.to_owned()))
-            }
-        }
-        from.deserialize_bytes(TextBytes)
-    }
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct RawEvent {
-    ph: JsonText,
-    cat: JsonText,
-    name: JsonText,
+struct RawEvent<'a> {
+    ph: Cow<'a, str>,
+    cat: Cow<'a, str>,
+    name: Cow<'a, str>,
     pid: Scalar,
     tid: Scalar,
     ts: Scalar,
@@ -361,8 +302,8 @@ struct EventArguments {
     external: Scalar,
     device: Scalar,
     stream: Scalar,
-    grid: LaunchExtent,
-    block: LaunchExtent,
+    grid: Vec<Scalar>,
+    block: Vec<Scalar>,
     #[serde(rename = "shared memory")]
     shared: Scalar,
     bytes: Scalar,
@@ -371,21 +312,28 @@ struct EventArguments {
 }
 
 /// Takes an event into the file.
-fn take(file: &mut ProfilerFile, event: &RawEvent) -> Result<(), ImportError> {
-    let name = event.name.0.as_str();
-    if event.ph.0 != "X" {
-        if !matches!(event.ph.0.as_str(), "M") {
-            file.skip(if event.cat.0.is_empty() { "event" } else { &event.cat.0 });
+fn take(file: &mut ProfilerFile, event: &RawEvent<'_>) -> Result<(), ImportError> {
+    let name = event.name.as_ref();
+    if event.ph != "X" {
+        if event.ph != "M" {
+            file.skip(if event.cat.is_empty() { "event" } else { &event.cat });
         }
         return Ok(());
     }
-    let kind = event.cat.0.to_ascii_lowercase();
-    let (Some(start), Some(length)) = (event.ts.ns(), event.dur.ns().or(Some(0)).filter(|ns| *ns >= 0)) else {
+    let kind = event.cat.to_ascii_lowercase();
+    let length = match event.dur {
+        Scalar::None => Some(0),
+        _ => event.dur.ns(),
+    };
+    let length = length
+        .and_then(|ns| Ns::try_from(ns).ok())
+        .filter(|ns| *ns <= MAX_LENGTH_NS);
+    let (Some(start), Some(length)) = (event.ts.ns(), length) else {
         file.malformed += 1;
         return Ok(());
     };
     let start = (start + SHIFT_NS) as Ns;
-    let end = start + length as Ns;
+    let end = start + length;
     let args = &event.args;
     let correlation = args.correlation.whole().or_else(|| args.external.whole());
     match kind.as_str() {
@@ -394,8 +342,8 @@ fn take(file: &mut ProfilerFile, event: &RawEvent) -> Result<(), ImportError> {
                 "kernel" => {
                     let shape = LaunchShape {
                         name: file.names.number(name)?,
-                        grid: args.grid.0,
-                        block: args.block.0,
+                        grid: extent(&args.grid),
+                        block: extent(&args.block),
                         shared: bounded(&args.shared),
                     };
                     WorkClass::Kernel(file.shape(shape))
@@ -404,13 +352,14 @@ fn take(file: &mut ProfilerFile, event: &RawEvent) -> Result<(), ImportError> {
             };
             let stream = args.stream.whole().or_else(|| stream_of(&event.tid)).unwrap_or(0);
             let device = args.device.whole().or_else(|| event.pid.whole()).unwrap_or(0);
+            let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
             file.works.push(DeviceWork {
                 start,
                 end,
-                // Without a number no call is known: such work is left out with a count.
-                key: (0, correlation.unwrap_or(u64::MAX)),
-                stream: stream as u32,
-                device: device as u32,
+                // Such work is left out with a count.
+                key: (0, correlation.unwrap_or(NO_CALL)),
+                stream: small(stream),
+                device: small(device),
                 class,
             });
         }
@@ -420,7 +369,7 @@ fn take(file: &mut ProfilerFile, event: &RawEvent) -> Result<(), ImportError> {
                 file.calls.push(ProfiledCall {
                     start,
                     end,
-                    key: (0, correlation.unwrap_or(u64::MAX)),
+                    key: (0, correlation.unwrap_or(NO_WORK)),
                     thread,
                     class,
                 });

@@ -21,8 +21,13 @@ mod nsight;
 mod recording;
 pub mod report;
 
-use std::{io::BufReader, path::Path};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io::BufReader,
+    path::Path,
+};
 
+use weft_profiles::Ns;
 use weft_trace_format::{Call, MAX_OPERATIONS, Source, Trace};
 
 pub use cut::Cut;
@@ -103,11 +108,16 @@ fn read(path: &Path, file: &mut ProfilerFile, watch: Watch) -> Result<Option<Tra
         source,
     };
     let content = input::open(path).map_err(unreadable)?;
+    let stays = content.stays;
     match content.kind {
         FileKind::Sqlite => nsight::read(content, path, file, watch)?,
         FileKind::Other => return Err(ImportError::UnknownKind { path: path.to_owned() }),
         FileKind::Json => {
             if kineto::read(content, path, file, watch)? == JsonKind::Ours {
+                if !stays {
+                    let why = "a trace in weft's JSON cannot come from a pipe: write it to a file";
+                    return Err(unreadable(std::io::Error::other(why)));
+                }
                 let content = input::open(path).map_err(unreadable)?;
                 let trace: Result<Trace, _> = serde_json::from_reader(BufReader::new(content));
                 return trace.map(Some).map_err(|error| ImportError::NotOurs {
@@ -123,9 +133,15 @@ fn read(path: &Path, file: &mut ProfilerFile, watch: Watch) -> Result<Option<Tra
 fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Trace, ImportReport), ImportError> {
     let joined = join::Joined::new(file, options.device);
     if joined.works.is_empty() {
-        return Err(ImportError::NoWork {
-            path: path.to_owned(),
-            device: options.device,
+        let path = path.to_owned();
+        let devices: BTreeSet<u32> = joined.busy.iter().map(|((device, _), _)| *device).collect();
+        return Err(match options.device {
+            Some(device) if !devices.is_empty() => ImportError::OtherDevices {
+                path,
+                device,
+                others: devices.iter().take(12).map(u32::to_string).collect(),
+            },
+            _ => ImportError::NoWork { path },
         });
     }
     if joined.works.iter().all(|work| work.call.is_none()) {
@@ -142,9 +158,7 @@ fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Tra
     };
     let (counts, ranges) = assemble::assemble(&joined, &cuts, role == ProgramRole::Service, &mut trace)?;
     let Some(first) = ranges.first() else {
-        return Err(ImportError::NoCut {
-            threads: file.threads.iter().take(12).cloned().collect(),
-        });
+        return Err(ImportError::no_cut(file));
     };
     let begin = cuts
         .begins
@@ -157,9 +171,41 @@ fn one(path: &Path, file: &ProfilerFile, options: &ImportOptions) -> Result<(Tra
     Ok((trace, report))
 }
 
+/// Makes the host times of a trace fit another cost of launch calls.
+fn fit_cost(trace: &mut Trace, cost: Ns) {
+    let more = trace.launch_cost as i64 - cost as i64;
+    // Time by which the model leaves a call too early; a negative one was not made up yet.
+    let mut before = 0;
+    let pay = |time: &mut Ns, due: i64| {
+        let wanted = (*time as i64).saturating_add(due);
+        *time = wanted.max(0) as Ns;
+        wanted.min(0)
+    };
+    for step in &mut trace.steps {
+        before = pay(&mut step.think, before);
+        let begin = before;
+        let mut dues: HashMap<u16, i64> = HashMap::new();
+        for operation in &mut step.operations {
+            let due = match operation.handed_over {
+                true => before,
+                false => dues.get(&operation.thread).copied().unwrap_or(begin),
+            };
+            let due = pay(&mut operation.host_before, due);
+            before = match operation.call {
+                Call::Launch { .. } | Call::Copy { waits: false, .. } => due + more,
+                Call::Sync(_) | Call::Copy { waits: true, .. } => 0,
+                Call::Record { .. } | Call::Wait { .. } => due,
+            };
+            dues.insert(operation.thread, before);
+        }
+    }
+    trace.launch_cost = cost;
+}
+
 /// Appends another file's steps.
 fn append(all: &mut Trace, mut more: Trace) {
-    let known: std::collections::HashMap<u64, u32> = all
+    fit_cost(&mut more, all.launch_cost);
+    let known: HashMap<u64, u32> = all
         .kernels
         .iter()
         .zip(0..)

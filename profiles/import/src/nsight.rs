@@ -6,12 +6,14 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fs::File,
     io::{self, Read, Write},
+    os::unix::{ffi::OsStrExt, fs::FileExt},
     path::Path,
 };
 
 use rusqlite::{Connection, OpenFlags, Row, types::ValueRef};
-use weft_profiles::{Gpu, Ns};
+use weft_profiles::Ns;
 use weft_trace_format::Direction;
 
 use crate::{
@@ -19,7 +21,8 @@ use crate::{
     error::quoted,
     input::{Content, ReadProgress, Watch},
     recording::{
-        Awaits, CallClass, CallKey, DeviceWork, LaunchShape, Note, ProfiledCall, ProfilerFile, SyncFact, WorkClass,
+        Awaits, CallClass, CallKey, DeviceWork, LaunchShape, MAX_EVENTS, MAX_LENGTH_NS, NO_CALL, NO_WORK, Note,
+        ProfiledCall, ProfilerFile, SyncFact, WorkClass,
     },
 };
 
@@ -31,6 +34,10 @@ const PROGRESS_ROWS: u64 = 16_384;
 
 /// Size of a step of unpacking, bytes.
 const CHUNK_BYTES: usize = 1 << 20;
+
+/// Place of a database's write and read versions, bytes from its begin. 1 is a journal, 2 a
+/// write-ahead log.
+const JOURNAL_BYTES: u64 = 18;
 
 /// Bits of a global thread number that number the thread; the others number its process.
 const THREAD_BITS: u32 = 24;
@@ -45,19 +52,28 @@ pub fn read(content: Content, path: &Path, file: &mut ProfilerFile, watch: Watch
         source,
     };
     let size = content.size;
-    let unpacked = match content.packed {
-        true => Some(unpack(content, watch).map_err(unreadable)?),
-        false => None,
-    };
-    let at = unpacked.as_ref().map_or(path, |unpacked| unpacked.path());
     let failed = |table: &'static str, error: &rusqlite::Error| ImportError::Table {
         path: path.to_owned(),
         table,
         why: quoted(error),
     };
-    // Immutable: the file is not locked, and no journal is written.
-    let open = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let database = Connection::open_with_flags(at, open).map_err(|error| failed("sqlite_master", &error))?;
+    let open = |path: &Path, mode: &str| open(path, mode).map_err(|error| failed("sqlite_master", &error));
+    let database = match content.packed || !content.stays {
+        // It is not locked, and nothing is written beside it.
+        false => open(path, "?immutable=1")?,
+        true => {
+            // SQLite reads nothing yet. The file has no name before it has content, so none stays.
+            let (mut target, name) = in_temporary_folder(tempfile::NamedTempFile::new())
+                .map_err(unreadable)?
+                .into_parts();
+            let database = open(&name, "")?;
+            name.close().map_err(unreadable)?;
+            unpack(content, &mut target, watch).map_err(unreadable)?;
+            // No write-ahead log: SQLite would make one.
+            target.write_all_at(&[1, 1], JOURNAL_BYTES).map_err(unreadable)?;
+            database
+        }
+    };
     let mut reader = TableReader {
         database,
         path,
@@ -73,25 +89,53 @@ pub fn read(content: Content, path: &Path, file: &mut ProfilerFile, watch: Watch
     reader.all(file)
 }
 
-fn unpack(mut content: Content, watch: Watch) -> io::Result<tempfile::NamedTempFile> {
-    let mut unpacked = tempfile::NamedTempFile::new()?;
+/// Opens a database to read it.
+fn open(path: &Path, mode: &str) -> rusqlite::Result<Connection> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut address = "file://".to_owned();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => address.push(char::from(*byte)),
+            _ => address.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(address + mode, flags)
+}
+
+fn in_temporary_folder<T>(done: io::Result<T>) -> io::Result<T> {
+    done.map_err(|error| {
+        let folder = std::env::temp_dir();
+        let why = format!("{error} in {}: TMPDIR names another folder", folder.display());
+        io::Error::new(error.kind(), why)
+    })
+}
+
+fn unpack(mut content: Content, target: &mut File, watch: Watch) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut bytes = 0;
     loop {
         let read = content.read(&mut chunk)?;
         if read == 0 {
-            unpacked.flush()?;
-            return Ok(unpacked);
+            return Ok(());
         }
         bytes += read as u64;
         if bytes > MAX_UNPACKED_BYTES {
             return Err(io::Error::other("it unpacks to more than 8 GiB: unpack it first"));
         }
-        unpacked.write_all(&chunk[..read])?;
+        in_temporary_folder(target.write_all(&chunk[..read]))?;
         watch(ReadProgress {
             read: content.read.get(),
             size: content.size,
         });
+    }
+}
+
+/// Refuses more entries of a table than events.
+fn bounded(entries: usize) -> Result<(), ImportError> {
+    match entries < MAX_EVENTS {
+        true => Ok(()),
+        false => Err(ImportError::TooMuch("8 million rows of a table")),
     }
 }
 
@@ -126,6 +170,12 @@ impl Fields<'_, '_> {
         self.number(at).try_into().unwrap_or(u32::MAX)
     }
 
+    /// A call by its process and number.
+    fn call(&self, process_at: usize, number_at: usize, without: u64) -> CallKey {
+        let number = self.whole(number_at).and_then(|number| number.try_into().ok());
+        (process(self.number(process_at)), number.unwrap_or(without))
+    }
+
     fn text(&self, at: usize) -> Option<String> {
         match self.0.get_ref(at).ok()? {
             ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -136,7 +186,8 @@ impl Fields<'_, '_> {
     /// Start and end, if they are times and in order.
     fn span(&self) -> Option<(Ns, Ns)> {
         let (start, end) = (self.whole(0)?, self.whole(1)?);
-        (0 <= start && start <= end && end < i64::MAX / 4).then_some((start as Ns, end as Ns))
+        let (start, end) = (Ns::try_from(start).ok()?, Ns::try_from(end).ok()?);
+        (start <= end && end < Ns::MAX / 8 && end - start <= MAX_LENGTH_NS).then_some((start, end))
     }
 }
 
@@ -158,6 +209,13 @@ impl TableReader<'_> {
     fn columns(&mut self, table: &'static str) -> Result<&HashSet<String>, ImportError> {
         if !self.columns.contains_key(table) {
             let found = (|| {
+                // A view could run for ever, and a virtual table runs code: both have no root page.
+                let mut is_table = self
+                    .database
+                    .prepare("select 1 from sqlite_master where type = 'table' and rootpage > 0 and name = ?")?;
+                if !is_table.exists([table])? {
+                    return Ok(HashSet::new());
+                }
                 let mut query = self.database.prepare(&format!("pragma table_info({table})"))?;
                 let names = query.query_map([], |row| row.get::<_, String>(1))?;
                 names.collect::<Result<HashSet<String>, _>>()
@@ -209,42 +267,35 @@ impl TableReader<'_> {
 
     fn all(&mut self, file: &mut ProfilerFile) -> Result<(), ImportError> {
         let mut texts = HashMap::new();
-        // Class of each name of a function, found once.
-        let mut classes: HashMap<i64, Option<CallClass>> = HashMap::new();
         self.each("StringIds", &["id", "value"], |row, _| {
             if let (Some(id), Some(value)) = (row.whole(0), row.text(1)) {
-                classes.insert(id, CallClass::of(&value));
+                bounded(texts.len())?;
                 texts.insert(id, file.names.number(&value)?);
             }
             Ok(())
         })?;
         self.texts = texts;
         self.each("TARGET_INFO_GPU", &["id", "name", "totalMemory"], |row, _| {
-            let gpu = Gpu {
-                name: row.text(1).unwrap_or_default(),
-                memory: row.number(2),
-                ..Gpu::default()
-            };
-            file.gpus.insert(row.small(0), gpu);
+            file.gpu(row.small(0), &row.text(1).unwrap_or_default(), row.number(2));
             Ok(())
         })?;
         self.work(file)?;
         for table in ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"] {
             let columns = ["start", "end", "globalTid", "correlationId", "nameId"];
-            self.each(table, &columns, |row, _| {
+            self.each(table, &columns, |row, texts| {
                 file.room()?;
                 let Some((start, end)) = row.span() else {
                     file.malformed += 1;
                     return Ok(());
                 };
-                let id = row.whole(4).unwrap_or(-1);
-                match classes.get(&id).copied().flatten() {
+                let function = row.whole(4).and_then(|id| texts.get(&id));
+                match function.and_then(|name| CallClass::of(file.names.name(*name))) {
                     Some(class) => {
                         let thread = file.thread(&row.number(2).to_string());
                         file.calls.push(ProfiledCall {
                             start,
                             end,
-                            key: (process(row.number(2)), row.number(3)),
+                            key: row.call(2, 3, NO_WORK),
                             thread,
                             class,
                         });
@@ -266,7 +317,7 @@ impl TableReader<'_> {
                 Some((start, end)) => file.works.push(DeviceWork {
                     start,
                     end,
-                    key: (process(row.number(5)), row.number(4)),
+                    key: row.call(5, 4, NO_CALL),
                     stream: row.small(3),
                     device: row.small(2),
                     class,
@@ -283,6 +334,11 @@ impl TableReader<'_> {
         columns.extend(["gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"]);
         columns.extend(["staticSharedMemory", "dynamicSharedMemory", name]);
         self.each(KERNELS, &columns, |row, texts| {
+            if row.span().is_none() {
+                file.malformed += 1;
+                return Ok(());
+            }
+            file.room()?;
             let name = row.whole(14).and_then(|id| texts.get(&id).copied());
             let shape = LaunchShape {
                 name: match name {
@@ -343,7 +399,7 @@ impl TableReader<'_> {
         let columns = ["eventId", "eventSyncId", "streamId", "correlationId", "globalPid"];
         if self.columns("CUPTI_ACTIVITY_KIND_CUDA_EVENT")?.contains("eventSyncId") {
             self.each("CUPTI_ACTIVITY_KIND_CUDA_EVENT", &columns, |row, _| {
-                file.room()?;
+                bounded(recordings.len())?;
                 let process = process(row.number(4));
                 let call = (process, row.number(3));
                 recordings.insert((process, row.number(0), row.number(1)), (row.small(2), call));

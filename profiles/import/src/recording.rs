@@ -4,12 +4,15 @@
 //! Readers push events; nothing here depends on the order of a file. Names and shapes are kept
 //! once. [`ProfilerFile::room`] bounds the memory of a file of any size.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+};
 
 use weft_profiles::{Gpu, Ns};
 use weft_trace_format::Direction;
 
-use crate::ImportError;
+use crate::{ImportError, error::one_line};
 
 /// Most events of a file that are kept: 4 million operations of a trace, and as many marks.
 pub const MAX_EVENTS: usize = 2 * weft_trace_format::MAX_OPERATIONS;
@@ -17,14 +20,29 @@ pub const MAX_EVENTS: usize = 2 * weft_trace_format::MAX_OPERATIONS;
 /// Most bytes of different names: the kernels of the largest frameworks have some megabytes.
 const MAX_NAME_BYTES: usize = 64 << 20;
 
+/// Most threads of a file: a trace numbers them with 16 bits. Further ones share the last number.
+const MAX_THREADS: usize = u16::MAX as usize;
+
+/// Most GPUs of a file.
+const MAX_GPUS: usize = 64;
+
+/// Longest call, kernel or mark, ns: a day. A longer one is a fault of the file.
+pub const MAX_LENGTH_NS: Ns = 86_400_000_000_000;
+
+/// Number of work whose call the file does not have.
+pub const NO_CALL: u64 = u64::MAX;
+
+/// Number of a call without a number: it has no work.
+pub const NO_WORK: u64 = u64::MAX - 1;
+
 /// A name's number.
 pub type NameIndex = u32;
 
 /// Strings by number.
 #[derive(Debug, Default)]
 pub struct NameTable {
-    known: HashMap<Box<str>, NameIndex>,
-    names: Vec<Box<str>>,
+    known: HashMap<Rc<str>, NameIndex>,
+    names: Vec<Rc<str>>,
     bytes: usize,
 }
 
@@ -34,19 +52,20 @@ impl NameTable {
         if let Some(known) = self.known.get(name) {
             return Ok(*known);
         }
-        self.bytes += 2 * name.len();
+        self.bytes += name.len();
         if self.bytes > MAX_NAME_BYTES {
             return Err(ImportError::TooMuch("64 MiB of different names"));
         }
         let number = self.names.len() as NameIndex;
-        self.known.insert(name.into(), number);
-        self.names.push(name.into());
+        let name: Rc<str> = name.into();
+        self.known.insert(Rc::clone(&name), number);
+        self.names.push(name);
         Ok(number)
     }
 
     /// The name of a number.
     pub fn name(&self, number: NameIndex) -> &str {
-        self.names.get(number as usize).map_or("", AsRef::as_ref)
+        self.names.get(number as usize).map_or("", |name| name)
     }
 }
 
@@ -274,13 +293,32 @@ impl ProfilerFile {
 
     /// Number of a thread by its name in the file.
     pub fn thread(&mut self, name: &str) -> u32 {
-        if let Some(known) = self.thread_numbers.get(name) {
+        let name = one_line(name);
+        if let Some(known) = self.thread_numbers.get(&name) {
             return *known;
         }
+        if self.threads.len() >= MAX_THREADS {
+            return MAX_THREADS as u32 - 1;
+        }
         let number = self.threads.len() as u32;
-        self.threads.push(name.to_owned());
-        self.thread_numbers.insert(name.to_owned(), number);
+        self.threads.push(name.clone());
+        self.thread_numbers.insert(name, number);
         number
+    }
+
+    /// Keeps a GPU, if there is room.
+    pub fn gpu(&mut self, number: u32, name: &str, memory: u64) {
+        if self.gpus.len() < MAX_GPUS {
+            let name = one_line(name);
+            self.gpus.insert(
+                number,
+                Gpu {
+                    name,
+                    memory,
+                    ..Gpu::default()
+                },
+            );
+        }
     }
 
     /// Counts an event that is not used.
@@ -340,6 +378,18 @@ mod tests {
         assert_eq!((file.shape(shape), file.shape(shape)), (0, 0));
         let long = "x".repeat(MAX_NAME_BYTES);
         assert!(file.names.number(&long).is_err());
+        // Half of the room, once more: each byte counts once.
+        let mut names = NameTable::default();
+        assert!(names.number(&long[1..]).is_ok());
+        for thread in 0..70_000 {
+            file.thread(&format!("{thread}\n{long:.1000}"));
+        }
+        assert_eq!(file.threads.len(), MAX_THREADS);
+        assert!(
+            file.threads
+                .iter()
+                .all(|name| name.len() <= 256 && !name.contains('\n'))
+        );
         for kind in 0..100 {
             file.skip(&format!("kind {kind}"));
         }

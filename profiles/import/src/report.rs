@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Report of an import: its input, its steps, its omissions; for people and for programs.
 
-use std::{collections::HashMap, fmt::Write, path::Path};
+use std::{collections::HashSet, fmt::Write, path::Path};
 
 use serde::Serialize;
 use weft_profiles::Ns;
@@ -28,31 +28,39 @@ pub enum ProgramRole {
 /// Difference from which the report has a line about it.
 pub const NOTABLE: f64 = 0.05;
 
-/// Parts of names that only trainings have.
-const TRAINING: [&str; 9] = [
+/// Begins of words that only trainings have.
+const TRAINING: [&str; 8] = [
     "backward",
     "optimizer",
     "zero_grad",
-    "_bwd",
-    "bwd_",
+    "bwd",
     "wgrad",
     "multi_tensor_apply",
     "adagrad",
     "adam",
 ];
 
-/// Kind of the program by its kernels' and marks' names.
-pub fn role(joined: &Joined) -> ProgramRole {
-    let names = &joined.file.names;
-    let training = |number: u32| {
-        let name = names.name(number).to_ascii_lowercase();
-        TRAINING.iter().any(|part| name.contains(part))
+/// Whether a name has a word that only trainings have.
+fn is_of_training(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    // `fused_adam` and `FusedAdam`, but not `hadamard`.
+    let begins_word = |at: usize| {
+        let begin = name.as_bytes()[at];
+        let before = at.checked_sub(1).map(|before| name.as_bytes()[before]);
+        before.is_none_or(|before| {
+            !before.is_ascii_alphabetic() || (before.is_ascii_lowercase() && begin.is_ascii_uppercase())
+        })
     };
-    let shapes = joined.file.shapes.iter().map(|shape| shape.name);
-    let mut all: Vec<u32> = shapes.chain(joined.file.notes.iter().map(|note| note.name)).collect();
-    all.sort_unstable();
-    all.dedup();
-    match all.into_iter().any(training) {
+    let has = |word: &str| lower.match_indices(word).any(|(at, _)| begins_word(at));
+    TRAINING.iter().any(|word| has(word))
+}
+
+/// Kind of the program by the names of its kernels and of its own marks.
+pub fn role(joined: &Joined) -> ProgramRole {
+    let file = joined.file;
+    let marks = file.notes.iter().filter(|note| note.own).map(|note| note.name);
+    let names: HashSet<u32> = file.shapes.iter().map(|shape| shape.name).chain(marks).collect();
+    match names.into_iter().any(|name| is_of_training(file.names.name(name))) {
         true => ProgramRole::Training,
         false => ProgramRole::Service,
     }
@@ -147,6 +155,8 @@ pub struct ImportReport {
     pub dependencies: u64,
     /// Rule of the cut.
     pub cut: String,
+    /// Files whose cut, role or device are not the first file's: those of each.
+    pub others: Vec<String>,
     /// Steps.
     pub steps: u64,
     /// Different sequences of calls among them.
@@ -178,6 +188,14 @@ pub struct ImportReport {
 }
 
 impl ImportReport {
+    /// A service or a training.
+    fn kind(&self) -> &'static str {
+        match self.role {
+            ProgramRole::Service => "service",
+            ProgramRole::Training => "training",
+        }
+    }
+
     /// Report of one file.
     pub(crate) fn of(
         path: &Path,
@@ -191,8 +209,9 @@ impl ImportReport {
         let count =
             |kind: fn(WorkClass) -> bool| joined.works.iter().filter(|work| kind(work.work.class)).count() as u64;
         let engine = joined.works.iter().filter(|work| work.work.class.on_kernel_engine());
-        let (own, shared) = engine.fold((0, 0), |(own, shared), work| {
-            (own + work.work.end - work.work.start, shared + work.share)
+        let (own, shared) = engine.fold((0, 0), |(own, shared): (Ns, Ns), work| {
+            let length = work.work.end - work.work.start;
+            (length.saturating_add(own), work.share.saturating_add(shared))
         });
         ImportReport {
             files: vec![path.display().to_string()],
@@ -212,6 +231,7 @@ impl ImportReport {
             waits_added: counts.added_waits,
             dependencies: joined.dependencies,
             cut: cuts.how.clone(),
+            others: Vec::new(),
             steps: trace.steps.len() as u64,
             sequences: 0,
             overlap: 1.0 - shared as f64 / (own as f64).max(1.0),
@@ -231,6 +251,15 @@ impl ImportReport {
 
     /// Adds the report of another file of the program.
     pub(crate) fn add(&mut self, more: ImportReport) {
+        if (&self.cut, self.role, self.device) != (&more.cut, more.role, more.device) {
+            self.others.push(format!(
+                "{}: device {}, a {}, {}",
+                more.files.join(" "),
+                more.device,
+                more.kind(),
+                more.cut
+            ));
+        }
         self.files.extend(more.files);
         for (sum, part) in [
             (&mut self.calls, more.calls),
@@ -271,10 +300,10 @@ impl ImportReport {
     /// Fills in the figures of the whole trace.
     pub(crate) fn finish(&mut self, trace: &Trace) {
         self.steps = trace.steps.len() as u64;
-        let mut sequences: HashMap<Vec<Call>, ()> = HashMap::new();
+        let mut sequences: HashSet<Vec<Call>> = HashSet::new();
         for step in &trace.steps {
             let calls = step.operations.iter().map(|operation| operation.call.with_duration(0));
-            sequences.insert(calls.collect(), ());
+            sequences.insert(calls.collect());
         }
         self.sequences = sequences.len() as u64;
     }
@@ -313,15 +342,15 @@ impl ImportReport {
             "read      {} calls, {} kernels, {} copies{graphs} of device {} ({gpu})",
             self.calls, self.kernels, self.copies, self.device
         );
-        let role = match self.role {
-            ProgramRole::Service => "service",
-            ProgramRole::Training => "training",
-        };
+        let role = self.kind();
         let _ = writeln!(
             out,
             "steps     {} of a {role}, {} different: {}",
             self.steps, self.sequences, self.cut
         );
+        for other in &self.others {
+            let _ = writeln!(out, "differs   {other}");
+        }
         let _ = writeln!(
             out,
             "waits     {}: target in the file {}, inferred {}, added {}; {} between streams",
@@ -367,8 +396,9 @@ impl ImportReport {
         if (c.step_ratio - 1.0).abs() > NOTABLE {
             let _ = writeln!(
                 out,
-                "warning   played alone it takes {:+.0} % of the file's time: do not rely on its times; try another --cut",
-                (c.step_ratio - 1.0) * 100.0
+                "warning   played alone it takes {:.0} % {} time than the file: do not rely on its times; try another --cut",
+                (c.step_ratio - 1.0).abs() * 100.0,
+                if c.step_ratio > 1.0 { "more" } else { "less" }
             );
         }
         out
@@ -410,7 +440,7 @@ impl ImportReport {
             ));
         }
         if self.malformed > 0 {
-            lines.push(format!("{} events without a time", self.malformed));
+            lines.push(format!("{} events with a wrong or missing value", self.malformed));
         }
         if !self.unused.is_empty() {
             let mut kinds: Vec<(&String, &u64)> = self.unused.iter().collect();
@@ -428,4 +458,27 @@ impl ImportReport {
 
 fn ms(ns: Ns) -> f64 {
     ns as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_words_make_a_training() {
+        for name in [
+            "void multi_tensor_apply_kernel<FusedAdamMathFunctor>",
+            "FusedAdagrad",
+            "fused_adam",
+            "flash_bwd_dot_do_o_kernel",
+            "max_pool_backward_nchw",
+            "LayerNormBackwardCUDAKernelImpl",
+            "Optimizer.step#SGD.step",
+        ] {
+            assert!(is_of_training(name), "{name}");
+        }
+        for name in ["fast_hadamard_transform", "subwgradient", "gemm", "", "é"] {
+            assert!(!is_of_training(name), "{name}");
+        }
+    }
 }

@@ -260,3 +260,185 @@ fn a_wrong_file_is_one_line_with_the_file_and_the_remedy() {
     let error = foreign(&empty, &options("auto")).unwrap_err().to_string();
     assert!(error.contains("nsys profile --trace cuda"), "{error}");
 }
+
+#[test]
+fn waits_of_two_threads_that_overlap_make_steps_in_order() {
+    let mut file = Kineto::default();
+    for (thread, ts, wait, end) in [(1, 0.0, 1_000.0, 10_000.0), (2, 2_000.0, 3_000.0, 9_000.0)] {
+        let call = file.call("cudaLaunchKernel", thread, ts, 5.0);
+        file.kernel(call, "gemm", 7 + thread, ts + 10.0, end - ts - 11.0);
+        file.call("cudaStreamSynchronize", thread, wait, end - wait);
+    }
+    let call = file.call("cudaLaunchKernel", 2, 9_500.0, 5.0);
+    file.kernel(call, "gemm", 9, 10_000.0, 1_990.0);
+    file.call("cudaStreamSynchronize", 2, 9_600.0, 2_400.0);
+    let folder = Folder::new();
+    let path = folder.write("a.json", &file.bytes());
+    for cut in ["sync", "wait-by:2", "auto", "whole"] {
+        let (trace, _) = foreign(&path, &options(cut)).unwrap();
+        assert!(trace.launches() <= 3, "{cut}: {} launches of 3", trace.launches());
+    }
+}
+
+#[test]
+fn files_with_other_launch_costs_keep_their_host_times() {
+    let folder = Folder::new();
+    let part = |name: &str, cost: f64| {
+        let mut file = Kineto::default();
+        for at in 0..10 {
+            let ts = f64::from(at) * 200.0;
+            let call = file.call("cudaLaunchKernel", 1, ts, cost);
+            file.kernel(call, "gemm", 7, ts + 8.0, 50.0);
+        }
+        file.call("cudaDeviceSynchronize", 1, 1_850.0, 10.0);
+        folder.write(name, &file.bytes())
+    };
+    let (fast, slow) = (part("fast.json", 5.0), part("slow.json", 10.0));
+    for files in [[&fast, &slow], [&slow, &fast]] {
+        let files = files.map(|path| path.as_path());
+        let Ok(weft_trace_import::Imported::Foreign(trace, report)) = import(&files, &options("whole"), &mut |_| ())
+        else {
+            panic!()
+        };
+        let host = 200_000 - trace.launch_cost;
+        assert_eq!(trace.steps.len(), 2);
+        for step in &trace.steps {
+            assert_eq!(launches(step)[4].host_before, host);
+        }
+        assert!(report.others.is_empty());
+    }
+    let mut training = Kineto::default();
+    training.launch("fused_adam", 7, 0.0, 8.0, 50.0);
+    let training = folder.write("training.json", &training.bytes());
+    let Ok(weft_trace_import::Imported::Foreign(_, report)) =
+        import(&[&fast, &training], &options("whole"), &mut |_| ())
+    else {
+        panic!()
+    };
+    assert!(
+        report.text().contains("training.json: device 0, a training"),
+        "{}",
+        report.text()
+    );
+}
+
+#[test]
+fn an_odd_event_is_counted_and_the_file_is_read() {
+    let mut file = Kineto::default();
+    for at in 0..3 {
+        let ts = f64::from(at) * 200.0;
+        file.launch("gemm", 7, ts, ts + 8.0, 50.0);
+    }
+    let good = String::from_utf8(file.bytes()).unwrap();
+    let odd = |fields: &str| format!(r#"{{"ph":"X","cat":"kernel","ts":1,"dur":1,{fields}}}"#);
+    let odd = [
+        odd(r#""name":"a","args":null"#),
+        odd(r#""name":5"#),
+        odd(r#""name":"a","name":"b""#),
+        odd(r#""name":"a","args":{"grid":null}"#),
+        odd(r#""name":"a","args":{"bytes":1e400}"#),
+        r#"{"ph":"X","cat":"kernel","name":"a","ts":nan,"dur":1}"#.to_owned(),
+        r#"{"ph":"X","cat":"kernel","name":"a","ts":-nan,"dur":1}"#.to_owned(),
+        r#"{"ph":"X","cat":"kernel","name":"a","ts":1,"dur":"long"}"#.to_owned(),
+        // Two days.
+        r#"{"ph":"X","cat":"kernel","name":"a","ts":1,"dur":172800000000}"#.to_owned(),
+        "7".to_owned(),
+    ];
+    let text = good.replacen("\"traceEvents\":[", &format!("\"traceEvents\":[{},", odd.join(",")), 1);
+    let folder = Folder::new();
+    let (trace, report) = foreign(&folder.write("a.json", text.as_bytes()), &options("auto")).unwrap();
+    assert_eq!(
+        (trace.launches(), report.malformed),
+        (3, odd.len() as u64),
+        "{}",
+        report.text()
+    );
+}
+
+#[test]
+fn work_without_a_number_is_of_no_call() {
+    let mut file = Kineto::default();
+    file.launch("gemm", 7, 0.0, 8.0, 50.0);
+    file.launch("lost", 7, 100.0, 108.0, 50.0);
+    file.launch("lost", 7, 200.0, 208.0, 50.0);
+    for event in &mut file.events[2..] {
+        event["args"].as_object_mut().unwrap().remove("correlation");
+    }
+    file.events[2]["tid"] = "a\nb".into();
+    file.events[3]["args"]["device"] = (1u64 << 32).into();
+    let folder = Folder::new();
+    let path = folder.write("a.json", &file.bytes());
+    let (trace, report) = foreign(&path, &options("auto")).unwrap();
+    assert_eq!((trace.launches(), report.work_without_call, report.device), (1, 1, 0));
+    let error = foreign(&path, &options("name:nothing")).unwrap_err().to_string();
+    assert!(error.contains("a b") && error.lines().count() == 1, "{error}");
+    let mut other = options("auto");
+    other.device = Some(5);
+    let error = foreign(&path, &other).unwrap_err().to_string();
+    assert!(error.contains("--device 0 or 4294967295"), "{error}");
+}
+
+#[test]
+fn nothing_is_written_beside_a_database_or_left_in_the_temporary_folder() {
+    let folder = Folder::new();
+    let path = folder.write("a b?#%41.sqlite", b"");
+    nsight(&path, 8);
+    let database = rusqlite::Connection::open(&path).unwrap();
+    let _: String = database
+        .query_row("pragma journal_mode = wal", [], |row| row.get(0))
+        .unwrap();
+    drop(database);
+    let (trace, _) = foreign(&path, &options("auto")).unwrap();
+    let files = std::fs::read_dir(path.parent().unwrap()).unwrap().count();
+    assert_eq!(files, 1);
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&std::fs::read(&path).unwrap()).unwrap();
+    let packed = folder.write("b.gz", &packed.finish().unwrap());
+    let mut watched = 0;
+    let mut watch = |_| {
+        watched += 1;
+        // A temporary file without a name goes away with the process.
+        for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+            let Ok(target) = std::fs::read_link(entry.path()) else {
+                continue;
+            };
+            let named = target.parent() == Some(&std::env::temp_dir()) && target.is_file();
+            assert!(!named, "{} stays if the process is killed", target.display());
+        }
+    };
+    let Ok(weft_trace_import::Imported::Foreign(again, _)) = import(&[&packed], &options("auto"), &mut watch) else {
+        panic!()
+    };
+    assert_eq!((again.steps, watched > 0), (trace.steps, true));
+    let view = folder.write("view.sqlite", b"");
+    let text = "create view CUPTI_ACTIVITY_KIND_KERNEL as select 1 as start";
+    rusqlite::Connection::open(&view).unwrap().execute_batch(text).unwrap();
+    let error = foreign(&view, &options("auto")).unwrap_err().to_string();
+    assert!(error.contains("has no table"), "{error}");
+}
+
+/// Imports what comes through a pipe.
+fn through_pipe(bytes: Vec<u8>) -> Result<(weft_trace_format::Trace, weft_trace_import::ImportReport), String> {
+    let (source, mut target) = std::io::pipe().unwrap();
+    let writer = std::thread::spawn(move || target.write_all(&bytes));
+    let path = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&source));
+    let result = foreign(path.as_ref(), &options("auto")).map_err(|error| error.to_string());
+    drop(source);
+    let _ = writer.join();
+    result
+}
+
+#[test]
+fn a_pipe_is_read_like_a_file() {
+    let mut file = Kineto::default();
+    file.launch("gemm", 7, 0.0, 8.0, 50.0);
+    let (trace, _) = through_pipe(file.bytes()).unwrap();
+    assert_eq!(trace.launches(), 1);
+    let folder = Folder::new();
+    let path = folder.write("a.sqlite", b"");
+    nsight(&path, 8);
+    assert!(through_pipe(std::fs::read(&path).unwrap()).is_ok());
+    let ours = serde_json::to_vec(&trace).unwrap();
+    let error = through_pipe(ours).unwrap_err();
+    assert!(error.contains("pipe") && error.lines().count() == 1, "{error}");
+}

@@ -96,6 +96,14 @@ fn a_thousand_mutilated_files_are_imported_or_refused_in_one_line() {
         kineto.kernel(copy, "Memcpy DtoH (Device -> Pageable)", 7, ts + 180.0, 10.0);
         kineto.events.last_mut().unwrap()["cat"] = "gpu_memcpy".into();
         kineto.call("cudaStreamSynchronize", 1, ts + 210.0, 10.0);
+        // Thread 2's wait begins and ends within one of thread 1.
+        let call = kineto.call("cudaLaunchKernel", 2, ts + 215.0, 5.0);
+        kineto.kernel(call, "gemm", 9, ts + 230.0, 40.0);
+        kineto.call("cudaDeviceSynchronize", 1, ts + 240.0, 200.0);
+        kineto.call("cudaStreamSynchronize", 2, ts + 241.0, 60.0);
+        let call = kineto.call("cudaLaunchKernel", 2, ts + 310.0, 5.0);
+        kineto.kernel(call, "gemm", 9, ts + 320.0, 40.0);
+        kineto.call("cudaStreamSynchronize", 2, ts + 321.0, 60.0);
     }
     let path = folder.write("whole.sqlite", b"");
     nsight(&path, 8);
@@ -109,7 +117,7 @@ fn a_thousand_mutilated_files_are_imported_or_refused_in_one_line() {
             false => mutilated(&database, &mut numbers, false),
         };
         let path = folder.write("mutilated", &bytes);
-        let cut = ["auto", "whole", "sync", "name:Step"][numbers.below(4)];
+        let cut = ["auto", "whole", "sync", "name:Step", "wait-by:1", "wait-by:2"][numbers.below(6)];
         match foreign(&path, &options(cut)) {
             Ok((trace, report)) => {
                 imported += 1;

@@ -2,13 +2,15 @@
 //! `weft trace import`: a trace from the files of other profilers.
 #![forbid(unsafe_code)]
 
-use std::io::{IsTerminal, Write};
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde_json::json;
-use weft_trace_import::{Cut, ImportOptions, Imported, ProgramRole, ReadProgress, import};
+use weft_trace_format::{Trace, codec::MAGIC};
+use weft_trace_import::{Cut, ImportOptions, ImportReport, Imported, ProgramRole, ReadProgress, import};
 
 use super::super::text;
 use super::stem;
@@ -19,7 +21,8 @@ const SHOWN_EVERY: Duration = Duration::from_millis(200);
 /// Files to import, and how to read them.
 #[derive(Debug, clap::Parser)]
 pub struct ImportArgs {
-    /// Files of one program, each with further steps; if the last ends in .trace, it is written
+    /// Files of one program, each with further steps. The last of several is written if it ends in
+    /// .trace, is a trace, or does not exist
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Rule of the steps: auto, whole (the file), sync (up to a wait), name:REGEX (from a mark of
@@ -50,12 +53,21 @@ fn factor(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Whether the last of several files is to be written: no trace of weft's is a source.
+fn is_written(path: &Path) -> bool {
+    let is_trace = || {
+        let mut begin = [0; MAGIC.len()];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+        read.is_ok() && begin == MAGIC
+    };
+    path.extension().is_some_and(|extension| extension == "trace") || !path.exists() || is_trace()
+}
+
 /// Runs the command.
 pub fn main(args: &ImportArgs) -> Result<()> {
     let mut sources: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
-    let ours = |path: &&Path| path.extension().is_some_and(|extension| extension == "trace");
     let out = match sources.len() {
-        2.. => sources.pop_if(|path| ours(path)),
+        2.. => sources.pop_if(|path| is_written(path)),
         _ => None,
     };
     let name = stem(Path::new(&stem(sources[0])));
@@ -85,16 +97,27 @@ pub fn main(args: &ImportArgs) -> Result<()> {
     let imported = import(&sources, &options, &mut |now| progress.show(now));
     progress.clear();
     match imported? {
-        Imported::Ours(trace) => trace.save(&file)?,
-        Imported::Foreign(trace, report) => {
-            trace.save(&file)?;
-            let answer = json!({"file": file.display().to_string(), "name": trace.name, "report": report});
-            text::show(&answer, args.json, |_| {
-                format!("{}wrote     {}", report.text(), file.display())
-            })?;
+        Imported::Ours(trace) => {
+            let (auto, same) = (matches!(args.cut, Cut::Auto), args.host_time == 1.0);
+            if !auto || !same || role.is_some() || args.device.is_some() {
+                bail!(
+                    "{} is a trace in weft's JSON: --cut, --service, --training, --device and --host-time do not apply",
+                    sources[0].display()
+                );
+            }
+            write(args, &file, &trace, None)
         }
+        Imported::Foreign(trace, report) => write(args, &file, &trace, Some(&report)),
     }
-    Ok(())
+}
+
+fn write(args: &ImportArgs, file: &Path, trace: &Trace, report: Option<&ImportReport>) -> Result<()> {
+    trace.save(file)?;
+    let answer = json!({"file": file.display().to_string(), "name": trace.name, "report": report});
+    text::show(&answer, args.json, |_| {
+        let report = report.map(ImportReport::text).unwrap_or_default();
+        format!("{report}wrote     {}", file.display())
+    })
 }
 
 /// A line on the terminal with the part of the file that was read.
@@ -106,9 +129,10 @@ struct ProgressLine {
 impl ProgressLine {
     fn show(&mut self, now: ReadProgress) {
         let due = self.shown.is_none_or(|shown| shown.elapsed() > SHOWN_EVERY);
-        if due && std::io::stderr().is_terminal() {
+        // A pipe has no size.
+        if due && now.size > 0 && std::io::stderr().is_terminal() {
             self.shown = Some(Instant::now());
-            eprint!("\rreading {:3.0} %", 100.0 * now.read as f64 / now.size.max(1) as f64);
+            eprint!("\rreading {:3.0} %", 100.0 * now.read as f64 / now.size as f64);
             let _ = std::io::stderr().flush();
         }
     }
@@ -117,5 +141,23 @@ impl ProgressLine {
         if self.shown.is_some() {
             eprint!("\r              \r");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_file_is_written_unless_it_is_a_source() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            std::fs::write(folder.path().join(name), bytes).unwrap();
+            folder.path().join(name)
+        };
+        assert!(is_written(&folder.path().join("missing")));
+        assert!(is_written(&file("x.trace", b"")));
+        assert!(is_written(&file("old", b"weftTRAC...")));
+        assert!(!is_written(&file("part1.json", b"{}")));
     }
 }
