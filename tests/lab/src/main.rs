@@ -7,7 +7,6 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -449,15 +448,7 @@ fn play(models: &[pairs::Model], cases: &[pairs::Case], plan: &CasePlan) -> Vec<
         plan.requests,
         plan.threads
     );
-    let told = Mutex::new(start);
-    let progress = |done: usize, of: usize| {
-        let Ok(mut told) = told.lock() else { return };
-        if told.elapsed().as_secs() >= 10 || done == of {
-            *told = Instant::now();
-            eprintln!("{done} of {of} cases after {:.0} s", start.elapsed().as_secs_f64());
-        }
-    };
-    pairs::run(cases, plan, &progress)
+    pairs::run_with_progress(cases, plan, start)
 }
 
 /// Number of cases in these rows.

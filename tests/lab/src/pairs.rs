@@ -27,6 +27,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use serde::Serialize;
 use weft_engine::{Mode, SmLimits};
@@ -721,6 +722,19 @@ pub fn run(cases: &[Case], plan: &CasePlan, progress: &(dyn Fn(usize, usize) + S
     let mut rows = rows.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     rows.sort_by_key(|(at, _)| *at);
     rows.into_iter().flat_map(|(_, rows)| rows).collect()
+}
+
+/// Runs all cases as [`run`] does, and prints how many are done on stderr. `start`: the time that
+/// counts as the beginning.
+pub fn run_with_progress(cases: &[Case], plan: &CasePlan, start: Instant) -> Vec<CaseRow> {
+    let told = Mutex::new(start);
+    run(cases, plan, &|done: usize, of: usize| {
+        let mut told = lock(&told);
+        if told.elapsed().as_secs() >= 10 || done == of {
+            *told = Instant::now();
+            eprintln!("{done} of {of} cases after {:.0} s", start.elapsed().as_secs_f64());
+        }
+    })
 }
 
 /// A step that visits each of `count` places once.

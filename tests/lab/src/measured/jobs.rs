@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
 use weft_kernel_id::is_collective;
 use weft_player::{PlayedJob, Program};
 use weft_trace_format::{AwaitedWork, Call, Trace};
@@ -15,7 +14,7 @@ use super::MeasuredOptions;
 use crate::pairs::{self, Model};
 
 /// GPUs whose kernel times may stand side by side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Generation {
     /// H100 and later.
     Hopper,

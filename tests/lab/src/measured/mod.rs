@@ -214,15 +214,7 @@ fn run(options: &MeasuredOptions) -> Result<Vec<Aim>> {
         if cases.is_empty() {
             bail!("no case of these kinds and jobs");
         }
-        let told = std::sync::Mutex::new(Instant::now());
-        let progress = |done: usize, of: usize| {
-            let Ok(mut told) = told.lock() else { return };
-            if told.elapsed().as_secs() >= 10 || done == of {
-                *told = Instant::now();
-                eprintln!("{done} of {of} cases after {:.0} s", start.elapsed().as_secs_f64());
-            }
-        };
-        let played = pairs::run(&cases, &plan, &progress);
+        let played = pairs::run_with_progress(&cases, &plan, start);
         print!("{}", table::text(&played));
         print!("{}", table::worst(&played, options.worst));
         if options.why {

@@ -440,7 +440,6 @@ fn the_minimum_share_gives_a_kernel_longer_than_each_gap_the_begin_of_one() {
         if is_grant(&out) || bench.granted().is_some() {
             granted.push((bench.now - since, into_gap));
         }
-        granted.len() > 1
     };
     let wants = Event::Waits {
         client: TRAINING,
