@@ -55,6 +55,9 @@ pub enum Notice {
     Slowdown(f64),
     /// Asks for a view of the cores.
     Look(Sender<Vec<View>>),
+    /// Asks for a view of the cores as a message to the outcome thread, in order with the messages
+    /// about clients.
+    LookInOrder,
     /// The broker ends.
     Stop,
 }

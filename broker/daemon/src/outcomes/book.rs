@@ -4,9 +4,9 @@
 //!
 //! An interval lies between two snapshots of a device, a second or less. It also ends when a client
 //! attaches or exits. So within an interval the mode changes only through `weft set` or a memory
-//! turn; then the mode at the end counts for the whole interval. If a client attached, the modes of
-//! the new snapshot belong to the next interval. For this interval the earlier modes count, and the
-//! new client has no part of it.
+//! turn; then the mode at the end counts for the whole interval. If a client attached, its part
+//! begins when it attached. For the others the earlier modes count if it attached in the second
+//! half of the interval, else the new ones: on a busy machine the snapshot may be late.
 //!
 //! ```text
 //! F     = GPU time of the foreground jobs in the interval
@@ -30,7 +30,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use weft_protocol::Ns;
 use weft_protocol::lane::MarkedRequests;
-use weft_scheduler::{ClientView, Snapshot};
+use weft_scheduler::ClientView;
 
 use super::carried::CarriedSums;
 use weft_api::outcome::{LatenessSum, Outcome, Won};
@@ -252,12 +252,22 @@ fn since(now: u64, before: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }
 
+/// One client in a snapshot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClientLook<'a> {
+    pub(super) view: &'a ClientView,
+    /// Time at which it came to its device.
+    pub(super) since: Ns,
+    /// Requests that it marked.
+    pub(super) marked: Option<MarkedLook>,
+}
+
 /// One client in one interval.
 #[derive(Debug)]
 pub(super) struct IntervalPart {
     pub(super) client: u64,
     pub(super) mode: &'static str,
-    /// Length of the interval, ns; 0 for a new client.
+    /// Length of the interval, ns; for a new client, its time since it came.
     pub(super) length: Ns,
     active: bool,
     /// GPU time in its role, and in any role, ns.
@@ -316,48 +326,42 @@ pub(super) struct OutcomeBook {
 }
 
 impl OutcomeBook {
-    /// Adds a snapshot of a device, and the requests that its clients marked. Returns the figures
-    /// of each client in the interval.
-    pub(super) fn look(
-        &mut self,
-        now: Ns,
-        device: &str,
-        snapshot: &Snapshot,
-        marked: impl Fn(u64) -> Option<MarkedLook>,
-    ) -> Vec<IntervalPart> {
+    /// Adds a snapshot of a device. Returns the figures of each client in the interval.
+    pub(super) fn look(&mut self, now: Ns, device: &str, clients: &[ClientLook<'_>]) -> Vec<IntervalPart> {
         if self.devices.len() >= MOST_DEVICES && !self.devices.contains_key(device) {
             self.devices.clear();
         }
-        let before = self.devices.insert(device.to_string(), now);
-        let interval = before.map_or(0, |before| now.saturating_sub(before));
-        let came = |view: &ClientView| !self.clients.contains_key(&view.client);
-        let grew = snapshot.clients.iter().any(came);
-        let views = snapshot.clients.iter();
-        let take = |view: &ClientView| self.take(view, device, (interval, grew), marked(view.client));
-        let mut parts: Vec<IntervalPart> = views.map(take).collect();
+        // An ended client's snapshot may be older than the last one.
+        let first = clients.iter().map(|of| of.since).min().unwrap_or(now);
+        let last = self.devices.entry(device.to_string()).or_insert(first);
+        let before = std::mem::replace(last, now.max(*last));
+        let interval = now.saturating_sub(before);
+        let new = clients.iter().filter(|of| !self.clients.contains_key(&of.view.client));
+        let came = new.map(|of| of.since.saturating_sub(before)).max();
+        let grew = came.is_some_and(|came| came >= interval / 2);
+        let take = |of: &ClientLook<'_>| self.take(of, device, now, (interval, grew));
+        let mut parts: Vec<IntervalPart> = clients.iter().map(take).collect();
         self.share(interval, &mut parts);
         parts
     }
 
     /// Adds one client's figures. `grew`: a client attached to its device, so its mode is new.
-    fn take(
-        &mut self,
-        view: &ClientView,
-        device: &str,
-        (interval, grew): (Ns, bool),
-        marked: Option<MarkedLook>,
-    ) -> IntervalPart {
+    fn take(&mut self, of: &ClientLook<'_>, device: &str, now: Ns, (interval, grew): (Ns, bool)) -> IntervalPart {
+        let ClientLook { view, since, marked } = *of;
         let is_new = !self.clients.contains_key(&view.client);
-        let interval = if is_new { 0 } else { interval };
+        let interval = match is_new {
+            true => interval.min(now.saturating_sub(since)),
+            false => interval,
+        };
         let sums = self.clients.entry(view.client).or_default();
         let mode = if grew && !is_new { sums.mode } else { view.mode };
         sums.mode = view.mode;
         if sums.device != device {
             sums.device = device.to_string();
         }
-        let now = CoreFigures::of(view);
-        let new = now.since(sums.seen);
-        sums.seen = now;
+        let figures = CoreFigures::of(view);
+        let new = figures.since(sums.seen);
+        sums.seen = figures;
         sums.sum.add(new);
         let longest = (view.background.longest, view.background.longest_kernel);
         if longest.0 > sums.longest.0 {
@@ -424,7 +428,8 @@ impl OutcomeBook {
             }
             if part.active && part.length > 0 {
                 // Its GPU time cannot exceed the interval.
-                sums.plain += (left / at_work.max(1) as f64).max(part.gpu.min(interval) as f64);
+                let left = (left / at_work.max(1) as f64).min(part.length as f64);
+                sums.plain += left.max(part.gpu.min(interval) as f64);
             }
         }
     }
@@ -548,7 +553,7 @@ impl OutcomeBook {
 
 #[cfg(test)]
 mod tests {
-    use weft_scheduler::{Client, Config, Core, Event, Lateness};
+    use weft_scheduler::{Client, Config, Core, Event, Lateness, Snapshot};
 
     use super::*;
 
@@ -566,6 +571,27 @@ mod tests {
             core.handle(0, attached, &mut Vec::new());
         }
         core.snapshot()
+    }
+
+    /// Adds a snapshot whose clients came when it was taken, and mark no requests.
+    fn add(book: &mut OutcomeBook, now: Ns, device: &str, snapshot: &Snapshot) -> Vec<IntervalPart> {
+        add_since(book, (now, now), device, snapshot)
+    }
+
+    /// Adds a snapshot whose clients came at `since`.
+    fn add_since(
+        book: &mut OutcomeBook,
+        (since, now): (Ns, Ns),
+        device: &str,
+        snapshot: &Snapshot,
+    ) -> Vec<IntervalPart> {
+        let of = |view| ClientLook {
+            view,
+            since,
+            marked: None,
+        };
+        let clients: Vec<ClientLook<'_>> = snapshot.clients.iter().map(of).collect();
+        book.look(now, device, &clients)
     }
 
     fn judged(snapshot: &mut Snapshot, gpu: Ns, late: f64, alone: f64, waits: u64) {
@@ -599,11 +625,11 @@ mod tests {
     fn lateness_is_shared_by_work_and_what_is_left_equally() {
         let mut book = OutcomeBook::default();
         let mut look = snapshot(2);
-        book.look(0, "d", &look, |_| None);
+        add(&mut book, 0, "d", &look);
         judged(&mut look, 4 * S, 0.1 * S as f64, 5.0 * S as f64, 50);
         had(&mut look, 1, 2 * S);
         had(&mut look, 2, S);
-        book.look(10 * S, "d", &look, |_| None);
+        add(&mut book, 10 * S, "d", &look);
         let lost = book.outcome(&status(1), None).lost.expect("judged");
         assert_eq!((lost.ns, lost.waits), (100_000_000, 50));
         assert!((lost.part - 0.02).abs() < 1e-9);
@@ -630,19 +656,36 @@ mod tests {
     fn who_was_alone_before_another_came_was_not_its_foreground_job() {
         let mut book = OutcomeBook::default();
         let modes = |parts: &[IntervalPart]| parts.iter().map(|part| (part.mode, part.length)).collect::<Vec<_>>();
-        book.look(0, "d", &snapshot(0), |_| None);
-        let parts = book.look(100 * S, "d", &snapshot(1), |_| None);
+        add(&mut book, 0, "d", &snapshot(0));
+        let parts = add(&mut book, 100 * S, "d", &snapshot(1));
         assert_eq!(modes(&parts), [("alone", 100 * S), ("background", 0)]);
-        let parts = book.look(101 * S, "d", &snapshot(1), |_| None);
+        let parts = add(&mut book, 101 * S, "d", &snapshot(1));
         assert_eq!(modes(&parts), [("foreground", S), ("background", S)]);
         book.forget(2);
         let mut later = snapshot(2);
         later.clients.remove(1);
-        let parts = book.look(200 * S, "d", &later, |_| None);
+        let parts = add(&mut book, 200 * S, "d", &later);
         assert_eq!(modes(&parts), [("alone", 99 * S), ("background", 0)]);
         let outcome = book.outcome(&status(1), None);
         assert_eq!((outcome.foreground_s, outcome.background_s), (1.0, 0.0));
         assert_eq!(book.outcome(&status(3), None).background_s, 0.0);
+    }
+
+    #[test]
+    fn a_late_snapshot_counts_a_new_client_from_its_begin() {
+        let mut book = OutcomeBook::default();
+        add(&mut book, 0, "d", &snapshot(0));
+        let mut both = snapshot(1);
+        judged(&mut both, 4 * S, 1e6, 5e9, 50);
+        had(&mut both, 1, S);
+        let parts = add_since(&mut book, (2 * S, 10 * S), "d", &both);
+        let modes: Vec<_> = parts.iter().map(|part| (part.mode, part.length)).collect();
+        assert_eq!(modes, [("foreground", 10 * S), ("background", 8 * S)]);
+        assert_eq!(book.outcome(&status(2), None).cost.expect("judged").ns, 1_000_000);
+        // A snapshot that was taken earlier adds no time.
+        add(&mut book, 9 * S, "d", &both);
+        add(&mut book, 11 * S, "d", &both);
+        assert_eq!(book.outcome(&status(2), None).background_s, 9.0);
     }
 
     #[test]
@@ -651,7 +694,7 @@ mod tests {
         let mut look = snapshot(1);
         for (at, gpu, late, waits) in [(1, 4, 6e6, 10), (2, 4, 6e6, 10), (3, 1, 2e6, 2), (4, 3, 1e6, 3)] {
             judged(&mut look, gpu * S, late, 1e9, waits);
-            book.look(at * S, "d", &look, |_| None);
+            add(&mut book, at * S, "d", &look);
         }
         let outcome = book.outcome(&status(1), None);
         assert_eq!(outcome.lost.expect("judged").ns, 7_000_000, "6, then 2, then 1 less");
@@ -668,9 +711,9 @@ mod tests {
         assert_eq!(book.outcome(&ClientStatus::default(), Some(50)).gpu_ns, None);
         let mut book = OutcomeBook::default();
         let mut look = snapshot(1);
-        book.look(0, "d", &look, |_| None);
+        add(&mut book, 0, "d", &look);
         had(&mut look, 1, S);
-        book.look(S, "d", &look, |_| None);
+        add(&mut book, S, "d", &look);
         let half_alone = ClientStatus {
             launches: 200,
             ..status(2)
@@ -686,9 +729,13 @@ mod tests {
             times.alone.add(8_000_000 + request % 4 * 10_000);
         }
         let look = |book: &mut OutcomeBook, at: Ns, snapshot: &Snapshot, times: &MarkedRequests| {
-            book.look(at * S, "d", snapshot, |client| {
-                (client == 1).then(|| MarkedLook::of(times)).flatten()
-            });
+            let of = |view| ClientLook {
+                view,
+                since: at * S,
+                marked: MarkedLook::of(times).filter(|_| view.client == 1),
+            };
+            let clients: Vec<ClientLook<'_>> = snapshot.clients.iter().map(of).collect();
+            book.look(at * S, "d", &clients);
         };
         let mut book = OutcomeBook::default();
         let mut snapshot = snapshot(1);
@@ -750,7 +797,7 @@ mod tests {
         let play = |book: &mut OutcomeBook| {
             for at in [S, 2 * S] {
                 let look = if at == S { snapshot(1) } else { look.clone() };
-                book.look(at, "d", &look, |_| None);
+                add(book, at, "d", &look);
             }
         };
         let mut first = OutcomeBook::default();
@@ -775,8 +822,8 @@ mod tests {
         };
         let mut begin = snapshot_of(0);
         begin.clients[0].lateness = None;
-        second.look(S, "d", &begin, |_| None);
-        second.look(2 * S, "d", &snapshot_of(S), |_| None);
+        add(&mut second, S, "d", &begin);
+        add(&mut second, 2 * S, "d", &snapshot_of(S));
         let whole = second.outcome(&status(7), None);
         assert_eq!((whole.ran_s, whole.foreground_s, whole.launches), (20.0, 2.0, 200));
         assert_eq!(
@@ -810,10 +857,10 @@ mod tests {
         let mut book = OutcomeBook::default();
         let mut look = snapshot(1);
         had(&mut look, 1, S);
-        book.look(100 * S, "d", &look, |_| None);
+        add(&mut book, 100 * S, "d", &look);
         assert_eq!(book.outcome(&status(2), None).background_s, 0.0);
         for device in 0..2 * MOST_DEVICES {
-            book.look(0, &device.to_string(), &look, |_| None);
+            add(&mut book, 0, &device.to_string(), &look);
         }
         assert!(book.devices.len() <= MOST_DEVICES);
     }

@@ -2,9 +2,12 @@
 //! The outcome thread: takes snapshots of the devices once a second while jobs share one, keeps the
 //! book, and answers.
 //!
-//! It requests snapshots from the scheduler thread, with a bounded wait
-//! ([`SchedulerHandle::look`]). It waits for no client: if a shared broker's client does not read,
-//! it misses its lines. Each client gets its lines once.
+//! It requests snapshots from the scheduler thread, with a bounded wait. They come in order with
+//! the scheduler's messages about clients, so a snapshot is added after the clients that it shows
+//! have come and before they leave, however late this thread runs on a busy machine.
+//!
+//! It waits for no client: if a shared broker's client does not read, it misses its lines. Each
+//! client gets its lines once.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -12,20 +15,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use weft_protocol::Ns;
 use weft_protocol::control::ToClient;
-use weft_scheduler::Client;
+use weft_scheduler::{Client, ClientView};
 
-use super::book::{CarriedClient, MarkedLook, OutcomeBook};
+use super::book::{CarriedClient, ClientLook, MarkedLook, OutcomeBook};
 use super::carried;
 use super::recorder::{IntervalRecorder, Seen};
 use super::warning::{self, CalledNames, ClientFacts, WarningBounds, WarningSpan};
 use crate::base::thread_priority::ThreadPriority;
 use crate::clients::registry::Entry;
 use crate::history::{BookChange, EndedJob, HistoryWriter, OpenBook, RowKey};
-use crate::scheduler_mailbox::{SchedulerHandle, View};
+use crate::scheduler_mailbox::{Notice, SchedulerHandle, View};
 use crate::server::ToTheClient;
 use crate::server::other_brokers::OtherBrokers;
 use weft_api::history::{HistoryRow, RecordedJob};
@@ -42,6 +45,9 @@ const APART_NS: Ns = 10_000_000;
 
 /// Time between two checks for warnings about clients, ns.
 const WARNINGS_APART_NS: Ns = 10_000_000_000;
+
+/// Longest wait for a snapshot.
+const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Longest wait for an answer: the thread may take two snapshots before it.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -60,8 +66,10 @@ const MOST_CALLED: usize = 256;
 pub enum OutcomeMessage {
     /// The handle of the scheduler, and other brokers of its devices.
     Scheduler(SchedulerHandle, OtherBrokers),
-    /// A client attached.
-    Joined(Arc<Entry>),
+    /// A client attached, at this time.
+    Joined(Arc<Entry>, Ns),
+    /// A client came to another device, or from waiting for memory, at this time.
+    Moved(u64, Ns),
     /// A client ended.
     Left {
         /// The client.
@@ -75,6 +83,8 @@ pub enum OutcomeMessage {
         /// Time of its end.
         now: Ns,
     },
+    /// Snapshots of all devices, the first known device first, at this time.
+    Views(Vec<View>, Ns),
     /// A client is about to end and requests its lines.
     Wanted(u64, ToTheClient),
     /// Asks for devices, outcomes and warnings.
@@ -157,7 +167,7 @@ pub fn start(settings: OutcomeSettings) -> std::io::Result<(OutcomeHandle, JoinH
         .name("weft-outcomes".into())
         .spawn(move || {
             ThreadPriority::Last.take();
-            OutcomeThread::new(settings).run(&incoming);
+            OutcomeThread::new(settings, incoming).run();
         })?;
     Ok((OutcomeHandle { tells: Some(tells) }, thread))
 }
@@ -166,6 +176,8 @@ pub fn start(settings: OutcomeSettings) -> std::io::Result<(OutcomeHandle, JoinH
 #[derive(Debug)]
 struct Watched {
     entry: Arc<Entry>,
+    /// Time at which it came to its device.
+    since: Ns,
     /// Warnings about its device while it was there, and the time for which each was true, ns.
     warned: BTreeMap<WarningKind, (Warning, Ns)>,
     /// Allowed slowdown of the foreground job, a part of its time: of this job or of the one on its
@@ -183,6 +195,9 @@ struct Watched {
 }
 
 struct OutcomeThread {
+    incoming: Receiver<OutcomeMessage>,
+    /// Messages that came while a snapshot was awaited and do not concern it.
+    deferred: VecDeque<OutcomeMessage>,
     bounds: WarningBounds,
     history: HistoryWriter,
     clock: fn() -> Ns,
@@ -204,8 +219,10 @@ struct OutcomeThread {
 }
 
 impl OutcomeThread {
-    fn new(settings: OutcomeSettings) -> OutcomeThread {
+    fn new(settings: OutcomeSettings, incoming: Receiver<OutcomeMessage>) -> OutcomeThread {
         OutcomeThread {
+            incoming,
+            deferred: VecDeque::new(),
             bounds: WarningBounds {
                 delay_bound: settings.delay_bound,
                 longest_wait: u64::try_from(settings.longest_wait.as_nanos()).unwrap_or(u64::MAX),
@@ -225,15 +242,21 @@ impl OutcomeThread {
         }
     }
 
-    fn run(mut self, incoming: &Receiver<OutcomeMessage>) {
+    fn next(&mut self) -> Result<OutcomeMessage, RecvTimeoutError> {
+        if let Some(message) = self.deferred.pop_front() {
+            return Ok(message);
+        }
+        // An only client changes nothing but its own counters.
+        match self.clients.len() {
+            0 | 1 => self.incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            _ if self.owes_look => self.incoming.recv_timeout(Duration::from_nanos(APART_NS)),
+            _ => self.incoming.recv_timeout(PERIOD),
+        }
+    }
+
+    fn run(mut self) {
         loop {
-            // An only client changes nothing but its own counters.
-            let message = match self.clients.len() {
-                0 | 1 => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                _ if self.owes_look => incoming.recv_timeout(Duration::from_nanos(APART_NS)),
-                _ => incoming.recv_timeout(PERIOD),
-            };
-            match message {
+            match self.next() {
                 Ok(OutcomeMessage::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(message) => self.hear(message),
                 Err(RecvTimeoutError::Timeout) => {
@@ -251,11 +274,20 @@ impl OutcomeThread {
     }
 
     fn hear(&mut self, message: OutcomeMessage) {
+        if let Some(message) = self.change(message) {
+            self.answer(message);
+        } else if self.owes_look && (self.clock)().saturating_sub(self.looked_at) >= APART_NS {
+            self.look();
+        }
+    }
+
+    /// Takes over the scheduler's message about clients; returns any other message.
+    fn change(&mut self, message: OutcomeMessage) -> Option<OutcomeMessage> {
         match message {
-            OutcomeMessage::Scheduler(handle, others) => self.scheduler = Some((handle, others)),
-            OutcomeMessage::Joined(entry) => {
+            OutcomeMessage::Joined(entry, since) => {
                 let watched = Watched {
                     entry: Arc::clone(&entry),
+                    since,
                     warned: BTreeMap::new(),
                     allowed: 0.0,
                     has_company: false,
@@ -265,11 +297,16 @@ impl OutcomeThread {
                     looked_for_book: false,
                 };
                 self.clients.insert(entry.client, watched);
-                self.recorder.joined(entry.client, entry.pid, (self.clock)(), now_ms());
-                // A snapshot ends the interval before the client attached.
-                match (self.clock)().saturating_sub(self.looked_at) >= APART_NS {
-                    true => drop(self.look()),
-                    false => self.owes_look = true,
+                let ago_ms = (self.clock)().saturating_sub(since) / 1_000_000;
+                let since_ms = now_ms().saturating_sub(ago_ms);
+                self.recorder.joined(entry.client, entry.pid, since, since_ms);
+                // A snapshot ends the interval before the client came.
+                self.owes_look = true;
+            }
+            OutcomeMessage::Moved(client, since) => {
+                if let Some(watched) = self.clients.get_mut(&client) {
+                    watched.since = since;
+                    self.owes_look = true;
                 }
             }
             OutcomeMessage::Left {
@@ -279,6 +316,15 @@ impl OutcomeThread {
                 view,
                 now,
             } => self.left(&entry, (ending, runs_on), view.as_deref(), now),
+            OutcomeMessage::Views(views, now) => self.take_all(now, &views),
+            other => return Some(other),
+        }
+        None
+    }
+
+    fn answer(&mut self, message: OutcomeMessage) {
+        match message {
+            OutcomeMessage::Scheduler(handle, others) => self.scheduler = Some((handle, others)),
             OutcomeMessage::Wanted(client, sender) => {
                 let first = match self.clients.get_mut(&client) {
                     Some(watched) => !std::mem::replace(&mut watched.told, true),
@@ -303,17 +349,42 @@ impl OutcomeThread {
                 // The receiver may have timed out.
                 let _ = way.send(recorded);
             }
-            OutcomeMessage::Stop => {}
+            _ => {}
         }
     }
 
-    /// Takes a snapshot of all devices.
+    /// Takes a snapshot of all devices, after the changes before it. Empty: none came in time.
     fn look(&mut self) -> Vec<View> {
-        let views = self.scheduler.as_ref().and_then(|(scheduler, _)| scheduler.look());
-        let views = views.unwrap_or_default();
-        let now = (self.clock)();
+        let asked = self
+            .scheduler
+            .as_ref()
+            .map(|(scheduler, _)| scheduler.tell(Notice::LookInOrder));
+        let deadline = Instant::now() + LOOK_PATIENCE;
+        while asked == Some(true) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.incoming.recv_timeout(left) {
+                Ok(OutcomeMessage::Views(views, now)) => {
+                    self.take_all(now, &views);
+                    return views;
+                }
+                Ok(message) => {
+                    let ends = matches!(message, OutcomeMessage::Stop);
+                    let other = self.change(message);
+                    self.deferred.extend(other);
+                    if ends {
+                        break;
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        (self.looked_at, self.owes_look) = ((self.clock)(), false);
+        Vec::new()
+    }
+
+    fn take_all(&mut self, now: Ns, views: &[View]) {
         (self.looked_at, self.owes_look) = (now, false);
-        for view in &views {
+        for view in views {
             self.take(now, view);
         }
         let views_have = |client: u64| views.iter().any(|view| view.snapshot.client(Client(client)).is_some());
@@ -328,31 +399,37 @@ impl OutcomeThread {
                 self.recorder.take(now, *client, &seen);
             }
         }
-        views
     }
 
     fn take(&mut self, now: Ns, view: &View) {
         let device = view.uuid.as_deref().unwrap_or_default();
-        let marked = |client: u64| {
-            let entry = &self.clients.get(&client)?.entry;
+        // The message about a client may come after a snapshot with it: the next one counts.
+        let known = view.snapshot.clients.iter().filter_map(|view| {
+            let watched = self.clients.get(&view.client)?;
             // If a process uses several devices, it is unknown on which its requests lost time.
+            let entry = &watched.entry;
             let own = self.clients.values().filter(|other| other.entry.pid == entry.pid);
-            MarkedLook::of(&entry.lane.requests).filter(|_| own.count() == 1)
-        };
-        let parts = self.book.look(now, device, &view.snapshot, marked);
-        for (part, of) in parts.iter().zip(&view.snapshot.clients) {
+            Some(ClientLook {
+                view,
+                since: watched.since,
+                marked: MarkedLook::of(&entry.lane.requests).filter(|_| own.count() == 1),
+            })
+        });
+        let clients: Vec<ClientLook<'_>> = known.collect();
+        let parts = self.book.look(now, device, &clients);
+        for (part, of) in parts.iter().zip(&clients) {
             if let Some(watched) = self.clients.get(&part.client) {
                 let seen = Seen {
                     part: Some(part),
                     lane: watched.entry.tallies(),
-                    stretches: of.stretch_times.as_deref(),
-                    slowdown_allowed: Some(of.slowdown_allowed),
+                    stretches: of.view.stretch_times.as_deref(),
+                    slowdown_allowed: Some(of.view.slowdown_allowed),
                 };
                 self.recorder.take(now, part.client, &seen);
             }
         }
         let of_device = self.warnings_of(view);
-        let clients = &view.snapshot.clients;
+        let clients: Vec<&ClientView> = clients.iter().map(|of| of.view).collect();
         let first = clients.iter().find(|client| client.mode == "foreground");
         let allowed_beside = first.map(|client| client.slowdown_allowed);
         let gang = |client: u64| self.clients.get(&client).map_or_else(String::new, |of| of.entry.gang());
@@ -659,7 +736,65 @@ fn row(entry: &Entry, ending: Ending, outcome: &Outcome) -> HistoryRow {
 
 #[cfg(test)]
 mod tests {
+    use weft_protocol::transport::map::SharedLane;
+    use weft_scheduler::{Config, Core, Event};
+
     use super::*;
+    use crate::clients::registry::NewEntry;
+
+    fn entry(client: u64) -> Arc<Entry> {
+        Arc::new(Entry::new(NewEntry {
+            client,
+            pid: client as u32,
+            command: String::new(),
+            profile: None,
+            loaded: None,
+            trouble: None,
+            profiling: false,
+            priority: 0,
+            lane: Arc::new(SharedLane::lane().expect("a lane")),
+        }))
+    }
+
+    #[test]
+    fn a_snapshot_before_the_message_about_its_client_loses_nothing() {
+        let settings = OutcomeSettings {
+            delay_bound: 500_000,
+            longest_wait: Duration::from_secs(2),
+            history: HistoryWriter::deaf(),
+            clock: || 50,
+        };
+        let mut thread = OutcomeThread::new(settings, channel().1);
+        let mut core = Core::new(Config::default());
+        for client in [1, 2] {
+            let attached = Event::Attached {
+                client: Client(client),
+                priority: client as u8,
+                profile: None,
+            };
+            core.handle(0, attached, &mut Vec::new());
+        }
+        let view = |gpu: Ns| {
+            let mut snapshot = core.snapshot();
+            snapshot.clients[1].background.gpu = gpu;
+            View {
+                uuid: None,
+                snapshot,
+                under_mps: 0,
+                not_under_mps: 0,
+            }
+        };
+        thread.hear(OutcomeMessage::Joined(entry(1), 10));
+        thread.take(100, &view(7));
+        thread.hear(OutcomeMessage::Joined(entry(2), 60));
+        thread.take(200, &view(9));
+        let outcome = thread.figures(2).expect("there");
+        let recording = thread.recording(2, &outcome).expect("there");
+        assert_eq!((outcome.gpu_shared_ns, recording.sum().gpu_ns), (9, 9));
+        assert_eq!((recording.sum().length_ns, recording.sum().background_ns), (140, 100));
+        let recording = thread.recording(1, &outcome).expect("there");
+        assert_eq!((recording.sum().length_ns, recording.sum().foreground_ns), (190, 190));
+    }
 
     #[test]
     fn a_device_is_called_as_nvidia_smi_counts_it() {

@@ -349,7 +349,7 @@ impl Scheduler {
                 let client = Client(entry.client);
                 self.mark(now, &entry, "attached", None, Some(entry.command.clone()));
                 self.memory.tell(memory::MemoryMessage::Joined(Arc::clone(&entry)));
-                self.outcomes.tell(OutcomeMessage::Joined(Arc::clone(&entry)));
+                self.outcomes.tell(OutcomeMessage::Joined(Arc::clone(&entry), now));
                 self.user_pages.comes(entry.user_page.as_ref(), self.cores.rows());
                 let guest = entry.user_page.is_some().then(|| self.rotation.take(entry.uid));
                 let lane = LaneWatch::new(entry);
@@ -376,6 +376,7 @@ impl Scheduler {
                     let row = self.cores.says(now, Client(client), &uuid, who, &mut self.decisions);
                     if let (Some(row), Some(lane)) = (row, self.lane(Client(client))) {
                         lane.tell_row(row);
+                        self.outcomes.tell(OutcomeMessage::Moved(client, now));
                     }
                 }
             }
@@ -391,6 +392,9 @@ impl Scheduler {
                         ..NewClient::of(&entry)
                     };
                     self.cores.waits(now, Client(client), waits, who, &mut self.decisions);
+                    if !waits {
+                        self.outcomes.tell(OutcomeMessage::Moved(client, now));
+                    }
                 }
             }
             Notice::Crowded(client, turn) => {
@@ -407,6 +411,10 @@ impl Scheduler {
             Notice::Look(answer) => {
                 // The receiver may have timed out.
                 let _ = answer.send(self.cores.snapshots());
+            }
+            Notice::LookInOrder => {
+                let views = self.cores.snapshots();
+                self.outcomes.tell(OutcomeMessage::Views(views, now));
             }
             Notice::Stop => self.stopping = true,
         }
