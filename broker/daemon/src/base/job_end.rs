@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn nothing_is_claimed_of_one_that_runs_or_told_nothing() {
-        let (mut child, end) = started("read nothing; sleep 600");
+        let (mut child, end) = started("read nothing; exec sleep 600");
         assert!(!end.is_settled());
         end.cancel();
         let exit = end.exit();
