@@ -50,6 +50,7 @@
 pub mod accounts;
 pub mod active_streams;
 pub mod charge;
+pub mod event_times;
 pub mod fences;
 pub mod run_ahead;
 pub mod tickets;

@@ -161,6 +161,23 @@ impl Core {
                     }
                 }
             }
+            Event::PartialWait {
+                client,
+                covers,
+                since,
+                at,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                if self.state.mode(slot) == Some(Mode::Foreground) {
+                    let (covers, since, at) = (self.past(covers), self.past(since), self.past(at));
+                    self.observe(&Observed::PartialWait {
+                        slot,
+                        covers,
+                        since,
+                        at,
+                    });
+                }
+            }
             Event::WakeUpHint(client, at) => {
                 let Some(slot) = self.known(client) else { return };
                 let at = self.past(at);

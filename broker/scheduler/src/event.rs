@@ -48,6 +48,17 @@ pub enum Event {
     },
     /// A synchronising call saw that nothing of the client is left on the device.
     Idle(Client, Ns),
+    /// A call of the client waited for a part of its work, and returned.
+    PartialWait {
+        /// The client.
+        client: Client,
+        /// The work that was launched up to this time was awaited.
+        covers: Ns,
+        /// When the call was made.
+        since: Ns,
+        /// When it returned.
+        at: Ns,
+    },
     /// Wake-up hint: an idle client made a driver call other than a launch, such as its input copy.
     WakeUpHint(Client, Ns),
     /// A background job waits at the gate with this kernel, which replaces another.

@@ -31,6 +31,20 @@ fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
+/// Waits for an event. The broker compares the end of the wait with the work before the event.
+#[inline(always)]
+fn wait_for_event(event: CuEvent, real: impl FnOnce() -> CuResult) -> CuResult {
+    let Some(since) = throttle::before_event_wait() else {
+        return wait(Synced::Event(event), real);
+    };
+    let result = real();
+    if result.ok() {
+        throttle::event_waited(event, since);
+        pools::synced();
+    }
+    result
+}
+
 /// Forgets an event: another event may get its handle from now on.
 fn destroy(event: CuEvent, real: impl FnOnce() -> CuResult) -> CuResult {
     throttle::event_gone(event);
@@ -112,7 +126,7 @@ hooks! {
     fn cuCtxSynchronize_v2(context: CuContext) |real| { wait(Synced::Context, real) }
     fn cuStreamSynchronize(stream: CuStream) |real| { wait(Synced::Stream(stream), real) }
     fn cuStreamSynchronize_ptsz(stream: CuStream) |real| { wait(Synced::Stream(per_thread(stream)), real) }
-    fn cuEventSynchronize(event: CuEvent) |real| { wait(Synced::Event(event), real) }
+    fn cuEventSynchronize(event: CuEvent) |real| { wait_for_event(event, real) }
     /// A job that times itself makes events with times.
     fn cuEventCreate(event: *mut CuEvent, flags: u32) |real| {
         let result = real();

@@ -249,6 +249,18 @@ pub fn synced(what: Synced) {
     }
 }
 
+/// When a wait for an event begins; `None`: nobody needs to know.
+pub fn before_event_wait() -> Option<Ns> {
+    session_of(None)?.before_event_wait()
+}
+
+/// Handles the successful end of a wait for an event that began at `since`.
+pub fn event_waited(event: Event, since: Ns) {
+    if let Some(session) = session_of(None) {
+        session.event_waited(event, since);
+    }
+}
+
 /// Forgets an event that is destroyed, or recorded by a call that weft does not see.
 pub fn event_gone(event: Event) {
     autotune::event_gone(event);

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_gate::active_streams::{ActiveStreams, EndedStreams, RemainingWork};
 use weft_gate::charge;
+use weft_gate::event_times::{EventTimes, LEAST_PARTIAL_WAIT_NS};
 use weft_protocol::Ns;
 use weft_protocol::lane::{DEVICE_COPY, HOST_COPY, Kind, Mode, flags};
 use weft_protocol::transport;
@@ -81,6 +82,8 @@ pub struct Session {
     pub(super) completion: Completion,
     /// Streams with work.
     pub(super) active_streams: ActiveStreams,
+    /// Events of a foreground job.
+    event_times: EventTimes,
     pub(super) sampler: Sampler,
     /// Lines that are printed at the end.
     pub(super) end_lines: EndLines,
@@ -98,6 +101,7 @@ impl Session {
             gate: LaunchGate::default(),
             completion: Completion::new(driver),
             active_streams: ActiveStreams::default(),
+            event_times: EventTimes::default(),
             sampler: Sampler::default(),
             end_lines: EndLines::default(),
             rested: AtomicBool::new(false),
@@ -412,11 +416,15 @@ impl Session {
 
     /// Implements [`super::before_event_op`].
     pub fn before_event_op(&self, op: StreamOp, event: Event, stream: Stream) {
-        if matches!(self.link.mode(), Mode::Free | Mode::Alone) {
+        let mode = self.link.mode();
+        if matches!(mode, Mode::Free | Mode::Alone) {
             return;
         }
         match op {
             StreamOp::EventRecord => {
+                if mode == Mode::Foreground {
+                    self.event_times.recorded(event, clock::now());
+                }
                 if autotune::is_timed(event) {
                     guarded(|| self.gate.times(self, stream));
                 }
@@ -463,6 +471,26 @@ impl Session {
         self.link.write(Kind::Transfer, now, kernel, cost, bytes);
         if self.active_streams.mark(own) {
             self.link.fence_and_ring();
+        }
+    }
+
+    /// Implements [`super::before_event_wait`].
+    pub fn before_event_wait(&self) -> Option<Ns> {
+        (self.link.mode() == Mode::Foreground).then(clock::now)
+    }
+
+    /// Implements [`super::event_waited`].
+    pub fn event_waited(&self, event: Event, since: Ns) {
+        self.synced(Synced::Event(event));
+        let now = clock::now();
+        let waited = now.saturating_sub(since);
+        // If the wait saw all work end, the job is idle now.
+        let is_part = self.link.mode() == Mode::Foreground && !self.active_streams.is_idle();
+        if waited < LEAST_PARTIAL_WAIT_NS || !is_part {
+            return;
+        }
+        if let Some(recorded) = self.event_times.of(event) {
+            guarded(|| self.link.write(Kind::PartialWait, now, recorded, waited, 0));
         }
     }
 

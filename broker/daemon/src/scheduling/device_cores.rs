@@ -328,6 +328,7 @@ fn whose(event: &Event) -> Option<Client> {
         | Event::Revoked { client, .. }
         | Event::Oversubscribed { client, .. }
         | Event::Budget { client, .. }
+        | Event::PartialWait { client, .. }
         | Event::Sampled { client, .. } => *client,
         Event::Gone(client)
         | Event::Priority(client, _)

@@ -228,6 +228,17 @@ impl LaneWatch {
             Kind::Transfer => ("transfer", Some(launched(client, kernel, record.a, at))),
             Kind::Idle => ("idle", Some(Event::Idle(client, at))),
             Kind::WakeUpHint => ("hint", Some(Event::WakeUpHint(client, at))),
+            Kind::PartialWait => {
+                let (covers, since) = (kernel.min(at), at.saturating_sub(record.a));
+                let part = Event::PartialWait {
+                    client,
+                    covers,
+                    since,
+                    at,
+                };
+                events.push((at, part));
+                return;
+            }
             // Also reported outside of the ring, without loss.
             Kind::Wait => ("wait", None),
             Kind::Counted => {

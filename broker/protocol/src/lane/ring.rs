@@ -33,6 +33,9 @@ pub enum Kind {
     /// A [`Kind::Sample`] converted at the likeliest rate of the device's clock. The client records
     /// the sample again when it knows the rate.
     Guess = 9,
+    /// A foreground job's call waited for an event, and other work of the job is left. `kernel` =
+    /// when the event was recorded, `a` = ns that the call waited.
+    PartialWait = 10,
 }
 
 /// Stands for a kernel: a memset, or a copy within the device.
@@ -62,6 +65,7 @@ impl Kind {
             7 => Some(Kind::WakeUpHint),
             8 => Some(Kind::Counted),
             9 => Some(Kind::Guess),
+            10 => Some(Kind::PartialWait),
             _ => None,
         }
     }

@@ -71,6 +71,14 @@ pub(crate) enum Observed<'a> {
     },
     /// A foreground job saw its work end.
     ForegroundIdle { slot: ClientSlot, at: Ns },
+    /// A call of a foreground job, made at `since`, waited until `at` for its work launched up to
+    /// `covers`. Other work of the job is left.
+    PartialWait {
+        slot: ClientSlot,
+        covers: Ns,
+        since: Ns,
+        at: Ns,
+    },
     /// An idle foreground job made a driver call other than a launch.
     WakeUpHint { slot: ClientSlot, at: Ns },
     /// The launch is not booked yet. `passed`: it waited at the gate.

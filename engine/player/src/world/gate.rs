@@ -5,6 +5,7 @@
 
 use weft_gate::active_streams::RemainingWork;
 use weft_gate::charge::{self, QUEUED_WORK_RATIO};
+use weft_gate::event_times::LEAST_PARTIAL_WAIT_NS;
 use weft_gate::fences::{FENCE_PAUSE_NS, FenceDue, fence_due};
 use weft_gate::run_ahead::{self, DEVICE_WAIT_NS};
 use weft_gate::wait::DEFAULT_LONGEST_WAIT_NS;
@@ -421,7 +422,7 @@ impl PlayedMachine {
     }
 
     /// Handles the return of a call that waited.
-    pub(super) fn synced(&mut self, job: usize, synced: SyncResult) {
+    pub(super) fn synced(&mut self, job: usize, synced: SyncResult, since: Ns) {
         if self.broker.is_none() {
             return;
         }
@@ -453,6 +454,23 @@ impl PlayedMachine {
                 }
             }
             self.poll(job);
+        }
+        if let SyncResult::Event(event) = synced
+            && !idle
+            && mode == Mode::Foreground
+            && now >= since + LEAST_PARTIAL_WAIT_NS
+        {
+            let lane = &mut self.processes[job].lane;
+            if let Some(covers) = lane.event_times.of(usize::from(event)) {
+                let part = Event::PartialWait {
+                    client: Client(job as u64),
+                    covers,
+                    since,
+                    at: now,
+                };
+                lane.records.push((now, part));
+                self.news();
+            }
         }
         if idle {
             let event = Event::Idle(Client(job as u64), now);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use weft_gate::active_streams::ActiveStreams;
 use weft_gate::charge;
+use weft_gate::event_times::EventTimes;
 use weft_profiles::Profile;
 use weft_protocol::credit::RunAheadWindow;
 use weft_scheduler::{Event, Mode};
@@ -72,6 +73,8 @@ pub(super) struct GateLane {
     pub(super) ended: u64,
     /// Streams with work, by the interposer's own rule.
     pub(super) active_streams: ActiveStreams,
+    /// Events of a foreground job, by the interposer's own rule.
+    pub(super) event_times: EventTimes,
     /// Times, ns: work was last seen to end, or began; a fence was last due.
     pub(super) progress: Ns,
     pub(super) last_fence: Ns,
@@ -109,6 +112,7 @@ impl GateLane {
             timed: false,
             ended: 0,
             active_streams: ActiveStreams::default(),
+            event_times: EventTimes::default(),
             progress: 0,
             last_fence: 0,
             token: 0,

@@ -123,11 +123,16 @@ impl PlayedMachine {
                     },
                 };
                 if process.reached(target) {
-                    self.synced(job, synced);
+                    self.synced(job, synced, now);
                     let back = now + self.added(job).wait;
                     self.returned(job, op, back);
                 } else {
-                    process.waiters.push(HostWaiter { op, target, synced });
+                    process.waiters.push(HostWaiter {
+                        op,
+                        since: now,
+                        target,
+                        synced,
+                    });
                 }
             }
             Play::Record { event, stream } => {
@@ -135,6 +140,9 @@ impl PlayedMachine {
                 let at = &process.streams[usize::from(stream)];
                 process.events[usize::from(event)] = Some((stream, at.submitted, at.last_op));
                 let (event, stream) = (usize::from(event), usize::from(stream));
+                if process.lane.mode == weft_scheduler::Mode::Foreground {
+                    process.lane.event_times.recorded(event, now);
+                }
                 process.lane.active_streams.forget(event);
                 process.lane.active_streams.recorded(event, stream);
                 if !deferred {
@@ -268,6 +276,7 @@ impl PlayedMachine {
             let upto = self.processes[job].streams[usize::from(stream)].submitted;
             self.processes[job].waiters.push(HostWaiter {
                 op,
+                since: now,
                 target: WaitTarget::Stream { stream, upto },
                 synced: SyncResult::Stream(stream),
             });
@@ -372,7 +381,7 @@ impl PlayedMachine {
             let waiter = self.processes[job].waiters[at];
             if self.processes[job].reached(waiter.target) {
                 self.processes[job].waiters.swap_remove(at);
-                self.synced(job, waiter.synced);
+                self.synced(job, waiter.synced, waiter.since);
                 let back = self.wait_returns(job, waiter.op);
                 self.returned(job, waiter.op, back);
             } else {

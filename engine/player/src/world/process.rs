@@ -97,6 +97,8 @@ pub(super) enum WaitTarget {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostWaiter {
     pub(super) op: u32,
+    /// When the call was made, ns.
+    pub(super) since: Ns,
     pub(super) target: WaitTarget,
     pub(super) synced: SyncResult,
 }

@@ -11,6 +11,7 @@ use super::super::devices;
 use super::super::devices::{SESSION, session};
 use super::super::session::Synced;
 use super::{attached, kernel, launch};
+use crate::client::clock;
 use crate::driver::symbols::StreamOp;
 
 #[test]
@@ -149,6 +150,45 @@ fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
     session.active_streams.forget(event);
     session.synced(Synced::Event(event));
     assert_eq!(idle(broker.records()), 0);
+}
+
+#[test]
+fn a_foreground_jobs_wait_for_a_part_of_its_work_is_reported() {
+    let (session, mut broker) = attached(Mode::Foreground);
+    let (stream, event) = (0x100, 0xe0);
+    let waits = |records: Vec<super::Record>| -> Vec<(u64, u64, u64)> {
+        let parts = records.into_iter().filter(|record| record.kind == Kind::PartialWait);
+        parts.map(|record| (record.at, record.kernel, record.a)).collect()
+    };
+    assert!(session.before_event_wait().is_some());
+    let began = clock::now();
+    launch(session, kernel(7, stream));
+    session.before_event_op(StreamOp::EventRecord, event, stream);
+    let recorded = clock::now();
+    launch(session, kernel(7, stream));
+    let since = clock::now().saturating_sub(1_000_000);
+    session.event_waited(event, since);
+    let [(at, covers, waited)] = waits(broker.records())[..] else {
+        panic!("one is reported");
+    };
+    assert!((began..=recorded).contains(&covers), "{began} {covers} {recorded}");
+    assert_eq!(at - waited, since);
+    // An event that was recorded elsewhere, and a wait that found the work ended.
+    session.event_waited(0xf0, since);
+    session.event_waited(event, clock::now());
+    assert_eq!(waits(broker.records()), []);
+    // The wait that sees all work end makes the job idle.
+    session.before_event_op(StreamOp::EventRecord, event, stream);
+    session.event_waited(event, since);
+    let records = broker.records();
+    assert!(records.iter().any(|record| record.kind == Kind::Idle));
+    assert_eq!(waits(records), []);
+    broker
+        .lane
+        .orders
+        .mode
+        .store(Mode::Background as u32, Ordering::Relaxed);
+    assert_eq!(session.before_event_wait(), None);
 }
 
 #[test]

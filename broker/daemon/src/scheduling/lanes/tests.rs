@@ -75,6 +75,25 @@ fn records_become_events_in_their_order() {
 }
 
 #[test]
+fn a_wait_for_a_part_has_its_begin_and_what_it_covers() {
+    let mut watch = watch();
+    let lane = Arc::clone(&watch.entry.lane);
+    for (covers, waited) in [(10, 15), (90, u64::MAX)] {
+        lane.record(Record {
+            kernel: covers,
+            a: waited,
+            ..record(Kind::PartialWait, 40)
+        });
+    }
+    let (_, events, _) = drain(&mut watch, 50);
+    let part = |index: usize| match events[index].1 {
+        Event::PartialWait { covers, since, at, .. } => (covers, since, at),
+        _ => panic!("{events:?}"),
+    };
+    assert_eq!((part(0), part(1)), ((10, 25, 40), (40, 0, 40)));
+}
+
+#[test]
 fn of_a_lane_that_was_written_too_fast_the_newest_are_read() {
     let mut watch = watch();
     let lane = Arc::clone(&watch.entry.lane);

@@ -12,6 +12,8 @@
 //! price    = balance / (slowdown * credit_for)
 //! ```
 //!
+//! * A wait for a part of a stretch, an event of earlier work, is compared with the replay of that
+//!   part. Engines that queue the next step before the last one's end wait in this way only.
 //! * The excess without background work is learnt from *controls*, stretches with no background
 //!   work. So wrong kernel times, slow wake-ups and unseen copies do not count as lateness. The
 //!   first stretches are made controls. Later one in [`CONTROL_EVERY`] is, out of step with
@@ -315,6 +317,12 @@ pub(super) struct LatenessAccount {
     /// Excess without background work, as a part of the replayed length.
     by_class: [RunningMean; CLASSES],
     of_all: RunningMean,
+    /// The excess of all, ns.
+    of_all_ns: RunningMean,
+    /// Excess of waits for a part of a stretch, ns, without background work.
+    in_part: RunningMean,
+    /// Whether such a wait was judged in the stretch in progress.
+    felt_in_part: bool,
     /// [`Config::credit_for`](crate::Config::credit_for), ns.
     credit_for: Ns,
     open: OpenPeriods,
@@ -350,6 +358,7 @@ impl LatenessAccount {
         let whole = self.since.is_some() && replay.is_some();
         self.open.waited(at, whole, self.control);
         let opened = std::mem::take(&mut self.open.now);
+        self.felt_in_part = false;
         let Some(since) = self.since.take() else { return };
         let length = at.saturating_sub(since) as f64;
         self.stretches = self.stretches.saturating_add(1);
@@ -372,6 +381,60 @@ impl LatenessAccount {
         self.spared = self.control && (!first || self.stretches.is_multiple_of(SPARED_AT_FIRST));
     }
 
+    /// Takes in a wait from `since` to `at` for a part of the stretch, whose work would have ended
+    /// at `end` without background work. The host comes later by the lateness of this wait, and the
+    /// replay of what it launches then does not show it.
+    pub(super) fn waited_in_part(&mut self, (since, at): (Ns, Ns), end: Ns, slowdown: f64, config: &Config) {
+        if self.since.is_none() {
+            return;
+        }
+        let excess = at.saturating_sub(since.max(end)) as f64;
+        if !self.has_company() {
+            return self.in_part.learn(excess, CONTROL_GAIN);
+        }
+        if self.in_part.seen < ENOUGH {
+            return;
+        }
+        let late = (excess - self.in_part.mean).max(0.0);
+        self.sums.late += late;
+        self.felt_in_part = true;
+        if !self.forced {
+            let by_joined = (late - self.found as f64).max(0.0);
+            self.book_unallowed(late, by_joined, slowdown, config);
+        }
+    }
+
+    /// Takes in the end of a stretch that no call awaits. `replay`: as for
+    /// [`LatenessAccount::waited`]. If no part of it was awaited either, its lateness is the
+    /// background work that it found on the device, less the time that it leaves the device idle.
+    pub(super) fn unawaited(&mut self, replay: Option<ReplayedStretch>, slowdown: f64, config: &Config) {
+        let forced = std::mem::take(&mut self.forced);
+        if let (Some(replay), false, true) = (replay, forced, self.since.is_some()) {
+            let late = match self.felt_in_part {
+                true => 0,
+                false => self.found.saturating_sub(replay.idle),
+            };
+            let allowed = slowdown * replay.length() as f64;
+            self.book_unallowed(late as f64 - allowed, -allowed, slowdown, config);
+        }
+        self.interrupted();
+        // Controls show the excess of waits for a part. A job without any needs none.
+        self.stretches = self.stretches.saturating_add(1);
+        let seen = self.in_part.seen;
+        let first = (1..FIRST_CONTROLS).contains(&seen) && self.stretches < FIRST_STRETCHES;
+        self.control = seen > 0 && (first || is_control(self.stretches));
+    }
+
+    /// Books lateness to both balances. `within`: the part by work launched within the stretch.
+    fn book_unallowed(&mut self, late: f64, within: f64, slowdown: f64, config: &Config) {
+        self.credit_for = config.credit_for;
+        let full = self.full(slowdown);
+        let first = Balance::first(full);
+        let (all, by_joined) = self.balances.get_or_insert((first, first));
+        all.book(0.0, late, full);
+        by_joined.book(0.0, within, full);
+    }
+
     /// `bound`: most lateness of any stretch, ns.
     fn judge(&mut self, at: Ns, replay: &ReplayedStretch, slowdown: f64, opened: bool, bound: Ns) {
         let length = replay.length().max(1);
@@ -382,21 +445,24 @@ impl LatenessAccount {
         if !company {
             self.by_class[class].learn(excess, CONTROL_GAIN);
             self.of_all.learn(excess, CONTROL_GAIN);
+            self.of_all_ns.learn(excess * alone, CONTROL_GAIN);
         }
         let unknown = self.by_class[class].seen < ENOUGH;
-        let known = match unknown {
-            true => self.of_all,
-            false => self.by_class[class],
-        };
-        if known.seen == 0 {
+        if self.of_all.seen == 0 {
             return;
         }
-        let own = (alone * (1.0 + known.mean)).max(1.0);
+        // The excess of a stretch of 1 us may be 60 times its length, and is little for one of 100
+        // ms.
+        let known = match unknown {
+            true => (self.of_all.mean * alone).min(self.of_all_ns.mean),
+            false => self.by_class[class].mean * alone,
+        };
+        let own = (alone + known).max(1.0);
         let late = match company {
             // Excess of other lengths gives this one no credit: a prefill of 14 ms had 1.5 % from
             // its decoding's excess.
-            true if unknown => ((excess - known.mean) * alone).max(0.0),
-            true => (excess - known.mean) * alone,
+            true if unknown => (excess * alone - known).max(0.0),
+            true => excess * alone - known,
             false => 0.0,
         };
         // The stretch waits for the end of the work that it found. Work that joined it causes the
@@ -443,7 +509,7 @@ impl LatenessAccount {
 
     /// Forgets the unwatched stretch.
     pub(super) fn interrupted(&mut self) {
-        self.since = None;
+        (self.since, self.felt_in_part) = (None, false);
         (self.open.now, self.open.wanted, self.open.begun) = (false, false, None);
     }
 
@@ -560,6 +626,7 @@ mod tests {
             let replay = ReplayedStretch {
                 launches: 0,
                 begin,
+                idle: 0,
                 end: begin + LENGTH_NS,
             };
             account.waited(begin + LENGTH_NS + OWN_NS + late, Some(replay), SLOWDOWN, &config());
@@ -587,6 +654,7 @@ mod tests {
             let replay = ReplayedStretch {
                 begin,
                 end,
+                idle: 0,
                 launches: 0,
             };
             account.waited(end + OWN_NS + late, Some(replay), slowdown, &config());
@@ -629,6 +697,85 @@ mod tests {
         account.launched(2_000_000 * MS, || 0);
         assert!(account.is_open(2_000_000 * MS + LENGTH_NS));
         assert!(!account.is_open(2_000_000 * MS + 10 * LENGTH_NS));
+    }
+
+    /// Stretches of [`LENGTH_NS`] whose first half one call awaits, `late` ns late, and that end
+    /// without a wait.
+    fn halves(account: &mut LatenessAccount, count: u64, found: Ns, late: Ns) {
+        for turn in 0..count {
+            let begin = turn * 100 * MS;
+            account.launched(begin, || found);
+            let (half, end) = (begin + LENGTH_NS / 2, begin + LENGTH_NS);
+            account.waited_in_part((begin, half + OWN_NS + late), half, SLOWDOWN, &config());
+            let replay = ReplayedStretch {
+                begin,
+                end,
+                idle: 0,
+                launches: 0,
+            };
+            account.unawaited(Some(replay), SLOWDOWN, &config());
+        }
+    }
+
+    #[test]
+    fn lateness_at_a_wait_for_a_part_counts() {
+        let mut account = LatenessAccount::default();
+        halves(&mut account, u64::from(FIRST_CONTROLS), 0, 0);
+        halves(&mut account, 10, MS, 0);
+        let spare = account.risk(0.95, SLOWDOWN, None);
+        halves(&mut account, 100, MS, LENGTH_NS / 20);
+        assert!(account.sums().late > 99.0 * LENGTH_NS as f64 / 20.0);
+        assert!(spare > LEAST_RISK, "{spare}");
+        assert_eq!(
+            account.risk(0.95, SLOWDOWN, None),
+            LEAST_RISK,
+            "five times the slowdown"
+        );
+    }
+
+    #[test]
+    fn a_job_that_awaits_nothing_loses_what_its_stretches_find() {
+        let risk_of = |found: Ns, idle: Ns| {
+            let mut account = LatenessAccount::default();
+            for turn in 0..200 {
+                let begin = turn * 100 * MS;
+                account.launched(begin, || found);
+                let replay = ReplayedStretch {
+                    begin,
+                    end: begin + LENGTH_NS,
+                    idle,
+                    launches: 0,
+                };
+                account.unawaited(Some(replay), SLOWDOWN, &config());
+            }
+            assert_eq!(account.sums().late, 0.0, "nothing was measured");
+            account.risk(0.95, SLOWDOWN, None)
+        };
+        assert_eq!(risk_of(LENGTH_NS / 20, 0), LEAST_RISK);
+        assert_eq!(risk_of(LENGTH_NS / 20, LENGTH_NS / 20), 0.95, "the device catches up");
+        assert_eq!(risk_of(0, 0), 0.95);
+    }
+
+    #[test]
+    fn a_tiny_stretch_buys_no_lateness_for_long_ones() {
+        let mut account = LatenessAccount::default();
+        let mut wait = |length: Ns, found: Ns, late: Ns, turn: u64| {
+            let begin = turn * 1_000 * MS;
+            account.launched(begin, || found);
+            let replay = ReplayedStretch {
+                begin,
+                end: begin + length,
+                idle: 0,
+                launches: 1,
+            };
+            account.waited(begin + length + OWN_NS + late, Some(replay), SLOWDOWN, &config());
+        };
+        // A wait's return takes 100 times as long as the work.
+        (0..u64::from(FIRST_CONTROLS)).for_each(|turn| wait(US, 0, 0, turn));
+        (8..10).for_each(|turn| wait(LENGTH_NS * 10, MS, 3 * MS, turn));
+        let sums = account.sums();
+        assert!((sums.late - 6.0 * MS as f64).abs() < 10.0 * US as f64, "{sums:?}");
+        assert!(sums.alone < 20.2 * LENGTH_NS as f64, "{sums:?}");
     }
 
     #[test]

@@ -137,7 +137,9 @@ impl Models {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.launched(kernel, at, earlier_end);
                     if job.stretch.quiet(at, state.config.open_unseen) {
-                        job.account.interrupted();
+                        let slowdown = allowed(state, slot).0;
+                        let replayed = job.stretch.end_stretch();
+                        job.account.unawaited(replayed, slowdown, &state.config);
                     }
                     job.account.launched(at, found);
                     if !is_transfer(kernel) {
@@ -153,17 +155,28 @@ impl Models {
                 let opens = self.may_open(state, slot);
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.ended(at);
-                    let config = &state.config;
-                    let budget = state.get(slot).map(|client| client.budget);
-                    let (slowdown, slo) = budget.map_or((0.0, None), |budget| budget.allowed(config));
+                    let (slowdown, slo) = allowed(state, slot);
                     let replayed = job.stretch.waited();
-                    job.account.waited(at, replayed, slowdown, config);
+                    job.account.waited(at, replayed, slowdown, &state.config);
                     job.account.open_next(opens.then_some(slowdown), slo);
                 }
                 // With several foreground jobs, the others may have work there.
                 if let [_] = state.foreground_jobs[..] {
                     self.foreground_work.ended(at);
                     self.all_until = at.saturating_add(self.device.remaining(state.outstanding(), at));
+                }
+            }
+            Observed::PartialWait {
+                slot,
+                covers,
+                since,
+                at,
+            } => {
+                if let Some(job) = self.jobs.get_mut(slot)
+                    && let Some(end) = job.stretch.alone_end(covers)
+                {
+                    let slowdown = allowed(state, slot).0;
+                    job.account.waited_in_part((since, at), end, slowdown, &state.config);
                 }
             }
             Observed::WakeUpHint { slot, at } => {
@@ -235,6 +248,12 @@ impl Models {
             Observed::WokenLate(late) => self.device.wake_took(late),
         }
     }
+}
+
+/// Slowdown that a foreground job allows, a part of its time, and its longest stretch, ns.
+fn allowed(state: &SchedulerState, slot: ClientSlot) -> (f64, Option<Ns>) {
+    let budget = state.get(slot).map(|client| client.budget);
+    budget.map_or((0.0, None), |budget| budget.allowed(&state.config))
 }
 
 /// Start of the time in which only this background job had the device.

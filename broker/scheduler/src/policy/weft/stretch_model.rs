@@ -85,6 +85,9 @@ struct StretchLaunch {
     context: u64,
     /// Idle time of the device before it, since the stretch began, without background work, ns.
     idle_before: Ns,
+    at: Ns,
+    /// End of the work up to it, without background work, ns.
+    end: Ns,
 }
 
 /// Stretch as it would have been without background work, by launch times and kernel times.
@@ -94,6 +97,8 @@ pub(super) struct ReplayedStretch {
     pub begin: Ns,
     /// End of the work, ns.
     pub end: Ns,
+    /// Time in which the device had no work of the job, ns.
+    pub idle: Ns,
     pub launches: u64,
 }
 
@@ -143,6 +148,8 @@ impl StretchModel {
             true => self.launches.push(StretchLaunch {
                 context,
                 idle_before: self.idle,
+                at,
+                end: self.front,
             }),
             false => self.whole = false,
         }
@@ -155,11 +162,7 @@ impl StretchModel {
             return false;
         }
         self.quiet = self.quiet.saturating_add(1);
-        if self.quiet <= self.most_quiet.saturating_add(QUIET_WITHOUT_WAIT) {
-            return false;
-        }
-        self.end_stretch();
-        true
+        self.quiet > self.most_quiet.saturating_add(QUIET_WITHOUT_WAIT)
     }
 
     /// Takes in a wait that saw all work ended, and learns from the stretch.
@@ -168,10 +171,12 @@ impl StretchModel {
         self.end_stretch()
     }
 
-    fn end_stretch(&mut self) -> Option<ReplayedStretch> {
+    /// Ends the stretch and learns from it. `None`: it was not watched as a whole.
+    pub(super) fn end_stretch(&mut self) -> Option<ReplayedStretch> {
         let replayed = ReplayedStretch {
             begin: self.begin,
             end: self.front,
+            idle: self.idle,
             launches: self.launches.len() as u64,
         };
         let replayed = Some(replayed).filter(|_| self.whole && !self.launches.is_empty());
@@ -217,6 +222,12 @@ impl StretchModel {
     /// Start of the stretch in progress, ns, if no stretch with that much work was seen to end.
     pub(super) fn new_since(&self) -> Option<Ns> {
         (!self.launches.is_empty() && self.work > self.most_work).then_some(self.begin)
+    }
+
+    /// When the work launched up to this time would have ended without background work, ns.
+    pub(super) fn alone_end(&self, launched: Ns) -> Option<Ns> {
+        let covered = self.launches.partition_point(|launch| launch.at <= launched);
+        Some(self.launches.get(covered.checked_sub(1)?)?.end)
     }
 
     fn to_come(&self) -> Option<&StillToCome> {
@@ -300,6 +311,9 @@ mod tests {
         let request = |turn: u64| {
             let start = turn * 10_000 * US;
             let ended = model.quiet(start, 1_000 * US);
+            if ended {
+                model.end_stretch();
+            }
             stretch(model, start, 30 * US, 100);
             ended
         };
@@ -313,7 +327,8 @@ mod tests {
         let first = u64::from(QUIET_WITHOUT_WAIT) + 1;
         assert_eq!(unawaited(&mut model, 0, first), 0);
         assert_eq!(unawaited(&mut model, first, 4), 4);
-        model.quiet(500_000 * US, 1_000 * US);
+        assert!(model.quiet(500_000 * US, 1_000 * US));
+        model.end_stretch();
         model.launched(0, 500_000 * US, 10 * US);
         assert_eq!(model.deadline(), Some(500_010 * US + 99 * 20 * US));
     }
@@ -328,6 +343,17 @@ mod tests {
         assert_eq!(unawaited(&mut model, 20, 12), 0);
         model.waited();
         assert_eq!(unawaited(&mut model, 40, 14), 0);
+    }
+
+    #[test]
+    fn a_part_of_a_stretch_ends_with_its_last_launch() {
+        let mut model = StretchModel::default();
+        assert_eq!(model.alone_end(900 * US), None);
+        stretch(&mut model, 1_000 * US, 30 * US, 10);
+        assert_eq!(model.alone_end(999 * US), None);
+        assert_eq!(model.alone_end(1_000 * US), Some(1_010 * US));
+        assert_eq!(model.alone_end(1_089 * US), Some(1_070 * US));
+        assert_eq!(model.alone_end(9_000 * US), Some(1_280 * US));
     }
 
     #[test]
