@@ -44,6 +44,8 @@ enum Step {
     Report(usize),
     Idle(usize),
     WakeUpHint(usize),
+    /// A wait of this many microseconds for what was launched as many earlier ends.
+    PartialWait(usize, u64, u64),
     Pass(u64),
     /// It becomes known whether the device switches between clients.
     Switches(bool),
@@ -62,10 +64,11 @@ fn steps(lies: bool) -> impl Strategy<Value = Vec<Step>> {
         6 => who.clone().prop_map(Step::Report),
         2 => who.clone().prop_map(Step::Idle),
         1 => who.clone().prop_map(Step::WakeUpHint),
+        2 => (who.clone(), 0u64..5_000, 0u64..5_000).prop_map(|(who, us, ago)| Step::PartialWait(who, us, ago)),
         1 => any::<bool>().prop_map(Step::Switches),
         8 => prop_oneof![1u64..100, 100u64..20_000].prop_map(Step::Pass),
     ];
-    let lie = (who, 0u8..6, any::<u64>(), any::<u64>()).prop_map(|(who, what, a, b)| Step::Lie(who, what, a, b));
+    let lie = (who, 0u8..7, any::<u64>(), any::<u64>()).prop_map(|(who, what, a, b)| Step::Lie(who, what, a, b));
     let step = if lies {
         prop_oneof![3 => honest, 1 => lie].boxed()
     } else {
@@ -221,6 +224,17 @@ impl World {
                     self.tell(Event::WakeUpHint(Client(who as u64), self.now));
                 }
             }
+            Step::PartialWait(who, us, ago) => {
+                if self.lanes[who].attached {
+                    let at = self.now;
+                    self.tell(Event::PartialWait {
+                        client: Client(who as u64),
+                        covers: at.saturating_sub(ago * US),
+                        since: at.saturating_sub(us * US),
+                        at,
+                    });
+                }
+            }
             Step::Pass(us) => self.pass(us * US),
             Step::Switches(switches) => self.tell(Event::SwitchCost(if switches { 100 * US } else { 0 })),
             Step::Lie(who, what, a, b) => self.lie(Client(who as u64), what, a, b),
@@ -330,6 +344,12 @@ impl World {
             },
             3 => Event::Idle(client, a),
             4 => Event::Revoked { client, left: a as i64 },
+            5 => Event::PartialWait {
+                client,
+                covers: a,
+                since: b,
+                at: a,
+            },
             _ => Event::WakeUpHint(client, b),
         });
     }

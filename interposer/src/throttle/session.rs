@@ -482,14 +482,15 @@ impl Session {
     /// Implements [`super::event_waited`].
     pub fn event_waited(&self, event: Event, since: Ns) {
         self.synced(Synced::Event(event));
-        let now = clock::now();
-        let waited = now.saturating_sub(since);
         // If the wait saw all work end, the job is idle now.
-        let is_part = self.link.mode() == Mode::Foreground && !self.active_streams.is_idle();
-        if waited < LEAST_PARTIAL_WAIT_NS || !is_part {
+        if self.link.mode() != Mode::Foreground || self.active_streams.is_idle() {
             return;
         }
-        if let Some(recorded) = self.event_times.of(event) {
+        let now = clock::now();
+        let waited = now.saturating_sub(since);
+        if waited >= LEAST_PARTIAL_WAIT_NS
+            && let Some(recorded) = self.event_times.of(event)
+        {
             guarded(|| self.link.write(Kind::PartialWait, now, recorded, waited, 0));
         }
     }

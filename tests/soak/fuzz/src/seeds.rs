@@ -180,7 +180,8 @@ fn lane_writes(records: u64) -> Vec<u8> {
             Kind::Transfer,
             Kind::WakeUpHint,
             Kind::Counted,
-        ][at as usize % 6];
+            Kind::PartialWait,
+        ][at as usize % 7];
         lane.record(Record {
             kind,
             thread: 1,
