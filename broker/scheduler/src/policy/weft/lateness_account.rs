@@ -321,8 +321,9 @@ pub(super) struct LatenessAccount {
     of_all_ns: RunningMean,
     /// Excess of waits for a part of a stretch, ns, without background work.
     in_part: RunningMean,
-    /// Whether such a wait was judged in the stretch in progress.
-    felt_in_part: bool,
+    /// End of the part of the stretch in progress that was awaited so, and its length, ns.
+    part_end: Ns,
+    part: f64,
     /// [`Config::credit_for`](crate::Config::credit_for), ns.
     credit_for: Ns,
     open: OpenPeriods,
@@ -338,7 +339,7 @@ impl LatenessAccount {
     /// called only at the first launch of a stretch.
     pub(super) fn launched(&mut self, at: Ns, found: impl FnOnce() -> Ns) {
         if self.since.is_none() {
-            (self.since, self.found, self.joined) = (Some(at), found(), false);
+            (self.since, self.found, self.joined, self.part_end) = (Some(at), found(), false, at);
         }
     }
 
@@ -358,7 +359,7 @@ impl LatenessAccount {
         let whole = self.since.is_some() && replay.is_some();
         self.open.waited(at, whole, self.control);
         let opened = std::mem::take(&mut self.open.now);
-        self.felt_in_part = false;
+        let part = std::mem::take(&mut self.part);
         let Some(since) = self.since.take() else { return };
         let length = at.saturating_sub(since) as f64;
         self.stretches = self.stretches.saturating_add(1);
@@ -373,7 +374,7 @@ impl LatenessAccount {
         }
         if let Some(replay) = replay {
             let bound = config.delay_bound.saturating_add(2 * config.switch_cost);
-            self.judge(at, &replay, slowdown, opened, bound);
+            self.judge((at, part), &replay, slowdown, opened, bound);
         }
         self.open.before = opened;
         let first = self.of_all.seen < FIRST_CONTROLS && self.stretches < FIRST_STRETCHES;
@@ -389,33 +390,42 @@ impl LatenessAccount {
             return;
         }
         let excess = at.saturating_sub(since.max(end)) as f64;
-        if !self.has_company() {
-            return self.in_part.learn(excess, CONTROL_GAIN);
+        let company = self.has_company();
+        if !company {
+            self.in_part.learn(excess, CONTROL_GAIN);
         }
         if self.in_part.seen < ENOUGH {
             return;
         }
-        let late = (excess - self.in_part.mean).max(0.0);
+        let late = match company {
+            true => (excess - self.in_part.mean).max(0.0),
+            false => 0.0,
+        };
+        let length = end.saturating_sub(self.part_end) as f64;
+        self.part_end = self.part_end.max(end);
+        self.part += length;
         self.sums.late += late;
-        self.felt_in_part = true;
+        self.sums.alone += length;
+        self.sums.waits += 1;
         if !self.forced {
             let by_joined = (late - self.found as f64).max(0.0);
-            self.book_unallowed(late, by_joined, slowdown, config);
+            self.book((late, by_joined), slowdown * length, slowdown, config);
         }
     }
 
     /// Takes in the end of a stretch that no call awaits. `replay`: as for
     /// [`LatenessAccount::waited`]. If no part of it was awaited either, its lateness is the
-    /// background work that it found on the device, less the time that it leaves the device idle.
+    /// background work that it found on the device, less the time for which it leaves the device
+    /// idle.
     pub(super) fn unawaited(&mut self, replay: Option<ReplayedStretch>, slowdown: f64, config: &Config) {
         let forced = std::mem::take(&mut self.forced);
         if let (Some(replay), false, true) = (replay, forced, self.since.is_some()) {
-            let late = match self.felt_in_part {
-                true => 0,
-                false => self.found.saturating_sub(replay.idle),
+            let late = match self.part > 0.0 {
+                true => 0.0,
+                false => self.found.saturating_sub(replay.idle) as f64,
             };
-            let allowed = slowdown * replay.length() as f64;
-            self.book_unallowed(late as f64 - allowed, -allowed, slowdown, config);
+            let rest = (replay.length() as f64 - self.part).max(0.0);
+            self.book((late, 0.0), slowdown * rest, slowdown, config);
         }
         self.interrupted();
         // Controls show the excess of waits for a part. A job without any needs none.
@@ -425,18 +435,19 @@ impl LatenessAccount {
         self.control = seen > 0 && (first || is_control(self.stretches));
     }
 
-    /// Books lateness to both balances. `within`: the part by work launched within the stretch.
-    fn book_unallowed(&mut self, late: f64, within: f64, slowdown: f64, config: &Config) {
+    /// Books lateness, all and by work launched within the stretch, ns.
+    fn book(&mut self, late: (f64, f64), allowed: f64, slowdown: f64, config: &Config) {
         self.credit_for = config.credit_for;
         let full = self.full(slowdown);
         let first = Balance::first(full);
-        let (all, by_joined) = self.balances.get_or_insert((first, first));
-        all.book(0.0, late, full);
-        by_joined.book(0.0, within, full);
+        let (all, within) = self.balances.get_or_insert((first, first));
+        all.book(allowed, late.0, full);
+        within.book(allowed, late.1, full);
     }
 
-    /// `bound`: most lateness of any stretch, ns.
-    fn judge(&mut self, at: Ns, replay: &ReplayedStretch, slowdown: f64, opened: bool, bound: Ns) {
+    /// `part`: the length, ns, that waits for parts have booked. `bound`: most lateness of any
+    /// stretch, ns.
+    fn judge(&mut self, (at, part): (Ns, f64), replay: &ReplayedStretch, slowdown: f64, opened: bool, bound: Ns) {
         let length = replay.length().max(1);
         let class = (length.ilog2() as usize / 2).min(CLASSES - 1);
         let alone = length as f64;
@@ -472,7 +483,8 @@ impl LatenessAccount {
             false => late,
         };
         self.sums.late += late;
-        self.sums.alone += own;
+        let rest = (own - part).max(0.0);
+        self.sums.alone += rest;
         self.sums.waits += 1;
         if std::mem::take(&mut self.forced) {
             return;
@@ -483,9 +495,9 @@ impl LatenessAccount {
         let (all, within) = self.balances.get_or_insert((first, first));
         // Time of weft's own calls counts against the promised slowdown.
         let calls = replay.launches.saturating_mul(LAUNCH_COST_NS) as f64;
-        all.book(slowdown * own, late + calls, full);
+        all.book(slowdown * rest, late + calls, full);
         if !opened {
-            within.book(slowdown * own, late - by_found, full);
+            within.book(slowdown * rest, late - by_found, full);
             if company {
                 let far = (bound as f64).max(FAR_RATIO * slowdown * own);
                 self.breaches.judged(late > far);
@@ -509,7 +521,7 @@ impl LatenessAccount {
 
     /// Forgets the unwatched stretch.
     pub(super) fn interrupted(&mut self) {
-        (self.since, self.felt_in_part) = (None, false);
+        (self.since, self.part) = (None, 0.0);
         (self.open.now, self.open.wanted, self.open.begun) = (false, false, None);
     }
 
