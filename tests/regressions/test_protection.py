@@ -67,3 +67,21 @@ def test_what_a_background_job_without_a_profile_has_on_the_device_at_a_return_k
     assert len(found) >= LEAST_RETURNS, told
     # One in ten may be late, because the broker's thread lost its core.
     assert found[len(found) * 9 // 10] <= DELAY_BOUND, told
+
+
+def test_lateness_of_a_job_that_queues_its_next_step_first_is_measured(scene, monkeypatch):
+    """It awaits the burst before, so no wait sees all of its work ended."""
+    # A quarter of a burst's time on the device: the burst before still runs.
+    monkeypatch.setattr(starving, "PAUSE", 300)
+    with starving.Stage(scene.folder, "weft", starving.program(scene.folder), end="before") as stage:
+
+        def lost():
+            clients = (stage.broker.status() or {"clients": []})["clients"]
+            mine = [client for client in clients if client["pid"] == stage.foreground.pid]
+            outcome = mine[0]["outcome"] if mine else None
+            return outcome and outcome["lost"]
+
+        background = stage.job("background", [stage.program, 30, 0, 0, 600], priority=5)
+        measured = jobs.wait_until(lambda: (lost() or {"waits": 0})["waits"] >= LEAST_RETURNS, starving.BOUND)
+        background.terminate()
+        assert measured, (lost(), stage.foreground.explain())

@@ -59,6 +59,9 @@ enum End {
     /// waits for this one by an event, and this one for the other, as cuDNN's recurrent networks
     /// fork and join.
     Join,
+    /// An event behind the launches of the burst before: as an engine that queues the next step
+    /// before the last one's end. It never sees all of its work ended.
+    Before,
 }
 
 fn main() -> Result<()> {
@@ -66,7 +69,7 @@ fn main() -> Result<()> {
     let gpu = Gpu::open()?;
     let kernel = gpu.kernel("simgpu_fill")?;
     let (stream, data) = (gpu.stream()?, gpu.allocate(64)?);
-    let (copies, launched, copied) = (gpu.stream()?, gpu.event()?, gpu.event()?);
+    let (copies, mut launched, mut copied) = (gpu.stream()?, gpu.event()?, gpu.event()?);
     let end = Instant::now() + Duration::from_secs(args.at_most);
     let mut ready = args.ready;
     let mut launches = 0u64;
@@ -86,6 +89,13 @@ fn main() -> Result<()> {
         }
         match args.end {
             End::Stream => gpu.synchronize(stream)?,
+            End::Before => {
+                gpu.record(launched, stream)?;
+                if launches > u64::from(args.burst) {
+                    gpu.reach(copied)?;
+                }
+                std::mem::swap(&mut launched, &mut copied);
+            }
             End::Event => {
                 gpu.record(launched, stream)?;
                 gpu.reach(launched)?;
