@@ -62,9 +62,11 @@ pub(super) struct ClientSums {
     seen: CoreFigures,
     #[serde(skip)]
     mode: &'static str,
-    /// The device of the last snapshot.
+    /// The device and the time of the last snapshot.
     #[serde(skip)]
     device: String,
+    #[serde(skip)]
+    until: Ns,
     /// The sum of the differences between snapshots.
     sum: CoreFigures,
     alone: Ns,
@@ -278,7 +280,8 @@ pub(super) struct IntervalPart {
     pub(super) waits: u64,
     /// Lateness at its marked requests, which replaces that at its waits.
     at_requests: Option<RequestLateness>,
-    /// Its cost to each foreground job, ns, and their judged time, ns.
+    /// Its cost, in all and to each foreground job, ns, and their judged time, ns.
+    pub(super) cost: f64,
     pub(super) costs: Vec<(u64, f64)>,
     pub(super) cost_of: f64,
 }
@@ -309,6 +312,7 @@ impl IntervalPart {
             judged: 0.0,
             waits: 0,
             at_requests: None,
+            cost: 0.0,
             costs: Vec::new(),
             cost_of: 0.0,
         }
@@ -316,7 +320,7 @@ impl IntervalPart {
 }
 
 /// Sums of all clients.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct OutcomeBook {
     clients: HashMap<u64, ClientSums>,
     /// Sums of clients at earlier brokers.
@@ -349,11 +353,10 @@ impl OutcomeBook {
     fn take(&mut self, of: &ClientLook<'_>, device: &str, now: Ns, (interval, grew): (Ns, bool)) -> IntervalPart {
         let ClientLook { view, since, marked } = *of;
         let is_new = !self.clients.contains_key(&view.client);
-        let interval = match is_new {
-            true => interval.min(now.saturating_sub(since)),
-            false => interval,
-        };
         let sums = self.clients.entry(view.client).or_default();
+        // It may have been on another device, or on this one before its name was known.
+        let interval = interval.min(now.saturating_sub(since.max(sums.until)));
+        sums.until = sums.until.max(now);
         let mode = if grew && !is_new { sums.mode } else { view.mode };
         sums.mode = view.mode;
         if sums.device != device {
@@ -393,6 +396,7 @@ impl OutcomeBook {
             judged: new.judged,
             waits: new.waits,
             at_requests,
+            cost: 0.0,
             costs: Vec::new(),
             cost_of: 0.0,
         }
@@ -418,7 +422,8 @@ impl OutcomeBook {
                 0 => 1.0 / members as f64,
                 all => part.gpu as f64 / all as f64,
             };
-            sums.cost += late * share;
+            part.cost = late * share;
+            sums.cost += part.cost;
             sums.cost_requests += requests;
             part.costs = lost.iter().map(|(client, late)| (*client, late * share)).collect();
             if judged > 0.0 {
@@ -552,6 +557,15 @@ impl OutcomeBook {
 }
 
 #[cfg(test)]
+impl OutcomeBook {
+    /// Time of a client in all its roles, ns.
+    pub(super) fn roles_ns(&self, client: u64) -> Ns {
+        let sums = self.sums(client);
+        sums.alone + sums.foreground + sums.background
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use weft_scheduler::{Client, Config, Core, Event, Lateness, Snapshot};
 
@@ -578,16 +592,17 @@ mod tests {
         add_since(book, (now, now), device, snapshot)
     }
 
-    /// Adds a snapshot whose clients came at `since`.
+    /// Adds a snapshot whose new clients came at `since`.
     fn add_since(
         book: &mut OutcomeBook,
         (since, now): (Ns, Ns),
         device: &str,
         snapshot: &Snapshot,
     ) -> Vec<IntervalPart> {
+        let is_new = |view: &ClientView| !book.clients.contains_key(&view.client);
         let of = |view| ClientLook {
             view,
-            since,
+            since: if is_new(view) { since } else { 0 },
             marked: None,
         };
         let clients: Vec<ClientLook<'_>> = snapshot.clients.iter().map(of).collect();
@@ -731,7 +746,7 @@ mod tests {
         let look = |book: &mut OutcomeBook, at: Ns, snapshot: &Snapshot, times: &MarkedRequests| {
             let of = |view| ClientLook {
                 view,
-                since: at * S,
+                since: 0,
                 marked: MarkedLook::of(times).filter(|_| view.client == 1),
             };
             let clients: Vec<ClientLook<'_>> = snapshot.clients.iter().map(of).collect();
